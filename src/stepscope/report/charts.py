@@ -76,8 +76,8 @@ class Drawing:
     def for_page(self) -> tuple[tuple[Chart, str], ...]:
         """Each chart with its SVG, whose colours the page gives; names inside one SVG are its own."""
         return tuple(
-            (chart, picture.inside(found[0].decode(), f"f{number}", chart.full_title))
-            for number, (chart, found) in enumerate(zip(self.charts, self.pictures(), strict=True))
+            (chart, picture.inside(images[0].decode(), f"f{number}", chart.full_title))
+            for number, (chart, images) in enumerate(zip(self.charts, self.pictures(), strict=True))
         )
 
 
@@ -103,21 +103,21 @@ def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
 
 def charts_of(records: Mapping[str, Any], limit: int | None = None) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
     """(to be drawn, left out): charts in the order of their names; of too many, every chart's first ones are kept."""
-    found: list[list[tuple[str, Any]]] = []
+    charted: list[list[tuple[str, Any]]] = []
     stems: dict[str, int] = {}
     keys = list(views())
     for key in keys:
         shown = views()[key].charts
-        mine = []
+        of_view = []
         for datum in () if shown is None else shown.data(records):
             stem = (shown.stem if shown and shown.stem else f"{key}-KEY").replace("KEY", datum.key)
             stems[stem] = stems.get(stem, 0) + 1
-            mine.append((stem + (f"-{stems[stem]}" if stems[stem] > 1 else ""), datum))
-        found.append(mine)
-    every = [(number, place) for number, mine in enumerate(found) for place in range(len(mine))]
+            of_view.append((stem + (f"-{stems[stem]}" if stems[stem] > 1 else ""), datum))
+        charted.append(of_view)
+    every = [(number, place) for number, of_view in enumerate(charted) for place in range(len(of_view))]
     turns = sorted(every, key=lambda at: (at[1], at[0]))
     kept = set(turns[:limit])
-    made = {at: _described(keys[at[0]], *found[at[0]][at[1]], drawn=at in kept) for at in every}
+    made = {at: _described(keys[at[0]], *charted[at[0]][at[1]], drawn=at in kept) for at in every}
     return tuple(made[at] for at in every if at in kept), tuple(made[at] for at in every if at not in kept)
 
 
@@ -172,9 +172,9 @@ def write(drawing: Drawing, folder: Path) -> tuple[Path, ...]:
     """
     written: list[Path] = []
     page = ["# Charts", ""]
-    for chart, found in zip(drawing.charts, drawing.pictures(), strict=True):
+    for chart, images in zip(drawing.charts, drawing.pictures(), strict=True):
         paths = [folder / f"{chart.stem}.{name}" for name in drawing.formats]
-        for path, data in zip(paths, found[1:], strict=True):
+        for path, data in zip(paths, images[1:], strict=True):
             write_bytes(path, data)
         described = folder / f"{chart.stem}.vl.json"
         write_bytes(described, resolved(described_json(chart.spec)).encode(errors="replace"))

@@ -40,8 +40,8 @@ def comm_suite_document(
         communication.setdefault(sweep[0].op.replace("_", ""), []).append(_sweep(sweep))
     results: dict[str, Any] = {"communication": dict(communication), "training": {}, "memory": {}}
     for kind in ("pairs", "overlap"):
-        if found := [row for row in rows if row.kind == kind]:
-            results["communication"][kind] = [_pair(row) if kind == "pairs" else _overlap(row) for row in found]
+        if of_kind := [row for row in rows if row.kind == kind]:
+            results["communication"][kind] = [_pair(row) if kind == "pairs" else _overlap(row) for row in of_kind]
     if matmul := [row for row in rows if row.kind == "matmul"]:
         results["matmul"] = [_matmul(row) for row in matmul]
     devices = {row.device for row in rows}
@@ -96,5 +96,5 @@ def _with_status(row: CommRow, entry: dict[str, Any]) -> dict[str, Any]:
 
 def _common(values: Iterable[Any]) -> Any:
     """The one value that all have; None where they differ or there is none."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else None
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None

@@ -57,8 +57,8 @@ def refuse_failed(conditions: Sequence[Condition], metrics: Mapping[str, float |
     failed = [c.text for c in conditions if c.holds(metrics, fired)]
     if failed:
         asked = {c.key for c in conditions if c.text in failed}
-        known = [f"{k} = {v:.4g}" for k, v in metrics.items() if v is not None and k in asked]
-        raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
+        figures = [f"{k} = {v:.4g}" for k, v in metrics.items() if v is not None and k in asked]
+        raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(figures) or "the rule fires")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +79,19 @@ def parse_changes(texts: Iterable[str], figures: Mapping[str, Figure]) -> tuple[
 def refuse_changed(conditions: Iterable[Condition], figures: Sequence[Changed]) -> None:
     """Raises CheckFailed with the conditions that hold, and the first three figures that they hold for."""
     failed = [
-        (each.text, f"{figure.what}, {each.key}: " + (f"{value:+.1f}%" if each.percent else f"{value:.4g}"))
-        for each in conditions
+        (
+            condition.text,
+            f"{figure.what}, {condition.key}: " + (f"{value:+.1f}%" if condition.percent else f"{value:.4g}"),
+        )
+        for condition in conditions
         for figure in figures
-        if figure.key == each.key
-        and (value := figure.change if each.percent else figure.value) is not None
-        and each.holds({each.key: value}, ())
+        if figure.key == condition.key
+        and (value := figure.change if condition.percent else figure.value) is not None
+        and condition.holds({condition.key: value}, ())
     ]
     if failed:
         more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
-        why = "; ".join(said for _, said in failed[:3]) + more
+        why = "; ".join(sentence for _, sentence in failed[:3]) + more
         raise CheckFailed("failed: " + "; ".join(dict.fromkeys(text for text, _ in failed)), why=why)
 
 
@@ -101,8 +104,8 @@ def parse_condition(
     """
     if text.strip() in rules:
         return Condition(text=text, key=text.strip())
-    found = _CONDITION.match(text)
-    if found is None:
+    match = _CONDITION.match(text)
+    if match is None:
         if rules and re.fullmatch(r"[\w-]+", text.strip()):
             raise UsageError(
                 unknown("rule", text.strip(), sorted(rules)),
@@ -114,7 +117,7 @@ def parse_condition(
             + (", or the name of a rule" if rules else f", and KEY one of {', '.join(figures)}"),
             fix=f"for example --fail-if '{next(iter(figures), 'exposed_comm_fraction')} > 0'",
         )
-    key, op, number, sign = found.groups()
+    key, op, number, sign = match.groups()
     key = key if key in figures else f"{key}_fraction" if f"{key}_fraction" in figures else key
     if key not in figures:
         raise UsageError(unknown("number", key, sorted(figures)))

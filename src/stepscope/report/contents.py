@@ -67,18 +67,18 @@ def step_tables(evidence: Evidence) -> tuple[Table, ...]:
 def machine_tables(evidence: Evidence) -> tuple[Table, ...]:
     """What NCCL's logs, the link matrix and memory snapshots hold."""
     matrix = topology_of(evidence)
-    found = [table for debug in evidence.nccl for table in nccl_debug.build_all(debug)]
-    found += [links.topology_table(matrix)] if matrix is not None and len(matrix.devices) > 1 else []
-    return (*found, *memory_tables(evidence))
+    made = [table for debug in evidence.nccl for table in nccl_debug.build_all(debug)]
+    made += [links.topology_table(matrix)] if matrix is not None and len(matrix.devices) > 1 else []
+    return (*made, *memory_tables(evidence))
 
 
 def memory_tables(evidence: Evidence) -> tuple[Table, ...]:
     """Memory snapshots: the devices, then what held their memory by kind, by line and by module."""
-    found = evidence.memory
+    snapshots = evidence.memory
     made = (
-        memory.memory_snapshots_table(found),
-        memory.memory_kinds_table(found),
-        *memory.memory_holders_tables(found),
+        memory.memory_snapshots_table(snapshots),
+        memory.memory_kinds_table(snapshots),
+        *memory.memory_holders_tables(snapshots),
     )
     return tuple(table for table in made if table.rows)
 
@@ -127,20 +127,20 @@ class Shown:
 def shown(table: Table, *, fold: bool = False, keep: int = MAX_ROWS) -> Shown:
     """``table`` without empty columns, with names that all rows share said once, and at most ``keep`` rows."""
     rows = table.rows[:keep]
-    said = [
+    columns = [
         i
         for i, column in enumerate(table.columns)
         if column.role == "lead" or any(row.values[i].raw not in (None, "") for row in rows)
     ]
     alike = [
         i
-        for i in said
+        for i in columns
         if len(rows) > 1 and _can_be_said_once(table.columns[i]) and len({row.values[i].text for row in rows}) == 1
     ]
-    said = [i for i in said if i not in alike]
+    columns = [i for i in columns if i not in alike]
     return Shown(
         table=replace(table, rows=rows),
-        columns=tuple(said),
+        columns=tuple(columns),
         left_out=len(table.rows) - len(rows),
         throughout=", ".join(_said_once(table.columns[i], rows[0].values[i]) for i in alike),
         fold=fold,
@@ -157,21 +157,21 @@ def _said_once(column: Column, value: Value) -> str:
 
 def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]:
     """Every table of the page but scaling's, which stands with its charts."""
-    found = [shown(table) for table in (*experiment_tables(evidence), *step_tables(evidence))]
+    made = [shown(table) for table in (*experiment_tables(evidence), *step_tables(evidence))]
     if evidence.runs:
         table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)
-        found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
+        made.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
     if (past := history(evidence)) is not None:
-        found.insert(0, shown(history_table(past)))
+        made.insert(0, shown(history_table(past)))
     if (lost := scaling.scaling_budget_table(evidence.scaling_budgets)).rows:
-        found.append(shown(lost))
-    found += [shown(table, fold=len(table.rows) > FOLD) for table in run_tables(evidence, drop_epochs=drop_epochs)]
-    found += [shown(table, fold=len(table.rows) > 200) for table in comm_tables(evidence.comm)]
-    found += [shown(table) for table in (*memory.held_table(evidence.cells), *pipeline.pipeline_table(evidence.cells))]
-    found += [shown(table) for table in machine_tables(evidence)]
+        made.append(shown(lost))
+    made += [shown(table, fold=len(table.rows) > FOLD) for table in run_tables(evidence, drop_epochs=drop_epochs)]
+    made += [shown(table, fold=len(table.rows) > 200) for table in comm_tables(evidence.comm)]
+    made += [shown(table) for table in (*memory.held_table(evidence.cells), *pipeline.pipeline_table(evidence.cells))]
+    made += [shown(table) for table in machine_tables(evidence)]
     if any(run.epochs for run in evidence.runs):
-        found.append(shown(epochs.epochs_table(evidence.runs), fold=True))
-    return tuple(found)
+        made.append(shown(epochs.epochs_table(evidence.runs), fold=True))
+    return tuple(made)
 
 
 def trace_tables(evidence: Evidence, *, first: Sequence[str] = ()) -> tuple[tuple[str, tuple[Shown, ...]], ...]:

@@ -71,16 +71,16 @@ def _collective(instance: MatchedCollective) -> dict[str, Any]:
     return {**raw, "group": instance.group.name if instance.group else None}
 
 
-def _rank(each: RankPass) -> dict[str, Any]:
-    facts: dict[str, Any] = plain(each.facts)
-    if each.budget is None:
+def _rank(rank_pass: RankPass) -> dict[str, Any]:
+    facts: dict[str, Any] = plain(rank_pass.facts)
+    if rank_pass.budget is None:
         return {**facts, "source": None}
     return {
         **facts,
-        **plain(each.budget.parts),
-        "source": each.budget.source,
-        "start_ns": each.budget.start_ns,
-        "outside": plain(each.outside),
+        **plain(rank_pass.budget.parts),
+        "source": rank_pass.budget.source,
+        "start_ns": rank_pass.budget.start_ns,
+        "outside": plain(rank_pass.outside),
     }
 
 
@@ -92,15 +92,15 @@ def diagnose_figures(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, floa
     """Counts of findings, the largest stake, the worst scaling, None where there is none; of jobs with a diary its
     figures too, of several the worst of each, of one the parts of its wall time."""
     facts = SimpleNamespace(evidence=evidence, diagnosis=diagnosis)
-    found = {key: figure.read(facts) for key, figure in figures_of("diagnosis").items()}
+    figures = {key: figure.read(facts) for key, figure in figures_of("diagnosis").items()}
     if not evidence.profiled:
-        return found
+        return figures
     from stepscope.results.job_figures import job_figures, worst
 
     wall = goodput_of(evidence.profiled)
     if wall is not None:
-        found |= {key: figure.read(wall) for key, figure in figures_of("wall").items()}
-    return found | worst([job_figures(job.steps) for job in evidence.profiled if job.steps is not None])
+        figures |= {key: figure.read(wall) for key, figure in figures_of("wall").items()}
+    return figures | worst([job_figures(job.steps) for job in evidence.profiled if job.steps is not None])
 
 
 def diagnose_document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None = None) -> dict[str, Any]:
@@ -213,19 +213,19 @@ def compare_changes(comparison: Comparison) -> tuple[Changed, ...]:
     """What conditions are about; a change that may be none is none."""
     return tuple(
         Changed(
-            key=each.metric,
-            what=each.what,
-            value=each.second.value,
-            change=None if each.verdict in UNCHANGED else each.change * 100,
+            key=row.metric,
+            what=row.what,
+            value=row.second.value,
+            change=None if row.verdict in UNCHANGED else row.change * 100,
         )
-        for each in comparison.figures
+        for row in comparison.figures
     )
 
 
 def compare_unchecked(conditions: Iterable[Condition], comparison: Comparison) -> tuple[Condition, ...]:
     """Conditions on a figure that the comparison does not have: they can never hold."""
     there = {figure.metric for figure in comparison.figures}
-    return tuple(each for each in conditions if each.key not in there)
+    return tuple(condition for condition in conditions if condition.key not in there)
 
 
 _ROWS = {key: figure.value for key, figure in figures_of("rank").items()}
@@ -258,8 +258,8 @@ def diff_changes(diffs: Sequence[TraceDiff]) -> tuple[Changed, ...]:
 
 def diff_unchecked(conditions: Sequence[Condition], diffs: Sequence[TraceDiff]) -> tuple[Condition, ...]:
     """Changes against nothing: the older trace has no time in that part, on any rank."""
-    known = {row.name for diff in diffs for row in diff.parts if row.ratio is not None}
-    return tuple(each for each in conditions if each.percent and _ROWS[each.key] not in known)
+    compared = {row.name for diff in diffs for row in diff.parts if row.ratio is not None}
+    return tuple(condition for condition in conditions if condition.percent and _ROWS[condition.key] not in compared)
 
 
 def _diff_change(row: DiffRow) -> float | None:

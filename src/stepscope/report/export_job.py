@@ -110,9 +110,9 @@ def _snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
     figures, ranks = job_figures(steps), rank_figures(steps) if whole or steps.ranks <= MOST_RANKS else {}
     if not whole:
         outside = ("diary_outside_ns", "outside_fraction", *figures_of("memory", "hardware"))
-        for each in (figures, *ranks.values()):
+        for values in (figures, *ranks.values()):
             for key in outside:
-                each[key] = None
+                values[key] = None
     return Snapshot(
         job=job.name,
         step=step,

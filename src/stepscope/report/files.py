@@ -100,16 +100,16 @@ def _verdict(verdict: JobVerdict) -> str:
     return "\n".join([_heading("Verdict"), *lines, ""])
 
 
-def _findings(found: Sequence[Finding], title: str) -> str:
+def _findings(ordered: Sequence[Finding], title: str) -> str:
     lines = [_heading(title)]
-    if not found:
+    if not ordered:
         lines += ["No rule found anything. The checks that were skipped are listed below.", ""]
-    for number, finding in enumerate(found, start=1):
-        lines += [*_finding(finding, number), ""]
+    for number, finding in enumerate(ordered, start=1):
+        lines += [*_finding_lines(finding, number), ""]
     return "\n".join(lines)
 
 
-def _finding(finding: Finding, number: int) -> list[str]:
+def _finding_lines(finding: Finding, number: int) -> list[str]:
     mark = f"{number}. "
     indent = " " * len(mark)
     title = f"[{finding.severity}] {finding.title}"
@@ -170,8 +170,8 @@ def _skipped(skipped: Sequence[Skipped]) -> str:
     if not skipped:
         return ""
     lines = [_heading("Skipped checks")]
-    for (reason, command), same in grouped(skipped, lambda each: (each.reason, each.command)).items():
-        lines.append(paragraph(f"{', '.join(each.rule for each in same)}: {reason}", indent="  ", first="- "))
+    for (reason, command), same in grouped(skipped, lambda skip: (skip.reason, skip.command)).items():
+        lines.append(paragraph(f"{', '.join(skip.rule for skip in same)}: {reason}", indent="  ", first="- "))
         if command:
             lines.append(f"  $ {_command(command)}")
     return "\n".join([*lines, ""])
@@ -181,7 +181,7 @@ def _quiet(diagnosis: Diagnosis) -> str:
     if not diagnosis.quiet:
         return ""
     lines = [_heading("Looked at, nothing found")]
-    lines += _items(f"{each.rule}: {each.looked_at}" for each in diagnosis.quiet)
+    lines += _items(f"{quiet.rule}: {quiet.looked_at}" for quiet in diagnosis.quiet)
     return "\n".join([*lines, ""])
 
 
@@ -193,8 +193,8 @@ def _machine(evidence: Evidence) -> str:
         lines += _items(environment_lines(evidence.environment, rows, ranks))
     elif not evidence.hardware and not evidence.profiled and not any(run.hardware for run in evidence.runs):
         lines.append("Not recorded.")
-    for each in evidence.profiled:
-        lines += _items(profiled_machine(each))
+    for job in evidence.profiled:
+        lines += _items(profiled_machine(job))
     names = dict.fromkeys((*evidence.hardware, *(run.hardware for run in evidence.runs if run.hardware)))
     if evidence.environment is None:
         lines += _items(f"ran on {name}" for name in names)
@@ -239,22 +239,22 @@ def write_tables(
         if name not in FORMATS:
             raise UsageError(unknown("table format", name, FORMATS))
     wanted = [name for name in FORMATS if name in formats]
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if evidence.runs and "csv" in wanted:
-        found["comprehensive_summary.csv"] = comprehensive_csv(evidence.runs, evidence.scaling, drop_epochs=drop_epochs)
+        texts["comprehensive_summary.csv"] = comprehensive_csv(evidence.runs, evidence.scaling, drop_epochs=drop_epochs)
     for name in wanted:
         if name == "txt":
             continue
         for stem, table in tables(evidence, diagnosis, drop_epochs=drop_epochs, raw=name == "csv").items():
             if (stem, name) != ("summary_table", "csv"):  # the comprehensive one has it all
-                found[f"{stem}.{name}"] = _RENDER[name](table)
+                texts[f"{stem}.{name}"] = _RENDER[name](table)
     if "txt" in wanted:
-        found["performance_report.txt"] = performance_report(
+        texts["performance_report.txt"] = performance_report(
             evidence, diagnosis, drop_epochs=drop_epochs, verdict=verdict
         )
-    for name, text in found.items():
+    for name, text in texts.items():
         write_bytes(folder / name, text.encode(errors="replace"))
-    return tuple(folder / name for name in found)
+    return tuple(folder / name for name in texts)
 
 
 def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, raw: bool = False) -> dict[str, Table]:
@@ -280,8 +280,8 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
 def comprehensive_csv(every: Iterable[TrainingRun], scaled: Iterable[ScalingRow], *, drop_epochs: int = 1) -> str:
     """One line a run with everything known of it, in base units (ns, bytes, 1/s, fractions of 1); unknown is empty."""
     by_run = {row.run_id: row for row in scaled}
-    found = [run_facts(run, by_run.get(run.run_id), drop_epochs=drop_epochs) for run in every]
-    return csv_text(tuple(CSV), [[figure.of(each) for figure in CSV.values()] for each in found])
+    facts_of_runs = [run_facts(run, by_run.get(run.run_id), drop_epochs=drop_epochs) for run in every]
+    return csv_text(tuple(CSV), [[figure.of(facts) for figure in CSV.values()] for facts in facts_of_runs])
 
 
 LIST = ".stepscope-report.json"
@@ -333,12 +333,12 @@ def remember(folder: Path, written: Iterable[Path]) -> None:
 
 def _former(folder: Path) -> ReportFiles:
     """What the last report wrote: nothing where no list says so; names with a folder in them are none of a report's."""
-    found = None
+    former = None
     with suppress(DataError):
-        found = read_if_there(folder / LIST, ReportFiles)
-    if found is None:
+        former = read_if_there(folder / LIST, ReportFiles)
+    if former is None:
         return ReportFiles(of="", files={})
-    return ReportFiles(of=found.of, files={n: d for n, d in found.files.items() if Path(n).name == n and n != LIST})
+    return ReportFiles(of=former.of, files={n: d for n, d in former.files.items() if Path(n).name == n and n != LIST})
 
 
 def _formats_of(name: str) -> frozenset[str]:

@@ -132,8 +132,8 @@ def _parts(name: str) -> tuple[str, list[str]]:
         return _mangled(text)
     text = text.replace("(anonymous namespace)::", "").replace("<unnamed>::", "").removeprefix("void ")
     base, args = _simplified(text, depth=0)
-    if found := _ELEMENTWISE.fullmatch(base):
-        return found[1], [_SUFFIX.sub("", a) for a in args]
+    if match := _ELEMENTWISE.fullmatch(base):
+        return match[1], [_SUFFIX.sub("", a) for a in args]
     return base, args
 
 
@@ -167,8 +167,8 @@ def _template(piece: str, *, depth: int) -> tuple[str, list[str]]:
     if depth and base in _TELLING and len(given) > 1:
         return _simplified(given[_TELLING[base]], depth=depth)
     args: list[str] = []
-    for each in given:
-        short = _short_type(each, depth)
+    for argument in given:
+        short = _short_type(argument, depth)
         if short and short.partition("<")[0] not in _NOISE and (not args or args[-1] != short):
             args.append(short)
     return base.strip(), args
@@ -195,8 +195,8 @@ def _split(text: str, by: str) -> list[str]:
     """``text`` at every ``by`` outside brackets."""
     parts, depth, start, at = [], 0, 0, 0
     while at < len(text):
-        if found := _OPERATOR.match(text, at):
-            at = found.end()
+        if match := _OPERATOR.match(text, at):
+            at = match.end()
             continue
         if text.startswith("->", at):
             at += 2
@@ -235,13 +235,13 @@ def _mangled(text: str) -> tuple[str, list[str]]:
     """
     path: list[str] = []
     at = 3
-    while found := re.compile(r"\d+").match(text, at):
-        at = found.end() + int(found[0])
-        path.append(text[found.end() : at])
+    while match := re.compile(r"\d+").match(text, at):
+        at = match.end() + int(match[0])
+        path.append(text[match.end() : at])
     if not path:
         return text, []
     args: list[str] = []
-    for word in _words(text, at):
+    for word in _name_parts(text, at):
         if not args or args[-1] != word:
             args.append(word)
     if path[-1] in _WRAPPERS and args:
@@ -249,18 +249,18 @@ def _mangled(text: str) -> tuple[str, list[str]]:
     return path[-1], args
 
 
-def _words(text: str, at: int) -> Iterable[str]:
+def _name_parts(text: str, at: int) -> Iterable[str]:
     """Innermost names of nested ones and literal numbers, in order."""
     while at < len(text):
-        if found := re.compile(r"L[a-z](\d+)E").match(text, at):
-            yield found[1]
-            at = found.end()
-        elif found := re.compile(r"\d+").match(text, at):
-            end = found.end() + int(found[0])
+        if match := re.compile(r"L[a-z](\d+)E").match(text, at):
+            yield match[1]
+            at = match.end()
+        elif match := re.compile(r"\d+").match(text, at):
+            end = match.end() + int(match[0])
             if end > len(text):
                 return
-            if not text[end : end + 1].isdigit() and not text[found.end() : end].startswith("_GLOBAL_"):
-                yield text[found.end() : end]
+            if not text[end : end + 1].isdigit() and not text[match.end() : end].startswith("_GLOBAL_"):
+                yield text[match.end() : end]
             at = end
         else:
             at += 1

@@ -41,10 +41,10 @@ def lines(text: str, width: int, most: int = 2) -> str:
     """``text`` broken into at most ``most`` lines of ``width`` characters; what does not fit is cut."""
     import textwrap
 
-    found = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
-    if len(found) > most:
-        found = [*found[: most - 1], shortened(" ".join(found[most - 1 :]), width)]
-    return "\n".join(shortened(line, width) for line in found)
+    wrapped = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    if len(wrapped) > most:
+        wrapped = [*wrapped[: most - 1], shortened(" ".join(wrapped[most - 1 :]), width)]
+    return "\n".join(shortened(line, width) for line in wrapped)
 
 
 def file_part(text: str) -> str:
@@ -80,12 +80,12 @@ def _cell_kind(cell: CommSpec) -> str:
 
 def _cell_details(cell: CommSpec) -> dict[str, Any]:
     """What a cell can have beside its name; what it cannot have is absent and sets it apart from nothing."""
-    found: dict[str, Any] = {f"env.{name}": f"{name}={value}" for name, value in sorted(cell.env.items())}
+    details: dict[str, Any] = {f"env.{name}": f"{name}={value}" for name, value in sorted(cell.env.items())}
     if cell.reduce_op is not None:
-        found["reduce_op"] = cell.reduce_op
+        details["reduce_op"] = cell.reduce_op
     if cell.pattern is not None and cell.kind != "pairs":
-        found["pattern"] = cell.pattern
+        details["pattern"] = cell.pattern
     if cell.kind == "collective" and any(cell.sizes_bytes):
-        found["place"] = "in place" if cell.in_place else "out of place"
-        found["mode"] = "blocking" if cell.mode == "blocking" else f"{cell.mode} x{cell.in_flight}"
-    return found
+        details["place"] = "in place" if cell.in_place else "out of place"
+        details["mode"] = "blocking" if cell.mode == "blocking" else f"{cell.mode} x{cell.in_flight}"
+    return details

@@ -109,8 +109,8 @@ def _status(layout: RunLayout, row: TrainingRun) -> CellStatus | None:
 
 def _first_summaries(layout: RunLayout, rows: Sequence[TrainingRun]) -> list[RankSummary]:
     """Rank 0's summary of every cell that has one."""
-    found = (read_if_there(layout.cell(row.run_id).summary(0), RankSummary) for row in rows if row.status == "ok")
-    return [summary for summary in found if summary is not None]
+    summaries = (read_if_there(layout.cell(row.run_id).summary(0), RankSummary) for row in rows if row.status == "ok")
+    return [summary for summary in summaries if summary is not None]
 
 
 def _failed(layout: RunLayout, rows: Sequence[TrainingRun]) -> list[str]:
@@ -147,10 +147,12 @@ def suite_document(run: RunRecord, evidence: Evidence, diagnosis: Diagnosis) -> 
     ``links`` and ``recommendations``. Keys that hold a quantity name its base unit; unknown is null.
     """
     created = next((source.created for source in evidence.sources if source.created), None)
-    ran = [each for each in evidence.runs if each.status == "ok"]
-    hardware = dict.fromkeys(each.hardware for each in ran if each.hardware)
+    ran = [training_run for training_run in evidence.runs if training_run.status == "ok"]
+    hardware = dict.fromkeys(training_run.hardware for training_run in ran if training_run.hardware)
     shared = comm_suite_document(evidence.comm, run.name, timestamp=created, device=", ".join(hardware) or None)
-    ranks = [row.world_size for row in evidence.comm if row.status == "ok"] + [each.world_size or 1 for each in ran]
+    ranks = [row.world_size for row in evidence.comm if row.status == "ok"] + [
+        training_run.world_size or 1 for training_run in ran
+    ]
     topology = topology_of(evidence)
     return {
         **codec.headed("suite/1"),
@@ -160,7 +162,10 @@ def suite_document(run: RunRecord, evidence: Evidence, diagnosis: Diagnosis) -> 
         "config": shared["config"] | {"measure": run.matrix.get("measure"), "comm": run.matrix.get("comm")},
         "results": {
             **({"communication": shared["results"]["communication"]} if evidence.comm else {}),
-            **{name: _DOCUMENTED.get(name, _rows)(found, evidence) for name, found in _sections(run, evidence)},
+            **{
+                name: _DOCUMENTED.get(name, _rows)(section_runs, evidence)
+                for name, section_runs in _sections(run, evidence)
+            },
         },
         "links": [
             {**codec.to_builtins(rate), "share": rate.share}
@@ -179,67 +184,72 @@ def suite_tables(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tupl
             links.links_table(evidence.comm, evidence.environment, topology_of(evidence)),
         )
         yield COMM, tuple(table for table in made if table.rows)
-    for name, found in _sections(run, evidence):
-        yield name, tuple(table for table in _TABLES.get(name, _runs_table)(found, evidence) if table.rows)
+    for name, section_runs in _sections(run, evidence):
+        yield name, tuple(table for table in _TABLES.get(name, _runs_table)(section_runs, evidence) if table.rows)
 
 
 def _sections(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tuple[TrainingRun, ...]]]:
     """Sections of which every cell was asked for, with the runs of these."""
-    by_id = {each.run_id: each for each in evidence.runs}
+    by_id = {training_run.run_id: training_run for training_run in evidence.runs}
     whole = {*run.cells, *run.earlier_cells}
     for name, cells in run.sections.items():
         if whole.issuperset(cells):
             yield name, tuple(by_id[cell] for cell in cells if cell in by_id)
 
 
-def _rows(found: Sequence[TrainingRun], evidence: Evidence) -> dict[str, Any]:
-    ids = {each.run_id for each in found}
+def _rows(section_runs: Sequence[TrainingRun], evidence: Evidence) -> dict[str, Any]:
+    ids = {training_run.run_id for training_run in section_runs}
     return {"cells": [row for row in bench_rows(evidence.runs) if row["cell_id"] in ids]}
 
 
-def _memory_rows(found: Sequence[TrainingRun], evidence: Evidence) -> dict[str, Any]:
+def _memory_rows(section_runs: Sequence[TrainingRun], evidence: Evidence) -> dict[str, Any]:
     return {
         "batches": [
             {
-                "cell_id": each.run.run_id,
-                "status": each.run.status,
-                "error": each.run.error,
-                "model": each.run.model,
-                "strategy": each.run.strategy,
-                "world_size": each.run.world_size,
-                "micro_batch": each.micro_batch,
-                "peak_memory_bytes": each.peak_bytes,
-                "held_bytes": dict(each.held) or None,
-                "bytes_per_further_sample": each.per_sample_bytes,
-                "samples_per_s": None if each.run.samples_per_s is None else each.run.samples_per_s.value,
+                "cell_id": batch.run.run_id,
+                "status": batch.run.status,
+                "error": batch.run.error,
+                "model": batch.run.model,
+                "strategy": batch.run.strategy,
+                "world_size": batch.run.world_size,
+                "micro_batch": batch.micro_batch,
+                "peak_memory_bytes": batch.peak_bytes,
+                "held_bytes": dict(batch.held) or None,
+                "bytes_per_further_sample": batch.per_sample_bytes,
+                "samples_per_s": None if batch.run.samples_per_s is None else batch.run.samples_per_s.value,
             }
-            for group in memory_by_batch(found, evidence.cells)
-            for each in group
+            for group in memory_by_batch(section_runs, evidence.cells)
+            for batch in group
         ]
     }
 
 
-def _scaling_rows(found: Sequence[TrainingRun], evidence: Evidence) -> dict[str, Any]:
-    ids = {each.run_id for each in found}
+def _scaling_rows(section_runs: Sequence[TrainingRun], evidence: Evidence) -> dict[str, Any]:
+    ids = {training_run.run_id for training_run in section_runs}
     return {
         "rows": [codec.to_builtins(row) for row in evidence.scaling if row.run_id in ids],
         "not_measured": [
-            {"cell_id": each.run_id, "world_size": each.world_size, "status": each.status, "error": each.error}
-            for each in found
-            if each.status != "ok"
+            {
+                "cell_id": training_run.run_id,
+                "world_size": training_run.world_size,
+                "status": training_run.status,
+                "error": training_run.error,
+            }
+            for training_run in section_runs
+            if training_run.status != "ok"
         ],
     }
 
 
-def _runs_table(found: Sequence[TrainingRun], evidence: Evidence) -> tuple[Table, ...]:
+def _runs_table(section_runs: Sequence[TrainingRun], evidence: Evidence) -> tuple[Table, ...]:
     del evidence
-    return (runs.of_cells(found),)
+    return (runs.of_cells(section_runs),)
 
 
-def _scaling_tables(found: Sequence[TrainingRun], evidence: Evidence) -> tuple[Table, ...]:
-    ids = {each.run_id for each in found}
-    table = scaling.scaling_table([row for row in evidence.scaling if row.run_id in ids], found)
-    missing = [each for each in found if each.status != "ok"]
+def _scaling_tables(section_runs: Sequence[TrainingRun], evidence: Evidence) -> tuple[Table, ...]:
+    ids = {training_run.run_id for training_run in section_runs}
+    table = scaling.scaling_table([row for row in evidence.scaling if row.run_id in ids], section_runs)
+    missing = [training_run for training_run in section_runs if training_run.status != "ok"]
     return (table, runs.of_cells(missing)) if missing else (table,)
 
 
@@ -248,7 +258,7 @@ _DOCUMENTED: dict[str, Callable[[Sequence[TrainingRun], Evidence], dict[str, Any
     "scaling": _scaling_rows,
 }
 _TABLES: dict[str, Callable[[Sequence[TrainingRun], Evidence], tuple[Table, ...]]] = {
-    "memory": lambda found, evidence: (memory.memory_batches_table(found, evidence.cells),),
+    "memory": lambda section_runs, evidence: (memory.memory_batches_table(section_runs, evidence.cells),),
     "scaling": _scaling_tables,
 }
 """Sections that are told in their own way; the others are their runs."""

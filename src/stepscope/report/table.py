@@ -133,8 +133,8 @@ class Column:
 
     def value(self, item: Any) -> Value:
         """The cell of one row."""
-        found = self.get(item)
-        return found if isinstance(found, Value) else self.format(found)
+        content = self.get(item)
+        return content if isinstance(content, Value) else self.format(content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

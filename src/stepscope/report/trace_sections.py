@@ -43,8 +43,8 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
 def table(summary: TraceSummary, section: str) -> Table:
     """One section of a trace as a table (``.to_pandas()``, ``.to_polars()``). Raises UsageError for an unknown one."""
     [key] = chosen([section])
-    found: Table = next(view.table(summary) for view in load(key).VIEWS if view.key == f"trace_{key}")
-    return found
+    made: Table = next(view.table(summary) for view in load(key).VIEWS if view.key == f"trace_{key}")
+    return made
 
 
 def load(section: str) -> ModuleType:

@@ -76,7 +76,7 @@ _CONFIG: Spec = {
 
 def resolved(text: str) -> str:
     """``text`` with the light colours in place of the page's variables: what stands alone has no page."""
-    return re.sub(r"var\(--([\w-]+)\)", lambda found: PALETTE[found[1]], text)
+    return re.sub(r"var\(--([\w-]+)\)", lambda match: PALETTE[match[1]], text)
 
 
 def chart(title: str, *layers: Spec, width: int, height: float, x: Spec, y: Spec, **more: Any) -> Spec:
@@ -106,16 +106,16 @@ def layer(
     mark: str, values: Iterable[Mapping[str, Any]], encoding: Mapping[str, Any] | None = None, **how: Any
 ) -> Spec:
     """One kind of mark over its own data; ``said`` of a value is what the mark tells. how: of the mark."""
-    found = [dict(value) for value in values]
-    told = any("said" in value for value in found)
-    mark_ = {"type": mark, **({} if told else {"aria": False}), **how}
-    said = {"description": {"field": "said", "type": "nominal"}} if told else {}
-    return {"data": {"values": found}, "mark": mark_, "encoding": {**(encoding or {}), **said}}
+    rows = [dict(value) for value in values]
+    described = any("said" in value for value in rows)
+    mark_ = {"type": mark, **({} if described else {"aria": False}), **how}
+    description = {"description": {"field": "said", "type": "nominal"}} if described else {}
+    return {"data": {"values": rows}, "mark": mark_, "encoding": {**(encoding or {}), **description}}
 
 
 def unsaid(values: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """``values`` for a mark that tells nothing: another one over them does."""
-    return [{key: each for key, each in value.items() if key != "said"} for value in values]
+    return [{key: content for key, content in value.items() if key != "said"} for value in values]
 
 
 def by_series(names: Sequence[str], colors: Sequence[str] = COLORS, *, width: int = COLUMN) -> Spec:
@@ -173,8 +173,8 @@ def number_axis(field: str, title: str, *, low: float | None = None, top: float 
 
 def whole_axis(field: str, title: str, values: Iterable[float]) -> Spec:
     """Whole numbers of what is drawn only: there is no epoch 2.5, nor one before the first."""
-    known = sorted({float(value) for value in values})
-    low, high = known[0], known[-1]
+    drawn = sorted({float(value) for value in values})
+    low, high = drawn[0], drawn[-1]
     step = next(s * 10**p for p in range(310) for s in (1, 2, 5) if (high - low) / (s * 10**p) <= 7)
     first = -(-low // step) * step
     ticks = [first + n * step for n in range(int((high - first) // step) + 1)] or [low]
@@ -204,11 +204,11 @@ def doubling_axis(field: str, title: str, ticks: Sequence[float], domain: tuple[
 
 def size_axis(field: str, sizes: Iterable[int]) -> Spec:
     """Message sizes across, ticks at sizes that were measured."""
-    known = sorted(set(sizes))
-    step = max(1, -(-len(known) // 5))
-    ends = (known[0] / 2, known[0] * 2) if len(known) == 1 else (known[0] / 1.2, known[-1] * 1.2)
+    measured = sorted(set(sizes))
+    step = max(1, -(-len(measured) // 5))
+    ends = (measured[0] / 2, measured[0] * 2) if len(measured) == 1 else (measured[0] / 1.2, measured[-1] * 1.2)
     title = "message size (bytes, 1 KiB = 1024)"
-    return doubling_axis(field, title, known[::-1][::step][::-1], ends, labelExpr=_SIZES)
+    return doubling_axis(field, title, measured[::-1][::step][::-1], ends, labelExpr=_SIZES)
 
 
 WIDE = 4.2
@@ -254,7 +254,7 @@ def sig(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def known(value: float | None) -> TypeGuard[float]:
+def drawable(value: float | None) -> TypeGuard[float]:
     """Whether there is a figure to draw: a loss may have become no number."""
     return value is not None and isfinite(value)
 

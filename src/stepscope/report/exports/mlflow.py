@@ -24,11 +24,13 @@ class MlflowRun:
         self._uri, self._metric, self._error = uri, Metric, MlflowException
         try:
             self._client: Any = MlflowClient(tracking_uri=uri)
-            found = self._client.get_experiment_by_name(EXPERIMENT)
-            self._experiment = self._client.create_experiment(EXPERIMENT) if found is None else found.experiment_id
+            experiment = self._client.get_experiment_by_name(EXPERIMENT)
+            self._experiment = (
+                self._client.create_experiment(EXPERIMENT) if experiment is None else experiment.experiment_id
+            )
             self._run: Any = self._client.create_run(self._experiment, run_name=job)
         except MlflowException as error:
-            raise self._said(error) from error
+            raise self._as_error(error) from error
 
     def write(self, now: Snapshot, stretches: Sequence[Snapshot]) -> None:  # noqa: ARG002
         values = [
@@ -40,13 +42,13 @@ class MlflowRun:
             for at in range(0, len(values), MOST_METRICS):
                 self._client.log_batch(self._run.info.run_id, metrics=values[at : at + MOST_METRICS])
         except self._error as error:
-            raise self._said(error) from error
+            raise self._as_error(error) from error
 
     def close(self) -> str:
         self._client.set_terminated(self._run.info.run_id)
         return f"{self._uri}, run {self._run.info.run_id}"
 
-    def _said(self, error: Exception) -> StepscopeError:
+    def _as_error(self, error: Exception) -> StepscopeError:
         return StepscopeError(f"MLflow at {self._uri} did not take it", why=str(error).splitlines()[0])
 
 

@@ -40,9 +40,9 @@ def text(now: Snapshot) -> str:
     for key, figure in DIARY.items():
         factor = 1e-9 if figure.unit == "ns" else 1.0
         name = key.removeprefix("diary_").replace("_ns", "_seconds").replace("_fraction", "_ratio")
-        said = f"{figure.title}: {figure.help}"
+        help_text = f"{figure.title}: {figure.help}"
         if (value := now.figures[key]) is not None:
-            lines += _metric(f"stepscope_job_{name}", "gauge", said, [(job, value * factor)])
+            lines += _metric(f"stepscope_job_{name}", "gauge", help_text, [(job, value * factor)])
         ranks = [
             ({**job, "rank": rank, "host": now.hosts[rank]}, value * factor)
             for rank, figures in now.ranks.items()
@@ -53,8 +53,8 @@ def text(now: Snapshot) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _metric(name: str, kind: str, said: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
-    escaped = said.replace("\\", r"\\").replace("\n", r"\n")
+def _metric(name: str, kind: str, help_text: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
+    escaped = help_text.replace("\\", r"\\").replace("\n", r"\n")
     lines = [f"# HELP {name} {escaped}", f"# TYPE {name} {kind}"]
     for labels, value in samples:
         written = ",".join(f'{key}="{_escaped(str(label))}"' for key, label in labels.items())

@@ -52,9 +52,9 @@ def _yaml(matrix: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     """Mappings and sequences of any kind as those that YAML knows."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(element) for element in value]
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
@@ -68,15 +68,15 @@ def sources(evidence: Evidence) -> tuple[tuple[str, str], ...]:
 
 def notes(evidence: Evidence) -> tuple[str, ...]:
     """What was repaired, left out or assumed on the way, of every source; each once."""
-    said = list(evidence.said)
+    texts = list(evidence.said)
     for trace in evidence.traces:
         many = len(evidence.traces) > 1
         for note in trace.summary.notes:
-            said.append(f"{trace.name}: {note.text}" if many else note.text)
+            texts.append(f"{trace.name}: {note.text}" if many else note.text)
         for rank in trace.summary.ranks:
             where = f"{trace.name}, " if many else ""
-            said += [f"{where}rank {rank.facts.rank}: {note.text}" for note in rank.notes]
-    unique = list(dict.fromkeys(said))
+            texts += [f"{where}rank {rank.facts.rank}: {note.text}" for note in rank.notes]
+    unique = list(dict.fromkeys(texts))
     more = len(unique) - MAX_NOTES
     return (*unique[:MAX_NOTES], *((f"and {more} more",) if more > 0 else ()))
 

@@ -94,11 +94,11 @@ def answer(diagnosis: Diagnosis) -> Finding | None:
 
 def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
     """One sentence: what was looked at and what was found."""
-    found = Counter[str](finding.severity for finding in diagnosis.findings)
+    counts = Counter[str](finding.severity for finding in diagnosis.findings)
     worries = [
-        counted(found[severity], word)
+        counted(counts[severity], word)
         for severity, word in (("problem", "problem"), ("warning", "warning"))
-        if found[severity]
+        if counts[severity]
     ]
     looked = [
         counted(number, word)
@@ -212,18 +212,18 @@ def _busbw(evidence: Evidence) -> KeyFigure | None:
 
 
 def _memory(evidence: Evidence) -> KeyFigure | None:
-    known = [(run.peak_memory_bytes, run) for run in evidence.runs if run.peak_memory_bytes]
-    if not known:
+    peaks = [(run.peak_memory_bytes, run) for run in evidence.runs if run.peak_memory_bytes]
+    if not peaks:
         return None
-    value, run = max(known, key=lambda pair: pair[0])
+    value, run = max(peaks, key=lambda pair: pair[0])
     return KeyFigure(label="peak memory of a rank", value=format_bytes_binary(value), note=in_line(run))
 
 
 def _accuracy(evidence: Evidence) -> KeyFigure | None:
-    known = [(best, run) for run in evidence.runs if (best := best_accuracy(run)) is not None]
-    if len(known) < 2 or len({run.dataset for _, run in known}) > 1:
+    accuracies = [(best, run) for run in evidence.runs if (best := best_accuracy(run)) is not None]
+    if len(accuracies) < 2 or len({run.dataset for _, run in accuracies}) > 1:
         return None
-    value, run = max(known, key=lambda pair: pair[0])
+    value, run = max(accuracies, key=lambda pair: pair[0])
     return KeyFigure(label="best validation accuracy", value=format_percent(value, digits=2), note=in_line(run))
 
 
@@ -247,7 +247,7 @@ class BarPart:
     start: str
     width: str
     color: str
-    said: str
+    title: str
     cause: bool
 
 
@@ -315,44 +315,44 @@ def _bar(verdict: JobVerdict) -> tuple[BarPart, ...]:
     marked = {child.key for _, part in tree_rows(verdict.tree) if part.cause for _, child in tree_rows((part,))}
     ends = [part for _, part in tree_rows(verdict.tree) if not part.parts and part.ns > 0]
     total = sum(part.ns for part in ends)
-    found, at = [], 0.0
+    stretches, at = [], 0.0
     for part in ends:
         width = 100 * part.ns / total
-        found.append(
+        stretches.append(
             BarPart(
                 start=f"{at:.2f}%",
                 width=f"{width:.2f}%",
                 color=_color(part),
-                said=f"{part_name(part)}: {format_duration(part.ns)}, {format_percent(part.share)}",
+                title=f"{part_name(part)}: {format_duration(part.ns)}, {format_percent(part.share)}",
                 cause=part.key in marked,
             )
         )
         at += width
-    return tuple(found)
+    return tuple(stretches)
 
 
 def profiled_machine(job: ProfiledJob) -> tuple[str, ...]:
     """What is known of each host of a profiled job; the command's where no rank made a step."""
-    hosts = grouped(job.steps.diaries if job.steps is not None else (), lambda each: each.header.host)
+    hosts = grouped(job.steps.diaries if job.steps is not None else (), lambda diary: diary.header.host)
     lines = []
     for host, diaries in hosts.items():
-        said = [counted(len(diaries), "rank")]
-        said += [
+        facts = [counted(len(diaries), "rank")]
+        facts += [
             f"{threads} intra-op {plural(threads, 'thread')} each"
             for threads in _one(d.header.threads for d in diaries)
         ]
-        said += [f"{counted(cores, 'core')} usable" for cores in _one(d.header.cores for d in diaries)]
-        lines.append(f"{host}: {', '.join(said)}")
+        facts += [f"{counted(cores, 'core')} usable" for cores in _one(d.header.cores for d in diaries)]
+        lines.append(f"{host}: {', '.join(facts)}")
     return tuple(lines) or (job.record.host,)
 
 
 def _one(values: Iterable[int | None]) -> list[int]:
     """The value that all share; empty where there is none."""
-    found = set(values)
-    return [value for value in found if value is not None] if len(found) == 1 else []
+    distinct = set(values)
+    return [value for value in distinct if value is not None] if len(distinct) == 1 else []
 
 
 def worth_saying(diagnosis: Diagnosis) -> tuple[Skipped, ...]:
     """Rules that could not look, without those that look at anything else than a profile."""
     others = {reason for reason, _ in NEEDS.values()}
-    return tuple(each for each in diagnosis.skipped if each.reason not in others)
+    return tuple(skip for skip in diagnosis.skipped if skip.reason not in others)

@@ -38,17 +38,17 @@ def merged_files(evidence: Evidence, folder: Path) -> dict[str, Path]:
     """Write each job's ranks into one file in ``folder``; name of the job -> its file. Jobs that are large, that are of one
     rank, or that come after many others have none. Raises DataError, WriteError.
     """
-    found: dict[str, Path] = {}
+    written: dict[str, Path] = {}
     jobs = [job for job in evidence.traces if _small(job)][:MOST_JOBS]
     for job in jobs:
         name = "merged" if len(evidence.traces) == 1 else f"merged-{file_part(job.name)}"
         path = folder / f"{name}.json.gz"
-        if job.name in found or path in found.values():
+        if job.name in written or path in written.values():
             continue
         clocks = job.summary.collectives.clocks if job.summary.collectives is not None else None
         merge_traces({p.facts.rank: Path(p.facts.file) for p in job.summary.ranks}, path, clocks=clocks)
-        found[job.name] = path
-    return found
+        written[job.name] = path
+    return written
 
 
 def _small(job: TraceEvidence) -> bool:
@@ -115,8 +115,13 @@ def timeline(
     spans = int(PAGE_BYTES * (1 - _NAMES_SHARE - _GAPS_SHARE) / _BYTES_PER_SPAN / max(ranks, 1))
     names = int(PAGE_BYTES * _NAMES_SHARE / _BYTES_PER_NAME / max(ranks, 1))
     gaps = int(PAGE_BYTES * _GAPS_SHARE / _BYTES_PER_GAP / max(ranks, 1))
-    told = [finding.job for finding in findings if finding.severity != "info"]
-    traced.sort(key=lambda trace: (told.index(trace.name) if trace.name in told else len(told), -_lost(trace)))
+    with_finding = [finding.job for finding in findings if finding.severity != "info"]
+    traced.sort(
+        key=lambda trace: (
+            with_finding.index(trace.name) if trace.name in with_finding else len(with_finding),
+            -_lost(trace),
+        )
+    )
     limits = {"limit": min(spans, MAX_SPANS), "named": min(names, MAX_NAMED), "gaps": min(gaps, MAX_GAPS)}
     jobs = [_job(trace, {r for f in findings if f.job == trace.name for r in f.ranks}, limits) for trace in traced]
     for trace, job in zip(traced, jobs, strict=True):
@@ -140,8 +145,10 @@ class TimelinePlace:
 
 def place(data: Mapping[str, Any], finding: Finding) -> TimelinePlace | None:
     """The place of a finding of a job that is drawn."""
-    found = ((n, job) for n, job in enumerate(data["jobs"]) if job["name"] == finding.job and job["kind"] == "trace")
-    number, job = next(found, (0, None))
+    candidates = (
+        (n, job) for n, job in enumerate(data["jobs"]) if job["name"] == finding.job and job["kind"] == "trace"
+    )
+    number, job = next(candidates, (0, None))
     if job is None:
         return None
     names = [row["label"] for row in job["rows"]]
@@ -181,8 +188,8 @@ def embedded(data: Mapping[str, Any]) -> str:
 
 def _job(trace: TraceEvidence, named: Collection[int], limits: Mapping[str, int]) -> dict[str, Any]:
     """named: ranks that findings are about, which are drawn whatever is left out."""
-    found = [(p, p.spans) for p in trace.summary.ranks if p.spans is not None]
-    kept = sorted(found, key=lambda pair: pair[1].rank not in named)[:MAX_ROWS]
+    spanned = [(p, p.spans) for p in trace.summary.ranks if p.spans is not None]
+    kept = sorted(spanned, key=lambda pair: pair[1].rank not in named)[:MAX_ROWS]
     waits, complete = _waits(trace)
     drawn = [
         (p, coarser(waiting_apart(s, waits[s.rank]) if s.rank in waits else s, **limits))
@@ -203,7 +210,7 @@ def _job(trace: TraceEvidence, named: Collection[int], limits: Mapping[str, int]
         "zeros": [s.start_ns - row["start"] for (_, s), row in zip(drawn, rows, strict=True)],
         "names": list(names),
         "causes": CAUSES,
-        "notes": _notes(trace, drawn, together=together, left_out=len(found) - len(drawn)),
+        "notes": _notes(trace, drawn, together=together, left_out=len(spanned) - len(drawn)),
     }
 
 
@@ -213,9 +220,9 @@ def _waits(trace: TraceEvidence) -> tuple[dict[int, Spans], bool]:
     """
     instances = trace.summary.collectives.instances if trace.summary.collectives is not None else ()
     split = [i for i in instances if i.transfer_ns is not None]
-    found: dict[int, Spans] = {p.facts.rank: EMPTY for p in trace.summary.ranks} if split else {}
-    found |= {rank: spans_of(total.alone) for rank, total in waits_of(trace.summary.collectives).items()}
-    return found, bool(split) and len(split) == len(instances)
+    waits: dict[int, Spans] = {p.facts.rank: EMPTY for p in trace.summary.ranks} if split else {}
+    waits |= {rank: spans_of(total.alone) for rank, total in waits_of(trace.summary.collectives).items()}
+    return waits, bool(split) and len(split) == len(instances)
 
 
 def _fits(trace: TraceEvidence) -> dict[int, ClockFit]:
@@ -234,23 +241,23 @@ def _together(drawn: Sequence[tuple[RankPass, RankSpans]], starts: Mapping[int, 
     return not drawn or max(starts.values()) < min(ends)
 
 
-def _row(found: RankPass, spans: RankSpans, *, start_ns: int, names: dict[str, int]) -> dict[str, Any]:
+def _row(rank_pass: RankPass, spans: RankSpans, *, start_ns: int, names: dict[str, int]) -> dict[str, Any]:
     kinds = {kind.kind: kind for kind in spans.kinds}
     return {
         "label": f"rank {spans.rank}",
         "start": start_ns,
         "window": spans.window_ns,
         "unit": spans.unit_ns,
-        "spans": {kind: each.packed for kind, each in kinds.items()},
-        "totals": {kind: each.total_ns for kind, each in kinds.items()},
-        "named": [_named(each, spans, names) for each in spans.named],
+        "spans": {kind: kind_spans.packed for kind, kind_spans in kinds.items()},
+        "totals": {kind: kind_spans.total_ns for kind, kind_spans in kinds.items()},
+        "named": [_named_span(span, spans, names) for span in spans.named],
         "gaps": [[gap.start_ns - spans.start_ns, gap.duration_ns, gap.cause] for gap in spans.gaps],
-        "steps": [[step.step, step.start_ns - spans.start_ns] for step in found.steps],
+        "steps": [[step.step, step.start_ns - spans.start_ns] for step in rank_pass.steps],
     }
 
 
-def _named(each: NamedSpan, spans: RankSpans, names: dict[str, int]) -> list[int]:
-    return [each.start_ns - spans.start_ns, each.duration_ns, names.setdefault(each.name, len(names))]
+def _named_span(span: NamedSpan, spans: RankSpans, names: dict[str, int]) -> list[int]:
+    return [span.start_ns - spans.start_ns, span.duration_ns, names.setdefault(span.name, len(names))]
 
 
 def _notes(

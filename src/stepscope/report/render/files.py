@@ -53,14 +53,14 @@ def as_markdown(table: Table, *, heading_level: int = 3, footnotes: bool = True)
 def _markdown_row(table: Table, row: Row, indices: Sequence[int]) -> str:
     if row.failure is None:
         return _markdown_line(row.values[i].text for i in indices)
-    texts, said = [], False
+    texts, stated = [], False
     for i in indices:
         if table.columns[i].names:
             texts.append(row.values[i].text)
         else:
-            texts.append(UNKNOWN if said else f"**{row.failure}**")
-            said = True
-    if not said:
+            texts.append(UNKNOWN if stated else f"**{row.failure}**")
+            stated = True
+    if not stated:
         texts[-1] = f"{texts[-1]} **{row.failure}**"
     return _markdown_line(texts)
 
@@ -276,8 +276,8 @@ def _latex_line(cells: Sequence[str]) -> str:
 def _notes(table: Table, layout: ShownColumns) -> list[str]:
     """What stands under the table: columns said once, left out, footnotes and notes."""
     texts = []
-    if said := said_once(table, layout):
-        texts.append(f"All rows: {said}.")
+    if stated := said_once(table, layout):
+        texts.append(f"All rows: {stated}.")
     texts += [*table.footnotes, *table.notes]
     if names := left_out(table, layout):
         texts.append(f"In the CSV file only: {names}.")

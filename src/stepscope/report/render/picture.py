@@ -78,8 +78,8 @@ def _file(svg: str, format_: Format, title: str, caption: str) -> bytes:
     import vl_convert
 
     if format_ == "pdf":
-        found: bytes = vl_convert.svg_to_pdf(svg)
-        return found
+        pdf: bytes = vl_convert.svg_to_pdf(svg)
+        return pdf
     if format_ == "png":
         drawn: bytes = vl_convert.svg_to_png(_on_white(svg), scale=1.0, ppi=DPI)
         return _with_texts(drawn, {"Title": title, "Description": caption})

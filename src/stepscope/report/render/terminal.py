@@ -213,8 +213,8 @@ def _aligned(text: str, width: int, align: str) -> str:
 
 def _below(table: Table, layout: ShownColumns, width: int, *, footnotes: bool) -> list[Text]:
     lines: list[Text] = []
-    if said := said_once(table, layout):
-        lines += _note(f"all rows: {said}", width, "")
+    if stated := said_once(table, layout):
+        lines += _note(f"all rows: {stated}", width, "")
     if names := left_out(table, layout):
         lines += _note(f"no room at this width: {names}", width, "dim")
     if footnotes:
@@ -244,15 +244,15 @@ def ascii_text(text: str) -> str:
 
     Line breaks stay, other control characters go.
     """
-    found = []
+    letters = []
     for char in text:
         if char == "\n" or (char.isascii() and char.isprintable()):
-            found.append(char)
+            letters.append(char)
         elif char in _ASCII:
-            found.append(_ASCII[char])
+            letters.append(_ASCII[char])
         else:
-            found.append(_nearest(char))
-    return "".join(found)
+            letters.append(_nearest(char))
+    return "".join(letters)
 
 
 def _nearest(char: str) -> str:

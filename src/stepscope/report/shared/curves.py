@@ -62,15 +62,15 @@ def alike_as_one(curves: Sequence[RunCurve]) -> tuple[RunCurve, ...]:
     """``curves`` with those that look the same as one, under their names; one that ends early is like a longer one."""
     ys = [p.y for curve in curves for p in curve.points]
     least = APART * max(max(ys) - min(ys), 0.02 * max(abs(y) for y in ys))
-    found: list[list[RunCurve]] = []
+    groups: list[list[RunCurve]] = []
     for curve in sorted(curves, key=lambda curve: -len(curve.points)):
-        like = next((group for group in found if _alike(group[0], curve, least)), None)
+        like = next((group for group in groups if _alike(group[0], curve, least)), None)
         if like is None:
-            found.append([curve])
+            groups.append([curve])
         else:
             like.append(curve)
-    found.sort(key=lambda group: min(map(curves.index, group)))
-    return tuple(replace(group[0], name=_one_name([curve.name for curve in group])) for group in found)
+    groups.sort(key=lambda group: min(map(curves.index, group)))
+    return tuple(replace(group[0], name=_one_name([curve.name for curve in group])) for group in groups)
 
 
 def _alike(a: RunCurve, b: RunCurve, least: float) -> bool:
@@ -102,13 +102,13 @@ def epoch_curves(
     leaves out.
     """
     charts = []
-    for part in by_dataset([run for run in runs if sum(vega.known(get(e)) for e in run.epochs) > 1], vega.MAX_LINES):
+    for part in by_dataset([run for run in runs if sum(vega.drawable(get(e)) for e in run.epochs) > 1], vega.MAX_LINES):
         if len(part.runs) < 2:
             continue
         curves = tuple(
             RunCurve(
                 name=name,
-                points=tuple(CurvePoint(x=e.number, y=y) for e in run.epochs if vega.known(y := get(e))),
+                points=tuple(CurvePoint(x=e.number, y=y) for e in run.epochs if vega.drawable(y := get(e))),
                 typical=typical(run),
             )
             for run, name in part.named
@@ -157,14 +157,14 @@ def curve_layers(
     rows, ranged = [], []
     for number, (curve, name) in enumerate(zip(data.curves, called, strict=True)):
         for at, p in enumerate(curve.points):
-            said = (
+            sentence = (
                 of(curve, p)
                 if of
                 else f"{name}, {data.x_axis} {p.x:g}: {vega.figure_said(p.y * data.scale, data.y_axis)}"
             )
             shown = (at - number * every // max(1, len(called))) % every == 0 or len(curve.points) == 1
             rows.append(
-                {"x": vega.sig(p.x), "y": vega.sig(p.y * data.scale), "series": name, "said": said, "shown": shown}
+                {"x": vega.sig(p.x), "y": vega.sig(p.y * data.scale), "series": name, "said": sentence, "shown": shown}
             )
             if p.low is not None and p.high is not None:
                 ends = {"low": vega.sig(p.low * data.scale), "high": vega.sig(p.high * data.scale)}
@@ -204,10 +204,10 @@ def extremes(values: Numbers, buckets: int) -> NDArray[np.int64]:
     places = np.flatnonzero(np.isfinite(values)).astype(np.int64)
     if places.size <= 2 * buckets:
         return places
-    found = values[places]
+    finite = values[places]
     starts = np.linspace(0, places.size, buckets, endpoint=False).astype(np.int64)
     bucket = np.repeat(np.arange(buckets), np.diff([*starts, places.size]))
-    ordered = np.lexsort((found, bucket))
+    ordered = np.lexsort((finite, bucket))
     lowest, highest = ordered[starts], ordered[np.append(starts[1:], places.size) - 1]
     kept = np.unique(np.concatenate(([0], lowest, highest, [places.size - 1])))
     return np.asarray(places[kept])

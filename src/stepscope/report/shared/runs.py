@@ -43,12 +43,12 @@ def _batch(run: TrainingRun) -> str:
     return "" if run.global_batch is None else f"batch {run.global_batch}"
 
 
-def names(runs: Sequence[TrainingRun], *, known: Iterable[str] = ()) -> tuple[str, ...]:
-    """One name a run: the facets in which ``runs`` differ, those ``known`` from the title left out; all different."""
-    found = [facets(run) for run in runs]
-    told = [f for f in FACETS if f not in known and _differs(one[f] for one in found)]
-    told = told or ["strategy", "ranks"]
-    plain = [", ".join(one[f] for f in told if one[f]) for one in found]
+def names(runs: Sequence[TrainingRun], *, in_title: Iterable[str] = ()) -> tuple[str, ...]:
+    """One name a run: the facets in which ``runs`` differ, those that are ``in_title`` left out; all different."""
+    facet_texts = [facets(run) for run in runs]
+    telling = [f for f in FACETS if f not in in_title and _differs(one[f] for one in facet_texts)]
+    telling = telling or ["strategy", "ranks"]
+    plain = [", ".join(one[f] for f in telling if one[f]) for one in facet_texts]
     by_id = [", ".join(filter(None, (name, clean(run.run_id)))) for name, run in zip(plain, runs, strict=True)]
     return tuple(distinct(plain, by_id))
 
@@ -60,15 +60,15 @@ def _differs(texts: Iterable[str]) -> bool:
 
 def on_their_machines(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
     """``runs``; those that failed before they told their device get that of their source, where it has only one."""
-    found = list(runs)
-    known: dict[str, set[str]] = {}
-    for run in found:
-        known.setdefault(run.source, set()).update({run.hardware} if run.hardware else set())
+    every = list(runs)
+    machines: dict[str, set[str]] = {}
+    for run in every:
+        machines.setdefault(run.source, set()).update({run.hardware} if run.hardware else set())
     return tuple(
-        replace(run, hardware=next(iter(known[run.source])))
-        if not run.hardware and len(known[run.source]) == 1
+        replace(run, hardware=next(iter(machines[run.source])))
+        if not run.hardware and len(machines[run.source]) == 1
         else run
-        for run in found
+        for run in every
     )
 
 
@@ -97,26 +97,26 @@ class DatasetPart:
     @property
     def named(self) -> tuple[tuple[TrainingRun, str], ...]:
         """Each run with what it is called beside the title."""
-        return tuple(zip(self.runs, names(self.runs, known=("dataset",)), strict=True))
+        return tuple(zip(self.runs, names(self.runs, in_title=("dataset",)), strict=True))
 
 
 def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...]:
     """One chart a data set; where its runs are more than ``most``, one a model, in as few parts as can be."""
     charts: list[DatasetPart] = []
-    for dataset, mine in grouped(runs, lambda run: facets(run)["dataset"]).items():
-        models = grouped(mine, lambda run: facets(run)["model"])
-        if len(mine) <= most:
+    for dataset, of_dataset in grouped(runs, lambda run: facets(run)["dataset"]).items():
+        models = grouped(of_dataset, lambda run: facets(run)["model"])
+        if len(of_dataset) <= most:
             only = next(iter(models)) if len(models) == 1 else ""
-            title = titled(model_on(only, dataset) or "all runs", mine)
-            charts.append(DatasetPart(key=file_part(dataset or only or "runs"), title=title, runs=tuple(mine)))
+            title = titled(model_on(only, dataset) or "all runs", of_dataset)
+            charts.append(DatasetPart(key=file_part(dataset or only or "runs"), title=title, runs=tuple(of_dataset)))
             continue
-        for model, theirs in models.items():
-            for number, several, part in numbered_parts(theirs, most):
+        for model, of_model in models.items():
+            for number, several, part in numbered_parts(of_model, most):
                 name = [dataset, model if len(models) > 1 or not dataset else "", str(number) if number > 1 else ""]
                 charts.append(
                     DatasetPart(
                         key=file_part("-".join(text for text in name if text)),
-                        title=titled(model_on(model, dataset), theirs) + several,
+                        title=titled(model_on(model, dataset), of_model) + several,
                         runs=tuple(part),
                     )
                 )
@@ -125,8 +125,8 @@ def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...
 
 def titled(text: str, runs: Iterable[TrainingRun]) -> str:
     """``text`` with the precision that all of ``runs`` share, where they do: names say those that differ."""
-    found = {facets(run)["precision"] for run in runs}
-    return ", ".join(part for part in (text, found.pop() if len(found) == 1 else "") if part)
+    precisions = {facets(run)["precision"] for run in runs}
+    return ", ".join(part for part in (text, precisions.pop() if len(precisions) == 1 else "") if part)
 
 
 def model_on(model: str, dataset: str) -> str:
@@ -155,15 +155,15 @@ class Quantity:
 
     def gain(self, run_id: str, reference: str) -> float | None:
         """How much faster than ``reference``: t_reference / t_run - 1; None where either is unknown."""
-        mine, theirs = self.values.get(run_id), self.values.get(reference)
-        if mine is None or theirs is None or not mine.value or not theirs.value:
+        own, base = self.values.get(run_id), self.values.get(reference)
+        if own is None or base is None or not own.value or not base.value:
             return None
-        return (theirs.value / mine.value if self.lower_is_better else mine.value / theirs.value) - 1
+        return (base.value / own.value if self.lower_is_better else own.value / base.value) - 1
 
     def overlap(self, run_id: str, other: str) -> bool:
         """Whether the intervals of two runs meet: then nothing is said about which is faster."""
-        mine, theirs = self.values.get(run_id), self.values.get(other)
-        ends = [e for m in (mine, theirs) if m is not None for e in (m.low, m.high) if e is not None]
+        first, second = self.values.get(run_id), self.values.get(other)
+        ends = [e for m in (first, second) if m is not None for e in (m.low, m.high) if e is not None]
         if len(ends) < 4:
             return False
         return ends[0] <= ends[3] and ends[2] <= ends[1]
@@ -249,10 +249,10 @@ def rate_column(runs: Iterable[TrainingRun], get: Callable[[Any], Any], **how: A
     units = {run.unit for run in runs if run.status == "ok"} or {"samples"}
 
     def value(item: Any) -> Value:
-        found = get(item)
+        speed = get(item)
         unit = of(item).unit if len(units) > 1 else ""
         form = Format(lambda per_s: f"{format_number(per_s, 3)} {unit}/s") if unit else rate
-        return measured(found if isinstance(found, Measured | None) else Measured(value=found), form)
+        return measured(speed if isinstance(speed, Measured | None) else Measured(value=speed), form)
 
     return Column("samples_per_s", f"{units.pop()}/s" if len(units) == 1 else "per s", value, rate, **how)
 
@@ -275,11 +275,11 @@ def baselines_said(runs: Iterable[TrainingRun], scaling: Iterable[ScalingRow]) -
     """Which runs speed-ups refer to, where one is no plain process on one rank."""
     by_id = {run.run_id: run for run in runs}
     bases = dict.fromkeys(row.baseline_id for row in scaling if not row.is_baseline)
-    known = [by_id[base] for base in bases if base in by_id]
-    if all(run.world_size == 1 and is_plain(run) for run in known):
+    baselines = [by_id[base] for base in bases if base in by_id]
+    if all(run.world_size == 1 and is_plain(run) for run in baselines):
         return ()
-    named = listed(list(dict.fromkeys(run.label for run in known)), at_most=4, between="; ")
-    return (f"{'baselines' if len(known) > 1 else 'baseline'}: {named}.",)
+    named = listed(list(dict.fromkeys(run.label for run in baselines)), at_most=4, between="; ")
+    return (f"{'baselines' if len(baselines) > 1 else 'baseline'}: {named}.",)
 
 
 def interval_text(middle: float, low: float | None, high: float | None) -> str:

@@ -85,8 +85,8 @@ def stacks_chart(data: Stacks) -> Spec:
         for kind, part in zip(data.kinds, row.parts, strict=True):
             if part > 0:
                 ends_ = {"from": vega.sig(at * data.scale), "to": vega.sig((at + part) * data.scale)}
-                said = f"{row.name}: {kind} {vega.figure_said(part * data.scale, data.axis)}"
-                bars.append({"row": name, "series": kind, **ends_, "said": said})
+                sentence = f"{row.name}: {kind} {vega.figure_said(part * data.scale, data.axis)}"
+                bars.append({"row": name, "series": kind, **ends_, "said": sentence})
             at += part
         if row.low is not None and row.high is not None:
             ranged.append({"row": name, "low": vega.sig(row.low * data.scale), "high": vega.sig(row.high * data.scale)})
@@ -121,13 +121,13 @@ def stacked_areas(
     """The points of areas on top of each other over ``at``. parts: name, base units at each place, what the area tells."""
     areas = []
     below = [0.0] * len(at)
-    for name, values, said in parts:
+    for name, values, sentence in parts:
         above = [low + value for low, value in zip(below, values, strict=True)]
         points: list[dict[str, Any]] = [
             {"x": vega.sig(x), "from": vega.sig(low * scale), "to": vega.sig(high * scale), "series": name}
             for x, low, high in zip(at, below, above, strict=True)
         ]
-        points[0]["said"] = said
+        points[0]["said"] = sentence
         areas.append(points)
         below = above
     return areas

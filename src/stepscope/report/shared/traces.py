@@ -52,13 +52,13 @@ def gaps(
 
     has: whether a rank has something; None: by the field of the section's name.
     """
-    has = has or (lambda each: getattr(each, section) not in (None, ()))
+    has = has or (lambda rank_pass: getattr(rank_pass, section) not in (None, ()))
     ranks_by_reason: dict[str, list[int]] = defaultdict(list)
     for rank in summary.ranks:
         if not has(rank):
-            known = next((m.reason for m in rank.unavailable if m.section == section), None)
+            recorded = next((m.reason for m in rank.unavailable if m.section == section), None)
             instead = rank.unread or NOTHING if rank.budget is None else PARTIAL if rank.partial else otherwise
-            ranks_by_reason[known or instead].append(rank.facts.rank)
+            ranks_by_reason[recorded or instead].append(rank.facts.rank)
     return by_ranks(summary, ranks_by_reason)
 
 
@@ -100,14 +100,14 @@ def median_over(values: Mapping[int, float]) -> float:
 
 def middle(rows: Iterable[Any], field: str) -> float | None:
     """Median of a field over the rows of one thing on several ranks; None where it is known of none."""
-    known = [value for row in rows if (value := getattr(row, field)) is not None]
-    return statistics.median(known) if known else None
+    values = [value for row in rows if (value := getattr(row, field)) is not None]
+    return statistics.median(values) if values else None
 
 
-def median_a_step(mine: Iterable[tuple[int, C]], of: Callable[[C], int | None]) -> float | None:
-    """Sum over the calls of a step, median over ranks and steps; None where no call has it. mine: (rank, call)."""
+def median_a_step(calls: Iterable[tuple[int, C]], of: Callable[[C], int | None]) -> float | None:
+    """Sum over the calls of a step, median over ranks and steps; None where no call has it. calls: (rank, call)."""
     sums: dict[tuple[int, int | None], int] = defaultdict(int)
-    for rank, call in mine:
+    for rank, call in calls:
         if (value := of(call)) is not None:
             sums[rank, call.step] += value
     return statistics.median(sums.values()) if sums else None
@@ -115,7 +115,7 @@ def median_a_step(mine: Iterable[tuple[int, C]], of: Callable[[C], int | None]) 
 
 def step_counts(called: Iterable[Any]) -> dict[int, int]:
     """How many steps the calls of each rank are of, at least 1. called: what has ``rank`` and ``calls`` with ``step``."""
-    return {each.rank: max(1, len({call.step for call in each.calls})) for each in called}
+    return {row.rank: max(1, len({call.step for call in row.calls})) for row in called}
 
 
 def step_length(summary: TraceSummary, steps: Mapping[int, int]) -> int:
@@ -124,9 +124,9 @@ def step_length(summary: TraceSummary, steps: Mapping[int, int]) -> int:
     return int(median_over({rank: windows[rank] / count for rank, count in steps.items()}))
 
 
-def exposed_a_step(mine: Iterable[tuple[int, C]], step_ns: int) -> Value:
+def exposed_a_step(calls: Iterable[tuple[int, C]], step_ns: int) -> Value:
     """Exposed time a step, and its share of ``step_ns``."""
-    return timed(median_a_step(mine, lambda call: call.exposed_ns) or 0, step_ns, worry=(0.05, 0.15))
+    return timed(median_a_step(calls, lambda call: call.exposed_ns) or 0, step_ns, worry=(0.05, 0.15))
 
 
 def most(values: Mapping[int, float], ranks: Sequence[int]) -> Value:

@@ -50,12 +50,12 @@ class Charts:
 
 def distinct(charts: Iterable[C]) -> tuple[C, ...]:
     """``charts``, those with the key of one before with a number behind it."""
-    found: list[C] = []
+    numbered: list[C] = []
     seen: Counter[str] = Counter()
     for chart in charts:
         seen[chart.key] += 1
-        found.append(replace(chart, key=f"{chart.key}-{seen[chart.key]}") if seen[chart.key] > 1 else chart)
-    return tuple(found)
+        numbered.append(replace(chart, key=f"{chart.key}-{seen[chart.key]}") if seen[chart.key] > 1 else chart)
+    return tuple(numbered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +98,5 @@ TOPICS: Registry[tuple[View, ...]] = Registry("stepscope.report.views", "VIEWS",
 @cache
 def views() -> dict[str, View]:
     """Every view by its key, sorted; loads all files of the folder."""
-    found = {view.key: view for topic in TOPICS.names() for view in TOPICS.load(topic)}
-    return dict(sorted(found.items()))
+    by_key = {view.key: view for topic in TOPICS.names() for view in TOPICS.load(topic)}
+    return dict(sorted(by_key.items()))

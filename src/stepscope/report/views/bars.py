@@ -107,23 +107,23 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
 
     def value(name: str) -> Callable[[_Line], Value]:
         def of(row: _Line) -> Value:
-            found = bar(row, name)
-            if found is None:
+            own = bar(row, name)
+            if own is None:
                 return unknown()
-            if found.value is None:
-                return said(found.failure, tone="bad")
-            return (duration if row[0].lower_is_better else rate)(found.value)
+            if own.value is None:
+                return said(own.failure, tone="bad")
+            return (duration if row[0].lower_is_better else rate)(own.value)
 
         return of
 
     def ratio(name: str) -> Callable[[_Line], Value]:
         def of(row: _Line) -> Value:
-            mine, base = bar(row, name), bar(row, row[0].reference)
-            if mine is None or base is None or mine is base or not mine.value or not base.value:
+            own, base = bar(row, name), bar(row, row[0].reference)
+            if own is None or base is None or own is base or not own.value or not base.value:
                 return unknown()
-            found = base.value / mine.value if row[0].lower_is_better else mine.value / base.value
-            shown = times(found - 1)
-            return said(f"{shown} {UNCLEAR}" if mine.label == UNCLEAR else shown, found)
+            factor = base.value / own.value if row[0].lower_is_better else own.value / base.value
+            shown = times(factor - 1)
+            return said(f"{shown} {UNCLEAR}" if own.label == UNCLEAR else shown, factor)
 
         return of
 
@@ -155,13 +155,13 @@ def _about(data: BarGroups) -> str:
 
 def compare(runs: Iterable[TrainingRun], how: BarComparison, *, drop_epochs: int) -> tuple[BarGroups, ...]:
     """One chart a model and data set (and device); groups without two values to compare are left out."""
-    known = tuple(f for f in ("hardware", "dataset", "model") if f not in (how.along, *how.ignore))
-    rest = tuple(f for f in FACETS if f not in known and f not in (how.along, *how.ignore))
+    fixed = tuple(f for f in ("hardware", "dataset", "model") if f not in (how.along, *how.ignore))
+    rest = tuple(f for f in FACETS if f not in fixed and f not in (how.along, *how.ignore))
     charts: list[BarGroups] = []
     compared = [run for run in on_their_machines(runs) if how.value(run)]
-    machines = len({facets(run)["hardware"] for run in compared} - {""}) if "hardware" in known else 1
-    for about, mine in grouped(compared, lambda run: tuple(facets(run)[f] for f in known)).items():
-        slots = grouped(mine, lambda run: tuple(facets(run)[f] for f in rest))
+    machines = len({facets(run)["hardware"] for run in compared} - {""}) if "hardware" in fixed else 1
+    for about, alike in grouped(compared, lambda run: tuple(facets(run)[f] for f in fixed)).items():
+        slots = grouped(alike, lambda run: tuple(facets(run)[f] for f in rest))
         clusters = [c for rank in _by_ranks(slots, rest) for c in _repeats(rank, how) if _worth(c)]
         if not clusters:
             continue
@@ -169,9 +169,9 @@ def compare(runs: Iterable[TrainingRun], how: BarComparison, *, drop_epochs: int
         series = sorted({how.value(run) for c in clusters for run in c}, key=order)
         for number, chosen in enumerate(_series_parts(series, how.reference(series)), start=1):
             shown = [c for c in ([r for r in cluster if how.value(r) in chosen] for cluster in clusters) if _worth(c)]
-            found = parts(shown, max(1, MAX_BARS // len(chosen)))
-            for at, part in enumerate(found, start=1):
-                page = at + (number - 1) * len(found)
+            pages = parts(shown, max(1, MAX_BARS // len(chosen)))
+            for at, part in enumerate(pages, start=1):
+                page = at + (number - 1) * len(pages)
                 number_ = page if page > 1 else None
                 made = _chart(part, chosen, about, rest, how, drop_epochs, number_, several_machines=machines > 1)
                 charts += [made] if made is not None else []
@@ -192,8 +192,8 @@ def _by_ranks(slots: Mapping[tuple[str, ...], list[TrainingRun]], names: Sequenc
 def _repeats(runs: Sequence[TrainingRun], how: BarComparison) -> list[list[TrainingRun]]:
     """The first run of each value, then the second of each: repeats stand beside each other, none is lost."""
     by_value = grouped(runs, how.value)
-    deepest = max(len(found) for found in by_value.values())
-    return [[found[n] for found in by_value.values() if n < len(found)] for n in range(deepest)]
+    deepest = max(len(repeats) for repeats in by_value.values())
+    return [[repeats[n] for repeats in by_value.values() if n < len(repeats)] for n in range(deepest)]
 
 
 def _worth(cluster: Sequence[TrainingRun]) -> bool:
@@ -229,14 +229,14 @@ def _chart(
     if shown is None:
         return None
     firsts = [facets(cluster[0]) for cluster in clusters]
-    told = [f for f in rest if len({first[f] for first in firsts}) > 1]
+    telling = [f for f in rest if len({first[f] for first in firsts}) > 1]
     what = " on ".join(text for text in about[::-1][:2] if text)
-    alike = [f for f in rest if f not in told and firsts[0][f]]
+    alike = [f for f in rest if f not in telling and firsts[0][f]]
     common = [firsts[0][f] for f in alike if f not in _QUIET]
     machine = about[0] if several_machines else ""
     reference = how.reference(series)
     called = [
-        ", ".join(first[f] for f in told if first[f]) or ("" if first["ranks"] in common else first["ranks"])
+        ", ".join(first[f] for f in telling if first[f]) or ("" if first["ranks"] in common else first["ranks"])
         for first in firsts
     ]
     return BarGroups(
@@ -319,8 +319,10 @@ def groups_chart(data: BarGroups) -> Spec:
                 lost.append({**at, "y": vega.sig(0.42 * top), "said": f"{called}: {bar.failure}"})
                 reasons.append({**at, "y": 0, "text": bar.failure or ""})
                 continue
-            said = f"{called}: {format_number(bar.value * data.scale)} {unit}" + (f", {bar.label}" if bar.label else "")
-            bars.append({**at, "y": vega.sig(bar.value * data.scale), "said": said})
+            sentence = f"{called}: {format_number(bar.value * data.scale)} {unit}" + (
+                f", {bar.label}" if bar.label else ""
+            )
+            bars.append({**at, "y": vega.sig(bar.value * data.scale), "said": sentence})
             if bar.low is not None and bar.high is not None:
                 ranged.append({**at, "low": vega.sig(bar.low * data.scale), "high": vega.sig(bar.high * data.scale)})
             if bar.label:
@@ -353,13 +355,13 @@ def groups_caption(data: BarGroups, what: str) -> str:
     """Which runs, the extremes, what labels and whiskers are, what failed."""
     bars = [(c, n, b) for c in data.clusters for n, b in zip(data.series, c.bars, strict=True) if b is not None]
     failed = [f"{named(c, n)} ({b.failure})" for c, n, b in bars if b.value is None]
-    said = [f"{named(c, n)} {b.label}" for c, n, b in bars if b.label and b.label != UNCLEAR]
+    gains = [f"{named(c, n)} {b.label}" for c, n, b in bars if b.label and b.label != UNCLEAR]
     text = [
         f"{what}: {data.quantity} of {data.title}, {counted(len(bars), 'run')};"
         f" {'lower' if data.lower_is_better else 'higher'} is better."
     ]
-    if said:
-        text.append(f"Against {data.reference}: {listed(said, at_most=6, between='; ')} ({data.gain}).")
+    if gains:
+        text.append(f"Against {data.reference}: {listed(gains, at_most=6, between='; ')} ({data.gain}).")
     if any(b.label == UNCLEAR for _, _, b in bars):
         text.append(f"{UNCLEAR.capitalize()}: the intervals overlap.")
     if any(b.low is not None for _, _, b in bars):

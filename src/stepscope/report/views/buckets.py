@@ -69,7 +69,7 @@ def bucket_choice_table(
 
     Keys: ``4`` for 4 MiB (any size of the row), ``naive``, ``default``.
     """
-    known = measured or {}
+    by_key = measured or {}
     marked = f"{choice.bucket_cap_mb:g}" if advice is None else advice.way
     items = [
         _Way(
@@ -91,7 +91,7 @@ def bucket_choice_table(
     ]
 
     def seen(way: _Way) -> float | None:
-        return min((known[key].value for key in way.keys if key in known), default=None)
+        return min((by_key[key].value for key in way.keys if key in by_key), default=None)
 
     def missed(way: _Way) -> Value:
         step = seen(way)
@@ -126,7 +126,7 @@ def bucket_choice_table(
                 Column("measured", "step measured", seen, duration, short="measured"),
                 Column("error", "model's error", missed, percent, short="error", drop=1),
             ]
-            if known
+            if by_key
             else []
         ),
         Column("gain", "against naive", gain, times),

@@ -57,8 +57,8 @@ def size_column(title: str, form: Format = whole, **how: Any) -> Column:
     """Bytes as nccl-tests prints them, or with their unit; ``all sizes`` for a cell that has none."""
 
     def size(row: CommRow) -> Value:
-        found = size_of(row)
-        return Value(text="all sizes", raw=None) if found is None else form(found)
+        size_bytes = size_of(row)
+        return Value(text="all sizes", raw=None) if size_bytes is None else form(size_bytes)
 
     return Column("size_bytes", title, size, form, unit="bytes", **{"role": "lead", **how})
 
@@ -122,9 +122,9 @@ MAX_AVERAGES = 4
 
 def comm_table(rows: Sequence[CommRow]) -> Table:
     """The table of the collectives among ``rows``; sizes keep their order."""
-    mine = [row for row in rows if row.kind == "collective"]
-    head = heading(mine)
-    ordered = in_groups(mine, head)
+    collectives = [row for row in rows if row.kind == "collective"]
+    head = heading(collectives)
+    ordered = in_groups(collectives, head)
     return tabled(
         "comm",
         "Collectives",
@@ -178,8 +178,8 @@ def average_lines(rows: Sequence[CommRow]) -> tuple[str, ...]:
         return ()
     called = sweep_names(rows)
     lines = [
-        f"Avg bus bandwidth: {format_decimal(mean / 1e9)} GB/s, {op_label(found[0])} on {called(found[0])}, {_over(found)}."
-        for found, mean in averages
+        f"Avg bus bandwidth: {format_decimal(mean / 1e9)} GB/s, {op_label(sweep[0])} on {called(sweep[0])}, {_over(sweep)}."
+        for sweep, mean in averages
     ]
     if lines:
         lines.append(
@@ -234,8 +234,8 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
         lines.append("spread: (slowest - fastest rank) / slowest, of the ranks' medians; slowest: that rank.")
     peaks = {row.link_peak_bytes_per_s for row in shown if row.link_peak_bytes_per_s is not None}
     if peaks:
-        said = ", ".join(f"{format_decimal(peak / 1e9)} GB/s" for peak in sorted(peaks))
-        lines += [f"of link: busbw / peak of the link in one direction ({said}).", *above_notes(shown)]
+        rates = ", ".join(f"{format_decimal(peak / 1e9)} GB/s" for peak in sorted(peaks))
+        lines += [f"of link: busbw / peak of the link in one direction ({rates}).", *above_notes(shown)]
     if not means:
         lines.append(
             "nccl-tests prints means of back-to-back calls, averaged over ranks: compare with the median above only"
@@ -246,27 +246,27 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
 
 def _notes(rows: Sequence[CommRow]) -> tuple[str, ...]:
     """Notes of rows, each said once with the sweeps it belongs to."""
-    said: dict[str, dict[str, None]] = {}
+    by_note: dict[str, dict[str, None]] = {}
     called = sweep_names(rows)
     for row in rows:
         for note in row.notes:
-            said.setdefault(note, {})[f"{op_label(row)} on {called(row)}"] = None
+            by_note.setdefault(note, {})[f"{op_label(row)} on {called(row)}"] = None
     every = len({f"{op_label(row)} on {called(row)}" for row in rows})
     return tuple(
         note if len(owners) == every else f"{listed(owners, at_most=3, between='; ')}: {note}"
-        for note, owners in said.items()
+        for note, owners in by_note.items()
     )
 
 
 def overview_table(rows: Sequence[CommRow]) -> Table:
     """Sweeps over sizes among ``rows``, grouped by everything but the operation and its types."""
-    mine = [row for row in rows if row.kind == "collective"]
-    head = heading(mine, op=False)
-    found = sweeps(in_groups(mine, head))
+    collectives = [row for row in rows if row.kind == "collective"]
+    head = heading(collectives, op=False)
+    by_sweep = sweeps(in_groups(collectives, head))
     return tabled(
         "comm_overview",
         "Collectives at a glance",
-        found.values(),
+        by_sweep.values(),
         *(replace(column, get=_of_first(column)) for column in head),
         Column("op", "operation", lambda sweep: op_label(sweep[0]), role="lead"),
         Column("dtype", "type", lambda s: " ".join(filter(None, (s[0].dtype, s[0].reduce_op))), role="identity"),
@@ -283,7 +283,7 @@ def overview_table(rows: Sequence[CommRow]) -> Table:
             "latency: time at the smallest size. best busbw: the largest over the sizes from 1 MiB on (over all, where none"
             " is as large), and the size it is seen at."
             " avg busbw: plain mean over the sizes, as nccl-tests prints it: which sizes were asked for decides it.",
-            *above_notes(best for sweep in found.values() if (best := best_size(sweep)) is not None),
+            *above_notes(best for sweep in by_sweep.values() if (best := best_size(sweep)) is not None),
         ),
     )
 
@@ -330,10 +330,10 @@ MAX_TIED = 3
 
 def winners_table(rows: Sequence[CommRow]) -> Table:
     """One line a size that several settings were measured at."""
-    found = winners(rows)
-    head = heading([w.row for w in found], env=False)
-    by_row = {id(w.row): w for w in found}
-    ordered = [by_row[id(row)] for row in in_groups([w.row for w in found], head)]
+    fastest = winners(rows)
+    head = heading([w.row for w in fastest], env=False)
+    by_row = {id(w.row): w for w in fastest}
+    ordered = [by_row[id(row)] for row in in_groups([w.row for w in fastest], head)]
     over_default: Value = said("is default", 1.0, tone="dim")
     size_of = size_column("size", byte_size)
     return tabled(
@@ -374,12 +374,12 @@ FREE = 1.1
 
 def beside_table(rows: Sequence[CommRow]) -> Table:
     """The ``overlap`` rows."""
-    mine = [row for row in rows if row.kind == "overlap"]
-    head = heading(mine)
+    overlaps = [row for row in rows if row.kind == "overlap"]
+    head = heading(overlaps)
     return tabled(
         "comm_overlap",
         "Communication beside computation",
-        in_groups(mine, head),
+        in_groups(overlaps, head),
         *head,
         size_column("size", byte_size),
         Column("dtype", "type", lambda row: row.dtype, role="identity"),
@@ -412,10 +412,10 @@ def _verdict(collective: float | None, product: float | None) -> Value:
 
 def matmul_table(rows: Sequence[CommRow]) -> Table:
     """The ``matmul`` rows; the best rate of each type is marked."""
-    mine = [row for row in rows if row.kind == "matmul"]
-    head = heading(mine, op=False)
+    products = [row for row in rows if row.kind == "matmul"]
+    head = heading(products, op=False)
     best: dict[str, float] = {}
-    for row in mine:
+    for row in products:
         best[row.dtype] = max(best.get(row.dtype, 0.0), row.flops_per_s or 0.0)
 
     def of_best(row: CommRow) -> Value:
@@ -425,7 +425,7 @@ def matmul_table(rows: Sequence[CommRow]) -> Table:
     return tabled(
         "comm_matmul",
         "Matrix products",
-        in_groups(mine, head),
+        in_groups(products, head),
         *head,
         Column("dtype", "type", lambda row: row.dtype, role="lead"),
         Column("n", "N", lambda r: None if r.numel is None else math.isqrt(r.numel), whole, role="lead"),

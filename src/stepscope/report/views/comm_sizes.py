@@ -148,13 +148,13 @@ def _line(sweep: Sequence[CommRow], name: str, calibration: Calibration | None, 
 def fit_of(row: CommRow, calibration: Calibration) -> CollectiveFit | None:
     """The fit that holds for a row's sweep; None where there is none or several (placements) would do."""
     wanted = (row.op, row.dtype, row.in_place, row.pattern, row.world_size, row.backend, row.device, row.network)
-    found = [
+    fits = [
         f
         for f in calibration.fits
         if (f.op, f.dtype, f.in_place, f.pattern, f.world_size, f.backend, f.device, f.network) == wanted
     ]
     plain = row.mode == "blocking" and row.in_flight == 1 and not row.env
-    return found[0] if plain and len(found) == 1 else None
+    return fits[0] if plain and len(fits) == 1 else None
 
 
 def _fitted(sweep: Sequence[CommRow], fit: CollectiveFit, value: Value) -> tuple[tuple[float, float], ...]:
@@ -198,8 +198,8 @@ def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
     fitted: list[dict[str, Any]] = []
     for line, name in zip(data.lines, names, strict=True):
         for p in line.points:
-            said = f"{name}, {vega.size_tick(p.size_bytes)}: {format_number(p.value * scale)} {unit}"
-            points.append({"size": p.size_bytes, "y": vega.sig(p.value * scale), "series": name, "said": said})
+            sentence = f"{name}, {vega.size_tick(p.size_bytes)}: {format_number(p.value * scale)} {unit}"
+            points.append({"size": p.size_bytes, "y": vega.sig(p.value * scale), "series": name, "said": sentence})
             if p.fast is not None and p.slow is not None:
                 low, high = sorted((p.fast * scale, p.slow * scale))
                 bands.append({"size": p.size_bytes, "low": vega.sig(low), "high": vega.sig(high), "series": name})

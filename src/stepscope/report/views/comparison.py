@@ -114,13 +114,15 @@ def build_summed(comparison: Comparison) -> Table:
     sums = []
     for (side, name), figures in kinds.items():
         labels = grouped(figures, lambda f: f.label or f.what)
-        each = name == first[side] and 1 < len(labels) <= MOST_LABELS and len(comparison.sides) == 2
-        sums += [_Sum(metric=name, label=label, figures=tuple(mine)) for label, mine in labels.items() if each]
-        if not each:
+        by_label = name == first[side] and 1 < len(labels) <= MOST_LABELS and len(comparison.sides) == 2
+        sums += [
+            _Sum(metric=name, label=label, figures=tuple(labelled)) for label, labelled in labels.items() if by_label
+        ]
+        if not by_label:
             sums.append(_Sum(metric=name, label=side if many_sides(comparison) else "all", figures=tuple(figures)))
 
-    def verdicts(each: _Sum) -> str:
-        counts: Counter[str] = Counter(f.verdict for f in each.figures)
+    def verdicts(summed: _Sum) -> str:
+        counts: Counter[str] = Counter(f.verdict for f in summed.figures)
         order = ("better", "worse", "not clear", "no significant difference", "not tested")
         return ", ".join(f"{counts[kind]} {kind}" for kind in order if counts[kind])
 
@@ -182,9 +184,9 @@ def differences_table(differences: Sequence[Difference], sides: Sequence[str]) -
     """The same of any differences, a column a side."""
 
     def side(number: int) -> Callable[[Difference], Value]:
-        def value(each: Difference) -> Value:
-            found = each.values[number]
-            return unknown() if found is None else said(_short(found), found)
+        def value(difference: Difference) -> Value:
+            setting = difference.values[number]
+            return unknown() if setting is None else said(_short(setting), setting)
 
         return value
 
@@ -192,8 +194,8 @@ def differences_table(differences: Sequence[Difference], sides: Sequence[str]) -
         "differences",
         "What differs before any figure",
         differences,
-        Column("where", "", lambda each: each.where, role="group"),
-        Column("key", "", lambda each: each.key, role="lead"),
+        Column("where", "", lambda difference: difference.where, role="group"),
+        Column("key", "", lambda difference: difference.key, role="lead"),
         *(Column(f"side_{i}", name, side(i)) for i, name in enumerate(sides)),
     )
 
@@ -210,16 +212,19 @@ def said_of_conditions(comparison: Comparison | Conditions) -> tuple[str, ...]:
     """What all sides share, and what some or all of them do not tell: a line each."""
     lines = []
     if comparison.same:
-        values = grouped(comparison.same, lambda each: each.key)
+        values = grouped(comparison.same, lambda difference: difference.key)
         several = {key: f"{len(value)} values" for key, value in values.items() if len(value) > 1}
         keys = [f"{key} {several.get(key) or _short(values[key][0].values[0] or '', most=40)}" for key in values]
         more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
         lines.append(f"the same: {', '.join(keys[:MOST_NAMED])}{more}")
-    partly = [each for each in comparison.unknown if any(each.values)]
+    partly = [difference for difference in comparison.unknown if any(difference.values)]
     if partly:
-        told = (f"{each.key} ({' / '.join(_short(v, most=40) if v else '?' for v in each.values)})" for each in partly)
-        lines.append(f"unknown on some side: {', '.join(told)}")
-    nowhere = [each.key for each in comparison.unknown if not any(each.values)]
+        texts = (
+            f"{difference.key} ({' / '.join(_short(v, most=40) if v else '?' for v in difference.values)})"
+            for difference in partly
+        )
+        lines.append(f"unknown on some side: {', '.join(texts)}")
+    nowhere = [difference.key for difference in comparison.unknown if not any(difference.values)]
     if nowhere:
         lines.append(f"unknown on every side: {', '.join(nowhere)}")
     return tuple(lines)

@@ -177,18 +177,18 @@ def _lanes(steps: JobSteps, between: Sequence[Between]) -> tuple[EventLane, ...]
         for event in diary.events:
             if event.kind in EVENTS:
                 by_kind[event.kind].append(event)
-    known = {each.kind: each for each in between}
-    order = [*(kind for kind in known if kind in by_kind), *(kind for kind in EVENTS if kind in by_kind)]
+    between_by_kind = {event_kind.kind: event_kind for event_kind in between}
+    order = [*(kind for kind in between_by_kind if kind in by_kind), *(kind for kind in EVENTS if kind in by_kind)]
     total = drawn_steps(steps)
     return tuple(
-        EventLane(name=_named(kind, known.get(kind)), kind=kind, marks=_marks(by_kind[kind], total))
+        EventLane(name=_lane_name(kind, between_by_kind.get(kind)), kind=kind, marks=_marks(by_kind[kind], total))
         for kind in dict.fromkeys(order)
     )
 
 
-def _named(kind: EventKind, found: Between | None) -> str:
+def _lane_name(kind: EventKind, between: Between | None) -> str:
     name = EVENTS[kind][0]
-    return name if found is None or found.period is None else f"{name} every {found.period:,} steps"
+    return name if between is None or between.period is None else f"{name} every {between.period:,} steps"
 
 
 def _marks(events: Iterable[DiaryEvent], steps: int) -> tuple[tuple[int, int, int, float], ...]:
@@ -198,8 +198,13 @@ def _marks(events: Iterable[DiaryEvent], steps: int) -> tuple[tuple[int, int, in
     for event in events:
         together[(event.step - 1) // stretch].append(event)
     return tuple(
-        (min(e.step for e in each), max(e.step for e in each), len(each), float(sum(e.ns for e in each)))
-        for _, each in sorted(together.items())
+        (
+            min(e.step for e in stretch_events),
+            max(e.step for e in stretch_events),
+            len(stretch_events),
+            float(sum(e.ns for e in stretch_events)),
+        )
+        for _, stretch_events in sorted(together.items())
     )
 
 
@@ -207,10 +212,10 @@ def _shades(steps: JobSteps) -> tuple[Shade, ...]:
     total = drawn_steps(steps) - steps.first
 
     def flagged(mask: int) -> NDArray[np.bool_]:
-        found = np.zeros(total, dtype=bool)
+        hits = np.zeros(total, dtype=bool)
         for diary in steps.diaries:
-            found[: diary.steps] |= (diary.flags & mask) != 0
-        return found
+            hits[: diary.steps] |= (diary.flags & mask) != 0
+        return hits
 
     warm_up = max(steps.warm_up, *(int((diary.flags[:1] & FIRST).any()) for diary in steps.diaries))
     warm = [Shade(name="warm-up", first=1, last=warm_up)] if warm_up > steps.first else []
@@ -262,7 +267,7 @@ def _linear(title: str, top: float, height: int) -> Spec:
     """From 0, with ``HIGH`` points for what is measured and the rest for events."""
     raw = top / 5
     size = 10 ** floor(log10(raw))
-    step = next(size * each for each in (1, 2, 5, 10) if size * each >= raw)
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
     ticks = [sig(step * n) for n in range(int(top * 1.02 / step) + 1)]
     return number_axis("y", title, low=0.0, top=1.04 * top * height / HIGH, values=ticks)
 
@@ -296,13 +301,13 @@ def _shade_said(shade: Shade) -> str:
 
 def _drawn(line: StepLine, hue: Spec, scale: float, *, under: int) -> list[Spec]:
     """under: lines above this one, which is wider than they, so that equal ones all show."""
-    said = {"said": _line_said(line)}
+    description = {"said": _line_said(line)}
     if line.band:
         values: list[dict[str, float | str]] = [
             {"x": step, "y": sig(low * scale), "high": sig(high * scale), "series": line.name}
             for step, low, high in line.points
         ]
-        values[0] |= said
+        values[0] |= description
         return [layer("area", values, {"y2": {"field": "high"}, "color": hue}, opacity=0.45)]
     wide = 0.7 + 0.7 * under
 
@@ -311,10 +316,10 @@ def _drawn(line: StepLine, hue: Spec, scale: float, *, under: int) -> list[Spec]
 
     every = points(line.points)
     if not line.middles:
-        every[0] |= said
+        every[0] |= description
         return [layer("line", every, {"color": hue}, strokeWidth=wide, strokeJoin="round")]
     middle = points(line.middles)
-    middle[0] |= said
+    middle[0] |= description
     return [
         layer("line", every, {"color": hue}, strokeWidth=0.7, strokeJoin="round", opacity=0.4),
         layer("line", middle, {"color": hue}, strokeWidth=wide + 0.3, strokeJoin="round"),
@@ -345,28 +350,28 @@ def caption(data: Diary) -> str:
     first = data.lines[0]
     ranks = "" if data.ranks == 1 else f" on {counted(data.ranks, 'rank')}"
     steps = f"steps {data.first + 1:,} to {data.steps:,}" if data.first else f"all {data.steps:,} steps"
-    said = [
+    sentences = [
         f"The time of {steps}{ranks}, without what happens between steps; {data.timed:,} of them are timed."
         f" {_line_said(first).capitalize()}."
     ]
     shades = [_shade_said(shade) for shade in data.shades]
     if shades:
-        said.append(f"Shaded, not timed: {listed(shades, at_most=4, between='; ')}.")
+        sentences.append(f"Shaded, not timed: {listed(shades, at_most=4, between='; ')}.")
     events = [
-        f"{EVENTS[each.kind][0]} {_how_often(each)}, {format_percent(each.share.value)} of the wall time"
-        for each in data.between
-        if each.kind in EVENTS
+        f"{EVENTS[between.kind][0]} {_how_often(between)}, {format_percent(between.share.value)} of the wall time"
+        for between in data.between
+        if between.kind in EVENTS
     ]
     if events:
-        said.append(f"Above: {'; '.join(events)}.")
+        sentences.append(f"Above: {'; '.join(events)}.")
     if data.set_up_ns is not None:
-        said.append(f"Before the first step the process took {format_duration(data.set_up_ns)}.")
-    return " ".join(said)
+        sentences.append(f"Before the first step the process took {format_duration(data.set_up_ns)}.")
+    return " ".join(sentences)
 
 
-def _how_often(each: Between) -> str:
-    every = "" if each.period is None else f" every {each.period:,} steps,"
-    return f"{each.count:,} {plural(each.count, 'time')},{every} {format_duration(each.mean_ns)} each"
+def _how_often(between: Between) -> str:
+    every = "" if between.period is None else f" every {between.period:,} steps,"
+    return f"{between.count:,} {plural(between.count, 'time')},{every} {format_duration(between.mean_ns)} each"
 
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
@@ -389,14 +394,14 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
     )
 
 
-def _period(each: Between) -> Value:
-    return said(None if each.period is None else f"{each.period:,} steps", each.period)
+def _period(between: Between) -> Value:
+    return said(None if between.period is None else f"{between.period:,} steps", between.period)
 
 
-def _ranks(steps: JobSteps, each: Between) -> str:
-    if len(each.ranks) == steps.ranks and steps.ranks > 1:
+def _ranks(steps: JobSteps, between: Between) -> str:
+    if len(between.ranks) == steps.ranks and steps.ranks > 1:
         return f"all {steps.ranks}"
-    return listed(list(map(str, each.ranks)), at_most=8)
+    return listed(list(map(str, between.ranks)), at_most=8)
 
 
 VIEWS = (drawn("diary", "All steps", ("profiled",), prepare, step_chart, caption, table=build),)

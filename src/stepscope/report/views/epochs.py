@@ -31,7 +31,7 @@ from stepscope.report.shared.runs import (
 )
 from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, sorted_rows, stacks_chart, stacks_of
 from stepscope.report.table import Column, Format, Table, duration, tabled, whole
-from stepscope.report.vega import MAX_LINES, known
+from stepscope.report.vega import MAX_LINES, drawable
 from stepscope.report.views import View, distinct, drawn
 from stepscope.results.epochs import dropped_epochs, epoch_time, per_second
 from stepscope.results.evidence import CellEvidence
@@ -95,12 +95,12 @@ def accuracy_charts(runs: Sequence[TrainingRun]) -> tuple[RunCurves, ...]:
 
 
 def accuracy_caption(data: RunCurves) -> str:
-    said = []
+    bests = []
     for curve in data.curves:
         best = max(curve.points, key=lambda p: p.y)
-        said.append(f"{curve.name}: best {format_percent(best.y, digits=1)} in epoch {best.x:g}")
+        bests.append(f"{curve.name}: best {format_percent(best.y, digits=1)} in epoch {best.x:g}")
     return (
-        f"Validation accuracy over epochs on {data.title}, {counted(len(data.curves), 'run')}. {'; '.join(said)}."
+        f"Validation accuracy over epochs on {data.title}, {counted(len(data.curves), 'run')}. {'; '.join(bests)}."
         " Runs that look the same are one line."
     )
 
@@ -122,8 +122,8 @@ def loss_charts(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ())
     by_cell = {cell.run.run_id: cell for cell in cells}
     done = [run for run in runs if run.status == "ok"]
     charts: list[LossChart] = []
-    for about, mine in _alike(done):
-        for number, several, part in numbered_parts(_lines(mine, by_cell), MAX_LINES):
+    for about, alike in _alike(done):
+        for number, several, part in numbered_parts(_lines(alike, by_cell), MAX_LINES):
             if len(part) < 2:
                 continue
             title = ", ".join(text for text in (f"{about[2]} on {about[1]}", *about[3:]) if text)
@@ -137,7 +137,7 @@ def loss_charts(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ())
                     curves=tuple(
                         RunCurve(name=name, points=points)
                         for name, (_, points, _) in zip(
-                            names([run for run, _, _ in part], known=ALIKE), part, strict=True
+                            names([run for run, _, _ in part], in_title=ALIKE), part, strict=True
                         )
                     ),
                     x_axis=axis,
@@ -154,13 +154,13 @@ ALIKE = ("hardware", "dataset", "model", "precision", "accumulation", "batch")
 
 def _alike(runs: Sequence[TrainingRun]) -> list[tuple[tuple[str, ...], list[TrainingRun]]]:
     """Runs that should learn the same, with what they share; where a batch is unknown, it tells nobody apart."""
-    found: list[tuple[tuple[str, ...], list[TrainingRun]]] = []
-    for about, mine in grouped(runs, lambda run: tuple(facets(run)[f] for f in ALIKE[:-1])).items():
-        if all(facets(run)["batch"] for run in mine):
-            found += [((*about, b), of) for b, of in grouped(mine, lambda run: facets(run)["batch"]).items()]
+    groups: list[tuple[tuple[str, ...], list[TrainingRun]]] = []
+    for about, alike in grouped(runs, lambda run: tuple(facets(run)[f] for f in ALIKE[:-1])).items():
+        if all(facets(run)["batch"] for run in alike):
+            groups += [((*about, b), of) for b, of in grouped(alike, lambda run: facets(run)["batch"]).items()]
         else:
-            found.append(((*about, ""), mine))
-    return found
+            groups.append(((*about, ""), alike))
+    return groups
 
 
 Line = tuple[TrainingRun, tuple[CurvePoint, ...], str]
@@ -171,9 +171,9 @@ def _lines(runs: Sequence[TrainingRun], cells: dict[str, CellEvidence]) -> list[
     epochs: list[Line] = []
     steps: list[Line] = []
     for run in runs:
-        found = tuple(CurvePoint(x=e.number, y=e.train_loss) for e in run.epochs if known(e.train_loss))
-        if len(found) > 1:
-            epochs.append((run, found, "epoch"))
+        losses = tuple(CurvePoint(x=e.number, y=e.train_loss) for e in run.epochs if drawable(e.train_loss))
+        if len(losses) > 1:
+            epochs.append((run, losses, "epoch"))
         elif run.run_id in cells and len(walked := _step_losses(cells[run.run_id])) > 1:
             steps.append((run, walked, "step"))
     width = -(-max((len(walked) for _, walked, _ in steps), default=1) // MAX_POINTS)
@@ -188,9 +188,9 @@ def _step_losses(cell: CellEvidence) -> tuple[CurvePoint, ...]:
     losses: list[CurvePoint] = []
     for (number, step), ranks in steps.items():
         sums = [sample.loss_sum for sample in ranks]
-        told = [value for value in sums if known(value)]
-        if number == first and ranks[0].global_samples and len(told) == len(sums):
-            losses.append(CurvePoint(x=step, y=sum(told) / ranks[0].global_samples))
+        finite = [value for value in sums if drawable(value)]
+        if number == first and ranks[0].global_samples and len(finite) == len(sums):
+            losses.append(CurvePoint(x=step, y=sum(finite) / ranks[0].global_samples))
     return tuple(losses)
 
 
@@ -203,8 +203,8 @@ def _means(points: Sequence[CurvePoint], width: int) -> tuple[CurvePoint, ...]:
 def _difference(lines: Sequence[tuple[CurvePoint, ...]]) -> tuple[float, float]:
     """Largest relative difference to the first line where both have a point, and where; (0, 0) without such a place."""
     first = {p.x: p.y for p in lines[0]}
-    found = [(abs(p.y / first[p.x] - 1), p.x) for line in lines[1:] for p in line if first.get(p.x)]
-    return max(found, default=(0.0, 0.0))
+    differences = [(abs(p.y / first[p.x] - 1), p.x) for line in lines[1:] for p in line if first.get(p.x)]
+    return max(differences, default=(0.0, 0.0))
 
 
 def loss_caption(data: LossChart) -> str:
@@ -229,9 +229,9 @@ def throughput_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tupl
     for part in by_dataset(on_their_machines(runs), MAX_ROWS):
         rates = [_rate(run, drop_epochs) for run in part.runs]
         passes = [_passes(run, drop_epochs) for run in part.runs]
-        known = [rate for rate in rates if rate is not None]
-        if known:
-            unit, scale = rate_unit(max(rate.value for rate in known), part.runs[0].unit)
+        measured_rates = [rate for rate in rates if rate is not None]
+        if measured_rates:
+            unit, scale = rate_unit(max(rate.value for rate in measured_rates), part.runs[0].unit)
         else:
             unit, scale, rates = "epochs/h", 3600.0, passes
         rows = tuple(
@@ -285,10 +285,10 @@ def mfu_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
     """One chart a data set, where runs differ."""
     charts = []
     for part in by_dataset([run for run in runs if run.mfu is not None and run.status == "ok"], MAX_ROWS):
-        known = [run.mfu or 0.0 for run in part.runs]
-        if len({format_percent(value) for value in known}) < 2:
+        shares = [run.mfu or 0.0 for run in part.runs]
+        if len({format_percent(value) for value in shares}) < 2:
             continue
-        named = zip(part.named, known, strict=True)
+        named = zip(part.named, shares, strict=True)
         rows = (StackRow(name=name, parts=(value,), text=format_percent(value)) for (_, name), value in named)
         charts.append(stacks_of(part, rows, "MFU: share of the devices' dense peak (%)", 100.0, kinds=("MFU",)))
     return tuple(charts)

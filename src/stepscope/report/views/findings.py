@@ -88,19 +88,19 @@ _READING = (
 
 def conclusion(checks: Sequence[Expectation]) -> str:
     """``9 of 12 figures agree with what is expected; differ: 2; undecided: 1``."""
-    found = Counter(check.verdict for check in checks)
-    rest = [f"{word}: {found[verdict]}" for verdict, word in _REST.items() if found[verdict]]
-    return "; ".join([f"{found['agrees']} of {counted(len(checks), 'figure')} agree with what is expected", *rest])
+    counts = Counter(check.verdict for check in checks)
+    rest = [f"{word}: {counts[verdict]}" for verdict, word in _REST.items() if counts[verdict]]
+    return "; ".join([f"{counts['agrees']} of {counted(len(checks), 'figure')} agree with what is expected", *rest])
 
 
 def reasons(checks: Sequence[Expectation]) -> tuple[str, ...]:
     """Why figures differ or are undecided, each reason once with those that it is about."""
-    found: dict[tuple[str, str], list[str]] = {}
+    by_reason: dict[tuple[str, str], list[str]] = {}
     for check in checks:
         if check.reason:
             named = f"{check.quantity} of {check.subject}"
-            found.setdefault((check.verdict, check.reason), []).append(named)
-    return tuple(f"{verdict}: {reason} ({_first(names)})" for (verdict, reason), names in found.items())
+            by_reason.setdefault((check.verdict, check.reason), []).append(named)
+    return tuple(f"{verdict}: {reason} ({_first(names)})" for (verdict, reason), names in by_reason.items())
 
 
 def _first(names: Sequence[str]) -> str:
@@ -133,8 +133,8 @@ def _expected(check: Expectation) -> Value:
     return replace(value, text=value.text + slack)
 
 
-def _figure(check: Expectation, found: Measured | None) -> Value:
-    return unknown() if found is None else _FORMATS[check.unit](_raw(check, found.value))
+def _figure(check: Expectation, amount: Measured | None) -> Value:
+    return unknown() if amount is None else _FORMATS[check.unit](_raw(check, amount.value))
 
 
 def _end(check: Expectation, side: str) -> Value:

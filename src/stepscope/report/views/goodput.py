@@ -16,12 +16,12 @@ from stepscope.results.profiled_job import ProfiledJob
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
     """One row a part of the wall time that is there."""
-    known = [(job, found) for job in profiled if not isinstance(found := goodput(job), Unavailable)]
+    jobs = [(job, budget) for job in profiled if not isinstance(budget := goodput(job), Unavailable)]
     rows = [
-        (job, found, figure, found.parts_ns[part])
-        for job, found in known
+        (job, budget, figure, budget.parts_ns[part])
+        for job, budget in jobs
         for part, figure in zip(PARTS, figures_of("wall").values(), strict=True)
-        if part == "productive" or found.parts_ns[part] > 0
+        if part == "productive" or budget.parts_ns[part] > 0
     ]
     return tabled(
         "goodput",
@@ -32,7 +32,7 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         Column("time", "time", lambda row: row[3], duration),
         Column("wall_share", "of wall time", lambda row: row[2].read(row[1]), percent),
         Column("meaning", "what it is", lambda row: row[2].help.removeprefix("of the wall time: ")),
-        footnotes=tuple(_footnote(found) for _, found in known),
+        footnotes=tuple(_footnote(budget) for _, budget in jobs),
     )
 
 
@@ -40,17 +40,17 @@ def _title(figure: Figure) -> str:
     return "productive steps" if figure.key == "goodput_fraction" else figure.title
 
 
-def _footnote(found: Goodput) -> str:
+def _footnote(budget: Goodput) -> str:
     """Wall time, attempts, ranks, and what a restart lost."""
-    said = f"{format_duration(found.wall_ns)} of wall time, {counted(found.steps, 'step')}"
-    if found.restarts:
-        lost = format_percent(found.share("repeated"))
-        said += f", {counted(found.restarts, 'restart')}: {counted(found.repeated_steps, 'step')} lost ({lost})"
-        if not found.saved:
-            said += "; no checkpoint was seen, so a restart loses all steps before it"
-    if len(set(found.worlds)) > 1:
-        said += f"; ranks: {', then '.join(map(str, found.worlds))}"
-    return said
+    text = f"{format_duration(budget.wall_ns)} of wall time, {counted(budget.steps, 'step')}"
+    if budget.restarts:
+        lost = format_percent(budget.share("repeated"))
+        text += f", {counted(budget.restarts, 'restart')}: {counted(budget.repeated_steps, 'step')} lost ({lost})"
+        if not budget.saved:
+            text += "; no checkpoint was seen, so a restart loses all steps before it"
+    if len(set(budget.worlds)) > 1:
+        text += f"; ranks: {', then '.join(map(str, budget.worlds))}"
+    return text
 
 
 VIEWS = (View("goodput", "Goodput", needs=("profiled",), table=build),)

@@ -41,9 +41,11 @@ class HeldOverTime:
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
     """One row a rank and kind of memory, where memory was sampled."""
-    known = [(job, job.steps) for job in profiled if job.steps is not None]
-    rows = [(job, each) for job, steps in known for of in ("host", "device") for each in _first(steps, of)[:MOST_ROWS]]
-    ranks = max((len({each.rank for each in rank_memory(steps)}) for _, steps in known), default=0)
+    timed = [(job, job.steps) for job in profiled if job.steps is not None]
+    rows = [
+        (job, memory) for job, steps in timed for of in ("host", "device") for memory in _first(steps, of)[:MOST_ROWS]
+    ]
+    ranks = max((len({memory.rank for memory in rank_memory(steps)}) for _, steps in timed), default=0)
     more = f"{MOST_ROWS} of {ranks:,} ranks: those that grow fastest, then those that hold most"
     return tabled(
         "memory_over_time",
@@ -53,15 +55,15 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         Column("rank", "rank", lambda row: row[1].rank, number, role="lead"),
         Column("host", "host", lambda row: row[1].host, role="identity"),
         Column("of", "memory", lambda row: row[1].of),
-        Column("held", "held", lambda row: _known(row[1].bytes), binary_size),
+        Column("held", "held", lambda row: _finite(row[1].bytes), binary_size),
         Column("growth", "growth a step", lambda row: _grows(row[1].growth), binary_size),
-        Column("left", "left", lambda row: _known(row[1].left), binary_size),
+        Column("left", "left", lambda row: _finite(row[1].left), binary_size),
         Column("samples", "samples", lambda row: row[1].samples, number),
         footnotes=(more,) if ranks > MOST_ROWS else (),
     )
 
 
-def _known(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
@@ -70,8 +72,10 @@ def _grows(growth: Measured | None) -> float | None:
 
 
 def _first(steps: JobSteps, of: Of) -> list[RankMemory]:
-    mine = [each for each in rank_memory(steps) if each.of == of]
-    return sorted(mine, key=lambda each: (-(_grows(each.growth) or 0.0), -(_known(each.bytes) or 0.0), each.rank))
+    of_kind = [memory for memory in rank_memory(steps) if memory.of == of]
+    return sorted(
+        of_kind, key=lambda memory: (-(_grows(memory.growth) or 0.0), -(_finite(memory.bytes) or 0.0), memory.rank)
+    )
 
 
 def prepare(profiled: Sequence[ProfiledJob]) -> tuple[HeldOverTime, ...]:
@@ -81,7 +85,7 @@ def prepare(profiled: Sequence[ProfiledJob]) -> tuple[HeldOverTime, ...]:
             key=f"{file_part(job.name)}-{of}",
             title=f"{job.name}: {of} memory",
             of=of,
-            ranks=sum(each.of == of for each in rank_memory(job.steps)),
+            ranks=sum(memory.of == of for memory in rank_memory(job.steps)),
             lines=lines,
         )
         for job in profiled
@@ -93,31 +97,33 @@ def prepare(profiled: Sequence[ProfiledJob]) -> tuple[HeldOverTime, ...]:
 
 def _lines(steps: JobSteps, of: Of) -> tuple[tuple[RankMemory, Points], ...]:
     diaries = {diary.rank: diary for diary in steps.diaries}
-    chosen = [each for each in _first(steps, of)[:MOST_LINES] if each.samples > 1]
-    begun = min((float(diaries[each.rank].samples["unix_s"].min()) for each in chosen), default=0.0)
-    return tuple((each, _line(diaries[each.rank], of, begun)) for each in sorted(chosen, key=lambda each: each.rank))
+    chosen = [memory for memory in _first(steps, of)[:MOST_LINES] if memory.samples > 1]
+    begun = min((float(diaries[memory.rank].samples["unix_s"].min()) for memory in chosen), default=0.0)
+    return tuple(
+        (memory, _line(diaries[memory.rank], of, begun)) for memory in sorted(chosen, key=lambda memory: memory.rank)
+    )
 
 
 def _line(diary: RankDiary, of: Of, begun: float) -> Points:
-    held = diary.samples["resident" if of == "host" else "reserved"]
-    known = np.isfinite(held)
-    at, held = diary.samples["unix_s"][known] - begun, held[known]
-    kept = extremes(held, POINTS // 3)
-    return tuple(zip(at[kept].tolist(), held[kept].tolist(), strict=True))
+    sizes = diary.samples["resident" if of == "host" else "reserved"]
+    finite = np.isfinite(sizes)
+    at, sizes = diary.samples["unix_s"][finite] - begun, sizes[finite]
+    kept = extremes(sizes, POINTS // 3)
+    return tuple(zip(at[kept].tolist(), sizes[kept].tolist(), strict=True))
 
 
 def memory_chart(data: HeldOverTime) -> Spec:
     """A line a rank, over the time since the first sample."""
     lasts = max(points[-1][0] for _, points in data.lines)
-    most = max(held for _, points in data.lines for _, held in points)
-    span, time = next((each for each in ((3600.0, "h"), (60.0, "min")) if lasts >= 2 * each[0]), (1.0, "s"))
+    most = max(amount for _, points in data.lines for _, amount in points)
+    span, time = next((pair for pair in ((3600.0, "h"), (60.0, "min")) if lasts >= 2 * pair[0]), (1.0, "s"))
     size, unit = (2.0**30, "GiB") if most >= 2**30 else (2.0**20, "MiB")
-    names = [f"rank {each.rank}" for each, _ in data.lines]
+    names = [f"rank {memory.rank}" for memory, _ in data.lines]
     hue = by_series(names, [color(f"c{at}") for at in range(len(names))], width=PAGE)
     layers = []
     for name, (_, points) in zip(names, data.lines, strict=True):
         values: list[dict[str, float | str]] = [
-            {"x": sig(at / span), "y": sig(held / size), "series": name} for at, held in points
+            {"x": sig(at / span), "y": sig(amount / size), "series": name} for at, amount in points
         ]
         values[0] |= {"said": f"{name}: {format_bytes_binary(points[-1][1])} at the end"}
         layers.append(layer("line", values, {"color": hue}, strokeWidth=1.2, strokeJoin="round"))
@@ -134,17 +140,17 @@ def memory_chart(data: HeldOverTime) -> Spec:
 def caption(data: HeldOverTime) -> str:
     """What is seen, in sentences."""
     seen, points = max(data.lines, key=lambda line: line[1][-1][1])
-    lasts, held = points[-1]
+    lasts, amount = points[-1]
     what = "Resident memory" if data.of == "host" else "Memory that torch's allocator has reserved"
     of = counted(data.ranks, "rank") if data.ranks == len(data.lines) else f"{len(data.lines)} of {data.ranks:,} ranks"
     grow = ", ".join(
-        f"rank {each.rank} by {format_bytes_binary(each.growth.value)} a step"
-        for each, _ in data.lines
-        if each.growth is not None
+        f"rank {memory.rank} by {format_bytes_binary(memory.growth.value)} a step"
+        for memory, _ in data.lines
+        if memory.growth is not None
     )
     return (
         f"{what} of {of}, over {format_duration(lasts * 1e9)}; at the end rank {seen.rank} holds most:"
-        f" {format_bytes_binary(held)}." + (f" Growth: {grow}." if grow else "")
+        f" {format_bytes_binary(amount)}." + (f" Growth: {grow}." if grow else "")
     )
 
 

@@ -48,13 +48,13 @@ LEAST, USUAL = 0.5, 0.7
 
 def links_table(rows: Sequence[CommRow], environment: EnvironmentRecord | None, topology: Topology | None) -> Table:
     """One row a pair of ranks, then one a collective."""
-    found = link_rates(rows, environment, topology)
-    above = dict.fromkeys(rate.above for rate in found if rate.above is not None)
-    why = dict.fromkeys(rate.unknown for rate in found if rate.unknown is not None)
+    rates = link_rates(rows, environment, topology)
+    above = dict.fromkeys(rate.above for rate in rates if rate.above is not None)
+    why = dict.fromkeys(rate.unknown for rate in rates if rate.unknown is not None)
     return tabled(
         "links",
         "Bandwidth of links, expected and measured",
-        found,
+        rates,
         Column("link", "ranks or collective", lambda rate: rate.name, role="lead"),
         Column("world_size", "ranks", lambda rate: rate.world_size, whole, role="identity"),
         Column("path", "between them", lambda rate: rate.path, role="identity"),
@@ -206,9 +206,9 @@ def pairs_charts(rows: Sequence[CommRow]) -> tuple[PairsChart, ...]:
     verdicts = {verdict.cell_id: verdict for verdict in slow_pairs(rows)}
     charts: list[PairsChart] = []
     for number, (cell_id, cell) in enumerate(cells_of(rows, "pairs").items(), start=1):
-        known = (r for r in cell if r.peer is not None and r.size_bytes and r.busbw_bytes_per_s and r.time_ns_median)
-        kinds = grouped(known, lambda row: (row.size_bytes or 0, row.bidirectional))
-        charts += [_chart(kind, found, verdicts[cell_id], number) for kind, found in kinds.items()]
+        timed = (r for r in cell if r.peer is not None and r.size_bytes and r.busbw_bytes_per_s and r.time_ns_median)
+        kinds = grouped(timed, lambda row: (row.size_bytes or 0, row.bidirectional))
+        charts += [_chart(kind, kind_rows, verdicts[cell_id], number) for kind, kind_rows in kinds.items()]
     return tuple(charts)
 
 
@@ -250,8 +250,8 @@ def pairs_chart(data: PairsChart) -> Spec:
     several = len(set(data.hosts)) > 1 and ranks <= MAX_WRITTEN and max(map(len, data.hosts)) <= 12
     called = [f"{data.hosts[rank]} {rank}" if several else str(rank) for rank in range(ranks)]
     unit = label.partition("(")[2].rstrip(")")
-    known = [value * scale for line in data.values for value in line if value is not None]
-    largest = max(known)
+    drawn = [value * scale for line in data.values for value in line if value is not None]
+    largest = max(drawn)
     slow = set(data.slow)
     cells = [
         {
@@ -298,7 +298,7 @@ def _short(value: float, largest: float) -> str:
 
 def pairs_caption(data: PairsChart) -> str:
     scale, _, label = _SHOWN[data.quantity]
-    found = sorted(v * scale for line in data.values for v in line if v is not None)
+    figures = sorted(v * scale for line in data.values for v in line if v is not None)
     what, unit = label.rstrip(")").split(" (")
     if not data.compared:
         verdict = "Too few pairs are alike to call one of them slow."
@@ -306,12 +306,12 @@ def pairs_caption(data: PairsChart) -> str:
         verdict = "No pair is slow against its like."
     else:
         explained = f"; explained by {', '.join(data.ends)}" if data.ends else ""
-        verdict = f"Framed: {counted(len(data.slow), 'slow cell')} of {len(found)}{explained}."
+        verdict = f"Framed: {counted(len(data.slow), 'slow cell')} of {len(figures)}{explained}."
     way = "both ways at once" if data.bidirectional else "one way at a time"
     return (
         f"{what.capitalize() if what == 'time' else what} of messages of {size_tick(data.size_bytes)} from each rank (down)"
-        f" to each other (across), {way}: {found[0]:.3g} to {found[-1]:.3g} {unit}, median"
-        f" {statistics.median(found):.3g}. {verdict}"
+        f" to each other (across), {way}: {figures[0]:.3g} to {figures[-1]:.3g} {unit}, median"
+        f" {statistics.median(figures):.3g}. {verdict}"
     )
 
 
@@ -362,7 +362,7 @@ class _Line:
     size_bytes: int | None = None
     both: bool = False
     sender: int | None = None
-    found: Mapping[tuple[int, int], CommRow]
+    by_peer: Mapping[tuple[int, int], CommRow]
     slow: frozenset[tuple[int, bool, tuple[int, int]]] = frozenset()
     failure: str | None = None
 
@@ -398,7 +398,7 @@ class _Line:
         if self.sender is None or self.size_bytes is None:
             return unknown()
         peer = self.sender, receiver
-        return _value(self.found, peer, both=self.both, slow=(self.size_bytes, self.both, peer) in self.slow)
+        return _value(self.by_peer, peer, both=self.both, slow=(self.size_bytes, self.both, peer) in self.slow)
 
 
 def _lines(cell: Sequence[CommRow], verdict: PairsVerdict) -> list[_Line]:
@@ -408,21 +408,21 @@ def _lines(cell: Sequence[CommRow], verdict: PairsVerdict) -> list[_Line]:
         if row.peer is not None and row.size_bytes is not None:
             kinds.setdefault((row.size_bytes, row.bidirectional), {})[row.peer] = row
     lines = [
-        _Line(cell=cell, size_bytes=size, both=both, sender=sender, found=kind, slow=slow)
+        _Line(cell=cell, size_bytes=size, both=both, sender=sender, by_peer=kind, slow=slow)
         for (size, both), kind in kinds.items()
         for sender in range(cell[0].world_size)
     ]
     failed = next((row for row in cell if row.status != "ok" and row.peer is None), None)
     if failed is not None:
-        lines.append(_Line(cell=cell, found={}, failure=comm_failure_label(failed)))
+        lines.append(_Line(cell=cell, by_peer={}, failure=comm_failure_label(failed)))
     return lines
 
 
-def _value(found: Mapping[tuple[int, int], CommRow], peer: tuple[int, int], *, both: bool, slow: bool) -> Value:
+def _value(by_peer: Mapping[tuple[int, int], CommRow], peer: tuple[int, int], *, both: bool, slow: bool) -> Value:
     if peer[0] == peer[1]:
         return Value(text="·", raw=None, tone="dim")
-    row = found.get(peer)
-    if row is None and both and (peer[1], peer[0]) in found:
+    row = by_peer.get(peer)
+    if row is None and both and (peer[1], peer[0]) in by_peer:
         return Value(text="", raw=None)  # stands on the other side of the diagonal
     value = unknown() if row is None else _quantity(row)
     if value.raw is None:

@@ -43,20 +43,22 @@ def memory_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
     shown = [run for run in runs if _total(run) or run.status in ("oom", "host_oom")]
     charts = []
     for part in by_dataset(sorted(shown, key=_order), MAX_ROWS):
-        mine = part.runs
-        if sum(_total(run) > 0 for run in mine) < 2:
+        part_runs = part.runs
+        if sum(_total(run) > 0 for run in part_runs) < 2:
             continue
         kinds = [
-            kind for kind in dict.fromkeys((*MEMORY_KINDS, *_others(mine))) if any(kind in run.memory for run in mine)
+            kind
+            for kind in dict.fromkeys((*MEMORY_KINDS, *_others(part_runs)))
+            if any(kind in run.memory for run in part_runs)
         ]
-        if any(_unknown(run) for run in mine):
+        if any(_unknown(run) for run in part_runs):
             kinds.append(MEMORY_UNKNOWN)
-        largest = max(_total(run) for run in mine)
+        largest = max(_total(run) for run in part_runs)
         scale, unit = (1 / 2**30, "GiB") if largest >= 2**30 else (1 / 2**20, "MiB")
         hues = COLORS[:1] if kinds == [MEMORY_UNKNOWN] else tuple(MEMORY_KINDS.get(kind, FAINT) for kind in kinds)
         rows = (_row(run, name, kinds) for run, name in part.named)
-        said_ = tuple(clean(kind) for kind in kinds)
-        charts.append(stacks_of(part, rows, f"peak memory of a rank ({unit})", scale, kinds=said_, colors=hues))
+        kind_names = tuple(clean(kind) for kind in kinds)
+        charts.append(stacks_of(part, rows, f"peak memory of a rank ({unit})", scale, kinds=kind_names, colors=hues))
     return tuple(charts)
 
 
@@ -74,17 +76,17 @@ def _others(runs: Sequence[TrainingRun]) -> list[str]:
 
 
 def _order(run: TrainingRun) -> tuple[str, str, str, int, int]:
-    told = facets(run)
+    run_facets = facets(run)
     batch = run.micro_batch or run.global_batch or 0
-    return told["model"], told["strategy"], told["precision"], run.world_size or 0, batch
+    return run_facets["model"], run_facets["strategy"], run_facets["precision"], run.world_size or 0, batch
 
 
 def _row(run: TrainingRun, name: str, kinds: Sequence[str]) -> StackRow:
     if run.status != "ok":
         return StackRow(name=name, failure=failure(run))
-    found = {**run.memory, MEMORY_UNKNOWN: _unknown(run)}
+    by_kind = {**run.memory, MEMORY_UNKNOWN: _unknown(run)}
     return StackRow(
-        name=name, parts=tuple(float(found.get(kind, 0)) for kind in kinds), text=format_bytes_binary(_total(run))
+        name=name, parts=tuple(float(by_kind.get(kind, 0)) for kind in kinds), text=format_bytes_binary(_total(run))
     )
 
 
@@ -104,20 +106,20 @@ _KINDS = {"parameters": "params", "gradients": "grads", "optimizer": "optim", "a
 
 def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> Table:
     """One row a batch, of runs that differ in nothing else."""
-    found = [each for group in memory_by_batch(runs, cells) for each in group]
-    devices = {each.run.device for each in found}
+    batches = [batch for group in memory_by_batch(runs, cells) for batch in group]
+    devices = {batch.run.device for batch in batches}
     return tabled(
         "memory_batches",
         "Memory by batch size",
-        found,
-        Column("group", "runs", lambda each: in_line(each.run), role="group"),
-        Column("micro_batch", "batch of a rank", lambda each: each.micro_batch, whole, short="batch", role="lead"),
-        Column("peak_memory_bytes", "peak memory", lambda each: each.peak_bytes, binary_size, short="peak"),
+        batches,
+        Column("group", "runs", lambda batch: in_line(batch.run), role="group"),
+        Column("micro_batch", "batch of a rank", lambda batch: batch.micro_batch, whole, short="batch", role="lead"),
+        Column("peak_memory_bytes", "peak memory", lambda batch: batch.peak_bytes, binary_size, short="peak"),
         Column("per_sample_bytes", "per further sample", _per_sample, binary_size, short="per sample"),
         *(Column(kind, kind, _held(kind), binary_size, short=short, drop=2) for kind, short in _KINDS.items()),
-        Column("step_ns", "step", lambda each: measured(each.run.step_ns, duration, tight=True), duration, drop=1),
-        rate_column([each.run for each in found], lambda each: each.run.samples_per_s),
-        failure=lambda each: failure_label(each.run) if each.peak_bytes is None else None,
+        Column("step_ns", "step", lambda batch: measured(batch.run.step_ns, duration, tight=True), duration, drop=1),
+        rate_column([batch.run for batch in batches], lambda batch: batch.run.samples_per_s),
+        failure=lambda batch: failure_label(batch.run) if batch.peak_bytes is None else None,
         footnotes=(
             *(
                 (
@@ -130,7 +132,7 @@ def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEviden
             *(("peak memory: on a GPU what torch's allocator gave out.",) if "cuda" in devices else ()),
             *(
                 (f"{', '.join(_KINDS)}: of the tensors that a step holds, counted one by one.",)
-                if any(each.held for each in found)
+                if any(batch.held for batch in batches)
                 else ()
             ),
             "per further sample: growth of the peak since the next smaller batch, for each sample more.",
@@ -139,24 +141,24 @@ def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEviden
 
 
 def _held(kind: str) -> Callable[[BatchMemory], int | None]:
-    return lambda each: each.held.get(kind)
+    return lambda batch: batch.held.get(kind)
 
 
-def _per_sample(each: BatchMemory) -> Value | float | None:
-    if each.per_sample_bytes is not None and each.per_sample_bytes <= 0:
-        return Value(text="none seen", raw=each.per_sample_bytes, tone="dim")
-    return each.per_sample_bytes
+def _per_sample(batch: BatchMemory) -> Value | float | None:
+    if batch.per_sample_bytes is not None and batch.per_sample_bytes <= 0:
+        return Value(text="none seen", raw=batch.per_sample_bytes, tone="dim")
+    return batch.per_sample_bytes
 
 
 def held_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
     """One table over all cells; nothing where no cell counted its tensors."""
-    found = held(cells)
-    if not found:
+    holdings = held(cells)
+    if not holdings:
         return ()
     table = tabled(
         "held",
         "Memory of a rank by kind, against time",
-        found,
+        holdings,
         Column("label", "strategy", lambda h: h.cell.run.strategy, role="lead"),
         Column("world_size", "ranks", lambda h: h.cell.run.world_size, whole, role="identity"),
         *(_column(kind) for kind in HELD_KINDS),
@@ -167,7 +169,7 @@ def held_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
         Column("comm_bytes", "bytes/step", lambda h: h.cell.run.comm_bytes_per_step, size),
         Column("step_ns", "step", lambda h: measured(h.cell.run.step_ns, duration, tight=True), duration),
         footnotes=(
-            *conclusions(found),
+            *conclusions(holdings),
             "tensors of the rank that holds most, counted in one step; gathered: whole parameters of a sharded model "
             "between forward and backward; activations: kept for the backward pass",
             "buffers: what communication holds beside them, as planned: buckets, and units that are whole for a moment",
@@ -181,10 +183,10 @@ def _column(kind: str) -> Column:
     return Column(kind, kind, lambda h: h.sizes.get(kind), size, drop=2)
 
 
-def _off(found: int | None, planned: int | None) -> Value:
-    if found is None or not planned:
+def _off(counted_bytes: int | None, planned: int | None) -> Value:
+    if counted_bytes is None or not planned:
         return said(None)
-    share = found / planned - 1
+    share = counted_bytes / planned - 1
     return Value(text=f"{share:+.1%}", raw=share)
 
 
@@ -203,7 +205,7 @@ def memory_snapshots_table(memory: Sequence[MemorySnapshot]) -> Table:
         Column("capacity_bytes", "capacity", lambda m: m.capacity_bytes, binary_size, drop=1),
         Column("oom_events", "failed requests", lambda m: m.oom_events or None, whole, drop=2),
         footnotes=("peaks: of the recorded history; unknown where none was recorded",),
-        notes=tuple(note for each in memory for note in each.notes),
+        notes=tuple(note for snapshot in memory for note in snapshot.notes),
     )
 
 
@@ -224,7 +226,7 @@ def memory_kinds_table(memory: Sequence[MemorySnapshot]) -> Table:
     return tabled(
         "memory_kinds",
         "Memory by kind",
-        [row for each in memory for row in _rows(each)],
+        [row for snapshot in memory for row in _rows(snapshot)],
         Column("snapshot", "", lambda row: row.snapshot, role="group"),
         Column("kind", "kind", lambda row: row.kind, role="lead"),
         Column("peak_bytes", "at the peak", lambda row: row.peak, binary_size),
@@ -253,12 +255,12 @@ def _rows(memory: MemorySnapshot) -> list[_MemoryKindsRow]:
 
 def _footnotes(memory: Sequence[MemorySnapshot]) -> tuple[str, ...]:
     lines = ["bytes that tensors asked for; buffers count as parameters, DDP's buckets as gradients"]
-    if any(not each.named for each in memory):
+    if any(not snapshot.named for snapshot in memory):
         lines.append(
             "kinds follow from who asked for a block and what it outlived; snapshots of `stepscope profile --memory` state "
             "parameters, gradients and optimizer state"
         )
-    if any(UNKNOWN in dict((*each.kinds, *each.peak_kinds)) for each in memory):
+    if any(UNKNOWN in dict((*snapshot.kinds, *snapshot.peak_kinds)) for snapshot in memory):
         lines.append("unknown: allocated before the history began, or kept by the script for longer than a step")
     return tuple(lines)
 
@@ -277,16 +279,16 @@ class OverTime:
 def memory_kinds_charts(memory: Sequence[MemorySnapshot]) -> tuple[OverTime, ...]:
     """One chart a device whose history has more than one moment."""
     charts = []
-    for each in memory:
-        over = each.over_time
+    for snapshot in memory:
+        over = snapshot.over_time
         if over is None or len(over.events) < 3:
             continue
         at, axis = tuple(map(float, over.events)), "allocator's events"
         if over.times_ns is not None and over.times_ns[-1] > 0:
             scale, unit = (1e9, "s") if over.times_ns[-1] >= 10e9 else (1e6, "ms")
             at, axis = tuple(time / scale for time in over.times_ns), f"time ({unit})"
-        stem = file_part(f"{Path(each.path).stem}-{each.device}")
-        charts.append(OverTime(key=stem, title=each.name, memory=each, at=at, axis=axis))
+        stem = file_part(f"{Path(snapshot.path).stem}-{snapshot.device}")
+        charts.append(OverTime(key=stem, title=snapshot.name, memory=snapshot, at=at, axis=axis))
     return tuple(charts)
 
 
@@ -315,11 +317,11 @@ def memory_kinds_chart(data: OverTime) -> Spec:
 def memory_kinds_caption(data: OverTime) -> str:
     memory = data.memory
     peak = memory.peak_requested_bytes or 0
-    held = [f"{kind} {format_bytes_binary(size)} ({format_percent(size / peak)})" for kind, size in memory.peak_kinds]
+    parts = [f"{kind} {format_bytes_binary(size)} ({format_percent(size / peak)})" for kind, size in memory.peak_kinds]
     span = "" if memory.history_ns is None else f" over {format_duration(memory.history_ns)}"
     return (
         f"What live tensors asked for{span}, by kind, the highest moment of each slice. Peak {format_bytes_binary(peak)}: "
-        f"{listed(held, at_most=6)}."
+        f"{listed(parts, at_most=6)}."
     )
 
 
@@ -328,8 +330,8 @@ _MemoryHoldersRow = tuple[MemorySnapshot, MemoryHolder]
 
 def memory_holders_tables(memory: Sequence[MemorySnapshot]) -> tuple[Table, ...]:
     """By line and by module, the largest first; where no history was recorded, by line at the snapshot."""
-    lines = [(each, holder) for each in memory for holder in each.peak_holders or each.holders]
-    modules = [(each, holder) for each in memory for holder in each.peak_modules]
+    lines = [(snapshot, holder) for snapshot in memory for holder in snapshot.peak_holders or snapshot.holders]
+    modules = [(snapshot, holder) for snapshot in memory for holder in snapshot.peak_modules]
     footnotes = ("the largest ones; line: the innermost outside torch that asked for the memory",)
     unnamed = "where a module has no name: the lines that call it (`stepscope profile --memory --modules` names them)"
     return (

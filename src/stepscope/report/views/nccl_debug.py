@@ -73,7 +73,9 @@ def build_choices(debug: NcclDebug) -> Table:
     """One row per operation and range of sizes for which NCCL chose the same."""
     labels = _labels(debug)
     items = [
-        (labels[i], mine) for i, communicator in enumerate(debug.communicators) for mine in _alike(communicator.choices)
+        (labels[i], alike)
+        for i, communicator in enumerate(debug.communicators)
+        for alike in _alike(communicator.choices)
     ]
     return tabled(
         "nccl_choices",
@@ -120,43 +122,43 @@ def _labels(debug: NcclDebug) -> list[str]:
     ]
 
 
-def _versions(each: NcclCommunicator) -> Value:
-    return said(", ".join(each.versions) or None, tone="warn" if len(each.versions) > 1 else "plain")
+def _versions(communicator: NcclCommunicator) -> Value:
+    return said(", ".join(communicator.versions) or None, tone="warn" if len(communicator.versions) > 1 else "plain")
 
 
-def _ranks(each: NcclCommunicator) -> Value:
-    if each.nranks is None:
+def _ranks(communicator: NcclCommunicator) -> Value:
+    if communicator.nranks is None:
         return unknown()
-    missing = len(each.missing_ranks)
-    text = f"{len(each.ranks)} of {each.nranks}" if missing else str(each.nranks)
-    return Value(text=text, raw=each.nranks, tone="warn" if missing else "plain")
+    missing = len(communicator.missing_ranks)
+    text = f"{len(communicator.ranks)} of {communicator.nranks}" if missing else str(communicator.nranks)
+    return Value(text=text, raw=communicator.nranks, tone="warn" if missing else "plain")
 
 
-def _nvls(each: NcclCommunicator) -> Value:
-    if each.nvls_channels:
-        return said(counted(each.nvls_channels, "channel"), each.nvls_channels)
-    if each.nvls is False or each.nvls_channels == 0:
-        return Value(text="no", raw=each.nvls_channels)
-    return said("yes") if each.nvls else unknown()
+def _nvls(communicator: NcclCommunicator) -> Value:
+    if communicator.nvls_channels:
+        return said(counted(communicator.nvls_channels, "channel"), communicator.nvls_channels)
+    if communicator.nvls is False or communicator.nvls_channels == 0:
+        return Value(text="no", raw=communicator.nvls_channels)
+    return said("yes") if communicator.nvls else unknown()
 
 
-def _state(each: NcclCommunicator) -> Value:
-    waiting = [r.rank for r in each.ranks if not r.initialised]
-    aborted = [r.rank for r in each.ranks if r.ended == "aborted"]
+def _state(communicator: NcclCommunicator) -> Value:
+    waiting = [r.rank for r in communicator.ranks if not r.initialised]
+    aborted = [r.rank for r in communicator.ranks if r.ended == "aborted"]
     if waiting:
         return said(f"init not complete on {who(waiting)}", tone="bad")
     if aborted:
         return said(f"aborted by {who(aborted)}", tone="bad")
-    if not each.ranks:
+    if not communicator.ranks:
         return unknown()
-    closed = all(r.ended == "destroyed" for r in each.ranks)
+    closed = all(r.ended == "destroyed" for r in communicator.ranks)
     return said("opened and closed" if closed else "open", tone="dim")
 
 
-def _ways(each: NcclCommunicator) -> dict[tuple[str, str, bool | None], list[NcclLink]]:
+def _ways(communicator: NcclCommunicator) -> dict[tuple[str, str, bool | None], list[NcclLink]]:
     """Links by transport, what they connect, and whether the NIC reaches GPU memory."""
-    hosts = {r.rank: r.host for r in each.ranks}
-    return grouped(each.links, lambda link: (link.transport, _where(link, hosts), link.gdrdma))
+    hosts = {r.rank: r.host for r in communicator.ranks}
+    return grouped(communicator.links, lambda link: (link.transport, _where(link, hosts), link.gdrdma))
 
 
 def _where(link: NcclLink, hosts: dict[int, str]) -> str:

@@ -43,17 +43,17 @@ class Schedule:
 
 def pipeline_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
     """The pipelines, and their stages; nothing without a pipeline."""
-    found = pipelines(cells)
-    if not found:
+    pairs = pipelines(cells)
+    if not pairs:
         return ()
-    return _overview(found), _stages(found)
+    return _overview(pairs), _stages(pairs)
 
 
-def _overview(found: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
+def _overview(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
     return tabled(
         "pipelines",
         "Pipelines",
-        found,
+        pairs,
         Column("schedule", "schedule", lambda row: row[1].layout.schedule, role="lead"),
         Column("ranks", "ranks", lambda row: row[1].layout.ranks, whole, role="identity"),
         Column("chunks", "chunks", lambda row: row[1].layout.chunks, whole, role="identity", drop=3),
@@ -65,7 +65,7 @@ def _overview(found: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
         Column("imbalance", "slowest stage", lambda row: row[1].imbalance, times, drop=2),
         Column("balanced", "even split", lambda row: _even(row[1]), drop=1),
         footnotes=(
-            *conclusions(found),
+            *conclusions(pairs),
             "bubble: share of the ranks' time from the first to the last computation in which they compute nothing, median "
             "over steps with its 95% interval; formula: equal stages, free messages; simulated: the schedule with the times "
             "that its computations and messages took; slowest stage: its time over the mean",
@@ -85,8 +85,8 @@ def list_text(split: Sequence[int]) -> str:
     return f"[{', '.join(map(str, split))}]"
 
 
-def _stages(found: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
-    rows = [(cell, pipeline, stage) for cell, pipeline in found for stage in pipeline.stages]
+def _stages(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
+    rows = [(cell, pipeline, stage) for cell, pipeline in pairs for stage in pipeline.stages]
 
     def part(name: str, title: str) -> Column:
         return Column(name, title, lambda row: _share(getattr(row[2], f"{name}_ns"), row[1]), duration)
@@ -118,12 +118,12 @@ def _share(ns: float, pipeline: MeasuredPipeline) -> Value:
 def pipeline_charts(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
     """A few: of each kind of schedule the one with the middle number of micro-batches first."""
     small = [(cell, pipeline) for cell, pipeline in pipelines(cells) if len(pipeline.typical) <= MAX_SPANS]
-    kinds = grouped(small, lambda each: (each[1].layout.schedule, each[1].layout.ranks, each[1].layout.chunks))
+    kinds = grouped(small, lambda pair: (pair[1].layout.schedule, pair[1].layout.ranks, pair[1].layout.chunks))
     middle = [
-        sorted(kind, key=lambda each: each[1].layout.micro_batches)[(len(kind) - 1) // 2] for kind in kinds.values()
+        sorted(kind, key=lambda pair: pair[1].layout.micro_batches)[(len(kind) - 1) // 2] for kind in kinds.values()
     ]
     taken = set(map(id, middle))
-    chosen = (middle + [each for each in small if id(each) not in taken])[:MAX_CHARTS]
+    chosen = (middle + [pair for pair in small if id(pair) not in taken])[:MAX_CHARTS]
     return tuple(
         Schedule(
             key=file_part(cell.run.run_id),
@@ -146,9 +146,9 @@ def pipeline_chart(data: Schedule) -> Spec:
     for span in data.spans:
         place = {"from": vega.sig(span.start_ns * scale), "to": vega.sig(span.end_ns * scale), **_row(span.rank)}
         took = format_duration(span.end_ns - span.start_ns)
-        told = f"rank {span.rank}, stage {span.stage}, micro-batch {span.micro_batch}: {KINDS[span.kind]}, {took}"
+        sentence = f"rank {span.rank}, stage {span.stage}, micro-batch {span.micro_batch}: {KINDS[span.kind]}, {took}"
         hue = vega.COLORS[span.micro_batch % len(vega.COLORS)]
-        bars.append({**place, "hue": hue, "strength": _STRENGTH[span.kind], "said": told})
+        bars.append({**place, "hue": hue, "strength": _STRENGTH[span.kind], "said": sentence})
         if (span.end_ns - span.start_ns) / end * _PLOT > 9:
             middle = vega.sig((span.start_ns + span.end_ns) / 2 * scale)
             ink = vega.INK if span.kind == "F" else vega.color("ground")
@@ -242,10 +242,10 @@ def pipeline_bubble_charts(cells: Sequence[CellEvidence]) -> tuple[BubbleCurves,
     by_ranks: defaultdict[int, defaultdict[str, dict[int, tuple[PipelineLayout, Measured]]]] = defaultdict(
         lambda: defaultdict(dict)
     )
-    for _, found in pipelines(cells):
-        layout = found.layout
+    for _, pipeline in pipelines(cells):
+        layout = pipeline.layout
         name = layout.schedule + (f", {layout.chunks} chunks" if layout.chunks > 1 else "")
-        by_ranks[layout.ranks][name].setdefault(layout.micro_batches, (layout, found.bubble))
+        by_ranks[layout.ranks][name].setdefault(layout.micro_batches, (layout, pipeline.bubble))
     return tuple(
         BubbleCurves(
             key=f"{ranks}-ranks",
@@ -271,18 +271,23 @@ def pipeline_bubble_chart(data: BubbleCurves) -> Spec:
         for m in range(curve.points[0][0].micro_batches, curve.points[-1][0].micro_batches + 1):
             expected = replace(layout, micro_batches=m).bubble
             lines.append({"at": m, "value": vega.sig(100 * expected), "series": curve.name})
-        for layout, found in curve.points:
-            told = f"{curve.name}, {layout.micro_batches} micro-batches: {format_percent(found.value)}"
-            told += f", by the formula {format_percent(layout.bubble)}"
+        for layout, bubble in curve.points:
+            sentence = f"{curve.name}, {layout.micro_batches} micro-batches: {format_percent(bubble.value)}"
+            sentence += f", by the formula {format_percent(layout.bubble)}"
             points.append(
-                {"at": layout.micro_batches, "value": vega.sig(100 * found.value), "series": curve.name, "said": told}
+                {
+                    "at": layout.micro_batches,
+                    "value": vega.sig(100 * bubble.value),
+                    "series": curve.name,
+                    "said": sentence,
+                }
             )
-            if found.low is not None and found.high is not None:
+            if bubble.low is not None and bubble.high is not None:
                 ranges.append(
-                    {"at": layout.micro_batches, "low": vega.sig(100 * found.low), "high": vega.sig(100 * found.high)}
+                    {"at": layout.micro_batches, "low": vega.sig(100 * bubble.low), "high": vega.sig(100 * bubble.high)}
                 )
-    layouts = [(layout, found) for curve in data.curves for layout, found in curve.points]
-    top = 100 * max(max(layout.bubble, found.high or found.value) for layout, found in layouts)
+    layouts = [(layout, bubble) for curve in data.curves for layout, bubble in curve.points]
+    top = 100 * max(max(layout.bubble, bubble.high or bubble.value) for layout, bubble in layouts)
     return vega.chart(
         data.title,
         vega.layer("line", lines, {"color": look["color"]}, strokeWidth=1),

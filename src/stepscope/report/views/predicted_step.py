@@ -116,12 +116,12 @@ def build_budget(prediction: StepPrediction) -> Table:
 
 def build_memory(prediction: StepPrediction) -> Table:
     """One row a kind of memory of the fullest rank."""
-    found = [(name, getattr(prediction.memory, name)) for name in _MEMORY]
+    amounts = [(name, getattr(prediction.memory, name)) for name in _MEMORY]
     where = f", stage {prediction.memory_stage + 1} of {prediction.layout.pp}" if prediction.layout.pp > 1 else ""
     return tabled(
         "predicted_memory",
         f"Memory of one GPU{where}",
-        [(name, value) for name, value in found if value > 0] + [("total", prediction.memory.total)],
+        [(name, value) for name, value in amounts if value > 0] + [("total", prediction.memory.total)],
         Column("kind", "kind", lambda item: _MEMORY.get(item[0], item[0]), role="lead"),
         Column("bytes", "size", lambda item: item[1], size),
         Column("share", "of the GPU", lambda item: item[1] / prediction.cluster.gpu.total_bytes, percent),
@@ -160,10 +160,10 @@ def bound(p: StepPrediction) -> tuple[str, ...]:
     """Lines: computation and the largest part beside it; utilisation; memory where it fits."""
     parts = sorted(p.budget.parts, key=lambda name: -p.budget.parts[name])
     first, *others = ("compute", *(name for name in parts if name != "compute"))
-    told = [f"{PART[name]} {p.budget.parts[name] / p.step_s:.0%}" for name in (first, *others[:2])]
+    shares = [f"{PART[name]} {p.budget.parts[name] / p.step_s:.0%}" for name in (first, *others[:2])]
     mfu = ", ".join(f"{value:.1%} {name}" for name, value in p.mfu.items())
     fits = (f"memory {_used(p)} per GPU: fits",) if p.fits else ()
-    return (f"of the step: {'; '.join(told)}", f"MFU {mfu}; hardware {p.hfu:.1%}", *fits)
+    return (f"of the step: {'; '.join(shares)}", f"MFU {mfu}; hardware {p.hfu:.1%}", *fits)
 
 
 def _used(p: StepPrediction) -> str:

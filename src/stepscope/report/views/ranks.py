@@ -69,7 +69,7 @@ def prepare(profiled: Sequence[ProfiledJob]) -> tuple[Throughput, ...]:
 def pace_chart(data: Throughput) -> Spec:
     """Steps a second over the time since the first step: a level a stretch."""
     lasts = (data.pace.end_unix_ns - data.pace.begin_unix_ns) / 1e9
-    scale, unit = next((each for each in ((3600.0, "h"), (60.0, "min")) if lasts >= 2 * each[0]), (1.0, "s"))
+    scale, unit = next((pair for pair in ((3600.0, "h"), (60.0, "min")) if lasts >= 2 * pair[0]), (1.0, "s"))
     values = data.pace.steps_per_s
     at = np.arange(values.size + 1) * data.pace.seconds / scale
     points: list[dict[str, float | str]] = [

@@ -99,11 +99,11 @@ def build(
     ordered = [run for block in blocks.values() for run in block]
     columns = {column.key: column for column in _columns(ordered, by_run, drop_epochs)}
     if "model" in show:  # what is trained stands above its block, known as soon as one run of it tells
-        known = {r.run_id: next((b.num_parameters for b in block if b.num_parameters), None)
+        parameters = {r.run_id: next((b.num_parameters for b in block if b.num_parameters), None)
                  for block in blocks.values() for r in block}  # fmt: skip
         count = Format(lambda n: f"{format_count(n)} parameters")
         columns["num_parameters"] = Column(
-            "num_parameters", "parameters", lambda run: known[run.run_id], count, role="group"
+            "num_parameters", "parameters", lambda run: parameters[run.run_id], count, role="group"
         )
         columns["dataset"] = Column("dataset", "dataset", lambda run: run.dataset or "", role="group")
         columns["strategy"] = replace(columns["strategy"], role="lead")
@@ -191,8 +191,8 @@ def _declared(key: str, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> 
     declared = FIGURES[key]
 
     def value(run: TrainingRun) -> Value:
-        found = declared.measured(run_facts(run, scaling.get(run.run_id), drop_epochs=drop_epochs))
-        return measured(found, _FORMATS.get(declared.unit, figure))
+        amount = declared.measured(run_facts(run, scaling.get(run.run_id), drop_epochs=drop_epochs))
+        return measured(amount, _FORMATS.get(declared.unit, figure))
 
     return _figure(key, value, drop=1)
 
@@ -200,15 +200,15 @@ def _declared(key: str, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> 
 def _notes(runs: Sequence[TrainingRun], *, every: bool) -> tuple[str, ...]:
     """What the runs' source leaves open, and with ``every`` their notes; the same note on several runs is one line."""
     names = _names(runs)
-    said: dict[str, list[str]] = {}
+    by_note: dict[str, list[str]] = {}
     for run, name in zip(runs, names, strict=True):
         unknown = ", ".join(f"{key} ({why})" for key, why in run.missing.items())
         stopped = f"{failure_label(run)}: figures of the steps before" if run.status != "ok" and run.step_ns else None
         for note in filter(None, (stopped, *(run.notes if every else ()), f"unknown: {unknown}" if unknown else None)):
-            said.setdefault(note, []).append(name)
+            by_note.setdefault(note, []).append(name)
     finished = sum(run.status == "ok" for run in runs)
     lines = []
-    for note, owners in said.items():
+    for note, owners in by_note.items():
         if len(owners) > 1 and len(owners) == finished:
             who = "all"
         else:
@@ -287,8 +287,8 @@ def _recomputes(runs: Sequence[TrainingRun]) -> bool:
 
 def _mfu_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
     """The convention; of GPUs why it is unknown. CPUs have no peak to compare with."""
-    why = {found.reason for run in runs if run.device == "cuda" and run.model_flop is not None
-           if isinstance(found := mfu(run), Unavailable)}  # fmt: skip
+    why = {utilisation.reason for run in runs if run.device == "cuda" and run.model_flop is not None
+           if isinstance(utilisation := mfu(run), Unavailable)}  # fmt: skip
     stated = any(run.mfu is not None and run.model_flop is None for run in runs)
     counted = any(run.mfu is not None and run.model_flop is not None for run in runs)
     notes = [f"MFU: {MFU_CONVENTION}."] if counted else []
@@ -309,14 +309,14 @@ def _thread_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
         return []
     compared = {run.run_id: run for pair in differ for run in pair}
     threads = sorted({(run.world_size or 0, run.threads_per_rank or 0) for run in compared.values()})
-    said = ", ".join(f"{number} on {ranks_label(ranks)}" for ranks, number in threads)
+    counts = ", ".join(f"{number} on {ranks_label(ranks)}" for ranks, number in threads)
     why = (
         "the 1-rank baseline computes with cores that the ranks divide among themselves, so speed-up here says what"
         " splitting the same cores brings, not what more cores would"
         if any(run.device == "cpu" for run in compared.values())
         else "the host work of the 1-rank baseline (data, launching kernels) has more cores to itself"
     )
-    return [f"threads per rank: {said}; {why} (the same for all: launch.threads_per_rank)."]
+    return [f"threads per rank: {counts}; {why} (the same for all: launch.threads_per_rank)."]
 
 
 def of_cells(runs: Sequence[TrainingRun]) -> Table:
@@ -337,20 +337,20 @@ def _cell_names(history: History) -> tuple[str, ...]:
 
 def change_text(history: History, cell: CellHistory) -> str:
     """``+20% since nightly-5 (2026-11-05), p = 0.004``; why nothing changed, or why nobody can say."""
-    found = cell.change
-    if isinstance(found, Unavailable):
-        return f"not tested: {found.reason}"
+    change = cell.change
+    if isinstance(change, Unavailable):
+        return f"not tested: {change.reason}"
     if cell.since is None:
-        return f"no significant change (p = {found.p_value:.2g})"
-    return f"{_step(found)} since {_named(history, cell.since)}, p = {found.p_value:.2g}"
+        return f"no significant change (p = {change.p_value:.2g})"
+    return f"{_step(change)} since {_run_name(history, cell.since)}, p = {change.p_value:.2g}"
 
 
-def _step(found: ChangePoint) -> str:
-    change = found.after / found.before - 1
+def _step(point: ChangePoint) -> str:
+    change = point.after / point.before - 1
     return ("+" if change > 0 else "-") + format_percent(abs(change))
 
 
-def _named(history: History, at: int) -> str:
+def _run_name(history: History, at: int) -> str:
     run = history.runs[at]
     return f"{clean(run.name, 60)} ({run.created[:10]})"
 
@@ -363,8 +363,8 @@ def history_table(history: History | None) -> Table:
     if history is not None:
         common = said(change_text(history, history.common), None)
         footnotes = (
-            f"{counted(len(history.runs), 'run')} from {_named(history, 0)} to {_named(history, len(history.runs) - 1)};"
-            f" all cells together (median of step / the cell's median): {common.text}",
+            f"{counted(len(history.runs), 'run')} from {_run_name(history, 0)} to"
+            f" {_run_name(history, len(history.runs) - 1)}; all cells together (median of step / the cell's median): {common.text}",
             "change: the split with the least squares; p by a permutation test of rank sums"
             + (
                 f"; p of a cell times {len(history.cells)} cells"
@@ -412,23 +412,23 @@ def history_charts(history: History) -> tuple[HistoryChart, ...]:
         HistoryChart(
             key="steps", title=f"{len(history.runs)} runs{shown}", curves=lines, x_axis="run, oldest first",
             y_axis="step time (% of the cell's median)", scale=100.0, marked=None if since is None else since + 0.5,
-            change=f"{_named(history, 0)} to {_named(history, len(history.runs) - 1)}; all cells together:"
+            change=f"{_run_name(history, 0)} to {_run_name(history, len(history.runs) - 1)}; all cells together:"
             f" {change_text(history, history.common)}",
         ),
     )  # fmt: skip
 
 
-def _known(cell: CellHistory) -> Sequence[float]:
+def _measured_steps(cell: CellHistory) -> Sequence[float]:
     return sorted(step for step in cell.step_ns if step is not None)
 
 
 def _spread(cell: CellHistory) -> float:
-    steps = _known(cell)
+    steps = _measured_steps(cell)
     return steps[-1] / steps[0]
 
 
 def _points(cell: CellHistory) -> tuple[CurvePoint, ...]:
-    steps = _known(cell)
+    steps = _measured_steps(cell)
     middle = (steps[(len(steps) - 1) // 2] + steps[len(steps) // 2]) / 2
     return tuple(CurvePoint(x=n, y=step / middle) for n, step in enumerate(cell.step_ns, start=1) if step is not None)
 

@@ -55,27 +55,27 @@ class ScalingChart(RunCurves):
 
 def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple[ScalingChart, ...]:
     """One chart a data set, rule and baseline's ranks; a line for everything else, if it has two numbers of ranks."""
-    found = scaled(runs, scaling)
-    baselines = {row.run_id: row for _, row in found if row.is_baseline}
+    pairs = scaled(runs, scaling)
+    baselines = {row.run_id: row for _, row in pairs if row.is_baseline}
     charts: list[ScalingChart] = []
-    several = [(run, row) for run, row in found if not row.is_baseline]
+    several = [(run, row) for run, row in pairs if not row.is_baseline]
 
     def about(pair: tuple[TrainingRun, ScalingRow]) -> tuple[str, str, str | None, int]:
         run, row = pair
-        told = facets(run)
-        return told["hardware"], told["dataset"], row.scaling, row.baseline_world_size
+        run_facets = facets(run)
+        return run_facets["hardware"], run_facets["dataset"], row.scaling, row.baseline_world_size
 
     machines = len({facets(run)["hardware"] for run, _ in several}) > 1
-    for (machine, dataset, rule, base), mine in grouped(several, about).items():
-        series = list(grouped(mine, _series).values())
-        called = names([one[0][0] for one in series], known=("hardware", "dataset", "ranks"))
+    for (machine, dataset, rule, base), alike in grouped(several, about).items():
+        series = list(grouped(alike, _series).values())
+        called = names([one[0][0] for one in series], in_title=("hardware", "dataset", "ranks"))
         if len(series) == 1:  # nothing to tell it from
             called = (facets(series[0][0][0])["strategy"] or "measured",)
         curves = [RunCurve(name=name, points=_points(one, baselines)) for one, name in zip(series, called, strict=True)]
         curves = [curve for curve in curves if len(curve.points) > 1]
-        models = {facets(run)["model"] for run, _ in mine}
+        models = {facets(run)["model"] for run, _ in alike}
         where = titled(
-            model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs", [run for run, _ in mine]
+            model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs", [run for run, _ in alike]
         )
         for number, several_charts, part in numbered_parts(curves, vega.MAX_LINES) if curves else ():
             of = [where, machine if machines else "", _RULES[rule][0]]
@@ -98,8 +98,8 @@ def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -
 def _series(pair: tuple[TrainingRun, ScalingRow]) -> tuple[str, ...]:
     """What one line has in common: everything but ranks, and the batch that follows from them."""
     run, row = pair
-    told = facets(run)
-    return (*(told[f] for f in ("model", "strategy", "precision", "accumulation", "batch")), row.baseline_id)
+    run_facets = facets(run)
+    return (*(run_facets[f] for f in ("model", "strategy", "precision", "accumulation", "batch")), row.baseline_id)
 
 
 def _points(
@@ -138,7 +138,7 @@ def scaling_chart(data: ScalingChart) -> Spec:
         x["axis"]["values"] = ranks
         y = vega.number_axis("y", data.y_axis, low=0.0, top=top)
 
-    def said(curve: RunCurve, point: CurvePoint) -> str:
+    def point_text(curve: RunCurve, point: CurvePoint) -> str:
         return f"{curve.name} on {counted(int(point.x), 'rank')}: {point.y:.2f}x, {_efficiency(point)}"
 
     words = [{**ideal[1], "text": IDEAL}]
@@ -147,19 +147,19 @@ def scaling_chart(data: ScalingChart) -> Spec:
         vega.layer(
             "text", words, {"text": {"field": "text"}}, color=vega.FAINT, align="right", dx=-8, dy=-1, baseline="bottom"
         ),
-        *curve_layers(data, of=said),
+        *curve_layers(data, of=point_text),
     ]
     return vega.chart(data.title, *layers, width=vega.COLUMN, height=CURVES_HEIGHT, x=x, y=y)
 
 
 def scaling_caption(data: ScalingChart) -> str:
-    said = []
+    texts = []
     for curve in data.curves[:5]:
         last = curve.points[-1]
-        said.append(f"{curve.name}: {last.y:.2f}x on {counted(int(last.x), 'rank')} ({_efficiency(last)})")
+        texts.append(f"{curve.name}: {last.y:.2f}x on {counted(int(last.x), 'rank')} ({_efficiency(last)})")
     whisker = any(p.low is not None for curve in data.curves for p in curve.points)
     return (
-        f"Speed-up over {counted(data.base, 'rank')} on {data.title}. {'; '.join(said)}.{_RULES[data.rule][1]}"
+        f"Speed-up over {counted(data.base, 'rank')} on {data.title}. {'; '.join(texts)}.{_RULES[data.rule][1]}"
         f" Dashed: as much faster as there are more ranks.{' Whiskers: 95% interval.' if whisker else ''}"
     )
 
@@ -273,14 +273,14 @@ def _reached(row: ScalingRow) -> str:
 
 def speedup_efficiency_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple[SpeedupChart, ...]:
     """One chart a data set (and model, where there are many); baselines themselves are not shown."""
-    found = {run.run_id: (run, row) for run, row in scaled(runs, scaling) if not row.is_baseline}
+    by_run = {run.run_id: (run, row) for run, row in scaled(runs, scaling) if not row.is_baseline}
     return tuple(
         SpeedupChart(
             key=part.key,
             title=part.title,
-            runs=tuple((_with_ranks(run, name), found[run.run_id][1]) for run, name in part.named),
+            runs=tuple((_with_ranks(run, name), by_run[run.run_id][1]) for run, name in part.named),
         )
-        for part in by_dataset((run for run, _ in found.values()), MAX_ROWS)
+        for part in by_dataset((run for run, _ in by_run.values()), MAX_ROWS)
     )
 
 
@@ -348,7 +348,7 @@ def speedup_efficiency_chart(data: SpeedupChart) -> Spec:
 
 
 def speedup_efficiency_caption(data: SpeedupChart) -> str:
-    said = [f"{name}: {_reached(row)}" + (f" ({row.rating})" if row.rating else "") for name, row in data.runs]
+    texts = [f"{name}: {_reached(row)}" + (f" ({row.rating})" if row.rating else "") for name, row in data.runs]
     kinds = {row.scaling for _, row in data.runs}
     rules = {
         "strong": "strong scaling: the same global batch (or data)",
@@ -360,7 +360,7 @@ def speedup_efficiency_caption(data: SpeedupChart) -> str:
     whisker = " Whiskers: 95% interval." if any(row.low is not None for _, row in data.runs) else ""
     return (
         f"Speed-up and efficiency on {data.title}, {counted(len(data.runs), 'run')}:"
-        f" {listed(said, at_most=6, between='; ')}. From {basis}; {how}."
+        f" {listed(texts, at_most=6, between='; ')}. From {basis}; {how}."
         f" Black ticks: as much faster as there are more ranks; dashed: efficiency 0.8"
         f" (above: good) and 0.9 (excellent). Orange: slower than the baseline.{whisker}"
     )

@@ -33,8 +33,8 @@ def step_budget_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
     shown = [run for run in runs if run.phases is not None or run.status != "ok"]
     charts = []
     for part in by_dataset(shown, MAX_ROWS):
-        mine = part.runs
-        sums = [sum(_phases(run.phases)) for run in mine if run.phases is not None]
+        part_runs = part.runs
+        sums = [sum(_phases(run.phases)) for run in part_runs if run.phases is not None]
         if len(sums) < 2:
             continue
         scale, unit = time_unit(max(sums))
@@ -55,15 +55,15 @@ def _step_budget_row(run: TrainingRun, name: str) -> StackRow:
 
 
 def step_budget_caption(data: Stacks) -> str:
-    said = []
+    texts = []
     for row in [row for row in data.rows if row.failure is None][:5]:
         share, kind = max(
             (part / (sum(row.parts) or 1.0), kind) for part, kind in zip(row.parts, data.kinds, strict=True)
         )
-        said.append(f"{row.name}: {format_percent(share)} {kind}")
+        texts.append(f"{row.name}: {format_percent(share)} {kind}")
     return (
         f"Phases of a step on {data.title}, {counted(len(data.rows), 'run')}: medians over the steps of each phase on its"
-        f" slowest rank, so that a bar need not be as long as the median step. Largest part: {'; '.join(said)}."
+        f" slowest rank, so that a bar need not be as long as the median step. Largest part: {'; '.join(texts)}."
         f"{failed_text(data.rows)}"
     )
 
@@ -75,8 +75,8 @@ def share_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
     several = [run for run in runs if run.world_size is not None and run.world_size > 1]
     shown = [run for run in several if run.status != "ok" or exposed_fraction(run) is not None]
     for part in by_dataset(shown, MAX_ROWS):
-        mine = part.runs
-        if sum(run.status == "ok" for run in mine) < 2:
+        part_runs = part.runs
+        if sum(run.status == "ok" for run in part_runs) < 2:
             continue
         rows = (_share_row(run, name) for run, name in part.named)
         kinds, hues = ("computation and the rest", EXPOSED_COMM), (color("k-compute"), color("k-exposed"))
@@ -147,8 +147,8 @@ def _of(cell: CellEvidence) -> list[PhaseSpread]:
     whole = np.array([[float(s.step_ns) for s in ranks] for ranks in samples])
     names = [name for name in PHASES if not (name == "exposed_comm" and cell.run.comm_source == "none")]
     times = {name: np.array([[float(getattr(s, f"{name}_ns")) for s in ranks] for ranks in samples]) for name in names}
-    found = [_spread(cell, NAMES[name], of, float(whole.mean())) for name, of in times.items() if of.any()]
-    return [*found, _spread(cell, "step", whole, float(whole.mean()))]
+    phases = [_spread(cell, NAMES[name], of, float(whole.mean())) for name, of in times.items() if of.any()]
+    return [*phases, _spread(cell, "step", whole, float(whole.mean()))]
 
 
 def _spread(cell: CellEvidence, phase: str, times: NDArray[np.float64], step: float) -> PhaseSpread:
@@ -213,13 +213,13 @@ class StragglerChart:
 
 def stragglers_charts(cells: Sequence[CellEvidence]) -> tuple[StragglerChart, ...]:
     """The cells in which some rank stands out most, by own time: a step without its exposed communication."""
-    found = []
+    ranked = []
     for cell in cells:
         times = own_times(cell.result) if cell.run.status == "ok" else None
         if times is not None and times.steps >= MIN_STEPS and times.typical_ns > 0:
-            found.append((times.largest_excess_fraction, cell, times))
-    found.sort(key=lambda each: -each[0])
-    return tuple(_chart(cell, times) for _, cell, times in found[:MAX_CELLS])
+            ranked.append((times.largest_excess_fraction, cell, times))
+    ranked.sort(key=lambda entry: -entry[0])
+    return tuple(_chart(cell, times) for _, cell, times in ranked[:MAX_CELLS])
 
 
 def _chart(cell: CellEvidence, times: OwnTimes) -> StragglerChart:

@@ -92,16 +92,16 @@ def _stretches(at: Numbers) -> tuple[tuple[int, int], ...]:
 
 def area_chart(data: StepParts) -> Spec:
     """Parts on top of each other, in the order of a step."""
-    sums = [sum(each) for each in zip(*(values for _, values in data.parts), strict=True)]
+    sums = [sum(moment) for moment in zip(*(values for _, values in data.parts), strict=True)]
     scale, unit = time_unit(max(sums))
     total = sum(sums)
 
-    def told(name: str, values: Sequence[float]) -> str:
+    def part_text(name: str, values: Sequence[float]) -> str:
         whole = sum(values)
         return f"{name}: {format_duration(whole / len(values))}, {format_percent(whole / total)} of the step"
 
     named = [(PARTS[key][0], values) for key, values in data.parts]
-    areas = stacked_areas(data.at, ((name, values, told(name, values)) for name, values in named), scale)
+    areas = stacked_areas(data.at, ((name, values, part_text(name, values)) for name, values in named), scale)
     for points in areas:
         for number, (first, end) in enumerate(data.stretches):
             points[first]["said"] = points[0]["said"]
@@ -134,12 +134,12 @@ def caption(data: StepParts) -> str:
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
     """One row a part, each below what it is a part of; the rows of one level add up to the step."""
-    found = [(job, depth, part) for job in profiled if job.steps is not None for depth, part in _rows(job.steps)]
-    ranks = sorted({rank for _, _, part in found for rank, _ in part.by_rank})
+    rows = [(job, depth, part) for job in profiled if job.steps is not None for depth, part in _rows(job.steps)]
+    ranks = sorted({rank for _, _, part in rows for rank, _ in part.by_rank})
     return tabled(
         "step_parts",
         "Parts of a timed step",
-        found,
+        rows,
         Column("job", "job", lambda row: row[0].name, role="group"),
         Column("part", "part", lambda row: said(INDENT * row[1] + row[2].key, row[2].key), role="lead"),
         Column("mean", "mean", lambda row: row[2].ns, duration),
@@ -154,7 +154,9 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
 def _rows(steps: JobSteps) -> list[tuple[int, VerdictPart]]:
     tree = tree_of(steps, cause="undecided", every_rank=True)
     ns = sum(part.ns for part in tree)
-    by_rank = tuple((d.rank, float(each)) for d, each in zip(steps.diaries, steps.whole_ns.mean(axis=1), strict=True))
+    by_rank = tuple(
+        (d.rank, float(mean_ns)) for d, mean_ns in zip(steps.diaries, steps.whole_ns.mean(axis=1), strict=True)
+    )
     return [
         *tree_rows(tree),
         (0, VerdictPart(key="a step", ns=ns, share=sum(part.share for part in tree), by_rank=by_rank)),
@@ -197,9 +199,9 @@ class _Row:
 
 def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> Table:
     """A row for each cell that reduces after the backward pass, and for each of the same work that reduces inside it."""
-    found = gains(cells, traces)
+    every_gain = gains(cells, traces)
     rows: list[_Row] = []
-    for gain in found:
+    for gain in every_gain:
         if not any(row.cell is gain.after for row in rows):
             rows.append(_Row(cell=gain.after, hidden=gain.hidden_after, gain=None))
         rows.append(_Row(cell=gain.inside, hidden=gain.hidden_inside, gain=gain))
@@ -217,7 +219,7 @@ def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -
         Column("step_ns", "step", lambda row: measured(row.cell.run.step_ns, duration, tight=True), duration),
         Column("step_ratio", "step against", lambda row: _ratio(row.gain), short="against"),
         footnotes=(
-            *overlap_conclusions(found),
+            *overlap_conclusions(every_gain),
             "comm/step, hidden: from the profiled steps of all ranks, in parentheses the single steps; exposed, step: from"
             " the timed steps; step against: of the run that reduces after backward, with its 95% interval.",
         ),
@@ -228,8 +230,8 @@ def _reduces(row: _Row) -> str:
     return "after backward" if row.gain is None else "inside backward"
 
 
-def _hidden(found: Hidden) -> Value:
-    share = found.share
+def _hidden(hidden: Hidden) -> Value:
+    share = hidden.share
     text = format_percent(share.value)
     if share.low is not None and share.high is not None and share.high > 0:
         text += f" ({format_percent(share.low)} to {format_percent(share.high)})"
@@ -251,7 +253,7 @@ def _ratio(gain: OverlapGain | None) -> Value:
 class StepPicture:
     """One profiled step of one cell, the one of median length. bars: (row, kind, from, to) in ns of the rank's step.
 
-    end_ns: of the axis, the same for all pictures of a group. said: what to see.
+    end_ns: of the axis, the same for all pictures of a group. text: what to see.
     """
 
     key: str
@@ -259,7 +261,7 @@ class StepPicture:
     rows: tuple[str, ...]
     bars: tuple[tuple[str, str, int, int], ...]
     end_ns: int
-    said: str
+    text: str
 
 
 def step_pictures(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> tuple[StepPicture, ...]:
@@ -276,7 +278,9 @@ def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> I
     first = group[0].after
     every: list[tuple[CellEvidence, str]] = [(first, "")]
     every += [(gain.inside, f" {step_said(gain)}.") for gain in group]
-    steps = [(cell, said, step) for cell, said in every if (step := _typical(jobs[cell.run.run_id])) is not None]
+    steps = [
+        (cell, sentence, step) for cell, sentence in every if (step := _typical(jobs[cell.run.run_id])) is not None
+    ]
     if len(steps) < 2:
         return
     end = max(length for _, _, (_, length, _) in steps)
@@ -296,7 +300,7 @@ def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> I
             rows=tuple(row for rank in ranks for row in _names(rank)),
             bars=tuple(bar for rank in ranks for bar in _bars(rank, number)),
             end_ns=end,
-            said=f"Step {number} of the trace of {cell.run.label}, {format_duration(length)}: each rank's computation, and"
+            text=f"Step {number} of the trace of {cell.run.label}, {format_duration(length)}: each rank's computation, and"
             f" its communication below{share}.{gain_said}"
             + (f" {counted(rest, 'more rank')} not drawn." if rest else ""),
         )
@@ -306,30 +310,30 @@ def _typical(trace: TraceEvidence) -> tuple[int, int, list[RankPass]] | None:
     """(number, length on its slowest rank, ranks to draw) of the step of median length; None without marked steps."""
     drawn = [rank for rank in trace.summary.ranks if rank.spans is not None][:MAX_RANKS]
     lengths = {
-        step: max(s.parts.window_ns for found in drawn for s in found.steps if s.step == step)
+        step: max(s.parts.window_ns for rank in drawn for s in rank.steps if s.step == step)
         for step in trace.summary.common_steps or ()
     }
     if not lengths:
         return None
-    step = sorted(lengths, key=lambda each: lengths[each])[(len(lengths) - 1) // 2]
+    step = sorted(lengths, key=lambda number: lengths[number])[(len(lengths) - 1) // 2]
     return step, lengths[step], drawn
 
 
-def _names(found: RankPass) -> tuple[str, str]:
-    return f"rank {found.facts.rank} computes", f"rank {found.facts.rank} communicates"
+def _names(rank_pass: RankPass) -> tuple[str, str]:
+    return f"rank {rank_pass.facts.rank} computes", f"rank {rank_pass.facts.rank} communicates"
 
 
-def _bars(found: RankPass, number: int) -> Iterator[tuple[str, str, int, int]]:
-    spans = found.spans
+def _bars(rank_pass: RankPass, number: int) -> Iterator[tuple[str, str, int, int]]:
+    spans = rank_pass.spans
     assert spans is not None
-    step = next(s for s in found.steps if s.step == number)
+    step = next(s for s in rank_pass.steps if s.step == number)
     low, high = step.start_ns, step.start_ns + step.parts.window_ns
     kinds = {
         kind.kind: clip(unpack(kind.packed, origin=spans.start_ns, unit=spans.unit_ns), low=low, high=high)
         for kind in spans.kinds
         if kind.kind in _OF_KIND
     }
-    computes, communicates = _names(found)
+    computes, communicates = _names(rank_pass)
     for kind, kept in fewer(kinds, limit=MAX_BARS)[0].items():
         row = computes if kind == "compute" else communicates
         for start, end in zip(kept.starts.tolist(), kept.ends.tolist(), strict=True):
@@ -363,7 +367,7 @@ def picture_chart(data: StepPicture) -> Spec:
 
 
 def picture_caption(data: StepPicture) -> str:
-    return data.said
+    return data.text
 
 
 VIEWS = (

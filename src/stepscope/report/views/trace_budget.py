@@ -72,53 +72,53 @@ def budget_charts(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
     return distinct(charts)
 
 
-def _row(each: RankPass, waiting_ns: int) -> StackRow | None:
-    if each.budget is None or not each.budget.parts.window_ns:
+def _row(rank_pass: RankPass, waiting_ns: int) -> StackRow | None:
+    if rank_pass.budget is None or not rank_pass.budget.parts.window_ns:
         return None
-    parts = each.budget.parts
+    parts = rank_pass.budget.parts
     transfer = parts.exposed_comm_ns - waiting_ns
-    found = (parts.compute_ns, waiting_ns, transfer, parts.exposed_memory_ns, parts.idle_ns)
-    shares = tuple(part / parts.window_ns for part in found)
-    return StackRow(name=f"rank {each.facts.rank}", parts=shares, text=format_percent(shares[0], digits=0))
+    parts_ns = (parts.compute_ns, waiting_ns, transfer, parts.exposed_memory_ns, parts.idle_ns)
+    shares = tuple(part / parts.window_ns for part in parts_ns)
+    return StackRow(name=f"rank {rank_pass.facts.rank}", parts=shares, text=format_percent(shares[0], digits=0))
 
 
 def budget_caption(data: Stacks) -> str:
     count = len(data.rows)
     means = [sum(row.parts[n] for row in data.rows) / count for n in range(len(KINDS))]
-    said = ", ".join(f"{format_percent(mean)} {kind}" for mean, kind in zip(means, data.kinds, strict=True) if mean)
+    shares = ", ".join(f"{format_percent(mean)} {kind}" for mean, kind in zip(means, data.kinds, strict=True) if mean)
     least = min(data.rows, key=lambda row: row.parts[0])
     tail = f"; least computation: {least.name} with {least.text}" if count > 1 else ""
     return (
-        f"What the device did over the trace of {data.title}, {counted(count, 'rank')}: on average {said}{tail}."
+        f"What the device did over the trace of {data.title}, {counted(count, 'rank')}: on average {shares}{tail}."
         " Exposed: under no computation."
     )
 
 
 def budget_table(summary: TraceSummary) -> Table:
     """One row a rank."""
-    known = [(p, p.budget) for p in summary.ranks if p.budget is not None]
-    usual = statistics.median([budget.parts.exposed_comm_fraction for _, budget in known] or [0.0])
+    budgets = [(p, p.budget) for p in summary.ranks if p.budget is not None]
+    usual = statistics.median([budget.parts.exposed_comm_fraction for _, budget in budgets] or [0.0])
     verdicts = {v.rank: v.verdict.kind for v in summary.verdicts}
-    sources = {budget.source for _, budget in known}
+    sources = {budget.source for _, budget in budgets}
     return tabled(
         "budget",
         "Time budget and overlap",
-        standing_out(known, lambda each: abs(each[1].parts.exposed_comm_fraction - usual)),
-        rank_column(lambda each: each[0].facts.rank),
-        *parts_columns(lambda each: each[1].parts),
-        Column("mfu", "MFU", lambda each: _mfu(each[0]), percent, drop=4),
-        Column("verdict", "bound by", lambda each: verdicts.get(each[0].facts.rank) or Value(text="", raw=None)),
+        standing_out(budgets, lambda pair: abs(pair[1].parts.exposed_comm_fraction - usual)),
+        rank_column(lambda pair: pair[0].facts.rank),
+        *parts_columns(lambda pair: pair[1].parts),
+        Column("mfu", "MFU", lambda pair: _mfu(pair[0]), percent, drop=4),
+        Column("verdict", "bound by", lambda pair: verdicts.get(pair[0].facts.rank) or Value(text="", raw=None)),
         footnotes=(
             f"compute + {EXPOSED_COMM_SHORT} + exposed copies + idle = window; exposed: under no computation",
-            *many_note(len(known), f"those farthest from the median share of {EXPOSED_COMM}"),
-            *((f"MFU: {MFU_CONVENTION}",) if any(_mfu(p) is not None for p, _ in known) else ()),
+            *many_note(len(budgets), f"those farthest from the median share of {EXPOSED_COMM}"),
+            *((f"MFU: {MFU_CONVENTION}",) if any(_mfu(p) is not None for p, _ in budgets) else ()),
             *(_CPU_NOTE for source in sources if source == "cpu_spans"),
         ),
     )
 
 
-def _mfu(each: RankPass) -> float | None:
-    return None if each.utilisation is None else each.utilisation.mfu
+def _mfu(rank_pass: RankPass) -> float | None:
+    return None if rank_pass.utilisation is None else rank_pass.utilisation.mfu
 
 
 _CPU_NOTE = "no device in this trace: compute = operators, communication = gloo's own spans"
@@ -246,8 +246,8 @@ def overlap_table(summary: TraceSummary) -> Table:
         if p.budget
     ]
     for step in sorted({s.step for p in ranks for s in p.steps}):
-        each = [(p, step, s.parts) for p in ranks for s in p.steps if s.step == step]
-        items += standing_out(each, lambda x: x[2].exposed_comm_fraction)
+        of_step = [(p, step, s.parts) for p in ranks for s in p.steps if s.step == step]
+        items += standing_out(of_step, lambda x: x[2].exposed_comm_fraction)
 
     def of_time(parts: Parts) -> Value:
         share = parts.exposed_comm_fraction
@@ -287,10 +287,10 @@ def overlap_table(summary: TraceSummary) -> Table:
     )
 
 
-def _under(each: RankPass, step: int | None, parts: Parts, names: dict[str, str]) -> Value | None:
+def _under(rank_pass: RankPass, step: int | None, parts: Parts, names: dict[str, str]) -> Value | None:
     """The kernel or operator that hid most, with its share of what was hidden."""
     hidden: Counter[str] = Counter()
-    for c in each.communication.collectives if each.communication else ():
+    for c in rank_pass.communication.collectives if rank_pass.communication else ():
         if step is None or c.step == step:
             for h in c.hidden_under:
                 hidden[h.name] += h.hidden_ns

@@ -138,8 +138,8 @@ def _matched(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...])
 
 
 def _median(values: Iterable[int | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return statistics.median(known) if known else None
+    recorded = [v for v in values if v is not None]
+    return statistics.median(recorded) if recorded else None
 
 
 def _waiting(instances: Sequence[MatchedCollective], shown: set[int]) -> Value:
@@ -165,9 +165,9 @@ def _last(instances: Sequence[MatchedCollective]) -> Value:
 
 def _bus_bandwidth(instances: Sequence[MatchedCollective]) -> Value:
     """Bus bytes of all instances / their time. With waiting inside, or ranks missing, the least it can be."""
-    known = [m for m in instances if m.busbw_bytes_per_s and m.bandwidth_basis is not None]
-    transfers = [m for m in known if m.bandwidth_basis == "transfer"]
-    used = transfers or known
+    rated = [m for m in instances if m.busbw_bytes_per_s and m.bandwidth_basis is not None]
+    transfers = [m for m in rated if m.bandwidth_basis == "transfer"]
+    used = transfers or rated
     seconds = [_basis_ns(m) / 1e9 for m in used]
     if not used or not sum(seconds):
         return unknown()
@@ -188,11 +188,11 @@ def _is_bound(m: MatchedCollective) -> bool:
 
 
 def _bandwidth_note(instances: Sequence[MatchedCollective]) -> tuple[str, ...]:
-    known = [m for m in instances if m.busbw_bytes_per_s]
-    if not known:
+    rated = [m for m in instances if m.busbw_bytes_per_s]
+    if not rated:
         return ()
     text = "busbw: as in nccl-tests, GB = 1e9 bytes"
-    if any(_is_bound(m) for m in known):
+    if any(_is_bound(m) for m in rated):
         text += "; ≥: the time holds waiting, so the link was at least that fast"
     return (text,)
 
@@ -274,9 +274,9 @@ def groups_table(summary: TraceSummary) -> Table:
     """One row per group; median over the ranks that use it."""
     windows = {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
 
-    def exposed(mine: Sequence[GroupBudget]) -> Value:
-        window = int(median(windows[m.rank] for m in mine))
-        return timed(_median_of(mine, "exposed_ns"), window, worry=(0.1, 0.25))
+    def exposed(budgets: Sequence[GroupBudget]) -> Value:
+        window = int(median(windows[m.rank] for m in budgets))
+        return timed(_median_of(budgets, "exposed_ns"), window, worry=(0.1, 0.25))
 
     rows = (row for rank in summary.ranks for row in rank.groups)
     by_group = grouped(rows, lambda row: (row.group, row.description, row.size))
@@ -284,13 +284,13 @@ def groups_table(summary: TraceSummary) -> Table:
         "groups",
         "Communication by process group",
         by_group.values(),
-        Column("group", "group", lambda mine: said(_name(mine[0]), mine[0].group), role="lead"),
-        Column("kind", "carries", lambda mine: _carries(mine[0]), role="identity"),
-        Column("size", "ranks in it", lambda mine: mine[0].size, whole),
-        Column("seen", "seen", lambda mine: said(ranges(m.rank for m in mine), len(mine))),
-        Column("collectives", "calls", lambda mine: median(m.collectives for m in mine), Format("{:g}".format)),
+        Column("group", "group", lambda budgets: said(_name(budgets[0]), budgets[0].group), role="lead"),
+        Column("kind", "carries", lambda budgets: _carries(budgets[0]), role="identity"),
+        Column("size", "ranks in it", lambda budgets: budgets[0].size, whole),
+        Column("seen", "seen", lambda budgets: said(ranges(m.rank for m in budgets), len(budgets))),
+        Column("collectives", "calls", lambda budgets: median(m.collectives for m in budgets), Format("{:g}".format)),
         Column("bytes", "bytes", _sent, size),
-        Column("comm", "comm", lambda mine: _median_of(mine, "comm_ns"), duration),
+        Column("comm", "comm", lambda budgets: _median_of(budgets, "comm_ns"), duration),
         Column("exposed", "exposed", exposed, duration),
         footnotes=(
             "a rank, median over those seen; bytes: payload of all calls; exposed: under no computation",
@@ -300,8 +300,8 @@ def groups_table(summary: TraceSummary) -> Table:
     )
 
 
-def _median_of(mine: Sequence[GroupBudget], field: str) -> int:
-    return int(median(getattr(m, field) for m in mine))
+def _median_of(budgets: Sequence[GroupBudget], field: str) -> int:
+    return int(median(getattr(m, field) for m in budgets))
 
 
 def _name(row: GroupBudget) -> str:
@@ -315,9 +315,9 @@ def _carries(row: GroupBudget) -> Value:
     )
 
 
-def _sent(mine: Sequence[GroupBudget]) -> float | None:
-    known = [m.size_bytes for m in mine if m.size_bytes is not None]
-    return median(known) if len(known) == len(mine) else None
+def _sent(budgets: Sequence[GroupBudget]) -> float | None:
+    sizes = [m.size_bytes for m in budgets if m.size_bytes is not None]
+    return median(sizes) if len(sizes) == len(budgets) else None
 
 
 MANY_DIFFERENCES = 12
@@ -344,8 +344,8 @@ def conformance_table(summary: TraceSummary) -> Table:
     for c in checks:
         for text in c.differences:
             texts[text].append(c.rank)
-    told = [f"{who(ranks)}: {text}" for text, ranks in texts.items()]
-    more = len(told) - MANY_DIFFERENCES
+    sentences = [f"{who(ranks)}: {text}" for text, ranks in texts.items()]
+    more = len(sentences) - MANY_DIFFERENCES
     outcomes = {
         None: Value(text="no whole step", raw=None, tone="dim"),
         True: Value(text="yes", raw=True, tone="good"),
@@ -378,7 +378,7 @@ def conformance_table(summary: TraceSummary) -> Table:
         ),
         notes=(
             *gaps(summary, "conformance", otherwise=NO_PLAN),
-            *told[:MANY_DIFFERENCES],
+            *sentences[:MANY_DIFFERENCES],
             *((f"{more} more differences",) if more > 0 else ()),
         ),
     )

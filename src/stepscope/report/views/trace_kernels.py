@@ -256,9 +256,9 @@ def copies_table(summary: TraceSummary) -> Table:
 
 def _rate(rows: Sequence[CopyRow]) -> float | None:
     """Bytes / time over all ranks: each rank's rate weighs as its bytes do."""
-    known = [(r.size_bytes, r.bytes_per_s) for r in rows if r.size_bytes and r.bytes_per_s]
-    seconds = sum(moved / rate for moved, rate in known)
-    return sum(moved for moved, _ in known) / seconds if seconds else None
+    rated = [(r.size_bytes, r.bytes_per_s) for r in rows if r.size_bytes and r.bytes_per_s]
+    seconds = sum(moved / rate for moved, rate in rated)
+    return sum(moved for moved, _ in rated) / seconds if seconds else None
 
 
 def memory_table(summary: TraceSummary) -> Table:
@@ -266,12 +266,12 @@ def memory_table(summary: TraceSummary) -> Table:
     devices = [m for p in summary.ranks for m in p.memory]
     shown = {p.facts.rank: {s.step for s in p.steps} for p in summary.ranks}
     items: list[Item] = [(m, None) for m in standing_out(devices, lambda m: m.peak.allocated_bytes)]
-    for phase in dict.fromkeys(each.phase for m in devices for each in m.phases):
-        mine: list[Item] = [(m, p) for m in devices for p in m.phases if p.phase == phase]
-        items += standing_out(mine, _peak)
+    for phase in dict.fromkeys(phase_memory.phase for m in devices for phase_memory in m.phases):
+        of_phase: list[Item] = [(m, p) for m in devices for p in m.phases if p.phase == phase]
+        items += standing_out(of_phase, _peak)
     for step in sorted({s.step for m in devices for s in m.steps if s.step in shown[m.rank]}):
-        each: list[Item] = [(m, s) for m in devices for s in m.steps if s.step == step]
-        items += standing_out(each, _peak)
+        of_step: list[Item] = [(m, s) for m in devices for s in m.steps if s.step == step]
+        items += standing_out(of_step, _peak)
 
     def device(value: Callable[[DeviceMemory], Raw | Value]) -> Callable[[Item], Raw | Value]:
         return lambda item: value(item[0]) if item[1] is None else None

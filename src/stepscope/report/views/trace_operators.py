@@ -127,9 +127,9 @@ def _operators_time(rows: Sequence[OperatorRow], field: str, whole: int) -> Valu
 
 def _rate(rows: Sequence[OperatorRow], *, on_device: bool) -> float | None:
     """FLOP of all ranks / the time of all ranks: derived last, never averaged."""
-    known = [r for r in rows if r.flop]
-    ns = sum(r.device_total_ns if on_device else r.host_total_ns for r in known)
-    return sum(r.flop or 0 for r in known) / (ns / 1e9) if known and ns else None
+    with_flop = [r for r in rows if r.flop]
+    ns = sum(r.device_total_ns if on_device else r.host_total_ns for r in with_flop)
+    return sum(r.flop or 0 for r in with_flop) / (ns / 1e9) if with_flop and ns else None
 
 
 def _footnotes(tables: Sequence[OperatorTable]) -> tuple[str, ...]:
@@ -142,8 +142,8 @@ def _footnotes(tables: Sequence[OperatorTable]) -> tuple[str, ...]:
         ]
     if any(r.flop for t in tables for r in t.rows):
         source = {"recorded": "recorded by the profiler", "shapes": "of matrix products, from recorded shapes"}
-        known = sorted({source.get(t.flop_source, t.flop_source) for t in tables if t.flop_source})
-        lines.append(f"FLOP/s: FLOP ({', '.join(known)}) / total device time")
+        sources = sorted({source.get(t.flop_source, t.flop_source) for t in tables if t.flop_source})
+        lines.append(f"FLOP/s: FLOP ({', '.join(sources)}) / total device time")
     return (*lines, *over_ranks_note(ranks))
 
 
@@ -257,8 +257,8 @@ MANY_OPERATORS = 4
 def utilisation_table(summary: TraceSummary) -> Table:
     """One row per rank for its median step, then one per step and rank; without MFU and HFU the rate that was reached, and
     why there are none."""
-    known = [p.utilisation for p in summary.ranks if p.utilisation is not None]
-    shown = [u for u in known if u.step_ns and (u.model_flop is not None or u.hardware_flop is not None)]
+    utilisations = [p.utilisation for p in summary.ranks if p.utilisation is not None]
+    shown = [u for u in utilisations if u.step_ns and (u.model_flop is not None or u.hardware_flop is not None)]
     kept = {p.facts.rank: {s.step for s in p.steps} for p in summary.ranks}
     items = [
         _Use(u, "median", u.step_ns, u.mfu, u.hfu) for u in standing_out(shown, lambda u: -(u.hfu or u.mfu or 0.0))
@@ -358,8 +358,8 @@ NO_DEVICE = "no device work in this trace: nothing was launched"
 
 def launches_table(summary: TraceSummary) -> Table:
     """One row a rank."""
-    known = [p.launches for p in summary.ranks if p.launches is not None and p.launches.unavailable is None]
-    rows = standing_out(known, lambda s: s.late_share or 0.0)
+    launches = [p.launches for p in summary.ranks if p.launches is not None and p.launches.unavailable is None]
+    rows = standing_out(launches, lambda s: s.late_share or 0.0)
 
     def delay(field: str) -> Callable[[LaunchStatistics], float | None]:
         return lambda s: getattr(s.delay, field) if s.delay else None
@@ -397,7 +397,7 @@ def launches_table(summary: TraceSummary) -> Table:
                 lambda p: p.launches is not None and p.launches.unavailable is None,
                 otherwise=_reason(summary),
             ),
-            *_launches_notes(known),
+            *_launches_notes(launches),
         ),
     )
 
@@ -415,17 +415,17 @@ def _reason(summary: TraceSummary) -> str:
     return next((p.launches.unavailable for p in summary.ranks if p.launches and p.launches.unavailable), NO_DEVICE)
 
 
-def _launches_notes(known: list[LaunchStatistics]) -> list[str]:
+def _launches_notes(launches: list[LaunchStatistics]) -> list[str]:
     notes = []
-    if unlinked := sum(s.unlinked for s in known):
-        total = unlinked + sum(s.launched for s in known)
+    if unlinked := sum(s.unlinked for s in launches):
+        total = unlinked + sum(s.launched for s in launches)
         notes.append(
             f"{counted(unlinked, 'device event')} of {total:,} have no launch in the trace: "
             "launched before the capture, or not recorded"
         )
-    if early := sum(s.early for s in known):
+    if early := sum(s.early for s in launches):
         notes.append(f"{counted(early, 'event')} start before their launch: host and device clocks disagree")
-    slow = [s for s in known if s.delay and s.delay.median_ns >= 1e6 and s.queue and s.queue.empty_share < 0.01]
+    slow = [s for s in launches if s.delay and s.delay.median_ns >= 1e6 and s.queue and s.queue.empty_share < 0.01]
     if slow:
         least = min(s.delay.median_ns for s in slow if s.delay)
         notes.append(

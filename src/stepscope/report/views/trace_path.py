@@ -70,8 +70,8 @@ def _value(parts: PathParts, part: str) -> int:
     return value
 
 
-def _one(each: RankPass, notes: tuple[str, ...]) -> Table:
-    path = each.path
+def _one(rank_pass: RankPass, notes: tuple[str, ...]) -> Table:
+    path = rank_pass.path
     assert path is not None
     total = path.parts.total_ns
     names = short_names((c.name for c in path.contributors if c.part in _KERNELS), limit=NAME)
@@ -92,8 +92,12 @@ def _one(each: RankPass, notes: tuple[str, ...]) -> Table:
         return Value(text=format_percent(fraction), raw=fraction, tone="plain" if item[1] is None else "dim")
 
     def what(item: tuple[str, PathContributor | None, int]) -> Value:
-        found = item[1]
-        return said("", "all") if found is None else said(names.get(found.name) or elided(found.name, NAME), found.name)
+        contributor = item[1]
+        return (
+            said("", "all")
+            if contributor is None
+            else said(names.get(contributor.name) or elided(contributor.name, NAME), contributor.name)
+        )
 
     return tabled(
         "path",
@@ -142,10 +146,10 @@ def _several(across: CrossRankPath | None, passes: list[RankPass], notes: tuple[
         own = [(s.rank, s.parts) for s in across.ranks if s.parts.total_ns]
         for rank, parts in sorted(own, key=lambda x: -x[1].total_ns):
             items.append(_Line(f"on {rank}", f"on {rank}", parts, parts.total_ns, total))
-    for each in standing_out(passes, lambda p: p.path.parts.total_ns if p.path else 0):
-        if each.path is not None:
-            whole_ns, rank = each.path.parts.total_ns, each.facts.rank
-            items.append(_Line(str(rank), rank, each.path.parts, whole_ns, whole_ns, _top(each.path)))
+    for rank_pass in standing_out(passes, lambda p: p.path.parts.total_ns if p.path else 0):
+        if rank_pass.path is not None:
+            whole_ns, rank = rank_pass.path.parts.total_ns, rank_pass.facts.rank
+            items.append(_Line(str(rank), rank, rank_pass.path.parts, whole_ns, whole_ns, _top(rank_pass.path)))
 
     def length(line: _Line) -> Value:
         alone = line.length_ns == line.whole_ns
@@ -223,11 +227,11 @@ CAUSES = {
 def stragglers_table(summary: TraceSummary) -> Table:
     """One row a straggler; without one the report's own words stand below."""
     report = summary.stragglers
-    found = report.stragglers if report is not None else ()
+    stragglers = report.stragglers if report is not None else ()
     table = tabled(
         "stragglers",
         "Stragglers",
-        found,
+        stragglers,
         rank_column(lambda s: s.rank),
         Column("kind", "kind", lambda s: s.kind),
         Column(
@@ -243,7 +247,7 @@ def stragglers_table(summary: TraceSummary) -> Table:
         Column("saved", "worth up to", lambda s: s.saved_ns, duration, short="worth"),
         notes=_notes(summary, report),
     )
-    return replace(table, footnotes=_stragglers_footnotes(summary, found))
+    return replace(table, footnotes=_stragglers_footnotes(summary, stragglers))
 
 
 def _certainty(s: Straggler) -> Value:
@@ -270,13 +274,13 @@ def _why(s: Straggler) -> str:
     )
 
 
-def _stragglers_footnotes(summary: TraceSummary, found: tuple[Straggler, ...]) -> tuple[str, ...]:
+def _stragglers_footnotes(summary: TraceSummary, stragglers: tuple[Straggler, ...]) -> tuple[str, ...]:
     lines = []
-    if found:
+    if stragglers:
         lines = [
             "came last, behind peers (in sum, against their median): in the collectives it delayed; "
             "worth: what matching the second-slowest rank would save in this capture",
-            f"certainty: {'; '.join(f'rank {s.rank} {s.confidence}' for s in found[:3])}",
+            f"certainty: {'; '.join(f'rank {s.rank} {s.confidence}' for s in stragglers[:3])}",
         ]
     elif summary.stragglers is not None and summary.stragglers.instances:
         lines = [summary.stragglers.text]  # an answer, not a gap

@@ -49,8 +49,8 @@ def units_table(summary: TraceSummary) -> Table:
     window = step_length(summary, steps)
 
     def a_step(phase: str, op: str) -> Callable[[Sequence[tuple[int, UnitCall]]], float | None]:
-        def spent(mine: Sequence[tuple[int, UnitCall]]) -> float | None:
-            return median_a_step(mine, lambda c: c.end_ns - c.start_ns if (c.phase, c.op) == (phase, op) else None)
+        def spent(calls: Sequence[tuple[int, UnitCall]]) -> float | None:
+            return median_a_step(calls, lambda c: c.end_ns - c.start_ns if (c.phase, c.op) == (phase, op) else None)
 
         return spent
 
@@ -58,14 +58,16 @@ def units_table(summary: TraceSummary) -> Table:
         "units",
         "Sharded units",
         by_unit.values(),
-        Column("unit", "unit", lambda mine: mine[0][1].unit or "unknown", role="lead"),
-        Column("size", "size", lambda mine: max((c.size_bytes or 0 for _, c in mine), default=0) or None, binary_size),
-        Column("gathers", "gathers", lambda mine: _calls(mine, steps), Format("{:g}".format)),
+        Column("unit", "unit", lambda calls: calls[0][1].unit or "unknown", role="lead"),
+        Column(
+            "size", "size", lambda calls: max((c.size_bytes or 0 for _, c in calls), default=0) or None, binary_size
+        ),
+        Column("gathers", "gathers", lambda calls: _calls(calls, steps), Format("{:g}".format)),
         Column("forward", "forward gather", a_step("forward", "all_gather"), duration, short="fwd gather"),
         Column("backward", "backward gather", a_step("backward", "all_gather"), duration, short="bwd gather"),
         Column("reduce", "reduce-scatter", a_step("backward", "reduce_scatter"), duration, short="reduce"),
         Column("early", "prefetched", _early),
-        Column("exposed", "exposed", lambda mine: exposed_a_step(mine, window), duration),
+        Column("exposed", "exposed", lambda calls: exposed_a_step(calls, window), duration),
         footnotes=(
             f"{_heading(sharded)}; size: gathered; times per step, medians over ranks and steps, with waiting",
             "prefetched: gathers that ran, or were queued, while the computation before them ran, of those that are not the "
@@ -84,13 +86,13 @@ def _heading(sharded: Sequence[ShardedUnits]) -> str:
     return f"units of {of}" + (", numbered in order of the forward pass" if ordered else "")
 
 
-def _calls(mine: Sequence[tuple[int, UnitCall]], steps: dict[int, int]) -> float:
-    gathers = sum(c.op == "all_gather" for _, c in mine)
-    return round(gathers / sum(steps[r] for r in {rank for rank, _ in mine}), 1)
+def _calls(calls: Sequence[tuple[int, UnitCall]], steps: dict[int, int]) -> float:
+    gathers = sum(c.op == "all_gather" for _, c in calls)
+    return round(gathers / sum(steps[r] for r in {rank for rank, _ in calls}), 1)
 
 
-def _early(mine: Sequence[tuple[int, UnitCall]]) -> Value:
-    judged = [c.early for _, c in mine if c.early is not None]
+def _early(calls: Sequence[tuple[int, UnitCall]]) -> Value:
+    judged = [c.early for _, c in calls if c.early is not None]
     return said(f"{sum(judged)} of {len(judged)}", sum(judged) / len(judged)) if judged else unknown()
 
 
@@ -105,12 +107,12 @@ def layers_table(summary: TraceSummary) -> Table:
     divided = [p.layers for p in summary.ranks if p.layers is not None]
     window = step_length(summary, step_counts(divided))
     by_layer: dict[str, list[tuple[int, LayerCall]]] = defaultdict(list)
-    for each in divided:
-        for call in sorted(each.calls, key=lambda c: c.phase != "forward"):
-            by_layer[call.layer or "unknown"].append((each.rank, call))
+    for rank_layers in divided:
+        for call in sorted(rank_layers.calls, key=lambda c: c.phase != "forward"):
+            by_layer[call.layer or "unknown"].append((rank_layers.rank, call))
 
     def a_step(of: Callable[[LayerCall], int | None]) -> Callable[[Called], float | None]:
-        return lambda mine: median_a_step(mine, of)
+        return lambda calls: median_a_step(calls, of)
 
     def spent(phase: str) -> Callable[[Called], float | None]:
         return a_step(lambda c: c.end_ns - c.start_ns if c.phase == phase else None)
@@ -119,13 +121,13 @@ def layers_table(summary: TraceSummary) -> Table:
         "layers",
         "Tensor-parallel layers",
         by_layer.values(),
-        Column("layer", "layer", lambda mine: mine[0][1].layer or "unknown", role="lead"),
+        Column("layer", "layer", lambda calls: calls[0][1].layer or "unknown", role="lead"),
         Column("calls", "collectives", a_step(lambda _: 1), Format("{:g}".format)),
         Column("bytes", "bytes", a_step(lambda c: c.size_bytes), binary_size),
         Column("forward", "forward", spent("forward"), duration),
         Column("backward", "backward", spent("backward"), duration),
-        Column("exposed", "exposed", lambda mine: exposed_a_step(mine, window), duration),
-        footnotes=_layers_footnotes(divided, [c for mine in by_layer.values() for c in mine], window)
+        Column("exposed", "exposed", lambda calls: exposed_a_step(calls, window), duration),
+        footnotes=_layers_footnotes(divided, [c for calls in by_layer.values() for c in calls], window)
         if divided
         else (),
         notes=gaps(summary, "layers", otherwise=LAYERS_NONE),
@@ -153,22 +155,22 @@ def buckets_table(summary: TraceSummary) -> Table:
     """One row per bucket (place in the step, size), medians over ranks and steps."""
     rows = [b for p in summary.ranks for b in _chosen(p.buckets, {s.step for s in p.steps})]
     first = _first_ready(rows)
-    found = grouped(rows, lambda b: (b.index, b.op, b.size_bytes, b.dtype))
+    by_bucket = grouped(rows, lambda b: (b.index, b.op, b.size_bytes, b.dtype))
     ranks = {b.rank for b in rows}
     steps = {b.step for b in rows}
     wrappers = sorted({b.wrapper for b in rows})
 
     def since(time: Callable[[BucketRow], int | None]) -> Callable[[Sequence[BucketRow]], float | None]:
         def median(buckets: Sequence[BucketRow]) -> float | None:
-            known = [at - first[b.rank, b.step] for b in buckets if (at := time(b)) is not None]
-            return statistics.median(known) if known else None
+            times = [at - first[b.rank, b.step] for b in buckets if (at := time(b)) is not None]
+            return statistics.median(times) if times else None
 
         return median
 
     return tabled(
         "buckets",
         "Gradient buckets",
-        (each for _, each in sorted(found.items(), key=lambda item: (item[0][0], -(item[0][2] or 0)))),
+        (same for _, same in sorted(by_bucket.items(), key=lambda item: (item[0][0], -(item[0][2] or 0)))),
         Column("bucket", "bucket", lambda of: of[0].index, whole, role="lead"),
         Column("op", "operation", lambda of: of[0].op, role="identity"),
         Column("dtype", "type", lambda of: of[0].dtype, role="identity"),
@@ -214,8 +216,8 @@ def _members(buckets: Sequence[BucketRow]) -> int | None:
 
 
 def _buckets_footnotes(ranks: int, steps: int, wrappers: Sequence[str]) -> tuple[str, ...]:
-    known = {"ddp": "DistributedDataParallel", "hooks": "gradient hooks"}
-    of = ", ".join(known.get(w, w) for w in wrappers)
+    wrapper_names = {"ddp": "DistributedDataParallel", "hooks": "gradient hooks"}
+    of = ", ".join(wrapper_names.get(w, w) for w in wrappers)
     over = f"medians over {counted(steps, 'step')} and {counted(ranks, 'rank')}"
     return (
         f"buckets of {of} in order of launch; {over}; MiB = 2^20 bytes",

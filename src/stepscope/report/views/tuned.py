@@ -9,12 +9,12 @@ from stepscope.report.table import Column, Table, Value, duration, said, tabled,
 from stepscope.report.views import View
 
 
-def gain(found: Estimate | None) -> Value:
+def gain(estimate: Estimate | None) -> Value:
     """``1.52x (1.40 to 1.66)``."""
-    if found is None:
+    if estimate is None:
         return said(None)
-    ends = "" if found.low is None or found.high is None else f" ({found.low:.2f} to {found.high:.2f})"
-    return said(f"{found.value:.2f}x{ends}", raw=found.value)
+    ends = "" if estimate.low is None or estimate.high is None else f" ({estimate.low:.2f} to {estimate.high:.2f})"
+    return said(f"{estimate.value:.2f}x{ends}", raw=estimate.value)
 
 
 def tuned_table(tuned: Tuned) -> Table:

@@ -37,12 +37,12 @@ def test_the_bar_of_a_step_is_its_tree_and_fills_its_width(tmp_path: Path) -> No
     starts = [float(part.start.rstrip("%")) for part in shown.bar]
     assert sum(widths) == pytest.approx(100, abs=0.1)
     assert starts == pytest.approx([sum(widths[:n]) for n in range(len(widths))], abs=0.1)
-    assert dict(zip((part.said.split(":")[0] for part in shown.bar), widths, strict=True))["backward"] == pytest.approx(
-        100 * 19 / 36, abs=0.01
-    )
+    assert dict(zip((part.title.split(":")[0] for part in shown.bar), widths, strict=True))[
+        "backward"
+    ] == pytest.approx(100 * 19 / 36, abs=0.01)
     (cause,) = (row for row in shown.rows if row.cause)
     assert (cause.name, cause.cause, cause.depth) == ("waiting for other ranks", "straggler", 1)
-    assert [part.said.startswith(cause.name) for part in shown.bar if part.cause] == [True]
+    assert [part.title.startswith(cause.name) for part in shown.bar if part.cause] == [True]
 
 
 def test_the_page_begins_with_the_verdict_and_all_steps(tmp_path: Path) -> None:
