@@ -21,7 +21,7 @@ def _step_aside(own):
 
 
 def _load(own):
-    """The hook's package, found by its path: nothing is left on sys.path for it."""
+    """Import the hook's package by its path: nothing is left on sys.path for it."""
     spec = importlib.machinery.PathFinder.find_spec("stepscope_hook", [own])
     module = importlib.util.module_from_spec(spec)
     sys.modules["stepscope_hook"] = module

@@ -19,9 +19,8 @@ AT_MOST = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftState:
-    """steps: that had ended, to the last. seen_ns: when ``standing.part`` was seen, on the wall clock. standing: with a
-    stack where SIGTERM came.
-    """
+    """The state that a process left in its black box. steps: number of steps that had ended. seen_ns: when ``standing.part``
+    was seen, on the wall clock. standing: with a stack where SIGTERM came."""
 
     steps: int
     seen_ns: int
@@ -29,7 +28,7 @@ class LeftState:
 
 
 def open_box(pid: int, number: int) -> int | None:
-    """A file descriptor of the black box of a running process; None where it has none, or is not to be looked into."""
+    """Return a file descriptor of the black box of a running process, or None where it has none or may not be read."""
     path = Path(f"/proc/{pid}/fd/{number}")
     with suppress(OSError):
         if str(path.readlink()).startswith(NAME):
@@ -38,7 +37,7 @@ def open_box(pid: int, number: int) -> int | None:
 
 
 def read_box(descriptor: int) -> LeftState | None:
-    """None where nothing has been written yet."""
+    """Return the state in the box, or None where nothing has been written yet."""
     try:
         data = os.pread(descriptor, STATE + AT_MOST, 0)
     except OSError:

@@ -18,16 +18,16 @@ from stepscope.store.layout import ProfileLayout
 Deep = Literal["auto", "on", "off"]
 
 MOST_RANKS = 64
-"""Of a job that is looked into without being asked to: a window makes every rank wait while its trace is written."""
+"""A larger job is not looked into without being asked to: a window makes every rank wait while its trace is written."""
 
 AN_HOUR = 3
 HOUR_S = 3600.0
 
 PROFILED_RANKS = 8
-"""At most in one window: ranks that are late, one that is not, or the first ones."""
+"""One window profiles at most so many ranks: late ones and one that is not, or the first ones."""
 
 MOST_STEPS = 34
-"""Of a window that waits for a kind of step that comes every so often."""
+"""A window that waits for a kind of step that comes every so often takes at most so many steps."""
 
 _EXPLAINED: frozenset[VerdictKind] = frozenset(
     {
@@ -57,7 +57,8 @@ class DeepLooks:
         self._number = 0
 
     def consider(self, verdict: JobVerdict) -> WindowRequest | None:
-        """Ask the job for a window, where the verdict names what one explains and none was taken for it; what was asked."""
+        """Ask the job for a window where the verdict names what one explains and none was taken for it; return the
+        request."""
         request = self._request(verdict)
         if request is None:
             return None
@@ -68,7 +69,7 @@ class DeepLooks:
         return request
 
     def look(self) -> tuple[int, WindowState] | None:
-        """The number of a window that all its ranks have ended, and what is known of it, once."""
+        """Return the number of a window that all its ranks have ended, and what is known of it; once for each window."""
         if self._wait is None or not self._wait.look():
             return None
         state, self._wait = self._wait.state, None
@@ -101,13 +102,14 @@ class DeepLooks:
 
 
 def _subjects(verdict: JobVerdict) -> set[object]:
-    """What a window explains: the verdict, and a lasting change for the worse on some ranks."""
+    """Return what a window explains: the verdict, and a lasting change for the worse on some ranks."""
     named: set[object] = {(verdict.kind, verdict.ranks)} if verdict.kind in _EXPLAINED else set()
     return named | ({("change", verdict.slowed)} if verdict.slowed else set())
 
 
 def _ranks(verdict: JobVerdict, world: int) -> tuple[int, ...] | None:
-    """Those that are late or became slower and the first one that is not; else the first ones. None: all."""
+    """Return the ranks that are late or became slower and the first one that is not, else the first ones; None stands for
+    all."""
     if world <= 2:
         return None
     named = sorted({*verdict.ranks, *verdict.slowed})

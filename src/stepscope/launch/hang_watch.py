@@ -22,24 +22,26 @@ from stepscope.traces.flight import compare, culprits, summary
 
 LEAST_S = 60.0
 STEPS = 20
-"""Without a step for a minute, and for as long as 20 steps usually take: a guess that evaluations and checkpoints of most
-jobs pass, 2026-11; --hang-after states another."""
+"""A job stands still when it makes no step for a minute and for as long as 20 steps usually take: a guess that evaluations
+and checkpoints of most jobs pass, 2026-11; --hang-after states another."""
 FIRST_STEP = 10
-"""Times as long before the first step: models are loaded and compiled there."""
+"""Before the first step the time is so many times as long: models are loaded and compiled there."""
 ANSWER_S = 5.0
 """How long ranks have to leave their stacks: their hook looks for the request once a second."""
 MOST_TOLD = 2
 STALL_S, STALL_STEPS = 15.0, 10
-"""The same until it is told that ranks make no step and where they are, unless they are where none is made (``QUIET``)."""
+"""A stall is reported after so many seconds and usual steps, unless the ranks are where no step is made (``QUIET``)."""
 STALL_FACTOR = 1.5
-"""Of the longest step after the first ones: the job may gather its data for as long every few steps."""
+"""A stall lasts at least so many times the longest step after the first ones: a job may gather data for as long every few
+steps."""
 FIRST_STEPS = 3
-"""Of each rank before that: the first ones compile, and fill caches."""
+"""The first steps of each rank do not count for that: they compile, and fill caches."""
 MOST_STALLS = 5
 FEW_RANKS = 64
-"""Of as many the flight recorders are asked for as soon as the stacks: of more they are too much for a short stall."""
+"""Up to so many ranks the flight recorders are asked for together with the stacks; of more they are too much for a short
+stall."""
 FLIGHT_S = 1.0
-"""From the last stack to the last flight recorder: not every process has one."""
+"""How long the flight recorders are waited for after the last stack: not every process has one."""
 ANSWER_POLL_S = 0.25
 
 Stage = Literal["stall", "hang"]
@@ -54,8 +56,9 @@ def explain(
     silent_s: float,
     hosts: Mapping[int, str],
 ) -> Hang:
-    """Which ranks hold the others up: those that the flight recorders blame, else those that are steps behind, else those
-    that wait for nobody by their stacks, or do not answer. steps: that each rank has ended. hosts: where known."""
+    """Find which ranks hold the others up: those that the flight recorders blame, else those that are steps behind, else
+    those that wait for nobody by their stacks, or do not answer. steps: how many each rank has ended. hosts: by rank, where
+    known."""
     findings = compare(dumps, world_size=world_size) if dumps else ()
     blamed, statement = culprits(findings), summary(findings)
     if not blamed and len(set(steps.values())) > 1:
@@ -89,8 +92,8 @@ def _open_call(dump: FlightDump) -> str | None:
 
 
 class HangWatch:
-    """after_s: without a step until ranks are asked where they are; None: by the time that steps take. stall_s: the least
-    until they are asked for a first word."""
+    """Watches a job for standing still. after_s: seconds without a step until ranks are asked where they are; None derives
+    them from the time that steps take. stall_s: the least until they are asked for a first word."""
 
     def __init__(self, layout: ProfileLayout, after_s: float | None, *, stall_s: float = STALL_S) -> None:
         self._layout = layout
@@ -110,7 +113,7 @@ class HangWatch:
         self._headers: dict[Path, int] = {}
 
     def look(self) -> tuple[Stage, Hang] | None:
-        """What is found of a job that stands still, once for each stage of it, and a few times for a job."""
+        """Return what is found of a job that stands still, once for each stage of it, and a few times for a job."""
         now = time.monotonic()
         if now - self._looked < (self._every_s if self._asked is None else ANSWER_POLL_S):
             return None
@@ -130,12 +133,12 @@ class HangWatch:
 
     @property
     def hang(self) -> Hang | None:
-        """Of a job that stands still at this moment, as far as it was asked."""
+        """The hang of a job that stands still at this moment, as far as its ranks were asked; None without."""
         return self._still("hang")
 
     @property
     def stall(self) -> Hang | None:
-        """The same of one that may stand still for too short a time to be a hang."""
+        """The hang, or the stall of a job that may stand still for too short a time to be one; None without."""
         return self._still("hang") or self._still("stall")
 
     def _still(self, stage: Stage) -> Hang | None:
@@ -143,7 +146,7 @@ class HangWatch:
         return None if hang is None else replace(hang, silent_s=time.monotonic() - self._moved)
 
     def _due(self, silent_s: float) -> Stage | None:
-        """What ranks are to be asked for."""
+        """Return the stage for which ranks are to be asked now, or None."""
         if "hang" in self._hangs:
             return None
         limit_s = self._limit_s()
@@ -158,7 +161,7 @@ class HangWatch:
         return "stall" if stall_s is not None and stall_s < silent_s and stall_s < limit_s else None
 
     def _heard(self, now: float) -> tuple[Stage, Hang] | None:
-        """What ranks answered; None where it says that all is well."""
+        """Return what the ranks' answers say, or None where they say that all is well."""
         stage, self._asked = self._stage, None
         hang = self._hangs[stage] = self._explained(now)
         well = stage == "stall" and not QUIET.isdisjoint(part for _, part in hang.parts)
@@ -169,7 +172,7 @@ class HangWatch:
         return stage, hang
 
     def _where(self) -> tuple[object, object]:
-        """What changes while ranks step, and while they write a window."""
+        """Return what changes while ranks step, and while they write a window."""
         windows = (*self._layout.root.glob("window-*/*"), *self._layout.root.glob("window-*/.*"))
         return _sizes(self._layout.diaries()), _sizes(windows)
 
@@ -183,7 +186,7 @@ class HangWatch:
         return max(LEAST_S, STEPS * max(times, default=0) / 1e9)
 
     def _stall_limit_s(self) -> float | None:
-        """None: no rank, or not every one, has made its first steps."""
+        """Return the seconds after which a silent job stalls; None until every rank has made its first steps."""
         diaries = self._layout.diaries()
         times = [latest_step_ns(path) for path in diaries[:8]]
         if not times or any(steps_in(path, self._header(path)) < FIRST_STEPS for path in diaries[:8]):
@@ -202,7 +205,7 @@ class HangWatch:
             write_bytes(self._layout.stack_request, json.dumps(request).encode())
 
     def _answered(self, now: float) -> bool:
-        """Of every rank that has stepped: its flight recorder comes after its stack."""
+        """Whether every rank that has stepped has answered; its flight recorder comes after its stack."""
         ranks = {rank_of(path) for path in self._layout.diaries()}
         if not ranks or not ranks <= {rank_of(path) for path in self._layout.stacks() if _of_rank(path)}:
             return False
@@ -253,7 +256,7 @@ def _sizes(files: Sequence[Path]) -> list[tuple[Path, int]]:
 
 
 def _head(path: Path) -> dict[str, object]:
-    """The JSON object of its first line; empty where there is none."""
+    """Return the JSON object of the file's first line; an empty one where there is none."""
     try:
         with path.open("rb") as file:
             header = json.loads(file.readline())

@@ -28,7 +28,7 @@ from stepscope.store.writer import make_dir, write_bytes, write_record, writing
 
 HOOK = Path(__file__).parents[1] / "hook"
 JOIN_POLL_S = 0.2
-"""Between looks for a job that another host begins."""
+"""How long to wait between looks for a job that another host begins."""
 
 
 def _how_to_start(command: Sequence[str]) -> str:
@@ -41,7 +41,7 @@ def _how_to_start(command: Sequence[str]) -> str:
 
 
 def check_program(command: Sequence[str]) -> None:
-    """Raises UsageError where there is none to start."""
+    """Raise UsageError where the command names no program that can be started."""
     if shutil.which(command[0]) is None:
         raise UsageError(
             f"{command[0]!r} cannot be started",
@@ -103,7 +103,7 @@ def prepare(
 
 
 def _hooked(options: Mapping[str, object]) -> dict[str, str]:
-    """This environment with the hook in it."""
+    """Return this environment with the hook in it."""
     environment = dict(os.environ)
     environment["STEPSCOPE_HOOK"] = json.dumps(options)
     environment["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -112,7 +112,7 @@ def _hooked(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def environment_of(layout: ProfileLayout, *, patience_s: float) -> dict[str, str]:
-    """The environment of a command that takes part in the job of the folder, which another host starts.
+    """Return the environment of a command that takes part in the job of the folder, which another host starts.
 
     Raises MissingError where no job begins there in time, UsageError where the job of the folder has ended.
     """
@@ -156,7 +156,7 @@ def make_room(layout: ProfileLayout) -> None:
 
 
 def start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The command as a child with our own stdin, stdout and stderr. Raises UsageError where it cannot be started."""
+    """Start the command as a child with our own stdin, stdout and stderr. Raises UsageError where it cannot be started."""
     try:
         return subprocess.Popen(list(command), env=dict(environment))
     except OSError as error:
@@ -192,7 +192,7 @@ def _in_foreground() -> bool:
 
 
 def exit_code(returncode: int) -> int:
-    """The job's own, as a shell gives it: 128 + the signal's number for one that a signal ended."""
+    """Return the job's own exit code as a shell gives it: 128 + the signal's number for one that a signal ended."""
     return returncode if returncode >= 0 else 128 - returncode
 
 
@@ -216,7 +216,7 @@ def wake(layout: ProfileLayout, request: WindowRequest) -> int:
 
 
 def why_no_rank(layout: ProfileLayout, command: Sequence[str]) -> tuple[str, str]:
-    """(reason, what to do) for a job none of whose ranks reported a step."""
+    """Return (reason, what to do) for a job none of whose ranks reported a step."""
     if processes := layout.processes():
         count = f"{counted(len(processes), 'process')} imported torch"
         return (

@@ -43,7 +43,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SIGNALS = {int(each): each.name for each in signal.Signals}
 _STOPPED = ("KeyboardInterrupt", "SignalException")
 _SIGNAL_NUMBER = re.compile(r"got signal: (\d{1,2})\b")
-"""In the message of torch's SignalException."""
+"""Matches the number in the message of torch's SignalException."""
 _OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
 _PEER_GONE = ("DistNetworkError", "DistStoreError")
 _LAUNCHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
@@ -56,12 +56,13 @@ TOGETHER_NS = 5_000_000_000
 BY_THE_HOST = ("data", "checkpoint")
 """Parts in which a rank does not wait for its device, whatever is queued there."""
 APART_NS = 20_000_000
-"""Between the ends of ranks, so that one signal did not end both."""
+"""Ends of ranks lie so far apart when not one signal ended both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiaryFacts:
-    """What the end needs of one process's diary. steps: recorded; profiled: of those, in the window or its writing."""
+    """What the end needs of one process's diary. steps: number of recorded ones; profiled: how many of them lie in the
+    window or its writing."""
 
     rank: int
     world_size: int
@@ -77,7 +78,8 @@ class DiaryFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndFacts:
-    """code: of the command, None where it is not ours; child: its process id; folder: in which it runs; ended_ns: its end.
+    """What is known as a job ends. code: of the command, None where it is not ours; child: its process id; folder: in which
+    it runs; ended_ns: its end.
 
     signalled: whether a signal ended the command itself, rather than something that it reports.
 
@@ -115,8 +117,8 @@ class EndFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fate:
-    """How one process ended. sort: own: failed by itself; timeout: gave up waiting for others; victim and stopped: through
-    others; fine. rank: None unknown."""
+    """How one process ended. sort: own (failed by itself), timeout (gave up waiting for others), victim and stopped (through
+    others), or fine. rank: None where it is unknown."""
 
     rank: int | None
     process: Process
@@ -131,7 +133,7 @@ class _Fate:
 
 
 def judge_end(facts: EndFacts) -> JobEnd:
-    """What the end of the job is: its kind, who failed, where, and who failed of it."""
+    """Judge the end of the job: its kind, who failed, where, and who failed of it."""
     every = facts
     facts = _of_last_training(every)
     fates = _fates(facts)
@@ -205,7 +207,7 @@ def _trainings(diaries: Sequence[DiaryFacts]) -> list[list[list[DiaryFacts]]]:
 
 
 def _of_last_training(facts: EndFacts) -> EndFacts:
-    """Without processes of trainings that had ended before the last one began."""
+    """Leave out the processes of trainings that had ended before the last one began."""
     runs = _trainings(facts.diaries)
     if len(runs) <= 1 or independent(facts.diaries):
         return facts
@@ -219,7 +221,7 @@ def _of_last_training(facts: EndFacts) -> EndFacts:
 
 
 def _step(first: _Fate | None, facts: EndFacts) -> tuple[int | None, bool]:
-    """The step in which a rank failed, and whether that is sure: a killed one has not written its last steps.
+    """Return the step in which a rank failed, and whether that is sure: a killed one has not written its last steps.
 
     Others got no further than it. Ranks that are told of to the last step bound it, and so does what it left in memory.
     """
@@ -242,7 +244,7 @@ def _left_steps(facts: EndFacts, diary: DiaryFacts) -> int:
 
 
 def _judged(facts: EndFacts, fates: Sequence[_Fate]) -> tuple[EndKind, list[_Fate]]:
-    """The kind, and the processes at fault, the first to fail before the others."""
+    """Return the kind, and the processes at fault, the first to fail before the others."""
     own = _first_of(f for f in fates if f.sort == "own")
     memory = _first_of(f for f in fates if f.sort == "memory")
     timed_out = _first_of(f for f in fates if f.sort == "timeout")
@@ -293,15 +295,15 @@ def _launcher_ended(facts: EndFacts) -> bool:
 
 
 def _running(facts: EndFacts) -> tuple[tuple[int, int], ...]:
-    """Ranks that still ran as the command had ended, and their process ids."""
+    """Return the ranks that still ran as the command had ended, with their process ids."""
     ranks = {(p.host, p.pid): int(p.rank) for p in facts.processes if p.rank is not None and p.rank.isdigit()}
     ranks |= {(d.host, d.pid): d.rank for d in facts.diaries}
     return tuple(sorted((ranks[process], process[1]) for process in facts.running if process in ranks))
 
 
 def _stopped_alone(facts: EndFacts, fates: Sequence[_Fate]) -> list[_Fate]:
-    """The rank that a signal stopped before its launcher stopped the others: it noticed that one first. Empty: they were
-    stopped together, or by the launcher's own end, or it is not known of all when they were gone."""
+    """Return the rank that a signal stopped before its launcher stopped the others: it noticed that one first. Empty where
+    they were stopped together, or by the launcher's own end, or where it is not known of all when they were gone."""
     ranked = {f.rank: f for f in fates if f.rank is not None}
     noticed = next((failure.ranks[0].rank for failure in facts.failures if failure.ranks), None)
     first = None if noticed is None else ranked.pop(noticed, None)
@@ -316,7 +318,7 @@ def _stopped_alone(facts: EndFacts, fates: Sequence[_Fate]) -> list[_Fate]:
 
 
 def _hang(facts: EndFacts, fates: Sequence[_Fate]) -> Hang | None:
-    """The one behind the timeouts of ranks; None: no rank timed out."""
+    """Return the hang behind the timeouts of ranks, or None where no rank timed out."""
     timed_out = sorted((f for f in fates if f.sort == "timeout"), key=lambda f: f.at_ns)
     if not timed_out:
         return None
@@ -352,7 +354,7 @@ def _hang(facts: EndFacts, fates: Sequence[_Fate]) -> Hang | None:
 
 
 def _other(fate: _Fate, first: _Fate, facts: EndFacts) -> OtherRank:
-    """Of a rank that did not time out. first: the fate of the first that did."""
+    """Describe a rank that did not time out. first: the fate of the first that did."""
     left = facts.left.get(fate.process)
     waits = None
     if fate.sort == "victim" and fate.at_ns - first.at_ns <= LATE_NS:
@@ -380,13 +382,13 @@ def _ended_well(fate: _Fate, facts: EndFacts) -> bool:
 
 
 def _part(fate: _Fate, facts: EndFacts) -> str | None:
-    """What a rank did at its end, where it left word of it."""
+    """Return what a rank did at its end, where it left word of it."""
     left = facts.left.get(fate.process)
     return fate.phase if left is None or fate.sort == "timeout" else left.standing.doing
 
 
 def _stopping(fates: Sequence[_Fate]) -> int | None:
-    """The signal that the first stopped process had, as its code or its exception says."""
+    """Return the signal that the first stopped process had, as its code or its exception says."""
     for fate in _first_of(f for f in fates if f.sort == "stopped"):
         if number := _signal_of(fate.code):
             return number
@@ -405,7 +407,7 @@ def _kind_of_failure(first: _Fate, facts: EndFacts) -> EndKind:
 
 
 def _kind_of_kill(facts: EndFacts) -> EndKind:
-    """Of a SIGKILL: the kernel's own where it says so, or where there was no memory left."""
+    """Return the kind of a SIGKILL: out of memory where the kernel says so, or where there was no memory left."""
     return "out-of-memory" if facts.oom_kills or facts.memory_low else "killed"
 
 
@@ -417,12 +419,12 @@ def _kind_of_success(facts: EndFacts) -> EndKind:
 
 
 def _unrecorded(facts: EndFacts) -> str | None:
-    """Why a job that ended well left no step, as the first rank that knows says."""
+    """Say why a job that ended well left no step, in the words of the first rank that knows."""
     return next((report.message for report in facts.unrecorded if report.message), None)
 
 
 def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
-    """Of the last process of each rank, and of processes that failed before they were any rank."""
+    """Return the fates of the last process of each rank, and of processes that failed before they were any rank."""
     launched = {
         (failure.host, rank.pid): (rank, failure.at_unix_ns) for failure in facts.failures for rank in failure.ranks
     }
@@ -447,7 +449,8 @@ def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
 
 
 def _aborted(fate: _Fate, facts: EndFacts) -> _Fate:
-    """NCCL's watchdog ends a rank by SIGABRT, and its text is on the job's own stderr: of a rank that was seen to wait."""
+    """Correct the fate of a rank that NCCL's watchdog ended by SIGABRT while it was seen to wait: its text is on the job's
+    own stderr."""
     seen = facts.hang or facts.stall
     if (
         fate.sort == "own"
@@ -460,7 +463,7 @@ def _aborted(fate: _Fate, facts: EndFacts) -> _Fate:
 
 
 def _of_a_helper(failure: FailedProcess, diaries: Sequence[DiaryFacts]) -> bool:
-    """Whether a process that a rank started failed, and the rank ended steps after that: it did not fail of it."""
+    """Whether the failed process was one that a rank started, and the rank ended steps after that: it did not fail of it."""
     return any(
         failure.at_unix_ns < diary.last_unix_ns
         and (failure.host, failure.restart) == (diary.host, diary.restart)
@@ -471,7 +474,7 @@ def _of_a_helper(failure: FailedProcess, diaries: Sequence[DiaryFacts]) -> bool:
 
 
 def _fate(diary: DiaryFacts, failure: FailedProcess | None, launched: LaunchedRank | None, facts: EndFacts) -> _Fate:
-    """Of a process that stepped."""
+    """Return the fate of a process that stepped."""
     process, end = (diary.host, diary.pid), diary.end
     code = None if launched is None else launched.code
     if code is None and process == (facts.host, facts.child):
@@ -502,7 +505,7 @@ def _raised(fate: _Fate, failure: RankEnd | FailedProcess) -> _Fate:
 
 
 def _of_message(fate: _Fate, message: str | None) -> _Fate:
-    """A launcher's text about a rank: a traceback ends with the exception."""
+    """Read a launcher's text about a rank: a traceback ends with the exception."""
     lines = [line for line in (message or "").splitlines() if line.strip()]
     if _signal_of(fate.code) == signal.SIGABRT and timeout_of(message or "") is not None:
         return replace(fate, exception="DistBackendError", message=message)
@@ -513,7 +516,7 @@ def _of_message(fate: _Fate, message: str | None) -> _Fate:
 
 
 def _name(exception: str) -> str:
-    """Of a class, without its module."""
+    """Return the name of an exception's class, without its module."""
     return exception.rpartition(".")[2]
 
 
@@ -534,19 +537,19 @@ def _classified(fate: _Fate) -> _Fate:
 
 
 def _all_restarts(facts: EndFacts) -> int:
-    """The same of all trainings together."""
+    """Count how often the launchers of all trainings together had started the ranks again."""
     before = _trainings(facts.diaries)[:-1]
     return _restarts(_of_last_training(facts)) + sum(max(d.restart for d in attempts[-1]) for attempts in before)
 
 
 def _restarts(facts: EndFacts) -> int:
-    """How often the launcher had started the ranks again."""
+    """Count how often the launcher had started the ranks again."""
     of_diaries = [diary.restart for diary in facts.diaries]
     return max([0, *of_diaries, *(f.restart for f in facts.failures), *(w.restart for w in facts.windows)])
 
 
 def _last_of_each(diaries: Sequence[DiaryFacts]) -> list[DiaryFacts]:
-    """The last process of each rank; of processes that train side by side without a group, each."""
+    """Return the last process of each rank; of processes that train side by side without a group, each one."""
     if independent(diaries):
         return list(diaries)
     last: dict[int, DiaryFacts] = {}
@@ -556,12 +559,12 @@ def _last_of_each(diaries: Sequence[DiaryFacts]) -> list[DiaryFacts]:
 
 
 def without_end(diaries: Sequence[DiaryFacts]) -> tuple[int, ...]:
-    """Ranks whose last process could not write its end, and so not all of its last steps, or called os._exit."""
+    """Return the ranks whose last process could not write its end, and so not all of its last steps, or called os._exit."""
     return tuple(sorted({diary.rank for diary in _last_of_each(diaries) if diary.end is None}))
 
 
 def independent(diaries: Sequence[DiaryFacts]) -> int:
-    """Processes that trained at the same time as rank 0 of 1 each: no process group joins them. 0: none did."""
+    """Count the processes that trained at the same time as rank 0 of 1 each: no process group joins them. 0: none did."""
     alone = sorted((d for d in diaries if d.world_size == 1), key=lambda d: d.start_unix_ns)
     together = {
         (diary.host, diary.pid)
@@ -574,7 +577,7 @@ def independent(diaries: Sequence[DiaryFacts]) -> int:
 
 
 def _first_of(fates: Iterable[_Fate]) -> list[_Fate]:
-    """The oldest of them by itself; with it those that failed of the same thing at the same time."""
+    """Return the oldest of them; with it those that failed of the same thing at the same time."""
     ordered = sorted(fates, key=lambda f: (f.at_ns, f.rank is None, f.rank or 0))
     if not ordered:
         return []
@@ -586,7 +589,8 @@ def _first_of(fates: Iterable[_Fate]) -> list[_Fate]:
 
 
 def _vanished(facts: EndFacts, fates: Sequence[_Fate]) -> list[_Fate]:
-    """Ranks that left neither words nor a code, where others did: the first that was gone, or that has stopped to write."""
+    """Return a rank that left neither words nor a code where others did: the first that was gone, or that has stopped to
+    write."""
     accounted = {f.process for f in fates if f.sort != "fine" or f.code is not None}
     diaries = {(d.host, d.pid): d for d in _last_of_each(facts.diaries) if d.end is None}
     silent = [f for f in fates if f.process in diaries and f.process not in accounted]
@@ -600,7 +604,7 @@ def _stepped(fate: _Fate, facts: EndFacts) -> bool:
 
 
 def _steps(facts: EndFacts) -> tuple[int | None, int]:
-    """(timed, profiled) steps of the rank with the most; timed None: no process told of itself."""
+    """Return the (timed, profiled) steps of the rank with the most; timed is None where no process told of itself."""
     profiled = max((len(report.profiled_ns) for report in facts.windows if report.status == "written"), default=0)
     if not facts.diaries:
         reported = facts.timed and (facts.processes or facts.failures) and not facts.windows
@@ -610,12 +614,13 @@ def _steps(facts: EndFacts) -> tuple[int | None, int]:
 
 
 def _below(place: str | None, folder: str) -> str | None:
-    """A place with its file by the path from the job's folder."""
+    """Return a place with its file by the path from the job's folder."""
     return place.removeprefix(f"{folder}/") if place and folder else place
 
 
 def _signal_of(code: int | None) -> int | None:
-    """The signal that a code stands for, negative as Python gives it, or 128 more as a shell does; None: for none."""
+    """Return the signal that a code stands for, negative as Python gives it, or 128 more as a shell does; None where none
+    does."""
     number = 0 if code is None else -code if code < 0 else code - 128
     return number if number in _SIGNALS else None
 
@@ -624,7 +629,7 @@ T = TypeVar("T")
 
 
 def diary_facts(layout: ProfileLayout) -> tuple[DiaryFacts, ...]:
-    """Of every process that left a diary; one that cannot be read is left out."""
+    """Read the facts of every process that left a diary; one that cannot be read is left out."""
     paths = layout.diaries()
     return tuple(diary for diary in _readable(paths, _diary_facts) if diary is not None) if paths else ()
 
@@ -658,7 +663,7 @@ def readable_records(paths: Sequence[Path], kind: type[T]) -> tuple[T, ...]:
 
 
 def _readable(paths: Iterable[Path], read: Callable[[Path], T]) -> list[T]:
-    """Of a job that was killed, or ran onto a full disk, what can be read."""
+    """Return what can be read of a job that was killed, or ran onto a full disk."""
     contents = []
     for path in paths:
         with suppress(DataError, OSError):  # the job may have removed its folder

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 STRAGGLING_S = 60.0
-"""From a window's first report to the end of the wait for the ranks that have not reported."""
+"""How long the ranks that have not reported are waited for after a window's first report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class WindowState:
 
 
 def window_state(layout: ProfileLayout, number: int, request: WindowRequest) -> WindowState:
-    """Of window ``number``, from the files that ranks wrote."""
+    """Return the state of window ``number``, from the files that ranks wrote."""
     reports = [read_record(path, WindowOfRank) for path in layout.window_ranks(number)]
     worlds = {r.world_size for r in reports} or {read_record(p, HookedRank).world_size for p in layout.ranks()[:1]}
     world = max(worlds, default=None)
@@ -91,7 +91,7 @@ class WindowWait:
         self.state = WindowState(expected=None, reports=())
 
     def look(self) -> bool:
-        """Read the reports; whether the wait is over."""
+        """Read the reports; return whether the wait is over."""
         with suppress(DataError):  # of a full disk: what was read before counts
             self.state = window_state(*self._of)
         state = self.state
@@ -103,7 +103,7 @@ class WindowWait:
 
 
 def wait_for_window(layout: ProfileLayout, number: int, request: WindowRequest) -> WindowState:
-    """The window of a job of somebody else's, whose end shows where its ranks run on this host."""
+    """Wait for the window of somebody else's job, whose end shows where its ranks run on this host."""
     wait = WindowWait(layout, number, request)
     while True:
         gone = is_gone(layout)
@@ -125,7 +125,7 @@ def runs_here(process: HookedProcess | HookedRank) -> bool:
 NICE = 19
 
 CORES_A_RANK = 2
-"""So many cores for each rank leave one to read the traces while the job runs: a reader slows ranks that are timed."""
+"""So many cores for each rank leave one that reads the traces while the job runs: a reader slows ranks that are timed."""
 
 
 def room_beside(state: WindowState) -> bool:
@@ -134,7 +134,8 @@ def room_beside(state: WindowState) -> bool:
 
 
 class WindowReading:
-    """From when every rank has written its trace on. ``result`` ends it, and reads what is left at full speed, once.
+    """Reads a window from when every rank has written its trace. ``result`` ends it, and reads what is left at full speed,
+    once.
 
     beside: begin now, while the job runs; else nothing is read before ``result``.
     """
@@ -154,7 +155,8 @@ class WindowReading:
         self._pid = pid
 
     def result(self, wanted: Wanted) -> Mapping[str, TraceSummary]:
-        """As ``analyse_captures`` of the folder. wanted: where nothing is read yet, else everything. Raises DataError."""
+        """Return what ``analyse_captures`` gives for the folder: ``wanted`` where nothing is read yet, else everything.
+        Raises DataError."""
         if self._summaries is None:
             self._summaries = self._read(wanted)
         return self._summaries
@@ -181,7 +183,7 @@ class WindowReading:
         return {"": combine(one_per_rank(every, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file)))}
 
     def _end(self) -> dict[str, RankPass]:
-        """What the process has read, by file; it ends."""
+        """End the reading process and return what it has read, by file."""
         if self._pid is None:
             return {}
         pid, self._pid = self._pid, None
@@ -205,7 +207,7 @@ def _pass_of(*, alone: bool) -> partial[RankPass]:
 
 
 def _read_all(parent: int, folder: Path, sink: int) -> NoReturn:
-    """What the process does: one rank after another, each kept as soon as it is read."""
+    """Do the work of the process: read one rank after another, each kept as soon as it is read."""
     try:
         begin(parent)
         os.nice(NICE)

@@ -38,7 +38,7 @@ _STEP = ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID
 
 
 def slurm_world(environ: Mapping[str, str], *, address: Callable[[str], str] | None = None) -> dict[str, str]:
-    """RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT of a task of srun.
+    """Return RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT of a task of srun.
 
     Empty outside a step of several tasks, as in a batch script itself. ``address``: of a host by its name. Raises
     UsageError where the variables contradict each other, MissingError where rank 0's host cannot be found.
@@ -70,13 +70,13 @@ def slurm_world(environ: Mapping[str, str], *, address: Callable[[str], str] | N
 
 
 def first_host(nodelist: str) -> str:
-    """The first name of Slurm's host list: ``gpu[007-009,12],login1`` -> ``gpu007``."""
+    """Return the first name of Slurm's host list: ``gpu[007-009,12],login1`` -> ``gpu007``."""
     name = re.match(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", nodelist)
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", name[0] if name else "")
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """SLURM_STEP_TASKS_PER_NODE by node: ``4(x2),3`` -> [4, 4, 3]; empty where it cannot be read."""
+    """Read SLURM_STEP_TASKS_PER_NODE by node: ``4(x2),3`` -> [4, 4, 3]; empty where it cannot be read."""
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
@@ -87,7 +87,8 @@ def tasks_per_node(text: str) -> list[int]:
 
 
 def _address(host: str) -> str:
-    """The name where it resolves, else the address that Slurm knows; never localhost: each host takes it for itself."""
+    """Return the name where it resolves, else the address that Slurm knows; never localhost: each host takes it for
+    itself."""
     try:
         socket.getaddrinfo(host, None)
     except OSError:
@@ -116,7 +117,7 @@ NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """(rank, world size) that a launcher has given this process; None when it was started by hand."""
+    """Return the (rank, world size) that a launcher has given this process, or None when it was started by hand."""
     environ = world_environ(environ)
     if not environ.get("RANK") or not environ.get("WORLD_SIZE"):
         return None
@@ -144,8 +145,9 @@ def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def world_environ(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment with the variables of torch's launchers (Ray Train sets them, too), derived from those of mpirun or
-    srun where only it has set its own. mpirun first: on other hosts srun starts its daemons, which is no world."""
+    """Return the environment with the variables of torch's launchers (Ray Train sets them, too), derived from those of
+    mpirun or srun where only it has set its own. mpirun comes first: on other hosts srun starts its daemons, which is no
+    world."""
     if environ.get("RANK") or environ.get("WORLD_SIZE"):
         return environ
     mpi = mpi_world(environ, first_host=lambda hosts: _address(first_host(hosts)))
@@ -153,7 +155,7 @@ def world_environ(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def rank_zero_port(environ: Mapping[str, str]) -> int | None:
-    """Where the ranks of a joined world meet on this host, rank 0's: the port by its job, or the next that is free.
+    """Return the port where the ranks of a joined world meet on this host, rank 0's: by its job, or the next that is free.
 
     None where the launcher names a port: others, or its own store, may count on it.
     """
@@ -166,7 +168,7 @@ SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def with_interface(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a rank of this world, with the interface that leads to rank 0 where hosts are several.
+    """Return the environment of a rank of this world, with the interface that leads to rank 0 where hosts are several.
 
     gloo takes the interface of the host's own name, which Debian and its like resolve to 127.0.1.1: ranks of other hosts
     would call themselves. What is set already is kept, and nothing is set where only loopback is found.
@@ -179,7 +181,8 @@ def with_interface(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _interface_to(host: str) -> str | None:
-    """The network interface by which this host reaches ``host``, itself included; None where it is loopback or unknown."""
+    """Return the network interface by which this host reaches ``host``, itself included; None where it is loopback or
+    unknown."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing
         own = probe.getsockname()[0]
@@ -189,7 +192,7 @@ def _interface_to(host: str) -> str | None:
 
 
 def group_id(environ: Mapping[str, str]) -> str:
-    """The same name on every rank of one world, another one for the next start of it where the launcher tells."""
+    """Return a name that is the same on every rank of one world, and another for its next start where the launcher tells."""
     environ = world_environ(environ)
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID",
              "SLURM_STEP_ID", "PMIX_NAMESPACE", "RAY_JOB_ID")  # fmt: skip
@@ -205,7 +208,7 @@ def clear(files: GroupLayout) -> None:
 
 
 def gather(files: GroupLayout, world_size: int, *, patience_s: float = MEET_TIMEOUT_S) -> tuple[str, ...]:
-    """The nonces of ranks 1, 2, ... of this world, for its spec; call it on rank 0, after ``clear``.
+    """Collect the nonces of ranks 1, 2, ... of this world, for its spec; call it on rank 0, after ``clear``.
 
     Raises MissingError naming the ranks that have not come within ``patience_s``; with 0 their nonces are empty.
     """
@@ -226,7 +229,7 @@ def gather(files: GroupLayout, world_size: int, *, patience_s: float = MEET_TIME
 
 
 def nothing_to_do(group: str, run_dir: Path, members: tuple[str, ...]) -> GroupSpec:
-    """A spec without cells: a rank that reads it ends at once."""
+    """Return a spec without cells: a rank that reads it ends at once."""
     return GroupSpec(
         group_id=group,
         run_dir=str(run_dir),
@@ -242,7 +245,7 @@ def nothing_to_do(group: str, run_dir: Path, members: tuple[str, ...]) -> GroupS
 
 
 def start_rank_zero(files: GroupLayout) -> Launched:
-    """Rank 0's rank half, as a child with this process's environment."""
+    """Start rank 0's rank half, as a child with this process's environment."""
     make_dir(files.root)
     with writing(files.launcher_log):
         log = files.launcher_log.open("wb")
@@ -254,13 +257,14 @@ def start_rank_zero(files: GroupLayout) -> Launched:
 
 
 def become_rank_half(files: GroupLayout, rank: int) -> None:
-    """Wait for the spec that is for this rank and turn into the rank half; never returns. MissingError when none comes."""
+    """Wait for the spec that is for this rank and turn into the rank half; never returns. Raises MissingError when none
+    comes."""
     join(files, rank)
     os.execve(sys.executable, _rank_half(files.spec), with_interface(os.environ))
 
 
 def join(files: GroupLayout, rank: int, *, patience_s: float = MEET_TIMEOUT_S) -> GroupSpec:
-    """The spec of the world that this process is rank ``rank`` of, once rank 0 has written it.
+    """Return the spec of the world that this process is rank ``rank`` of, once rank 0 has written it.
 
     Raises MissingError when none comes, or when another process takes this rank's place in the folder.
     """

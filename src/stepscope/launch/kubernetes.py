@@ -21,7 +21,7 @@ RUNTIME = "torch-distributed"
 """The runtime of a TrainJob that Kubeflow Trainer installs."""
 MOUNT = "/stepscope"
 MAX_NAME = 50
-"""Of the 63 characters of a pod's name the operator needs some."""
+"""Of the 63 characters that a pod's name may have, the operator needs the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +46,19 @@ class TrainingJob:
 
 
 def dns_name(text: str) -> str:
-    """``text`` as a name in Kubernetes: small letters, digits and dashes, a letter first."""
+    """Turn ``text`` into a name in Kubernetes: small letters, digits and dashes, a letter first."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:MAX_NAME].strip("-")
     return name if name[:1].isalpha() else f"job-{name}".strip("-")
 
 
 def manifest_text(job: TrainingJob, *, kind: str, typed: str) -> str:
-    """The manifest as YAML. typed: the command that made it."""
+    """Return the manifest as YAML. typed: the command that made it."""
     document = _train_job(job) if kind == "trainjob" else _pytorch_job(job)
     return f"# Written by: {typed}\n" + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
 
 
 def _script(job: TrainingJob) -> str:
-    """What the shell of a pod runs."""
+    """Return what the shell of a pod runs."""
     folder = f"{MOUNT}/{job.name}"
     train = shlex.join(["torchrun", *job.program])
     first = shlex.join(["stepscope", "run", *job.watcher, "-o", folder, "--"])
@@ -123,7 +123,8 @@ def _mounts() -> list[dict[str, str]]:
 
 
 def _volumes(job: TrainingJob) -> list[dict[str, Any]]:
-    """The results' volume, and shared memory for NCCL and workers of data loaders: a pod has 64 MB of it otherwise."""
+    """Return the results' volume, and shared memory for NCCL and workers of data loaders: a pod has 64 MB of it
+    otherwise."""
     results: dict[str, Any] = (
         {"emptyDir": {}} if job.claim is None else {"persistentVolumeClaim": {"claimName": job.claim}}
     )

@@ -20,7 +20,7 @@ _STATED = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("PMI_RANK", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
 )
-"""Rank, size, local rank and local size: of Open MPI, MVAPICH, Intel MPI and MPICH's hydra, Cray PALS."""
+"""Variables with the rank, size, local rank and local size: of Open MPI, MVAPICH, Intel MPI and MPICH's hydra, Cray PALS."""
 
 _JOBS = (
     "PMIX_NAMESPACE",
@@ -31,11 +31,11 @@ _JOBS = (
     "LSB_JOBID",
     "SLURM_JOB_ID",
 )
-"""What names one start of a world, the same on all of its ranks: the first that is set."""
+"""Variables that name one start of a world, the same on all of its ranks: the first that is set counts."""
 
 
 def mpi_world(environ: Mapping[str, str], *, first_host: Callable[[str], str]) -> dict[str, str]:
-    """RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT of a process of mpirun.
+    """Return RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT of a process of mpirun.
 
     Empty outside a world of several ranks. first_host: of a host list of Slurm's. Raises UsageError where PMIx alone states
     a rank, or numbers contradict each other, MissingError where nothing says where ranks meet.
@@ -69,7 +69,7 @@ def mpi_world(environ: Mapping[str, str], *, first_host: Callable[[str], str]) -
 
 
 def _head(environ: Mapping[str, str], *, alone: bool, first_host: Callable[[str], str]) -> str:
-    """Where rank 0 runs: launchers put it on the first host."""
+    """Return the host of rank 0: launchers put it on the first one."""
     if alone:
         return "127.0.0.1"
     if nodes := environ.get("SLURM_JOB_NODELIST"):
@@ -87,7 +87,7 @@ def _head(environ: Mapping[str, str], *, alone: bool, first_host: Callable[[str]
 
 
 def _refuse_pmix_alone(environ: Mapping[str, str]) -> None:
-    """PMIx states a rank in the environment, and the size only to programs that ask its library."""
+    """Raise UsageError: PMIx states a rank in the environment, and the size only to programs that ask its library."""
     if (
         environ.get("PMIX_RANK", "").isdigit()
         and not environ.get("SLURM_STEP_ID")

@@ -16,7 +16,7 @@ KINDS = ("cuda", "nvtx", "osrt", "cudnn", "cublas", "nccl")
 QUIET = (("--sample", "none"), ("--cpuctxsw", "none"))
 """Sampling of the processor slows the job and says nothing of its GPU."""
 FLAGS_OF_TORCHRUN = frozenset({"--standalone", "--use-agent-store", "--virtual-local-rank"})
-"""Its options without a value; those about the program are looked for by name."""
+"""Options of torchrun without a value; those about the program are looked for by name."""
 _RANKS = {
     "srun": "SLURM_PROCID", "mpirun": "OMPI_COMM_WORLD_RANK", "mpiexec": "OMPI_COMM_WORLD_RANK",
     "orterun": "OMPI_COMM_WORLD_RANK", "mpiexec.hydra": "PMI_RANK",
@@ -39,7 +39,7 @@ class Nsys:
         return tuple(kind for kind in KINDS if kind in words)
 
     def line(self, output: str) -> list[str]:
-        """`nsys profile` with its options, for the program that follows: only what lies between the calls of
+        """Return `nsys profile` with its options, for the program that follows: only what lies between the calls of
         cudaProfilerStart and cudaProfilerStop is recorded, and the program goes on after them."""
         line = ["nsys", "profile", f"--trace={','.join(self.kinds)}", "--capture-range=cudaProfilerApi"]
         if "--capture-range-end" in self.help:
@@ -51,7 +51,7 @@ class Nsys:
 
 
 def installed() -> Nsys:
-    """Raises MissingError where there is no nsys, or where it does not answer."""
+    """Return the installed nsys. Raises MissingError where there is none, or where it does not answer."""
     if shutil.which("nsys") is None:
         raise MissingError(
             "--nsys needs Nsight Systems",
@@ -70,7 +70,7 @@ def installed() -> Nsys:
 
 
 def around_ranks(command: Sequence[str], nsys: Nsys, folder: Path) -> list[str]:
-    """``command`` with nsys around the program of every rank, one report a rank in ``folder``.
+    """Return ``command`` with nsys around the program of every rank, one report a rank in ``folder``.
 
     Raises UsageError where no part of the command is known to be that program.
     """
@@ -106,7 +106,8 @@ def _report(folder: Path, variable: str) -> str:
 def _without_python(
     launcher: Sequence[str], words: Sequence[str], at: int, module: bool, nsys: Nsys, folder: Path
 ) -> list[str]:
-    """A launcher that starts scripts with Python, told to start nsys, which starts Python. at: place of the script."""
+    """Return a launcher that starts scripts with Python, told to start nsys, which starts Python. at: place of the
+    script."""
     options = [word for word in words[:at] if word not in ("-m", "--module")]
     line = nsys.line(_report(folder, "RANK"))
     if {"--no-python", "--no_python"} & {*options}:
@@ -117,14 +118,14 @@ def _without_python(
 
 
 def _python_of(launcher: str) -> str:
-    """The Python beside the launcher; the first on PATH where there is none."""
+    """Return the Python beside the launcher, or the first on PATH where there is none."""
     path = shutil.which(launcher)
     beside = None if path is None else Path(path).parent / "python"
     return str(beside) if beside is not None and beside.exists() else "python"
 
 
 def _program_of_torchrun(command: Sequence[str], begin: int) -> tuple[int, bool]:
-    """Place of the script or module among the words, and whether it is a module."""
+    """Return the place of the script or module among the words, and whether it is a module."""
     at, module = begin, False
     while at < len(command):
         word = command[at].replace("_", "-")

@@ -12,7 +12,8 @@ FIRST_PORT, PORTS = 20_000, 12_000
 
 
 def free_port(first: int | None = None) -> int:
-    """``first`` or the next port of this host that nothing listens at now; None: one by the process, as others look, too.
+    """Return ``first`` or the next port of this host that nothing listens at now; None begins at one by the process, as
+    others look, too.
 
     Raises MissingError.
     """

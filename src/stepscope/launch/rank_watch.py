@@ -20,7 +20,7 @@ from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
 
 LOOK_S = 0.5
-"""Between looks for new processes, and at the memory."""
+"""How often new processes and the memory are looked at."""
 MEMORY_LOOKS = 20
 """Looks at the memory that are kept: ten seconds."""
 LOW_MEMORY = 0.03
@@ -28,7 +28,7 @@ LOW_MEMORY = 0.03
 
 
 class RankWatch:
-    """The processes of a job that run on this host. Within a ``with`` block; ``wait`` is called again and again."""
+    """The processes of a job that run on this host. Use it as a ``with`` block, and call ``wait`` again and again."""
 
     def __init__(self, layout: ProfileLayout, child: int) -> None:
         self.gone_ns: dict[Process, int] = {}
@@ -127,20 +127,20 @@ class RankWatch:
 
 
 def _memory_left() -> float | None:
-    """Share of the host's memory that programs can still have; None where the system does not tell."""
+    """Return the share of the host's memory that programs can still have, or None where the system does not tell."""
     memory = _numbers(Path("/proc/meminfo"))
     total, left = memory.get("MemTotal:"), memory.get("MemAvailable:")
     return None if not total or left is None else left / total
 
 
 def _oom_kills() -> int:
-    """On this host, and in this control group, since they are up."""
+    """Count the kernel's kills for memory on this host, and in this control group, since they are up."""
     of_host = _numbers(Path("/proc/vmstat")).get("oom_kill", 0)
     return max(of_host, _numbers(Path("/sys/fs/cgroup/memory.events")).get("oom_kill", 0))
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """First word of each line -> the number behind it."""
+    """Map the first word of each line to the number behind it."""
     try:
         rows = [line.split() for line in path.read_text().splitlines()]
     except OSError:

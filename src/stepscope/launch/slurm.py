@@ -74,7 +74,8 @@ class BatchJob:
 
 
 def limit_s(text: str) -> int:
-    """Seconds of ``--time``: minutes, ``minutes:seconds``, ``hours:minutes:seconds``, or days before any of hours."""
+    """Return the seconds of ``--time``: minutes, ``minutes:seconds``, ``hours:minutes:seconds``, or days before any of
+    hours."""
     match = _LIMIT.fullmatch(text.strip())
     if match is None:
         raise UsageError(
@@ -89,13 +90,15 @@ def limit_s(text: str) -> int:
 
 
 def measuring_text(job: BatchJob, worlds: Sequence[TaskWorld]) -> str:
-    """A job that measures ``worlds`` one after the other into ``run`` of its folder; begun again, it keeps what is there."""
+    """Write a job that measures ``worlds`` one after the other into ``run`` of its folder; begun again, it keeps what is
+    there."""
     lines = [f'measure {world.nodes} {world.ranks} {shlex.join(world.words)} -o "$RUN"' for world in worlds]
     return "\n".join([*_head(job), 'RUN="$FOLDER/run"', *_body(job), _MEASURE, *lines, "exit $CODE", ""])
 
 
 def array_text(job: BatchJob, worlds: Sequence[TaskWorld], *, run: str, at_once: int | None = None) -> str:
-    """An array with one task for each of ``worlds``, which measures it into a folder of its own: ``run`` with its number."""
+    """Write an array with one task for each of ``worlds``, which measures it into a folder of its own: ``run`` with its
+    number."""
     array = f"#SBATCH --array=0-{len(worlds) - 1}" + ("" if at_once is None else f"%{at_once}")
     cases = [
         f'{number}) measure {world.nodes} {world.ranks} {shlex.join(world.words)} -o "$RUN" ;;'
@@ -108,7 +111,8 @@ def array_text(job: BatchJob, worlds: Sequence[TaskWorld], *, run: str, at_once:
 
 
 def watched_text(job: BatchJob, world: TaskWorld, *, watcher: Sequence[str]) -> str:
-    """A training job under ``watcher``, words of stepscope such as ``run --deep off``; each start has its own folder."""
+    """Write a training job under ``watcher``, words of stepscope such as ``run --deep off``; each start has its own
+    folder."""
     line = f"watch {world.nodes} {world.ranks} {shlex.join(world.words)}"
     text = _filled(_WATCH, WATCHER=shlex.join(watcher))
     run = 'RUN="$FOLDER/run${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}"'
@@ -116,7 +120,7 @@ def watched_text(job: BatchJob, world: TaskWorld, *, watcher: Sequence[str]) -> 
 
 
 def report_text(job: BatchJob, *, results: str) -> str:
-    """The job after the others: a report of ``results``, words of shell that name them by ``$FOLDER``."""
+    """Write the job after the others: a report of ``results``, words of shell that name them by ``$FOLDER``."""
     limit = (
         job.resources.time
         if job.resources.time and limit_s(job.resources.time) < limit_s(REPORT_LIMIT)
@@ -180,7 +184,7 @@ def _filled(text: str, **values: object) -> str:
 
 
 def _in_container(job: BatchJob) -> str:
-    """The end of the line of srun: what starts the shell of a task."""
+    """Return the end of the line of srun: what starts the shell of a task."""
     shell = 'bash -c "$TASK" task'
     if job.container is None:
         return shell

@@ -20,13 +20,13 @@ def has_sbatch() -> bool:
 
 
 def refusal(script: Path) -> str | None:
-    """Why Slurm would not take the script now, in its own words (``sbatch --test-only``); None where it would."""
+    """Say why Slurm would not take the script now, in its own words (``sbatch --test-only``); None where it would."""
     code, output = _sbatch(["--test-only", str(script)])
     return None if code == 0 else output
 
 
 def submit(script: Path, *, after: Sequence[str] = ()) -> str:
-    """Hand the script to Slurm; the job's id. after: jobs that end first, well or not. Raises MissingError."""
+    """Hand the script to Slurm and return the job's id. after: jobs that end first, well or not. Raises MissingError."""
     dependency = [f"--dependency=afterany:{':'.join(after)}"] if after else []
     code, output = _sbatch(["--parsable", *dependency, str(script)])
     match = re.search(r"^\d+", output, re.MULTILINE)

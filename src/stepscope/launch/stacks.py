@@ -25,11 +25,11 @@ _CALLED = (
     ("checkpoint", r"_?(?:save|load|write)_(?:checkpoint|pretrained|state|model)|_save_checkpoint|save_file"),
     ("evaluation", r"(?:\w+_)?(?:eval|evaluate|evaluation|validate|validation)(?:_\w+)?"),
 )
-"""The same by the names of functions."""
+"""Part of a step <- names of the functions that are in it."""
 _COMPILED_CODE = re.compile(
     r"eval_frame\.py$|external_utils\.py$|_aot_autograd[/\\]runtime_wrappers|[/\\]output_code\.py$"
 )
-"""Of compiled code that runs, too."""
+"""Matches a frame of compiled code that runs, too."""
 
 QUIET = frozenset({"checkpoint", "evaluation", "compilation", "window"})
 """Parts in which a job makes no step, and all is well."""
@@ -56,8 +56,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where one rank stands. part: of the step, as its recorder saw it; steps: that it has ended. frames: the innermost call
-    first; empty: not known."""
+    """Where one rank stands. part: of the step, as its recorder saw it; steps: number that it has ended. frames: the
+    innermost call first; empty: not known."""
 
     part: str | None = None
     steps: int | None = None
@@ -77,7 +77,8 @@ class Standing:
 
     @property
     def doing(self) -> str | None:
-        """The part of the step, by its calls where they tell more than the recorder: a name of a collective, else a key."""
+        """The part of the step, by its calls where they tell more than the recorder: the name of a collective, else a
+        key."""
         outside = (frame for frame in self.frames if not _COMPILED_CODE.search(frame.file))
         for frame in outside:
             if _WINDOW.search(frame.file):
@@ -96,7 +97,8 @@ class Standing:
 
 
 def training_stack(text: str) -> Standing:
-    """Where the main thread stands, of what the hook wrote when it was asked: it comes first, the innermost call last."""
+    """Return where the main thread stands, from what the hook wrote when it was asked: it comes first, the innermost call
+    last."""
     frames: list[Frame] = []
     head = _PART.match(text)
     for line in text.splitlines():
@@ -111,7 +113,8 @@ def training_stack(text: str) -> Standing:
 
 
 def signalled_stack(text: str, ident: int) -> tuple[Frame, ...]:
-    """Calls of the thread ``ident``, the innermost first, of what Python's faulthandler wrote: last of several."""
+    """Return the calls of the thread ``ident``, the innermost first, from the last of the stacks that Python's faulthandler
+    wrote."""
     frames: list[Frame] = []
     inside = False
     for line in text.splitlines():

@@ -26,7 +26,7 @@ STARTUP_ALLOWANCE_NS = 180_000_000_000
 POLL_S = 0.1
 STDERR_TAIL_CHARS = 4000
 ERROR_GRACE_NS = 5_000_000_000
-"""From a rank's own error to the end of its group: time for the others to say theirs (any out-of-memory wins)."""
+"""Time from a rank's own error to the end of its group, in which the others say theirs (any out-of-memory wins)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class RunningGroup:
         start: Callable[[], torchrun.Launched],
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """start: begins the processes that read ``spec``, once it is written."""
+        """Write ``spec``, then start the group. start: begins the processes that read ``spec``."""
         self._spec = spec
         self._layout = layout
         self._files = layout.group(spec.group_id)
@@ -86,13 +86,13 @@ class RunningGroup:
         return tuple(self._waiting)
 
     def heartbeat(self) -> Heartbeat | None:
-        """Rank 0's last one about the current cell."""
+        """Return rank 0's last heartbeat about the current cell."""
         if self._current is None:
             return None
         return _read(partial(read_if_there, self._layout.cell(self._current.cell_id).heartbeat(0), Heartbeat))
 
     def poll(self) -> tuple[list[CellOutcome], bool]:
-        """(cells that ended since the last call, whether the group is over). Waits at most one poll interval."""
+        """Return (cells that ended since the last call, whether the group is over). Waits at most one poll interval."""
         ended = self.finished()
         self._notice_current()
         if ended:
@@ -136,14 +136,14 @@ class RunningGroup:
         )
 
     def _wait_for_exit(self) -> bool:
-        """All cells are in: the ranks only have to say goodbye; one that cannot is ended."""
+        """Wait for the ranks, which only have to say goodbye as all cells are in; one that cannot is ended."""
         limit = time.monotonic() + torchrun.GRACE_S
         while self._launched.process.poll() is None and time.monotonic() < limit:
             time.sleep(POLL_S / 2)
         return True
 
     def finished(self) -> list[CellOutcome]:
-        """Cells that every rank has finished since the last call."""
+        """Return the cells that every rank has finished since the last call."""
         ended = []
         while self._waiting and self._all_summaries(self._waiting[0]):
             cell = self._waiting.pop(0)
@@ -152,7 +152,7 @@ class RunningGroup:
         return ended
 
     def blame(self, *, wait_s: float = 3.0) -> CellOutcome | None:
-        """The outcome of the running cell if a rank says, within ``wait_s``, that it failed by itself; else None.
+        """Return the outcome of the running cell if a rank says, within ``wait_s``, that it failed by itself; else None.
 
         For a world that its launcher tears down: the signal can arrive here before the failing rank's last words.
         """
@@ -167,7 +167,7 @@ class RunningGroup:
         return None
 
     def _wall(self, cell: Cell) -> int:
-        """Time that ranks have spent in ``cell`` so far, all rounds."""
+        """Return the time that ranks have spent in ``cell`` so far, all rounds."""
         self._charge()
         return self._spent.get(cell.cell_id, 0)
 
@@ -200,7 +200,7 @@ class RunningGroup:
             self._notice_size()
 
     def _notice_size(self) -> None:
-        """The deadline of a sweep is one size's: it starts anew whenever rank 0 has moved on."""
+        """Begin the deadline anew whenever rank 0 has moved on: that of a sweep is one size's."""
         beat = self.heartbeat()
         position = None if beat is None else (beat.phase, beat.step, beat.size_bytes)
         if position != self._position:
@@ -208,7 +208,7 @@ class RunningGroup:
             self._deadline = self._now() + self._spec.measure.timeout_ns
 
     def _suspect(self) -> Cell:
-        """The cell that was running: the earliest that some rank was last seen in."""
+        """Return the cell that was running: the earliest that some rank was last seen in."""
         seen: dict[int, tuple[int, int]] = {}
         for index, cell in enumerate(self._waiting):
             for path in self._layout.cell(cell.cell_id).root.glob("heartbeat-*"):
@@ -217,7 +217,7 @@ class RunningGroup:
         return self._waiting[min((index for _, index in seen.values()), default=0)]
 
     def _heartbeats(self, cell: Cell) -> list[Heartbeat]:
-        """The last one of each rank: about this cell, or about start-up when it never got here."""
+        """Return the last heartbeat of each rank: about this cell, or about start-up when it never got here."""
         beats = {}
         for root in (self._files.root, self._layout.cell(cell.cell_id).root):
             for path in sorted(root.glob("heartbeat-*")):
@@ -254,13 +254,13 @@ class RunningGroup:
         )
 
     def _errors(self, cell: Cell) -> list[RankError]:
-        """What ranks said of their end: in this cell, or before they reached any."""
+        """Return what ranks said of their end: in this cell, or before they reached any."""
         roots = (self._layout.cell(cell.cell_id).root, self._files.root)
         errors = (read_record(path, RankError) for root in roots for path in sorted(root.glob("error-*.json")))
         return [error for error in errors if error.cell_id in (None, cell.cell_id)]
 
     def _stderr_tail(self, rank: int | None) -> str | None:
-        """The end of what the failing rank wrote to stderr; the launcher's own log when it wrote nothing."""
+        """Return the end of what the failing rank wrote to stderr, or the launcher's own log when it wrote nothing."""
         text = "" if rank is None else self._stderr(rank)
         text = text or self._files.launcher_log.read_text(errors="replace").strip()
         return text[-STDERR_TAIL_CHARS:] or None
@@ -270,24 +270,24 @@ class RunningGroup:
         return logs[-1].read_text(errors="replace").strip() if logs else ""
 
     def _last_words(self) -> dict[int, str]:
-        """The last line of stderr of every rank that wrote any."""
+        """Return the last line of stderr of every rank that wrote any."""
         texts = {rank: self._stderr(rank) for rank in range(self._spec.world_size)}
         return {rank: text.splitlines()[-1].strip() for rank, text in texts.items() if text}
 
 
 def _is_own(error: RankError) -> bool:
-    """False for a rank that only noticed another one's end, or was stopped."""
+    """Whether the rank failed by itself; False where it only noticed another one's end, or was stopped."""
     return error.kind not in ("victim", "terminated")
 
 
 def summaries(layout: RunLayout, cell: Cell) -> list[RankSummary]:
-    """Final records of all ranks of a finished cell."""
+    """Return the final records of all ranks of a finished cell."""
     files = layout.cell(cell.cell_id)
     return [read_record(files.summary(rank), RankSummary) for rank in range(cell.world_size)]
 
 
 def _read(read: Callable[[], T | None]) -> T | None:
-    """A heartbeat is replaced while it is read about: damage only means "no news"."""
+    """Read a heartbeat, which is replaced while it is read about: damage only means "no news"."""
     try:
         return read()
     except DataError:

@@ -27,19 +27,19 @@ _GAVE_UP = (
 )
 _NAMED = re.compile(r"Ranks? (?P<ranks>\d+(?:, *\d+)*) failed to pass monitoredBarrier")
 LATE_NS = 2_000_000_000
-"""After the first timeout: whoever then notices that the others are gone came late, and was not inside with them."""
+"""A rank that notices so long after the first timeout that the others are gone came late, and was not inside with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
-    """seconds: that it waited, where the text says. named: ranks that the text accuses."""
+    """A wait that was given up. seconds: how long it waited, where the text says. named: ranks that the text accuses."""
 
     seconds: float | None = None
     named: tuple[int, ...] = ()
 
 
 def timeout_of(message: str) -> Timeout | None:
-    """What a message says of a wait that was given up; None: it is of something else."""
+    """Return what a message says of a wait that was given up, or None where it is of something else."""
     for pattern in _GAVE_UP:
         if match := re.search(pattern, message, re.DOTALL):
             given = {key: int(value) for key, value in match.groupdict().items() if value}
@@ -65,9 +65,8 @@ class OtherRank:
 def never_came(
     timed_out: Collection[int], others: Mapping[int, OtherRank], accused: Collection[int]
 ) -> tuple[int, ...]:
-    """Ranks at fault; empty: not known. others: all ranks that did not time out. accused: by flight recorders, stacks or a
-    message, which are trusted before what is known of ``others``.
-    """
+    """Return the ranks at fault; empty: not known. others: all ranks that did not time out. accused: by flight recorders,
+    stacks or a message, which are trusted before what is known of ``others``."""
     if named := sorted(set(accused) - set(timed_out)):
         return tuple(named)
     absent = [

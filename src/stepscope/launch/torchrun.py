@@ -24,7 +24,7 @@ GRACE_S = 5.0
 
 
 def require_torch() -> None:
-    """Raises MissingError where ranks could not import torch: before anything is planned, fetched or started."""
+    """Raise MissingError where ranks could not import torch: before anything is planned, fetched or started."""
     try:
         installed = find_spec("torch") is not None
     except ValueError:  # a stand-in that says nothing of itself
@@ -51,7 +51,8 @@ class Node:
 
 
 def command(spec: Path, *, world_size: int, log_dir: Path, node: Node | None = None) -> list[str]:
-    """The command line of one worker group on this host. Pure. world_size: ranks on this host. node: None: it is alone."""
+    """Return the command line of one worker group on this host. Pure. world_size: ranks on this host. node: None: it is
+    alone."""
     if node is None:
         meeting = ["--standalone"]
     else:
@@ -66,7 +67,7 @@ def command(spec: Path, *, world_size: int, log_dir: Path, node: Node | None = N
 
 
 def environment(base: Mapping[str, str], *, threads_per_rank: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the ranks: ours, the thread count, then the matrix's own variables. Pure."""
+    """Return the environment of the ranks: ours, the thread count, then the matrix's own variables. Pure."""
     left_out = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
     return {
         **{k: v for k, v in base.items() if k not in left_out},
@@ -97,7 +98,8 @@ def start(files: GroupLayout, *, world_size: int, threads_per_rank: int, extra_e
 
 
 def launch(argv: Sequence[str], log: Path, environ: Mapping[str, str]) -> Launched:
-    """``argv`` in its own session, which ends when this process does; raises MissingError when ``log`` cannot be written."""
+    """Start ``argv`` in its own session, which ends when this process does; raises MissingError when ``log`` cannot be
+    written."""
     with writing(log):
         output = log.open("wb")
     process = subprocess.Popen(

@@ -15,7 +15,8 @@ _PLACES = ("--nnodes", "--node-rank", "--standalone", "--rdzv", "--master", "--l
 
 
 def program_of_ranks(command: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
-    """(torchrun's further options, script or ``-m`` module, its arguments), and the ranks a node that the command says.
+    """Return (torchrun's further options, script or ``-m`` module, its arguments), and the ranks a node that the command
+    says.
 
     Takes ``torchrun [--nproc-per-node N] train.py``, ``python train.py``, ``python -m train`` and ``train.py``. Raises
     UsageError for a command that starts its ranks in another way, and for options that the job's script decides.

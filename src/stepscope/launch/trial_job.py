@@ -23,14 +23,14 @@ from stepscope.store.writer import writing
 
 POLL_S = 0.2
 WARM_STEPS = 5
-"""Of every rank, before the time of a trial counts: the first ones compile, allocate and open connections."""
+"""The first steps of every rank, before the time of a trial counts: they compile, allocate and open connections."""
 LEAST_STEPS = 30
 PATIENCE = 6.0
-"""Times the budget: so long a trial is given for its least number of steps."""
+"""A trial is given so many times its budget for its least number of steps."""
 WINDOW_S = 120.0
-"""Longer, where a window of profiled steps is waited for: its traces are written in it."""
+"""So much longer is waited where a window of profiled steps is wanted: its traces are written in it."""
 GRACE_S = 10.0
-"""From SIGTERM to SIGKILL."""
+"""Time from SIGTERM to SIGKILL."""
 _USAGE = re.compile(
     r"(?m)^.*(?:error: (?:unrecognized arguments|argument |invalid choice|the following arguments)|No such option).*$"
 )
@@ -39,7 +39,8 @@ _OOM = re.compile(r"out of memory|OutOfMemoryError|MemoryError|can't allocate me
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnd:
-    """code: of the command; None: we stopped it, as enough steps were timed. problem: why it says nothing; None: it does."""
+    """How a trial ended. code: of the command; None: we stopped it, as enough steps were timed. problem: why it says
+    nothing; None: it does."""
 
     code: int | None
     problem: str | None
@@ -75,7 +76,7 @@ def run_trial(
 def _timed(
     layout: ProfileLayout, child: subprocess.Popen[bytes], *, budget_s: float, start_s: float, window: bool
 ) -> bool:
-    """Wait for the steps of a budget, or the job's end; whether there were any."""
+    """Wait for the steps of a budget, or the job's end; return whether there were any."""
     began, warm_at, warm_steps = time.monotonic(), None, 0
     while child.poll() is None:
         time.sleep(POLL_S)
@@ -103,7 +104,7 @@ def _window_over(layout: ProfileLayout) -> bool:
 
 
 def _steps(layout: ProfileLayout) -> int:
-    """Of the rank that has the fewest."""
+    """Return the steps of the rank that has the fewest."""
     diaries = layout.diaries()
     with suppress(OSError):
         return min((steps_in(path) for path in diaries), default=0)
@@ -129,7 +130,7 @@ def stop(child: subprocess.Popen[bytes], layout: ProfileLayout) -> None:
 
 
 def _problem(log: Path, code: int) -> str:
-    """Why a command failed, from what it printed: one line."""
+    """Say why a command failed, from what it printed: one line."""
     with suppress(OSError):
         text = log.read_bytes()[-(64 << 10) :].decode("utf-8", "replace")
         if code == 2 and (usage := _USAGE.search(text)):
@@ -145,7 +146,7 @@ def _problem(log: Path, code: int) -> str:
 
 
 def read_knobs(layout: ProfileLayout, asked: Sequence[str]) -> dict[str, KnobTurn]:
-    """Knob -> what the hook made of it, in the process that changed most; or that there was nothing to change."""
+    """Return by knob what the hook made of it, in the process that changed most; or that there was nothing to change."""
     turns: dict[str, KnobTurn] = {}
     for path in sorted(layout.control.glob("knobs-*.json")):
         with suppress(DataError):  # of a process that was stopped while it wrote

@@ -38,7 +38,7 @@ class CallsVerdict:
 
 
 def judge_calls(cell: CellLayout, world_size: int) -> CallsVerdict | None:
-    """The verdict of all dumps in the cell's folder; None when there is none or they show nothing."""
+    """Return the verdict of all dumps in the cell's folder, or None when there is none or they show nothing."""
     findings = cell_findings(cell, world_size)
     sentence = summary(findings)
     if sentence is None:
@@ -88,12 +88,12 @@ class Verdict:
 
 
 def exit_codes(launcher_log: str) -> dict[int, int]:
-    """Exit code of each failed rank, from torchrun's own report; negative = killed by that signal."""
+    """Return the exit code of each failed rank, from torchrun's own report; negative = killed by that signal."""
     return {int(m["rank"]): int(m["code"]) for m in _FAILURE_BLOCK.finditer(launcher_log)}
 
 
 def first_seen(launcher_log: str) -> int | None:
-    """The rank that torchrun saw fail first; None when it reports none.
+    """Return the rank that torchrun saw fail first, or None when it reports none.
 
     Its list of failures also has the ranks that it killed itself afterwards, with SIGKILL where SIGTERM did not do.
     """
@@ -114,7 +114,7 @@ def judge(
     last_words: Mapping[int, str] = MappingProxyType({}),
     calls: CallsVerdict | None = None,
 ) -> Verdict:
-    """The verdict on the cell that was running when its group ended.
+    """Judge the cell that was running when its group ended.
 
     errors: error files of this cell (or of start-up); heartbeats: last one of each rank that wrote any;
     codes: from :func:`exit_codes`; finished: ranks whose final summary of this cell exists; seen_first: :func:`first_seen`;
@@ -156,7 +156,7 @@ def judge(
 
 
 def _stopped(errors: Sequence[RankError], codes: Mapping[int, int]) -> list[int]:
-    """Ranks that are known to have gone by SIGTERM."""
+    """Return the ranks that are known to have gone by SIGTERM."""
     by_code = {rank for rank, code in codes.items() if code in _TERMINATED}
     return sorted(by_code | {e.rank for e in errors if e.kind == "terminated"})
 
@@ -164,7 +164,8 @@ def _stopped(errors: Sequence[RankError], codes: Mapping[int, int]) -> list[int]
 def _silent(
     errors: Sequence[RankError], codes: Mapping[int, int], finished: frozenset[int], world_size: int, *, alone: bool
 ) -> list[int]:
-    """Ranks that exited without an error message: no error file, no summary, and not stopped by the launcher's SIGTERM.
+    """Return the ranks that exited without an error message: no error file, no summary, and not stopped by the launcher's
+    SIGTERM.
 
     alone: ranks gone by SIGTERM are all that is known: then one whose end nobody saw may have gone by it, too.
     """
@@ -175,7 +176,7 @@ def _silent(
 
 
 def _from_outside(heartbeats: Mapping[int, Heartbeat], stopped: Sequence[int], calls: CallsVerdict | None) -> Verdict:
-    """Nobody failed: a scheduler, a user or the launcher ended the group."""
+    """Return the verdict where nobody failed: a scheduler, a user or the launcher ended the group."""
     last = min(heartbeats.values(), key=lambda h: (h.step, h.rank), default=None)
     who = (
         f"ranks {', '.join(map(str, stopped))}"

@@ -40,8 +40,8 @@ PACKAGE = "stepscope_hook"
 
 
 class StepMonitor(AbstractContextManager["StepMonitor"]):
-    """Times every step of this process into ``folder``, which all ranks name alike and ``diagnose``, ``report``,
-    ``compare`` and ``export`` read.
+    """Times every step of this process into ``folder``, which all ranks name alike and ``diagnose``, ``report``, ``compare``
+    and ``export`` read.
 
     by_optimizer: a step ends where the job's first optimizer ends its own, as under ``stepscope run``; else at :meth:`step`.
     Under ``stepscope run`` and ``profile`` the diary of that command goes on, ``folder`` is not used, and steps are those of
@@ -55,7 +55,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
         self._ours = False
 
     def start(self) -> StepMonitor:
-        """Begin to record; a second call: by_optimizer, the next optimizer that steps is the one that counts."""
+        """Begin to record. Called again with by_optimizer, the next optimizer that steps is the one that counts."""
         try:
             if self._steps is None:
                 self._steps = _running(self.folder) or self._begin()
@@ -94,18 +94,18 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
 
     @property
     def own_ns(self) -> float:
-        """Of all steps so far: without waiting for other ranks and what lies between steps; where the host does not see its
-        waits, CPU time of the training thread and waiting for data. 0: nothing is recorded."""
+        """Own time of all steps so far: without waiting for other ranks and what lies between steps; where the host does not
+        see its waits, CPU time of the training thread and waiting for data. 0: nothing is recorded."""
         return 0.0 if self._steps is None else float(self._steps.diary.own_ns)
 
     def step(self) -> None:
-        """A step has ended."""
+        """End a step."""
         if self._steps is not None:
             self._steps.own_step()
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """The block is this part of the step. A name that is none of them is said once, and counts as other."""
+        """Count the block as this part of the step. A name that is none of them is said once, and counts as other."""
         if self._steps is None:
             yield
             return
@@ -119,8 +119,9 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
             mark.leave()
 
     def summary(self, *, last: int | None = None) -> dict[str, float]:
-        """Figures of all ranks whose diaries are in the folder, by the keys of docs/reference/metrics.md, ns and fractions;
-        ``rank_N/KEY`` of each rank; ``steps``. What is not known is left out; nothing is there before the second step.
+        """Return figures of all ranks whose diaries are in the folder, by the keys of docs/reference/metrics.md, ns and
+        fractions; ``rank_N/KEY`` of each rank; ``steps``. What is not known is left out; nothing is there before the second
+        step.
 
         last: of so many steps alone. What other ranks recorded in the last second may be missing while the job runs.
         """
@@ -167,7 +168,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
 
 
 def _load() -> Any:
-    """The hook's package, found by its path as ``hook/sitecustomize.py`` does."""
+    """Import the hook's package, found by its path as ``hook/sitecustomize.py`` does."""
     hook = Path(stepscope.__file__).parent / "hook"
     spec = importlib.machinery.PathFinder.find_spec(PACKAGE, [str(hook)])
     assert spec is not None
@@ -179,7 +180,8 @@ def _load() -> Any:
 
 
 def _running(folder: Path | None = None) -> Any:
-    """The recorder of this process; None: there is none, or it has ended: a monitor's does where another folder begins."""
+    """Return the recorder of this process, or None where there is none, or it has ended: a monitor's does where another
+    folder begins."""
     module = sys.modules.get(f"{PACKAGE}.steps")
     steps = None if module is None else module.current
     if steps is None or steps.ended:
@@ -195,7 +197,7 @@ _written: set[str] = set()
 
 
 def _say(text: str) -> None:
-    """Once a text: a step of every job comes by here."""
+    """Write a text to stderr once: a step of every job comes by here."""
     if text not in _written and len(_written) < 20:
         _written.add(text)
         with suppress(OSError, ValueError, AttributeError):  # stderr is closed

@@ -10,25 +10,26 @@ from stepscope.monitor import StepMonitor
 
 
 class _Watched:
-    """folder: of the monitor, which goes on to the end of the process: trainings after one another are one job, as under
-    ``stepscope run``. As each of them ends its figures so far go into the framework's own log, as ``stepscope/KEY``."""
+    """The monitor of a framework's training. folder: of the monitor, which goes on to the end of the process: trainings
+    after one another are one job, as under ``stepscope run``. As each of them ends its figures so far go into the
+    framework's own log, as ``stepscope/KEY``."""
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
         self.monitor = StepMonitor(folder, by_optimizer=True)
 
     def figures(self) -> dict[str, float]:
-        """Of the job so far, for a log."""
+        """Return the figures of the job so far, for a log."""
         return {f"stepscope/{key}": value for key, value in self.monitor.summary().items()}
 
 
 def trainer_callback(folder: str | Path) -> Any:
-    """A ``transformers.TrainerCallback``: ``Trainer(..., callbacks=[trainer_callback("runs/today")])``."""
+    """Return a ``transformers.TrainerCallback``: ``Trainer(..., callbacks=[trainer_callback("runs/today")])``."""
     return _trainer_class()(folder)
 
 
 def lightning_callback(folder: str | Path) -> Any:
-    """A ``lightning.pytorch.Callback``: ``Trainer(callbacks=[lightning_callback("runs/today")])``."""
+    """Return a ``lightning.pytorch.Callback``: ``Trainer(callbacks=[lightning_callback("runs/today")])``."""
     return _lightning_class()(folder)
 
 

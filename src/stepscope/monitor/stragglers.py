@@ -12,7 +12,7 @@ EXCESS = 0.1
 """Own time beyond the median of the other ranks, from which on a rank is called slow."""
 
 TWICE = 2
-"""Exchanges in a row in which it is."""
+"""So many exchanges in a row make a rank a slow one."""
 
 
 class StragglerDetector:
@@ -36,7 +36,7 @@ class StragglerDetector:
         self._on = True
 
     def step(self) -> None:
-        """A step has ended. Never raises: what goes wrong is said once, and switches the detector off."""
+        """Count a step that has ended. Never raises: what goes wrong is said once, and switches the detector off."""
         if not self._on:
             return
         self._count += 1
@@ -67,7 +67,8 @@ class StragglerDetector:
         self._pending.append((work, every))
 
     def _judge(self, own: list[float]) -> None:
-        """own: ns of each rank since the exchange before; 0: that rank's monitor is off."""
+        """Call the user's function for slow ranks. own: ns of each rank since the exchange before; 0: that rank's monitor is
+        off."""
         for rank, ns in enumerate(own):
             others = [other for at, other in enumerate(own) if at != rank and other > 0]
             excess = ns / median(others) - 1 if others else 0.0

@@ -24,7 +24,7 @@ def install(text):
 
 
 def _ended(watch):
-    """A process that never had torch ends: where an exception ended it, the job's failure may be this one."""
+    """End a process that never had torch: where an exception ended it, the job's failure may be this one."""
     if watch.loaded or getattr(sys, "last_value", None) is None:
         return
     try:

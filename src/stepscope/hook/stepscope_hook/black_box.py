@@ -20,7 +20,7 @@ PART = slice(24, STATE)
 
 
 class BlackBox:
-    """That of this process; number is None where there is none: another system, or no memory."""
+    """The black box of this process; number is None where there is none: another system, or no memory."""
 
     def __init__(self):
         self.number = self.memory = self.words = None
@@ -45,18 +45,18 @@ class BlackBox:
         self.number = number
 
     def step(self, number):
-        """So many steps have ended."""
+        """Write down how many steps have ended."""
         if self.words is not None:
             self.words[0] = number
 
     def look(self, part):
-        """The part that the training thread is in, as another thread sees it."""
+        """Write down the part that the training thread is in, as another thread sees it."""
         if self.words is not None:
             self.memory[PART] = part.encode()[: STATE - PART.start].ljust(STATE - PART.start, b"\0")
             self.words[1] = time.time_ns()
 
     def forget(self):
-        """In a fork: the memory is the other process's."""
+        """Let go of the memory in a fork: it is the other process's."""
         if self.number is not None:
             faulthandler.unregister(signal.SIGTERM)
         self.number = self.words = None

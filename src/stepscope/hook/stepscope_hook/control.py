@@ -15,7 +15,7 @@ import time
 
 
 def say(text):
-    """One line on stderr: only where nothing can be written into the output folder."""
+    """Write one line to stderr: only where nothing can be written into the output folder."""
     try:
         print("stepscope: " + text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ class Control:
         return os.path.join(self.folder, name)
 
     def read(self, name):
-        """The document, or None where it is not there (yet) or not complete."""
+        """Return the document, or None where it is not there (yet) or not complete."""
         try:
             with open(self.path(name), encoding="utf-8") as file:
                 return json.load(file)
@@ -51,7 +51,7 @@ class Control:
             return None
 
     def write(self, kind, name, document):
-        """Whole file or nothing. Returns the reason where it could not be written."""
+        """Write the whole file or nothing. Returns the reason where it could not be written."""
         head = {"schema": "stepscope." + kind, "tool_version": self.options["tool_version"], "created": utc()}
         head.update(document)
         temporary = self.path(".{}.{}".format(name, self.pid))
@@ -70,7 +70,8 @@ class Control:
 
 
 def identity():
-    """(rank, world size) of this process: torch.distributed's where it is initialised, else the launcher's, else 0 of 1."""
+    """Return (rank, world size) of this process: torch.distributed's where it is initialised, else the launcher's, else 0 of
+    1."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

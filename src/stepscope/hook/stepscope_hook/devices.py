@@ -14,7 +14,7 @@ SUCCESS, NO_LIBRARY = 0, "no NVIDIA driver library (libnvidia-ml.so.1) in this p
 ONE, LONG = c_uint * 1, c_ulonglong * 1
 
 REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-"""The same: its name since driver 535, and the one before."""
+"""The function that gives the reasons of a lower clock: its name since driver 535, and the one before."""
 
 ASKED = (
     ("sm_clock_hz", ("nvmlDeviceGetClockInfo",), (1,), ONE, 0, 1e6),
@@ -33,7 +33,7 @@ COUNTED = (
     ("pcie_replays", ("nvmlDeviceGetPcieReplayCounter",), (), ONE, 0, 1),
     ("nvlink_errors", ("nvmlDeviceGetFieldValues",), (), None, 0, 1),
 )
-"""Likewise what only counts upwards: written is by how much, since the first sample."""
+"""The same of what only counts upwards: its growth since the first sample is written."""
 COLUMNS = tuple(each[0] for each in ASKED + COUNTED)
 ONCE = (
     ("sm_clock_max_hz", ("nvmlDeviceGetMaxClockInfo",), (1,), ONE, 0, 1e6),
@@ -42,7 +42,7 @@ ONCE = (
     ("memory_bytes", ("nvmlDeviceGetMemoryInfo",), (), c_ulonglong * 3, 0, 1),
 )
 NVLINK_TOTALS = (38, 45, 52, 59)
-"""Fields: CRC errors of flits and of data, replays, recoveries, each of all links of the device."""
+"""Numbers of the fields: CRC errors of flits and of data, replays, recoveries, each of all links of the device."""
 
 
 class FieldValue(ctypes.Structure):
@@ -51,7 +51,7 @@ class FieldValue(ctypes.Structure):
 
 
 class NotToldError(Exception):
-    """The driver does not answer; why."""
+    """The driver does not answer; the message says why."""
 
 
 class Driver:
@@ -81,7 +81,7 @@ class Driver:
         return (tell(code) or b"").decode(errors="replace") or "error {}".format(code)
 
     def text(self, name, handle):
-        """None where the driver does not say."""
+        """Return the driver's text, or None where it does not say."""
         buffer = ctypes.create_string_buffer(96)
         try:
             self.call((name,), handle, buffer, c_uint(96))
@@ -97,7 +97,8 @@ class Driver:
 
 
 def bus_id(ordinal):
-    """PCI address of a CUDA device as this process numbers them, whatever CUDA_VISIBLE_DEVICES says. Raises NotToldError."""
+    """Return the PCI address of a CUDA device as this process numbers them, whatever CUDA_VISIBLE_DEVICES says. Raises
+    NotToldError."""
     try:
         cuda = ctypes.CDLL(CUDA)
     except OSError:
@@ -121,9 +122,9 @@ class Device:
         self.uuid = driver.text("nvmlDeviceGetUUID", self.handle)
         self.name = driver.text("nvmlDeviceGetName", self.handle)
         self.missing = {}
-        """Column: why it is not known, or was not once."""
+        """Column -> why it is not known, or was not once."""
         self.never = set()
-        """Columns that are not asked for again: the first answer was none."""
+        """Columns that are not asked for again: the first time there was no answer."""
         self.counted = [Increase() for _ in COUNTED]
         current, pending = c_uint(), c_uint()
         try:
@@ -138,12 +139,12 @@ class Device:
         self.never = set(self.missing)
 
     def facts(self):
-        """For the header: what does not change, and what is not known."""
+        """Return the header's facts: what does not change, and what is not known."""
         values = {name: value for name, value in self.once.items() if value == value}
         return dict(values, name=self.name or "", uuid=self.uuid, bus_id=self.bus_id, missing=self.missing)
 
     def read(self):
-        """A number for each column; NaN: not known, and ``missing`` says why."""
+        """Return a number for each column; NaN where it is not known, and ``missing`` says why."""
         gauges = [self.ask(asked) for asked in ASKED]
         return gauges + [counter.since_first(self.ask(asked)) for counter, asked in zip(self.counted, COUNTED)]
 
@@ -162,7 +163,7 @@ class Device:
             return NAN
 
     def nvlink_errors(self, functions):
-        """Sum over the links. Raises NotToldError where the device has none."""
+        """Return the sum over the links. Raises NotToldError where the device has none."""
         fields = (FieldValue * len(NVLINK_TOTALS))(*[FieldValue(field=number) for number in NVLINK_TOTALS])
         self.driver.call(functions, self.handle, c_int(len(fields)), fields)
         counters = [field for field in fields if field.code == SUCCESS]

@@ -63,14 +63,14 @@ class Diary(Outside):
         self.begin_again()
 
     def begin_again(self):
-        """Nothing has been seen yet: at the start, and in a fork of a process that has made no step."""
+        """Forget what was seen: at the start, and in a fork of a process that has made no step."""
         self.thread = threading.main_thread().ident
         self.queue = None
         self.rank = self.world = self.restart = 0
         self.number = 0
-        """Finished steps."""
+        """Number of finished steps."""
         self.phase = None
-        """None: no sign of a step yet."""
+        """Part of the step that the training thread is in; None before any sign of a step."""
         self.since = 0
         self.acc = [0] * (OTHER + 1)
         self.not_ours = [0, 0]
@@ -82,7 +82,7 @@ class Diary(Outside):
         self.set_up_ns = None
         self.flags = FIRST
         self.fetched = None
-        """What was there before data that nobody has used yet: a forward pass tells whether it is training data."""
+        """The state before data that nobody has used yet: a forward pass tells whether it is training data."""
         self.inner_ns = 0
         self.resume = BEFORE
         self.short_data = False
@@ -92,19 +92,20 @@ class Diary(Outside):
         self.evaluation = None
         self.sources = Sources()
         self.inferred = [0, -2]
-        """Steps that were finished as a pass without gradients was last seen: of other modules, of those that train."""
+        """Number of steps that were finished as a pass without gradients was last seen: of other modules, and of those that
+        train."""
         self.inferring = BEFORE
-        """What the step was in as such a pass began."""
+        """Part that the step was in as such a pass began."""
         self.trains_in_eval_mode = False
         self.last_eval_had_grad = False
         self.saving = self.compiling = 0
-        """Calls that save a checkpoint; depth of compilations."""
+        """Number of open calls that save a checkpoint; depth of compilations."""
         self.saved = None
         self.optimizers = []
-        """id() of those whose step() runs."""
+        """id() of the optimizers whose step() runs."""
         self.forward_end = 0
         self.seen_forward = False
-        """Since the last backward pass."""
+        """Whether a forward pass was seen since the last backward pass."""
         self.passes = False
         """Whether there was a pass in this step."""
         self.seen_before = False
@@ -115,11 +116,11 @@ class Diary(Outside):
         self.times = deque(maxlen=KEPT)
         """ns of finished steps by themselves, without what is outside."""
         self.first_ns = 0
-        """Of the first step, without data."""
+        """ns of the first step, without data."""
         self.profiled = False
         self.pending = None
         self.own_ns = 0
-        """Of finished steps: without waiting for other ranks, as far as the host sees it."""
+        """ns of finished steps without waiting for other ranks, as far as the host sees it."""
         self.on_device = False
         """Whether the model is on a GPU, whose waiting the host does not see."""
         self.tail = None
@@ -131,12 +132,12 @@ class Diary(Outside):
     # -- looks --------------------------------------------------------------------------------------------------------
 
     def look(self):
-        """(now, CPU time of the thread, its delay)."""
+        """Return (now, CPU time of the thread, its delay)."""
         queue = self.queue
         return perf_counter_ns(), thread_time_ns(), 0 if queue.file is None else queue.delay_ns()
 
     def leave(self, look):
-        """Leave data or outside: what the thread used there is not of the step."""
+        """Leave data or outside: what the thread used there does not count for the step."""
         now, cpu, delay = self.look()
         self.not_ours[0] += cpu - look[1]
         self.not_ours[1] += delay - look[2]
@@ -148,7 +149,7 @@ class Diary(Outside):
 
     @guarded
     def begin(self):
-        """The first sign of a step."""
+        """Begin at the first sign of a step."""
         self.queue = RunQueue()
         self.start = self.look()
         self.start_ns = self.since = self.start[0]
@@ -158,29 +159,29 @@ class Diary(Outside):
         self.pages.watch()
 
     def unix_s(self):
-        """The wall clock at the first sign of a step, counted on by a clock that cannot be set, as the steps are."""
+        """Return the wall clock at the first sign of a step, counted on by a clock that cannot be set, as the steps are."""
         return (self.start_unix_ns + perf_counter_ns() - self.start_ns) / 1e9
 
     def turn(self, phase):
-        """From the current part to another."""
+        """Turn from the current part to another."""
         now = perf_counter_ns()
         self.acc[self.phase] += now - self.since
         self.since = now
         self.phase = phase
 
     def idle_phase(self):
-        """The part that time belongs to after a pass."""
+        """Return the part that time belongs to after a pass."""
         return OPTIMIZER if self.optimizers else OTHER
 
     def look_at_data(self):
-        """A look; of the clock alone where the last wait for data was so short that it counts as CPU time."""
+        """Return a look; one of the clock alone where the last wait for data was so short that it counts as CPU time."""
         return (perf_counter_ns(), None, None) if self.short_data else self.look()
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
     @guarded
     def data_begins(self):
-        """The look at it; None where it is inside something else."""
+        """Return the look at its begin, or None where it is inside something else."""
         if self.phase is None:
             self.begin()
         if self.phase in (DATA, COMM) or self.backwards or self.saving:
@@ -200,7 +201,7 @@ class Diary(Outside):
 
     @guarded
     def data_ends(self, look, exhausted, place=None):
-        """place: the loader, or its iterator."""
+        """Count a wait for data that ends. place: the loader, or its iterator."""
         if look is None:
             return
         self.ever_data = True
@@ -235,7 +236,8 @@ class Diary(Outside):
 
     @guarded
     def forward_begins(self, module, grad):
-        """An outermost forward pass of a module; None: of one that does not train. grad: whether gradients are recorded."""
+        """Note that an outermost forward pass begins. module: None where it does not train. grad: whether gradients are
+        recorded."""
         if self.phase is None:
             self.begin()
         if self.backwards or self.phase in (DATA, COMM) or self.saving:
@@ -274,7 +276,7 @@ class Diary(Outside):
 
     @guarded
     def backward_begins(self):
-        """Whether this call is the outermost."""
+        """Return whether this call is the outermost."""
         if self.phase is None:
             self.begin()
         if self.backwards or self.phase == DATA or self.saving:
@@ -343,7 +345,7 @@ class Diary(Outside):
     # -- waiting and saving -------------------------------------------------------------------------------------------
 
     def waits(self):
-        """The part that a blocking wait begins in; None where it is counted already."""
+        """Return the part that a blocking wait begins in, or None where it is counted already."""
         phase = self.phase
         if phase is None or phase == COMM or phase == DATA or phase == OUTSIDE:
             return None
@@ -357,7 +359,7 @@ class Diary(Outside):
 
     @guarded
     def own_profiler(self):
-        """The job's own profiler is on as a step ends."""
+        """Note that the job's own profiler is on as a step ends."""
         self.flags |= OWN_PROFILER
         if not self.profiled:
             self.profiled = True
@@ -367,7 +369,7 @@ class Diary(Outside):
 
     @guarded
     def boundary(self):
-        """The counted optimizer has ended its step. The look at it."""
+        """End the step, as the counted optimizer has ended its own; return the look at it."""
         ident = get_ident()
         if ident != self.thread:
             self.move(ident)
@@ -400,7 +402,7 @@ class Diary(Outside):
         return look
 
     def write(self, look):
-        """The record of the step that ends."""
+        """Write the record of the step that ends."""
         start, acc = self.start, self.acc
         whole = look[0] - start[0]
         cpu = look[1] - start[1] - self.not_ours[0] if start[1] is not None else NAN
@@ -460,13 +462,14 @@ class Diary(Outside):
         self.pages.step(RECORD.pack(*fields), self.number, at_ns)
 
     def comm(self):
-        """Of the step that ends; NaN: ranks communicate, or may, and nothing of it shows on the host."""
+        """Return the communication of the step that ends; NaN where ranks communicate, or may, and nothing of it shows on
+        the host."""
         if self.world == 1:
             return 0.0
         return self.acc[COMM] if self.ever_waited and not self.on_device else NAN
 
     def move(self, ident):
-        """The counted optimizer steps on another thread."""
+        """Move to another thread, on which the counted optimizer steps."""
         self.thread = ident
         if self.queue is not None:
             self.queue.close()
@@ -476,7 +479,7 @@ class Diary(Outside):
             self.since = perf_counter_ns()
 
     def open(self):
-        """The first step has ended: the process group is there, so the rank is known."""
+        """Open the files as the first step has ended: the process group is there, so the rank is known."""
         self.rank, self.world = identity()
         torch = sys.modules["torch"]
         header = {
@@ -489,7 +492,7 @@ class Diary(Outside):
 
     @guarded
     def happened(self, kind, began_ns, ns, what):
-        """Inside a step, seen by torch's or Python's own callbacks."""
+        """Record something inside a step that torch's or Python's own callbacks saw."""
         self.event(kind, began_ns, ns, what, inside=True)
 
     def event(self, kind, began_ns, ns, what="", count=1, inside=False):
@@ -503,7 +506,7 @@ class Diary(Outside):
         self.pages.event(document)
 
     def off(self, reason):
-        """The diary ends; the job goes on."""
+        """End the diary; the job goes on."""
         if not self.on:
             return
         self.on = False
@@ -514,17 +517,17 @@ class Diary(Outside):
             self.note(reason)
 
     def note(self, reason):
-        """A look is off, or all of them."""
+        """Note that a look is off, or all of them."""
         at_ns = perf_counter_ns() - self.start_ns if self.start_ns else 0
         self.pages.event({"kind": "off", "step": self.number + 1, "at_ns": at_ns, "ns": 0, "what": reason[:300]})
 
     def raises(self, error, phase):
-        """An exception leaves the part ``phase``: the innermost is remembered, in case that nobody catches it."""
+        """Remember that an exception leaves the part ``phase``: the innermost counts, in case that nobody catches it."""
         if self.raised is None or self.raised[0] != id(error):
             self.raised = (id(error), phase)
 
     def phase_of(self, error):
-        """Where the step was as ``error`` was raised; where it is, without one."""
+        """Return where the step was as ``error`` was raised; without one, where it is."""
         if error is not None and self.raised is not None and self.raised[0] == id(error):
             return self.raised[1]
         if self.saving:
@@ -534,13 +537,13 @@ class Diary(Outside):
         return "compilation" if self.compiling and error is None else PHASES.get(self.phase)
 
     def look_at_part(self):
-        """Called by the thread of ``pages.py``: leave word of the part that the training thread is in."""
+        """Leave word of the part that the training thread is in; called by the thread of ``pages.py``."""
         if self.box is not None:
             self.box.look(self.phase_of(None) or "")
 
     @guarded
     def close(self):
-        """The process ends: an evaluation after the last step is told, too."""
+        """End with the process: an evaluation after the last step is told, too."""
         self.release()
         if self.evaluation is not None and get_ident() == self.thread:
             evaluation, self.evaluation = self.evaluation, None

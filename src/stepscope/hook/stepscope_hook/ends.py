@@ -25,15 +25,15 @@ from stepscope_hook.control import Control, identity, utc
 LONGEST = 300
 OWN = os.path.dirname(os.path.abspath(__file__))
 MESSAGE_CHARS = 2000
-"""Of a failure."""
+"""Longest message of a failure that is kept."""
 FRAME = re.compile(r'  File "([^"]+)", line (\d+), in (\S+)\n +(.*)')
 REQUEST = "stack-request.json"
 DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
-"""Of torch's flight recorder: NCCL's own first, where it is built in."""
+"""Names of the dumps of torch's flight recorder: NCCL's own first, where it is built in."""
 
 
 def write_end(control, pages, diary):
-    """end-RRRRR-A.json, or end-RRRRR-pPID.json of a process that made no step."""
+    """Write end-RRRRR-A.json, or end-RRRRR-pPID.json of a process that made no step."""
     error = getattr(sys, "last_value", None)
     if pages.name is None:
         write_early_end(control, diary.why_off)
@@ -44,7 +44,7 @@ def write_end(control, pages, diary):
 
 
 def write_early_end(control, why=None):
-    """Of a process of which no step is recorded. why: the reason, where it is not the job's."""
+    """Write the end of a process of which no step is recorded. why: the reason, where it is not the job's."""
     if is_launcher():
         return
     rank, world = identity()
@@ -63,7 +63,7 @@ def head(control, rank, world):
 
 
 def described(error):
-    """What an exception that nobody caught says."""
+    """Return what an exception that nobody caught says."""
     if error is None:
         return {}
     text, trace = text_of(error), getattr(error, "__traceback__", None)
@@ -72,7 +72,8 @@ def described(error):
 
 
 def of_worker(text):
-    """(message, place) of an exception that a worker process of a DataLoader passed on with its traceback; None: no such."""
+    """Return (message, place) of an exception that a worker process of a DataLoader passed on with its traceback; None: no
+    such."""
     lines = text.strip().splitlines()
     frames = FRAME.findall(text)
     if not frames or " in DataLoader worker process " not in lines[0]:
@@ -101,7 +102,7 @@ def tell_uncaught():
 
 
 def without_ours(trace):
-    """The traceback without frames of this package."""
+    """Return the traceback without frames of this package."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next
     entry = trace
@@ -115,7 +116,7 @@ def without_ours(trace):
 
 
 def restart():
-    """How often torchrun had restarted the ranks."""
+    """Return how often torchrun had restarted the ranks."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
 
 
@@ -132,7 +133,8 @@ def text_of(error):
 
 
 def place_of(trace):
-    """``file:line in function: code`` of the innermost line of the user's own, else of the innermost one; None without."""
+    """Return ``file:line in function: code`` of the innermost line of the user's own, else of the innermost one; None
+    without."""
     own = innermost = None
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -188,7 +190,8 @@ def number_in(name):
 
 
 def launched(error):
-    """Ranks that failed, as torchrun (ChildFailedError) and multiprocessing's spawn (ProcessException) know them."""
+    """Return the ranks that failed, as torchrun (ChildFailedError) and multiprocessing's spawn (ProcessException) know
+    them."""
     failures = getattr(error, "failures", None)
     if isinstance(failures, dict):
         return [
@@ -209,14 +212,14 @@ def launched(error):
 
 
 def message_text(message):
-    """Of an error file, which holds the traceback beside its last line."""
+    """Return the end of an error file's message: of the traceback, where it holds one beside its last line."""
     if isinstance(message, dict):
         message = (message.get("extraInfo") or {}).get("py_callstack") or message.get("message")
     return str(message)[-MESSAGE_CHARS:] if message else None
 
 
 def place(error, trace):
-    """``file:line in function: code`` of the innermost line of the user's own; a line that does not parse."""
+    """Return ``file:line in function: code`` of the innermost line of the user's own, or the line that does not parse."""
     if isinstance(error, SyntaxError) and error.filename:
         return "{}:{}: {}".format(error.filename, error.lineno, (error.text or "").strip())
     return place_of(trace)
@@ -229,7 +232,7 @@ class Stacks:
         self.answered = None
 
     def answer(self):
-        """Once for each request."""
+        """Answer each request once."""
         try:
             status = os.stat(self.control.path(REQUEST))
         except OSError:
@@ -253,7 +256,7 @@ class Stacks:
 
 
 def stacks_of_all(diary):
-    """The main thread first, the innermost call last, as in a traceback."""
+    """Return the stacks of all threads: the main thread first, the innermost call last, as in a traceback."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, here = threading.main_thread().ident, threading.get_ident()
     part = diary.phase_of(None) or "nothing"
@@ -266,7 +269,7 @@ def stacks_of_all(diary):
 
 
 def flight_recorder():
-    """JSON of the collectives that this process entered last; None where it is not recorded."""
+    """Return JSON of the collectives that this process entered last, or None where it is not recorded."""
     module = sys.modules.get("torch._C._distributed_c10d")
     for name in DUMPS:
         dump = getattr(module, name, None)

@@ -40,7 +40,7 @@ ENVIRONMENT = (
     "CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
 )  # fmt: skip
-"""Variables that say how fast a job runs; those that are set."""
+"""Variables that say how fast a job runs; those that are set are recorded."""
 
 
 class Objects:
@@ -65,7 +65,7 @@ class Objects:
         self.of["module"].sort(key=id)
 
     def judge(self, kind):
-        """Names of the lists that objects of a class go into."""
+        """Return the names of the lists that objects of a class go into."""
         import torch
 
         names = []
@@ -85,7 +85,7 @@ class Objects:
 
     @staticmethod
     def classes():
-        """Those of torch that are loaded."""
+        """Return those of torch's classes that are loaded."""
         import torch
 
         named = {
@@ -103,7 +103,7 @@ class Objects:
 
 
 def model_facts(objects, optimizer):
-    """JSON-able facts; a part that cannot be read is left out.
+    """Return JSON-able facts; a part that cannot be read is left out.
 
     frameworks: name -> version of those in use; objects: the classes that say so; imported: all that are merely there.
     """
@@ -143,7 +143,7 @@ def version(name):
 
 
 def optimizer_facts(optimizer):
-    """Class, and by type of number how many parameters; devices: where they are; options: of its first group."""
+    """Return the class, and by type of number how many parameters; devices: where they are; options: of its first group."""
     if optimizer is None:
         return None
     counts, devices = {}, set()
@@ -178,7 +178,8 @@ class Orphan:
 
 
 def loaders_facts(of):
-    """iterating: those that something iterates as the first step ends: of validation no one does."""
+    """Return the facts of data loaders. iterating: those that something iterates as the first step ends: of validation no
+    one does."""
     iterating = [Orphan(iterator) for iterator in of["iterator"]]
     facts = counted(of["loader"] or iterating, loader_facts)
     return facts and dict(facts, iterating=[loader_facts(loader) for loader in iterating[:8]])
@@ -200,14 +201,14 @@ def loader_facts(loader):
 
 
 def compiled_facts(of):
-    """modules: wrapped by torch.compile; in_place: compiled with module.compile()."""
+    """Count what is compiled. modules: wrapped by torch.compile; in_place: compiled with module.compile()."""
     in_place = sum(getattr(module, "_compiled_call_impl", None) is not None for module in of["module"])
     modules = len(of["compiled"])
     return {"modules": modules, "in_place": in_place} if modules or in_place else None
 
 
 def dtensor_facts(optimizer):
-    """How the parameters that are DTensors are placed on which mesh."""
+    """Say how the parameters that are DTensors are placed on which mesh."""
     by_placement = {}
     for parameter in parameters_of(optimizer) if optimizer is not None else ():
         if hasattr(parameter, "device_mesh") and hasattr(parameter, "placements"):
@@ -250,7 +251,7 @@ def machine_facts():
 
 
 def distributed_facts():
-    """The backend of the default process group; nothing where there is none."""
+    """Return the backend of the default process group; nothing where there is none."""
     import torch
 
     distributed = getattr(torch, "distributed", None)
@@ -260,8 +261,8 @@ def distributed_facts():
 
 
 def settings_facts():
-    """Switches of torch and of Python as they are after the first step. start_method: of worker processes; compiler: whether
-    there is one of C++, which torch.compile calls for code on CPUs."""
+    """Return switches of torch and of Python as they are after the first step. start_method: of worker processes; compiler:
+    whether there is one of C++, which torch.compile calls for code on CPUs."""
     import multiprocessing
 
     import torch
@@ -293,7 +294,8 @@ def _ddp(module):
 
 
 def _fsdp2(module):
-    """resharded: whether the unit gives its gathered parameters back after its forward pass; None: it has none."""
+    """Return the facts of a unit. resharded: whether it gives its gathered parameters back after its forward pass; None: it
+    has none."""
     groups = getattr(module._get_fsdp_state(), "_fsdp_param_groups", ())
     return {
         "class": type(module).__name__,

@@ -10,14 +10,15 @@ from time import perf_counter_ns
 from stepscope_hook.record import BACKWARD, COMM
 
 LEARNED_IN = 2
-"""Steps."""
+"""Steps in which the last gradient is learned at first."""
 LEARNED_AGAIN = 1000
 """Steps after which one step checks which gradient is the last."""
 MOST_KEPT = 4
 
 
 class LastGradient:
-    """modules: DistributedDataParallel with parameters in the host's memory, whose backward pass waits for the others."""
+    """Times the reduction of DistributedDataParallel ``modules`` with parameters in the host's memory, whose backward pass
+    waits for the others."""
 
     on_device = False
 
@@ -49,7 +50,7 @@ class LastGradient:
         self.handles = [self.parameters[key].register_post_accumulate_grad_hook(self.ready) for key in keys]
 
     def ready(self, parameter):
-        """torch's hook: a gradient is complete."""
+        """Run as torch's hook: a gradient is complete."""
         diary = self.diary
         if get_ident() != diary.thread:
             return
@@ -87,7 +88,7 @@ class LastGradient:
         return any(getattr(module, "require_forward_param_sync", True) for module in self.modules)
 
     def reduces(self):
-        """Whose reduction the pass waited for: of several modules, the first one's."""
+        """Return the group and operation that the pass waited for: of several modules, the first one's."""
         return self.modules[0].process_group.group_name, "all_reduce"
 
     def step_ends(self):
@@ -102,7 +103,7 @@ class LastGradient:
 
 
 class LastGradientOnDevice(LastGradient):
-    """The same of parameters on a GPU: events on its streams, read a step later, without waiting for them."""
+    """The same for parameters on a GPU: events on its streams, read a step later, without waiting for them."""
 
     on_device = True
 
@@ -117,7 +118,7 @@ class LastGradientOnDevice(LastGradient):
         super().__init__(diary, modules)
 
     def ready(self, parameter):
-        """torch's hook, on the device's thread of autograd: what counts is what was recorded last."""
+        """Run as torch's hook, on the device's thread of autograd: what counts is what was recorded last."""
         self.last = id(parameter)
         try:
             if self.cuda.is_current_stream_capturing():
@@ -142,13 +143,13 @@ class LastGradientOnDevice(LastGradient):
         self.event = None
 
     def take(self):
-        """The pairs of the step that ends."""
+        """Return the pairs of the step that ends."""
         pairs, self.pairs = self.pairs, []
         return pairs
 
     @staticmethod
     def nanoseconds(pairs):
-        """NaN where the device has not come to an event yet."""
+        """Return the ns between the events of the pairs, or NaN where the device has not come to one yet."""
         if not pairs or not all(end.query() for _, end in pairs):
             return float("nan")
         return sum(ready.elapsed_time(end) for ready, end in pairs) * 1e6

@@ -39,12 +39,12 @@ CALLS = {
 """Methods of torch's ProcessGroup that return work to be waited for, and what the operation is called."""
 
 PREFIXES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "permute")
-"""Of the names of functional collectives."""
+"""Beginnings of the names of functional collectives."""
 
 MOST_PENDING = 4096
-"""Issued and not waited for: what nobody waits for is forgotten."""
+"""So many are kept that were issued and not waited for: what nobody waits for is forgotten."""
 MOST_KEYS = 256
-"""Groups x operations; what comes later is put together."""
+"""So many groups x operations are told apart; what comes later is put together."""
 OTHERS = (None, "other")
 UNKNOWN = {"name": "", "ranks": []}
 EVERY_S = 10.0
@@ -59,11 +59,11 @@ class Groups:
         self.begin_again()
 
     def begin_again(self):
-        """Nothing has been waited for yet: at the start, and in a fork."""
+        """Forget what was waited for: at the start, and in a fork."""
         self.pending = {}
         """id of a work, or address of a tensor -> (name of the group, operation)."""
         self.resolved = None
-        """The same of the functional collective that is being issued."""
+        """(name of the group, operation) of the functional collective that is being issued."""
         self.step, self.total = {}, {}
         """(name of the group, operation) -> [ns, waits]"""
         self.steps = self.written = 0
@@ -78,7 +78,7 @@ class Groups:
             replace(group, method, lambda original, name=name: issues(self, name, original))
 
     def functional(self, place):
-        """place: torch.distributed._functional_collectives."""
+        """Put the looks at functional collectives in place. place: torch.distributed._functional_collectives."""
         replace(place, "_resolve_group" if hasattr(place, "_resolve_group") else "_resolve_group_name",
                 lambda original: resolves(self, original))  # fmt: skip
         replace(place, "_maybe_wrap_tensor", lambda original: wraps(self, original))
@@ -89,7 +89,7 @@ class Groups:
         self.pending[key] = what
 
     def waited(self, key, args, ns):
-        """The training thread stood still for so long. key, args: as of ``looks.wait``."""
+        """Count a wait of the training thread. key, args: as of ``looks.wait``."""
         if not self.on or self.diary.on_device:  # there a wait puts the stream in order, and the host goes on
             return
         try:
@@ -108,7 +108,7 @@ class Groups:
         kept[1] += 1
 
     def step_ends(self, flags):
-        """Only steps that the diary times count."""
+        """Add the step to the sums: only steps that the diary times count."""
         if not flags & (FIRST | WINDOW | PROFILED):
             self.steps += 1
             for what, (ns, calls) in self.step.items():
@@ -121,13 +121,13 @@ class Groups:
         self.step.clear()
 
     def look(self):
-        """Called by the thread of ``pages.py``."""
+        """Write when it is time; called by the thread of ``pages.py``."""
         if time.monotonic() >= self.due:
             self.due = time.monotonic() + EVERY_S
             self.write()
 
     def write(self):
-        """groups-RRRRR-A.json (records/profile.py)."""
+        """Write groups-RRRRR-A.json (records/profile.py)."""
         name, total = self.diary.pages.name, dict(self.total)
         if name is None or not total or self.steps == self.written:
             return
@@ -143,7 +143,7 @@ class Groups:
         self.diary.control.write("rank_groups/1", "groups-" + name + ".json", document)
 
     def describe(self, name):
-        """What the group is called, and its ranks: once, while it is there."""
+        """Note what the group is called, and its ranks: once, while it is there."""
         if name is None or name in self.described:
             return
         try:
@@ -183,7 +183,7 @@ def resolves(groups, original):
 
 
 def operation_of(frame):
-    """Of the functional collective among the nearest callers."""
+    """Return the operation of the functional collective among the nearest callers."""
     for _ in range(3):
         if frame is None:
             break

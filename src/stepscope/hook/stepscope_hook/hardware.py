@@ -19,10 +19,10 @@ from stepscope_hook.samples import EVERY_S, LATER_FROM_S, LATER_S
 
 PORTS_EVERY_S = 10.0
 MOST_S = 1.0
-"""That the end of the process waits for a driver that does not answer."""
+"""So long the end of the process waits for a driver that does not answer."""
 MOST_ATTEMPTS = 1000
 MOST_NOTES = 3
-"""Of one sample: a driver that is gone knows none of twelve facts, for one reason."""
+"""So many notes are made of one sample: a driver that is gone knows none of twelve facts, for one reason."""
 
 
 class Hardware:
@@ -34,7 +34,7 @@ class Hardware:
         self.stop = threading.Event()
 
     def look(self):
-        """Called about once a second: begins the thread once the diary is open."""
+        """Begin the thread once the diary is open; called about once a second."""
         if self.thread is None and self.diary.pages.name is not None and not self.stop.is_set():
             thread = threading.Thread(target=self.run, name="stepscope-hardware", daemon=True)
             thread.start()
@@ -43,7 +43,7 @@ class Hardware:
             )
 
     def close(self):
-        """The process ends: the driver's library must not be asked while it is being torn down."""
+        """Stop as the process ends: the driver's library must not be asked while it is being torn down."""
         self.stop.set()
         if self.thread is not None and self.thread is not threading.current_thread():
             self.thread.join(MOST_S)
@@ -73,7 +73,7 @@ class Hardware:
             driver.close()
 
     def begin(self):
-        """The driver, None where there is none, and the files that are to be written."""
+        """Return the driver, None where there is none, and the series of the files that are to be written."""
         driver, series = None, self.loads()
         if self.samples.devices:
             devices, missing = [], {}
@@ -95,13 +95,13 @@ class Hardware:
         return driver, series
 
     def loads(self):
-        """A list of the series of the processors."""
+        """Return a list of the series of the processors."""
         load = Load(self.diary, self.diary.control.options.get("command"))
         path = self.diary.control.path("load-" + self.diary.pages.name + ".bin")
         return self.opened(os.open(path, NEW, 0o666), "load", [load], {}, EVERY_S)
 
     def opened(self, file, kind, sources, missing, every_s):
-        """A list of the series that samples the sources; of none, the header alone says why."""
+        """Return a list of the series that samples the sources; of none, the header alone says why."""
         head = {
             "schema": "stepscope.hardware/1", "tool_version": self.diary.control.options["tool_version"],
             "created": utc(), "rank": self.diary.rank, "world_size": self.diary.world, "host": self.diary.control.host,
@@ -115,7 +115,7 @@ class Hardware:
         return []
 
     def file_of_host(self):
-        """A file for the ports of this host; None where another process that lives writes one."""
+        """Return a file for the ports of this host, or None where another process that lives writes one."""
         for attempt in range(MOST_ATTEMPTS):
             path = self.diary.control.path("ports-{}-{}.bin".format(self.diary.control.host, attempt))
             try:
@@ -151,13 +151,13 @@ class Series:
         self.due = 0.0
         self.reported = self.missing()
         self.problems = []
-        """What the last sample did not know for the first time."""
+        """Problems that the last sample had for the first time."""
 
     def missing(self):
         return {(source.name, column): reason for source in self.sources for column, reason in source.missing.items()}
 
     def sample(self, unix_s, step):
-        """Whether a next one is worth taking."""
+        """Write a sample; return whether a next one is worth taking."""
         values = [value for source in self.sources for value in source.read()]
         missing = self.missing()
         new = sorted({reason for of, reason in missing.items() if of not in self.reported})

@@ -33,7 +33,7 @@ class Knobs:
             self.wrap(DataLoader, self.arguments_of_loader, None)
 
     def wrap(self, owner, change, made):
-        """``owner.__init__`` with other arguments: change(arguments as bound); made(object): afterwards."""
+        """Give ``owner.__init__`` other arguments: change(arguments as bound); made(object) is called afterwards."""
         original = owner.__init__
         signature = inspect.signature(original)
 

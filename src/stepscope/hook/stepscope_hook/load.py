@@ -13,7 +13,7 @@ from stepscope_hook.samples import read
 STAT_AT_MOST = 1 << 17
 """Bytes of /proc/stat: 1,000 processors have 80 each."""
 IDLE, WAITS_FOR_IO = 3, 4
-"""Fields of a processor's line in which nobody used it."""
+"""Fields of a processor's line that hold time in which nobody used it."""
 
 
 class Load:
@@ -37,7 +37,7 @@ class Load:
         return {"name": self.name, "cpus": self.cpus, "missing": self.missing}
 
     def read(self):
-        """A number for each column: since the last call; NaN: the system does not say."""
+        """Return a number for each column since the last call; NaN where the system does not say."""
         now, before = self.totals(), self.before
         self.before = now
         since = [after - earlier for after, earlier in zip(now, before)]
@@ -51,7 +51,7 @@ class Load:
         )  # fmt: skip
 
     def busy(self):
-        """Seconds that the processors of this process were used by anybody."""
+        """Return the seconds that the processors of this process were used by anybody."""
         ticks, seen = 0, 0
         for line in read("/proc/stat", STAT_AT_MOST).splitlines():
             fields = line.split()
@@ -62,7 +62,8 @@ class Load:
         return ticks * self.tick_s if seen and seen == len(self.cpus) else NAN
 
     def workers(self):
-        """CPU seconds since the last call of processes that this one started with multiprocessing: loaders' workers."""
+        """Return the CPU seconds since the last call of processes that this one started with multiprocessing: loaders'
+        workers."""
         children = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
         used, since = {}, 0.0
         for pid in [getattr(child, "pid", None) for child in list(children)]:
@@ -74,6 +75,6 @@ class Load:
         return since
 
     def of_process(self, pid):
-        """CPU seconds of a process and of those of its children that have ended."""
+        """Return the CPU seconds of a process and of those of its children that have ended."""
         fields = read("/proc/{}/stat".format(pid), 1024).rpartition(b")")[2].split()
         return sum(int(field) for field in fields[11:15]) * self.tick_s if len(fields) > 15 else NAN

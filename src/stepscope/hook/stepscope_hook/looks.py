@@ -11,7 +11,7 @@ from threading import get_ident
 from time import perf_counter_ns
 
 GARBAGE_NS = 1000000
-"""Shorter garbage collections are not told."""
+"""Shorter garbage collections are not recorded."""
 
 SAVES = (
     ("torch", "save"),
@@ -63,7 +63,7 @@ class Looks:
         self.later()
 
     def later(self):
-        """What belongs to modules that are there by now. Cheap where no module was imported since the last call."""
+        """Look at modules that are there by now. Cheap where no module was imported since the last call."""
         if len(sys.modules) == self.modules:
             return
         self.modules = len(sys.modules)
@@ -93,7 +93,7 @@ class Looks:
             self.compiling = Compiling(diary)
 
     def collects(self, phase, info):
-        """gc's own callback, on whatever thread collects."""
+        """Run as gc's own callback, on whatever thread collects."""
         if phase == "start":
             self.collecting = perf_counter_ns()
             return
@@ -104,7 +104,7 @@ class Looks:
 
 
 class Compiling:
-    """Compilations of torch.compile, by its own callbacks (torch 2.3 and later)."""
+    """Records compilations of torch.compile, by its own callbacks (torch 2.3 and later)."""
 
     def __init__(self, diary):
         self.diary = diary
@@ -148,7 +148,7 @@ def replace(place, name, make):
 
 
 def is_compiling():
-    """torch.compiler.is_compiling, a constant to torch.compile: what it traces is the original then."""
+    """Return torch.compiler.is_compiling, a constant to torch.compile: what it traces is the original then."""
     return getattr(getattr(sys.modules["torch"], "compiler", None), "is_compiling", None) or (lambda: False)
 
 
@@ -192,7 +192,7 @@ def backward(diary, original):
 
 
 def wait(diary, original, key):
-    """key: of what is waited for, as in ``Groups.pending``, or its group and operation."""
+    """Wrap a wait. key: of what is waited for, as in ``Groups.pending``, or its group and operation."""
     compiling = is_compiling()
 
     def times_waiting(*args, **kwargs):
@@ -219,7 +219,7 @@ def group_of_buffers(module):
 
 
 def address(tensor):
-    """By which the result of a functional collective is known: where its memory is."""
+    """Return the address by which the result of a functional collective is known: where its memory is."""
     return tensor.untyped_storage().data_ptr()
 
 

@@ -11,9 +11,9 @@ import pickle
 from stepscope_hook.control import identity, say
 
 MOST_EVENTS = 200000
-"""Of the history; older ones are dropped. About 100 bytes each in a snapshot, plus their stacks."""
+"""So many events of the history are kept; older ones are dropped. Each has about 100 bytes in a snapshot, plus its stack."""
 MOST_FAILURES = 8
-"""Snapshots at out-of-memory errors: a job that searches its batch size goes on after them."""
+"""So many snapshots are taken at out-of-memory errors: a job that searches its batch size goes on after them."""
 
 
 class Recording:
@@ -33,7 +33,7 @@ class Recording:
         torch.cuda._lazy_call(self.begin)
 
     def begin(self):
-        """True where the history is kept from here on."""
+        """Begin the history; ``on`` is true where it is kept from here on."""
         import torch
 
         try:
@@ -56,7 +56,7 @@ class Recording:
         return os.path.join(self.control.output, "memory")
 
     def out_of_memory(self, device, requested, capacity, free):
-        """torch calls it before it raises; the job may catch that error and go on."""
+        """Save the history. torch calls this before it raises; the job may catch that error and go on."""
         if not self.on or os.getpid() != self.control.pid or self.failures >= MOST_FAILURES:
             return
         self.failures += 1
@@ -66,7 +66,7 @@ class Recording:
             say("no snapshot of this out-of-memory error: " + problem)
 
     def save(self, name, facts):
-        """NAME-rank-R.pickle; the reason where it cannot be written."""
+        """Write NAME-rank-R.pickle; return the reason where it cannot be written."""
         import torch
 
         self.on = False  # an allocation that fails in here takes no snapshot
@@ -87,7 +87,7 @@ class Recording:
 
 
 def tensors():
-    """[device, address, kind, name] of the CUDA storages that modules and optimizers of this process refer to."""
+    """Return [device, address, kind, name] of the CUDA storages that modules and optimizers of this process refer to."""
     import torch
 
     storages = {}
@@ -124,12 +124,12 @@ def tensors():
 
 
 def _gradient(parameter):
-    """None of one that is a view: torch warns where its gradient is read."""
+    """Return the gradient, or None of a parameter that is a view: torch warns where its gradient is read."""
     return parameter.grad if parameter is not None and parameter.is_leaf else None
 
 
 def _of_kind(*kinds):
-    """Living objects of each class, one list each."""
+    """Return one list of living objects for each class."""
     lists = tuple([] for _ in kinds)
     for instance in gc.get_objects():
         for kind, objects in zip(kinds, lists):

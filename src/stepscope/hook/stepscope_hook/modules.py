@@ -26,7 +26,8 @@ class Roots:
         """Whether children stand for roots that nobody called."""
 
     def find(self, modules, optimizer):
-        """Each outermost module that holds parameters of the optimizer, and below it the only child that holds them all."""
+        """Look at each outermost module that holds parameters of the optimizer, and below it at the only child that holds
+        them all."""
         self.trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
         for module in modules:
@@ -39,7 +40,7 @@ class Roots:
                 self.add_other(module)
 
     def chain(self, module):
-        """A module and the only child of the last one that holds all of its trained parameters, and so on.
+        """Return a module and the only child of the last one that holds all of its trained parameters, and so on.
 
         Nothing below what is compiled is looked at, nor a module that is compiled in place.
         """
@@ -55,7 +56,7 @@ class Roots:
         return {id(parameter) for parameter in module.parameters()} & self.trained
 
     def look_deeper(self):
-        """Where passes are seen and no root is called (Lightning calls training_step): look at the children that train."""
+        """Look at the children that train, where passes are seen and no root is called (Lightning calls training_step)."""
         diary = self.diary
         if diary.ever_forward or not diary.ever_backward:
             return
@@ -122,7 +123,7 @@ def compiled_in_place(module):
 
 
 def around_forwards(before, after):
-    """Register both with torch for all modules; the handles."""
+    """Register both with torch for all modules; return the handles."""
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
     handles = [register_module_forward_pre_hook(before)]
@@ -223,7 +224,7 @@ class Scopes:
                 return
 
     def leave(self):
-        """id() of the innermost module, which ends."""
+        """Leave the innermost module, which ends; return its id()."""
         key, span, _ = self.open.pop()
         span.__exit__(None, None, None)
         if self.tell is not None:

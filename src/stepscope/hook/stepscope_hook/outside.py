@@ -15,7 +15,7 @@ SHORT_NS = 100000
 
 
 def guarded(method):
-    """The method, after whose first exception the diary is off. Without ``*args``, which would take longer to call."""
+    """Wrap a method, after whose first exception the diary is off. It has no ``*args``, which would take longer to call."""
     few = method.__code__.co_argcount <= 3 and not method.__defaults__
     make = (_of_none, _of_one, _of_two)[method.__code__.co_argcount - 1] if few else _of_any
     return functools.wraps(method)(make(method))
@@ -80,7 +80,7 @@ class Evaluation:
         self.fetched = None
 
     def turns(self, kind, module):
-        """Whether a further pass is of another kind: only the mode of the same module can tell."""
+        """Return whether a further pass is of another kind: only the mode of the same module can tell."""
         return kind != self.kind and module is not None and self.module in (None, module)
 
 
@@ -88,7 +88,7 @@ class Outside:
     """Part of the diary (diary.py), which has the clock and the parts of the step."""
 
     def without_gradients(self, module):
-        """A forward pass without gradients begins. module: the one that trains, which is not in eval mode; None: another."""
+        """Begin a forward pass without gradients. module: the one that trains, which is not in eval mode; None: another."""
         if self.sources.foreign():
             self.evaluate("evaluation", module)
             return
@@ -107,7 +107,7 @@ class Outside:
         self.turn(INFERENCE)
 
     def evaluate(self, kind, module):
-        """A forward pass that trains nothing begins."""
+        """Begin a forward pass that trains nothing."""
         evaluation = self.evaluation
         if evaluation is not None and not evaluation.turns(kind, module):
             evaluation.fetched = None
@@ -135,7 +135,7 @@ class Outside:
         self.phase = OUTSIDE
 
     def end_evaluation(self):
-        """Training goes on: what came after the last forward pass of the evaluation belongs to it."""
+        """End the evaluation, as training goes on: what came after its last forward pass belongs to it."""
         evaluation, self.evaluation = self.evaluation, None
         fetched = evaluation.fetched
         cut = evaluation.end if fetched is None else fetched[0]
@@ -155,12 +155,12 @@ class Outside:
         self.tell(evaluation, cut[0])
 
     def tell(self, evaluation, until_ns):
-        """The event."""
+        """Record the event of an evaluation."""
         ns = until_ns - evaluation.begin[0] - evaluation.inner_ns
         self.event(evaluation.kind, evaluation.begin[0], ns, count=max(evaluation.forwards, 1))
 
     def trains(self):
-        """A pass begins that trains: what was fetched is for it. What the workers of an epoch took is between steps."""
+        """Begin a pass that trains: what was fetched is for it. What the workers of an epoch took is between steps."""
         self.fetched = None
         start = self.sources.trains()
         if start is not None and self.number:
@@ -172,7 +172,7 @@ class Outside:
 
     @guarded
     def save_begins(self, what):
-        """A look, where a checkpoint begins."""
+        """Return a look, where a checkpoint begins."""
         if self.saving or self.phase is None or self.phase == DATA:
             return None
         look = self.look()
@@ -202,8 +202,8 @@ class Outside:
 
     @guarded
     def part_begins(self, part):
-        """The job's own code says which part of the step begins. (what it was in, the part, a look); None: it is counted
-        already."""
+        """Begin a part of the step, as the job's own code says. Returns (what it was in, the part, a look), or None where it
+        is counted already."""
         if self.phase is None:
             self.begin()
         if self.saving or self.backwards or self.phase in (part, DATA, COMM):
@@ -223,7 +223,7 @@ class Outside:
 
     @guarded
     def part_ends(self, token):
-        """token: of ``part_begins``."""
+        """End the part. token: of ``part_begins``."""
         before, part, look = token
         if self.saving or self.backwards or self.evaluation is not None:
             return
@@ -233,7 +233,8 @@ class Outside:
 
     @guarded
     def pause(self, began, what):
-        """From ``began``, a look, until now the window was written: no part of the step, which has just begun."""
+        """Count the time from ``began``, a look, until now, in which the window was written: no part of the step, which has
+        just begun."""
         now = self.leave(began)
         ns = now - began[0]
         self.acc[OUTSIDE] += ns

@@ -7,7 +7,7 @@ PARTS = {
     "inference": INFERENCE, "other": OTHER,
 }  # fmt: skip
 EVENTS = ("evaluation", "checkpoint")
-"""What is no part of a step."""
+"""Names of events, which are no part of a step."""
 
 
 class Mark:

@@ -15,11 +15,11 @@ FLUSH_S = 1.0
 EACH_STEP = 16
 """Steps after each of which the thread writes at once: a rank that is killed early leaves where it was."""
 MOST_S = 10.0
-"""That the end of the process waits for the last writes."""
+"""So long the end of the process waits for the last writes."""
 MOST_BYTES = 1 << 20
-"""Kept in memory of steps, and of events each: 26,000 steps."""
+"""Most bytes kept in memory of steps, and of events each: 26,000 steps."""
 MOST_EVENTS = 100000
-"""Written of one process: a job that saves or evaluates in every step would fill the disk with events."""
+"""Most events written of one process: a job that saves or evaluates in every step would fill the disk with them."""
 
 
 class Pages:
@@ -32,10 +32,10 @@ class Pages:
         self.begin_again()
 
     def begin_again(self):
-        """Nothing is open yet: at the start, and in a fork of a process that has made no step."""
+        """Forget the files: at the start, and in a fork of a process that has made no step."""
         self.pid = os.getpid()
         self.name = None
-        """RRRRR-A, once the files are open."""
+        """RRRRR-A, the name of the files, once they are open."""
         self.steps_file = None
         self.events_file = None
         self.steps = bytearray()
@@ -48,7 +48,7 @@ class Pages:
         self.last = bool
         """What is written after everything else."""
         self.wake = threading.Event()
-        """The thread is to write now."""
+        """Set when the thread is to write now."""
         self.thread = None
         self.complained = False
 
@@ -129,7 +129,7 @@ class Pages:
             self.lock.release()
 
     def append(self, file, name, buffer):
-        """Take from ``buffer`` what can be written; the file's number."""
+        """Take from ``buffer`` what can be written; return the file's number."""
         try:
             if file is None:
                 file = os.open(self.control.path(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -146,8 +146,8 @@ class Pages:
             say("the diary of {} cannot be written: {}".format(self.name, reason))
 
     def close(self, last=bool):
-        """At the end of the process: the thread writes what is left, then ``last``. Where the folder stands still, they wait
-        for each other no longer than MOST_S."""
+        """End with the process: the thread writes what is left, then ``last``. Where the folder stands still, they wait for
+        each other no longer than MOST_S."""
         self.last, self.ended = last, True
         self.wake.set()
         if self.thread is None or not self.thread.is_alive():
@@ -157,6 +157,6 @@ class Pages:
             self.thread.join(MOST_S)
 
     def forget(self):
-        """In a fork: these are the files of another process."""
+        """Forget the files in a fork: they are another process's."""
         self.ended = True
         self.name = None

@@ -21,17 +21,17 @@ LONG_STEP_NS = 1e9
 LONG_FIRST_NS = 5e9
 MARGIN_STEPS = 3
 MARGIN_S = 1.0
-"""How far ahead rank 0 puts a window: so that every rank has seen it; a second where ranks are on several hosts."""
+"""So far ahead rank 0 puts a window, that every rank has seen it; a second where ranks are on several hosts."""
 LATER_S = 2.5
-"""The same of a window after the first, for which the diary's thread looks once a second."""
+"""The same for a window after the first, for which the diary's thread looks once a second."""
 SEEN_AT = 2
-"""Steps of rank 0 after which the file of a rank that sees the folder is there: it is written at that rank's first."""
+"""After so many steps of rank 0 the file of a rank that sees the folder is there: it is written at that rank's first."""
 LEAST_STEPS, MOST_STEPS = 8, 32
-"""Of a window with ``steps: auto``."""
+"""Least and most steps of a window with ``steps: auto``."""
 PRECISE = 0.025
-"""Standard error of the median step, as a share of it, from which on more steps tell no more."""
+"""Standard error of the median step, as a share of it, at which more steps tell no more."""
 PROFILED_TAKES = 1.3
-"""Times of the step: the profiler slows it."""
+"""How many times as long a step takes under the profiler."""
 
 
 class Plan:
@@ -50,7 +50,7 @@ class Plans:
         self.control = steps.control
         self.began = time.monotonic()
         self.number = 1
-        """Of the next window."""
+        """Number of the next window."""
         self.window = None
         self.planned = None
         self.awaited = ""
@@ -60,7 +60,7 @@ class Plans:
         self.on = True
 
     def await_next(self, request=None):
-        """request: the first window, where the command line asked for one as it started the job."""
+        """Await the next window. request: the first one, where the command line asked for it as it started the job."""
         self.planned = None
         self.later, self.seen = request is None, False
         if not self.control.shared:
@@ -74,12 +74,13 @@ class Plans:
             self.awaited = self.control.path("window-{}.json".format(self.number))
 
     def look(self):
-        """On the diary's thread, each second."""
+        """Look for a request, on the diary's thread, each second."""
         if self.later and not self.seen:
             self.seen = os.access(self.awaited, os.F_OK)
 
     def step(self, count):
-        """A step has ended, the count-th. The window whose files were worked on, or whose profiler; None: nothing to do."""
+        """Count a step that has ended, the count-th. Returns the window whose files were worked on, or whose profiler; None:
+        nothing to do."""
         if self.window is None and self.planned is None:
             if not (self.seen if self.later else os.access(self.awaited, os.F_OK)):
                 return None
@@ -91,7 +92,7 @@ class Plans:
             return number
 
     def advance(self, count):
-        """Whether more was done than a step of the window counted."""
+        """Go on with the windows; return whether more was done than a step of the window counted."""
         if self.window is not None:
             before = self.window.sessions, self.window.rested
             if not self.window.step(count):
@@ -117,7 +118,7 @@ class Plans:
         self.await_next()
 
     def choose(self, plan, count):
-        """Rank 0: the step at which every rank begins, and the number of steps."""
+        """Choose on rank 0 the step at which every rank begins, and the number of steps."""
         request, world = plan.request, self.steps.world
         diary = self.steps.diary
         times = diary.times or ([diary.first_ns] if self.long_first(count) else [])
@@ -150,7 +151,7 @@ class Plans:
         self.control.write("profile_window/1", "window-{}.json".format(self.number), document)
 
     def ready(self, request, count, times):
-        """Whether the window can be put now."""
+        """Return whether the window can be put now."""
         wait = request["wait"]
         if request.get("duration_s"):
             return time.monotonic() - self.began >= request["after_s"]
@@ -159,7 +160,7 @@ class Plans:
         return settled(times) or is_long(times) or count >= SETTLE_AT_MOST
 
     def long_first(self, count):
-        """Whether the first step was so long that there may be only a few of them: not where it compiled."""
+        """Return whether the first step was so long that there may be only a few of them: not where it compiled."""
         counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
         compiled = counters is not None and bool(counters["stats"])
         return count == 1 and self.steps.diary.first_ns > LONG_FIRST_NS and not compiled
@@ -175,7 +176,7 @@ class Plans:
             self.next()
 
     def off(self, reason):
-        """No more windows; the job and its diary go on."""
+        """Make no more windows; the job and its diary go on."""
         window, self.window = self.window, None
         if window is not None:
             window.abandon("the hook failed: " + reason)
@@ -190,7 +191,7 @@ class Plans:
 
 
 def fixed_step(request):
-    """Where ranks begin that do not see the folder: not before rank 0 can know of them."""
+    """Return the step where ranks begin that do not see the folder: not before rank 0 can know of them."""
     step = request["fixed_step"]
     return None if step is None else max(step, SEEN_AT + MARGIN_STEPS)
 
@@ -200,7 +201,7 @@ def with_steps(request, steps):
 
 
 def steps_of(request, times):
-    """(number of steps, why they are fewer than would be needed or None). times: ns of steps without the profiler."""
+    """Return (number of steps, why they are fewer than would be needed or None). times: ns of steps without the profiler."""
     if request["steps"] != "auto":
         return request["steps"], None
     wanted = LEAST_STEPS

@@ -21,7 +21,7 @@ COLUMNS = (
     ("recoveries", "link_error_recovery", None),
     ("downs", "link_downed", "carrier_down_count"),
 )
-"""Column: its file in an InfiniBand port's counters, and in a network interface's folder; None: it has none."""
+"""Column, its file in an InfiniBand port's counters, and in a network interface's folder; None: it has none."""
 WORDS = 4
 """Bytes of a word, in which InfiniBand counts its data."""
 
@@ -49,7 +49,8 @@ class Port:
         return {"name": self.name, "kind": self.kind, "missing": self.missing}
 
     def read(self):
-        """A number for each column: since the first call; NaN: the port has no such counter, or it cannot be read."""
+        """Return a number for each column since the first call; NaN where the port has no such counter, or it cannot be
+        read."""
         return [self.count(*counter) for counter in self.counted]
 
     def count(self, column, path, unit, counter):
@@ -63,7 +64,8 @@ class Port:
 
 
 def ports():
-    """Those of this host; of interfaces the physical ones, where there is one: a bridge counts the same bytes again."""
+    """Return the ports of this host; of interfaces the physical ones, where there is one: a bridge counts the same bytes
+    again."""
     of_host = []
     for card in listed(INFINIBAND):
         for number in listed(os.path.join(INFINIBAND, card, "ports")):

@@ -21,7 +21,7 @@ SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
 class RunQueue:
-    """Time that the thread which made this object was ready to run and had no processor.
+    """Measures the time that the thread which made this object was ready to run and had no processor.
 
     The same file holds CPU time, but only as of the last tick of the scheduler (up to 4 ms ago): ``thread_time_ns`` is asked
     for that.
@@ -35,7 +35,7 @@ class RunQueue:
             self.close()
 
     def delay_ns(self):
-        """None: not known."""
+        """Return the time in ns, or None where it is not known."""
         if self.file is None:
             return None
         return int(os.pread(self.file, 64, 0).split()[1])
@@ -47,7 +47,7 @@ class RunQueue:
 
 
 def process_age_ns():
-    """Since this process began; None: not known."""
+    """Return the ns since this process began, or None where it is not known."""
     try:
         with open("/proc/self/stat") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -58,7 +58,7 @@ def process_age_ns():
 
 
 def cores():
-    """Processors that this process may use; None: not known."""
+    """Return the number of processors that this process may use, or None where it is not known."""
     try:
         return len(os.sched_getaffinity(0))
     except (OSError, AttributeError):

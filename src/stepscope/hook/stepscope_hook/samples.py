@@ -18,7 +18,7 @@ CGROUPS = (
     (b"0::", "/sys/fs/cgroup", "memory.max", "memory.current", b"inactive_file "),
     (b":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file "),
 )
-"""Of version 2 and 1: mark of its line in /proc/self/cgroup, mount, limit, what is used, and the part of it that can be
+"""Rows of version 2 and 1: mark of the line in /proc/self/cgroup, mount, limit, what is used, and the part of it that can be
 given back (a line of memory.stat)."""
 NO_LIMIT = 1 << 60
 
@@ -35,7 +35,7 @@ class Samples:
         """Numbers of the CUDA devices that the parameters are on."""
 
     def look(self):
-        """Called by the thread: one sample, where it is time for it."""
+        """Take one sample, where it is time for it; called by the thread."""
         name, now = self.diary.pages.name, time.monotonic()
         if not self.on or name is None or now < self.due:
             return
@@ -56,7 +56,7 @@ class Samples:
             self.diary.note("memory: {}: {}".format(type(error).__name__, error))
 
     def available(self):
-        """Bytes that the host, or the control group of this process, has left."""
+        """Return the bytes that the host, or the control group of this process, has left."""
         if self.limits is None:
             self.limits = limits()
         left = [1024.0 * value for value in [after(read("/proc/meminfo", 512), b"MemAvailable:")] if value == value]
@@ -66,7 +66,7 @@ class Samples:
         return min((size for size in left if size == size), default=NAN)
 
     def on_devices(self):
-        """(allocated, reserved, all there is) of the devices together."""
+        """Return (allocated, reserved, all there is) of the devices together."""
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         if not self.devices or cuda is None or not cuda.is_initialized():
             return NAN, NAN, NAN
@@ -76,7 +76,8 @@ class Samples:
 
 
 def resident():
-    """(bytes of this process in memory, of them those of files and shared memory); NaN where the system does not say."""
+    """Return (bytes of this process in memory, of them those of files and shared memory); NaN where the system does not
+    say."""
     fields = read("/proc/self/statm").split()
     return tuple(int(field) * os.sysconf("SC_PAGE_SIZE") for field in fields[1:3]) if len(fields) > 2 else (NAN, NAN)
 
@@ -92,7 +93,7 @@ def give_back_memory():
 
 
 def limits():
-    """(folder, limit, file of what is used, what of it is no loss) of each control group that limits this process."""
+    """Return (folder, limit, file of what is used, what of it is no loss) of each control group that limits this process."""
     groups = []
     for line in read("/proc/self/cgroup", 1 << 14).splitlines():
         for mark, mount, limit, used, given_back in CGROUPS:
@@ -108,13 +109,13 @@ def limits():
 
 
 def after(text, key):
-    """The number behind ``key``; NaN where there is none."""
+    """Return the number behind ``key``, or NaN where there is none."""
     rest = text.partition(key)[2].split(None, 1)
     return float(rest[0]) if rest else NAN
 
 
 def read(path, most=256):
-    """Bytes of a small file; none where it cannot be read."""
+    """Return the bytes of a small file; none where it cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,11 +1,11 @@
 """Whose batches the loop trains on, and what the workers of an epoch take to start."""
 
 MOST = 64
-"""Iterators and datasets kept in mind."""
+"""Most iterators and datasets that are kept in mind."""
 
 
 class Sources:
-    """Of one diary, which calls this as data come and as passes that train begin. Data sets are known by id().
+    """The data sets of one diary, which calls this as data come and as passes that train begin. Data sets are known by id().
 
     start: (begin, ns, workers) of those that an epoch's loader has just started, up to its first batch.
     """
@@ -13,7 +13,7 @@ class Sources:
     def __init__(self):
         self.trained = set()
         self.last = None
-        """The one that data came from, since a pass trained."""
+        """The data set that data came from last, since a pass trained."""
         self.iterators = {}
         """id() of an iterator that is not at its end -> passes that had trained as it was last asked."""
         self.passes = 0
@@ -21,7 +21,7 @@ class Sources:
         self.ended_ns = 0
 
     def came(self, place, exhausted, began_ns, ns, outside):
-        """A batch, or an iterator of a loader. outside: in an evaluation, whose own wait it is."""
+        """Note a batch, or an iterator of a loader. outside: in an evaluation, whose own wait it is."""
         if place is None:
             return
         iterator = getattr(place, "_dataset", None)
@@ -50,7 +50,7 @@ class Sources:
         self.last = dataset
 
     def trains(self):
-        """What was fetched last is trained on. The start of the epoch's workers, where there was one."""
+        """Note that what was fetched last is trained on. Returns the start of the epoch's workers, where there was one."""
         self.passes += 1
         if self.last is not None:
             if len(self.trained) > MOST:
@@ -61,7 +61,7 @@ class Sources:
         return start
 
     def foreign(self):
-        """Whether the batch that came last is of data that are not trained on."""
+        """Return whether the batch that came last is of data that are not trained on."""
         return self.last is not None and bool(self.trained) and self.last not in self.trained
 
     def step_ends(self):
@@ -70,7 +70,7 @@ class Sources:
 
 
 def workers_of(place, prefix):
-    """Worker processes that end with their epoch, of a loader, or of its iterator (prefix ``_``)."""
+    """Count the worker processes that end with their epoch, of a loader, or of its iterator (prefix ``_``)."""
     if getattr(place, prefix + "persistent_workers", False):
         return 0
     return getattr(place, prefix + "num_workers", 0) or 0

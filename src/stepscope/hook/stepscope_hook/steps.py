@@ -25,7 +25,7 @@ from stepscope_hook.record import PROFILED, WINDOW
 from stepscope_hook.samples import Samples, give_back_memory
 
 PAUSE_NS = 1000000
-"""A window's work between two steps from which on it is an event of its own."""
+"""A window's work between two steps is an event of its own from so many ns on."""
 
 
 current = None
@@ -138,7 +138,7 @@ class Steps:
             self.off(error)
 
     def own_step(self):
-        """The job's own code says that a step ends; of no meaning where an optimizer's steps are counted."""
+        """End a step, as the job's own code says; of no meaning where an optimizer's steps are counted."""
         if self.ended or not (self.own or self.optimizer is None):
             return
         try:
@@ -153,7 +153,7 @@ class Steps:
             self.off(error)
 
     def off(self, error):
-        """No step counts any more: something was not as known of torch, or of the job."""
+        """Count no more steps: something was not as known of torch, or of the job."""
         reason = "{}: {}".format(type(error).__name__, error)
         self.optimizer = 0
         if self.plans.window is not None:
@@ -161,17 +161,17 @@ class Steps:
         self.diary.off(reason)
 
     def mark(self, name):
-        """A part of a step, or an event, to be entered and left."""
+        """Return a part of a step, or an event, to be entered and left."""
         return Mark(self.diary, name)
 
     def stop(self):
-        """The job's own code ends the record."""
+        """End the record, as the job's own code says."""
         self.at_exit()
         self.optimizer = 0
         self.plans.on = self.diary.on = False
 
     def boundary(self, optimizer):
-        """The end of a step."""
+        """End a step."""
         diary, plans = self.diary, self.plans
         self.count += 1
         look = None
@@ -191,7 +191,7 @@ class Steps:
                 diary.pause(look, "window {}".format(number))
 
     def adopt(self, optimizer):
-        """Whether this optimizer's steps count: the N-th one seen; another where that one is gone."""
+        """Return whether this optimizer's steps count: the N-th one seen; another where that one is gone."""
         optimizers = [reference() for reference in self.seen]
         if optimizer not in optimizers:
             self.seen.append(weakref.ref(optimizer))
@@ -208,7 +208,7 @@ class Steps:
         return True
 
     def register(self, optimizer=None):
-        """At the end of the first step, in whose time this is: who this rank is, and what the job is made of."""
+        """Note at the end of the first step, in whose time this is, who this rank is, and what the job is made of."""
         import torch
 
         self.rank, self.world = identity()
@@ -238,7 +238,7 @@ class Steps:
         self.plans.await_next(self.control.options.get("first"))
 
     def find_model(self, optimizer):
-        """The facts, and where the diary looks: at the model, and at the last gradient of DDP."""
+        """Read the facts, and set where the diary looks: at the model, and at the last gradient of DDP."""
         try:
             objects = Objects()
             give_back_memory()
@@ -257,8 +257,8 @@ class Steps:
             self.diary.note("the model is not found: {}: {}".format(type(error).__name__, error))
 
     def forked(self):
-        """In a fork. Of a rank that has stepped: whatever steps here, the rank's own process is the one that counts. Of a
-        process that has not, a launcher that imported torch: the fork may be a rank."""
+        """Go on in a fork. Of a rank that has stepped: whatever steps here, the rank's own process is the one that counts.
+        Of a process that has not, a launcher that imported torch: the fork may be a rank."""
         if self.diary.box is not None:
             self.diary.box.forget()
         if self.optimizer is not None:

@@ -14,7 +14,7 @@ ROOM_BYTES = 4 << 30
 
 EVENTS = b'"traceEvents": ['
 HEAD_BYTES, TAIL_BYTES = 4 << 20, 1 << 16
-"""Within which the events begin and, from the end, end."""
+"""Bytes within which the events begin and, from the end, end."""
 _BASE = re.compile(rb'"baseTimeNanoseconds": *(\d+)')
 _FLOW = re.compile(rb'^( *"id": *)(\d+)')
 FLOWS = 1 << 40
@@ -22,7 +22,7 @@ FLOWS = 1 << 40
 
 
 def on_this_host(folder):
-    """A new folder for a trace while it is made, where ``folder`` may be on another host; None: make it there.
+    """Return a new folder for a trace while it is made, where ``folder`` may be on another host; None: make it there.
 
     torch writes it in pieces of kilobytes, ten times the bytes that are kept, and the job waits for each.
     """
@@ -64,7 +64,7 @@ def pack(parts, target, unfinished=b""):
 
 
 def _join(parts, places, file):
-    """The second file, with the first one's events before its own."""
+    """Write the second file, with the first one's events before its own."""
     with open(parts[0], "rb") as first, open(parts[1], "rb") as second:
         file.write(second.read(places[1][0]))
         first.seek(places[0][0])
@@ -88,7 +88,7 @@ def _copy(source, target, count):
 
 
 def _events(path):
-    """(where its first event begins, where the last one ends, what its times count from); None: not as expected."""
+    """Return (where its first event begins, where the last one ends, what its times count from); None: not as expected."""
     with open(path, "rb") as file:
         head = file.read(HEAD_BYTES)
         begin = head.find(EVENTS)

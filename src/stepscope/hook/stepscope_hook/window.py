@@ -13,15 +13,15 @@ from stepscope_hook.trace_file import on_this_host, pack, whole
 WINDOW_S = 20.0
 TRACE_BYTES = 200e6
 NODE_BYTES = 4000
-"""Of the text of a trace, for each node of autograd that the training thread makes: about nine events of 305 bytes without
+"""Bytes of a trace's text for each node of autograd that the training thread makes: about nine events of 305 bytes without
 shapes, 430 with them (2026-11-27, torch 2.13, CPU)."""
 
 SAMPLED_STEPS = 2
-"""Recorded after those that count, with what costs more: two, so that it shows whether steps are alike."""
+"""Steps recorded after those that count, with what costs more: two, so that it shows whether steps are alike."""
 SAMPLED_AT_MOST = 3.0
-"""Usual steps that one of the window takes: where it is longer already, nothing is recorded that costs more."""
+"""A step of the window may be so many times as long as a usual one: beyond it, nothing is recorded that costs more."""
 TOLD_BY = 3
-"""Steps of the window that tell."""
+"""So many steps of the window tell whether it is."""
 
 BOUND_MARGIN = 2
 """Steps from rank 0's word that the window ends to its end."""
@@ -39,13 +39,13 @@ class Window:
         self.profiled_ns = []
         self.profiler = None
         self.sessions = 0
-        """Begun so far: the steps that count, those with what costs more."""
+        """Sessions begun so far: the steps that count, those with what costs more."""
         self.nodes = None
-        """Of autograd, made before the window."""
+        """Nodes of autograd that were made before the window."""
         self.rested = self.sampling = None
-        """Finished steps when the first session ended, and when the second began."""
+        """Number of finished steps when the first session ended, and when the second began."""
         self.kept = None
-        """File of the steps that count, once they are over."""
+        """The file of the steps that count, once they are over."""
         self.near = None
         """The folder in which files are made."""
         self.paused_s = 0.0
@@ -60,12 +60,12 @@ class Window:
         self.unfinished = b""
         """The name of the step inside which the job ended, as JSON has it: the trace calls it no step."""
         self.bounds = None
-        """Where steps are chosen for the job."""
+        """The bounds, where steps are chosen for the job."""
         self.memory = steps.memory
         """The allocator's history: of the whole job, or of this window."""
 
     def start(self, count):
-        """Begin with warm-up steps. False where this rank has to sit the window out; the reason is written."""
+        """Begin with warm-up steps. Returns False where this rank has to sit the window out; the reason is written."""
         import torch
 
         self.first = count + self.request["warmup"]
@@ -117,7 +117,7 @@ class Window:
             self.guard.ours = False
 
     def begin(self):
-        """Of the session that is ready; from here on events are kept."""
+        """Begin the session that is ready; from here on events are kept."""
         self.guard.ours = True
         try:
             self.profiler.start_trace()
@@ -145,7 +145,7 @@ class Window:
         return supported and module is not None and module.is_available()
 
     def step(self, count):
-        """A step has ended. True when the window is over."""
+        """Count a step that has ended. Returns True when the window is over."""
         now = time.perf_counter_ns()
         if self.profiler is None and not self.nsys:
             return True
@@ -171,18 +171,18 @@ class Window:
         return False
 
     def is_over(self, count, elapsed_ns):
-        """Whether the steps that count are done."""
+        """Return whether the steps that count are done."""
         if self.request.get("duration_s"):
             return elapsed_ns >= self.request["duration_s"] * 1e9
         over = self.bounds is not None and self.bounds.over(count, elapsed_ns / 1e9)
         return over or count - self.first >= self.request["steps"]
 
     def samples(self):
-        """Whether a few steps with what costs more follow."""
+        """Return whether a few steps with what costs more follow."""
         return bool(self.request.get("sampled")) and (self.bounds is None or self.bounds.sampled)
 
     def record(self, count):
-        """Here the window begins."""
+        """Begin to record: here the window begins."""
         self.first = self.last = count
         if self.nsys:
             import torch
@@ -199,14 +199,14 @@ class Window:
         self.begin_span(count)
 
     def size_bytes(self, steps):
-        """What a trace of so many steps has, by those so far; 0 where torch does not count nodes."""
+        """Return the bytes of a trace of so many steps, by those so far; 0 where torch does not count nodes."""
         made = nodes()
         if made is None or not self.profiled_ns:
             return 0
         return (made - self.nodes) * NODE_BYTES * steps / len(self.profiled_ns)
 
     def rest(self, count):
-        """The steps that count are over, and a few with what costs more follow. False where they cannot be written.
+        """End the steps that count; a few with what costs more follow. Returns False where they cannot be written.
 
         A step lies between: an annotation that is open here, as the optimizer's own is, ends before the next session
         begins. In it torch would write its end to where the first session kept its begin, which is gone.
@@ -230,7 +230,7 @@ class Window:
         return True
 
     def sample(self, count):
-        """Begin the few steps with what costs more. False: the window ends without them."""
+        """Begin the few steps with what costs more. Returns False where the window ends without them."""
         if self.guard.opened:
             self.abandon(None)
             return False
@@ -302,7 +302,7 @@ class Window:
         self.recording = False
 
     def end_memory(self, save):
-        """A snapshot of the window's end; a history that began with the window ends."""
+        """Save a snapshot of the window's end; a history that began with the window ends."""
         memory, self.memory = self.memory, None
         if memory is None or not memory.on:
             return
@@ -313,7 +313,7 @@ class Window:
             memory.end()
 
     def part(self, suffix):
-        """The file of the session that has ended, as torch writes it."""
+        """Return the file of the session that has ended, as torch writes it."""
         folder = self.folder()
         os.makedirs(folder, exist_ok=True)
         if self.near is None:
@@ -327,7 +327,7 @@ class Window:
         return os.path.join(self.control.output, "window-{}".format(self.number))
 
     def export(self, sampled=True):
-        """(path, bytes). sampled: whether the session with what costs more is whole."""
+        """Write the trace; return (path, bytes). sampled: whether the session with what costs more is whole."""
         name = "rank-{:05d}.json.gz".format(self.steps.rank)
         final, hidden = os.path.join(self.folder(), name), os.path.join(self.folder(), "." + name)
         try:
@@ -371,7 +371,7 @@ class Window:
         self.report(status, reason)
 
     def at_exit(self):
-        """The process ends inside the window: keep whole steps of a job that ends well."""
+        """End with the process inside the window: keep whole steps of a job that ends well."""
         taken, wanted = len(self.profiled_ns), self.request["steps"]
         reason = "the job ended after {} of {} profiled steps".format(taken, wanted)
         whole_steps = self.rested is None and taken and not hasattr(sys, "last_type")
@@ -383,7 +383,7 @@ class Window:
         self.finish()
 
     def report(self, status, reason, **more):
-        """Always False, for start()."""
+        """Write the report; always returns False, for start()."""
         steps = self.steps
         document = {
             "window": self.number, "rank": steps.rank, "world_size": steps.world, "host": self.control.host,
@@ -402,7 +402,7 @@ class Window:
 
 
 class Guard:
-    """While our profiler runs: the job's own profiler may start at any time, and then ours makes room.
+    """Makes room, while our profiler runs, for the job's own profiler, which may start at any time.
 
     torch allows one profiler a process and raises where a second one starts; the job would see that error.
     """
@@ -465,8 +465,8 @@ class Guard:
 
 
 class Bounds:
-    """Where a window with ``steps: auto`` ends before its steps are done, and whether steps with what costs more follow:
-    rank 0 says so, and every rank does the same. Nothing of the job's own, such as its memory, bounds a window.
+    """Says where a window with ``steps: auto`` ends before its steps are done, and whether steps with what costs more
+    follow: rank 0 decides, and every rank does the same. Nothing of the job's own, such as its memory, bounds a window.
 
     margin: steps from rank 0's word to the end, so that every rank has read it.
     """
@@ -476,7 +476,7 @@ class Bounds:
         self.margin = margin
         self.name = "window-{}-stop.json".format(window.number)
         self.last = None
-        """Finished steps at which the window ends; None: as planned."""
+        """Number of finished steps at which the window ends; None: as planned."""
         self.reason = None
         self.sampled = True
 
@@ -492,7 +492,7 @@ class Bounds:
         return self.last is not None and count >= self.last
 
     def decide(self, count, elapsed_s):
-        """On rank 0."""
+        """Decide on rank 0 when the window ends."""
         window = self.window
         before = self.last, self.sampled
         size = window.size_bytes(len(window.profiled_ns) + self.margin + 1)
@@ -516,7 +516,7 @@ class Bounds:
 
 
 def nodes():
-    """Those of autograd that this thread has made; None: torch does not count them here."""
+    """Count the nodes of autograd that this thread has made; None: torch does not count them here."""
     count = getattr(getattr(sys.modules["torch"]._C, "_autograd", None), "_get_sequence_nr", None)
     return None if count is None else count()
 

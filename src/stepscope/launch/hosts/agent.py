@@ -52,7 +52,7 @@ def serve(read: BinaryIO, write: BinaryIO, *, ranks: bool = False) -> int:
 
 
 def answer(question: HostMessage) -> tuple[dict[str, Any], bytes]:
-    """Fields and body of the answer."""
+    """Return the fields and the body of the answer to a question."""
     asked = question.fields
     if question.kind == "clock":
         return {"time_ns": time.time_ns()}, b""
@@ -75,7 +75,7 @@ def answer(question: HostMessage) -> tuple[dict[str, Any], bytes]:
 
 
 def main() -> int:
-    """On standard input and output, which nothing else may read or write from then on."""
+    """Serve on standard input and output, which nothing else may read or write from then on."""
     read, write = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

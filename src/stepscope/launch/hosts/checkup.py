@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
-    """failed: hosts that gave no facts, and why."""
+    """What a check-up of hosts showed. failed: hosts that gave no facts, and why."""
 
     nodes: tuple[NodeFacts, ...]
     differences: tuple[NodeDifference, ...]
@@ -34,7 +34,7 @@ class Checkup:
 
 
 def each_or_lost(hosts: Sequence[Conversation], ask: Callable[[Conversation], T]) -> list[T | HostLost]:
-    """What each answers, all asked at once, or why it does not."""
+    """Ask all hosts at once; return what each answers, or why it does not."""
 
     def asked(host: Conversation) -> T | HostLost:
         try:

@@ -45,18 +45,18 @@ class Conversation:
         self._inbox.put((self, None))
 
     def forward_to(self, inbox: queue.Queue[tuple[Conversation, HostMessage | None]]) -> None:
-        """What arrives from now on goes to ``inbox``; call it before the question whose answers belong there."""
+        """Put what arrives from now on into ``inbox``; call this before the question whose answers belong there."""
         self._inbox = inbox
 
     def send(self, kind: str, body: bytes = b"", **fields: Any) -> None:
-        """Raises HostLost where the agent is gone."""
+        """Send a message. Raises HostLost where the agent is gone."""
         try:
             messages.send(self._to, kind, body, **fields)
         except (OSError, ValueError):
             raise self.lost() from None
 
     def answer(self, *, timeout_s: float) -> HostMessage:
-        """The next message. Raises HostLost when none comes in time, MissingError when it is a failure."""
+        """Return the next message. Raises HostLost when none comes in time, MissingError when it is a failure."""
         try:
             _, message = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
@@ -78,7 +78,8 @@ class Conversation:
         return self.answer(timeout_s=timeout_s)
 
     def greet(self) -> HostMessage:
-        """The agent's first message. Raises HostLost where there is none, or when it is of another version of stepscope."""
+        """Return the agent's first message. Raises HostLost where there is none, or when it is of another version of
+        stepscope."""
         hello = self.answer(timeout_s=HELLO_S)
         theirs = hello.fields.get("version")
         if theirs != __version__:
@@ -96,11 +97,11 @@ class Conversation:
             self._to.close()
 
     def lost(self) -> HostLost:
-        """Why the conversation ended."""
+        """Say why the conversation ended."""
         return HostLost(self.host, f"{self.host} went away", why="its connection ended", fix=f"try {self.by_hand()}")
 
     def by_hand(self) -> str:
-        """What a user may try."""
+        """Return what a user may try by hand."""
         return f"`ping {self.host}`"
 
     def drain(self) -> None:

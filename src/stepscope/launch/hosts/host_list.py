@@ -15,14 +15,15 @@ MOST_HOSTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class NamedHost:
-    """name: as ssh takes it. slots: ranks that it may have; None: one for each GPU, or one on the CPU."""
+    """A host as the user names it. name: as ssh takes it. slots: ranks that it may have; None: one for each GPU, or one on
+    the CPU."""
 
     name: str
     slots: int | None = None
 
 
 def parse_hosts(text: str) -> tuple[NamedHost, ...]:
-    """The hosts in their order; ranks fill the first one first. Raises UsageError, and DataError for a file.
+    """Return the hosts in their order; ranks fill the first one first. Raises UsageError, and DataError for a file.
 
     ``text`` is a file where it names one; there, a line is ``a``, ``a:4`` or MPI's ``a slots=4``, and # begins a comment.
     """
@@ -68,7 +69,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def placement(slots: tuple[int, ...], world_size: int) -> tuple[int, ...] | None:
-    """Ranks on each host: the first hosts are filled first; None where ``slots`` do not hold so many."""
+    """Return the number of ranks on each host, the first hosts filled first, or None where ``slots`` do not hold so many."""
     placed: list[int] = []
     for most in slots:
         placed.append(min(most, world_size - sum(placed)))

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from stepscope.core.errors import DataError
 
 MARK = b"stepscope-agent/1\n"
-"""Before the first message: what a login shell prints comes earlier, and is skipped."""
+"""Written before the first message: what a login shell prints comes earlier, and is skipped."""
 
 _MOST_NOISE_BYTES = 1 << 16
 _MOST_HEAD_BYTES = 1 << 20
@@ -24,14 +24,14 @@ class HostMessage:
 
 
 def send(stream: BinaryIO, kind: str, body: bytes = b"", **fields: Any) -> None:
-    """Raises OSError where the other side is gone."""
+    """Write one message. Raises OSError where the other side is gone."""
     head = json.dumps({"kind": kind, "bytes": len(body), **fields}, separators=(",", ":"))
     stream.write(head.encode() + b"\n" + body)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> HostMessage | None:
-    """The next message; None at the end of the stream. Raises DataError for what is no message."""
+    """Return the next message, or None at the end of the stream. Raises DataError for what is no message."""
     line = stream.readline(_MOST_HEAD_BYTES)
     if not line.endswith(b"\n"):
         return None
@@ -50,7 +50,7 @@ def receive(stream: BinaryIO) -> HostMessage | None:
 
 
 def skip_to_mark(stream: BinaryIO) -> bool:
-    """Read what precedes ``MARK``; False where the stream ends, or goes on for long, without it."""
+    """Read what precedes ``MARK``; return False where the stream ends, or goes on for long, without it."""
     seen = 0
     while seen < _MOST_NOISE_BYTES:
         line = stream.readline(_MOST_NOISE_BYTES)

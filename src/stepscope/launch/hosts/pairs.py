@@ -21,13 +21,13 @@ SLOW = 1.8
 """A pair is slow when the typical one is this much faster: links degrade by halves, and one connection of tenths of a second
 scatters too much for the finer limit of ``comm --pairs`` (results/slow_pairs.py)."""
 SLOW_OF_TWO = 3.0
-"""... and of the two directions between two hosts, which have nothing else to be compared with (on a busy machine of two
-cores they differed by 2.6 without a fault, 2026-11)."""
+"""The same limit for the two directions between two hosts, which have nothing else to be compared with (on a busy machine of
+two cores they differed by 2.6 without a fault, 2026-11)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedPair:
-    """From ``source`` to ``target``. error: why they do not connect; then the numbers are None."""
+    """What was measured from ``source`` to ``target``. error: why they do not connect; then the numbers are None."""
 
     source: str
     target: str
@@ -39,7 +39,7 @@ class TriedPair:
 
 
 def try_pairs(hosts: Sequence[Conversation], addresses: Mapping[str, Sequence[str]]) -> tuple[TriedPair, ...]:
-    """Every ordered pair. addresses: of each host, those to try first first. Each host is in one pair at a time."""
+    """Measure every ordered pair, each host in one pair at a time. addresses: of each host, those to try first first."""
     listening = {host.host: host.ask("listen", timeout_s=PAIR_S).fields for host in hosts}
 
     def both_ways(pair: tuple[Conversation, Conversation]) -> list[TriedPair]:
@@ -55,7 +55,7 @@ def try_pairs(hosts: Sequence[Conversation], addresses: Mapping[str, Sequence[st
 
 
 def rounds(hosts: Sequence[Conversation]) -> list[list[tuple[Conversation, Conversation]]]:
-    """Every pair once, in rounds in which no host is in two pairs (the circle method)."""
+    """Return every pair once, in rounds in which no host is in two pairs (the circle method)."""
     circle: list[Conversation | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
     pairings = []
     for _ in range(len(circle) - 1):
@@ -101,7 +101,7 @@ class SlowSide:
 
 
 def typical_rate(pairs: Sequence[TriedPair]) -> float:
-    """Bytes per second that a pair without a fault reaches: the upper quartile of all; 0 where none is known.
+    """Return the bytes per second that a pair without a fault reaches: the upper quartile of all; 0 where none is known.
 
     Not the median: one slow host of three is at an end of four pairs of six.
     """
@@ -110,13 +110,14 @@ def typical_rate(pairs: Sequence[TriedPair]) -> float:
 
 
 def slow_pairs(pairs: Sequence[TriedPair]) -> tuple[TriedPair, ...]:
-    """Pairs whose rate is below the typical one by more than ``SLOW`` (``SLOW_OF_TWO``)."""
+    """Return the pairs whose rate is below the typical one by more than ``SLOW`` (``SLOW_OF_TWO``)."""
     usual, limit = typical_rate(pairs), SLOW if len(pairs) > 2 else SLOW_OF_TWO
     return tuple(pair for pair in pairs if pair.bytes_per_s and pair.bytes_per_s * limit < usual)
 
 
 def slow_ends(pairs: Sequence[TriedPair]) -> tuple[SlowSide, ...]:
-    """Hosts that explain slow pairs: of three hosts or more, those of whose pairs in one direction most are slow."""
+    """Return the hosts that explain slow pairs: of three hosts or more, those of whose pairs in one direction most are
+    slow."""
     slow = slow_pairs(pairs)
     hosts = list(dict.fromkeys(pair.source for pair in pairs))
     if len(hosts) < 3 or not slow:

@@ -22,7 +22,7 @@ CONNECT_TIMEOUT_S = 3.0
 TRANSFER_TIMEOUT_S = 20.0
 TRANSFERS = 4
 _REQUEST = struct.Struct("!32sIQ")
-"""Token, round trips, bytes of a transfer."""
+"""The layout of a request: token, round trips, bytes of a transfer."""
 
 
 class Listener:
@@ -63,7 +63,7 @@ class Listener:
 
 
 def listening(port: int = 0) -> socket.socket:
-    """A socket that listens on all addresses, of IPv6 too where there is any."""
+    """Return a socket that listens on all addresses, of IPv6 too where there is any."""
     if socket.has_dualstack_ipv6():
         with suppress(OSError):
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -71,7 +71,8 @@ def listening(port: int = 0) -> socket.socket:
 
 
 def try_addresses(addresses: Sequence[str], port: int, token: str) -> dict[str, dict[str, Any]]:
-    """Each address: ``local`` and ``interface`` of a connection from here, or ``error``: why there is none."""
+    """Connect to each address; give ``local`` and ``interface`` of the connection from here, or ``error``: why there is
+    none."""
 
     def attempt(address: str) -> dict[str, Any]:
         try:
@@ -88,7 +89,7 @@ def try_addresses(addresses: Sequence[str], port: int, token: str) -> dict[str, 
 
 
 def measure_peer(address: str, port: int, token: str, *, trips: int, size_bytes: int) -> dict[str, Any]:
-    """``round_trip_ns`` (median of one-byte messages), ``bytes_per_s`` from here to there; or ``error``.
+    """Measure ``round_trip_ns`` (median of one-byte messages) and ``bytes_per_s`` from here to there; or give an ``error``.
 
     The transfer runs several times and the fastest counts: the first opens the connection's window.
     """
@@ -172,5 +173,5 @@ def _drain(link: socket.socket, size: int) -> None:
 
 
 def _plain(address: str) -> str:
-    """Without the zone, and without the prefix of an IPv4 address in IPv6 form."""
+    """Return the address without its zone, and without the prefix of an IPv4 address in IPv6 form."""
     return address.partition("%")[0].removeprefix("::ffff:")

@@ -156,7 +156,7 @@ class Mirror:
         self._sent[path] = _mark(stat)
 
     def _shown(self, path: Path) -> str:
-        """Where the file belongs in the command's run folder: torchrun's logs are by rank there, not by local rank."""
+        """Say where the file belongs in the command's run folder: torchrun's logs are by rank there, not by local rank."""
         logs = self._files.rank_logs
         if path == self._files.launcher_log:
             path = logs / self._name / path.name

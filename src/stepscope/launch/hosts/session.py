@@ -32,7 +32,7 @@ _OPTIONS = (
     "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", f"ServerAliveInterval={ALIVE_S}",
     "-o", "ServerAliveCountMax=3",
 )  # fmt: skip
-"""After the user's own, so that what --ssh says of one counts."""
+"""They come after the user's own options, so that what --ssh says of one counts."""
 
 AGENT = "stepscope.launch.hosts.agent"
 
@@ -50,7 +50,7 @@ def is_local(host: str) -> bool:
 
 
 def command(host: str, reach: Reach) -> list[str]:
-    """The command line that starts the agent on ``host``."""
+    """Return the command line that starts the agent on ``host``."""
     if is_local(host):
         return [reach.python or sys.executable, "-m", AGENT]
     if reach.python is not None:
@@ -67,7 +67,7 @@ class HostSession(Conversation):
     """
 
     def __init__(self, host: str, reach: Reach) -> None:
-        """Starts ssh and returns."""
+        """Start ssh and return without waiting for it."""
         self._reach = reach
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the session
         line = command(host, reach)
@@ -113,7 +113,7 @@ class HostSession(Conversation):
         self._errors.close()
 
     def lost(self) -> HostLost:
-        """Why the conversation ended."""
+        """Say why the conversation ended, by what ssh wrote."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._errors.seek(0)
@@ -125,7 +125,7 @@ class HostSession(Conversation):
 
 
 def why_lost(host: str, code: int | None, stderr: str, *, by_hand: str, python: str | None) -> HostLost:
-    """What ended the conversation with ``host``, by ssh's exit code and what it and the host wrote. Pure."""
+    """Say what ended the conversation with ``host``, by ssh's exit code and what it and the host wrote. Pure."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     last = lines[-1] if lines else None
     if "Permission denied" in stderr or "Too many authentication failures" in stderr:

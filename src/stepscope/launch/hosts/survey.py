@@ -25,7 +25,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyedHost:
-    """name: as ssh takes it. slots: as asked for. interface: that reaches the first host; None: it is alone."""
+    """A host and its facts. name: as ssh takes it. slots: as asked for. interface: the one that reaches the first host;
+    None: it is alone."""
 
     name: str
     slots: int | None
@@ -48,7 +49,7 @@ class HostWorld:
 
     @property
     def record(self) -> EnvironmentRecord:
-        """Of the first host; ``extra`` has all hosts: their names, the ranks asked for, their interfaces."""
+        """The first host's record; its ``extra`` has all hosts: their names, the ranks asked for, their interfaces."""
         first = self.hosts[0].environment
         hosts = {
             host.name: {"host": host.environment.host, "ranks": host.slots, "interface": host.interface}
@@ -57,7 +58,8 @@ class HostWorld:
         return replace(first, extra={**first.extra, "hosts": hosts})
 
     def slots(self, device: str) -> tuple[int, ...]:
-        """Ranks that each host takes: as asked for, else one for each GPU, or one on the CPU. Raises UsageError."""
+        """Return the ranks that each host takes: as asked for, else one for each GPU, or one on the CPU. Raises
+        UsageError."""
         for host in self.hosts:
             if device == "cuda" and (host.slots or 0) > host.gpus:
                 raise UsageError(
@@ -67,13 +69,13 @@ class HostWorld:
         return tuple(host.slots or (host.gpus if device == "cuda" else 1) for host in self.hosts)
 
     def placed(self, world_size: int, device: str) -> tuple[int, ...]:
-        """Ranks on each host for so many in all; world sizes that do not fit were refused before."""
+        """Return the ranks on each host for so many in all; world sizes that do not fit were refused before."""
         ranks = placement(self.slots(device), world_size)
         assert ranks is not None
         return ranks
 
     def cores(self, world_size: int, device: str) -> int:
-        """Cores for so many ranks: of the fewest on a host, times the ranks over those of the fullest host."""
+        """Return the cores for so many ranks: of the fewest on a host, times the ranks over those of the fullest host."""
         ranks = [number for number in self.placed(world_size, device) if number]
         fewest = min(h.environment.usable_cores for h in self.hosts[: len(ranks)])
         return fewest * world_size // max(ranks)
@@ -99,7 +101,7 @@ def survey(hosts: Sequence[NamedHost], reach: Reach, *, torch_timeout_s: float =
 
 
 def open_sessions(names: Sequence[str], reach: Reach, stack: ExitStack) -> list[HostSession]:
-    """Greeted sessions, which ``stack`` closes. Raises HostLost.
+    """Open and greet the sessions, which ``stack`` closes. Raises HostLost.
 
     Started one after the other by this thread: they end with the thread that started them.
     """
@@ -109,7 +111,8 @@ def open_sessions(names: Sequence[str], reach: Reach, stack: ExitStack) -> list[
 
 
 def at_once(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
-    """``work`` of all items at the same time. Left by Ctrl-C it waits for none: closing the sessions ends the questions."""
+    """Do ``work`` for all items at the same time. Left by Ctrl-C it waits for none: closing the sessions ends the
+    questions."""
     pool = ThreadPoolExecutor(max_workers=max(1, len(items)))
     try:
         return list(pool.map(work, items))
@@ -118,7 +121,7 @@ def at_once(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
 
 
 def on_all(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
-    """``work`` of each at once. Raises the error of one, or one HostLost that names all that failed."""
+    """Do ``work`` for all items at once. Raises the error of one, or one HostLost that names all that failed."""
 
     def attempt(item: T) -> R | StepscopeError:
         try:
@@ -173,7 +176,7 @@ def _refuse_two_torches(sessions: Sequence[Conversation], environments: Sequence
 
 
 def addresses_of(facts: EnvironmentRecord) -> list[str]:
-    """Addresses at which other hosts may reach this one: those of fast interfaces first."""
+    """Return the addresses at which other hosts may reach this one: those of fast interfaces first."""
     nics = [nic for nic in facts.nics if nic.up and nic.kind != "loopback"]
     nics.sort(key=lambda nic: (nic.kind == "virtual", -(nic.speed_bits_per_s or 0)))
     addresses = [address for nic in nics for address in nic.addresses]
@@ -182,7 +185,7 @@ def addresses_of(facts: EnvironmentRecord) -> list[str]:
 
 
 def meet(sessions: Sequence[Conversation], first: EnvironmentRecord) -> tuple[str, list[str | None]]:
-    """The first host's address that all others reach, and each host's interface to it.
+    """Return the first host's address that all others reach, and each host's interface to it.
 
     Tried, not looked up: names resolve to other addresses on other hosts, and clouds give a host several.
     """

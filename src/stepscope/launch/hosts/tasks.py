@@ -23,7 +23,8 @@ NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "GROUP_WORLD_SIZE")
 
 
 def nodes_of(environ: Mapping[str, str]) -> int:
-    """Nodes of the world that ``environ`` describes (world_environ); 1 where it is on one, or cannot be counted."""
+    """Count the nodes of the world that ``environ`` describes (world_environ): 1 where it is on one, or cannot be
+    counted."""
     size, local = environ.get("WORLD_SIZE", ""), environ.get("LOCAL_WORLD_SIZE", "")
     if size.isdigit() and local.isdigit() and int(local) > 0:
         return max(1, -(-int(size) // int(local)))
@@ -32,7 +33,7 @@ def nodes_of(environ: Mapping[str, str]) -> int:
 
 
 def meeting_port(environ: Mapping[str, str]) -> int:
-    """Not the world's own port: torchrun's store has it."""
+    """Return a port beside the world's own, which torchrun's store has."""
     return int(environ["MASTER_PORT"]) + 1
 
 
@@ -60,7 +61,7 @@ class TaskSession(Conversation):
 def gather(
     environ: Mapping[str, str], nodes: int, stack: ExitStack, *, patience_s: float = MEET_S
 ) -> list[Conversation]:
-    """The tasks of the other nodes, which ``stack`` lets go. Raises MissingError when not all come."""
+    """Await the tasks of the other nodes, which ``stack`` lets go. Raises MissingError when not all come."""
     limit = time.monotonic() + patience_s
     port = meeting_port(environ)
     sessions: list[Conversation] = []
@@ -118,7 +119,7 @@ def _connected(address: str, port: int, patience_s: float) -> socket.socket:
 
 
 def named_apart(tasks: list[Conversation]) -> list[Conversation]:
-    """The same ones, those of one host name told apart by a number: containers of one image often share theirs."""
+    """Return the same tasks, those of one host name told apart by a number: containers of one image often share theirs."""
     names = [task.host for task in tasks]
     for number, task in enumerate(tasks):
         if names.count(names[number]) > 1:

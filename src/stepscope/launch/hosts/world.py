@@ -35,13 +35,13 @@ from stepscope.store.reader import read_record
 from stepscope.store.writer import make_dir, write_bytes, write_record
 
 VARIABLE = "STEPSCOPE_HOST_WORLD"
-"""Not an argument: arguments are seen by every user of the machine, and the ranks' variables are among it."""
+"""The variable that carries the world. An argument would be seen by every user of the machine, with the ranks' variables."""
 
 SIGN_OF_LIFE_S = 5.0
 LAST_WORDS_S = 3.0
-"""From one host's failure to the end of the others: time for their ranks to say theirs."""
+"""How long the others go on after one host's failure: time for their ranks to say theirs."""
 STOP_S = 4.5
-"""Less than a controller gives this process, more than the agents give the ranks."""
+"""How long the hosts have to stop: less than a controller gives this process, more than the agents give the ranks."""
 ANSWER_S = 30.0
 
 
@@ -66,7 +66,7 @@ def start(files: GroupLayout, world: HostWorld, *, spec: GroupSpec, extra_env: M
 
 
 def lost_host(files: GroupLayout) -> HostLost | None:
-    """The host whose loss ended a group; None when something else did."""
+    """Return the host whose loss ended a group, or None when something else did."""
     for path in sorted(files.root.glob("error-*.json")):
         error = read_record(path, RankError)
         if error.traceback == HostLost.__name__:
@@ -89,7 +89,8 @@ class HostPart:
 
 
 def main() -> int:
-    """Exit code: 0; 1 when ranks failed; 3 when a host was lost; 143 and so on when told to stop."""
+    """Run the world and return the exit code: 0; 1 when ranks failed; 3 when a host was lost; 143 and so on when told to
+    stop."""
     die_with_parent(signal.SIGTERM)
     asked = json.loads(os.environ.pop(VARIABLE))
     spec_path = Path(asked["spec"])
@@ -148,7 +149,7 @@ def _run(asked: Mapping[str, Any], spec: GroupSpec, spec_text: bytes, layout: Ru
 
 
 def clock_offset_ns(session: Conversation, *, tries: int = 7) -> tuple[int, int]:
-    """(the host's clock less this machine's, by how much that may be wrong): from the fastest of ``tries`` answers.
+    """Return (the host's clock less this machine's, by how much that may be wrong): from the fastest of ``tries`` answers.
 
     The answer was written between question and arrival: half their distance is the most that the offset is off by.
     """
@@ -255,7 +256,8 @@ class Pump:
             part.replace(path)
 
     def _on_this_clock(self, member: HostPart, name: str, body: bytes) -> bytes:
-        """Times of heartbeats and errors as this machine's clock has them: they are compared with it and with each other."""
+        """Return the file with the times of heartbeats and errors by this machine's clock: they are compared with it and
+        each other."""
         with suppress(DataError):
             if name.startswith("heartbeat-"):
                 beat = codec.decode(body, Heartbeat, source=name)
@@ -273,7 +275,7 @@ class Pump:
 
 
 def _leave_word(files: GroupLayout, rank: int, error: StepscopeError, last: Heartbeat | None) -> None:
-    """No rank of a lost host can say why it is gone: this does in the name of its first one."""
+    """Leave word in the name of a lost host's first rank: no rank of it can say why it is gone."""
     lost = isinstance(error, HostLost)
     why = "" if error.why is None else f" ({error.why})"
     write_record(

@@ -47,7 +47,7 @@ class World:
 
 
 def tool(name: str) -> str | None:
-    """Path of a program that ordinary users often have no PATH to."""
+    """Return the path of a program that ordinary users often have no PATH to."""
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
 
 
@@ -83,7 +83,7 @@ def built(network: EmulatedNetwork, hosts: int, *, prepare: Callable[[], None]) 
 
 
 def _name_hosts(hosts: int) -> None:
-    """Without names everything works, but libraries that look up their own host warn or wait."""
+    """Give the hosts names. Without them everything works, but libraries that look up their own host warn or wait."""
     try:
         replace_file("/etc/hosts", hosts_file(hosts))
     except OSError as error:
@@ -123,12 +123,12 @@ def _carry_out(steps: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> li
 
 
 def _batch_of(step: Step) -> tuple[str, str]:
-    """Steps with equal keys in a row are done by one process of the program, or by this one."""
+    """Return a key: steps with equal keys in a row are done by one process of the program, or by this one."""
     return step.where, step.argv[0] if isinstance(step, NamespaceCommand) else ""
 
 
 def _run(program: str, batch: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> None:
-    """One ``ip -batch`` or ``tc -batch`` for commands of the same namespace. Raises MissingError."""
+    """Run one ``ip -batch`` or ``tc -batch`` for commands of the same namespace. Raises MissingError."""
     path = tool(program)
     if path is None:
         raise MissingError(
@@ -156,7 +156,7 @@ def _run(program: str, batch: Sequence[Step], hosts: Mapping[str, HostNamespaces
 
 
 def _resolved(argv: Sequence[str], hosts: Mapping[str, HostNamespaces]) -> list[str]:
-    """``argv`` with names of namespaces as paths: they have no names outside this process."""
+    """Return ``argv`` with names of namespaces as paths: they have no names outside this process."""
     return [
         f"/proc/self/fd/{hosts[word].net}" if before == "netns" else word
         for before, word in zip(("", *argv), argv, strict=False)
@@ -164,7 +164,7 @@ def _resolved(argv: Sequence[str], hosts: Mapping[str, HostNamespaces]) -> list[
 
 
 def _open_tap(name: str) -> int:
-    """A new TAP device in this process's network namespace; frames have a virtio header and may be segment trains."""
+    """Open a new TAP device in this process's network namespace; frames have a virtio header and may be segment trains."""
     flags = _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR
     try:
         tap = os.open(TUN_DEVICE, os.O_RDWR | os.O_NONBLOCK)

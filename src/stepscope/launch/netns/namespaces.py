@@ -69,7 +69,7 @@ def replace_file(path: str, content: str) -> None:
 
 
 def make_host(name: str) -> HostNamespaces:
-    """New namespaces for a host called ``name``. This process stays where it is."""
+    """Make new namespaces for a host called ``name``. This process stays where it is."""
     with _back_afterwards():
         _call("unshare", CLONE_NEWNET | CLONE_NEWUTS)
         _set_host_name(name)
@@ -79,7 +79,7 @@ def make_host(name: str) -> HostNamespaces:
 
 
 def entering(host: HostNamespaces) -> Callable[[], None]:
-    """A function that moves the process that calls it to ``host``."""
+    """Return a function that moves the process that calls it to ``host``."""
 
     def enter() -> None:
         _call("setns", host.net, CLONE_NEWNET)
@@ -90,7 +90,7 @@ def entering(host: HostNamespaces) -> Callable[[], None]:
 
 @contextmanager
 def within(host: HostNamespaces) -> Iterator[None]:
-    """This process on ``host`` for a while."""
+    """Move this process to ``host`` for the block."""
     with _back_afterwards():
         entering(host)()
         yield
@@ -113,7 +113,7 @@ def _set_host_name(name: str) -> None:
 
 
 def _call(name: str, *arguments: int | bytes | None) -> None:
-    """A libc function that returns 0 or sets errno. Raises OSError, or its kin by errno."""
+    """Call a libc function that returns 0 or sets errno. Raises OSError, or its kin by errno."""
     if sys.platform != "linux":
         raise OSError(f"{name}: namespaces exist on Linux only")
     libc = ctypes.CDLL(None, use_errno=True)
@@ -146,7 +146,7 @@ def this_process() -> Owner:
 
 
 def parse_owner(text: str) -> Owner | None:
-    """The owner with this name; None when it is not one."""
+    """Return the owner with this name, or None when it is not one."""
     parts = text.split("-")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         return None
@@ -184,7 +184,7 @@ def _owner_of(folder: Path) -> Owner | None:
 
 
 def _started(pid: int) -> int | None:
-    """Clock ticks after boot at which ``pid`` began; None when there is no such process."""
+    """Return the clock ticks after boot at which ``pid`` began, or None when there is no such process."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text()
     except OSError:

@@ -68,22 +68,22 @@ Step = NamespaceCommand | KernelSetting | Tap
 
 
 def host_name(host: int) -> str:
-    """Name of a host: of its namespace here, and its host name for the ranks on it."""
+    """Return the name of a host: of its namespace here, and its host name for the ranks on it."""
     return f"host{host}"
 
 
 def address(host: int) -> str:
-    """IPv4 address of a host, in a network that no other namespace sees."""
+    """Return the IPv4 address of a host, in a network that no other namespace sees."""
     return f"10.77.0.{host + 1}"
 
 
 def hardware_address(host: int) -> str:
-    """Ethernet address of eth0; its last byte is the host, which is all that the router looks at."""
+    """Return the Ethernet address of eth0; its last byte is the host, which is all that the router looks at."""
     return f"02:00:00:00:00:{host:02x}"
 
 
 def hosts_file(hosts: int) -> str:
-    """The text of /etc/hosts for everybody in the network; torch's store asks for the mapped form of an address."""
+    """Return the text of /etc/hosts for everybody in the network; torch's store asks for the mapped form of an address."""
     lines = ["127.0.0.1 localhost"]
     for host in range(hosts):
         lines += [f"{address(host)} {host_name(host)}", f"::ffff:{address(host)} {host_name(host)}"]
@@ -91,7 +91,7 @@ def hosts_file(hosts: int) -> str:
 
 
 def burst_bytes(rate_bits_per_s: int) -> int:
-    """Size of a token bucket: 1 ms at the link's rate, and what passes at once after a pause.
+    """Return the size of a token bucket: 1 ms at the link's rate, and what passes at once after a pause.
 
     As small as the rate allows: up to this size messages see no limit, but while the kernel's timer is late a bucket that
     has run full loses rate. On a busy machine of two cores 0.5 ms lost 2 to 7%, 1 ms below 1%.
@@ -100,7 +100,7 @@ def burst_bytes(rate_bits_per_s: int) -> int:
 
 
 def train_bytes(rate_bits_per_s: int) -> int:
-    """Largest train of TCP segments that a host sends as one packet: a bucket has to hold several.
+    """Return the largest train of TCP segments that a host sends as one packet: a bucket has to hold several.
 
     A train waits until the bucket holds all of it; one as large as the bucket would leave no room for a late timer.
     """
@@ -108,7 +108,7 @@ def train_bytes(rate_bits_per_s: int) -> int:
 
 
 def plan(network: EmulatedNetwork, hosts: int) -> tuple[Step, ...]:
-    """Everything to do for ``hosts`` hosts, in namespaces that exist and are empty."""
+    """Return everything to do for ``hosts`` hosts, in namespaces that exist and are empty."""
     steps: list[Step] = []
     if not network.delay_ns:
         steps += [

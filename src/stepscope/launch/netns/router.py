@@ -38,7 +38,7 @@ class TokenBucket:
     full_ns: int = 0
 
     def pass_at(self, now_ns: int, size_bytes: int) -> int:
-        """When a packet that comes at ``now_ns`` may pass, after all before it; it is taken as passed then."""
+        """Return when a packet that comes at ``now_ns`` may pass, after all before it; it is taken as passed then."""
         cost_ns = size_bytes * 8_000_000_000 // self.rate_bits_per_s
         burst_ns = self.burst_bytes * 8_000_000_000 // self.rate_bits_per_s
         full_ns = max(self.full_ns, now_ns)
@@ -55,7 +55,8 @@ class Port:
 
 
 def wire_bytes(frame: bytes) -> int:
-    """Bytes on the wire of what ``frame`` (virtio header first) stands for: each segment of a train has all headers."""
+    """Count the bytes on the wire of what ``frame`` (virtio header first) stands for: each segment of a train has all
+    headers."""
     size = len(frame) - VNET_BYTES
     segment = int.from_bytes(frame[4:6], sys.byteorder)
     if frame[1] == 0 or segment == 0:
@@ -86,7 +87,7 @@ class Router:
         heapq.heappush(self.queue, (due_ns, self.count, port.fd, frame))
 
     def due(self, now_ns: int) -> list[tuple[int, bytes]]:
-        """(device, frame) of everything that leaves by ``now_ns``, in order."""
+        """Return (device, frame) of everything that leaves by ``now_ns``, in order."""
         out = []
         while self.queue and self.queue[0][0] <= now_ns:
             _, _, fd, frame = heapq.heappop(self.queue)
@@ -94,7 +95,7 @@ class Router:
         return out
 
     def next_ns(self) -> int | None:
-        """When the next frame leaves; None when none is held."""
+        """Return when the next frame leaves, or None when none is held."""
         return self.queue[0][0] if self.queue else None
 
 

@@ -30,7 +30,7 @@ from stepscope.records.network import host_of_ranks, hosts_for, parse_network
 
 PORT = 29500
 STOP_GRACE_S = 3.0
-"""From SIGTERM to SIGKILL; less than a controller gives this process, more than a rank gives itself."""
+"""Time from SIGTERM to SIGKILL: less than a controller gives this process, more than a rank gives itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Rank:
 
 
 def environments(host_of_rank: Sequence[int]) -> tuple[dict[str, str], ...]:
-    """What each rank's environment has beside the common part. Pure."""
+    """Return what each rank's environment has beside the common part. Pure."""
     environs: list[dict[str, str]] = []
     for rank, host in enumerate(host_of_rank):
         neighbours = [r for r, h in enumerate(host_of_rank) if h == host]
@@ -74,7 +74,7 @@ def start_ranks(
     log_dir: Path,
     prepare: Callable[[int], Callable[[], None]],
 ) -> tuple[Rank, ...]:
-    """One process for each rank. Output goes to ``log_dir``/ranks/attempt_0/RANK/std{out,err}.log.
+    """Start one process for each rank. Output goes to ``log_dir``/ranks/attempt_0/RANK/std{out,err}.log.
 
     prepare(host): called in the new process, before it runs.
     """
@@ -96,7 +96,7 @@ def start_ranks(
 
 
 def end_ranks(ranks: Sequence[Rank], *, grace_s: float = STOP_GRACE_S) -> None:
-    """SIGTERM to those that run, SIGKILL to those that still run after ``grace_s``."""
+    """Send SIGTERM to those that run, and SIGKILL to those that still run after ``grace_s``."""
     running = [r for r in ranks if r.process.poll() is None]
     for rank in running:
         rank.process.send_signal(signal.SIGTERM)
@@ -110,7 +110,7 @@ def end_ranks(ranks: Sequence[Rank], *, grace_s: float = STOP_GRACE_S) -> None:
 
 
 def failure_report(ranks: Sequence[Rank], first: Rank) -> str:
-    """Ranks that ended with an error, ``first`` apart, in the form that launch/verdict.py reads from torchrun."""
+    """Report the ranks that ended with an error, ``first`` apart, in the form that launch/verdict.py reads from torchrun."""
     failed = [r for r in ranks if r.process.returncode]
     rule = "=" * 60
     blocks = [_block(index, rank) for index, rank in enumerate(r for r in failed if r is not first)]
@@ -134,14 +134,14 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def command(network: str, *, parent: int) -> list[str]:
-    """The command line that makes ``network`` for a look and ends, as a child of ``parent``. Pure."""
+    """Return the command line that makes ``network`` for a look and ends, as a child of ``parent``. Pure."""
     return [sys.executable, "-m", "stepscope.launch.netns.world", "--network", network, "--parent", str(parent)]
 
 
 def command_of_ranks(
     network: str, *, parent: int, world_size: int, log_dir: Path, error_file: Path, argv: Sequence[str]
 ) -> list[str]:
-    """The command line that runs ``argv`` as ``world_size`` ranks in ``network``. Pure."""
+    """Return the command line that runs ``argv`` as ``world_size`` ranks in ``network``. Pure."""
     return [
         *command(network, parent=parent),
         "--world-size", str(world_size), "--log-dir", str(log_dir), "--error-file", str(error_file), "--", *argv,
@@ -149,7 +149,7 @@ def command_of_ranks(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: the ranks', 143 and so on when told to stop, 3 when there can be no such network."""
+    """Run the ranks; return their exit code, 143 and so on when told to stop, 3 when there can be no such network."""
     asked = _parser().parse_args(arguments)
     # Blocked and waited for: a signal never finds a network half made or a rank half started.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
@@ -217,7 +217,7 @@ def _watch(ranks: Sequence[Rank], world: World) -> int:
 
 
 def _leave_word(path: Path | None, error: StepscopeError) -> None:
-    """No rank can tell why there are none: this does in rank 0's name."""
+    """Leave word in rank 0's name: no rank can tell why there are none."""
     if path is None:
         return
     # Loaded only when there is something to say: this process is on the way to the first step of every group.
