@@ -53,7 +53,7 @@ class TimedCell:
 
 
 def planted(cell: CellEvidence, figure_ns: float, kind: str, ranks: Container[int] | None = None) -> tuple[str, ...]:
-    """That (part of) a time is a fault that the cell was asked to have: a line of evidence, or none.
+    """Say that (part of) a time is a fault that the cell was asked to have: a line of evidence, or none.
 
     kind: of :data:`stepscope.records.injection.KINDS`. ranks: whose it would be; None: any.
     """
@@ -103,7 +103,7 @@ def exposed(cell: CellResult) -> Exposed | None:
 
 def by_model(cells: Iterable[TimedCell]) -> tuple[list[TimedCell], ...]:
     """Cells that train the same model on the same data, whatever the precision and accumulation."""
-    return tuple(grouped(cells, lambda each: (each.cell.run.model, each.cell.run.dataset)).values())
+    return tuple(grouped(cells, lambda cell: (cell.cell.run.model, cell.cell.run.dataset)).values())
 
 
 def others(cells: Sequence[TimedCell], say: Callable[[TimedCell], str], *, at_most: int = 3) -> tuple[str, ...]:
@@ -111,27 +111,27 @@ def others(cells: Sequence[TimedCell], say: Callable[[TimedCell], str], *, at_mo
     rest = cells[1:]
     if not rest:
         return ()
-    return (f"also {listed([f'{among(each, cells[0])} {say(each)}' for each in rest], at_most=at_most)}",)
+    return (f"also {listed([f'{among(cell, cells[0])} {say(cell)}' for cell in rest], at_most=at_most)}",)
 
 
-def among(each: TimedCell, first: TimedCell) -> str:
+def among(cell: TimedCell, first: TimedCell) -> str:
     """A cell's label, with its precision and accumulation where ``first`` has others."""
-    group = each.cell.run.group
+    group = cell.cell.run.group
     return (
-        each.cell.run.label if group == first.cell.run.group else f"{each.cell.run.label}, {group.partition(', ')[2]}"
+        cell.cell.run.label if group == first.cell.run.group else f"{cell.cell.run.label}, {group.partition(', ')[2]}"
     )
 
 
-def measured(each: TimedCell) -> str:
+def measured(cell: TimedCell) -> str:
     """How far the cell's medians carry: ``measured``, or how few steps they rest on."""
-    if each.step.low is not None:
+    if cell.step.low is not None:
         return "measured"
-    return f"likely: based on {counted(each.step.n or 0, 'timed step')}, too few for an interval"
+    return f"likely: based on {counted(cell.step.n or 0, 'timed step')}, too few for an interval"
 
 
-def traced(evidence: Evidence, each: TimedCell) -> str | None:
-    """The name of its traces, where it was profiled: what a finding on it is about."""
-    job = evidence.trace_of(each.cell.cell_id)
+def traced(evidence: Evidence, cell: TimedCell) -> str | None:
+    """Return the name of the cell's traces, where it was profiled: what a finding on it is about."""
+    job = evidence.trace_of(cell.cell.cell_id)
     return None if job is None else job.name
 
 
@@ -147,8 +147,8 @@ def device_capacity(environment: EnvironmentRecord | None) -> int | None:
     if environment is None:
         return None
     devices = () if environment.torch is None else environment.torch.device_memory_bytes
-    known = devices or tuple(g.memory_bytes for g in environment.gpus if g.memory_bytes is not None)
-    return min(known, default=None)
+    sizes = devices or tuple(g.memory_bytes for g in environment.gpus if g.memory_bytes is not None)
+    return min(sizes, default=None)
 
 
 def memory_share(cell: CellEvidence, environment: EnvironmentRecord | None, *, more_bytes: int = 0) -> float | None:
@@ -169,8 +169,8 @@ def differing(one: CellSpec, other: CellSpec) -> set[str]:
 
 def same_but(evidence: Evidence, cell: CellEvidence, **changes: Any) -> CellEvidence | None:
     """The finished cell that differs from ``cell`` in these settings alone."""
-    found = (c for c in evidence.cells if c.run.status == "ok" and differing(c.spec, cell.spec) <= changes.keys())
-    return next((c for c in found if all(getattr(c.spec, k) == v for k, v in changes.items())), None)
+    candidates = (c for c in evidence.cells if c.run.status == "ok" and differing(c.spec, cell.spec) <= changes.keys())
+    return next((c for c in candidates if all(getattr(c.spec, k) == v for k, v in changes.items())), None)
 
 
 def times_faster(one: CellEvidence, other: CellEvidence) -> float | None:

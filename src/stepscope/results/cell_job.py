@@ -45,7 +45,7 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
     names = {summary.device_name for summary in cell.summaries}
     entry = find(names.pop()) if spec.device == "cuda" and len(names) == 1 else Unavailable("no GPU")
     spread, values, of = _spread(spec, steps.values())
-    times = [value for each in slowest(steps, "step_ns").values() for value in each]
+    times = [value for round_ns in slowest(steps, "step_ns").values() for value in round_ns]
     common = MeasuredJob(
         name=f"{spec.strategy} on {counted(spec.world_size, 'rank')} (cell {spec.cell_id})",
         source="run",
@@ -76,7 +76,7 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
 
 
 def _replicated(spec: CellSpec) -> CellSpec:
-    """``spec`` on two replicas, where it has one: what those send to each other stands in their plan alone."""
+    """Return ``spec`` on two replicas where it has one: only then its plan holds what replicas send to each other."""
     if spec.world_size > 1 and meshes.size(spec.mesh, spec.world_size, "dp") > 1:
         return spec
     mesh = meshes.canonical({**spec.mesh, "dp": 2}) if spec.mesh else {}
@@ -94,13 +94,13 @@ def _require_own_links(spec: CellSpec) -> None:
 
 
 def _spread(spec: CellSpec, steps: Iterable[Sequence[StepSample]]) -> tuple[float, int, str]:
-    """Between ranks that do the same work: stages of a pipeline do not."""
+    """Return the spread between ranks that do the same work: of a pipeline, ranks of one stage."""
     stages = meshes.size(spec.mesh, spec.world_size, "pp")
     stage = [meshes.coordinates(spec.mesh, spec.world_size, rank).get("pp", 0) for rank in range(spec.world_size)]
     own = [
-        [float(s.step_ns - s.exposed_comm_ns) for s, at in zip(ranks, stage, strict=True) if at == each]
+        [float(s.step_ns - s.exposed_comm_ns) for s, at in zip(ranks, stage, strict=True) if at == number]
         for ranks in steps
-        for each in range(stages)
+        for number in range(stages)
     ]
     return deviation_within(own)
 
@@ -119,7 +119,9 @@ def _planned(cell: CellResult, others: Sequence[CellResult], common: MeasuredJob
         )
         for op, t in zip(specs.comm_plan, timings(profile, specs.comm_plan), strict=True)
     )
-    ready = {each.name: profile.before_ns + min(each.ready_ns, profile.backward_ns) for each in profile.ready}
+    ready = {
+        gradient.name: profile.before_ns + min(gradient.ready_ns, profile.backward_ns) for gradient in profile.ready
+    }
     order = sorted(ready.items(), key=lambda item: item[1])
     sizes = {parameter.name: parameter.size_bytes for parameter in specs.facts.parameters}
     return replace(
@@ -137,26 +139,27 @@ def _planned(cell: CellResult, others: Sequence[CellResult], common: MeasuredJob
 
 
 def _staged(cell: CellResult, common: MeasuredJob, specs: Specs) -> MeasuredJob:
-    """A pipeline: its stages as they computed, and what of the step is neither theirs nor communication."""
-    spec, found = cell.spec, measured_pipeline(cell)
-    if found is None:
+    """Describe a pipeline: its stages as they computed, and what of the step is neither theirs nor communication."""
+    spec, measured = cell.spec, measured_pipeline(cell)
+    if measured is None:
         raise DataError(f"cell {spec.cell_id} has no pipeline profile", fix="run it again with this version")
     assert isinstance(specs.strategy_options, PipelineOptions)
     plans = [
-        specs.plan_of_rank(at * specs.setting.world_size // found.layout.ranks) for at in range(found.layout.ranks)
+        specs.plan_of_rank(at * specs.setting.world_size // measured.layout.ranks)
+        for at in range(measured.layout.ranks)
     ]
     pipeline = JobPipeline(
-        layout=found.layout,
-        took_ns=found.took_ns,
+        layout=measured.layout,
+        took_ns=measured.took_ns,
         messages=message_bytes(specs.facts, specs.setting, specs.strategy_options),
         reductions=tuple(tuple(op.size_bytes for op in plan if op.phase == "after_backward") for plan in plans),
-        meeting=found.meeting,
+        meeting=measured.meeting,
         rounds=spec.accumulation,
     )
     steps = common_steps(cell.samples, spec.world_size).full
 
     def usual(*phases: str) -> float:
-        """Of the rank that it takes longest."""
+        """Return the median ns that the phases take together, on the rank where they take longest."""
         columns = zip(*steps.values(), strict=True)
         return max(median([float(sum(getattr(s, phase) for phase in phases)) for s in column]) for column in columns)
 
@@ -173,31 +176,31 @@ def _staged(cell: CellResult, common: MeasuredJob, specs: Specs) -> MeasuredJob:
 
 
 def _profile(cell: CellResult, others: Sequence[CellResult]) -> tuple[BackwardProfile, tuple[str, ...]]:
-    """The cell's own; where it cannot leave its collectives out (sharded ones need them), that of the same work whole, with
-    the strategy's own copies as one rank measured them."""
+    """Return the cell's own profile, with notes. Where it cannot leave its collectives out (sharded ones need them), that of
+    the same work whole, with the strategy's own copies as one rank measured them."""
     spec = cell.spec
     if any(summary.backward for summary in cell.summaries):
         return profile_of(cell), ()
     whole = next((o for o in others if same_work(o, cell) and any(s.backward for s in o.summaries)), None)
     if whole is None:
         return profile_of(cell), ()
-    found = profile_of(whole)
+    profile = profile_of(whole)
     note = (
         f"{spec.strategy} cannot run without its collectives: computation is that of {whole.spec.strategy} "
         f"(cell {whole.spec.cell_id}), the same work on the same ranks"
     )
     alone = dict(_points(cell, others)).get(1)
-    if alone is None or alone <= found.step_ns:
-        return found, (note,)
-    passes = found.forward_ns + found.backward_ns
-    longer = 1 + (alone - found.step_ns) / passes
+    if alone is None or alone <= profile.step_ns:
+        return profile, (note,)
+    passes = profile.forward_ns + profile.backward_ns
+    longer = 1 + (alone - profile.step_ns) / passes
     copied = replace(
-        found,
-        forward_ns=round(found.forward_ns * longer),
-        backward_ns=round(found.backward_ns * longer),
-        ready=tuple(replace(each, ready_ns=round(each.ready_ns * longer)) for each in found.ready),
+        profile,
+        forward_ns=round(profile.forward_ns * longer),
+        backward_ns=round(profile.backward_ns * longer),
+        ready=tuple(replace(gradient, ready_ns=round(gradient.ready_ns * longer)) for gradient in profile.ready),
     )
-    extra = format_duration(alone - found.step_ns)
+    extra = format_duration(alone - profile.step_ns)
     return copied, (f"{note}; with the {extra} more that {spec.strategy} takes on one rank, for its own copies",)
 
 
@@ -246,9 +249,11 @@ def _but_for_ranks(cell: CellResult) -> str:
 
 
 def _points(cell: CellResult, others: Sequence[CellResult]) -> tuple[tuple[int, float], ...]:
-    found: dict[int, float] = {}
+    by_ranks: dict[int, float] = {}
     for other in (*others, cell):
         steps = common_steps(other.samples, other.spec.world_size).full
         if steps and _but_for_ranks(other) == _but_for_ranks(cell):
-            found[other.spec.world_size] = median([t for each in slowest(steps, "step_ns").values() for t in each])
-    return tuple(sorted(found.items()))
+            by_ranks[other.spec.world_size] = median(
+                [t for round_ns in slowest(steps, "step_ns").values() for t in round_ns]
+            )
+    return tuple(sorted(by_ranks.items()))

@@ -74,7 +74,7 @@ def _reason(error: Exception) -> str:
 
 
 def comm_costs(evidence: Evidence) -> CommCosts | None:
-    """None where no collective was measured, or none that a calibration can be made of.
+    """Return what collectives cost; None where none was measured, or none that a calibration can be made of.
 
     The last answer is kept: several rules ask of the same evidence, and a fit takes its time.
     """
@@ -91,10 +91,11 @@ _last: tuple[tuple[CommRow, ...], CalibratedMachine, CommCosts | None] | None = 
 
 
 def _fitted(rows: tuple[CommRow, ...], machine: CalibratedMachine) -> CommCosts | None:
-    """All rows together, which prefers the usual way of a call; then sweeps that this hid behind one with too few sizes."""
+    """Fit all rows together, which prefers the usual way of a call; then sweeps that this hid behind one with too few
+    sizes."""
     fits = list(_fits(rows, machine))
-    known = {(fit.op, fit.world_size, fit.backend, fit.network) for fit in fits}
-    hidden = (row for row in rows if (row.op, row.world_size, row.backend, row.network) not in known)
+    covered = {(fit.op, fit.world_size, fit.backend, fit.network) for fit in fits}
+    hidden = (row for row in rows if (row.op, row.world_size, row.backend, row.network) not in covered)
     sweeps = cells_of(hidden, "collective")
     fits += [fit for sweep in sweeps.values() for fit in _fits(sweep, machine)]
     if not fits:
@@ -136,7 +137,8 @@ def rows_of_traces(summary: TraceSummary, *, name: str) -> tuple[CommRow, ...]:
     instances = [] if summary.collectives is None else list(summary.collectives.instances)
     usable = [
         instance for instance in instances
-        if instance.transfer_ns and instance.size_bytes and instance.group_size and instance.complete and instance.op in COLLECTIVES.names()
+        if instance.transfer_ns and instance.size_bytes and instance.group_size and instance.complete
+        and instance.op in COLLECTIVES.names()
     ]  # fmt: skip
     if not usable:
         raise DataError(
@@ -146,7 +148,9 @@ def rows_of_traces(summary: TraceSummary, *, name: str) -> tuple[CommRow, ...]:
     hosts = {rank.facts.rank: rank.facts.host for rank in summary.ranks}
     backend = next((rank.facts.backend for rank in summary.ranks if rank.facts.backend), None)
     on_device = any(rank.facts.device_name for rank in summary.ranks)
-    alike = grouped(usable, lambda each: (each.op, each.dtype or "unknown", _ranks(each), each.size_bytes))
+    alike = grouped(
+        usable, lambda instance: (instance.op, instance.dtype or "unknown", _ranks(instance), instance.size_bytes)
+    )
     return tuple(
         _row(same, hosts, backend=backend or ("nccl" if on_device else "gloo"), device="cuda" if on_device else "cpu")
         for same in alike.values()
@@ -176,14 +180,14 @@ def _why(summary: TraceSummary, instances: Sequence[MatchedCollective]) -> str:
     return next((instance.unsplit for instance in instances if instance.unsplit), "the ranks' calls do not match")
 
 
-def _ranks(each: MatchedCollective) -> tuple[int, ...]:
-    return tuple(sorted(rank.rank for rank in each.ranks))
+def _ranks(instance: MatchedCollective) -> tuple[int, ...]:
+    return tuple(sorted(rank.rank for rank in instance.ranks))
 
 
 def _row(same: Sequence[MatchedCollective], hosts: Mapping[int, str | None], *, backend: str, device: str) -> CommRow:
     first = same[0]
-    times = np.array([float(each.transfer_ns or 0) for each in same])
-    known = {hosts.get(rank) for rank in _ranks(first)}
+    times = np.array([float(instance.transfer_ns or 0) for instance in same])
+    group_hosts = {hosts.get(rank) for rank in _ranks(first)}
     low, high = bootstrap_median_interval(times, rng=np.random.default_rng(_SEED)) or (None, None)
     return CommRow(
         **{
@@ -191,7 +195,7 @@ def _row(same: Sequence[MatchedCollective], hosts: Mapping[int, str | None], *, 
             "cell_id": "traces", "status": "ok", "error": None, "kind": "collective", "op": first.op,
             "dtype": _SHORT.get(first.dtype or "", first.dtype or "unknown"), "reduce_op": None, "in_place": True,
             "mode": "blocking", "in_flight": 1, "pattern": None, "pacing": "barrier", "root": 0,
-            "world_size": first.group_size, "hosts": None if None in known else len(known), "device": device,
+            "world_size": first.group_size, "hosts": None if None in group_hosts else len(group_hosts), "device": device,
             "backend": backend, "env": {}, "network": None, "size_bytes": first.size_bytes,
             "asked_bytes": first.size_bytes, "iterations": len(same), "time_ns_median": float(np.median(times)),
             "time_ns_low": low, "time_ns_high": high,

@@ -76,8 +76,8 @@ def topology_of(evidence: Evidence) -> Topology | None:
     if evidence.topology is not None:
         return evidence.topology
     text = None if evidence.environment is None else evidence.environment.topology
-    found = None if text is None else parse_topology(text)
-    return None if isinstance(found, Unavailable) else found
+    topology = None if text is None else parse_topology(text)
+    return None if isinstance(topology, Unavailable) else topology
 
 
 def link_peak(
@@ -95,10 +95,10 @@ def link_peak(
     names = set(environment.torch.device_names)
     if len(names) != 1:
         return None
-    found = find(names.pop())
-    if isinstance(found, Unavailable) or found.link is None or found.link.optional:
+    entry = find(names.pop())
+    if isinstance(entry, Unavailable) or entry.link is None or entry.link.optional:
         return None
-    return found.link.bytes_per_s
+    return entry.link.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,8 @@ class Winner:
 
 
 def winners(rows: Sequence[CommRow]) -> tuple[Winner, ...]:
-    """One for each size that at least two settings of the environment were measured at; sizes in their order."""
+    """Return a winner for each size at which at least two settings of the environment were measured, in the order of
+    sizes."""
     measured = [r for r in rows if r.kind == "collective" and r.status == "ok" and r.time_ns_median is not None]
     alike = grouped((row for sweep in sweeps(measured).values() for row in sweep), _same_but_env)
     return tuple(_winner(group) for group in alike.values() if len({tuple(sorted(r.env.items())) for r in group}) > 1)
@@ -196,33 +197,33 @@ class LinkRate:
 def link_rates(
     rows: Sequence[CommRow], environment: EnvironmentRecord | None, topology: Topology | None
 ) -> tuple[LinkRate, ...]:
-    """Pairs of ranks first, then collectives, where a peak is known or pairs were measured."""
+    """Return the rates of links: pairs of ranks first, then collectives, where a peak is known or pairs were measured."""
     pairs = tuple(
         rate
         for cell in cells_of(rows, "pairs").values()
         for rate in _of_pairs([row for row in cell if not row.bidirectional], environment, topology)
     )
     collectives = [_of_sweep(sweep) for sweep in sweeps(row for row in rows if row.kind == "collective").values()]
-    known = [rate for rate in collectives if rate is not None and (pairs or rate.expected_bytes_per_s is not None)]
-    return (*pairs, *known)
+    rated = [rate for rate in collectives if rate is not None and (pairs or rate.expected_bytes_per_s is not None)]
+    return (*pairs, *rated)
 
 
 def _of_pairs(
     rows: Sequence[CommRow], environment: EnvironmentRecord | None, topology: Topology | None
 ) -> Iterator[LinkRate]:
-    for peer, mine in grouped((row for row in rows if row.peer is not None), lambda row: row.peer).items():
-        best = best_size(mine)
+    for peer, pair_rows in grouped((row for row in rows if row.peer is not None), lambda row: row.peer).items():
+        best = best_size(pair_rows)
         if best is None or peer is None or best.busbw_bytes_per_s is None:
             continue
-        path, found = _between(best, peer, environment, topology)
-        expected = None if isinstance(found, str) else found
+        path, peak = _between(best, peer, environment, topology)
+        expected = None if isinstance(peak, str) else peak
         yield LinkRate(
             name=f"{peer[0]} -> {peer[1]}",
             world_size=best.world_size,
             ranks=peer,
             path=path,
             expected_bytes_per_s=expected,
-            unknown=found if isinstance(found, str) else None,
+            unknown=peak if isinstance(peak, str) else None,
             measured_bytes_per_s=best.busbw_bytes_per_s,
             size_bytes=best.size_bytes or 0,
             above=above_peak(best, expected),
@@ -278,7 +279,7 @@ def why_above(row: CommRow) -> str:
 def _between(
     row: CommRow, peer: tuple[int, int], environment: EnvironmentRecord | None, topology: Topology | None
 ) -> tuple[str, float | str]:
-    """(what lies between two ranks, its peak or why that is unknown)."""
+    """Return what lies between two ranks, and its peak, bytes/s, or why that is unknown."""
     hosts = row.rank_hosts
     one_host = len(hosts) <= max(peer) or hosts[peer[0]] == hosts[peer[1]]
     if row.network is not None and (not one_host or (row.hosts or 1) == row.world_size):
@@ -292,23 +293,24 @@ def _between(
 
 
 def _gpu_peak(environment: EnvironmentRecord | None, topology: Topology | None, peer: tuple[int, int]) -> float | str:
-    """Between two GPUs of one host, rank n on GPU n: their NVLinks, or PCIe of the narrower one."""
+    """Return the peak, bytes/s, between two GPUs of one host, rank n on GPU n: of their NVLinks, or of the narrower PCIe
+    link; or why it is unknown."""
     if environment is None or environment.torch is None or len(set(environment.torch.device_names)) != 1:
         return "the GPUs are unknown, or of several models"
     link = None if topology is None else topology.link(f"GPU{peer[0]}", f"GPU{peer[1]}")
     if link is not None and not link.is_nvlink:
         gpus = [gpu for gpu in environment.gpus if gpu.index in peer]
         rates = [pcie_bytes_per_s(gpu.pcie_generation_max or 0, gpu.pcie_width or 0) for gpu in gpus]
-        known = [rate for rate in rates if not isinstance(rate, Unavailable)]
-        return min(known) if len(known) == len(rates) == 2 else "the PCIe generation or width of a GPU is unknown"
-    found = find(environment.torch.device_names[0])
-    if isinstance(found, Unavailable):
-        return found.reason
-    if found.link is None:
-        return f"{found.name} has no link between GPUs, and the link matrix is unknown"
+        recorded = [rate for rate in rates if not isinstance(rate, Unavailable)]
+        return min(recorded) if len(recorded) == len(rates) == 2 else "the PCIe generation or width of a GPU is unknown"
+    entry = find(environment.torch.device_names[0])
+    if isinstance(entry, Unavailable):
+        return entry.reason
+    if entry.link is None:
+        return f"{entry.name} has no link between GPUs, and the link matrix is unknown"
     if link is not None:
-        return link.nvlinks * found.link.each_bytes_per_s
-    return "whether its bridge is there is unknown" if found.link.optional else found.link.peer_bytes_per_s
+        return link.nvlinks * entry.link.each_bytes_per_s
+    return "whether its bridge is there is unknown" if entry.link.optional else entry.link.peer_bytes_per_s
 
 
 def _why(row: CommRow, *, one_host: bool) -> str:

@@ -29,7 +29,7 @@ PeakOf = Callable[[CommSpec, int], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranks:
-    """Everything ranks left about one cell. Partial after a failure."""
+    """Everything that ranks left about one cell; after a failure it may be partial."""
 
     samples: tuple[RankCommSamples, ...]
     summaries: tuple[CommSummary, ...]
@@ -81,9 +81,9 @@ def comm_document(run: str, rows: Sequence[CommRow]) -> dict[str, Any]:
 def _cell_rows(layout: RunLayout, cell: CommSpec, peak_of: PeakOf) -> list[CommRow]:
     files = layout.cell(cell.cell_id)
     status = read_if_there(files.status, CellStatus)
-    found = (read_comm_samples(files.samples(rank)) for rank in range(cell.world_size))
+    by_rank = (read_comm_samples(files.samples(rank)) for rank in range(cell.world_size))
     ranks = _Ranks(
-        samples=tuple(one for one in found if one is not None),
+        samples=tuple(one for one in by_rank if one is not None),
         summaries=tuple(read_record(p, CommSummary) for p in sorted(files.root.glob("rank-*.json"))),
     )
     base = _empty_row(cell, status, ranks)
@@ -110,7 +110,7 @@ UNMEASURED: Mapping[str, Any] = dict.fromkeys((
     "time_ns_high", "time_ns_mean", "time_ns_min", "time_ns_p90", "time_ns_p99", "time_ns_max", "rank_spread",
     "slowest_rank", "algbw_bytes_per_s", "busbw_bytes_per_s", "link_peak_bytes_per_s", "link_fraction", "correct",
 ))  # fmt: skip
-"""What a size has once it is measured."""
+"""Fields that a size has once it is measured."""
 
 
 def _empty_row(cell: CommSpec, status: CellStatus | None, ranks: _Ranks) -> CommRow:
@@ -132,20 +132,20 @@ def _empty_row(cell: CommSpec, status: CellStatus | None, ranks: _Ranks) -> Comm
 
 
 def _rank_hosts(cell: CommSpec, ranks: _Ranks) -> tuple[str, ...]:
-    """Of a pairs cell: the host of every rank; empty when one is missing."""
+    """Return the host of every rank of a pairs cell; empty when one is missing."""
     if cell.kind != "pairs" or len(ranks.samples) < cell.world_size:
         return ()
     return tuple(one.header.host for one in ranks.samples)
 
 
 def _by_size(ranks: Sequence[RankCommSamples]) -> list[list[tuple[int, CommSample]]]:
-    """(rank, sample) of the ranks that measured the same thing, in the order in which it was measured."""
+    """Group (rank, sample) of the ranks that measured the same thing, in the order in which it was measured."""
     samples = ((one.header.rank, sample) for one in ranks for sample in one.samples)
     return list(grouped(samples, lambda s: (s[1].asked_bytes, s[1].peer, s[1].bidirectional, s[1].label)).values())
 
 
 def _size_row(base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]], peak: float | None) -> CommRow | None:
-    """None when a rank has not finished this size."""
+    """Return the row of one size; None when a rank has not finished it."""
     first = group[0][1]
     took_part = first.peer if first.peer is not None else range(cell.world_size)
     by_rank = dict(group)
@@ -180,7 +180,7 @@ def _size_row(base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]]
 
 
 def _with_spread(row: CommRow, ranks: Sequence[int], samples: Sequence[CommSample]) -> CommRow:
-    """How far the ranks' own medians lie apart, and who is slowest; unchanged where a rank has no time."""
+    """Add how far the ranks' own medians lie apart, and who is slowest; the row is unchanged where a rank has no time."""
     if not all(s.times_ns for s in samples):
         return row
     medians = [float(np.median(s.times_ns)) for s in samples]
@@ -220,7 +220,7 @@ def _timed(row: CommRow, times: NDArray[np.float64], *, warmup: int, stop_reason
 
 
 def _with_bandwidth(row: CommRow, cell: CommSpec, peak: float | None) -> CommRow:
-    """algbw and busbw (docs/reference/metrics.md, Collectives): rates derived last, from the median."""
+    """Add algbw and busbw (docs/reference/metrics.md, Collectives): rates are derived last, from the median."""
     collective = COLLECTIVES.load(cell.op)
     if not collective.has_payload or not row.size_bytes or not row.time_ns_median:
         return row
@@ -237,7 +237,7 @@ def _with_bandwidth(row: CommRow, cell: CommSpec, peak: float | None) -> CommRow
 
 
 def _matmul_row(row: CommRow, samples: Sequence[CommSample]) -> CommRow:
-    """FLOP/s of the median rank's product: 2 n^3 / time, n from the operand's elements."""
+    """Add FLOP/s of the median rank's product: 2 n^3 / time, n from the operand's elements."""
     times = np.concatenate([np.asarray(s.times_ns, dtype=np.float64) for s in samples])
     if times.size == 0 or row.numel is None:
         return row
@@ -247,14 +247,14 @@ def _matmul_row(row: CommRow, samples: Sequence[CommSample]) -> CommRow:
 
 
 def _overlap_rows(rows: Sequence[CommRow], groups: Sequence[list[tuple[int, CommSample]]]) -> list[CommRow]:
-    """Of an overlap cell: the rows of the collective beside matrix products, with what each slows the other."""
-    found: dict[int | None, dict[str, tuple[CommRow, float | None]]] = {}
+    """Return an overlap cell's rows of the collective beside matrix products, with how much each slows the other."""
+    by_size: dict[int | None, dict[str, tuple[CommRow, float | None]]] = {}
     for row, group in zip(rows, groups, strict=True):
         beside = [value for _, sample in group for value in sample.beside_ns]
         median = float(np.median(beside)) if beside else None
-        found.setdefault(row.asked_bytes, {})[group[0][1].label] = (row, median)
+        by_size.setdefault(row.asked_bytes, {})[group[0][1].label] = (row, median)
     merged = []
-    for variants in found.values():
+    for variants in by_size.values():
         if "together" not in variants:
             merged += [row for row, _ in variants.values() if row.status != "ok"]
             continue

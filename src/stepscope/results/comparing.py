@@ -59,19 +59,19 @@ times as long as alone) came out as different from each other in 6 of 36 pairs w
 these runs."""
 
 MOST_DOUBT = 0.3
-"""Of what two runs of one command differ by (of log): where it is more nothing could be told, and nothing is tested."""
+"""Most that two runs of one command may differ by (of log): beyond it nothing could be told, and nothing is tested."""
 
 BUSY = 0.03
-"""From this share of the time without processor on it is said."""
+"""Share of the time without processor from which on a note says so."""
 
 MOST_LOOKED_AT = 2000
 """Values in which the dependence of steps is looked for: of more steps, blocks of them."""
 
 _BY_PART = {figure.value: key for key, figure in figures_of("steps").items() if key != "diary_step_ns"}
 PARTS = tuple(str(part) for part in _BY_PART)
-"""Of a step, mean of the ranks; the last lies outside of it."""
+"""Parts of a step, mean of the ranks; the last lies outside of it."""
 STEP_METRIC = "diary_step_ns"
-"""Of all timed steps: the step of the slowest rank without what is outside of it."""
+"""Figure of all timed steps: the step of the slowest rank, without what is outside of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,29 +92,29 @@ class TimedSteps:
 
 
 def timed_steps(diaries: Sequence[RankDiary]) -> TimedSteps | Unavailable:
-    """Those of :func:`stepscope.results.diary.job_steps`."""
-    found = job_steps(diaries)
-    return Unavailable("no step diary") if found is None else timed_steps_of(found)
+    """Return the timed steps of a job as :func:`stepscope.results.diary.job_steps` chooses them."""
+    steps = job_steps(diaries)
+    return Unavailable("no step diary") if steps is None else timed_steps_of(steps)
 
 
-def timed_steps_of(found: JobSteps) -> TimedSteps | Unavailable:
-    """Those of one job that were not profiled."""
-    timed = np.logical_and.reduce([diary.timed[found.numbers - 1 - found.first] for diary in found.diaries])
+def timed_steps_of(steps: JobSteps) -> TimedSteps | Unavailable:
+    """Return the steps of one job that were not profiled."""
+    timed = np.logical_and.reduce([diary.timed[steps.numbers - 1 - steps.first] for diary in steps.diaries])
     if not timed.all():
-        return Unavailable(f"none of {counted(found.all_steps, 'step')} is timed on every rank")
+        return Unavailable(f"none of {counted(steps.all_steps, 'step')} is timed on every rank")
     parts = {
         part: np.nan_to_num(values).mean(axis=0)
-        for part, values in found.parts_ns.items()
+        for part, values in steps.parts_ns.items()
         if part in PARTS and np.isfinite(values).mean() > 0.5
     }
-    outside = [np.nan_to_num(d.columns["outside_ns"][1 : found.all_steps]) for d in found.diaries]
+    outside = [np.nan_to_num(d.columns["outside_ns"][1 : steps.all_steps]) for d in steps.diaries]
     return TimedSteps(
-        step=found.step_ns,
-        by_rank={diary.rank: found.whole_ns[at] for at, diary in enumerate(found.diaries)},
+        step=steps.step_ns,
+        by_rank={diary.rank: steps.whole_ns[at] for at, diary in enumerate(steps.diaries)},
         parts=parts,
-        outside=float(np.mean(outside)) if found.all_steps > 1 else None,
-        ranks=found.ranks,
-        contended=float(np.max(np.nan_to_num(found.delay_ns).sum(axis=1) / found.whole_ns.sum(axis=1))),
+        outside=float(np.mean(outside)) if steps.all_steps > 1 else None,
+        ranks=steps.ranks,
+        contended=float(np.max(np.nan_to_num(steps.delay_ns).sum(axis=1) / steps.whole_ns.sum(axis=1))),
     )
 
 
@@ -125,7 +125,7 @@ def between_runs(*sides: TimedSteps) -> float:
 
 
 def step_change(before: TimedSteps, after: TimedSteps, ranks: tuple[int, int]) -> tuple[Change, str] | None:
-    """A rank's step after against before, and what a replicate is; None for ranks without a diary.
+    """Compare a rank's step after with that before, and say what a replicate is; None for ranks without a diary.
 
     ranks: that of before, and that of after.
     """
@@ -133,12 +133,13 @@ def step_change(before: TimedSteps, after: TimedSteps, ranks: tuple[int, int]) -
     if first is None or second is None:
         return None
     a, b = _diary_blocks(first, np.median), _diary_blocks(second, np.median)
-    found = change(a.values, b.values, between=between_runs(before, after))
-    return None if found is None else (found, a.kind)
+    difference = change(a.values, b.values, between=between_runs(before, after))
+    return None if difference is None else (difference, a.kind)
 
 
 def diary_figures(before: TimedSteps, after: TimedSteps, *, side: str) -> Iterable[ComparedFigure]:
-    """The step, then its parts: a part differs where it does so beyond 1% of the step, all of them tested at once."""
+    """Compare the step, then its parts: a part differs where it does so beyond 1% of the step, all of them tested at
+    once."""
     between = between_runs(before, after)
     what = f"all steps: {before.step.size:,} against {after.step.size:,}"
     yield _figure(what, STEP_METRIC, side, before.step, after.step, between=between, of=np.median)
@@ -163,22 +164,23 @@ def _figure(
     what: str, metric: str, side: str, before: Numbers, after: Numbers, *, between: float, of: Of, tests: int = 1
 ) -> ComparedFigure:
     first, second = (Measured(value=float(of(values)), n=values.size) for values in (before, after))
-    told = metric == STEP_METRIC or between <= MOST_DOUBT
+    testable = metric == STEP_METRIC or between <= MOST_DOUBT
     return figure(
         what=what, metric=metric, side=side, first=first, second=second,
-        replicates=(_diary_blocks(before, of), _diary_blocks(after, of)) if told else None, between=between, tests=tests,
+        replicates=(_diary_blocks(before, of), _diary_blocks(after, of)) if testable else None, between=between, tests=tests,
     )  # fmt: skip
 
 
 def _diary_blocks(series: Numbers, of: Of) -> Replicates:
-    """Medians or means of consecutive steps; few steps make blocks so short that a side still has the fewest replicates."""
+    """Cut a series into medians or means of consecutive steps; few steps make blocks so short that a side still has the
+    fewest replicates."""
     coarse = -(-series.size // MOST_LOOKED_AT)
     length = min(coarse * step_blocks(block_medians(series, coarse)), max(1, series.size // MIN_REPLICATES))
     return _cut(series, length, of)
 
 
 def _cut(series: Numbers, length: int, of: Of) -> Replicates:
-    """``of`` every ``length`` consecutive steps; what is left at the end is dropped."""
+    """Apply ``of`` to every ``length`` consecutive steps; what is left at the end is dropped."""
     kept = series[: series.size // length * length].reshape(-1, length)
     kind = "step" if length == 1 else f"block of {length} steps"
     return Replicates(kind=kind, values=tuple(of(kept, axis=1).tolist()))
@@ -198,21 +200,21 @@ def figure(
     label: str | None = None,
     unit: str | None = None,
 ) -> ComparedFigure:
-    """Both figures and the second's ratio to the first. paired: replicates are rounds that took turns. between, tests: of
-    :func:`stepscope.stats.compare.change`. label, unit: see the record.
+    """Return both figures and the second's ratio to the first. paired: replicates are rounds that took turns. between,
+    tests: of :func:`stepscope.stats.compare.change`. label, unit: see the record.
 
     With replicates the figures are the medians over them, as the ratio is; without, the two as given.
     """
     higher_is_better = COMPARED[metric].better == "high"
-    found = (
+    compared = (
         None
         if replicates is None
         else change(*(replicate.values for replicate in replicates), paired=paired, between=between, tests=tests)
     )
-    if replicates is not None and found is not None:
+    if replicates is not None and compared is not None:
         first, second = (Measured(value=float(np.median(r.values)), n=len(r.values)) for r in replicates)
     else:
-        found = Change(ratio=second.over(first), untested="no replicates: one figure on each side")
+        compared = Change(ratio=second.over(first), untested="no replicates: one figure on each side")
     return ComparedFigure(
         what=what,
         metric=metric,
@@ -220,13 +222,13 @@ def figure(
         higher_is_better=higher_is_better,
         first=first,
         second=second,
-        ratio=found.ratio.value,
-        low=found.ratio.low,
-        high=found.ratio.high,
-        p_value=found.p_value,
-        untested=found.untested,
+        ratio=compared.ratio.value,
+        low=compared.ratio.low,
+        high=compared.ratio.high,
+        p_value=compared.p_value,
+        untested=compared.untested,
         replicate=None if replicates is None else replicates[0].kind,
-        verdict=_verdict(found.outcome, higher_is_better=higher_is_better),
+        verdict=_verdict(compared.outcome, higher_is_better=higher_is_better),
         label=label,
         unit=unit,
     )
@@ -239,7 +241,8 @@ def _verdict(outcome: Outcome, *, higher_is_better: bool) -> ComparisonVerdict:
 
 
 def lacking(compared: ComparedFigure) -> Literal["test", "interval"] | None:
-    """Which of the two keeps a tested figure from being different, where the other one says that it is; else None."""
+    """Say which of the test and the interval keeps a figure from being different where the other one says that it is; else
+    None."""
     if compared.verdict in ("better", "worse") or compared.p_value is None or compared.low is None:
         return None
     if Estimate(value=compared.ratio, low=compared.low, high=compared.high).leaves_out(1.0):
@@ -257,10 +260,10 @@ class Side:
 
 
 def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | None = None) -> Comparison:
-    """Every later side against the first: what differs in settings and machine, then the figures of what both ran.
+    """Compare every later side with the first: what differs in settings and machine, then the figures of what both ran.
 
-    scaling: of traced jobs on different numbers of ranks, as the user states it.
-    Runs match by cell id (same cell), else by group and label; where each side has one run only, those two.
+    scaling: of traced jobs on different numbers of ranks, as the user states it. Runs match by cell id (same cell), else by
+    group and label; where each side has one run only, those two.
     """
     first = _runs(sides[0])
     figures: list[ComparedFigure] = []
@@ -285,9 +288,9 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
         for sweep in sweeps:
             figures += _comm_figures(sweep, side.name)
         notes += _contended(sides[0], side)
-        told = _diary_figures(sides[0], side)
-        figures += told
-        for traced in traces if not told else ():  # a window of profiled steps says nothing beside all steps
+        of_diaries = _diary_figures(sides[0], side)
+        figures += of_diaries
+        for traced in traces if not of_diaries else ():  # a window of profiled steps says nothing beside all steps
             figures += _trace_figures(*traced, side.name)
         partners.append([*runs, *traces, *((a, b) for s in sweeps for a, b in [(_any(s.first), _any(s.second))])])
     tested = sum(figure.p_value is not None for figure in figures)
@@ -312,7 +315,8 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
 
 
 def _across(budgets: Iterable[ScalingBudget], sides: Sequence[Side]) -> tuple[ScalingBudget, ...]:
-    """Those of a run on one side and its baseline on another: what one side alone gains from ranks is no comparison."""
+    """Keep the budgets of a run on one side and its baseline on another: what one side alone gains from ranks is no
+    comparison."""
     names = [{run.run_id: side.name for run in side.rounds[0].runs} for side in sides]
 
     def side_of(run_id: str) -> str | None:
@@ -323,7 +327,7 @@ def _across(budgets: Iterable[ScalingBudget], sides: Sequence[Side]) -> tuple[Sc
 
 
 def _diary_figures(first: Side, second: Side) -> list[ComparedFigure]:
-    """All steps of both; empty where a side has no timed ones."""
+    """Compare all steps of both sides; empty where a side has no timed ones."""
     before, after = timed_steps(first.diaries), timed_steps(second.diaries)
     if isinstance(before, Unavailable) or isinstance(after, Unavailable):
         return []
@@ -331,28 +335,30 @@ def _diary_figures(first: Side, second: Side) -> list[ComparedFigure]:
 
 
 def _goodput_figures(first: Side, second: Side) -> Iterable[ComparedFigure]:
-    """Parts of the wall time that are there on both sides: one figure each, of one job each."""
-    before, after = (goodput_of([job for each in side.rounds for job in each.profiled]) for side in (first, second))
+    """Compare the parts of the wall time that both sides have, one figure a part; each side is one job."""
+    before, after = (
+        goodput_of([job for evidence in side.rounds for job in evidence.profiled]) for side in (first, second)
+    )
     if before is None or after is None:
         return
     what = f"wall time: {format_duration(before.wall_ns)} against {format_duration(after.wall_ns)}"
-    for key, each in figures_of("wall").items():
-        old, new = each.measured(before), each.measured(after)
+    for key, wall_figure in figures_of("wall").items():
+        old, new = wall_figure.measured(before), wall_figure.measured(after)
         if old is not None and new is not None and old.value > 0 and new.value > 0:
             yield figure(what=what, metric=key, side=second.name, first=old, second=new, replicates=None)
 
 
 def _contended(first: Side, second: Side) -> list[str]:
-    """That the machine had more to do, of each side where that widens the interval."""
-    found = []
+    """Note each side on which the machine had more to do, so that the interval is wider."""
+    notes = []
     for side in (first, second):
         steps = timed_steps(side.diaries)
         if not isinstance(steps, Unavailable) and steps.contended > BUSY:
             share = format_percent(steps.contended, digits=0)
-            found.append(
+            notes.append(
                 f"{side.name}: training threads had no processor for {share} of the time; the intervals hold that"
             )
-    return found
+    return notes
 
 
 def _any(rows: Mapping[int, CommRow]) -> CommRow:
@@ -360,12 +366,12 @@ def _any(rows: Mapping[int, CommRow]) -> CommRow:
 
 
 def _on_all_sides(partners: Sequence[Sequence[tuple[Any, Any]]]) -> list[tuple[Any, ...]]:
-    """What has a partner on every later side, with all of them."""
+    """Return what has a partner on every later side, with all of its partners."""
     by_first = [{id(a): (a, b) for a, b in pairs} for pairs in partners]
     return [
-        (pair[0], *(found[key][1] for found in by_first))
+        (pair[0], *(side_pairs[key][1] for side_pairs in by_first))
         for key, pair in by_first[0].items()
-        if all(key in found for found in by_first)
+        if all(key in side_pairs for side_pairs in by_first)
     ]
 
 
@@ -379,7 +385,7 @@ def _what_it_trains(run: TrainingRun) -> tuple[object, ...]:
 
 _SAME_RUN = (lambda r: r.run_id, lambda r: (r.group, r.label), _what_it_trains, lambda _: None)
 _SAME_JOB = (lambda t: t.cell_id or t.name, lambda _: None)
-"""What makes two of two sides one pair; at last: that each side has no other."""
+"""Keys that make two of two sides one pair; the last one holds where each side has no other."""
 
 
 def _both(first: str, second: str) -> str:
@@ -390,22 +396,22 @@ def _figures(
     before: TrainingRun, after: TrainingRun, first: Side, second: Side, drop_epochs: int
 ) -> Iterable[ComparedFigure]:
     sides = tuple(run_facts(run, drop_epochs=drop_epochs) for run in (before, after))
-    for each in figures_of("run", "epoch").values():
-        a, b = (each.measured(facts) if each.compared else None for facts in sides)
-        throughput = each.unit == "per s"
+    for metric in figures_of("run", "epoch").values():
+        a, b = (metric.measured(facts) if metric.compared else None for facts in sides)
+        throughput = metric.unit == "per s"
         if a is None or b is None or a.value == 0 or (throughput and before.unit != after.unit):
             continue
-        mine = theirs = None
-        if each.tested:
-            mine = _replicates(first, before, each, drop_epochs)
-            theirs = _replicates(second, after, each, drop_epochs)
+        first_sample = second_sample = None
+        if metric.tested:
+            first_sample = _replicates(first, before, metric, drop_epochs)
+            second_sample = _replicates(second, after, metric, drop_epochs)
         yield figure(
             what=_both(in_line(before), in_line(after)),
-            metric=each.key,
+            metric=metric.key,
             side=second.name,
             first=a,
             second=b,
-            replicates=None if mine is None or theirs is None else (mine, theirs),
+            replicates=None if first_sample is None or second_sample is None else (first_sample, second_sample),
             paired=len(first.rounds) == len(second.rounds) > 1,
             label=before.label,
             unit=before.unit if throughput else None,
@@ -430,7 +436,7 @@ def _replicates(side: Side, run: TrainingRun, metric: Figure, drop_epochs: int) 
 
 
 def step_replicates(cell: CellEvidence) -> Replicates | None:
-    """Medians (ns) over rounds; of one round, over blocks of steps."""
+    """Return medians (ns) over rounds, or over blocks of steps where there is one round."""
     steps = slowest(common_steps(cell.result.samples, cell.result.spec.world_size).full, "step_ns")
     if not steps:
         return None
@@ -440,12 +446,12 @@ def step_replicates(cell: CellEvidence) -> Replicates | None:
 
 
 def _blocks(series: Sequence[float], *, least: int = 1) -> Replicates:
-    """Medians over blocks of steps; up to ``least`` steps every step for itself."""
+    """Return medians over blocks of steps; up to ``least`` steps, every step is its own."""
     return _cut(np.asarray(series, dtype=np.float64), step_blocks(series, least=least), np.median)
 
 
 def _comm_figures(sweep: SweepPair, side: str) -> Iterable[ComparedFigure]:
-    """A sweep's median times, by size."""
+    """Compare a sweep's median times, size by size."""
     time = figures_of("collective")["comm_time_ns"].measured
     for size, before in sweep.first.items():
         after = sweep.second.get(size)
@@ -463,7 +469,7 @@ def _comm_figures(sweep: SweepPair, side: str) -> Iterable[ComparedFigure]:
 
 
 def _trace_figures(before: TraceEvidence, after: TraceEvidence, side: str) -> Iterable[ComparedFigure]:
-    """Steps of a traced job, the slowest rank's of each."""
+    """Compare the steps of a traced job, each that of its slowest rank."""
     a, b = _steps_of(before), _steps_of(after)
     if not a or not b:
         return
@@ -481,11 +487,11 @@ def _trace_figures(before: TraceEvidence, after: TraceEvidence, side: str) -> It
 
 
 def _steps_of(trace: TraceEvidence) -> Mapping[str, list[float]]:
-    """Per traced step the slowest rank's figures, ns; empty without steps that a rank recorded."""
+    """Return the slowest rank's figures of every traced step, ns; empty without steps that a rank recorded."""
     steps = grouped((step for rank in trace.summary.ranks for step in rank.steps), lambda step: step.step)
     if not steps:
         return {}
     return {
-        key: [float(max(each.read(step.parts) for step in steps[n])) for n in sorted(steps)]
-        for key, each in figures_of("step").items()
+        key: [float(max(step_figure.read(step.parts) for step in steps[n])) for n in sorted(steps)]
+        for key, step_figure in figures_of("step").items()
     }

@@ -53,13 +53,14 @@ FEW_EVENT_STEPS = 0.5
 """Steps with an outside event are left out where they are fewer than this share of all."""
 
 INTERRUPTION = 0.2
-"""Of the median step: what a garbage collection or a compilation takes at least, so that its step is no usual one."""
+"""Share of the median step that a garbage collection or a compilation takes at least, so that its step is no usual one."""
 
 MOST_AFTER = 10
-"""Times the steps before a window that moved the level: where more steps follow it, the job is what they are."""
+"""Where more than this many times the steps before a window follow it, after it moved the level, the job is what they are.
+"""
 
 LEAST_PERIODS = 3
-"""Events, so that a period can be told."""
+"""Fewest events with which a period can be told."""
 
 MOSTLY = 0.7
 """Share of the distances that are one period, of pauses that are one kind."""
@@ -68,7 +69,7 @@ NEIGHBOURS, CHANCE = 2, 0.01
 """Steps that a pause lasts on at most; probability that pauses at random steps seem regular."""
 
 WARM_UP_AT_MOST = 20
-"""Steps: what takes longer to settle is how the job runs, and is told as a drift."""
+"""Most steps of warm-up: what takes longer to settle is how the job runs, and is told as a drift."""
 
 LOOKED_AT = 400
 """Leading steps in which the end of warm-up is looked for."""
@@ -80,10 +81,10 @@ PAUSE_MADS, PAUSE_FACTOR = 8.0, 2.0
 """A step further above the median than so many MAD, and longer than so many medians, holds a pause."""
 
 LONG = 1.5
-"""Medians, from which on the longest step is worth a line."""
+"""Number of median steps from which on the longest step is worth a line."""
 
 MOST_PAUSES = 0.25
-"""Of the steps: more of them are no pauses but how the job runs, such as two kinds of batches."""
+"""Most of the steps that can be pauses: more of them are how the job runs, such as two kinds of batches."""
 
 MOST_RESAMPLED = 10_000
 """Steps whose medians are resampled; of more every n-th. A median over them is known to a thousandth of the spread."""
@@ -153,37 +154,37 @@ class JobSteps:
         """Whether ranks end steps of one number at one time: none needs longer than another in each quarter of them (without
         the first step) until it is far behind. Else they count steps differently, or nobody waits for the others."""
         whole = np.stack([np.nan_to_num(diary.whole_ns[: self.all_steps - self.first])[1:] for diary in self.diaries])
-        quarters = np.stack([each.sum(axis=1) for each in np.array_split(whole, 4, axis=1)])
+        quarters = np.stack([quarter.sum(axis=1) for quarter in np.array_split(whole, 4, axis=1)])
         behind = quarters[:, (took := quarters.sum(axis=0)).argmax()] - quarters[:, took.argmin()]
         far = max(APART_STEPS * float(np.median(whole[took.argmax()])), APART * took.min()) if whole.size else 0.0
         return not (behind > 0).all() or bool(behind.sum() < far)
 
     @property
     def step_ns(self) -> Numbers:
-        """[steps]: of the slowest rank."""
+        """Step time of the slowest rank, ns [steps]."""
         return np.asarray(self.whole_ns.max(axis=0))
 
     @property
     def inside_ns(self) -> Numbers:
-        """[ranks, steps]: garbage collections and compilations inside of the timed steps."""
+        """Time of garbage collections and compilations inside of the timed steps, ns [ranks, steps]."""
         return np.asarray(_inside_ns(self.diaries, self.first, self.all_steps)[:, self.numbers - 1 - self.first])
 
     @property
     def idle_before_ns(self) -> Numbers:
-        """[ranks, steps]: before the forward pass without computing, nor for lack of a processor: all of the step's delay is
-        taken off. NaN: not known."""
+        """Time before the forward pass, ns [ranks, steps], in which a rank neither computes nor lacks a processor: all of
+        the step's delay is taken off. NaN: not known."""
         columns = [diary.columns["before_cpu_ns"][self.numbers - 1 - self.first] for diary in self.diaries]
         ahead = self.parts_ns["before"] + np.nan_to_num(self.parts_ns["inference"])
         return np.asarray(np.maximum(ahead - np.stack(columns) - np.nan_to_num(self.delay_ns), 0.0))
 
     @property
     def transfer_ns(self) -> Numbers:
-        """[steps]: exposed communication of the rank that came last, which waited for nobody."""
+        """Exposed communication of the rank that came last, which waited for nobody, ns [steps]."""
         return np.asarray(self.comm_ns.min(axis=0))
 
     @property
     def waiting_ns(self) -> Numbers:
-        """[ranks, steps]: exposed communication beyond that of the last rank."""
+        """Exposed communication beyond that of the last rank, ns [ranks, steps]."""
         return np.asarray(self.comm_ns - self.transfer_ns)
 
 
@@ -192,21 +193,23 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
     stepped = [diary for diary in diaries if diary.steps]
     if not stepped:
         return None
-    independent = any(overlap(each) for each in grouped(stepped, lambda each: each.rank).values())
+    independent = any(overlap(same_rank) for same_rank in grouped(stepped, lambda diary: diary.rank).values())
     every = [] if independent else trainings(stepped, span)
     training = _chosen(every)
     if len(every) > 1:
         stepped = [diary for attempt in every[training] for diary in attempt]
-    by_rank = grouped(stepped, lambda each: each.rank)
-    chosen = tuple(max(each, key=lambda d: (d.header.restart, d.header.start_unix_ns)) for each in by_rank.values())
-    end = min(each.first + each.steps for each in chosen)
-    first = max(0, *(each.first for each in chosen))
+    by_rank = grouped(stepped, lambda diary: diary.rank)
+    chosen = tuple(
+        max(same_rank, key=lambda d: (d.header.restart, d.header.start_unix_ns)) for same_rank in by_rank.values()
+    )
+    end = min(diary.first + diary.steps for diary in chosen)
+    first = max(0, *(diary.first for diary in chosen))
     if first:
-        chosen = tuple(each.between(first, each.first + each.steps) for each in chosen)
+        chosen = tuple(diary.between(first, diary.first + diary.steps) for diary in chosen)
     count = end - first
-    flags = np.stack([each.flags[:count] for each in chosen])
-    outside = np.stack([_column(each, "outside", count) for each in chosen])
-    net = np.stack([each.net_ns[:count] for each in chosen])
+    flags = np.stack([diary.flags[:count] for diary in chosen])
+    outside = np.stack([_column(diary, "outside", count) for diary in chosen])
+    net = np.stack([diary.net_ns[:count] for diary in chosen])
     kept = np.asarray(((flags & NO_TIMED_STEP) == 0).all(axis=0))
     eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0)) | _interrupted(chosen, first, net)
     if eventful[kept].mean() < FEW_EVENT_STEPS if kept.any() else False:
@@ -221,10 +224,10 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
     if not kept.any():  # a job of very few steps: the first, or profiled ones, are all there is
         kept = np.ones(count, dtype=bool)
     whole = net[:, kept]
-    parts = {name: np.stack([_column(each, name, count)[kept] for each in chosen]) for name in RECORDED}
-    cpu = np.stack([_column(each, "cpu", count)[kept] for each in chosen])
-    delay = np.stack([each.delay[:count][kept] for each in chosen]) * np.stack(
-        [each.whole_ns[:count][kept] for each in chosen]
+    parts = {name: np.stack([_column(diary, name, count)[kept] for diary in chosen]) for name in RECORDED}
+    cpu = np.stack([_column(diary, "cpu", count)[kept] for diary in chosen])
+    delay = np.stack([diary.delay[:count][kept] for diary in chosen]) * np.stack(
+        [diary.whole_ns[:count][kept] for diary in chosen]
     )
     comm, own, clock = _own(whole, parts, cpu, delay, alone=max(d.header.world_size for d in chosen) == 1)
     return JobSteps(
@@ -251,7 +254,7 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
 def _window_effect(
     step_ns: Numbers, kept: NDArray[np.bool_], first: int, window: tuple[int, int] | None
 ) -> WindowEffect | None:
-    """step_ns: [steps], of all; window: columns."""
+    """Return what the window did to the steps after it; step_ns: [steps], of all steps; window: its columns."""
     if window is None:
         return None
     from stepscope.results.window_effect import window_effect  # of jobs with a window alone
@@ -261,7 +264,7 @@ def _window_effect(
 
 
 def span(diary: RankDiary) -> ProcessSpan:
-    """Of one process, as far as its steps were read."""
+    """Return the span of one process, as far as its steps were read."""
     start_ns = diary.header.start_unix_ns
     return ProcessSpan(
         rank=diary.rank, restart=diary.header.restart, start_ns=start_ns, end_ns=start_ns + _lasted_ns(diary)
@@ -269,7 +272,7 @@ def span(diary: RankDiary) -> ProcessSpan:
 
 
 def _chosen(every: Sequence[Sequence[Sequence[RankDiary]]]) -> int:
-    """The training whose steps are looked at: the last, unless it has too few of them and another has more."""
+    """Return the number of the training that is looked at: the last, unless it has too few steps and another has more."""
     made = [max((diary.made for diary in training[-1]), default=0) for training in every]
     if not made or made[-1] >= FEW_STEPS:
         return max(len(made) - 1, 0)
@@ -277,18 +280,18 @@ def _chosen(every: Sequence[Sequence[Sequence[RankDiary]]]) -> int:
 
 
 def _interrupted(diaries: Sequence[RankDiary], first: int, net_ns: Numbers) -> NDArray[np.bool_]:
-    """[steps]: whether something known happened inside that took a good part of a usual step, on any rank."""
+    """Return whether a known event inside of each step took a good part of a usual one, on any rank [steps]."""
     taken = _inside_ns(diaries, first, first + net_ns.shape[1]).sum(axis=0)
     return np.asarray(taken > INTERRUPTION * float(np.median(net_ns)))
 
 
 def _inside_ns(diaries: Sequence[RankDiary], first: int, end: int) -> Numbers:
-    """[ranks, steps]: what known events inside of each step took."""
+    """Return what known events inside of each step took, ns [ranks, steps]."""
     taken = np.zeros((len(diaries), end - first))
-    for mine, diary in zip(taken, diaries, strict=True):
+    for rank_ns, diary in zip(taken, diaries, strict=True):
         for event in diary.events:
             if event.inside and first < event.step <= end:
-                mine[event.step - 1 - first] += event.ns
+                rank_ns[event.step - 1 - first] += event.ns
     return taken
 
 
@@ -299,7 +302,8 @@ def overlap(same_rank: Sequence[RankDiary]) -> bool:
 
 
 def _lasted_ns(diary: RankDiary) -> float:
-    """From the first step to the last one; of a diary of which the last steps alone were read, what is sure of it."""
+    """Return the ns from the first step to the last one; of a diary of which only the last steps were read, what is sure of
+    it."""
     return float(np.nansum(diary.whole_ns)) * (diary.made / max(diary.steps, 1) / 2 if diary.first else 1.0)
 
 
@@ -308,19 +312,19 @@ def _column(diary: RankDiary, name: str, count: int) -> Numbers:
 
 
 def warm_up_steps(step_ns: Numbers, kept: NDArray[np.bool_]) -> int:
-    """Leading steps to leave out, counted in all steps."""
+    """Return how many leading steps to leave out, counted in all steps."""
     places = np.flatnonzero(kept)
     if places.size < SHORT:
         return 1 if places.size > 1 and places[0] == 0 else 0
-    found = warmup_end(step_ns[places[:LOOKED_AT]])
-    ahead = min(places.size // 4, WARM_UP_AT_MOST, places.size // 2 if found is None else found)
+    end = warmup_end(step_ns[places[:LOOKED_AT]])
+    ahead = min(places.size // 4, WARM_UP_AT_MOST, places.size // 2 if end is None else end)
     return int(places[ahead])
 
 
 def _own(
     whole: Numbers, parts: Mapping[str, Numbers], cpu: Numbers, delay: Numbers, *, alone: bool
 ) -> tuple[Numbers, Numbers, str]:
-    """(exposed communication, own time, clock of the own time), each [ranks, steps].
+    """Return exposed communication and own time, ns [ranks, steps], and what the own time rests on.
 
     Where the host saw its waits for communication, own time is the rest of the step, without the run queue's delay; else it
     is CPU time and waiting for data, and what is left of the step is communication.
@@ -339,7 +343,8 @@ def _own(
 
 
 def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None:
-    """How many times a timed step a step of the latest window takes: (of the slowest rank, of each rank's own time).
+    """Return how many times as long as a timed step one of the latest window takes: (the slowest rank's step, each rank's
+    own time).
 
     Ratio of medians. By rank: of the ranks that were profiled; empty where own times are not known. None where no step was
     profiled, or no other timed.
@@ -365,31 +370,32 @@ def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None
     own = own - np.nan_to_num(parts["data"])  # a loader is late by chance, whoever profiles
     before, inside = np.median(own[:, : timed.size], axis=1), own[:, timed.size :]
     by_rank = {
-        diary.rank: float(np.median(mine[there]) / usually)
-        for diary, mine, there, usually in zip(steps.diaries, inside, profiled[:, at], before, strict=True)
-        if there.any() and usually > 0 and np.isfinite(mine[there]).all()
+        diary.rank: float(np.median(own_ns[there]) / usually)
+        for diary, own_ns, there, usually in zip(steps.diaries, inside, profiled[:, at], before, strict=True)
+        if there.any() and usually > 0 and np.isfinite(own_ns[there]).all()
     }
     return float(np.median(net.max(axis=0))) / usual, by_rank
 
 
 def latest_window(flags: NDArray[np.uint8]) -> tuple[int, int] | None:
-    """The steps of the latest window, its warm-up and the writing of its trace included, as columns of ``flags`` [ranks,
-    steps]: (first, end); None where no step was profiled."""
+    """Return the columns (first, end) of ``flags`` [ranks, steps] that are the latest window, its warm-up and the writing of
+    its trace included; None where no step was profiled."""
     inside = np.flatnonzero((flags & (PROFILED | WINDOW)).any(axis=0))
     if not (flags & PROFILED).any():
         return None
     begins = np.flatnonzero(np.diff(inside) > 1)
     spans = np.split(inside, begins + 1)
-    last = next(each for each in reversed(spans) if (flags[:, each] & PROFILED).any())
+    last = next(window for window in reversed(spans) if (flags[:, window] & PROFILED).any())
     return int(last[0]), int(last[-1]) + 1
 
 
 def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> Estimate | None:
-    """Sum of the parts / sum of the wholes over steps (and ranks), with its block-bootstrap interval; None: not known.
+    """Return the sum of the parts / the sum of the wholes over steps (and ranks), with its block-bootstrap interval; None:
+    not known.
 
     block: steps that belong together, such as a period.
     """
-    part, whole = (np.atleast_2d(each) for each in (part_ns, whole_ns))
+    part, whole = (np.atleast_2d(ns) for ns in (part_ns, whole_ns))
     if not np.isfinite(part).any():
         return None
     top, bottom = np.nan_to_num(part).mean(axis=0), np.broadcast_to(whole, part.shape).mean(axis=0)
@@ -404,12 +410,13 @@ def step_interval(steps: JobSteps) -> Measured:
 
 
 def _stride(steps: JobSteps, most: int = MOST_RESAMPLED) -> int:
-    """Every how many steps one is looked at, where so many are enough."""
+    """Return n such that every n-th step is looked at, where so many are enough."""
     return max(1, steps.steps // most)
 
 
 def parts_of(steps: JobSteps) -> dict[str, Numbers]:
-    """Key of ``LEAVES`` -> [ranks, steps] ns; together they are the step. What was not seen is 0: its time is other's."""
+    """Return ns [ranks, steps] for each key of ``LEAVES``; together they are the step. What was not seen is 0: its time
+    counts as other."""
     whole = steps.whole_ns
     named = {key: np.nan_to_num(steps.parts_ns[column]) for column, key in RECORDED.items() if key in LEAVES}
     comm = np.nan_to_num(steps.comm_ns)
@@ -434,21 +441,23 @@ class Crowd:
 
 @lru_cache(maxsize=2)
 def crowd(steps: JobSteps) -> Crowd | None:
-    """That of the host with most threads a core; None: no host has more than its cores, or it is not recorded.
+    """Return the crowd of the host with most threads a core; None where no host has more threads than cores, or it is not
+    recorded.
 
     threads: of one operator, on all ranks of the host together.
     """
-    found = []
-    for ranks in grouped(steps.diaries, lambda each: each.header.host).values():
+    crowds = []
+    for ranks in grouped(steps.diaries, lambda diary: diary.header.host).values():
         cores = min((d.header.cores for d in ranks if d.header.cores), default=0)
         threads = sum(d.header.threads or 1 for d in ranks)
         if 0 < cores < threads:
-            found.append(Crowd(ranks=len(ranks), threads=threads, cores=cores))
-    return max(found, key=lambda each: each.threads / each.cores, default=None)
+            crowds.append(Crowd(ranks=len(ranks), threads=threads, cores=cores))
+    return max(crowds, key=lambda host: host.threads / host.cores, default=None)
 
 
 def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
-    """Ranks that the others wait for, as ``slow_ranks`` of a cell says; empty where own times are unknown or apart."""
+    """Return the ranks that the others wait for, as ``slow_ranks`` of a cell does; empty where own times are unknown or
+    ranks run apart."""
     if steps.ranks < 2 or not np.isfinite(steps.own_ns).all() or not steps.together:
         return ()
     named = {phase: SAMPLED[phase] for phase in LATE if SAMPLED[phase] in RECORDED}
@@ -470,12 +479,12 @@ def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
 
 
 def saved_share(steps: JobSteps, late: Iterable[Slow]) -> float:
-    """Share of the step that goes if these ranks took no longer than the others: each step is as long as its last rank, less
-    what that is later than the next once the excess is off."""
+    """Return the share of the step that is saved if these ranks take no longer than the others: each step is as long as its
+    last rank, less what that is later than the next once the excess is off."""
     own = steps.own_ns.copy()
-    for each in late:
-        if each.rank is not None:
-            own[each.rank] = own[each.rank] - each.excess_ns
+    for slow in late:
+        if slow.rank is not None:
+            own[slow.rank] = own[slow.rank] - slow.excess_ns
     saved = steps.own_ns.max(axis=0) - own.max(axis=0)
     return float(np.clip(saved, 0.0, None).sum() / steps.step_ns.sum())
 
@@ -501,18 +510,18 @@ class Between:
 
 @lru_cache(maxsize=2)
 def between_steps(steps: JobSteps) -> tuple[Between, ...]:
-    """What happens outside of steps, or inside some of them, by kind: the costliest first."""
-    found: dict[EventKind, dict[int, list[tuple[int, float, str, bool]]]] = defaultdict(lambda: defaultdict(list))
+    """Return what happens outside of steps, or inside some of them, by kind, the costliest first."""
+    by_kind: dict[EventKind, dict[int, list[tuple[int, float, str, bool]]]] = defaultdict(lambda: defaultdict(list))
     for diary in steps.diaries:
         for event in diary.events:
             if steps.warm_up < event.step <= steps.all_steps and event.kind not in _NO_COST:
-                found[event.kind][diary.rank].append((event.step, float(event.ns), event.what, event.inside))
+                by_kind[event.kind][diary.rank].append((event.step, float(event.ns), event.what, event.inside))
     kinds = []
-    for kind, by_rank in found.items():
+    for kind, by_rank in by_kind.items():
         costs = {rank: sum(ns for _, ns, _, _ in events) for rank, events in by_rank.items()}
-        rank = max(costs, key=lambda each: costs[each])
+        rank = max(costs, key=lambda candidate: costs[candidate])
         events = by_rank[rank]
-        diary = next(each for each in steps.diaries if each.rank == rank)
+        diary = next(candidate for candidate in steps.diaries if candidate.rank == rank)
         seen = slice(steps.warm_up - steps.first, steps.all_steps - steps.first)
         wall, alone = diary.whole_ns[seen], diary.timed[seen].copy()
         taken = np.zeros_like(wall)
@@ -541,19 +550,21 @@ def between_steps(steps: JobSteps) -> tuple[Between, ...]:
                 inside=all(inside for _, _, _, inside in events),
             )
         )
-    return tuple(sorted(kinds, key=lambda each: -each.share.value))
+    return tuple(sorted(kinds, key=lambda between: -between.share.value))
 
 
 AFTER_STEPS = 2
 """The step that an event lies in or before, and the next: what it has pushed out of the caches is loaded again there."""
 
 MOST_AFTERMATH = 0.25
-"""Of an event, at most: what else happens in the same steps would be counted, too. Passes after an evaluation, a checkpoint,
-a collection or the start of workers took 0.1 to 0.4 of it longer (own jobs, 2 CPU cores, 2026-11)."""
+"""Largest aftermath as a share of its events: beyond it, what else happens in the same steps would be counted, too. Passes
+after an evaluation, a checkpoint, a collection or the start of workers took 0.1 to 0.4 of it longer (own jobs, 2 CPU cores,
+2026-11)."""
 
 
 def _aftermath(steps: JobSteps, diary: RankDiary, inside_ns: Mapping[int, float], cost_ns: float) -> float:
-    """What forward, backward and optimizer take longer in the steps at and after events, of what the events take together.
+    """Return what forward, backward and optimizer take longer in the steps at and after events, as a share of what the
+    events take together.
 
     0 where that is no more than chance. inside_ns: number of the step -> of its time, the event's. cost_ns: of all events.
     """
@@ -568,7 +579,7 @@ def _aftermath(steps: JobSteps, diary: RankDiary, inside_ns: Mapping[int, float]
         usual[np.minimum(at + number, usual.size - 1)] = False
     if usual.sum() < FEW_STEPS or not after.size:
         return 0.0
-    own = np.array([inside_ns.get(int(each) + 1 + steps.first, 0.0) for each in after])
+    own = np.array([inside_ns.get(int(column) + 1 + steps.first, 0.0) for column in after])
     longer = passes[after] - own - passes[usual].mean()
     chance = 3 * passes[usual].std() * np.sqrt(after.size)
     return min(MOST_AFTERMATH, float(longer.sum()) / cost_ns) if longer.sum() > chance and cost_ns else 0.0
@@ -578,7 +589,7 @@ _NO_COST = ("trace_written", "own_profiler", "dropped", "off")
 
 
 def period(numbers: Sequence[int]) -> int | None:
-    """Steps from one event to the next, where three or more come regularly: most distances are the same."""
+    """Return the steps from one event to the next, where three or more come regularly: most distances are the same."""
     distances = np.diff(np.unique(numbers))
     if distances.size < LEAST_PERIODS - 1:
         return None
@@ -587,8 +598,8 @@ def period(numbers: Sequence[int]) -> int | None:
 
 
 def beyond_chance(numbers: NDArray[np.int64], among: int) -> int | None:
-    """The ``period`` of events at these of ``among`` steps, where events thrown at random come so regularly in less than one
-    of 100 jobs. Steps beside each other are one event: a machine that others use is busy for several at a time."""
+    """Return the ``period`` of events at these of ``among`` steps, where events at random steps are so regular in less than
+    one of 100 jobs. Steps beside each other are one event: a machine that others use is busy for several at a time."""
     begins = numbers[np.r_[True, np.diff(numbers) > NEIGHBOURS]] if numbers.size else numbers
     every = period(begins.tolist())
     if every is None:
@@ -619,7 +630,7 @@ class Pauses:
 
 @lru_cache(maxsize=2)
 def paused_steps(steps: JobSteps) -> NDArray[np.bool_]:
-    """[steps]: which of them hold such a pause; none where they are too few, or too many, to be pauses."""
+    """Return which steps hold such a pause [steps]; none where they are too few, or too many, to be pauses."""
     times = steps.step_ns
     middle = float(np.median(times))
     odd = (times > middle + PAUSE_MADS * mad(times)) & (times > PAUSE_FACTOR * middle)
@@ -629,7 +640,8 @@ def paused_steps(steps: JobSteps) -> NDArray[np.bool_]:
 
 
 def pauses(steps: JobSteps) -> Pauses | None:
-    """Single long steps together: their time beyond the median step, as a share of all; None where there are none."""
+    """Describe all single long steps together: their time beyond the median step, as a share of all; None where there are
+    none."""
     times, odd = steps.step_ns, paused_steps(steps)
     if not odd.any():
         return None
@@ -654,7 +666,7 @@ def pauses(steps: JobSteps) -> Pauses | None:
 
 
 def _part_of(steps: JobSteps, odd: NDArray[np.bool_], beyond: Numbers) -> str | None:
-    """The part that is longer than usual in the steps ``odd``, by ``beyond`` [steps] ns, on the rank that comes last."""
+    """Return the part that makes the steps ``odd`` longer by ``beyond`` [steps] ns, on the rank that comes last."""
     last = np.nan_to_num(steps.own_ns[:, odd]).argmax(axis=0)
     longer = {}
     for name in RECORDED:
@@ -676,18 +688,18 @@ class Longest:
 
 
 def longest_step(steps: JobSteps) -> Longest | None:
-    """That of all after the warm-up which were not profiled; None where it is no longer than LONG medians."""
+    """Return the longest step after the warm-up that was not profiled; None where it is shorter than LONG medians."""
     count = steps.all_steps - steps.first
-    net = np.stack([each.net_ns[:count] for each in steps.diaries])
-    left_out: NDArray[np.bool_] = np.any([~each.timed[:count] for each in steps.diaries], axis=0)
+    net = np.stack([rank_diary.net_ns[:count] for rank_diary in steps.diaries])
+    left_out: NDArray[np.bool_] = np.any([~rank_diary.timed[:count] for rank_diary in steps.diaries], axis=0)
     left_out[: max(0, steps.warm_up - steps.first)] = True
     net[:, left_out] = 0.0
     at = int(net.max(axis=0).argmax())
-    waited = [np.nan_to_num(each.columns["comm_ns"][at]) for each in steps.diaries]
+    waited = [np.nan_to_num(rank_diary.columns["comm_ns"][at]) for rank_diary in steps.diaries]
     rank = int((net[:, at] - waited).argmax())
     beyond = float(net[rank, at]) - float(np.median(steps.step_ns))
     if net[:, at].max() < LONG * float(np.median(steps.step_ns)):
         return None
     diary, number = steps.diaries[rank], at + steps.first + 1
-    known = [event for event in diary.events if event.inside and event.step == number and event.ns > beyond / 2]
-    return Longest(number=number, ns=float(net[rank, at]), rank=diary.rank, event=known[0].kind if known else None)
+    causes = [event for event in diary.events if event.inside and event.step == number and event.ns > beyond / 2]
+    return Longest(number=number, ns=float(net[rank, at]), rank=diary.rank, event=causes[0].kind if causes else None)

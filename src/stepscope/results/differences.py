@@ -50,7 +50,7 @@ class SweepPair:
 def sweep_pairs(
     first: Sequence[CommRow], second: Sequence[CommRow]
 ) -> tuple[tuple[SweepPair, ...], tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Sweeps that both sides have, and the names of those that one side has alone.
+    """Return the sweeps that both sides have, and the names of those that one side has alone.
 
     A sweep is everything it was measured with, variables, device, backend, network, pacing and calls in flight included.
     What is left pairs by operation, ranks, type and way of calling, where that names one sweep on each side.
@@ -59,16 +59,16 @@ def sweep_pairs(
     called = sweep_names(
         list({(identity(r), r.size_bytes): r for r in (*_measured(first), *_measured(second))}.values())
     )
-    mine, mine_twice = _sweeps(_measured(first))
-    theirs, theirs_twice = _sweeps(_measured(second))
-    same, left = matched(mine, theirs, lambda rows: _identity(next(iter(rows.values()))))
+    first_sweeps, first_twice = _sweeps(_measured(first))
+    second_sweeps, second_twice = _sweeps(_measured(second))
+    same, left = matched(first_sweeps, second_sweeps, lambda rows: _identity(next(iter(rows.values()))))
     alike, left = matched(*left, _call)
     alone = tuple(
         tuple(
             [_name(rows, called) for rows in sweeps]
             + [f"{_name(rows, called)}: measured more than once, so it cannot be paired" for rows in twice]
         )
-        for sweeps, twice in zip(left, (mine_twice, theirs_twice), strict=True)
+        for sweeps, twice in zip(left, (first_twice, second_twice), strict=True)
     )
     return tuple(_pair(a, b, called) for a, b in (*same, *alike)), (alone[0], alone[1])
 
@@ -78,12 +78,12 @@ def _measured(rows: Sequence[CommRow]) -> list[CommRow]:
 
 
 def _sweeps(rows: Sequence[CommRow]) -> tuple[list[Rows], list[Rows]]:
-    """Sweeps, and those of which a size is there more than once."""
+    """Return the sweeps, apart from those of which a size is there more than once."""
     once: list[Rows] = []
     twice: list[Rows] = []
-    for found in grouped(rows, _identity).values():
-        sizes = {row.size_bytes or 0: row for row in found}
-        (once if len(sizes) == len(found) else twice).append(sizes)
+    for sweep in grouped(rows, _identity).values():
+        sizes = {row.size_bytes or 0: row for row in sweep}
+        (once if len(sizes) == len(sweep) else twice).append(sizes)
     return once, twice
 
 
@@ -135,7 +135,7 @@ CORE: Mapping[Where, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """differ, same: what all sides tell; unknown: what one of them does not tell."""
+    """Conditions of the sides. differ, same: what all sides tell; unknown: what one of them does not tell."""
 
     differ: tuple[Difference, ...]
     same: tuple[Difference, ...]
@@ -143,7 +143,7 @@ class Conditions:
 
 
 def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]) -> Conditions:
-    """Machine and software of the sides, then settings of what is compared, each with its value on every side.
+    """Return machine and software of the sides, then settings of what is compared, each with its value on every side.
 
     partners: runs, sweeps and traced jobs that have one another on the sides, in their order.
     """
@@ -151,9 +151,9 @@ def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]
     runs = [partner for partner in partners if isinstance(partner[0], TrainingRun)]
     sweeps = [partner for partner in partners if isinstance(partner[0], CommRow)]
     machines = [_machine(side.environment, side.hardware) for side in sides]
-    settings: list[list[Facts]] = [_asked(each) for each in runs]
+    settings: list[list[Facts]] = [_asked(run) for run in runs]
     settings += [[conditions_of_row(row) for row in sweep] for sweep in sweeps]
-    settings += [[_settings(job) for job in each] for each in traced]
+    settings += [[_settings(job) for job in jobs] for jobs in traced]
     return _sorted(
         [
             ("settings", _commanded(sides)),
@@ -165,8 +165,8 @@ def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]
 
 
 def _commanded(sides: Sequence[Evidence]) -> list[Facts]:
-    """What the commands of jobs that were started under the hook have apart: without the words that all begin, or end, with;
-    nothing where a side is no such job alone."""
+    """Return how the commands of jobs that were started under the hook differ, without the words that all begin, or end,
+    with; nothing where a side is not one such job."""
     if any(len(side.profiled) != 1 for side in sides):
         return [{} for _ in sides]
     commands = [[Path(word).name for word in side.profiled[0].record.command] for side in sides]
@@ -178,12 +178,12 @@ def _commanded(sides: Sequence[Evidence]) -> list[Facts]:
 
 
 def _alike(commands: Sequence[Sequence[str]]) -> int:
-    """How many words all begin with."""
+    """Return with how many equal words all commands begin."""
     return sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*commands, strict=False)))
 
 
 def trace_conditions(first: TraceSummary, second: TraceSummary) -> Conditions:
-    """The same of two traced jobs, as far as their traces tell."""
+    """Return the conditions of two traced jobs, as far as their traces tell."""
     jobs = (first, second)
     return _sorted(
         [
@@ -195,19 +195,19 @@ def trace_conditions(first: TraceSummary, second: TraceSummary) -> Conditions:
 
 
 def _complete(sides: Sequence[Facts]) -> list[Facts]:
-    """Packages and variables that a recorded side does not list are not there."""
+    """Fill in "none" for packages and variables that a recorded side does not list: they are not there."""
     listed = {key: "none" for side in sides for key in side if key.startswith(("package ", "variable "))}
     return [{**listed, **side} if side else side for side in sides]
 
 
 def _with_devices(machines: Sequence[Facts], jobs: Sequence[tuple[TraceSummary, ...]]) -> list[Facts]:
-    """Hosts and devices that the traces name, where no environment was recorded."""
+    """Fill in hosts and devices that the traces name, where no environment was recorded."""
     if len({tuple(map(str, map(_devices, job))) for job in jobs}) != 1:
         return list(machines)
-    told = [_devices(job) for job in jobs[0]]
+    devices = [_devices(job) for job in jobs[0]]
     return [
         {**traced, **{key: value for key, value in machine.items() if value is not None}}
-        for machine, traced in zip(machines, told, strict=True)
+        for machine, traced in zip(machines, devices, strict=True)
     ]
 
 
@@ -232,16 +232,16 @@ def _settings(job: TraceSummary) -> Facts:
 
 
 def _sorted(lists: Iterable[tuple[Where, Sequence[Facts]]]) -> Conditions:
-    """Every key once for each of its values: all sides tell the same, or not, or not all tell."""
-    found: dict[str, dict[Difference, None]] = {"differ": {}, "same": {}, "unknown": {}}
+    """Sort every key by whether all sides tell the same, or not, or not all tell; once for each of its values."""
+    by_kind: dict[str, dict[Difference, None]] = {"differ": {}, "same": {}, "unknown": {}}
     for where, sides in lists:
         for difference in _differences(where, sides):
-            known = set(difference.values)
-            kind = "unknown" if None in known else "same" if len(known) == 1 else "differ"
-            found[kind][difference] = None
-    unlike = {(each.where, each.key) for kind in ("differ", "unknown") for each in found[kind]}
-    same = tuple(each for each in found["same"] if (each.where, each.key) not in unlike)
-    return Conditions(differ=tuple(found["differ"]), same=same, unknown=tuple(found["unknown"]))
+            values = set(difference.values)
+            kind = "unknown" if None in values else "same" if len(values) == 1 else "differ"
+            by_kind[kind][difference] = None
+    unlike = {(difference.where, difference.key) for kind in ("differ", "unknown") for difference in by_kind[kind]}
+    same = tuple(difference for difference in by_kind["same"] if (difference.where, difference.key) not in unlike)
+    return Conditions(differ=tuple(by_kind["differ"]), same=same, unknown=tuple(by_kind["unknown"]))
 
 
 def _differences(where: Where, sides: Sequence[Facts]) -> Iterator[Difference]:
@@ -312,7 +312,7 @@ def _software(environment: EnvironmentRecord | None) -> Facts:
 
 
 def _asked(runs: Sequence[TrainingRun]) -> list[Facts]:
-    """The settings of runs; a cell that does not list what another has was not asked for it."""
+    """Return the settings of runs; a cell that does not list what another has was not asked for it."""
     sides = [_run(run) for run in runs]
     listed = {key: "none" for key in ("network", "inject") if any(side.get(key) is not None for side in sides)}
     return [

@@ -61,9 +61,9 @@ def epoch_time(run: TrainingRun, drop_epochs: int = 1) -> Measured | None:
 
 
 def per_second(time: Measured, amount: float) -> Measured:
-    """``amount`` over a time in ns, the interval turned over: a long time is a low rate."""
-    known = time if time.low and time.high else Measured(value=time.value, n=time.n)
-    return known.mapped(lambda ns: amount / (ns / 1e9))
+    """Return ``amount`` a second from a time in ns, with the interval turned over: a long time is a low rate."""
+    time_ns = time if time.low and time.high else Measured(value=time.value, n=time.n)
+    return time_ns.mapped(lambda ns: amount / (ns / 1e9))
 
 
 def dropped_epochs(run: TrainingRun, drop_epochs: int) -> int:
@@ -98,16 +98,16 @@ def best_accuracy(run: TrainingRun, *, epochs: int | None = None) -> float | Non
     if written_by_several(run):
         return None
     wanted = sorted(run.epochs, key=lambda e: e.number)[:epochs]
-    known = [e.validation_accuracy for e in wanted if e.validation_accuracy is not None]
-    return max(known) if known else run.test_accuracy if epochs is None else None
+    accuracies = [e.validation_accuracy for e in wanted if e.validation_accuracy is not None]
+    return max(accuracies) if accuracies else run.test_accuracy if epochs is None else None
 
 
 def train_loss(run: TrainingRun) -> float | None:
     """Training loss of the run, else of its last epoch that has one."""
     if run.train_loss is not None:
         return run.train_loss
-    known = [e for e in run.epochs if e.train_loss is not None]
-    return max(known, key=lambda e: e.number).train_loss if known else None
+    with_loss = [e for e in run.epochs if e.train_loss is not None]
+    return max(with_loss, key=lambda e: e.number).train_loss if with_loss else None
 
 
 PER_EPOCH = "exposed_comm_ns_per_epoch"
@@ -128,10 +128,11 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if 0 <= part <= whole and whole > 0 else None
 
 
-def setting(known: Mapping[str, Any], *names: str) -> Any:
-    """The first of ``names`` that is known, under that name or as the last part of a dotted one; None: not known."""
+def setting(settings: Mapping[str, Any], *names: str) -> Any:
+    """Return the value of the first of ``names`` that is set, under that name or as the last part of a dotted one; None:
+    none is."""
     for name in names:
-        for key, value in known.items():
+        for key, value in settings.items():
             if value is not None and (key == name or key.rpartition(".")[2] == name):
                 return value
     return None
@@ -151,7 +152,8 @@ _TYPES = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "amp_bf16": "bf16", "a
 
 
 def mfu(run: TrainingRun) -> float | Unavailable:
-    """Of the median step; why it is unknown where FLOP, step time or peak are. Above 1 it is an error of one of them."""
+    """Return the MFU of the median step, or why it is unknown: FLOP, step time or peak are. Above 1, one of them is
+    wrong."""
     if run.mfu is not None:
         return run.mfu
     if run.model_flop is None or run.step_ns is None or not run.world_size:
@@ -160,10 +162,10 @@ def mfu(run: TrainingRun) -> float | Unavailable:
         return Unavailable("the device has no name")
     from stepscope.machine.peaks.lookup import find
 
-    found = find(run.hardware)
-    if isinstance(found, Unavailable):
-        return Unavailable(f"peak unknown: {found.reason}")
-    peak = found.peak(_TYPES.get(run.precision or "", run.precision or "unknown"))
+    entry = find(run.hardware)
+    if isinstance(entry, Unavailable):
+        return Unavailable(f"peak unknown: {entry.reason}")
+    peak = entry.peak(_TYPES.get(run.precision or "", run.precision or "unknown"))
     if isinstance(peak, Unavailable):
         return Unavailable(f"peak unknown: {peak.reason}")
     return run.model_flop / (run.step_ns.value / 1e9 * run.world_size * peak)

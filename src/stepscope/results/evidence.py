@@ -145,10 +145,10 @@ class Evidence:
     @property
     def traced_jobs(self) -> tuple[tuple[TraceEvidence, ...], ...]:
         """The captures of each job, in order."""
-        found: dict[object, list[TraceEvidence]] = {}
+        by_job: dict[object, list[TraceEvidence]] = {}
         for number, capture in enumerate(self.traces):
-            found.setdefault(number if capture.job is None else capture.job, []).append(capture)
-        return tuple(map(tuple, found.values()))
+            by_job.setdefault(number if capture.job is None else capture.job, []).append(capture)
+        return tuple(map(tuple, by_job.values()))
 
     @property
     def flight_recorded(self) -> bool:
@@ -158,7 +158,7 @@ class Evidence:
     @property
     def unread(self) -> int:
         """Files of named folders that were not read."""
-        return sum(each.files for each in self.files_found if each.left_out is not None)
+        return sum(entry.files for entry in self.files_found if entry.left_out is not None)
 
     @property
     def complete(self) -> bool:
@@ -172,12 +172,12 @@ def name_of(run: TrainingRun, between: str = ": ") -> str:
 
 
 def in_line(run: TrainingRun) -> str:
-    """The same within a sentence or a heading, where a colon says something else."""
+    """Return the run's name for use within a sentence or a heading, where a colon says something else."""
     return name_of(run, ", ")
 
 
 def cell_of(evidence: Evidence, run: TrainingRun) -> CellEvidence | None:
-    """The cell of `bench` that a run is; None for a run of another tool."""
+    """Return the cell of `bench` that a run is, or None for a run of another tool."""
     return next((cell for cell in evidence.cells if cell.run.run_id == run.run_id), None)
 
 

@@ -66,8 +66,8 @@ class Figure:
 
     def measured(self, facts: Any) -> Measured | None:
         """The value with its interval, where it has one."""
-        found = self.read(facts)
-        return found if found is None or isinstance(found, Measured) else Measured(value=float(found))
+        reading = self.read(facts)
+        return reading if reading is None or isinstance(reading, Measured) else Measured(value=float(reading))
 
     @property
     def range(self) -> tuple[float, float]:
@@ -105,13 +105,13 @@ def run_facts(run: TrainingRun, row: ScalingRow | None = None, *, drop_epochs: i
 
 
 def _real_epoch(facts: Any) -> Measured | None:
-    found: Measured | None = None if facts.run.epoch_estimated else facts.epoch
-    return found
+    epoch: Measured | None = None if facts.run.epoch_estimated else facts.epoch
+    return epoch
 
 
 def _epoch_exposed(facts: Any) -> float | None:
-    found: float | None = facts.run.settings.get(PER_EPOCH)
-    return found
+    exposed: float | None = facts.run.settings.get(PER_EPOCH)
+    return exposed
 
 
 def _speedup(facts: Any) -> Measured | None:
@@ -128,7 +128,7 @@ def _total(summary: Any, name: str) -> float:
 
 
 def _share(part: str, whole: str = "window_ns") -> Callable[[Any], float | None]:
-    """Sums over ranks before the ratio."""
+    """Return a function that gives a part's share of the whole: sums over ranks before the ratio."""
 
     def value(summary: Any) -> float | None:
         total = _total(summary, whole)
@@ -147,8 +147,8 @@ def _stragglers(summary: Any) -> int | None:
 
 def _findings(severity: str | None = None) -> Callable[[Any], int]:
     def value(facts: Any) -> int:
-        found: Diagnosis = facts.diagnosis
-        return sum(severity in (None, finding.severity) for finding in found.findings)
+        diagnosis: Diagnosis = facts.diagnosis
+        return sum(severity in (None, finding.severity) for finding in diagnosis.findings)
 
     return value
 
@@ -317,7 +317,7 @@ FIGURES: tuple[Figure, ...] = (
 
 
 def figures_of(*of: Of) -> dict[str, Figure]:
-    """Figures of these kinds by key, in order."""
+    """Return the figures of these kinds by key, in order."""
     return {figure.key: figure for figure in FIGURES if figure.of in of}
 
 

@@ -32,7 +32,7 @@ Part = Literal[
 ]  # fmt: skip
 
 PARTS: tuple[Part, ...] = get_args(Part)
-"""What each of them is: its figure of ``results/figures.py``."""
+"""Parts of the wall time; what each of them is, its figure in ``results/figures.py`` says."""
 
 _OUTSIDE: Mapping[EventKind, Part] = {
     "trace_written": "profiler", "checkpoint": "checkpoint", "evaluation": "evaluation", "inference": "inference",
@@ -67,46 +67,47 @@ class Goodput:
         return len(self.worlds) - self.trainings
 
     def share(self, part: Part) -> float:
-        """Of the wall time."""
+        """Return the part's share of the wall time."""
         return self.parts_ns[part] / self.wall_ns
 
 
 def goodput_of(jobs: Sequence[ProfiledJob]) -> Goodput | None:
-    """That of the only job of them; None where there are several, or it is not known."""
-    found = goodput(jobs[0]) if len(jobs) == 1 else None
-    return None if isinstance(found, Unavailable) else found
+    """Return the goodput of the only job; None where there are several, or it is not known."""
+    account = goodput(jobs[0]) if len(jobs) == 1 else None
+    return None if isinstance(account, Unavailable) else account
 
 
 def goodput(job: ProfiledJob) -> Goodput | Unavailable:
-    """Of one job, from all of its diaries. Unavailable: no steps, the first ones not read, or processes side by side."""
+    """Account for the wall time of one job, from all of its diaries. Unavailable: no steps, the first ones not read, or
+    processes side by side."""
     diaries = [diary for diary in job.diaries if diary.steps]
     if not diaries:
         return Unavailable("no step was recorded")
     if any(diary.first for diary in diaries):
         return Unavailable(f"of {counted(len(diaries), 'process')} the last steps alone are read")
-    if any(overlap(same) for same in grouped(diaries, lambda each: each.rank).values()):
+    if any(overlap(same) for same in grouped(diaries, lambda diary: diary.rank).values()):
         return Unavailable("several processes train side by side as the same rank")
     every = trainings(diaries, span)
     attempts = [attempt for training in every for attempt in training]
     last_of_training = [attempt is training[-1] for training in every for attempt in training]
-    begin = min(each.header.start_unix_ns - (each.header.set_up_ns or 0) for each in attempts[0])
+    begin = min(diary.header.start_unix_ns - (diary.header.set_up_ns or 0) for diary in attempts[0])
     parts: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
     now, repeated = float(begin), 0
     before: Part = "start_up"
     typical = [_usual(_longest(attempt)) for attempt in attempts]
-    known = [each for each in typical if each is not None]
+    medians = [step_ns for step_ns in typical if step_ns is not None]
     for at, attempt in enumerate(attempts):
-        told = _longest(attempt)
-        parts[before] += max(told.header.start_unix_ns - now, 0.0)
-        now = max(now, float(told.header.start_unix_ns))
-        usual = typical[at] or (float(np.median(known)) if known else float(np.median(told.net_ns)))
-        steps = _of_steps(attempt, told, usual)
+        longest = _longest(attempt)
+        parts[before] += max(longest.header.start_unix_ns - now, 0.0)
+        now = max(now, float(longest.header.start_unix_ns))
+        usual = typical[at] or (float(np.median(medians)) if medians else float(np.median(longest.net_ns)))
+        steps = _of_steps(attempt, longest, usual)
         for part, step in steps.items():
             parts[part] += float(step.sum())
-        now += float(np.nansum(told.whole_ns))
+        now += float(np.nansum(longest.whole_ns))
         last = at == len(attempts) - 1
         until = _ended(job, attempt, now) if last else float(_longest(attempts[at + 1]).header.start_unix_ns)
-        for part, ns in _after(attempt, told.steps).items():
+        for part, ns in _after(attempt, longest.steps).items():
             taken = min(ns, max(until - now, 0.0))
             parts[part] += taken
             now += taken
@@ -114,7 +115,7 @@ def goodput(job: ProfiledJob) -> Goodput | Unavailable:
         if last:
             parts["hang" if job.end is not None and job.end.kind == "hang" else "end"] += max(until - now, 0.0)
         elif last_of_training[at]:
-            ended = min(max([now, *(float(each.end.at_unix_ns) for each in attempt if each.end is not None)]), until)
+            ended = min(max([now, *(float(diary.end.at_unix_ns) for diary in attempt if diary.end is not None)]), until)
             parts["end"] += max(ended - now, 0.0)
             now, before = max(now, ended), "start_up"
         else:
@@ -122,11 +123,11 @@ def goodput(job: ProfiledJob) -> Goodput | Unavailable:
             lost = float(steps["productive"][kept:].sum())
             parts["productive"] -= lost
             parts["repeated"] += lost
-            repeated += max(told.steps - kept, 0)
+            repeated += max(longest.steps - kept, 0)
     return Goodput(
         begin_unix_ns=begin,
         parts_ns=parts,
-        worlds=tuple(max(each.header.world_size for each in attempt) for attempt in attempts),
+        worlds=tuple(max(diary.header.world_size for diary in attempt) for attempt in attempts),
         steps=sum(_longest(attempt).steps for attempt in attempts),
         repeated_steps=repeated,
         saved=any(_saved(attempt) for attempt in attempts),
@@ -135,7 +136,7 @@ def goodput(job: ProfiledJob) -> Goodput | Unavailable:
 
 
 def _longest(attempt: Sequence[RankDiary]) -> RankDiary:
-    return max(attempt, key=lambda each: (each.steps, -each.rank))
+    return max(attempt, key=lambda diary: (diary.steps, -diary.rank))
 
 
 def _warm_up(diary: RankDiary) -> int:
@@ -143,15 +144,15 @@ def _warm_up(diary: RankDiary) -> int:
 
 
 def _usual(diary: RankDiary) -> float | None:
-    """Median ns of its timed steps after the warm-up; None where there are none."""
+    """Return the median ns of a diary's timed steps after the warm-up; None where there are none."""
     kept = diary.timed.copy()
     kept[: _warm_up(diary)] = False
     return float(np.median(diary.net_ns[kept])) if kept.any() else None
 
 
-def _of_steps(attempt: Sequence[RankDiary], told: RankDiary, usual: float) -> dict[Part, Numbers]:
-    """Part -> [steps] ns; together they are the steps of ``told``."""
-    left = np.nan_to_num(told.whole_ns).copy()
+def _of_steps(attempt: Sequence[RankDiary], longest: RankDiary, usual: float) -> dict[Part, Numbers]:
+    """Divide the steps of ``longest`` into parts, ns [steps] each."""
+    left = np.nan_to_num(longest.whole_ns).copy()
     parts: dict[Part, Numbers] = {part: np.zeros_like(left) for part in PARTS}
 
     def take(part: Part, most: Numbers) -> None:
@@ -159,7 +160,7 @@ def _of_steps(attempt: Sequence[RankDiary], told: RankDiary, usual: float) -> di
         parts[part] += taken
         np.subtract(left, taken, out=left)
 
-    own_outside = np.nan_to_num(told.columns["outside_ns"]).copy()
+    own_outside = np.nan_to_num(longest.columns["outside_ns"]).copy()
     for kind, part in _OUTSIDE.items():  # a rank that waits for another's evaluation waits in communication
         before = left.copy()
         take(part, np.minimum(_events_ns(attempt, kind, left.size), np.maximum(left - usual, own_outside)))
@@ -169,7 +170,7 @@ def _of_steps(attempt: Sequence[RankDiary], told: RankDiary, usual: float) -> di
     number = np.arange(left.size)
     flags = _flags(attempt, left.size)
     take("profiler", np.where(flags & (PROFILED | WINDOW), left - usual, 0.0))
-    take("warm_up", np.where(number < _warm_up(told), left - usual, 0.0))
+    take("warm_up", np.where(number < _warm_up(longest), left - usual, 0.0))
     usual_spread = mad(left[(flags & NO_TIMED_STEP) == 0]) if ((flags & NO_TIMED_STEP) == 0).any() else 0.0
     long = (left > PAUSE_FACTOR * usual) & (left > usual + PAUSE_MADS * usual_spread)
     take("data_stall", np.where(long, np.minimum(_data_beyond(attempt, left.size), left - usual), 0.0))
@@ -179,33 +180,33 @@ def _of_steps(attempt: Sequence[RankDiary], told: RankDiary, usual: float) -> di
 
 
 def _events_ns(attempt: Sequence[RankDiary], kind: EventKind, steps: int) -> Numbers:
-    """[steps]: what events of the kind took on the rank where they took longest."""
-    found = np.zeros((len(attempt), steps))
-    for mine, diary in zip(found, attempt, strict=True):
+    """Return what events of the kind took in each step, ns [steps], on the rank where they took longest."""
+    taken = np.zeros((len(attempt), steps))
+    for rank_ns, diary in zip(taken, attempt, strict=True):
         for event in diary.events:
             if event.kind == kind and event.step <= steps:
-                mine[event.step - 1] += event.ns
-    return np.asarray(found.max(axis=0))
+                rank_ns[event.step - 1] += event.ns
+    return np.asarray(taken.max(axis=0))
 
 
 def _flags(attempt: Sequence[RankDiary], steps: int) -> NDArray[np.uint8]:
-    found = np.zeros(steps, dtype=np.uint8)
+    flags = np.zeros(steps, dtype=np.uint8)
     for diary in attempt:
-        found[: diary.steps] |= diary.flags
-    return found
+        flags[: diary.steps] |= diary.flags
+    return flags
 
 
 def _data_beyond(attempt: Sequence[RankDiary], steps: int) -> Numbers:
-    """[steps]: waiting for data beyond the median wait, of the rank that waits longest."""
-    found = np.zeros(steps)
+    """Return the wait for data beyond the median wait, ns [steps], of the rank that waits longest."""
+    beyond = np.zeros(steps)
     for diary in attempt:
         waits = np.nan_to_num(diary.columns["data_ns"])
-        found[: diary.steps] = np.maximum(found[: diary.steps], waits - np.median(waits))
-    return found
+        beyond[: diary.steps] = np.maximum(beyond[: diary.steps], waits - np.median(waits))
+    return beyond
 
 
 def _after(attempt: Sequence[RankDiary], steps: int) -> dict[Part, float]:
-    """What events after the last step took, on the rank where they took longest."""
+    """Return what events after the last step took by part, ns, on the rank where they took longest."""
     return {
         part: max(float(sum(e.ns for e in diary.events if e.kind == kind and e.step > steps)) for diary in attempt)
         for kind, part in _OUTSIDE.items()
@@ -213,13 +214,13 @@ def _after(attempt: Sequence[RankDiary], steps: int) -> dict[Part, float]:
 
 
 def _saved(attempt: Sequence[RankDiary]) -> int:
-    """Steps that the last checkpoint of the attempt holds; 0 without one."""
+    """Return the number of steps that the last checkpoint of the attempt holds; 0 without one."""
     return max((e.step - 1 for diary in attempt for e in diary.events if e.kind == "checkpoint"), default=0)
 
 
 def _ended(job: ProfiledJob, attempt: Sequence[RankDiary], now: float) -> float:
     """When the last process of the job ended, as far as is known."""
-    ends = [float(each.end.at_unix_ns) for each in attempt if each.end is not None]
+    ends = [float(diary.end.at_unix_ns) for diary in attempt if diary.end is not None]
     if job.end is not None and job.end.kind == "hang" and job.ended_unix_ns is not None:
         ends.append(float(job.ended_unix_ns))
     return max([now, *ends])

@@ -21,24 +21,31 @@ _NAMELESS = ("", "undefined")
 
 
 def group_waits(steps: JobSteps) -> tuple[GroupWait, ...]:
-    """One each of a group's name and an operation, the longest first; none where all is one group in one operation.
+    """Return the waits by group and operation, the longest first; none where all is one group in one operation.
 
     The exposed communication of the timed steps, in the mean of all ranks, is divided as the waits of all steps are. Groups
     that have the same name and size (the tensor-parallel groups of all replicas) are one. Waiting is what a rank waits
     beyond the one of its group that waits shortest, where all ranks of the group are known.
     """
     exposed = float(np.nan_to_num(steps.comm_ns).mean()) if steps.steps else 0.0
-    known = {diary.rank: diary.groups for diary in steps.diaries if diary.groups is not None and diary.groups.steps}
+    by_rank = {diary.rank: diary.groups for diary in steps.diaries if diary.groups is not None and diary.groups.steps}
     rows = [
-        (_named(group, steps.world_size), group.ranks, operation, rank, ns / found.steps, calls / found.steps)
-        for rank, found in known.items()
-        for group in found.groups
+        (
+            _group_name(group, steps.world_size),
+            group.ranks,
+            operation,
+            rank,
+            ns / recorded.steps,
+            calls / recorded.steps,
+        )
+        for rank, recorded in by_rank.items()
+        for group in recorded.groups
         for operation, (calls, ns) in group.operations.items()
     ]
     all_ns = sum(row[4] for row in rows)
     if not all_ns or not exposed:
         return ()
-    scale = exposed * len(known) / all_ns
+    scale = exposed * len(by_rank) / all_ns
     waits = []
     for (name, size, operation), same in grouped(rows, lambda row: (row[0], len(row[1]), row[2])).items():
         of_rank = {(ranks, rank): scale * ns for _, ranks, _, rank, ns, _ in same}
@@ -48,12 +55,12 @@ def group_waits(steps: JobSteps) -> tuple[GroupWait, ...]:
                 ranks=size or None,
                 operation=operation,
                 of_ranks=len({row[3] for row in same}),
-                ns=sum(of_rank.values()) / len(known),
-                waiting_ns=_waiting(of_rank, len(known)) if operation in TOGETHER else None,
+                ns=sum(of_rank.values()) / len(by_rank),
+                waiting_ns=_waiting(of_rank, len(by_rank)) if operation in TOGETHER else None,
                 calls=fmean(row[5] for row in same),
             )
         )
-    waits.sort(key=lambda each: -each.ns)
+    waits.sort(key=lambda wait: -wait.ns)
     return tuple(waits) if len(waits) > 1 else ()
 
 
@@ -67,8 +74,8 @@ def _waiting(of_rank: Mapping[tuple[tuple[int, ...], int], float], ranks: int) -
     return total / ranks
 
 
-def _named(group: GroupWaits, world_size: int) -> str:
-    """As its user knows it: ``tp`` of the mesh's dimension, ``all ranks``, ``ranks 0, 4`` of one without a name."""
+def _group_name(group: GroupWaits, world_size: int) -> str:
+    """Name a group as its user knows it: ``tp`` of the mesh's dimension, ``all ranks``, ``4 ranks without a name``."""
     name = re.sub(r"^mesh_(?!dim_)", "", group.name)
     if name == _DEFAULT or (name in _NAMELESS and len(group.ranks) == world_size):
         return "all ranks"

@@ -19,13 +19,13 @@ from stepscope.store.diary import RankDiary
 from stepscope.store.hardware import HardwareSamples
 
 LEAST_SAMPLES = 8
-"""Of a GPU that computes: fewer say nothing of its clock."""
+"""Fewest samples of a GPU that computes: fewer say nothing of its clock."""
 
 BUSY = 0.5
-"""Of the driver's sampling period: a GPU that computes for less waits for its host."""
+"""Share of the driver's sampling period: a GPU that computes for less waits for its host."""
 
 LOWER = 0.92
-"""Of the other clock, at most: GPUs of one kind differ by 8% on average (Sinha et al., SC 2022)."""
+"""Most that a low clock may be of the other one: GPUs of one kind differ by 8% on average (Sinha et al., SC 2022)."""
 
 OFTEN, OFTENER = 0.5, 0.3
 """Share of the samples that have a reason, and by how much it is larger than where the clock is higher."""
@@ -35,7 +35,7 @@ SAME_POWER, SAME_LIMIT = 1.05, 0.98
 
 POWER_CAP = 0x4
 SPECIAL = {0x8: 0x40 | 0x80}
-"""Reasons that say no more than others that are there."""
+"""Reason -> reasons that say it more exactly: beside one of those it is left out."""
 
 ERRORS: Mapping[str, str] = {
     "ecc_uncorrected": "uncorrected memory errors (ECC)",
@@ -90,23 +90,23 @@ def rank_devices(steps: JobSteps) -> tuple[RankDevice, ...]:
 
 def fullest(steps: JobSteps) -> RankDevice | None:
     """The device with the least share of its memory left; None: unknown."""
-    known = [
+    measured = [
         rank_device
         for rank_device in rank_devices(steps)
         if rank_device.memory_used_bytes is not None and rank_device.device.memory_bytes
     ]
-    return max(known, key=_filled, default=None)
+    return max(measured, key=_filled, default=None)
 
 
-def _filled(each: RankDevice) -> float:
-    return (each.memory_used_bytes or 0.0) / (each.device.memory_bytes or 1.0)
+def _filled(rank_device: RankDevice) -> float:
+    return (rank_device.memory_used_bytes or 0.0) / (rank_device.device.memory_bytes or 1.0)
 
 
 def _device(diary: RankDiary, samples: HardwareSamples, at: int) -> RankDevice:
     def last(name: str) -> float | None:
         values = samples.columns[name][:, at]
-        known = values[np.isfinite(values)]
-        return float(known[-1]) if known.size else None
+        finite = values[np.isfinite(values)]
+        return float(finite[-1]) if finite.size else None
 
     device = samples.header.devices[at]
     clock = _computing(diary, samples, at, np.ones(samples.step.size, dtype=bool))
@@ -125,7 +125,8 @@ def _device(diary: RankDiary, samples: HardwareSamples, at: int) -> RankDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Clock:
-    """Of a GPU that computes: medians over an interval of steps, NaN: unknown. reasons: bit -> share of the samples."""
+    """Clock of a GPU that computes: medians over an interval of steps, NaN: unknown. reasons: bit -> share of the
+    samples."""
 
     rank: int
     kind: tuple[str, float | None]
@@ -139,19 +140,19 @@ class _Clock:
 
 
 def clocks_of_late(steps: JobSteps, late: Collection[int]) -> tuple[ClockDrop, ...]:
-    """Of ranks that the others wait for, those whose GPU ran clearly below the others' while both computed."""
+    """Return the ranks, of those that the others wait for, whose GPU ran clearly below the others' while both computed."""
     first, end = int(steps.numbers[0]), int(steps.numbers[-1])
-    found = [clock for diary in steps.diaries if (clock := _clock(diary, first, end)) is not None]
+    clocks = [clock for diary in steps.diaries if (clock := _clock(diary, first, end)) is not None]
     drops = []
-    for alike in grouped(found, lambda each: each.kind).values():
-        others = [each for each in alike if each.rank not in late]
+    for alike in grouped(clocks, lambda rank_clock: rank_clock.kind).values():
+        others = [rank_clock for rank_clock in alike if rank_clock.rank not in late]
         if others:
-            drops += [(each, _together(others)) for each in alike if each.rank in late]
-    return _told([pair for pair in drops if _lower(*pair)], before=False)
+            drops += [(rank_clock, _together(others)) for rank_clock in alike if rank_clock.rank in late]
+    return _clock_drops([pair for pair in drops if _lower(*pair)], before=False)
 
 
 def clocks_of_change(steps: JobSteps, step: int, ranks: Collection[int]) -> tuple[ClockDrop, ...]:
-    """Of these ranks, those whose GPU runs clearly below its own earlier clock since that step."""
+    """Return those of ``ranks`` whose GPU, since that step, runs clearly below its own earlier clock."""
     first, end = int(steps.numbers[0]), int(steps.numbers[-1])
     pairs = [
         (now, before)
@@ -159,30 +160,30 @@ def clocks_of_change(steps: JobSteps, step: int, ranks: Collection[int]) -> tupl
         if diary.rank in ranks
         if (now := _clock(diary, step, end)) is not None and (before := _clock(diary, first, step - 1)) is not None
     ]
-    return _told([pair for pair in pairs if _lower(*pair)], before=True)
+    return _clock_drops([pair for pair in pairs if _lower(*pair)], before=True)
 
 
 def _clock(diary: RankDiary, first: int, end: int) -> _Clock | None:
-    """Of the GPU of a rank that runs slowest; None where too little is known of it while it computes."""
+    """Return the clock of the rank's slowest GPU; None where too little is known of it while it computes."""
     samples = diary.devices
     if samples is None:
         return None
     inside = (samples.step >= first) & (samples.step <= end)
     clocks = (_computing(diary, samples, at, inside) for at in range(len(samples.header.devices)))
-    return min((clock for clock in clocks if clock is not None), key=lambda each: each.hz, default=None)
+    return min((clock for clock in clocks if clock is not None), key=lambda fastest: fastest.hz, default=None)
 
 
 def _computing(diary: RankDiary, samples: HardwareSamples, at: int, inside: np.ndarray) -> _Clock | None:
     columns = {name: values[:, at].astype(float) for name, values in samples.columns.items()}
     clock, reasons, busy = columns["sm_clock_hz"], columns["throttle_reasons"], columns["busy_fraction"]
-    known = np.isfinite(reasons)
-    bits = np.where(known, reasons, 0).astype(int)
-    computes = np.where(np.isfinite(busy), busy >= BUSY, known) & ((bits & IDLE) == 0)
+    finite = np.isfinite(reasons)
+    bits = np.where(finite, reasons, 0).astype(int)
+    computes = np.where(np.isfinite(busy), busy >= BUSY, finite) & ((bits & IDLE) == 0)
     kept = inside & np.isfinite(clock) & computes
     if kept.sum() < LEAST_SAMPLES:
         return None
     device = samples.header.devices[at]
-    low, middle, high = (float(each) for each in np.quantile(clock[kept], (0.25, 0.5, 0.75)))
+    low, middle, high = (float(hz) for hz in np.quantile(clock[kept], (0.25, 0.5, 0.75)))
     return _Clock(
         rank=diary.rank,
         kind=(device.name, device.sm_clock_max_hz),
@@ -192,7 +193,7 @@ def _computing(diary: RankDiary, samples: HardwareSamples, at: int, inside: np.n
         power_w=_median(columns["power_w"][kept]),
         limit_w=_median(columns["power_limit_w"][kept]),
         temperature_c=_median(columns["temperature_c"][kept]),
-        reasons={bit: float(((bits[kept] & bit) != 0).mean()) for bit in REASONS} if known[kept].any() else {},
+        reasons={bit: float(((bits[kept] & bit) != 0).mean()) for bit in REASONS} if finite[kept].any() else {},
     )
 
 
@@ -200,7 +201,7 @@ def device_busy(steps: JobSteps) -> float | None:
     """Median share of the time in which the least busy device of the job ran something, over the samples of the timed steps;
     None: of some rank not known."""
     first, end = int(steps.numbers[0]), int(steps.numbers[-1])
-    found = []
+    medians = []
     for diary in steps.diaries:
         if diary.devices is None:
             return None
@@ -208,17 +209,17 @@ def device_busy(steps: JobSteps) -> float | None:
         busy = diary.devices.columns["busy_fraction"][inside].astype(float)
         if np.isfinite(busy).sum() < LEAST_SAMPLES:
             return None
-        found.append(float(np.nanmedian(busy)))
-    return min(found, default=None)
+        medians.append(float(np.nanmedian(busy)))
+    return min(medians, default=None)
 
 
 def _median(values: Numbers) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else float("nan")
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size else float("nan")
 
 
 def _together(others: Sequence[_Clock]) -> _Clock:
-    """The usual one of these. low_hz: a quarter of their medians lie below it."""
+    """Return the usual one of these clocks. low_hz: a quarter of their medians lie below it."""
 
     def middle(name: str) -> float:
         return _median(np.array([getattr(other, name) for other in others]))
@@ -236,36 +237,36 @@ def _together(others: Sequence[_Clock]) -> _Clock:
     )
 
 
-def _lower(mine: _Clock, other: _Clock) -> bool:
+def _lower(clock: _Clock, other: _Clock) -> bool:
     """Whether a clock is clearly below, and not because its GPU has more to do."""
-    if mine.hz > LOWER * other.hz or mine.high_hz >= other.low_hz:
+    if clock.hz > LOWER * other.hz or clock.high_hz >= other.low_hz:
         return False
-    limited = mine.limit_w < SAME_LIMIT * other.limit_w
-    own_cause = limited or bool(set(_reasons(mine, other)) - {POWER_CAP})
-    return own_cause or not mine.power_w > SAME_POWER * other.power_w
+    limited = clock.limit_w < SAME_LIMIT * other.limit_w
+    own_cause = limited or bool(set(_reasons(clock, other)) - {POWER_CAP})
+    return own_cause or not clock.power_w > SAME_POWER * other.power_w
 
 
-def _reasons(mine: _Clock, other: _Clock) -> tuple[int, ...]:
-    """Bits that are set in most samples, and far oftener than where the clock is higher."""
-    found = [
+def _reasons(clock: _Clock, other: _Clock) -> tuple[int, ...]:
+    """Return the bits that are set in most samples, and far oftener than where the clock is higher."""
+    bits = [
         bit
-        for bit, share in mine.reasons.items()
+        for bit, share in clock.reasons.items()
         if bit != IDLE and share >= OFTEN and share - other.reasons.get(bit, 0.0) >= OFTENER
     ]
-    return tuple(bit for bit in found if not any(bit in SPECIAL and SPECIAL[bit] & each for each in found))
+    return tuple(bit for bit in bits if not any(bit in SPECIAL and SPECIAL[bit] & cause for cause in bits))
 
 
-def _told(pairs: Sequence[tuple[_Clock, _Clock]], *, before: bool) -> tuple[ClockDrop, ...]:
-    """One for all ranks whose clocks are low for the same reasons, the lowest clock first."""
-    found = []
+def _clock_drops(pairs: Sequence[tuple[_Clock, _Clock]], *, before: bool) -> tuple[ClockDrop, ...]:
+    """Return one drop for all ranks whose clocks are low for the same reasons, the lowest clock first."""
+    drops = []
     for bits, same in grouped(pairs, lambda pair: _reasons(*pair)).items():
         lowest, other = min(same, key=lambda pair: pair[0].hz)
         capped = lowest.limit_w < SAME_LIMIT * other.limit_w and POWER_CAP in bits
-        found.append(
+        drops.append(
             ClockDrop(
-                ranks=tuple(sorted(each.rank for each, _ in same)),
-                sm_clock_hz=_median(np.array([each.hz for each, _ in same])),
-                against_hz=_median(np.array([each.hz for _, each in same])),
+                ranks=tuple(sorted(clock.rank for clock, _ in same)),
+                sm_clock_hz=_median(np.array([clock.hz for clock, _ in same])),
+                against_hz=_median(np.array([reference.hz for _, reference in same])),
                 before=before,
                 reasons=tuple(REASONS[bit] for bit in bits),
                 temperature_c=lowest.temperature_c if np.isfinite(lowest.temperature_c) else None,
@@ -273,7 +274,7 @@ def _told(pairs: Sequence[tuple[_Clock, _Clock]], *, before: bool) -> tuple[Cloc
                 power_limit_against_w=other.limit_w if capped else None,
             )
         )
-    return tuple(sorted(found, key=lambda each: each.sm_clock_hz))
+    return tuple(sorted(drops, key=lambda drop: drop.sm_clock_hz))
 
 
 # Errors
@@ -281,11 +282,11 @@ def _told(pairs: Sequence[tuple[_Clock, _Clock]], *, before: bool) -> tuple[Cloc
 
 def counted_errors(steps: JobSteps) -> tuple[CountedErrors, ...]:
     """Errors that GPUs and ports have counted since the first sample of each process, in order of time."""
-    found = [
+    errors = [
         *_of_devices(steps.processes),
         *(increase for port in steps.ports for increase in _increases(port, rank=None)),
     ]
-    return tuple(sorted(found, key=lambda each: each.unix_s))
+    return tuple(sorted(errors, key=lambda error: error.unix_s))
 
 
 def _of_devices(processes: Iterable[RankDiary]) -> Iterable[CountedErrors]:
@@ -302,10 +303,10 @@ def _increases(samples: HardwareSamples, *, rank: int | None) -> Iterable[Counte
         names = [*(device.name for device in samples.header.devices), *(port.name for port in samples.header.ports)]
         for at, source in enumerate(names):
             counts = values[:, at]
-            known = np.flatnonzero(np.isfinite(counts))
-            if not known.size or not counts[known[-1]] > 0:
+            finite = np.flatnonzero(np.isfinite(counts))
+            if not finite.size or not counts[finite[-1]] > 0:
                 continue
-            last = known[np.argmax(counts[known] >= counts[known[-1]])]
+            last = finite[np.argmax(counts[finite] >= counts[finite[-1]])]
             yield CountedErrors(
                 column=name,
                 count=int(counts[last]),
@@ -318,21 +319,22 @@ def _increases(samples: HardwareSamples, *, rank: int | None) -> Iterable[Counte
 
 
 def hardware_figures(steps: JobSteps, ranks: Collection[int] | None = None) -> dict[str, float | None]:
-    """The figures ``of`` hardware: of these ranks' GPUs; None: of all, and of the ports. None where nothing was sampled."""
-    mine = [rank_device for rank_device in rank_devices(steps) if ranks is None or rank_device.rank in ranks]
-    used = [each.memory_used_bytes for each in mine if each.memory_used_bytes is not None]
-    clocks = [each.clock_fraction for each in mine if each.clock_fraction is not None]
+    """Return the figures ``of`` hardware of these ranks' GPUs; without ``ranks``, of all GPUs and ports. None where nothing
+    was sampled."""
+    devices = [rank_device for rank_device in rank_devices(steps) if ranks is None or rank_device.rank in ranks]
+    used = [device.memory_used_bytes for device in devices if device.memory_used_bytes is not None]
+    clocks = [device.clock_fraction for device in devices if device.clock_fraction is not None]
 
     def count(*names: str) -> float | None:
-        known = [each.errors[name] for each in mine for name in names if name in each.errors]
+        counts = [device.errors[name] for device in devices for name in names if name in device.errors]
         if ranks is None:
-            known += [
+            counts += [
                 int(np.nansum(port.columns[name][-1]))
                 for port in steps.ports
                 for name in names
                 if port.unix_s.size and name in port.columns
             ]
-        return float(sum(known)) if known else None
+        return float(sum(counts)) if counts else None
 
     links = [name for name in ERRORS if not name.startswith("ecc_")]
     return {

@@ -18,7 +18,8 @@ KINDS = (*STATES, "gathered", "activations")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """One cell. sizes: kind -> bytes of the rank that holds most of it; a kind that was not counted is not there."""
+    """What the ranks of one cell hold. sizes: kind -> bytes of the rank that holds most of it; a kind that was not counted
+    is not there."""
 
     cell: CellEvidence
     sizes: dict[str, int]
@@ -30,7 +31,7 @@ class Held:
 
     @property
     def total(self) -> int | None:
-        """None: activations were not counted."""
+        """Bytes of all kinds; None where activations were not counted."""
         return sum(self.sizes.values()) if "activations" in self.sizes else None
 
     @property
@@ -39,7 +40,7 @@ class Held:
 
     @property
     def planned_buffers(self) -> int:
-        """Of communication, beside the parameters that are whole between the passes."""
+        """Planned bytes of communication, beside the parameters that are whole between the passes."""
         return self.plan.communication_bytes - self.plan.gathered_bytes
 
     @property
@@ -48,7 +49,7 @@ class Held:
 
 
 def held_by(cell: CellEvidence) -> Held | None:
-    """None where not all ranks counted their tensors."""
+    """Return what the cell's ranks hold; None where not all of them counted their tensors."""
     ranks = [summary.memory for summary in cell.result.summaries]
     if cell.run.status != "ok" or not ranks or not all(ranks):
         return None
@@ -57,56 +58,58 @@ def held_by(cell: CellEvidence) -> Held | None:
 
 
 def held(cells: Sequence[CellEvidence]) -> tuple[Held, ...]:
-    """Cells whose ranks counted their tensors."""
-    return tuple(each for cell in cells if (each := held_by(cell)) is not None)
+    """Return what ranks hold in the cells whose ranks counted their tensors."""
+    return tuple(holding for cell in cells if (holding := held_by(cell)) is not None)
 
 
-def differing(found: Sequence[Held]) -> tuple[Held, ...]:
-    """Those among whose like some hold more than others."""
+def differing(holdings: Sequence[Held]) -> tuple[Held, ...]:
+    """Keep the cells among whose like some hold more than others."""
     alike: dict[tuple[object, ...], set[tuple[int, ...]]] = defaultdict(set)
-    for each in found:
-        alike[_group(each)].add(tuple(each.sizes.values()))
-    return tuple(each for each in found if len(alike[_group(each)]) > 1)
+    for holding in holdings:
+        alike[_group(holding)].add(tuple(holding.sizes.values()))
+    return tuple(holding for holding in holdings if len(alike[_group(holding)]) > 1)
 
 
-def _group(each: Held) -> tuple[object, ...]:
-    spec = each.cell.spec
+def _group(holding: Held) -> tuple[object, ...]:
+    spec = holding.cell.spec
     batch = (spec.micro_batch, spec.accumulation)
     return (spec.workload, repr(spec.model), spec.world_size, spec.optimizer, *batch, spec.precision, spec.network)
 
 
-def conclusions(found: Sequence[Held]) -> tuple[str, ...]:
-    """For each group whose cells hold different sizes what holding less costs: against the cell that holds most."""
+def conclusions(holdings: Sequence[Held]) -> tuple[str, ...]:
+    """Say for each group whose cells hold different sizes what holding less costs, against the cell that holds most."""
     texts = []
-    for group in _by_strategy(grouped(differing(found), _group).values()):
-        known = sorted(((each.total, each) for each in group if each.total is not None), key=lambda pair: -pair[0])
-        texts += [_against(*known[0], *pair) for pair in known[1:]]
+    for group in _by_strategy(grouped(differing(holdings), _group).values()):
+        totals = sorted(
+            ((holding.total, holding) for holding in group if holding.total is not None), key=lambda pair: -pair[0]
+        )
+        texts += [_against(*totals[0], *pair) for pair in totals[1:]]
     return tuple(texts)
 
 
 def _by_strategy(groups: Iterable[list[Held]]) -> Iterator[list[Held]]:
     """Groups that vary recomputation are told strategy by strategy."""
     for group in groups:
-        if len({each.cell.spec.activation_checkpointing for each in group}) == 1:
+        if len({holding.cell.spec.activation_checkpointing for holding in group}) == 1:
             yield group
         else:
-            yield from grouped(group, lambda each: each.cell.spec.strategy).values()
+            yield from grouped(group, lambda holding: holding.cell.spec.strategy).values()
 
 
-def in_words(found: Sequence[Held]) -> tuple[str, ...]:
-    """``a rank holds 26.8 MB: parameters 4.25 MB, ...``, once for all cells that hold the same."""
+def in_words(holdings: Sequence[Held]) -> tuple[str, ...]:
+    """Say ``a rank holds 26.8 MB: parameters 4.25 MB, ...``, once for all cells that hold the same."""
     texts = []
-    for sizes, group in grouped(found, lambda each: tuple(each.sizes.items())).items():
+    for sizes, group in grouped(holdings, lambda holding: tuple(holding.sizes.items())).items():
         kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in sizes if size or kind != "gathered")
-        who = listed([f"{each.cell.run.model}, {each.cell.run.label}" for each in group], at_most=4)
+        who = listed([f"{holding.cell.run.model}, {holding.cell.run.label}" for holding in group], at_most=4)
         texts.append(f"a rank holds {format_bytes(sum(dict(sizes).values()))}: {kinds} ({who})")
     return tuple(texts)
 
 
-def _against(most: int, first: Held, bytes_held: int, each: Held) -> str:
-    ours, theirs = each.cell.run.step_ns, first.cell.run.step_ns
+def _against(most: int, first: Held, bytes_held: int, holding: Held) -> str:
+    ours, theirs = holding.cell.run.step_ns, first.cell.run.step_ns
     share = format_percent(1 - bytes_held / most)
-    text = f"{each.cell.run.label}: {format_bytes(bytes_held)} a rank, {share} less than {first.cell.run.label}"
+    text = f"{holding.cell.run.label}: {format_bytes(bytes_held)} a rank, {share} less than {first.cell.run.label}"
     if ours is None or theirs is None:
         return f"{text}; no step time"
     ratio = ours.over(theirs)

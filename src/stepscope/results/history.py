@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MIN_RUNS = 3
-"""Runs that have a history: two are compared by `compare`."""
+"""Fewest runs that have a history: two are compared by `compare`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +59,15 @@ class History:
 
 
 def history(evidence: Evidence) -> History | None:
-    """The history of the cells that at least ``MIN_RUNS`` run folders have measured; None without such cells, and where
+    """Return the history of the cells that at least ``MIN_RUNS`` run folders measured; None without such cells, and where
     they are of several machines.
     """
     created = {str(source.path): source.created for source in evidence.sources if source.created is not None}
-    found: dict[str, dict[str, TrainingRun]] = {}
+    by_cell: dict[str, dict[str, TrainingRun]] = {}
     for cell in evidence.cells:
         if cell.run.status == "ok" and cell.run.step_ns is not None and cell.run.source in created:
-            found.setdefault(cell.cell_id, {})[cell.run.source] = cell.run
-    kept = [by_source for by_source in found.values() if len(by_source) >= MIN_RUNS]
+            by_cell.setdefault(cell.cell_id, {})[cell.run.source] = cell.run
+    kept = [by_source for by_source in by_cell.values() if len(by_source) >= MIN_RUNS]
     if not kept or len({run.hardware for by_source in kept for run in by_source.values()}) > 1:
         return None
     sources = sorted(
@@ -97,11 +97,11 @@ def _cell(by_source: Mapping[str, TrainingRun], sources: Sequence[str]) -> CellH
 
 def _changed(run: TrainingRun | None, steps: tuple[float | None, ...], *, tests: int = 1) -> CellHistory:
     there = [number for number, step in enumerate(steps) if step is not None]
-    found = change_point([step for step in steps if step is not None])
-    if isinstance(found, Unavailable):
-        return CellHistory(run=run, step_ns=steps, change=found, since=None)
-    found = replace(found, p_value=min(1.0, found.p_value * tests))
-    return CellHistory(run=run, step_ns=steps, change=found, since=there[found.at] if found.significant else None)
+    change = change_point([step for step in steps if step is not None])
+    if isinstance(change, Unavailable):
+        return CellHistory(run=run, step_ns=steps, change=change, since=None)
+    change = replace(change, p_value=min(1.0, change.p_value * tests))
+    return CellHistory(run=run, step_ns=steps, change=change, since=there[change.at] if change.significant else None)
 
 
 _WHEN = re.compile(r"(?:^|[._ ])(?:date|day|night|timestamp)$", re.IGNORECASE)
@@ -124,30 +124,31 @@ class Nights:
 
 
 def nights(runs: Iterable[TrainingRun]) -> tuple[Nights, ...]:
-    """Every series of finished runs of one table that state their day; of too few runs nothing can be said."""
+    """Return every series of finished runs of one table that state their day; series of too few runs are left out."""
     alike: dict[object, list[tuple[str, float, TrainingRun]]] = {}
     for run in runs:
         day, time = day_of(run), _time(run)
         if run.status == "ok" and day is not None and time is not None:
             alike.setdefault((_file(run), _kind(run), run.step_ns is None), []).append((day, time, run))
-    found = []
+    series = []
     for members in alike.values():
-        ordered = sorted(members, key=lambda each: each[0])
+        ordered = sorted(members, key=lambda member: member[0])
         change = change_point([time for _, time, _ in ordered])
         if not isinstance(change, Unavailable):
-            days, _, mine = zip(*ordered, strict=True)
-            found.append(Nights(runs=mine, days=days, change=change))
-    return tuple(found)
+            days, _, same_runs = zip(*ordered, strict=True)
+            series.append(Nights(runs=same_runs, days=days, change=change))
+    return tuple(series)
 
 
 def repeated(evidence: Evidence) -> dict[str, object]:
-    """run_id -> what the run repeats, equal for runs of one kind: the cell of `bench`, in every run folder; of a table what
-    its rows have in common beside their day. Without runs that repeat nothing, and rows that the day does not tell apart.
+    """Return for each run_id what the run repeats, equal for runs of one kind: the cell of `bench`, in every run folder; of
+    a table what its rows have in common beside their day. Runs that repeat nothing are left out, and rows that the day does
+    not tell apart.
     """
-    found: dict[str, object] = {cell.run.run_id: ("cell", cell.cell_id) for cell in evidence.cells}
-    rows = [(run, day) for run in evidence.runs if run.run_id not in found and (day := day_of(run)) is not None]
+    kinds: dict[str, object] = {cell.run.run_id: ("cell", cell.cell_id) for cell in evidence.cells}
+    rows = [(run, day) for run in evidence.runs if run.run_id not in kinds and (day := day_of(run)) is not None]
     times = Counter((_file(run), _kind(run), day) for run, day in rows)
-    return found | {run.run_id: ("day", _kind(run)) for run, day in rows if times[_file(run), _kind(run), day] == 1}
+    return kinds | {run.run_id: ("day", _kind(run)) for run, day in rows if times[_file(run), _kind(run), day] == 1}
 
 
 def _file(run: TrainingRun) -> str:
@@ -163,8 +164,8 @@ def _kind(run: TrainingRun) -> tuple[object, ...]:
 
 def day_of(run: TrainingRun) -> str | None:
     """The day on which a row's run was made; None where it states none."""
-    said = (str(value) for name, value in run.settings.items() if _WHEN.search(name))
-    return next((text for text in said if _A_DATE.fullmatch(text)), None)
+    texts = (str(value) for name, value in run.settings.items() if _WHEN.search(name))
+    return next((text for text in texts if _A_DATE.fullmatch(text)), None)
 
 
 def _time(run: TrainingRun) -> float | None:

@@ -18,7 +18,7 @@ from stepscope.results.diary import JobSteps, crowd
 from stepscope.store.diary import RankDiary
 
 LEAST_S = 0.5
-"""Of samples: the counters of processors advance by hundredths of a second."""
+"""Seconds of samples at least: the counters of processors advance by hundredths of a second."""
 
 WORTH_CORES, WORTH_OF_CORES = 0.25, 0.05
 """Processors, and share of them, that somebody takes at least, so that it is named: kernel threads and the launcher take
@@ -52,13 +52,13 @@ class HostLoad:
 
 @lru_cache(maxsize=2)
 def host_loads(steps: JobSteps) -> tuple[HostLoad, ...]:
-    """Of each set of processors that ranks share, the one with the fewest free first; none of a host of which a rank was not
-    sampled, whose processes would be others."""
+    """Return the load of each set of processors that ranks share, the one with the fewest free first. Hosts on which a rank
+    was not sampled are left out: its processes would count as others."""
     unknown = {diary.header.host for diary in steps.diaries if diary.load is None or not diary.load.header.load}
     sampled = [diary for diary in steps.diaries if diary.header.host not in unknown]
-    shared = grouped(sampled, lambda each: (each.header.host, each.load.header.load[0].cpus if each.load else ()))
+    shared = grouped(sampled, lambda diary: (diary.header.host, diary.load.header.load[0].cpus if diary.load else ()))
     loads = [load for (host, cpus), ranks in shared.items() if (load := _load(steps, host, len(cpus), ranks))]
-    return tuple(sorted(loads, key=lambda each: each.free))
+    return tuple(sorted(loads, key=lambda host_load: host_load.free))
 
 
 def _load(steps: JobSteps, host: str, cores: int, ranks: Sequence[RankDiary]) -> HostLoad | None:
@@ -83,7 +83,8 @@ def _load(steps: JobSteps, host: str, cores: int, ranks: Sequence[RankDiary]) ->
 
 
 def _rates(steps: JobSteps, diary: RankDiary) -> dict[str, float] | None:
-    """Column -> seconds in a second of the samples that lie in timed steps; in any, where too few do."""
+    """Return for each column the seconds in a second of the samples that lie in timed steps; of all samples where too few
+    do."""
     load = diary.load
     if load is None or load.unix_s.size < 2:
         return None
@@ -98,7 +99,7 @@ def _rates(steps: JobSteps, diary: RankDiary) -> dict[str, float] | None:
 
 
 def _between_timed(steps: JobSteps, at: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """[samples - 1]: whether all steps from one sample to the next are timed, of which there is one at least."""
+    """Return whether all steps from one sample to the next are timed [samples - 1]; there must be one at least."""
     numbers = np.concatenate([[0], np.cumsum(np.isin(np.arange(1, steps.all_steps + 1), steps.numbers))])
     ends = np.minimum(at, steps.all_steps).astype(int)
     passed, of_timed = np.diff(ends), np.diff(numbers[ends])
@@ -106,11 +107,11 @@ def _between_timed(steps: JobSteps, at: NDArray[np.float64]) -> NDArray[np.bool_
 
 
 COMPUTES = 0.5
-"""Of the time of loading, CPU time from which on it computes: below, it mostly sleeps or reads."""
+"""Share of CPU time in loading from which on it computes: below, it mostly sleeps or reads."""
 
 
 def loading_of(steps: JobSteps, *, workers: int = 0) -> Loading | None:
-    """A mean rank's loading; None: nobody waits for data.
+    """Return the loading of a mean rank; None where nobody waits for data.
 
     Of processors that other processes use, loading that computes is given none; loading that mostly sleeps is given one when
     it wakes, as any of two that share it.
@@ -131,8 +132,8 @@ def loading_of(steps: JobSteps, *, workers: int = 0) -> Loading | None:
 
 
 def computing_share(steps: JobSteps, *, workers: int = 0) -> float | None:
-    """Of the time in which batches are made, CPU time: of the training thread in its waits for data, or, where workers load,
-    of these, which are never idle while ranks wait for them. None: not recorded."""
+    """Return the share of CPU time in the time in which batches are made: of the training thread in its waits for data, or
+    of the workers where these load, which are never idle while ranks wait for them. None: not recorded."""
     if workers:
         loads = host_loads(steps)
         return min(1.0, loads[0].workers / (len(loads[0].ranks) * workers)) if loads else None
@@ -145,17 +146,18 @@ def computing_share(steps: JobSteps, *, workers: int = 0) -> float | None:
 
 
 def loader_stake(steps: JobSteps, *, workers: int = 0, share: float) -> float:
-    """Of the step, what goes if the ranks wait ``share`` of it for data: what worker processes can hide, where these are
-    what helps; else all of it, which loading that costs nothing would return."""
+    """Return the share of the step that is saved where ranks wait ``share`` of it for data: what worker processes can hide,
+    where these are what helps; else all of it, as loading that costs nothing would return."""
     loading = loading_of(steps, workers=workers)
     wanted = fewest_workers(loading) if loading is not None else None
     return share if loading is None or wanted is None else min(share, hidden_share(loading, wanted))
 
 
 def crowding_ns(steps: JobSteps, *, on_cpu: bool) -> float:
-    """Mean time of a step in which ranks wait for a core that threads of their communication have (gloo's): it goes with the
-    communication. 0 where ranks have more threads than cores, or other processes take cores: then these are waited for."""
-    if not on_cpu or crowd(steps) is not None or any(each.who == "others" for each in contention_of(steps)):
+    """Return the mean ns of a step in which ranks wait for a core that threads of their communication (gloo's) have: it goes
+    with the communication. 0 where ranks have more threads than cores, or other processes take cores: then ranks wait for
+    those."""
+    if not on_cpu or crowd(steps) is not None or any(contender.who == "others" for contender in contention_of(steps)):
         return 0.0
     return float(np.nan_to_num(steps.delay_ns).mean())
 
@@ -178,31 +180,31 @@ class Contention:
 def contention(
     load: HostLoad | None, *, ranks: int = 1, threads: int | None = None, cores: int | None = None, host: str = ""
 ) -> tuple[Contention, ...]:
-    """Who takes processors that ranks want, most first; empty: nobody is seen to.
+    """Return who takes processors that ranks want, most first; empty where nobody is seen to.
 
     ranks, threads: of one operator on each of them, cores: of that host, where they are recorded; load: None: not sampled.
     """
-    found = []
+    contenders = []
     if threads is not None and cores and ranks * threads > cores:
-        found.append(Contention(who="threads", takes=float(ranks * threads - cores), cores=cores, host=host))
+        contenders.append(Contention(who="threads", takes=float(ranks * threads - cores), cores=cores, host=host))
     if load is not None:
         least = max(WORTH_CORES, WORTH_OF_CORES * load.cores)
         seen: tuple[tuple[Contender, float], ...] = (("others", load.others), ("stepscope", load.stepscope or 0.0))
-        found += [Contention(who=who, takes=n, cores=load.cores, host=load.host) for who, n in seen if n >= least]
+        contenders += [Contention(who=who, takes=n, cores=load.cores, host=load.host) for who, n in seen if n >= least]
         full = load.own + least > load.cores
-        if load.workers >= least and full and not any(each.who == "threads" for each in found):
-            found.append(Contention(who="workers", takes=load.workers, cores=load.cores, host=load.host))
-    return tuple(sorted(found, key=lambda each: -each.takes))
+        if load.workers >= least and full and not any(contender.who == "threads" for contender in contenders):
+            contenders.append(Contention(who="workers", takes=load.workers, cores=load.cores, host=load.host))
+    return tuple(sorted(contenders, key=lambda contender: -contender.takes))
 
 
 def contention_of(steps: JobSteps) -> tuple[Contention, ...]:
-    """That of the host on which most is taken from the ranks."""
+    """Return the contention of the host on which most is taken from the ranks."""
     loads = {host_load.host: host_load for host_load in reversed(host_loads(steps))}
-    found = []
-    for host, ranks in grouped(steps.diaries, lambda each: each.header.host).items():
+    by_host = []
+    for host, ranks in grouped(steps.diaries, lambda diary: diary.header.host).items():
         threads = [rank.header.threads for rank in ranks if rank.header.threads]
         cores = min((rank.header.cores for rank in ranks if rank.header.cores), default=None)
-        found.append(
+        by_host.append(
             contention(
                 loads.get(host),
                 ranks=len(ranks),
@@ -211,4 +213,4 @@ def contention_of(steps: JobSteps) -> tuple[Contention, ...]:
                 host=host,
             )
         )
-    return max(found, key=lambda each: sum(one.takes for one in each), default=())
+    return max(by_host, key=lambda contenders: sum(one.takes for one in contenders), default=())

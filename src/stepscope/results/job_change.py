@@ -15,26 +15,26 @@ from stepscope.stats.order import level_change
 from stepscope.store.diary import RankDiary
 
 MOSTLY = 0.5
-"""Of what the step changed by: what a rank's own time, or a part, changes by at least to be named."""
+"""Share of the step's change by which a rank's own time, or a part, changes at least to be named."""
 
 
 @lru_cache(maxsize=2)
 def job_change(steps: JobSteps) -> JobChange | None:
-    """None: the level stays, changes gradually, or comes back (``lasting_change``; of a short job ``level_change``), or a
-    window of profiled steps moved it."""
-    found = lasting_change(steps.step_ns) if steps.steps >= LEAST_STEPS else level_change(steps.step_ns)
-    if found is None:
+    """Return the change of a job's step time; None where the level stays, changes gradually, or comes back
+    (``lasting_change``; of a short job ``level_change``), or a window of profiled steps moved it."""
+    change = lasting_change(steps.step_ns) if steps.steps >= LEAST_STEPS else level_change(steps.step_ns)
+    if change is None:
         return None
-    number = int(steps.numbers[found.at])
+    number = int(steps.numbers[change.at])
     if steps.window is not None and steps.window.holds(number):
         return None
-    grew = found.after - found.before
-    own = _moved(steps.own_ns, found.at) / grew
+    grew = change.after - change.before
+    own = _moved(steps.own_ns, change.at) / grew
     moved = [at for at, part in enumerate(own) if part >= MOSTLY]
     ranks = () if len(moved) == steps.ranks else tuple(steps.diaries[at].rank for at in moved)
-    mine = moved or list(range(steps.ranks))
+    places = moved or list(range(steps.ranks))
     by_part = {
-        name: float(_moved(part[mine], found.at).mean()) / grew
+        name: float(_moved(part[places], change.at).mean()) / grew
         for name, part in parts_of(steps).items()
         if name != "waiting" or not moved
     }
@@ -42,7 +42,7 @@ def job_change(steps: JobSteps) -> JobChange | None:
     return JobChange(
         step=number,
         unix_s=_when(steps.diaries[0], number),
-        ratio=found.ratio,
+        ratio=change.ratio,
         ranks=ranks,
         all_ranks=len(moved) == steps.ranks > 1,
         hosts=_hosts(steps, set(ranks)),
@@ -51,12 +51,12 @@ def job_change(steps: JobSteps) -> JobChange | None:
 
 
 def _moved(times: np.ndarray[tuple[int, ...], np.dtype[np.float64]], at: int) -> np.ndarray:
-    """[ranks]: medians from column ``at`` on less those before; of [ranks, steps]."""
+    """Return medians from column ``at`` on less those before [ranks], of times [ranks, steps]."""
     return np.asarray(np.median(times[:, at:], axis=1) - np.median(times[:, :at], axis=1))
 
 
 def _when(diary: RankDiary, number: int) -> float | None:
-    """Unix seconds at which a step begins, from the samples around it, else from the steps before it."""
+    """Return the Unix seconds at which a step begins, from the samples around it, else from the steps before it."""
     step, at = diary.samples["step"], diary.samples["unix_s"]
     if step.size and step[0] <= number <= step[-1]:
         return float(np.interp(number, step, at))
@@ -66,7 +66,7 @@ def _when(diary: RankDiary, number: int) -> float | None:
 
 
 def _hosts(steps: JobSteps, ranks: set[int]) -> tuple[str, ...]:
-    by_host = grouped(steps.diaries, lambda each: each.header.host)
-    whole = tuple(host for host, here in by_host.items() if ranks.issuperset(each.rank for each in here))
-    covered = {each.rank for host in whole for each in by_host[host]}
+    by_host = grouped(steps.diaries, lambda diary: diary.header.host)
+    whole = tuple(host for host, here in by_host.items() if ranks.issuperset(diary.rank for diary in here))
+    covered = {diary.rank for host in whole for diary in by_host[host]}
     return whole if len(by_host) > 1 and covered == ranks else ()

@@ -96,15 +96,15 @@ class Survey:
 
 
 def survey(root: Path, stated: Stated) -> Survey:
-    """Every file below ``root``. Hidden files, version control, environments and caches are not looked into.
+    """List every file below ``root``. Hidden files, version control, environments and caches are not looked into.
 
     Raises DataError where ``root`` cannot be listed.
     """
-    found = Survey()
+    content = Survey()
     kinds: dict[tuple[str, str], list[Path]] = {}
     settings: list[Path] = []
     opened: Counter[str] = Counter()
-    for path in _walk(root, found):
+    for path in _walk(root, content):
         if path.is_dir():
             kinds.setdefault((RUN, path.relative_to(root).as_posix()), []).append(path)
             continue
@@ -123,19 +123,19 @@ def survey(root: Path, stated: Stated) -> Survey:
             else:
                 kind, reason = _kind_of(path, stated)
         if kind is None:
-            _count(found, reason, path)
+            _count(content, reason, path)
             continue
         job, rank = job_of(path.relative_to(root))
         if rank is not None:
-            found.ranks[str(path)] = rank
+            content.ranks[str(path)] = rank
         kinds.setdefault((kind, job if kind in JOB_KINDS else ""), []).append(path)
     if ("metrics_csv", "") in kinds:
         kinds["metrics_csv", ""] += settings
     else:
         for path in settings:
-            _count(found, _SETTINGS_REASON, path)
-    found.items = [Item(kind=kind, job=job, files=tuple(files)) for (kind, job), files in kinds.items()]
-    return found
+            _count(content, _SETTINGS_REASON, path)
+    content.items = [Item(kind=kind, job=job, files=tuple(files)) for (kind, job), files in kinds.items()]
+    return content
 
 
 JOB_KINDS = frozenset({TRACE, "flight_recorder", "watchdog_log", "nccl_debug", "memory_snapshot"})
@@ -143,7 +143,8 @@ JOB_KINDS = frozenset({TRACE, "flight_recorder", "watchdog_log", "nccl_debug", "
 
 
 def job_of(path: Path) -> tuple[str, int | None]:
-    """(job, rank) that the folders of a relative path name: ``run2/traces/rank3/a.json`` is of job ``run2``, rank 3.
+    """Return (job, rank) as the folders of a relative path name them: ``run2/traces/rank3/a.json`` is of job ``run2``, rank
+    3.
 
     Folders named after a kind of file (``traces``, ``logs``) or a rank do not tell jobs apart.
     """
@@ -160,8 +161,8 @@ def job_of(path: Path) -> tuple[str, int | None]:
     return "/".join(job), rank
 
 
-def _walk(root: Path, found: Survey) -> Iterator[Path]:
-    """Files in order; a run folder of ours as one."""
+def _walk(root: Path, content: Survey) -> Iterator[Path]:
+    """Yield files in order; a run folder of ours as one."""
     count = 0
     problem: list[OSError] = []
     for place, inner, names in os.walk(root, onerror=problem.append):
@@ -171,9 +172,9 @@ def _walk(root: Path, found: Survey) -> Iterator[Path]:
         for name in sorted(inner):
             folder = Path(place, name)
             if folder.is_symlink() and not name.startswith("."):
-                found.unread.setdefault(_LINK, [0, 0])[0] += 1
+                content.unread.setdefault(_LINK, [0, 0])[0] += 1
             elif name in _NEVER or any((folder / mark).is_file() for mark in ("pyvenv.cfg", OUR_REPORT)):
-                found.folders.append(folder.relative_to(root).as_posix())
+                content.folders.append(folder.relative_to(root).as_posix())
             elif RunLayout(folder).run.is_file():
                 yield folder
             elif not name.startswith("."):
@@ -193,11 +194,11 @@ def _walk(root: Path, found: Survey) -> Iterator[Path]:
     for error in problem:
         if Path(error.filename or "") == root:
             raise unreadable(root, error)
-        found.folders.append(f"{Path(error.filename).relative_to(root).as_posix()} ({error.strerror})")
+        content.folders.append(f"{Path(error.filename).relative_to(root).as_posix()} ({error.strerror})")
 
 
 def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
-    """(kind, why it has none)."""
+    """Return (kind, why it has none)."""
     from stepscope.traces.envelope import MERGED
     from stepscope.traces.load import why_no_trace
 
@@ -213,9 +214,9 @@ def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
         return ours, ""
     if path.name in OF_A_PROFILE and b'"stepscope.' in Candidate(path).head[:200]:
         return None, _SETTINGS_REASON
-    known = detect(path, stated)
-    if known is not None:
-        return known[0], ""
+    detected = detect(path, stated)
+    if detected is not None:
+        return detected[0], ""
     try:
         why = why_no_trace(path, HEADER_LIMIT)
         return (TRACE, "") if why is None else (None, f"merged timelines: {why}" if why == MERGED else _UNKNOWN)
@@ -230,7 +231,7 @@ HEADER_LIMIT = 4 << 20
 
 
 def _ours(path: Path) -> str | None:
-    """Documents that stepscope wrote outside of a run folder."""
+    """Return the kind of a document that stepscope wrote outside of a run folder."""
     if path.suffix not in (".json", ".jsonl"):
         return None
     head = Candidate(path).head[:200]
@@ -240,12 +241,12 @@ def _ours(path: Path) -> str | None:
     return ROWS if any(mark in head for mark in rows) else None
 
 
-def _count(found: Survey, reason: str, path: Path) -> None:
+def _count(content: Survey, reason: str, path: Path) -> None:
     try:
         size = path.stat().st_size
     except OSError:
         size = 0
-    entry = found.unread.setdefault(reason, [0, 0])
+    entry = content.unread.setdefault(reason, [0, 0])
     entry[0] += 1
     entry[1] += size
 
@@ -272,14 +273,15 @@ class Readers:
 
 
 def read_folder(root: Path, *, stated: Stated, readers: Readers) -> Evidence:
-    """Everything below ``root`` as one body of evidence; ``files_found`` says of each kind whether it was read, or why not.
+    """Read everything below ``root`` as one body of evidence; ``files_found`` says of each kind whether it was read, or why
+    not.
 
     Raises DataError where nothing in the folder is read.
     """
     there = survey(root, stated)
     parts: list[Evidence] = []
     names: list[str] = []
-    found: list[FilesFound] = []
+    entries: list[FilesFound] = []
     errors: list[DataError] = []
     for item in sorted(there.items, key=lambda item: (_order(item.kind), item.kind, item.job)):
         for part in [replace(item, files=(path,)) for path in item.files] if item.kind in _ONE_BY_ONE else [item]:
@@ -287,22 +289,22 @@ def read_folder(root: Path, *, stated: Stated, readers: Readers) -> Evidence:
                 evidence, left_out = _read(root, part, there, stated, readers)
             except DataError as error:
                 errors.append(error)
-                found.append(_files(part, part.files, reason=error.why or error.what))
+                entries.append(_files(part, part.files, reason=error.why or error.what))
                 continue
             parts.append(evidence)
             names.append(part.files[0].relative_to(root).as_posix() if part is not item else f"{item.kind} {item.job}")
-            unread = {each.path for each in left_out}
-            found += [_files(part, taken)] if (taken := [f for f in part.files if str(f) not in unread]) else []
-            found += _left_out(part, left_out)
+            unread = {file.path for file in left_out}
+            entries += [_files(part, taken)] if (taken := [f for f in part.files if str(f) not in unread]) else []
+            entries += _left_out(part, left_out)
     for text, (number, size) in sorted(there.unread.items()):
         kind, _, reason = text.partition(": ") if ": " in text else ("other files", "", text)
-        found.append(FilesFound(kind=kind, files=number, bytes=size, left_out=reason))
+        entries.append(FilesFound(kind=kind, files=number, bytes=size, left_out=reason))
     if not parts:
-        raise errors[0] if len(errors) == 1 and not there.unread else _nothing(root, found)
+        raise errors[0] if len(errors) == 1 and not there.unread else _nothing(root, entries)
     evidence = join(parts, names=names)
     return replace(
         evidence,
-        files_found=(*evidence.files_found, *found),
+        files_found=(*evidence.files_found, *entries),
         notes=(*evidence.notes, *([f"not opened: {listed(there.folders, at_most=5)}"] if there.folders else [])),
         remarks=(*evidence.remarks, *_jobs(root, there)),
     )
@@ -356,10 +358,10 @@ def _files(item: Item, files: Sequence[Path], *, reason: str | None = None) -> F
 
 
 def _left_out(item: Item, left_out: Iterable[LeftOut]) -> Iterable[FilesFound]:
-    """One line for each reason; files that are damaged each in its own way are named."""
+    """Yield one line for each reason; files that are damaged each in its own way are named."""
     reasons: dict[str, list[Path]] = defaultdict(list)
-    for each in left_out:
-        reasons[_unknown(item.kind) if each.reason == OTHER_KIND else each.reason].append(Path(each.path))
+    for file in left_out:
+        reasons[_unknown(item.kind) if file.reason == OTHER_KIND else file.reason].append(Path(file.path))
     for at, (reason, files) in enumerate(reasons.items()):
         if at == _NAMED and len(reasons) > _NAMED + 1:
             rest = [file for more in list(reasons.values())[at:] for file in more]
@@ -376,7 +378,7 @@ def _unknown(kind: str) -> str:
 
 
 def _jobs(root: Path, there: Survey) -> tuple[str, ...]:
-    """How the files of several jobs, and the captures of one, were told apart."""
+    """Say how the files of several jobs, and the captures of one, were told apart."""
     jobs = dict.fromkeys(item.job for item in there.items if item.kind != RUN)
     windows = grouped((job for job in jobs if profiled_job(root / job)), lambda job: (root / job).absolute().parent)
     captures = tuple(
@@ -399,8 +401,8 @@ def _kept_apart(there: Survey, jobs: Iterable[str]) -> tuple[str, ...]:
     return ()
 
 
-def _nothing(root: Path, found: Sequence[FilesFound]) -> DataError:
-    reasons = [f"{counted(each.files, 'file')}: {each.left_out}" for each in found]
+def _nothing(root: Path, entries: Sequence[FilesFound]) -> DataError:
+    reasons = [f"{counted(entry.files, 'file')}: {entry.left_out}" for entry in entries]
     more = f"; and {len(reasons) - 5} more kinds" if reasons[5:] else ""
     return DataError(
         f"{root}: stepscope reads none of the files in this folder",

@@ -39,11 +39,11 @@ _KINDS = {"tp": "tensor parallel", "pp": "pipeline parallel", "ep": "expert para
 
 
 def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
-    """The job that the traces show: the slowest rank of the median step.
+    """Return the job that the traces show: the slowest rank of the median step.
 
     Raises UsageError for jobs that are not data parallel alone, DataError for traces without steps or sizes.
     """
-    passes = [each for each in summary.ranks if each.replay]
+    passes = [one_pass for one_pass in summary.ranks if one_pass.replay]
     if not passes:
         raise DataError(
             f"{name}: no step is marked in these traces",
@@ -54,8 +54,8 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
     _require_data_parallel(passes, world, name)
     step, rank = _typical(passes)
     here = next(one_pass for one_pass in passes if one_pass.facts.rank == rank)
-    mine = next(each for each in here.replay if each.step == step)
-    calls, notes = _traced_calls(summary, here, mine, name)
+    rank_step = next(candidate for candidate in here.replay if candidate.step == step)
+    calls, notes = _traced_calls(summary, here, rank_step, name)
     spread, values, of = _spread([one_pass.replay for one_pass in passes])
     entry = Unavailable("no device") if here.facts.device_name is None else find(here.facts.device_name)
     products, dtype = _products(here)
@@ -66,7 +66,7 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
         len(reductions) == sum(c.op in _REDUCTIONS for c in calls) and len({c.ready_ns for c in reductions}) > 1
     )
     windows = [max(s.window_ns for p in passes for s in p.replay if s.step == n) for n in _steps(passes)]
-    last = max((c.needed_ns for c in calls if c.op in _REDUCTIONS), default=float(mine.length_ns))
+    last = max((c.needed_ns for c in calls if c.op in _REDUCTIONS), default=float(rank_step.length_ns))
     if len(passes) < world:
         notes.append(f"{len(passes)} of {world} ranks were traced: the others are taken to be like them")
     if isinstance(entry, Unavailable) and here.budget is not None and here.budget.source == "device":
@@ -82,15 +82,15 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
         device=here.facts.device_name or "CPU",
         gpu=None if isinstance(entry, Unavailable) else entry.key,
         step_ns=median(windows),
-        length_ns=mine.length_ns,
-        compute_ns=mine.compute_ns,
-        copies_ns=mine.copies_ns,
-        input_ns=min(data, max(0, mine.length_ns - mine.compute_ns - mine.copies_ns)),
-        tail_ns=mine.length_ns - last,
+        length_ns=rank_step.length_ns,
+        compute_ns=rank_step.compute_ns,
+        copies_ns=rank_step.copies_ns,
+        input_ns=min(data, max(0, rank_step.length_ns - rank_step.compute_ns - rank_step.copies_ns)),
+        tail_ns=rank_step.length_ns - last,
         spread_ns=spread,
         spread_from=values,
         spread_of=of,
-        transport=Transport(lanes=mine.lanes),
+        transport=Transport(lanes=rank_step.lanes),
         calls=calls,
         products=products,
         dtype=dtype,
@@ -127,13 +127,13 @@ def _require_data_parallel(passes: Sequence[RankPass], world: int, name: str) ->
 
 
 def _steps(passes: Sequence[RankPass]) -> list[int]:
-    """Steps that every rank recorded; where there are none, those that any did."""
-    each = [{step.step for step in p.replay} for p in passes]
-    return sorted(set.intersection(*each) or set.union(*each))
+    """Return the steps that every rank recorded; where there are none, those that any did."""
+    by_rank = [{step.step for step in p.replay} for p in passes]
+    return sorted(set.intersection(*by_rank) or set.union(*by_rank))
 
 
 def _typical(passes: Sequence[RankPass]) -> tuple[int, int]:
-    """The step with the median length of the slowest rank, and that rank."""
+    """Return the step with the median length of the slowest rank, and that rank."""
     of_step = {
         number: max((s for p in passes for s in p.replay if s.step == number), key=lambda s: s.length_ns)
         for number in _steps(passes)
@@ -150,9 +150,9 @@ def _traced_calls(
     collectives = here.communication.collectives if here.communication else ()
     transfers: dict[int, float] = {}
     for instance in summary.collectives.instances if summary.collectives else ():
-        mine = next((r.position for r in instance.ranks if r.rank == here.facts.rank), None)
-        if mine is not None and instance.transfer_ns:
-            transfers[mine] = float(instance.transfer_ns)
+        position = next((r.position for r in instance.ranks if r.rank == here.facts.rank), None)
+        if position is not None and instance.transfer_ns:
+            transfers[position] = float(instance.transfer_ns)
     notes = []
     if len(transfers) < len(step.calls) and here.facts.world_size != 1:
         notes.append("some collectives were seen on one rank alone: their times include waiting for other ranks")
@@ -202,7 +202,8 @@ OFF = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedModel:
-    """shape: of the model; parameters: of the optimizer. sequence, batch: of one micro-batch of one rank."""
+    """A transformer as traces show it. parameters: those of the optimizer. sequence, batch: of one micro-batch of one
+    rank."""
 
     shape: ModelShape
     parameters: int
@@ -211,17 +212,17 @@ class TracedModel:
 
 
 def recorded_parameters(facts: Mapping[str, Any]) -> int | None:
-    """Elements that the optimizer holds, of ``stepscope.model`` in a trace; None: not recorded."""
-    held = facts.get("optimizer")
-    kinds = held.get("parameters") if isinstance(held, Mapping) else None
+    """Return the number of elements that the optimizer holds, from ``stepscope.model`` in a trace; None: not recorded."""
+    optimizer = facts.get("optimizer")
+    kinds = optimizer.get("parameters") if isinstance(optimizer, Mapping) else None
     if not isinstance(kinds, Mapping):
         return None
-    found = sum(int(kind.get("elements", 0)) for kind in kinds.values() if isinstance(kind, Mapping))
-    return found or None
+    elements = sum(int(kind.get("elements", 0)) for kind in kinds.values() if isinstance(kind, Mapping))
+    return elements or None
 
 
 def model_of_calls(calls: LayerCalls, parameters: int | None, *, name: str) -> TracedModel | Unavailable:
-    """The transformer whose layers made these calls; Unavailable with what cannot be known."""
+    """Return the transformer whose layers made these calls; Unavailable with what cannot be known."""
     if not calls.attention:
         return Unavailable(
             "no call of scaled_dot_product_attention with its shapes is in the traces, so layers, heads and their width are "
@@ -229,26 +230,26 @@ def model_of_calls(calls: LayerCalls, parameters: int | None, *, name: str) -> T
         )
     if parameters is None:
         return Unavailable("the optimizer's parameters are not recorded, so dimensions could not be checked")
-    (query, key), layers_called = max(calls.attention.items(), key=lambda each: each[1])
+    (query, key), layers_called = max(calls.attention.items(), key=lambda entry: entry[1])
     batch, heads, sequence, width = query
     tables = {(rows, wide): n for (rows, wide), n in calls.embedding.items() if rows > 1}
     if not tables:
         return Unavailable("no embedding of tokens is in the traces, so vocabulary and width of the model are unknown")
-    (vocab, hidden), passes = max(tables.items(), key=lambda each: each[0][0])
+    (vocab, hidden), passes = max(tables.items(), key=lambda entry: entry[0][0])
     again = max(1, round(sum(calls.attention.values()) / calls.attention_backward)) if calls.attention_backward else 1
     layers = round(layers_called / passes / again)
-    found = list(
+    shapes = list(
         _candidates(
             calls, name=name, vocab=vocab, hidden=hidden, heads=heads, width=width, key_heads=key[1],
             positions=_positions(tables, vocab, hidden), layers=layers,
         )
     )  # fmt: skip
-    if not found:
+    if not shapes:
         return Unavailable(
             f"attention of {heads} heads x {width} and an embedding {vocab} x {hidden} are seen, and no two linear layers "
             f"from {hidden} and back that would be an MLP: its width is unknown"
         )
-    best = min(found, key=lambda shape: abs(shape.params - parameters))
+    best = min(shapes, key=lambda shape: abs(shape.params - parameters))
     if abs(best.params / parameters - 1) > OFF:
         return Unavailable(
             f"the shapes seen make {best.layers} layers of {best.hidden} with an MLP of {best.ffn}, {best.params:,} "
@@ -266,7 +267,8 @@ def _candidates(
     calls: LayerCalls, *, name: str, vocab: int, hidden: int, heads: int, width: int, key_heads: int, positions: int,
     layers: int,
 ) -> Iterator[ModelShape]:  # fmt: skip
-    """What these calls may be: repeated keys hide how few heads they have, a tied head makes no difference to a call."""
+    """Yield the models that may have made these calls: repeated keys hide how few heads they have, a tied head makes no
+    difference to a call."""
     back = {n for out, n in calls.linear if out == hidden and {(n, hidden), (2 * n, hidden)} & calls.linear.keys()}
     ways = [(n, (2 * n, hidden) in calls.linear or _twice(calls, n, hidden)) for n in sorted(back)]
     fewer = {out // width for out, n in calls.linear if n == hidden and not out % width and out // width <= heads}
@@ -285,23 +287,23 @@ def _twice(calls: LayerCalls, ffn: int, hidden: int) -> bool:
 Numbers = NDArray[np.float64]
 
 LEAST_STEPS = 4
-"""Timed steps; of fewer the traced steps stay."""
+"""Fewest timed steps that are used: with fewer, the traced steps stay."""
 
 OTHER_RANKS = 0.03
 """80% half-width of what a rank computes beside more or fewer others on a CPU: steps of one command differ by as much
 between runs, and gloo's own threads take some of what the ranks compute on."""
 
 MOST_FACTOR = 2.0
-"""By which the time of collectives is scaled at most: more is no cost of a profiler, and stays unexplained."""
+"""Most by which the time of collectives is scaled: more is no cost of a profiler, and stays unexplained."""
 
 _ROUNDS = 50
 
 
 def unprofiled(job: MeasuredJob, steps: JobSteps | None) -> MeasuredJob | Unavailable:
-    """``job`` with the work, the waits and the spread of its timed steps; Unavailable where too few were timed.
+    """Return ``job`` with the work, the waits and the spread of its timed steps; Unavailable where too few were timed.
 
-    Work: the last rank's time until it waits for others. What follows the last reduction keeps its share of the step, as
-    the diary's optimizer says where it has it. Collectives are scaled so that the replay takes the timed step.
+    Work: the last rank's time until it waits for others. What follows the last reduction keeps its share of the step, as the
+    diary's optimizer says where it has it. Collectives are scaled so that the replay takes the timed step.
     """
     if steps is None:
         return Unavailable("no step diary")
@@ -315,15 +317,15 @@ def unprofiled(job: MeasuredJob, steps: JobSteps | None) -> MeasuredJob | Unavai
     own = min(own, whole)
     tail = min(_tail_ns(job, steps, timed, own), own)
     body, old = own - tail, job.length_ns - job.tail_ns
-    found = stretched(job, body=body / old if old else 1.0, tail=tail / job.tail_ns if job.tail_ns else 1.0)
+    rescaled = stretched(job, body=body / old if old else 1.0, tail=tail / job.tail_ns if job.tail_ns else 1.0)
     data = steps.parts_ns["data"][:, timed]
     loading = float(np.median(np.nan_to_num(data).max(axis=0))) if np.isfinite(data).any() else job.input_ns
     factor = own / job.length_ns if job.length_ns else 1.0
     loading = min(loading, own)
     compute = min(job.compute_ns * factor, own - loading)
     spread, values, of = _diary_spread(steps, timed, job)
-    found = replace(
-        found,
+    rescaled = replace(
+        rescaled,
         step_ns=whole,
         compute_ns=compute,
         copies_ns=min(job.copies_ns * factor, own - loading - compute),
@@ -335,23 +337,24 @@ def unprofiled(job: MeasuredJob, steps: JobSteps | None) -> MeasuredJob | Unavai
         spread_of=of,
         points=((job.ranks, whole), *(point for point in job.points if point[0] != job.ranks)),
     )
-    slower, found = _as_long_as_timed(found)
+    slower, rescaled = _as_long_as_timed(rescaled)
     note = (
         f"starts from {counted(int(timed.sum()), 'step')} without the profiler: {format_duration(whole)}; the traced steps "
         f"took {format_duration(job.step_ns)} ({format_percent(job.step_ns / whole - 1, digits=0, signed=True)})"
     )
     if slower is not None and abs(slower - 1) > 0.05:
         note += f", their collectives {1 / slower:.2g} times as long as in those"
-    return replace(found, notes=(note, *found.notes))
+    return replace(rescaled, notes=(note, *rescaled.notes))
 
 
 def _cores(job: MeasuredJob, steps: JobSteps) -> int | None:
-    known = {diary.header.cores for diary in steps.diaries}
-    return min(known - {None}, default=None) if job.device == "CPU" and len(set(steps.hosts)) == 1 else None  # type: ignore[type-var]
+    cores = {diary.header.cores for diary in steps.diaries}
+    return min(cores - {None}, default=None) if job.device == "CPU" and len(set(steps.hosts)) == 1 else None  # type: ignore[type-var]
 
 
 def _doubt(job: MeasuredJob, steps: JobSteps) -> float:
-    """More where training threads waited for a processor: other ranks, or other work, took it."""
+    """Return the job's doubt, which is more where training threads waited for a processor: other ranks, or other work, took
+    it."""
     if job.device != "CPU":
         return 0.0
     waited = float((np.nan_to_num(steps.delay_ns).sum(axis=1) / steps.whole_ns.sum(axis=1)).max())
@@ -369,7 +372,8 @@ def _own_ns(steps: JobSteps, timed: NDArray[np.bool_]) -> float | None:
 
 
 def _tail_ns(job: MeasuredJob, steps: JobSteps, timed: NDArray[np.bool_], own: float) -> float:
-    """What follows the last reduction: as the optimizer's time in timed steps to that in profiled ones, else as all."""
+    """Return the ns after the last reduction: scaled as the optimizer's time in timed steps to that in profiled ones, else
+    as all."""
     if not job.length_ns:
         return 0.0
     here = steps.parts_ns["optimizer"][:, timed]
@@ -390,7 +394,8 @@ def _diary_spread(steps: JobSteps, timed: NDArray[np.bool_], job: MeasuredJob) -
 
 
 def _as_long_as_timed(job: MeasuredJob) -> tuple[float | None, MeasuredJob]:
-    """The factor on the times of its collectives at which the replay takes the measured step, and the job with it."""
+    """Return the factor on the times of the job's collectives at which the replay takes the measured step, and the job with
+    it."""
     if not job.calls or job.ranks < 2 or any(call.time_ns is None for call in job.calls):
         return None, job
     prices = own_prices(job, Links())

@@ -30,7 +30,7 @@ _JOINED = (
 
 
 def join(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> Evidence:
-    """All of ``parts``, one alone as it is; a run_id or a sweep that two have gets its source's name before it.
+    """Join all of ``parts``, one alone as it is; a run_id or a sweep that two have gets its source's name before it.
 
     names: of the parts; None: as their paths tell them apart. A fact that differs is left out.
     """
@@ -79,7 +79,7 @@ def _renamed(part: Evidence, clashing: set[str], name: str) -> Evidence:
 
 
 def _told_apart(trace: TraceEvidence, names: Counter[str], name: str) -> TraceEvidence:
-    """A job with its source's name, where another source has one of the same name."""
+    """Return a job with its source's name, where another source has one of the same name."""
     if names[trace.name] < 2:
         return trace
     return replace(trace, name=name if name.endswith(trace.name) else f"{name}: {trace.name}")
@@ -95,7 +95,7 @@ def _with_own_sweeps(part: Evidence, twice: set[str], name: str) -> Evidence:
 
 
 def _one_machine(environments: Sequence[EnvironmentRecord | None]) -> EnvironmentRecord | None:
-    """The first, where all are of one machine: what is free on it changes from run to run."""
+    """Return the first environment where all are of one machine: what is free on it changes from run to run."""
     there = [e for e in environments if e is not None]
     return there[0] if there and len({_machine(e) for e in there}) == 1 else None
 
@@ -110,7 +110,7 @@ def _only(values: Sequence[Any]) -> Any:
 
 
 def as_given(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> Evidence:
-    """``parts`` joined. Two that hold a run each, on different numbers of ranks, are a run and its baseline.
+    """Join ``parts``. Two that hold a run each, on different numbers of ranks, are a run and its baseline.
 
     What keeps them from being compared is a remark.
     """
@@ -129,9 +129,9 @@ def as_given(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> E
     elif differ:
         why = "; ".join(f"{key} is {getattr(runs[0], key)} and {getattr(runs[1], key)}" for key in differ)
     else:
-        base, run = sorted(runs, key=lambda each: each.world_size or 0)
+        base, run = sorted(runs, key=lambda candidate: candidate.world_size or 0)
         named = replace(run, baseline_id=run.baseline_id or base.run_id)
-        return replace(evidence, runs=tuple(named if each is run else each for each in evidence.runs))
+        return replace(evidence, runs=tuple(named if other is run else other for other in evidence.runs))
     return replace(evidence, remarks=(*evidence.remarks, NoScaling(f"no scaling verdict of the two runs: {why}")))
 
 
@@ -140,10 +140,10 @@ _ALIKE = ("model", "dataset", "precision", "unit", "device", "hardware")
 
 
 def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
-    """Raises UsageError where runs lack a fact that comparing them needs; it names all of them and the option to give.
+    """Raise UsageError where runs lack a fact that comparing them needs; it names all of them and the option to give.
 
-    A fact is needed where a group has two runs or more with results; runs without any, and lonely ones, are shown
-    without it. stated: what the user gave; a name in it that fits no run is an error too.
+    A fact is needed where a group has two runs or more with results; runs without any, and lonely ones, are shown without
+    it. stated: what the user gave; a name in it that fits no run is an error too.
     """
     if stated is not None:
         require_known(evidence.runs, stated)
@@ -158,7 +158,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
         f"{run.run_id} ({run.source}): {run.missing[fact]}" for fact, members in lacking.items() for run in members
     ]
     raise UsageError(
-        f"{counted(len(runs), 'run')} cannot be compared: {' and '.join(map(_words, lacking))} unknown for "
+        f"{counted(len(runs), 'run')} cannot be compared: {' and '.join(map(_fact_text, lacking))} unknown for "
         f"{', '.join(runs)}",
         why="\n       ".join(reasons),
         fix="state what you know: " + " ".join(_option(*item) for item in lacking.items()),
@@ -166,7 +166,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
 
 
 def require_columns(sources: Sequence[Source], stated: Stated) -> None:
-    """Raises UsageError for a column whose meaning is stated and that no source has."""
+    """Raise UsageError for a column whose meaning is stated and that no source has."""
     if not stated.columns:
         return
     tables = [source for source in sources if source.columns is not None]
@@ -178,14 +178,14 @@ def require_columns(sources: Sequence[Source], stated: Stated) -> None:
 
 
 def _require_taken(runs: Sequence[TrainingRun], scaling: Scaling | None) -> None:
-    """Raises UsageError for a kind of scaling that no run here took: all of them know their own."""
+    """Raise UsageError for a kind of scaling that no run here took: all of them know their own."""
     if scaling is None or any(run.scaling == scaling for run in runs):
         return
     if not runs:
         raise UsageError(f"--scaling {scaling}: no training runs were given", fix="leave it out")
-    known = dict.fromkeys(run.scaling for run in runs if run.scaling is not None)
+    kinds = dict.fromkeys(run.scaling for run in runs if run.scaling is not None)
     raise UsageError(
-        f"--scaling {scaling} contradicts the {counted(len(runs), 'run')}: {' and '.join(known)} by their own settings",
+        f"--scaling {scaling} contradicts the {counted(len(runs), 'run')}: {' and '.join(kinds)} by their own settings",
         fix="leave it out",
     )
 
@@ -194,28 +194,28 @@ def has_results(run: TrainingRun) -> bool:
     """Whether the run finished and timed anything."""
     if run.status != "ok":
         return False
-    known = (run.step_ns, run.epoch_ns, run.samples_per_s)
-    return any(value is not None for value in known) or any(e.duration_ns is not None for e in run.epochs)
+    figures = (run.step_ns, run.epoch_ns, run.samples_per_s)
+    return any(value is not None for value in figures) or any(e.duration_ns is not None for e in run.epochs)
 
 
 def _lacking(runs: Iterable[TrainingRun]) -> dict[str, list[TrainingRun]]:
-    """Fact -> runs with results that lack it, in groups of two or more of them.
+    """Return the runs with results that lack each fact, in groups of two or more of them.
 
     The kind of scaling matters only where the runs are on different numbers of ranks.
     """
     groups = grouped(filter(has_results, runs), lambda run: run.group)
-    found: dict[str, list[TrainingRun]] = {}
+    lacking: dict[str, list[TrainingRun]] = {}
     for members in groups.values():
         same = len({run.world_size for run in members}) == 1 and members[0].world_size is not None
         for run in members if len(members) > 1 else ():
             for fact in run.missing:
-                known = fact == "world_size" and run.world_size is not None
-                if not known and not (fact == "scaling" and same):
-                    found.setdefault(fact, []).append(run)
-    return found
+                given = fact == "world_size" and run.world_size is not None
+                if not given and not (fact == "scaling" and same):
+                    lacking.setdefault(fact, []).append(run)
+    return lacking
 
 
-def _words(fact: str) -> str:
+def _fact_text(fact: str) -> str:
     return _WORDS.get(fact, f"{fact.replace('_', ' ')} is")
 
 
@@ -234,14 +234,15 @@ _WORDS: Mapping[str, str] = {"world_size": "the number of ranks is", "scaling": 
 def derived(
     evidence: Evidence, *, drop_epochs: int = 1, targets: Sequence[float] = (), stated: Scaling | None = None
 ) -> Evidence:
-    """``evidence`` with ``scaling`` worked out from its runs, and ``scaling_budgets``. stated: the scaling of its traces."""
+    """Return ``evidence`` with ``scaling`` worked out from its runs, and ``scaling_budgets``. stated: the scaling of its
+    traces."""
     scaled = replace(evidence, scaling=scaling_rows(evidence.runs, drop_epochs=drop_epochs, targets=targets))
     budgets, notes = scaling_budgets(scaled, stated=stated, drop_epochs=drop_epochs)
     return replace(scaled, scaling_budgets=budgets, remarks=tuple(dict.fromkeys((*scaled.remarks, *notes))))
 
 
 def on_datasets(evidence: Evidence, names: Sequence[str], *, drop_epochs: int = 1) -> Evidence:
-    """Runs on the data sets named, however they are written: ``AGNews`` is ``AG News``. Raises UsageError."""
+    """Keep the runs on the data sets named, however they are written: ``AGNews`` is ``AG News``. Raises UsageError."""
     there = {_plain(run.dataset): run.dataset for run in evidence.runs if run.dataset}
     for name in names:
         if _plain(name) not in there:

@@ -44,7 +44,7 @@ def settings_of(cell: CellSpec) -> dict[str, Any]:
 
 
 def varied_settings(cells: Sequence[CellSpec]) -> tuple[Mapping[str, Any], ...]:
-    """For each cell its settings that are not the same (or not there) in all of ``cells``."""
+    """Return for each cell its settings that are not the same (or not there) in all of ``cells``."""
     every = [settings_of(cell) for cell in cells]
     varied = varying(every)
     return tuple({key: value for key, value in settings.items() if key in varied} for settings in every)
@@ -159,7 +159,7 @@ def cell_labels(planned: Sequence[CellSpec | TrainingRun]) -> tuple[CellLabel, .
         for model, mode, c in zip(models, modes, cells, strict=True)
     ]
     more_name = told_apart(list(zip(models, names, strict=True)), rest, between=", ")
-    more_text = told_apart(texts, rest, between=", ", known=("precision", "accumulation"))
+    more_text = told_apart(texts, rest, between=", ", shown_keys=("precision", "accumulation"))
     return tuple(
         CellLabel(
             model=model,
@@ -179,7 +179,7 @@ _COLUMNS = ("dataset", "device", "backend", "precision", "accumulation", "world_
 
 
 def _rest(cell: _Cell) -> dict[str, Any]:
-    """The same, as words for a log line or a sentence."""
+    """Return what ``_COLUMNS`` show of a cell, as words for a log line or a sentence."""
     return {
         "precision": cell.precision or "",
         "accumulation": f"GA {cell.accumulation}",
@@ -194,7 +194,7 @@ def _settings(cell: _Cell) -> dict[str, Any]:
 
 
 def _short(key: str) -> str:
-    """``samples`` for ``dataset_options.samples``, unless a cell has a key of that name itself (``seed``)."""
+    """Shorten ``dataset_options.samples`` to ``samples``, unless a cell has a key of that name itself (``seed``)."""
     _, dot, name = key.partition(".")
     return name if dot and name not in _FIELDS else key
 
@@ -204,21 +204,21 @@ def told_apart(
     hidden: Sequence[Mapping[str, str]],
     *,
     between: str = " ",
-    known: Container[str] = (),
+    shown_keys: Container[str] = (),
 ) -> list[str]:
-    """For each cell the ``hidden`` texts that are needed to tell apart cells whose ``shown`` parts are equal.
+    """Return for each cell the ``hidden`` texts that are needed to tell apart cells whose ``shown`` parts are equal.
 
-    known: keys of ``hidden`` that ``shown`` has already.
+    shown_keys: keys of ``hidden`` that ``shown`` has already.
     """
     alike: dict[Hashable, list[Mapping[str, str]]] = {}
     for key, texts in zip(shown, hidden, strict=True):
         alike.setdefault(key, []).append(texts)
-    needed = {name for group in alike.values() for name in varying(group) if name not in known}
+    needed = {name for group in alike.values() for name in varying(group) if name not in shown_keys}
     return [between.join(text for name, text in texts.items() if name in needed) for texts in hidden]
 
 
 def distinct(*tiers: Sequence[str]) -> list[str]:
-    """Each item's first name that is not empty and that no other item has; of the last tier, whatever others have.
+    """Return each item's first name that is not empty and that no other item has; in the last tier, whatever others have.
 
     tiers: the names of all items, ever longer.
     """
@@ -407,7 +407,7 @@ def _origin(row: CommRow) -> str:
 
 
 def sweeps(rows: Iterable[CommRow]) -> dict[tuple[str, ...], list[CommRow]]:
-    """Rows by what they were measured with and, where that is not enough, by origin: one sweep over sizes each.
+    """Group rows by what they were measured with and, where that is not enough, by origin: one sweep over sizes each.
 
     In order of first appearance.
     """
@@ -417,7 +417,8 @@ def sweeps(rows: Iterable[CommRow]) -> dict[tuple[str, ...], list[CommRow]]:
 
 
 def sweep_names(among: Sequence[CommRow], *, always_ranks: bool = True) -> Callable[[CommRow], str]:
-    """A function naming a row by what differs among those of its operation: ``4 ranks, bf16``, ``8 ranks, a100.log``.
+    """Return a function that names a row by what differs among those of its operation: ``4 ranks, bf16``, ``8 ranks,
+    a100.log``.
 
     always_ranks: the number of ranks is said even where it is the same throughout.
     """
@@ -435,10 +436,10 @@ def sweep_names(among: Sequence[CommRow], *, always_ranks: bool = True) -> Calla
 
 
 def cells_of(rows: Iterable[CommRow], kind: str) -> dict[str, list[CommRow]]:
-    """Rows of one kind by cell."""
+    """Group the rows of one kind by cell."""
     return grouped((row for row in rows if row.kind == kind), lambda row: row.cell_id)
 
 
 def size_of(row: CommRow) -> int | None:
-    """Bytes really sent, or asked for where nothing was."""
+    """Return the bytes really sent, or asked for where nothing was."""
     return row.asked_bytes if row.size_bytes is None else row.size_bytes

@@ -25,7 +25,7 @@ _LEAST_CHANGES = 4
 
 
 def target_times(run: TrainingRun, base: TrainingRun, targets: Sequence[float] = ()) -> tuple[TargetTime, ...]:
-    """Times of ``run`` and ``base`` to each accuracy, lowest first; empty where either has no accuracy by epoch.
+    """Return the times of ``run`` and ``base`` to each accuracy, lowest first; empty where either has no accuracy by epoch.
 
     Without ``targets``: the highest multiple of 0.05 and of 0.01 that both reach, and the lowest multiple of 0.01 that
     ``base`` reaches and ``run``, trained for no fewer epochs than that took, does not.
@@ -42,12 +42,12 @@ def default_targets(run: TrainingRun, base: TrainingRun) -> tuple[float, ...]:
     if best is None or base_best is None:
         return ()
     both = min(best, base_best)
-    found = {_down(both, _ROUND), _down(both, _FINE)} - {0.0}
+    targets = {_down(both, _ROUND), _down(both, _FINE)} - {0.0}
     missed = (math.floor(best * _FINE + _TINY) + 1) / _FINE
     needed = _reached(base, missed)[0]
     if needed is not None and len(run.epochs) >= needed:
-        found.add(missed)
-    return tuple(sorted(found))
+        targets.add(missed)
+    return tuple(sorted(targets))
 
 
 def _by_epoch(run: TrainingRun) -> bool:
@@ -69,7 +69,7 @@ def _target(run: TrainingRun, base: TrainingRun, accuracy: float) -> TargetTime:
 
 
 def _reached(run: TrainingRun, accuracy: float) -> tuple[int | None, float | None]:
-    """Epochs until the accuracy is first reached, and their time (None: not all of them are timed)."""
+    """Return the epochs until the accuracy is first reached, and their time (None: not all of them are timed)."""
     total: float | None = 0.0
     for count, epoch in enumerate(sorted(run.epochs, key=lambda e: e.number), start=1):
         total = None if total is None or epoch.duration_ns is None else total + epoch.duration_ns
@@ -103,8 +103,8 @@ def accuracy_noise(run: TrainingRun) -> float | None:
     deviation x 1.4826 / sqrt(2), since a change carries the noise of two epochs.
     """
     ordered = sorted(run.epochs, key=lambda e: e.number)
-    known = [e.validation_accuracy for e in ordered if e.validation_accuracy is not None]
-    changes = [after - before for before, after in pairwise(known[len(known) // 2 :])]
+    accuracies = [e.validation_accuracy for e in ordered if e.validation_accuracy is not None]
+    changes = [after - before for before, after in pairwise(accuracies[len(accuracies) // 2 :])]
     return mad(changes) / math.sqrt(2) if len(changes) >= _LEAST_CHANGES else None
 
 
@@ -172,10 +172,17 @@ def curves(run: TrainingRun, base: TrainingRun) -> FirstEpochs | None:
     That is: no losses or times, another amount of data or another learning rate, or a smaller global batch (more updates
     teach more as well).
     """
-    mine, theirs = losses(run), losses(base)
+    own_losses, base_losses = losses(run), losses(base)
     times = [e.duration_ns for e in run.epochs if e.duration_ns]
     base_times = [e.duration_ns for e in base.epochs if e.duration_ns]
-    if 0 not in mine or 0 not in theirs or not times or not base_times or theirs[0] <= 0 or mine[0] < 0:
+    if (
+        0 not in own_losses
+        or 0 not in base_losses
+        or not times
+        or not base_times
+        or base_losses[0] <= 0
+        or own_losses[0] < 0
+    ):
         return None
     if (
         (run.world_size or 0) <= (base.world_size or 0)
@@ -185,11 +192,11 @@ def curves(run: TrainingRun, base: TrainingRun) -> FirstEpochs | None:
         return None
     if run.global_batch and base.global_batch and run.global_batch < base.global_batch:
         return None
-    second = mine.get(1)
+    second = own_losses.get(1)
     needed = None if second is None else epochs_to_loss(base, second)
     return FirstEpochs(
-        loss=mine[0],
-        base_loss=theirs[0],
+        loss=own_losses[0],
+        base_loss=base_losses[0],
         time_ratio=median(times) / median(base_times),
         later=None if needed is None else (2, needed),
     )
@@ -200,12 +207,13 @@ def duplicated(run: TrainingRun, base: TrainingRun) -> bool:
     seen = times_seen(run)
     if seen is not None:
         return seen >= SEEN_TOO_OFTEN and (run.world_size or 0) > 1
-    found = curves(run, base)
-    return found is not None and found.duplicated
+    first_epochs = curves(run, base)
+    return first_epochs is not None and first_epochs.duplicated
 
 
 def scaling_of(run: TrainingRun, base: TrainingRun) -> Scaling | None:
-    """As the run says; else ``strong`` for the same global batch, ``weak`` for the same batch a rank and micro-step.
+    """Return the kind of scaling as the run says it; else ``strong`` for the same global batch, ``weak`` for the same batch
+    a rank and micro-step.
 
     None where the global batch has not grown with the ranks, either: some of them divide the model."""
     if run.scaling is not None:
@@ -279,17 +287,17 @@ class Quality:
 
 
 def quality(run: TrainingRun, base: TrainingRun) -> Quality | None:
-    """Accuracy of ``run`` against ``base`` at equal epochs; None where their accuracies cannot be compared.
+    """Compare the accuracy of ``run`` with that of ``base`` at equal epochs; None where their accuracies cannot be compared.
 
     That is: none known, random labels, epochs of two writers, or figures of the end of runs that may differ in length.
     """
-    if _says_nothing(run) or any(each.settings.get("duplicate_epochs") for each in (run, base)):
+    if _says_nothing(run) or any(side.settings.get("duplicate_epochs") for side in (run, base)):
         return None
     epochs = min(len(run.epochs), len(base.epochs)) or None
     if epochs is None and (run.workload is not None or run.epochs or base.epochs):
         return None
     best, base_best = best_accuracy(run, epochs=epochs), best_accuracy(base, epochs=epochs)
-    if best is None or base_best is None or not all(0 <= each <= 1 for each in (best, base_best)):
+    if best is None or base_best is None or not all(0 <= accuracy <= 1 for accuracy in (best, base_best)):
         return None
     noise, base_noise = accuracy_noise(run), accuracy_noise(base)
     both = None if noise is None or base_noise is None else math.hypot(noise, base_noise)
@@ -297,6 +305,6 @@ def quality(run: TrainingRun, base: TrainingRun) -> Quality | None:
 
 
 def _says_nothing(run: TrainingRun) -> bool:
-    """Random labels: their accuracy is one in so many classes, whatever is learned."""
+    """Whether a run's labels are random: their accuracy is one in so many classes, whatever is learned."""
     made_up = run.dataset is not None and run.dataset.lower().startswith(MADE_UP)
     return made_up and setting(run.settings, "labels") != "teacher"

@@ -26,19 +26,19 @@ from stepscope.store.diary import RankDiary
 Of = Literal["host", "device"]
 
 LEAST_SAMPLES = 14
-"""Fewer say nothing about a trend: of 13, memory that grows as log(step) looks linear in 1 of 100 jobs."""
+"""Fewest samples that show a trend: of 13, memory that grows as log(step) looks linear in 1 of 100 jobs."""
 
 BEGINS, LAST = (0.25, 0.5, 0.75, 0.9), 3
-"""Of the steps that samples are there for, what is left out: warm-up; or all until something has begun to grow. Samples at
-the end that lie above all that is left out then."""
+"""Shares of the sampled steps that are left out: warm-up, or all until something has begun to grow. Samples at the end that
+lie above all that is left out then."""
 
 FASTER = 2.0
 """Rate of what has begun to grow / rate before it."""
 
 LEVELS = 6
 LEAST_RISE, MOST_RISE = 0.4, 2.0
-"""Of the mean rise: what the floor rises from each stretch to the next. Of growth like log(step) the last rise is 0.5 of the
-first, and it is no growth at a rate."""
+"""Least and most rise of the floor from each stretch to the next, of the mean rise. Of growth like log(step) the last rise
+is 0.5 of the first, and it is no growth at a rate."""
 
 SLOWING = 0.75
 """Rate over the last two rises / over the first two: below, the memory levels off."""
@@ -47,16 +47,17 @@ ALIKE = 1.5
 """Slope of all samples / slope of the floor, at most, or as little: the floor of a sawtooth may rise by chance."""
 
 LEAST_BYTES = 8 << 20
-"""That the floor has risen by at all: below it is the noise of allocators."""
+"""Bytes that the floor has risen by at all: below is the noise of allocators."""
 
 STEADY_SHARE, STEADY_S = 1e-6, 30 * 86_400.0
-"""Of the resident size a step (0.1% in 1,000), and time until memory is full: a rate below and a time beyond are steady."""
+"""Share of the resident size a step (0.1% in 1,000), and time until memory is full: a rate below and a time beyond are
+steady."""
 
 POINTS = 60
-"""That a line is drawn through: minima of more samples."""
+"""Points that a line is drawn through: of more samples, their minima."""
 
 PRESENT = 0.25
-"""Of the steps, the last ones: whose rate is the present one."""
+"""Share of the steps, the last ones, whose rate is the present one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +80,9 @@ class RankMemory:
 
 @lru_cache(maxsize=2)
 def rank_memory(steps: JobSteps) -> tuple[RankMemory, ...]:
-    """Of each rank its host memory and, where torch has one, its devices'; nothing of ranks that were not sampled."""
-    found = (_of_rank(diary, of) for of in ("host", "device") for diary in steps.diaries)
-    return tuple(each for each in found if each is not None)
+    """Return the host memory of each rank and, where torch has one, its devices'; nothing of ranks that were not sampled."""
+    memories = (_of_rank(diary, of) for of in ("host", "device") for diary in steps.diaries)
+    return tuple(memory for memory in memories if memory is not None)
 
 
 def job_memory(steps: JobSteps) -> JobMemory | None:
@@ -91,7 +92,7 @@ def job_memory(steps: JobSteps) -> JobMemory | None:
     if not ranks and full is None:
         return None
     rate = max(map(_steps_per_s, steps.diaries))
-    growth = tuple(found for of in ("host", "device") if (found := _growing(ranks, of, rate)) is not None)
+    growth = tuple(grown for of in ("host", "device") if (grown := _growing(ranks, of, rate)) is not None)
     return JobMemory(
         host_bytes=largest(ranks, "host"),
         device_bytes=largest(ranks, "device"),
@@ -103,68 +104,69 @@ def job_memory(steps: JobSteps) -> JobMemory | None:
 
 
 def largest(ranks: Sequence[RankMemory], of: Of) -> float | None:
-    """Bytes of the rank with most; None: unknown."""
+    """Return the bytes of the rank with most; None: unknown."""
     return max((rank.bytes for rank in ranks if rank.of == of and np.isfinite(rank.bytes)), default=None)
 
 
 def _of_rank(diary: RankDiary, of: Of) -> RankMemory | None:
-    found = diary.samples
+    samples = diary.samples
     # What the kernel can take back, files that are mapped, is no leak; nor is what torch keeps to allocate it again.
-    held = found["resident"] - found["shared"] if of == "host" else found["allocated"]
-    shown = found["resident"] if of == "host" else found["reserved"]
-    left = found["available"] if of == "host" else found["device"] - found["reserved"]
-    known = np.isfinite(held)
-    if not known.any():
+    in_use = samples["resident"] - samples["shared"] if of == "host" else samples["allocated"]
+    shown = samples["resident"] if of == "host" else samples["reserved"]
+    left = samples["available"] if of == "host" else samples["device"] - samples["reserved"]
+    finite = np.isfinite(in_use)
+    if not finite.any():
         return None
     return RankMemory(
         rank=diary.rank,
         host=diary.header.host,
         of=of,
-        bytes=float(shown[known][-1]),
-        left=float(left[known][-1]),
-        growth=growth_of(found["step"][known], held[known]),
-        level=known.sum() >= LEAST_SAMPLES
-        and bool(held[known][-LAST:].min() < held[known][:-LAST].max() + LEAST_BYTES),
-        samples=int(known.sum()),
+        bytes=float(shown[finite][-1]),
+        left=float(left[finite][-1]),
+        growth=growth_of(samples["step"][finite], in_use[finite]),
+        level=finite.sum() >= LEAST_SAMPLES
+        and bool(in_use[finite][-LAST:].min() < in_use[finite][:-LAST].max() + LEAST_BYTES),
+        samples=int(finite.sum()),
     )
 
 
-def growth_of(step: Numbers, held: Numbers) -> Measured | None:
-    """Bytes a step by which the floor of ``held`` rises, at about the same rate all the time; None where it does not.
+def growth_of(step: Numbers, in_use: Numbers) -> Measured | None:
+    """Return the bytes a step by which the floor of ``in_use`` rises, at about the same rate all the time; None where it
+    does not.
 
     Samples since the last step are left out: the loop may have ended, and what it held is being freed.
     """
     before = step < step.max(initial=0.0)
-    step, held = step[before], held[before]
+    step, in_use = step[before], in_use[before]
     if step.size < LEAST_SAMPLES:
         return None
     for share in BEGINS:
         late = step >= step[0] + share * (step[-1] - step[0])
         if share > BEGINS[0] and late.sum() < LEAST_SAMPLES:
             break
-        found = _growth(step[late], held[late])
-        if found is not None and (share == BEGINS[0] or _begun(step, held, late, found.value)):
-            return found
+        growth = _growth(step[late], in_use[late])
+        if growth is not None and (share == BEGINS[0] or _begun(step, in_use, late, growth.value)):
+            return growth
     return None
 
 
-def _begun(step: Numbers, held: Numbers, late: NDArray[np.bool_], rate: float) -> bool:
+def _begun(step: Numbers, in_use: Numbers, late: NDArray[np.bool_], rate: float) -> bool:
     """Whether what grows in the late samples did not before: a sawtooth's last ramp stays below its earlier peaks, and what
     slows down grew faster then.
     """
     before = ~late & (step >= step[0] + BEGINS[0] * (step[-1] - step[0]))
-    ends = held[before][:LAST], held[before][-LAST:]
+    ends = in_use[before][:LAST], in_use[before][-LAST:]
     grew = (np.median(ends[1]) - np.median(ends[0])) / max(np.ptp(step[before]), 1.0) if before.sum() > LAST else np.inf
-    return bool(rate > FASTER * grew and held[late][-LAST:].min() > held[~late].max())
+    return bool(rate > FASTER * grew and in_use[late][-LAST:].min() > in_use[~late].max())
 
 
-def _growth(step: Numbers, held: Numbers) -> Measured | None:
-    """Of samples that should all be part of the growth."""
+def _growth(step: Numbers, in_use: Numbers) -> Measured | None:
+    """Return the growth, bytes a step, of samples that should all be part of it; None where they are not."""
     at = np.minimum(((step - step[0]) / max(step[-1] - step[0], 1.0) * LEVELS).astype(int), LEVELS - 1)
     if np.unique(at).size < LEVELS:
         return None
-    lowest = [int(np.flatnonzero(at == level)[held[at == level].argmin()]) for level in range(LEVELS)]
-    floor, where = held[lowest], step[lowest]
+    lowest = [int(np.flatnonzero(at == level)[in_use[at == level].argmin()]) for level in range(LEVELS)]
+    floor, where = in_use[lowest], step[lowest]
     rises = np.diff(floor)
     if floor[-1] - floor[0] < LEAST_BYTES or not np.all(np.diff(where) > 0):
         return None
@@ -174,12 +176,12 @@ def _growth(step: Numbers, held: Numbers) -> Measured | None:
     if rates.min() < LEAST_RISE * mean or rates.max() > MOST_RISE * mean or last < SLOWING * first:
         return None
     parts = np.array_split(np.arange(step.size), min(POINTS, step.size))
-    middle = [int(part[np.argsort(held[part], kind="stable")[part.size // 2]]) for part in parts]
-    lowest = [int(part[held[part].argmin()]) for part in parts]
-    all_of_it, found = slope(step[middle], held[middle]), slope(step[lowest], held[lowest])
-    if found is None or all_of_it is None or (found.low is not None and found.low <= 0):
+    middle = [int(part[np.argsort(in_use[part], kind="stable")[part.size // 2]]) for part in parts]
+    lowest = [int(part[in_use[part].argmin()]) for part in parts]
+    all_of_it, lowest_slope = slope(step[middle], in_use[middle]), slope(step[lowest], in_use[lowest])
+    if lowest_slope is None or all_of_it is None or (lowest_slope.low is not None and lowest_slope.low <= 0):
         return None
-    return found if 1 / ALIKE < all_of_it.value / found.value < ALIKE else None
+    return lowest_slope if 1 / ALIKE < all_of_it.value / lowest_slope.value < ALIKE else None
 
 
 def _steps_per_s(diary: RankDiary) -> float:
@@ -192,16 +194,16 @@ def _steps_per_s(diary: RankDiary) -> float:
 
 
 def _growing(ranks: Sequence[RankMemory], of: Of, rate: float) -> MemoryGrowth | None:
-    """Of all ranks that grow, and when the first host, or device, is full."""
-    mine = [rank for rank in ranks if rank.of == of]
+    """Describe the growth of all ranks that grow, and when the first host, or device, is full."""
+    of_kind = [rank for rank in ranks if rank.of == of]
     full: dict[str, float] = {}
     grow: list[RankMemory] = []
-    for place, here in grouped(mine, lambda each: each.host if of == "host" else str(each.rank)).items():
-        rising = [each for each in here if each.growth is not None]
-        a_step = sum(each.growth.value for each in rising if each.growth is not None)
-        left = min((each.left for each in here if np.isfinite(each.left)), default=None)
+    for place, here in grouped(of_kind, lambda rank: rank.host if of == "host" else str(rank.rank)).items():
+        rising = [rank for rank in here if rank.growth is not None]
+        a_step = sum(rank.growth.value for rank in rising if rank.growth is not None)
+        left = min((rank.left for rank in here if np.isfinite(rank.left)), default=None)
         full_s = None if left is None or not rate or not a_step else max(0.0, left) / (a_step * rate)
-        slow = all(each.growth is None or each.growth.value < STEADY_SHARE * each.bytes for each in rising)
+        slow = all(rank.growth is None or rank.growth.value < STEADY_SHARE * rank.bytes for rank in rising)
         if not rising or (slow and (full_s is None or full_s > STEADY_S)):
             continue
         grow += rising
@@ -209,14 +211,14 @@ def _growing(ranks: Sequence[RankMemory], of: Of, rate: float) -> MemoryGrowth |
             full[place] = full_s
     if not grow:
         return None
-    grow.sort(key=lambda each: -(0.0 if each.growth is None else each.growth.value))
+    grow.sort(key=lambda rank: -(0.0 if rank.growth is None else rank.growth.value))
     first = grow[0].growth
     assert first is not None
     soonest = min(full, key=full.__getitem__, default=None)
-    several = of == "host" and len({each.host for each in mine}) > 1
+    several = of == "host" and len({rank.host for rank in of_kind}) > 1
     return MemoryGrowth(
         of=of,
-        ranks=tuple(each.rank for each in grow),
+        ranks=tuple(rank.rank for rank in grow),
         per_step=Estimate(value=first.value, low=first.low, high=first.high),
         host=soonest if several else None,
         full_s=None if soonest is None else full[soonest],

@@ -69,13 +69,13 @@ def load_evidence(
     scheduler: str | None = None,
     said: Callable[[str], None] | None = None,
 ) -> Evidence:
-    """What lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined. Trace
-    files of one folder are ranks of one job.
+    """Read what lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined.
+    Trace files of one folder are ranks of one job.
 
     cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
-    targets: accuracies to give times to; empty: round ones that tell most.
-    traces: whether traces of cells are read. spans: traces also carry what timelines draw. on_trace: told each trace file as
-    it is finished. scheduler, said: as of ``analyse_captures``. Raises DataError for a path that nothing reads.
+    targets: accuracies to give times to; empty: round ones that tell most. traces: whether traces of cells are read. spans:
+    traces also carry what timelines draw. on_trace: told each trace file as it is finished. scheduler, said: as of
+    ``analyse_captures``. Raises DataError for a path that nothing reads.
     """
     how = Reading(
         stated=stated or Stated(),
@@ -142,7 +142,8 @@ class Reading:
 
 
 def _sources(paths: Sequence[Path], how: Reading) -> list[Evidence]:
-    """What lies at each path, in order; trace files of one folder are ranks of one job (``diagnose traces/rank*.json``)."""
+    """Read what lies at each path, in order; trace files of one folder are ranks of one job (``diagnose
+    traces/rank*.json``)."""
     groups: dict[Path, list[Path]] = {}
     behind: dict[str, list[str]] = {}
     for path in paths:
@@ -154,15 +155,15 @@ def _sources(paths: Sequence[Path], how: Reading) -> list[Evidence]:
             continue  # it comes with the run that it lies in
         together = len(paths) > 1 and _is_trace_file(path)
         groups.setdefault(path.parent if together else path, []).append(path)
-    found = [_job_evidence(Path(place), how.job(urls)) for place, urls in behind.items()]
+    parts = [_job_evidence(Path(place), how.job(urls)) for place, urls in behind.items()]
     for place, members in groups.items():
         job = _one_job(place, members, how) if len(members) > 1 and place not in members else None
-        found += [job] if job is not None else [load_source(path, _of_source(how, path, paths)) for path in members]
-    return found
+        parts += [job] if job is not None else [load_source(path, _of_source(how, path, paths)) for path in members]
+    return parts
 
 
 def _of_source(how: Reading, path: Path, paths: Sequence[Path]) -> Reading:
-    """With what the user states of that path's runs alone."""
+    """Return ``how`` with what the user states of that path's runs alone."""
     if len(paths) < 2 or not how.stated.world_size:
         return how
     names = telling_names(list(dict.fromkeys(paths)))
@@ -181,7 +182,7 @@ def _is_trace_file(path: Path) -> bool:
 
 
 def _one_job(folder: Path, files: Sequence[Path], how: Reading) -> Evidence | None:
-    """The files as ranks of one job; None where they are none: two of one rank."""
+    """Read the files as ranks of one job; None where they are not: two are of one rank."""
     try:
         return _job_evidence(folder, how.job(files))
     except DataError:
@@ -198,7 +199,7 @@ def _job_evidence(path: Path, summary: TraceSummary) -> Evidence:
 
 
 def load_source(path: Path, how: Reading) -> Evidence:
-    """What lies at one path. Raises DataError where nothing reads it."""
+    """Read what lies at one path. Raises DataError where nothing reads it."""
     from stepscope.store.importers import detect
 
     require_there(path)
@@ -217,28 +218,28 @@ def load_source(path: Path, how: Reading) -> Evidence:
         return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_calibration(path))
     if (machine := _machine(path)) is not None:
         return Evidence(sources=(Source(path=path, kind="machine"),), environment=machine, topology=_topology(machine))
-    found = detect(path, how.stated)
-    if found is not None:
-        return _imported(path, found[1].read(path, how.stated))
+    detected = detect(path, how.stated)
+    if detected is not None:
+        return _imported(path, detected[1].read(path, how.stated))
     return _traced(path, how)
 
 
 def _profiled(path: Path, read: Callable[[], Evidence]) -> Evidence:
-    """What ``read`` finds in a folder, and the diaries of its steps where `profile` or `run` made it."""
+    """Return what ``read`` reads of a folder, with the diaries of its steps where `profile` or `run` made it."""
     job = read_profiled_job(path)
     if job is None:
         return read()
     try:
-        found = read()
+        evidence = read()
     except DataError:
         if job.steps is None and job.end is None:
             raise
         return Evidence(sources=(Source(path=path, kind="profile"),), profiled=(job,))
-    return replace(found, profiled=(*found.profiled, job))
+    return replace(evidence, profiled=(*evidence.profiled, job))
 
 
 def _traced(path: Path, how: Reading) -> Evidence:
-    """What no importer knows is a trace, or nothing that is read here."""
+    """Read what no importer knows: a trace, or nothing that is read here."""
     from stepscope.store.importer import head_of
     from stepscope.traces.load import why_no_trace
 
@@ -256,13 +257,13 @@ def _traced(path: Path, how: Reading) -> Evidence:
 
 
 def _trace_notes(summary: TraceSummary, *, of: str | None = None) -> tuple[str, ...]:
-    """What is missing of a job's traces, of which findings would not tell."""
+    """Note what is missing of a job's traces, of which findings would not tell."""
     prefix = "" if of is None else f"{of}: "
     return tuple(f"{prefix}{'' if note.rank is None else f'rank {note.rank}: '}{note.text}" for note in summary.losses)
 
 
 def _results_file(path: Path) -> Evidence | None:
-    """A results.jsonl without its run folder: its runs or collectives, and nothing of their samples."""
+    """Read a results.jsonl without its run folder: its runs or collectives, and nothing of their samples."""
     with path.open("rb") as file:
         head = file.read(200)
         file.seek(-min(file.seek(0, SEEK_END), 200), SEEK_END)
@@ -281,7 +282,7 @@ def _results_file(path: Path) -> Evidence | None:
 
 
 def _machine(path: Path) -> EnvironmentRecord | None:
-    """Of ``doctor --json``, and of a run folder's ``environment.json``; None for another file."""
+    """Return the machine of ``doctor --json`` or of a run folder's ``environment.json``; None for another file."""
     if path.suffix != ".json":
         return None
     with path.open("rb") as file:
@@ -291,10 +292,10 @@ def _machine(path: Path) -> EnvironmentRecord | None:
     if b'"stepscope.doctor/' not in head:
         return None
     try:
-        found = json.loads(read_bytes(path))["environment"]
+        document = json.loads(read_bytes(path))["environment"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: not a whole document of stepscope doctor", why=str(error)) from error
-    return decode(json.dumps(found).encode(), EnvironmentRecord, source=str(path))
+    return decode(json.dumps(document).encode(), EnvironmentRecord, source=str(path))
 
 
 def _is_calibration(path: Path) -> bool:
@@ -311,8 +312,10 @@ def _run_folder(path: Path, how: Reading) -> Evidence:
     runs = _runs(layout) if run.cells or run.earlier_cells or not layout.comm_run.run.is_file() else ()
     wanted = _chosen(runs, how.cell)
     notes = list(_without_result(run, runs))
-    results = _readable(wanted, lambda each: read_cell(layout.cell(each.run_id)), lambda each: each.run_id, notes)
-    cells = tuple(CellEvidence(run=replace(each, source=str(path)), result=result) for each, result in results)
+    results = _readable(
+        wanted, lambda cell_run: read_cell(layout.cell(cell_run.run_id)), lambda cell_run: cell_run.run_id, notes
+    )
+    cells = tuple(CellEvidence(run=replace(cell_run, source=str(path)), result=result) for cell_run, result in results)
     environment = read_if_there(layout.environment, EnvironmentRecord)
     traces = []
     if how.traces:
@@ -331,13 +334,13 @@ def _run_folder(path: Path, how: Reading) -> Evidence:
         records=(run,),
         traces=tuple(traces),
         nccl=_nccl_log(layout),
-        flight=tuple(finding for each, _ in results for finding in _flight(layout, each)),
+        flight=tuple(finding for cell_run, _ in results for finding in _flight(layout, cell_run)),
         notes=tuple(notes),
     )
 
 
 def _with_inner_runs(path: Path, outer: Evidence, how: Reading) -> Evidence:
-    """``outer`` joined with the run folders directly in it, such as the sweep of collectives of `stepscope demo`."""
+    """Join ``outer`` with the run folders directly in it, such as the sweep of collectives of `stepscope demo`."""
     parts, notes = [outer], []
     for inner in sorted(file.parent for file in path.glob("*/run.json")):
         try:
@@ -355,7 +358,7 @@ def _traces_of(layout: RunLayout, cell: CellEvidence) -> Path | None:
 
 
 def _without_result(run: RunRecord, runs: Sequence[TrainingRun]) -> tuple[str, ...]:
-    there = {each.run_id for each in runs}
+    there = {cell_run.run_id for cell_run in runs}
     lacking = [cell_id for cell_id in run.cells if cell_id not in there]
     if not lacking:
         return ()
@@ -366,31 +369,31 @@ def _without_result(run: RunRecord, runs: Sequence[TrainingRun]) -> tuple[str, .
 def _readable(
     parts: Sequence[Part], read: Callable[[Part], Row], name: Callable[[Part], str], notes: list[str]
 ) -> list[tuple[Part, Row]]:
-    """What ``read`` makes of each part; damaged ones are noted and left out. Raises DataError where none is left."""
-    found: list[tuple[Part, Row]] = []
+    """Return what ``read`` makes of each part; damaged ones are noted and left out. Raises DataError where none is left."""
+    rows: list[tuple[Part, Row]] = []
     damaged: list[tuple[str, DataError]] = []
     for part in parts:
         try:
-            found.append((part, read(part)))
+            rows.append((part, read(part)))
         except DataError as error:
             damaged.append((name(part), error))
-    if damaged and not found:
+    if damaged and not rows:
         raise damaged[0][1]
-    notes += [f"{each}: {error.line}; left out" for each, error in damaged[:NAMED]]
+    notes += [f"{part_name}: {error.line}; left out" for part_name, error in damaged[:NAMED]]
     if len(damaged) > NAMED:
         notes.append(f"{len(damaged) - NAMED} more damaged files left out")
-    return found
+    return rows
 
 
 def _chosen(runs: tuple[TrainingRun, ...], cell: str | None) -> tuple[TrainingRun, ...]:
     if cell is None:
         return runs
     ids = named(cell, [run.run_id for run in runs])
-    found = tuple(run for run in runs if run.run_id in ids)
-    if len(found) != 1:
+    chosen = tuple(run for run in runs if run.run_id in ids)
+    if len(chosen) != 1:
         choices = "\n".join(["choose one:", *(f"    --cell {run.run_id}" for run in runs)])
-        raise UsageError(f"--cell {cell!r} names {counted(len(found), 'cell')}", fix=choices)
-    return found
+        raise UsageError(f"--cell {cell!r} names {counted(len(chosen), 'cell')}", fix=choices)
+    return chosen
 
 
 def _topology(environment: EnvironmentRecord | None) -> Topology | None:
@@ -398,12 +401,12 @@ def _topology(environment: EnvironmentRecord | None) -> Topology | None:
         return None
     from stepscope.machine.topology import parse_topology
 
-    found = parse_topology(environment.topology)
-    return None if isinstance(found, Unavailable) else found
+    topology = parse_topology(environment.topology)
+    return None if isinstance(topology, Unavailable) else topology
 
 
 def _nccl_log(layout: RunLayout) -> tuple[NcclDebug, ...]:
-    """What NCCL itself said in this run (``--nccl-debug``); a log that says nothing is none."""
+    """Read what NCCL itself said in this run (``--nccl-debug``); a log that says nothing is none."""
     if not layout.nccl_debug.is_dir() or not any(layout.nccl_debug.iterdir()):
         return ()
     from stepscope.store.importers.nccl_debug import read_nccl_debug
@@ -423,8 +426,8 @@ def _flight(layout: RunLayout, run: TrainingRun) -> tuple[FlightFinding, ...]:
         return ()
     from stepscope.traces.flight import cell_findings
 
-    found = cell_findings(layout.cell(run.run_id), run.world_size)
-    return tuple(f for f in found if f.kind in MISMATCHES) if run.status == "interrupted" else found
+    findings = cell_findings(layout.cell(run.run_id), run.world_size)
+    return tuple(f for f in findings if f.kind in MISMATCHES) if run.status == "interrupted" else findings
 
 
 def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
@@ -433,7 +436,7 @@ def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
     environment = read_if_there(layout.environment, EnvironmentRecord)
     return Evidence(
         sources=(Source(path=path, kind="comm"),),
-        comm=_some(layout, read_comm_rows),
+        comm=_result_rows(layout, read_comm_rows),
         calibration=read_if_there(path / "calib.json", Calibration),
         environment=environment,
         topology=_topology(environment),
@@ -446,32 +449,33 @@ OLD_ROWS = b'"stepscope.result_row/'
 
 
 def _runs(layout: RunLayout) -> tuple[TrainingRun, ...]:
-    """What results.jsonl says; of an earlier stepscope, whose rows lack phases and epochs, the samples say it again."""
+    """Return the runs of results.jsonl; of an earlier stepscope, whose rows lack phases and epochs, the samples say it
+    again."""
     from stepscope.results.runs import folder_runs, read_runs
 
-    return _some(layout, read_runs) if not _is_old(layout) else folder_runs(layout)
+    return _result_rows(layout, read_runs) if not _is_old(layout) else folder_runs(layout)
 
 
 def _is_old(layout: RunLayout) -> bool:
     return layout.results_jsonl.is_file() and OLD_ROWS in read_bytes(layout.results_jsonl)[:200]
 
 
-def _some(layout: RunLayout, read: Callable[[Path], tuple[Row, ...]]) -> tuple[Row, ...]:
-    """What ``read`` finds in results.jsonl. Raises DataError where the file is not there, or holds nothing."""
+def _result_rows(layout: RunLayout, read: Callable[[Path], tuple[Row, ...]]) -> tuple[Row, ...]:
+    """Return what ``read`` makes of results.jsonl. Raises DataError where the file is not there, or holds nothing."""
     if not layout.results_jsonl.is_file():
         raise DataError(
             f"{layout.root}: no results.jsonl",
             why="the run ended before it wrote any result",
             fix="rerun with the same folder to resume",
         )
-    found = read(layout.results_jsonl)
-    if not found:
+    rows = read(layout.results_jsonl)
+    if not rows:
         raise DataError(
             f"{layout.results_jsonl}: no results in it",
             why="the run ended before the first one, or the file is damaged",
             fix="rerun with the same folder to resume",
         )
-    return found
+    return rows
 
 
 def _imported(path: Path, imported: Imported) -> Evidence:

@@ -15,7 +15,7 @@ MOMENTS = 60
 """Stretches of equal time."""
 
 STEPS_EACH = 4
-"""That a stretch has at least, on average: of fewer the number is that of a border."""
+"""Fewest steps of a stretch, on average: with fewer, where its borders fall decides their number."""
 
 NOW = 20
 """Last steps, whose pace is that of now."""
@@ -23,8 +23,9 @@ NOW = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepRate:
-    """begin_unix_ns, end_unix_ns: from the first step's begin to the last step's end. steps_per_s: [moments], of stretches
-    of equal length, with all that happened between steps, and between processes. now: of the last steps.
+    """How fast steps were made. begin_unix_ns, end_unix_ns: from the first step's begin to the last step's end. steps_per_s:
+    [moments], of stretches of equal length, with all that happened between steps, and between processes. now: of the last
+    steps.
     """
 
     begin_unix_ns: float
@@ -34,7 +35,7 @@ class StepRate:
 
     @property
     def seconds(self) -> float:
-        """Of one stretch."""
+        """Seconds of one stretch."""
         return (self.end_unix_ns - self.begin_unix_ns) / 1e9 / self.steps_per_s.size
 
     @property
@@ -43,7 +44,8 @@ class StepRate:
 
 
 def pace(processes: Sequence[tuple[int, Numbers]]) -> StepRate | None:
-    """Of (begin on the wall clock in ns, ns of each step) of each process of one rank; None: no step took time."""
+    """Return the rate of steps, from (begin on the wall clock in ns, ns of each step) of each process of one rank; None: no
+    step took time."""
     stepped = [(begin, np.nan_to_num(steps)) for begin, steps in processes if steps.size]
     if not stepped or not (last := stepped[-1][1]).sum() > 0:
         return None

@@ -18,21 +18,21 @@ Key = Callable[[T], object]
 def matched(
     first: Sequence[T], second: Sequence[T], *keys: Key[T]
 ) -> tuple[list[tuple[T, T]], tuple[list[T], list[T]]]:
-    """Pairs in the order of ``first``, and what of either side has no partner.
+    """Return pairs in the order of ``first``, and what of either side has no partner.
 
     Two are a pair by the first key that is theirs alone: of one in ``first``, and of one that is left of ``second``.
     """
     partners: dict[int, T] = {}
     free = list(second)
     for key in keys:
-        mine, theirs = grouped(first, key), grouped(free, key)
-        for value, alike in mine.items():
-            if len(alike) == len(theirs.get(value, ())) == 1 and id(alike[0]) not in partners:
-                partners[id(alike[0])] = theirs[value][0]
+        firsts, seconds = grouped(first, key), grouped(free, key)
+        for value, alike in firsts.items():
+            if len(alike) == len(seconds.get(value, ())) == 1 and id(alike[0]) not in partners:
+                partners[id(alike[0])] = seconds[value][0]
         taken = {id(partner) for partner in partners.values()}
-        free = [each for each in free if id(each) not in taken]
-    pairs = [(each, partners[id(each)]) for each in first if id(each) in partners]
-    return pairs, ([each for each in first if id(each) not in partners], free)
+        free = [element for element in free if id(element) not in taken]
+    pairs = [(element, partners[id(element)]) for element in first if id(element) in partners]
+    return pairs, ([element for element in first if id(element) not in partners], free)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,6 @@ def pairs(evidence: Evidence) -> tuple[Pair, ...]:
     )
 
 
-def by_group(found: Iterable[Pair]) -> dict[str, list[Pair]]:
-    """Pairs of the same model, data and precision together."""
-    return grouped(found, lambda pair: pair.row.group)
+def by_group(compared: Iterable[Pair]) -> dict[str, list[Pair]]:
+    """Group pairs by model, data and precision."""
+    return grouped(compared, lambda pair: pair.row.group)

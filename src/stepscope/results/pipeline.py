@@ -28,7 +28,7 @@ _NO_SIMPLE_BUBBLE = ("zb", "zerobubble", "zero_bubble", "dualpipe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """As 1F1B, or interleaved where a rank has several chunks: GPipe has the same bubble."""
+    """A pipeline as 1F1B, or interleaved where a rank has several chunks: GPipe has the same bubble."""
 
     layout: PipelineLayout
     micro_batch: int | None
@@ -36,7 +36,8 @@ class Pipeline:
 
 
 def pipeline_of(run: TrainingRun) -> Pipeline | None:
-    """None: no pipeline, an unknown number of micro-batches, or a schedule that fills its bubble."""
+    """Return the pipeline of a run; None where it has none, an unknown number of micro-batches, or a schedule that fills its
+    bubble."""
     settings = run.settings
     stages, micro, chunks = (settings.get(key) for key in (STAGES, MICRO_BATCHES, CHUNKS))
     if micro is None and settings.get(STAGES) is not None:
@@ -103,13 +104,13 @@ class MeasuredPipeline:
 
     @cached_property
     def stages(self) -> tuple[StageBudget, ...]:
-        found = [_budgets(step, self.layout) for step in self.steps]
+        budgets = [_budgets(step, self.layout) for step in self.steps]
         return tuple(
             StageBudget(
                 stage=stage,
                 rank=rank,
                 blocks=self.split[stage],
-                **{part: fmean(each[stage][part] for each in found) for part in _PARTS},
+                **{part: fmean(budget[stage][part] for budget in budgets) for part in _PARTS},
             )
             for stage, rank in enumerate(self.layout.rank_of_stage)
         )
@@ -135,11 +136,11 @@ class MeasuredPipeline:
                 sent[kind, stage] += values
         typical = {key: median(values) for key, values in took.items()}
         message = {key: fmean(values) for key, values in sent.items()}
-        found = []
+        stage_times = []
         for stage in range(self.layout.stages):
             weight = typical.get(("W", stage))
             whole = typical.get(("B", stage), typical.get(("I", stage), 0.0) + (weight or 0.0))
-            found.append(
+            stage_times.append(
                 StageTime(
                     forward_ns=typical["F", stage],
                     backward_ns=whole,
@@ -148,11 +149,12 @@ class MeasuredPipeline:
                     send_back_ns=message.get(("B", stage), 0.0),
                 )
             )
-        return tuple(found)
+        return tuple(stage_times)
 
     @cached_property
     def simulated_bubble(self) -> float:
-        """Of the schedule with every computation as long as it took, and these times of messages; median over steps.
+        """Simulated bubble of the schedule with every computation as long as it took, and these times of messages; median
+        over steps.
 
         What is measured beyond it lies between computations: messages that wait for their sender or share their link, and
         what starting a computation takes.
@@ -162,10 +164,12 @@ class MeasuredPipeline:
 
     @property
     def took_ns(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """By step and rank: how long each computation took, in the order of the schedule."""
+        """How long each computation took, ns, by step and rank, in the order of the schedule."""
         orders = pipeline_orders(self.layout)
-        found = ({(s.kind, s.stage, s.micro_batch): float(s.end_ns - s.start_ns) for s in step} for step in self.steps)
-        return tuple(tuple(tuple(took[action] for action in order) for order in orders) for took in found)
+        durations = (
+            {(s.kind, s.stage, s.micro_batch): float(s.end_ns - s.start_ns) for s in step} for step in self.steps
+        )
+        return tuple(tuple(tuple(took[action] for action in order) for order in orders) for took in durations)
 
     @property
     def imbalance(self) -> float:
@@ -205,8 +209,8 @@ _PARTS = ("forward_ns", "backward_ns", "send_ns", "receive_ns", "idle_ns")
 
 def pipelines(cells: Iterable[CellEvidence]) -> list[tuple[CellEvidence, MeasuredPipeline]]:
     """Cells whose pipeline left a profile."""
-    found = ((cell, measured_pipeline(cell.result)) for cell in cells if cell.run.status == "ok")
-    return [(cell, pipeline) for cell, pipeline in found if pipeline is not None]
+    profiles = ((cell, measured_pipeline(cell.result)) for cell in cells if cell.run.status == "ok")
+    return [(cell, pipeline) for cell, pipeline in profiles if pipeline is not None]
 
 
 def bubble_text(bubble: Measured) -> str:
@@ -215,11 +219,13 @@ def bubble_text(bubble: Measured) -> str:
     return f"{format_percent(bubble.value)}{around}"
 
 
-def conclusions(found: Iterable[tuple[CellEvidence, MeasuredPipeline]]) -> tuple[str, ...]:
-    """What micro-batches do to the bubble, a sentence for each schedule that ran with several numbers of them."""
+def conclusions(profiles: Iterable[tuple[CellEvidence, MeasuredPipeline]]) -> tuple[str, ...]:
+    """Say what micro-batches do to the bubble, a sentence for each schedule that ran with several numbers of them."""
     groups: defaultdict[tuple[str, int, int], dict[int, MeasuredPipeline]] = defaultdict(dict)
-    for _, each in found:
-        groups[each.layout.schedule, each.layout.ranks, each.layout.chunks].setdefault(each.layout.micro_batches, each)
+    for _, pipeline in profiles:
+        groups[pipeline.layout.schedule, pipeline.layout.ranks, pipeline.layout.chunks].setdefault(
+            pipeline.layout.micro_batches, pipeline
+        )
     return tuple(_conclusion(*min(group.items()), *max(group.items())) for group in groups.values() if len(group) > 1)
 
 
@@ -236,7 +242,7 @@ def _conclusion(few: int, first: MeasuredPipeline, many: int, last: MeasuredPipe
 
 
 def measured_pipeline(cell: CellResult) -> MeasuredPipeline | None:
-    """None: not a pipeline, or a rank of it left no profile."""
+    """Return the cell's pipeline as it ran; None where it is no pipeline, or a rank of it left no profile."""
     first = next((s.pipeline for s in cell.summaries if s.pipeline is not None), None)
     if first is None:
         return None
@@ -278,12 +284,12 @@ def _length(step: Sequence[PipelineSpan]) -> int:
 
 
 def _made(step: Sequence[PipelineSpan]) -> dict[tuple[str, int, int], int]:
-    """When outputs (F) and gradients (B, I) existed: (kind, stage, micro-batch) to the end of its computation."""
+    """Return when outputs (F) and gradients (B, I) existed: (kind, stage, micro-batch) -> end of its computation, ns."""
     return {("F" if s.kind == "F" else "B", s.stage, s.micro_batch): s.end_ns for s in step if s.kind != "W"}
 
 
 def _needs(span: PipelineSpan, layout: PipelineLayout) -> tuple[str, int, int] | None:
-    """What another rank makes for this computation."""
+    """Return what another rank makes for this computation: (kind, stage, micro-batch), or None."""
     if span.kind == "W":
         return None
     kind, stage = ("F", span.stage - 1) if span.kind == "F" else ("B", span.stage + 1)
@@ -299,29 +305,30 @@ def _by_rank(step: Sequence[PipelineSpan]) -> dict[int, list[PipelineSpan]]:
 def _messages(
     step: Sequence[PipelineSpan], layout: PipelineLayout, *, meeting: bool
 ) -> dict[tuple[str, int], list[int]]:
-    """By kind and sending stage: how long those took whose receiver did nothing but wait."""
-    made, found = _made(step), defaultdict[tuple[str, int], list[int]](list)
+    """Return by kind and sending stage how long messages took, ns, whose receiver did nothing but wait."""
+    made, lengths = _made(step), defaultdict[tuple[str, int], list[int]](list)
     for spans in _by_rank(step).values():
         for before, span in zip([0, *(span.end_ns for span in spans)], spans, strict=False):
             source = _needs(span, layout)
             if source is not None and (meeting or made[source] >= before):
-                found[source[0], source[1]].append(max(0, span.start_ns - max(made[source], before)))
-    return found
+                lengths[source[0], source[1]].append(max(0, span.start_ns - max(made[source], before)))
+    return lengths
 
 
 def _budgets(step: Sequence[PipelineSpan], layout: PipelineLayout) -> list[dict[str, float]]:
-    """By stage; the times between computations belong to the one that follows, those at the end to the last one."""
+    """Return the time of each stage by part, ns: times between computations belong to the one that follows, those at the end
+    to the last one."""
     made, end = _made(step), max(span.end_ns for span in step)
-    found = [dict.fromkeys(_PARTS, 0.0) for _ in range(layout.stages)]
+    budgets = [dict.fromkeys(_PARTS, 0.0) for _ in range(layout.stages)]
     for spans in _by_rank(step).values():
         at = 0
         for span in spans:
-            of = found[span.stage]
+            of = budgets[span.stage]
             of["forward_ns" if span.kind == "F" else "backward_ns"] += span.end_ns - span.start_ns
             source = _needs(span, layout)
             ready = at if source is None else min(max(made[source], at), span.start_ns)
             of["idle_ns"] += ready - at
             of["send_ns" if source is None else "receive_ns"] += span.start_ns - ready
             at = span.end_ns
-        found[spans[-1].stage]["idle_ns"] += end - at
-    return found
+        budgets[spans[-1].stage]["idle_ns"] += end - at
+    return budgets

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 MESSAGE_CHARS = 160
 FEW_PROCESSES = 64
-"""Of as many all steps are read."""
+"""Most processes of which all steps are read."""
 
 RECORDS, LEAST_LAST = 400_000, 100
-"""Of more, so many steps together, and so many of each at least: 4,096 ranks are judged in 2 s and 300 MB (2026-11)."""
+"""Steps that are read of more processes: so many together, and so many of each at least: 4,096 ranks are judged in 2 s and
+300 MB (2026-11)."""
 
 _SOURCE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h):\d+\] ")
 
@@ -40,7 +41,8 @@ _STOPPING = ("SIGTERM", "SIGINT", "SIGHUP")
 
 
 def read_job_end(layout: ProfileLayout) -> JobEnd | None:
-    """None while the job runs, and for a folder of an older stepscope. Raises DataError for a damaged record."""
+    """Return how the job ended; None while it runs, and for a folder of an older stepscope. Raises DataError for a damaged
+    record."""
     return read_if_there(layout.end, JobEnd)
 
 
@@ -104,22 +106,22 @@ def _what(end: JobEnd) -> str:
 
 
 def _raised(end: JobEnd) -> str:
-    said = _first_line(end.message)
-    return f"{_who(end)} raised {end.exception or 'an exception'}{f': {said}' if said else ''}{_where(end)}"
+    message = _first_line(end.message)
+    return f"{_who(end)} raised {end.exception or 'an exception'}{f': {message}' if message else ''}{_where(end)}"
 
 
 def _first_line(message: str | None) -> str:
-    """Of a message, without the place in torch's own source that it begins with."""
+    """Return the first line of a message, without the place in torch's own source that it begins with."""
     lines = (message or "").strip().splitlines()
     return shorten(_SOURCE.sub("", lines[0]), MESSAGE_CHARS, placeholder=" ...") if lines else ""
 
 
 def _running(end: JobEnd) -> str:
-    """Ranks that a launcher left behind."""
+    """Name the ranks that a launcher left behind."""
     if not end.running:
         return ""
     runs, pid = ("runs", "pid") if len(end.running) == 1 else ("run", "pids")
-    pids = ", ".join(str(each) for _, each in end.running)
+    pids = ", ".join(str(process) for _, process in end.running)
     host = f" on {end.host}" if end.host else ""
     return f"; {ranks_text([rank for rank, _ in end.running])} still {runs}: {pid} {pids}{host}"
 
@@ -144,7 +146,7 @@ _MOST_GROUPS = 4
 
 
 def hang_words(hang: Hang, place: str | None) -> str:
-    """What is known of ranks that stand still, or stood still until some gave up. place: of the first of them."""
+    """Say what is known of ranks that stand still, or stood still until some gave up. place: of the first of them."""
     at = f" (at {place})" if place else ""
     ranks, step = hang.ranks, hang.step
     since = f"no rank has ended step {step} for {hang.silent_s:.0f} s"
@@ -180,7 +182,7 @@ def stall_words(hang: Hang) -> str:
 
 
 def _doing(hang: Hang, rank: int) -> tuple[str, str] | None:
-    """What a rank does, as a verb and what belongs to it; None: not known."""
+    """Say what a rank does, as a verb and what belongs to it; None: not known."""
     part = dict(hang.parts).get(rank)
     at = f" at {hang.place.partition(' in ')[0]}" if hang.place and rank in hang.ranks[:1] else ""
     if part is None and not at:
@@ -198,9 +200,9 @@ def _who(end: JobEnd) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledJob:
-    """name: the folder's. steps: None where no rank made a step. facts: of the model and its wrappers, as rank 0's hook
-    found them, {} where it did not. profiled_ns: of each rank, the steps of the latest window that left traces.
-    end: None while the job runs; ended_unix_ns: when it was written. pace: of the lowest rank.
+    """A job with the diaries of its steps. name: the folder's. steps: None where no rank made a step. facts: of the model
+    and its wrappers, as rank 0's hook found them, {} where it did not. profiled_ns: of each rank, the steps of the latest
+    window that left traces. end: None while the job runs; ended_unix_ns: when it was written. pace: of the lowest rank.
     """
 
     name: str
@@ -221,7 +223,7 @@ class ProfiledJob:
     @property
     def profiled_step_ns(self) -> float | None:
         """Median step of the window, mean over ranks; None where no window left traces."""
-        times = [median(each) for each in self.profiled_ns if each]
+        times = [median(rank_ns) for rank_ns in self.profiled_ns if rank_ns]
         return float(fmean(times)) if times else None
 
     @property
@@ -232,14 +234,14 @@ class ProfiledJob:
 
     @property
     def loaders(self) -> tuple[Mapping[str, Any], ...]:
-        """Those of training: which something iterated as the first step ended, else all that were recorded."""
+        """Loaders of training: those that something iterated as the first step ended, else all that were recorded."""
         recorded = self.facts.get("loaders") or {}
         first = recorded.get("first")
         return tuple(recorded.get("iterating") or recorded.get("all") or ([first] if first else ()))
 
     @property
     def loader_workers(self) -> int | None:
-        """Of each of them; None: there is no loader, they have different numbers, or one is not recorded."""
+        """Workers of each loader; None: there is no loader, they have different numbers, or one is not recorded."""
         counts = {loader.get("num_workers") for loader in self.loaders}
         workers = counts.pop() if len(counts) == 1 else None
         return None if workers is None else int(workers)
@@ -251,7 +253,7 @@ class ProfiledJob:
 
     @property
     def loading(self) -> Loading | None:
-        """What its ranks wait for data; None: nobody waits, or it is not known how many workers load."""
+        """How the ranks wait for data; None: nobody waits, or it is not known how many workers load."""
         from stepscope.results.host_load import loading_of  # logs and traces alone have no loader
 
         workers = self.loader_workers
@@ -259,13 +261,13 @@ class ProfiledJob:
 
 
 def last_steps(layout: ProfileLayout) -> int | None:
-    """How many steps of each process are read; None: all, of as few processes as most jobs have."""
+    """Return how many steps of each process are read; None: all, with as few processes as most jobs have."""
     processes = len(layout.diaries())
     return None if processes <= FEW_PROCESSES else max(LEAST_LAST, RECORDS // processes)
 
 
 def read_profiled_job(folder: Path, *, last: int | None = None) -> ProfiledJob | None:
-    """The job whose folder this is; None for any other folder. Raises DataError for damaged files.
+    """Read the job whose folder this is; None for any other folder. Raises DataError for damaged files.
 
     last: no more steps of each process; None: as ``last_steps``.
     """
@@ -293,7 +295,7 @@ def read_profiled_job(folder: Path, *, last: int | None = None) -> ProfiledJob |
 
 
 def _written_unix_ns(path: Path) -> int | None:
-    """When a record was written; None where there is none, or it does not say."""
+    """Return when a record was written; None where there is none, or it does not say."""
     created = read_created(path) if path.exists() else None
     try:
         return None if created is None else int(datetime.fromisoformat(created).timestamp() * 1e9)

@@ -33,11 +33,11 @@ class RunColumn:
     part: Part = "value"
 
     def of(self, facts: SimpleNamespace) -> Any:
-        """Its value; None: unknown."""
+        """Return the column's value; None: unknown."""
         if isinstance(self.value, str):
             return at_path(facts, self.value)
-        found = self.value.read(facts)
-        return getattr(found, self.part) if isinstance(found, Measured) else found
+        reading = self.value.read(facts)
+        return getattr(reading, self.part) if isinstance(reading, Measured) else reading
 
 
 Part = Literal["value", "low", "high"]
@@ -49,7 +49,8 @@ def _both(key: str, kind: Any, path: str = "") -> RunColumn:
 
 
 def _figure(key: str, part: Part = "value", *, bench: str | None = "") -> RunColumn:
-    """A column of a declared figure. bench: its key in stepscope.bench/1, where that is another; None: it is not there."""
+    """Return the column of a declared figure. bench: its key in stepscope.bench/1, where that is another; None: it is not
+    there."""
     declared = _FIGURES[key]
     name = key if part == "value" else f"{key}_{part}"
     kind = int | None if declared.unit in ("bytes", "count") else float | None
@@ -127,9 +128,9 @@ _PINNED = (
     _figure("mfu"),
     _figure("hfu"),
 )
-"""In the order of their columns, as docs/reference/formats.md pins it for stepscope.bench/1."""
+"""Columns in their order, as docs/reference/formats.md pins it for stepscope.bench/1."""
 
-MORE = tuple(key for key, each in _FIGURES.items() if not any(column.value is each for column in _PINNED))
+MORE = tuple(key for key, figure in _FIGURES.items() if not any(column.value is figure for column in _PINNED))
 """Figures of a run that no format pins: the last columns."""
 
 COLUMNS = (*_PINNED, *map(_figure, MORE))
@@ -147,7 +148,7 @@ def bench_rows(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
     """A flat row a run, in order; speed-up and efficiency against the baseline that a run names."""
     scaled = speedups(runs)
     every = [run_facts(run, scaled.get(run.run_id)) for run in runs]
-    return [codec.to_builtins({key: figure.of(each) for key, figure in BENCH.items()}) for each in every]
+    return [codec.to_builtins({key: figure.of(facts) for key, figure in BENCH.items()}) for facts in every]
 
 
 def rows_csv(runs: Sequence[TrainingRun]) -> str:

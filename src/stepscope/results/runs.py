@@ -28,9 +28,9 @@ from stepscope.store.reader import read_bytes, read_cell, read_cells, read_if_th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """num_parameters: trainable elements of the model. comm_bytes_per_step: payload of one rank's optimizer
-    step. train_flop_per_sample: forward and backward, 3 x forward. recomputed_flop_per_sample: what activation checkpointing
-    computes again; None: unknown.
+    """What registries say of a cell. num_parameters: trainable elements of the model. comm_bytes_per_step: payload of one
+    rank's optimizer step. train_flop_per_sample: forward and backward, 3 x forward. recomputed_flop_per_sample: what
+    activation checkpointing computes again; None: unknown.
     """
 
     num_parameters: int
@@ -123,7 +123,7 @@ def run_of(cell: CellResult, plan: Planned | Unavailable | None = None) -> Train
 
 
 def _run(layout: RunLayout, spec: CellSpec, plan: Planned | Unavailable | None) -> TrainingRun:
-    """Names that tell it apart are filled in afterwards (:func:`labelled`)."""
+    """Return the run of a cell; names that tell it apart are filled in afterwards (:func:`labelled`)."""
     folder = layout.cell(spec.cell_id)
     empty = replace(planned_run(spec, plan), source=layout.root.name)
     try:
@@ -158,7 +158,7 @@ _OF_SPEC = (
 
 
 def planned_run(spec: CellSpec, plan: Planned | Unavailable | None = None) -> TrainingRun:
-    """A cell that has not run: what its spec says. It still lacks its names (:func:`labelled`)."""
+    """Return the run of a cell that has not run, from its spec; it still lacks its names (:func:`labelled`)."""
     return TrainingRun(
         run_id=spec.cell_id,
         label="",
@@ -180,8 +180,8 @@ def planned_run(spec: CellSpec, plan: Planned | Unavailable | None = None) -> Tr
 
 
 def _scaling(spec: CellSpec) -> Scaling | None:
-    """What is kept as ranks are added. Ranks that divide the model leave the global batch as it is; None: ranks of both
-    kinds, where the batches of the run and its baseline decide."""
+    """Return what is kept as ranks are added. Ranks that divide the model leave the global batch as it is; None: ranks of
+    both kinds, where the batches of the run and its baseline decide."""
     shards = mesh.size(spec.mesh, spec.world_size, "dp")
     if spec.batch_rule == "micro_batch" and shards == spec.world_size:
         return "weak"
@@ -196,7 +196,7 @@ def _group(run: TrainingRun, model: str) -> str:
 
 
 def _facts(run: TrainingRun, cell: CellResult) -> TrainingRun:
-    """What the ranks said about the machine, the model and the data, ahead of the spec's word."""
+    """Return what the ranks said about the machine, the model and the data; it goes before the spec's word."""
     run = replace(run, phases=None if _source(cell) == "none" else _phases(cell), epochs=_epochs(cell))
     if not cell.summaries:
         return run
@@ -212,7 +212,7 @@ def _facts(run: TrainingRun, cell: CellResult) -> TrainingRun:
 
 
 def _partial(run: TrainingRun, cell: CellResult) -> TrainingRun:
-    """A cell that did not finish: what it measured is kept and counted, but is no result."""
+    """Return the run of a cell that did not finish: what it measured is kept and counted, but is no result."""
     timed = max((sum(not step.warmup for step in rank.steps) for rank in cell.samples), default=0)
     if not timed:
         return run
@@ -264,12 +264,12 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
 
 
 def _model_flop(spec: CellSpec, plan: Planned | Unavailable | None) -> float | None:
-    known = plan.train_flop_per_sample if isinstance(plan, Planned) else None
-    return None if known is None else float(known * spec.global_batch)
+    flop = plan.train_flop_per_sample if isinstance(plan, Planned) else None
+    return None if flop is None else float(flop * spec.global_batch)
 
 
 def hfu_of(mfu: float, plan: Planned | Unavailable | None) -> float | None:
-    """With the FLOP that activation checkpointing computes again."""
+    """Return HFU: MFU with the FLOP that activation checkpointing computes again."""
     if not isinstance(plan, Planned) or not plan.train_flop_per_sample or plan.recomputed_flop_per_sample is None:
         return None
     return mfu * (1 + plan.recomputed_flop_per_sample / plan.train_flop_per_sample)
@@ -280,7 +280,7 @@ def _source(cell: CellResult) -> str | None:
 
 
 def _estimated_epoch(run: TrainingRun) -> TrainingRun:
-    """Steps per epoch (the tail step counted as a whole one) x median step."""
+    """Estimate an epoch: steps per epoch (the tail step counted as a whole one) x median step."""
     count, step = run.steps_per_epoch, run.step_ns
     if step is None or count is None:
         return run
@@ -305,7 +305,7 @@ def _phases(cell: CellResult) -> PhaseTimes | None:
 
 
 def _epochs(cell: CellResult) -> tuple[Epoch, ...]:
-    """Epochs of the last round that all ranks have; times are the slowest rank's."""
+    """Return the epochs of the last round that all ranks have; times are the slowest rank's."""
     per_rank = [_last_round(summary.epochs) for summary in cell.summaries]
     if len(per_rank) < cell.spec.world_size or not all(per_rank):
         return ()
@@ -348,7 +348,7 @@ def _notes(
 
 
 def _reason(status: CellStatus) -> str | None:
-    """Why a cell has no result, in one line: rank and host, then the reason or the exception's last line."""
+    """Say why a cell has no result, in one line: rank and host, then the reason or the exception's last line."""
     if status.status == "ok":
         return None
     text = status.reason or _last_line(status.exception) or _last_line(status.stderr_tail)

@@ -24,7 +24,8 @@ EXCELLENT, GOOD, FAIR = 0.9, 0.8, 0.5
 """Lower ends, exclusive, of the ratings of efficiency."""
 
 NOT_EQUIVALENT = "not equivalent"
-"""In place of a rating where the run does other work than its baseline: a lower accuracy, or ranks that share no data."""
+"""Stands in place of a rating where the run does other work than its baseline: a lower accuracy, or ranks that share no
+data."""
 
 
 def rate(speedup: float, *, world_size: float) -> str | None:
@@ -57,12 +58,12 @@ FREE = ("steps", "epochs", "network", "inject")
 def scaling_rows(
     runs: Sequence[TrainingRun], *, drop_epochs: int = 1, targets: Sequence[float] = ()
 ) -> tuple[ScalingRow, ...]:
-    """One row for every finished run whose baseline is known, and for every baseline; in the order of ``runs``.
+    """Return a row for every finished run whose baseline is known, and for every baseline; in the order of ``runs``.
 
     None for a run, or against a baseline, whose epochs are those of several trainings.
 
-    drop_epochs: first epochs left out of means (warm-up), as long as one remains. targets: validation accuracies (0 to 1)
-    to give the time to; empty: those that say most, see :class:`TargetTime`.
+    drop_epochs: first epochs left out of means (warm-up), as long as one remains. targets: validation accuracies (0 to 1) to
+    give the time to; empty: those that say most, see :class:`TargetTime`.
     """
     groups = grouped(runs, lambda run: run.group)
     by_run = {}
@@ -98,21 +99,22 @@ def is_plain(run: TrainingRun) -> bool:
 
 
 def superlinear_reasons(run: TrainingRun, base: TrainingRun) -> tuple[str, ...]:
-    """What makes more than linear speed-up possible with a sound baseline; empty: nothing known does."""
-    found = []
+    """Say what makes more than linear speed-up possible with a sound baseline; empty: nothing known does."""
+    reasons = []
     if run.precision != base.precision:
-        found.append(f"different precision: {run.precision} against {base.precision}")
+        reasons.append(f"different precision: {run.precision} against {base.precision}")
     if run.hardware != base.hardware and run.hardware and base.hardware:
-        found.append(f"different machine: {run.hardware} against {base.hardware}")
+        reasons.append(f"different machine: {run.hardware} against {base.hardware}")
     if run.micro_batch and base.micro_batch and run.micro_batch > base.micro_batch:
-        found.append(f"larger batch per rank: {run.micro_batch} against {base.micro_batch}")
+        reasons.append(f"larger batch per rank: {run.micro_batch} against {base.micro_batch}")
     if shards(run.strategy):
-        found.append(f"{run.strategy} shards state which leaves more memory per rank")
-    return tuple(found)
+        reasons.append(f"{run.strategy} shards state which leaves more memory per rank")
+    return tuple(reasons)
 
 
 def _rated(row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Container[str]) -> ScalingRow:
-    """``row`` with its rating: none beside a super-linear one of the same baseline, which may be wrong for all of them."""
+    """Return ``row`` with its rating: none beside a super-linear row of the same baseline, which may be wrong for all of
+    them."""
     if row.baseline_id in doubted or row.efficiency > SUPERLINEAR:
         return row
     rating, learned = rate(row.speedup, world_size=row.world_size / row.baseline_world_size), quality(run, base)
@@ -121,13 +123,14 @@ def _rated(row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Contai
 
 
 def speedups(runs: Sequence[TrainingRun]) -> dict[str, ScalingRow]:
-    """run_id -> row, of the runs of one folder that name their baseline."""
+    """Return the row of each run_id, of the runs of one folder that name their baseline."""
     named = {run.run_id for run in runs if run.baseline_id is not None}
     return {row.run_id: row for row in scaling_rows(runs) if row.run_id in named}
 
 
 def with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
-    """Cells of one run folder with ``baseline_id`` (:func:`find_baseline`); what others are measured against is its own.
+    """Return the cells of one run folder with ``baseline_id`` (:func:`find_baseline`); a cell that others are measured
+    against is its own baseline.
 
     A baseline without a result is a note.
     """
@@ -143,7 +146,8 @@ def with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
 
 
 def _based(run: TrainingRun, base_id: str | None, kinds: set[Scaling | None]) -> TrainingRun:
-    """``kinds``: of the runs measured against this one, which alone says neither: it is of their kind, where that is one."""
+    """Return ``run`` with the kind of scaling of the runs measured against it, where ``kinds`` is one: it says neither
+    itself."""
     if not kinds or base_id is not None:
         return replace(run, baseline_id=base_id)
     return replace(run, baseline_id=run.run_id, scaling=next(iter(kinds)) if len(kinds) == 1 else run.scaling)
@@ -157,24 +161,25 @@ def _noted(run: TrainingRun, base: TrainingRun | None) -> TrainingRun:
 
 
 def baseline_of(run: TrainingRun, runs: Sequence[TrainingRun]) -> TrainingRun | None:
-    """What ``run``'s speed-up refers to: the run that it names, else :func:`find_baseline`; None where that one failed."""
+    """Return what ``run``'s speed-up refers to: the run that it names, else :func:`find_baseline`; None where that one
+    failed."""
     if run.status != "ok" or run.world_size is None:
         return None
     if run.baseline_id is None:
-        found = find_baseline(run, runs)
+        baseline = find_baseline(run, runs)
     else:
-        found = next((r for r in runs if r.run_id == run.baseline_id), None)
-    return found if found is not None and found.status == "ok" else None
+        baseline = next((r for r in runs if r.run_id == run.baseline_id), None)
+    return baseline if baseline is not None and baseline.status == "ok" else None
 
 
 def find_baseline(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun | None:
-    """The comparable run on the fewest ranks, fewer than ``run``'s, for cells of ours and for imported rows alike.
+    """Return the comparable run on the fewest ranks, fewer than ``run``'s, for cells of ours and for imported rows alike.
 
     A finished run goes before others. Of several on that many ranks: a plain process (``single``, or no strategy), then the
     run's own strategy, then the fastest strategy; of runs of one strategy those with the same environment, network and
     length, of the same file, and of repeats the median (of an even number the faster of the middle two: a slow baseline
-    flatters).
-    None where there is none, or where some would make it strong and others weak scaling and nothing says which is meant.
+    flatters). None where there is none, or where some would make it strong and others weak scaling and nothing says which is
+    meant.
     """
     ranks = run.world_size or 0
     fewer = [r for r in runs if r.world_size is not None and r.world_size < ranks and _comparable(run, r)]
@@ -190,7 +195,7 @@ def find_baseline(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun 
 
 
 def _preferred(run: TrainingRun, first: Sequence[TrainingRun]) -> TrainingRun:
-    """Which of several runs on the same number of ranks, all comparable with ``run``, is its baseline."""
+    """Choose the baseline among several runs on the same number of ranks, all comparable with ``run``."""
 
     def order(other: TrainingRun) -> tuple[int, tuple[bool, ...]]:
         name = _strategy(other)
@@ -204,16 +209,16 @@ def _preferred(run: TrainingRun, first: Sequence[TrainingRun]) -> TrainingRun:
 
 
 def _by_speed(runs: Sequence[TrainingRun]) -> list[TrainingRun]:
-    """The slowest first, by the first figure that all of them have; as given where they have none in common."""
+    """Sort runs, the slowest first, by the first figure that all of them have; as given where they have none in common."""
     for speed in (
         lambda r: r.samples_per_s and r.samples_per_s.value,
         lambda r: (times := steady_times(r)) and -fmean(times),
         lambda r: r.epoch_ns and -r.epoch_ns.value,
         lambda r: r.step_ns and -r.step_ns.value,
     ):
-        found = [speed(run) for run in runs]
-        if all(found):
-            return [run for _, run in sorted(zip(found, runs, strict=True), key=lambda pair: pair[0])]
+        speeds = [speed(run) for run in runs]
+        if all(speeds):
+            return [run for _, run in sorted(zip(speeds, runs, strict=True), key=lambda pair: pair[0])]
     return list(runs)
 
 
@@ -239,24 +244,24 @@ def _same_settings(run: TrainingRun, other: TrainingRun) -> bool:
     if (run.workload, dict(run.model_options)) != (other.workload, dict(other.model_options)):
         return False
     plain = is_plain(other)
-    mine, theirs = (
+    run_settings, other_settings = (
         {
             key: value
-            for key, value in each.settings.items()
+            for key, value in side.settings.items()
             if key not in FREE
             and not (plain and (key == "mesh" or key.startswith(COMMUNICATION) or key.startswith("strategy_options.")))
         }
-        for each in (run, other)
+        for side in (run, other)
     )
-    return mine == theirs
+    return run_settings == other_settings
 
 
 def _distance(run: TrainingRun, other: TrainingRun) -> tuple[bool, ...]:
-    def env(each: TrainingRun) -> dict[str, Any]:
-        return {key: value for key, value in each.settings.items() if key.startswith("env.")}
+    def env(side: TrainingRun) -> dict[str, Any]:
+        return {key: value for key, value in side.settings.items() if key.startswith("env.")}
 
-    files = [PurePath(re.sub(r":\d+$", "", each.source)) for each in (run, other)]  # some importers add the line
-    lengths = [(each.settings.get("steps"), each.settings.get("epochs")) for each in (run, other)]
+    files = [PurePath(re.sub(r":\d+$", "", side.source)) for side in (run, other)]  # some importers add the line
+    lengths = [(side.settings.get("steps"), side.settings.get("epochs")) for side in (run, other)]
     return (
         env(run) != env(other),
         run.settings.get("network") != other.settings.get("network"),
@@ -280,10 +285,10 @@ _Speedup = tuple[Estimate, str, float | None]
 
 
 def _row(run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequence[float]) -> ScalingRow | None:
-    found = _speedup(run, base, drop_epochs)
-    if found is None or run.world_size is None or base.world_size is None:
+    ratio = _speedup(run, base, drop_epochs)
+    if ratio is None or run.world_size is None or base.world_size is None:
         return None
-    speedup, basis, of_medians = found
+    speedup, basis, of_medians = ratio
     is_baseline = run.run_id == base.run_id
     relative = run.world_size / base.world_size
     return ScalingRow(
@@ -308,7 +313,8 @@ def _row(run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequenc
 
 
 def _speedup(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup | None:
-    """Throughput over the baseline's, from the best figures that both have: timed steps, epochs of the same data, rates.
+    """Return the throughput over the baseline's, from the best figures that both have: timed steps, epochs of the same data,
+    rates.
 
     Epochs go before a rate without steps: they time useful work, whatever was counted as a sample.
     """
@@ -316,9 +322,9 @@ def _speedup(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup 
     if run.samples_per_s is not None and rates is not None and run.step_ns is not None and base.step_ns is not None:
         return _ratio(run.samples_per_s, rates, "median step")
     if same_data(run, base):
-        found = _of_epochs(run, base, drop_epochs)
-        if found is not None:
-            return found
+        of_epochs = _of_epochs(run, base, drop_epochs)
+        if of_epochs is not None:
+            return of_epochs
         if run.epoch_ns is not None and base.epoch_ns is not None:
             return _ratio(base.epoch_ns, run.epoch_ns, "epoch time")
     if run.samples_per_s is not None and rates is not None:
@@ -337,7 +343,7 @@ def _speedup(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup 
 
 
 def _ratio(top: Measured, bottom: Measured, basis: str, *, scale: float = 1.0) -> _Speedup | None:
-    """top / bottom, measured independently: the relative half-widths of their intervals add in quadrature."""
+    """Return top / bottom, measured independently: the relative half-widths of their intervals add in quadrature."""
     if top.value <= 0 or bottom.value <= 0:
         return None
     value = scale * top.value / bottom.value
@@ -349,25 +355,25 @@ def _ratio(top: Measured, bottom: Measured, basis: str, *, scale: float = 1.0) -
 
 
 def _reach(*ends: float | None) -> float | None:
-    """Length in log of two one-sided intervals (from, to, from, to) in quadrature; None where an end is unknown."""
-    known = [end for end in ends if end is not None and end > 0]
-    if len(known) < len(ends):
+    """Add the lengths in log of two one-sided intervals (from, to, from, to) in quadrature; None where an end is unknown."""
+    positive = [end for end in ends if end is not None and end > 0]
+    if len(positive) < len(ends):
         return None
-    return math.hypot(math.log(known[1] / known[0]), math.log(known[3] / known[2]))
+    return math.hypot(math.log(positive[1] / positive[0]), math.log(positive[3] / positive[2]))
 
 
 def _of_epochs(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup | None:
-    """Ratio of mean epoch times, with a block bootstrap over the epochs (None: fewer than 6 on a side)."""
-    mine, theirs = steady_times(run, drop_epochs), steady_times(base, drop_epochs)
-    if not mine or not theirs:
+    """Return the ratio of mean epoch times, with a block bootstrap over the epochs (without it below 6 on a side)."""
+    times, base_times = steady_times(run, drop_epochs), steady_times(base, drop_epochs)
+    if not times or not base_times:
         return None
-    ratio = ratio_of_means(theirs, mine, rng=np.random.default_rng(BOOTSTRAP_SEED))
-    return ratio, _basis(run, base, drop_epochs), median(theirs) / median(mine)
+    ratio = ratio_of_means(base_times, times, rng=np.random.default_rng(BOOTSTRAP_SEED))
+    return ratio, _basis(run, base, drop_epochs), median(base_times) / median(times)
 
 
 def _basis(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> str:
-    mine, theirs = _span(steady_epochs(run, drop_epochs)), _span(steady_epochs(base, drop_epochs))
-    return f"mean of {mine}" if mine == theirs else f"mean of {mine}, of the baseline's {theirs}"
+    epochs, base_epochs = _span(steady_epochs(run, drop_epochs)), _span(steady_epochs(base, drop_epochs))
+    return f"mean of {epochs}" if epochs == base_epochs else f"mean of {epochs}, of the baseline's {base_epochs}"
 
 
 def _span(epochs: Sequence[Epoch]) -> str:

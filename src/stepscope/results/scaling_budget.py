@@ -64,7 +64,7 @@ class _Traced:
 def scaling_budgets(
     evidence: Evidence, *, stated: Scaling | None = None, drop_epochs: int = 1
 ) -> tuple[tuple[ScalingBudget, ...], tuple[str, ...]]:
-    """(a budget for every job or imported run with a baseline on fewer ranks, why there is none for others)."""
+    """Return a budget for every job or imported run with a baseline on fewer ranks, and why there is none for others."""
     notes: list[str] = []
     traced = _of_traces(evidence, stated, notes)
     by_id = {run.run_id: run for run in evidence.runs if run.workload is None}  # cells of ours have rules of their own
@@ -87,7 +87,7 @@ def scaling_budgets(
 
 def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> list[ScalingBudget]:
     given = [job for job in evidence.traces if job.cell_id is None]
-    jobs = [found for job in given if len(given) > 1 and (found := _traced(job)) is not None]
+    jobs = [traced for job in given if len(given) > 1 and (traced := _traced(job)) is not None]
     fewest = min((job.world for job in jobs), default=0)
     bases = [job for job in jobs if job.world == fewest]
     others = [job for job in jobs if job.world > fewest]
@@ -100,9 +100,9 @@ def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> 
         return []
     pairs = []
     for job in others:
-        mine, theirs = (_devices(each.job.summary) for each in (job, bases[0]))
-        if mine and theirs and mine != theirs:
-            notes.append(f"{job.job.name} ran on {mine}, {bases[0].job.name} on {theirs}")
+        devices, base_devices = (_devices(side.job.summary) for side in (job, bases[0]))
+        if devices and base_devices and devices != base_devices:
+            notes.append(f"{job.job.name} ran on {devices}, {bases[0].job.name} on {base_devices}")
             continue
         pairs.append(_pair(job, bases[0], stated))
     return pairs
@@ -113,7 +113,7 @@ def _devices(summary: TraceSummary) -> str:
 
 
 def _traced(job: TraceEvidence) -> _Traced | None:
-    """None where the number of ranks is unknown, or no step was recorded."""
+    """Read the steps of a traced job; None where the number of ranks is unknown, or no step was recorded."""
     ranks = [rank for rank in job.summary.ranks if rank.steps and not rank.partial]
     world = _world(job.summary)
     if world is None or not ranks:
@@ -137,7 +137,7 @@ def _traced(job: TraceEvidence) -> _Traced | None:
 
 
 def _world(summary: TraceSummary) -> int | None:
-    """As recorded; a single rank that took part in no collective is a job of one."""
+    """Return the number of ranks as recorded; a single rank that took part in no collective is a job of one."""
     if summary.world_size is not None:
         return summary.world_size
     alone = len(summary.ranks) == 1 and all(
@@ -147,7 +147,8 @@ def _world(summary: TraceSummary) -> int | None:
 
 
 def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) -> dict[str, float]:
-    """Mean of a step's parts over ranks and steps; with what the slowest rank takes beyond the mean they sum to the step.
+    """Return the mean of a step's parts over ranks and steps; with what the slowest rank takes beyond the mean they sum to
+    the step.
 
     Waiting is bounded by exposed communication, idle time for data by its share of the capture's idle time.
     """
@@ -176,21 +177,22 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
     }
 
 
-def _lost_ns(each: RankPass, waits: RankWaitTotal, numbers: set[int]) -> int:
-    """What a rank loses to later ones in these steps: exposed waiting, and what it transfers exposed because it is ahead."""
-    if each.communication is None:
+def _lost_ns(rank_pass: RankPass, waits: RankWaitTotal, numbers: set[int]) -> int:
+    """Return what a rank loses to later ones in these steps, ns: exposed waiting, and what it transfers exposed because it
+    is ahead."""
+    if rank_pass.communication is None:
         return 0
-    edges = [(s.start_ns, s.start_ns + s.parts.window_ns) for s in each.steps if s.step in numbers]
+    edges = [(s.start_ns, s.start_ns + s.parts.window_ns) for s in rank_pass.steps if s.step in numbers]
     starts, ends = np.array(edges, dtype=np.int64).T
-    waited = measure_within(exposed_waits(waits, each.communication), starts, ends).sum()
-    calls = zip(each.communication.collectives, waits.ahead_by_call, strict=True)
+    waited = measure_within(exposed_waits(waits, rank_pass.communication), starts, ends).sum()
+    calls = zip(rank_pass.communication.collectives, waits.ahead_by_call, strict=True)
     return int(waited) + sum(ahead for call, ahead in calls if call.step in numbers)
 
 
 def _pair(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:
     scaling, why = (stated, "as stated with --scaling") if stated else _by_work(run, base)
     ratio = ratio_of_means(base.steps, run.steps, rng=np.random.default_rng(BOOTSTRAP_SEED))
-    times = tuple(Measured(value=fmean(each.steps), n=len(each.steps)) for each in (base, run))
+    times = tuple(Measured(value=fmean(side.steps), n=len(side.steps)) for side in (base, run))
     readings = []
     for kind in (scaling,) if scaling else ("strong", "weak"):
         work = run.world / base.world if kind == "weak" else 1.0
@@ -207,7 +209,7 @@ def _pair(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:
         world_size=run.world,
         unit="step",
         basis=f"mean of {counted(len(base.steps), 'traced step')} and of {len(run.steps)}, slowest rank"
-        + "".join(f", traces of {each.ranks} of {each.world} ranks" for each in (base, run) if each.ranks < each.world),
+        + "".join(f", traces of {side.ranks} of {side.world} ranks" for side in (base, run) if side.ranks < side.world),
         base_time=times[0],
         time=times[1],
         decided_by=why,
@@ -218,14 +220,15 @@ def _pair(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:
 
 
 def _by_work(run: _Traced, base: _Traced) -> tuple[Scaling | None, str | None]:
-    """Strong where a rank's matrix products are divided by the ranks, weak where they are the same; else not known."""
+    """Return the kind of scaling and what shows it: strong where a rank's matrix products are divided by the ranks, weak
+    where they are the same; else not known."""
     if not run.flop or not base.flop:
         return None, None
     share, divided = run.flop / base.flop, base.world / run.world
-    said = f"a rank computes {share:.2f} of the FLOP per step that a rank of {base.job.name} does (recorded shapes)"
+    why = f"a rank computes {share:.2f} of the FLOP per step that a rank of {base.job.name} does (recorded shapes)"
     if abs(share - 1) <= SAME_WORK:
-        return "weak", said
-    return ("strong", said) if abs(share / divided - 1) <= SAME_WORK else (None, None)
+        return "weak", why
+    return ("strong", why) if abs(share / divided - 1) <= SAME_WORK else (None, None)
 
 
 def _reading(
@@ -240,7 +243,7 @@ def _reading(
     efficiency = speedup.value / ratio
     lost = time * (1 - efficiency)
     scale = time * efficiency / base_time
-    base_parts, parts = ({key: _resolved(ns) for key, ns in each.items()} for each in (base_parts, parts))
+    base_parts, parts = ({key: _resolved(ns) for key, ns in part_ns.items()} for part_ns in (base_parts, parts))
     loss = {key: _resolved(parts[key] - base_parts[key] * scale) for key in parts}
     return ScalingReading(
         scaling=scaling,
@@ -267,9 +270,9 @@ def _reading(
 
 
 def _share(part_ns: float, lost_ns: float) -> float | None:
-    """Of the loss; floats of a single part may differ from it by what no clock resolves."""
-    known = lost_ns > 0 and 0 <= part_ns <= lost_ns + RESOLUTION_NS
-    return min(1.0, part_ns / lost_ns) if known else None
+    """Return the part's share of the loss; floats of a single part may differ from it by what no clock resolves."""
+    is_part = lost_ns > 0 and 0 <= part_ns <= lost_ns + RESOLUTION_NS
+    return min(1.0, part_ns / lost_ns) if is_part else None
 
 
 def _resolved(ns: float) -> float:
@@ -287,7 +290,7 @@ def _of_run(run: TrainingRun, base: TrainingRun, row: ScalingRow, drop_epochs: i
 
 
 def _undecided(run: TrainingRun, runs: Sequence[TrainingRun]) -> ScalingBudget | None:
-    """Step times of a run and of its baseline, of which no file tells the batches: both readings."""
+    """Return both readings of the step times of a run and its baseline, whose batches no file tells."""
     base = baseline_of(run, runs)
     if base is None or run.step_ns is None or base.step_ns is None:
         return None
@@ -296,11 +299,11 @@ def _undecided(run: TrainingRun, runs: Sequence[TrainingRun]) -> ScalingBudget |
     ranks, times = (base.world_size, run.world_size), (base.step_ns, run.step_ns)
     strong = base.step_ns.value / run.step_ns.value
     weak = strong * (run.world_size / base.world_size)
-    readings: list[_Known] = [("strong", Estimate(value=strong)), ("weak", Estimate(value=weak))]
+    readings: list[_ScaledSpeedup] = [("strong", Estimate(value=strong)), ("weak", Estimate(value=weak))]
     return _budget(run, base, "step", times, ranks, readings, basis="step time", decided_by=None)
 
 
-_Known = tuple[Scaling | None, Estimate]
+_ScaledSpeedup = tuple[Scaling | None, Estimate]
 """Scaling and speed-up."""
 
 
@@ -310,19 +313,19 @@ def _budget(
     unit: str,
     times: tuple[Measured, Measured],
     ranks: tuple[int, int],
-    readings: Sequence[_Known],
+    readings: Sequence[_ScaledSpeedup],
     *,
     basis: str,
     decided_by: str | None,
 ) -> ScalingBudget:
-    """Of two runs. unit: what the times are of. times, ranks: the baseline's and the run's."""
-    mine, theirs = _run_parts(run, unit), _run_parts(base, unit)
-    known = set(mine) & set(theirs)
-    theirs, mine = _only(theirs, known, times[0].value), _only(mine, known, times[1].value)
+    """Return the budget of two runs. unit: what the times are of. times, ranks: the baseline's and the run's."""
+    parts, base_parts = _run_parts(run, unit), _run_parts(base, unit)
+    keys = set(parts) & set(base_parts)
+    base_parts, parts = _only(base_parts, keys, times[0].value), _only(parts, keys, times[1].value)
     a_unit = "an epoch" if unit == "epoch" else "a step"
     return ScalingBudget(
-        base=_named(base, run),
-        run=_named(run, base),
+        base=_name_beside(base, run),
+        run=_name_beside(run, base),
         run_ids=(run.run_id, base.run_id),
         base_world_size=ranks[0],
         world_size=ranks[1],
@@ -332,26 +335,26 @@ def _budget(
         time=times[1],
         decided_by=decided_by,
         readings=tuple(
-            _reading(*reading, ranks[1] / ranks[0], times[1].value, times[0].value, theirs, mine)
+            _reading(*reading, ranks[1] / ranks[0], times[1].value, times[0].value, base_parts, parts)
             for reading in readings
         ),
         no_interval=None
         if readings[0][1].low is not None
         else _why_no_interval(unit, [time_ns.n for time_ns in times]),
-        no_parts=None if known else f"the files record only the time of {a_unit}, not its parts",
+        no_parts=None if keys else f"the files record only the time of {a_unit}, not its parts",
     )
 
 
-def _named(run: TrainingRun, other: TrainingRun) -> str:
-    """By its group where that tells the two apart: tables say the ranks beside it."""
+def _name_beside(run: TrainingRun, other: TrainingRun) -> str:
+    """Name a run by its group where that tells the two apart: tables say the ranks beside it."""
     return run.group if run.group != other.group else run.label
 
 
 def _why_no_interval(unit: str, samples: Iterable[int | None]) -> str:
-    known = [sample or 1 for sample in samples]
-    if max(known) == 1:
+    counts = [sample or 1 for sample in samples]
+    if max(counts) == 1:
         return "one sample each: no interval"
-    if min(known) < MIN_INTERVAL_SAMPLES:
+    if min(counts) < MIN_INTERVAL_SAMPLES:
         return f"fewer than {MIN_INTERVAL_SAMPLES} {unit}s on a side: no interval"
     return "the files do not record the variation of samples: no interval"
 
@@ -359,7 +362,7 @@ def _why_no_interval(unit: str, samples: Iterable[int | None]) -> str:
 def _run_times(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> tuple[str, tuple[Measured, Measured] | None]:
     if run.step_ns is not None and base.step_ns is not None:
         return "step", (base.step_ns, run.step_ns)
-    epochs = [steady_times(each, drop_epochs) for each in (base, run)]
+    epochs = [steady_times(side, drop_epochs) for side in (base, run)]
     if all(epochs):
         first, second = (Measured(value=fmean(epoch), n=len(epoch)) for epoch in epochs)
         return "epoch", (first, second)
@@ -369,7 +372,7 @@ def _run_times(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> tuple[s
 
 
 def _run_parts(run: TrainingRun, unit: str) -> dict[str, float]:
-    """What the source tells of a step's or an epoch's parts; one rank alone exposes no communication."""
+    """Return what the source tells of a step's or an epoch's parts, ns; one rank alone exposes no communication."""
     if unit != "step":
         per_epoch = run.settings.get(PER_EPOCH)
         if isinstance(per_epoch, int | float):
@@ -382,11 +385,12 @@ def _run_parts(run: TrainingRun, unit: str) -> dict[str, float]:
     return {"exposed_comm": 0.0} if run.world_size == 1 else {}
 
 
-def _only(parts: Mapping[str, float], known: set[str], time: float) -> dict[str, float]:
-    """The parts that both sides tell, and the rest of the time, so that they sum to it; nothing where none is known."""
-    if not known:
+def _only(parts: Mapping[str, float], keys: set[str], time: float) -> dict[str, float]:
+    """Return the parts that both sides tell, and the rest of the time, so that they sum to it; nothing where none is
+    known."""
+    if not keys:
         return {}
-    kept = {key: value for key, value in parts.items() if key in known}
+    kept = {key: value for key, value in parts.items() if key in keys}
     return {**kept, "rest": time - sum(kept.values())}
 
 
@@ -411,16 +415,16 @@ LEAST = 0.05
 
 
 def verdict(budget: ScalingBudget) -> tuple[str, ...]:
-    """The answer in one line for each reading: speed-up, interval or why none, efficiency."""
+    """Give the answer in one line for each reading: speed-up, interval or why none, efficiency."""
     ranks = f"{_on(budget.run, budget.world_size)} against {_on(budget.base, budget.base_world_size, short=True)}"
     lines = []
     for reading in budget.readings:
         interval = budget.no_interval if reading.low is None or reading.high is None else None
-        known = interval or f"95% interval {reading.low:.3g} to {reading.high:.3g}"
+        precision = interval or f"95% interval {reading.low:.3g} to {reading.high:.3g}"
         rating = f", {reading.rating}" if reading.rating else ", above the ideal of that many ranks"
         how = f"{reading.scaling} scaling: " if reading.scaling else ""
         lines.append(
-            f"{how}{reading.speedup:.2f}x ({known}), efficiency {format_percent(reading.efficiency)}{rating}; {ranks}"
+            f"{how}{reading.speedup:.2f}x ({precision}), efficiency {format_percent(reading.efficiency)}{rating}; {ranks}"
         )
     if len(budget.readings) > 1:
         lines.append(
@@ -431,14 +435,14 @@ def verdict(budget: ScalingBudget) -> tuple[str, ...]:
 
 
 def _on(name: str, ranks: int, *, short: bool = False) -> str:
-    """``8-gpus on 8 ranks``; a name that says so already is left as it is."""
+    """Write ``8-gpus on 8 ranks``; a name that says so already is left as it is."""
     if name.endswith(f"on {counted(ranks, 'rank')}"):
         return name
     return f"{name} on {ranks if short else counted(ranks, 'rank')}"
 
 
 def loss(budget: ScalingBudget, reading: ScalingReading) -> str:
-    """``a step takes 4.9 ms, 2.5 ms would be ideal: 2.4 ms lost; of the loss 61% exposed communication, ...``.
+    """Write ``a step takes 4.9 ms, 2.5 ms would be ideal: 2.4 ms lost; of the loss 61% exposed communication, ...``.
 
     In times with their signs, which sum to the loss, where parts gained: ``2.4 ms lost: +2.7 ms ..., -0.3 ms ...``.
     """
@@ -461,7 +465,7 @@ def _signed(ns: float) -> str:
 
 
 def ranked(reading: ScalingReading) -> list[ScalingPart]:
-    """Parts, the largest loss first."""
+    """Sort the parts, the largest loss first."""
     return sorted(reading.parts, key=lambda part: -part.lost_ns)
 
 

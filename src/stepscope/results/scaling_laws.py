@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePoint:
-    """speedup: throughput on ``world_size`` ranks relative to one of the points."""
+    """One measured size. speedup: throughput on ``world_size`` ranks relative to one of the points."""
 
     world_size: int
     speedup: Estimate
@@ -50,7 +50,7 @@ class ScalingLaw:
     sizes: int
 
     def efficiency(self, world_size: float) -> float:
-        """Throughput of ``world_size`` ranks over that many times one rank's."""
+        """Return the throughput of ``world_size`` ranks over that many times one rank's."""
         more = world_size - 1
         return 1.0 / (1.0 + self.serial_fraction.value * more + self.coherency.value * world_size * more)
 
@@ -71,7 +71,7 @@ class ScalingLaw:
 
 
 def fit_amdahl(points: Sequence[SizePoint]) -> ScalingLaw | Unavailable:
-    """Amdahl's law through ``points`` by least relative squares of the time; refused below 4 different sizes.
+    """Fit Amdahl's law through ``points`` by least relative squares of the time; refused below 4 different sizes.
 
     Interval: parametric bootstrap. Each point is drawn again with the larger of its own measured spread and the fit's
     residual (then Student's t with the degrees of freedom left over). s is not negative.
@@ -80,7 +80,7 @@ def fit_amdahl(points: Sequence[SizePoint]) -> ScalingLaw | Unavailable:
 
 
 def fit_usl(points: Sequence[SizePoint]) -> ScalingLaw | Unavailable:
-    """The universal scalability law, otherwise as :func:`fit_amdahl`; neither s nor k is negative."""
+    """Fit the universal scalability law, otherwise as :func:`fit_amdahl`; neither s nor k is negative."""
     return _fit(points, coherency=True)
 
 
@@ -114,7 +114,7 @@ def _parameter(best: Floats, solved: Floats, index: int) -> Estimate:
 
 
 def _draws(points: Sequence[SizePoint], residual: float, free: int) -> Floats:
-    """Measured times relative to themselves, drawn again [resamples, points]."""
+    """Draw the measured times again, relative to themselves [resamples, points]."""
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     own = np.array([_own_spread(p.speedup) for p in points])
     shape = (RESAMPLES, len(points))
@@ -123,14 +123,14 @@ def _draws(points: Sequence[SizePoint], residual: float, free: int) -> Floats:
 
 
 def _own_spread(speedup: Estimate) -> float:
-    """Standard deviation of log(speed-up) that its own interval tells; 0 without one."""
+    """Return the standard deviation of log(speed-up) that the point's own interval tells; 0 without one."""
     if speedup.low is None or speedup.high is None or speedup.low <= 0:
         return 0.0
     return math.log(speedup.high / speedup.low) / (2 * _Z95)
 
 
 def _solve(design: Floats, targets: Floats) -> Floats:
-    """Non-negative least squares of every column of ``targets`` [points, m] -> [parameters, m].
+    """Solve non-negative least squares for every column of ``targets`` [points, m] -> [parameters, m].
 
     At most two parameters can be held at 0 (the first, 1/L, is always positive): all subsets are solved and the best
     feasible one is taken.

@@ -24,15 +24,17 @@ Floats = NDArray[np.float64]
 UNKNOWN_HOST = "?"
 
 NEARLY_ALL = 0.9
-"""Of a group's ranks, and of the others: what single ranks do otherwise (one that is slower still) hides no group."""
+"""Share of a group's ranks, and of the others, that counts: what single ranks do otherwise (one that is slower still) hides
+no group."""
 
 ALIKE = 0.5
-"""Of a group's excess: what nearly all of its ranks have at least."""
+"""Share of a group's excess that nearly all of its ranks have at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowGroup:
-    """kind: of what the ranks share. members: rows. middle_ns: [steps], median own time of the ranks outside of it."""
+    """Ranks that are slow as one. kind: what they share. members: their rows. middle_ns: [steps], median own time of the
+    ranks outside of it."""
 
     kind: Literal["host", "rail"]
     members: tuple[int, ...]
@@ -42,17 +44,19 @@ class SlowGroup:
 
 @lru_cache(maxsize=4)
 def rails_of(hosts: tuple[str, ...]) -> tuple[int | None, ...]:
-    """Each rank's place among those of its host, which launchers count as its local rank; None: the host is not known."""
+    """Return each rank's place among those of its host, which launchers count as its local rank; None: the host is not
+    known."""
     counts: dict[str, int] = {}
-    found: list[int | None] = []
+    rails: list[int | None] = []
     for host in hosts:
-        found.append(None if host == UNKNOWN_HOST else counts.get(host, 0))
+        rails.append(None if host == UNKNOWN_HOST else counts.get(host, 0))
         counts[host] = counts.get(host, 0) + 1
-    return tuple(found)
+    return tuple(rails)
 
 
 def slow_groups(own_ns: Floats, hosts: tuple[str, ...]) -> tuple[SlowGroup, ...]:
-    """Hosts and rails of two ranks or more that are slow as one, of own times [ranks, steps] of at least 20 steps.
+    """Return the hosts and rails of two ranks or more that are slow as one, from own times [ranks, steps] of at least 20
+    steps.
 
     Slow is a group whose median rank exceeds that of the others, over the steps, as ``chronic_excess`` says of a rank; of
     whose ranks nearly all have ALIKE of that excess; and nearly all of the others are faster than nearly all of it. Others
@@ -62,45 +66,45 @@ def slow_groups(own_ns: Floats, hosts: tuple[str, ...]) -> tuple[SlowGroup, ...]
     least = MIN_EXCESS * float(np.median(own_ns))
     likely = []
     for kind, members in _groups(hosts):
-        mine = np.zeros(levels.size, dtype=bool)
-        mine[members] = True
-        excess = float(np.median(levels[mine]) - np.median(levels[~mine]))
-        if excess > least and _least(levels[mine]) - np.median(levels[~mine]) >= ALIKE * excess:
-            likely.append((kind, mine))
-    found = []
-    for kind, mine in likely:
-        others = ~mine
+        inside = np.zeros(levels.size, dtype=bool)
+        inside[members] = True
+        excess = float(np.median(levels[inside]) - np.median(levels[~inside]))
+        if excess > least and _least(levels[inside]) - np.median(levels[~inside]) >= ALIKE * excess:
+            likely.append((kind, inside))
+    groups = []
+    for kind, inside in likely:
+        others = ~inside
         for _, theirs in likely:
-            if not (theirs & mine).any():
+            if not (theirs & inside).any():
                 others &= ~theirs
-        if not others.any() or _least(levels[mine]) <= -_least(-levels[others]):
+        if not others.any() or _least(levels[inside]) <= -_least(-levels[others]):
             continue
         middle = np.median(own_ns[others], axis=0)
-        excess_of = chronic_excess(np.median(own_ns[mine], axis=0) - middle, middle)
+        excess_of = chronic_excess(np.median(own_ns[inside], axis=0) - middle, middle)
         if excess_of is not None:
-            found.append(
+            groups.append(
                 SlowGroup(
                     kind=kind,
-                    members=tuple(np.flatnonzero(mine).tolist()),
+                    members=tuple(np.flatnonzero(inside).tolist()),
                     excess=excess_of,
                     middle_ns=np.asarray(middle),
                 )
             )
-    return tuple(found)
+    return tuple(groups)
 
 
 def _least(levels: Floats) -> float:
-    """What nearly all exceed or reach; of fewer than ten the least."""
+    """Return what nearly all exceed or reach; of fewer than ten the least."""
     return float(np.quantile(levels, 1 - NEARLY_ALL, method="lower"))
 
 
 def _groups(hosts: tuple[str, ...]) -> Iterator[tuple[Literal["host", "rail"], list[int]]]:
-    """Ranks that share a host, then a rail; none of one rank, and none that are all."""
+    """Yield ranks that share a host, then those that share a rail; no group of one rank, and none that is all ranks."""
     rails = rails_of(hosts)
-    known = [rank for rank, rail in enumerate(rails) if rail is not None]
-    for members in grouped(known, lambda rank: hosts[rank]).values():
+    placed = [rank for rank, rail in enumerate(rails) if rail is not None]
+    for members in grouped(placed, lambda rank: hosts[rank]).values():
         if 1 < len(members) < len(hosts):
             yield "host", members
-    for members in grouped(known, lambda rank: rails[rank]).values():
+    for members in grouped(placed, lambda rank: rails[rank]).values():
         if 1 < len(members) < len(hosts):
             yield "rail", members

@@ -25,9 +25,9 @@ shaped hosts, 2026-11).
 """
 
 SCALES = 6.0
-"""... and from this many standard deviations of the like's own scatter on, whichever is more: with normal scatter fewer
-than one clean pair in 10^8 lies that far out; heavier tails are why it is not less. Over the pairs of one rank scatter
-averages out, and few pairs know their own scatter badly: see :func:`_limit`."""
+"""A pair is slow also only from this many standard deviations of the like's own scatter on, whichever is more: with normal
+scatter fewer than one clean pair in 10^8 lies that far out; heavier tails are why it is not less. Over the pairs of one rank
+scatter averages out, and few pairs know their own scatter badly: see :func:`_limit`."""
 
 EXPLAINED = 0.75
 """A host's way out (in) is slow when this share of its pairs in that direction is slow: one in four may be missed."""
@@ -88,7 +88,7 @@ class PairsVerdict:
 
 
 def slow_pairs(rows: Sequence[CommRow]) -> tuple[PairsVerdict, ...]:
-    """One verdict for each cell of kind ``pairs``.
+    """Return a verdict for each cell of kind ``pairs``.
 
     Pairs are compared with those of the same size, direction and path: whether they share a host, where the rows know it.
     The time compared is the smallest of a pair's calls, because disturbances only ever add to it, and the reference is the
@@ -113,7 +113,7 @@ class _Compared:
 
 
 Measurements = Mapping[tuple[int, bool], Mapping[Pair, _Compared]]
-"""By size and whether both directions ran at once."""
+"""Measurements by size and whether both directions ran at once."""
 
 
 def _verdict(cell_id: str, rows: Sequence[CommRow]) -> PairsVerdict:
@@ -138,7 +138,7 @@ def _verdict(cell_id: str, rows: Sequence[CommRow]) -> PairsVerdict:
 
 
 def _compared(kinds: Mapping[tuple[int, bool, str], Mapping[Pair, float]]) -> Measurements:
-    """Every pair that has enough like it."""
+    """Compare every pair that has enough like it."""
     measured: dict[tuple[int, bool], dict[Pair, _Compared]] = defaultdict(dict)
     for (size, both, path), times in kinds.items():
         if len(times) < MIN_PAIRS:
@@ -152,7 +152,7 @@ def _compared(kinds: Mapping[tuple[int, bool, str], Mapping[Pair, float]]) -> Me
 
 
 def _typical(times: Sequence[float]) -> tuple[float, float]:
-    """Typical time of pairs that should be alike, and the standard deviation of its logarithm.
+    """Return the typical time of pairs that should be alike, and the standard deviation of its logarithm.
 
     Both from the fastest half alone, so that slow pairs do not excuse themselves.
     """
@@ -163,13 +163,13 @@ def _typical(times: Sequence[float]) -> tuple[float, float]:
 
 
 def _limit(scatter: float, count: int, *, pairs: int = 1) -> float:
-    """The ratio from which on is slow: one pair, or most of the ``pairs`` of a rank.
+    """Return the ratio from which on one pair, or most of the ``pairs`` of a rank, is slow.
 
-    The median of k values scatters 1.25 / sqrt(k) times as much as one. The scatter itself is known from half of
-    ``count`` values only; the factor for that keeps clean noise quiet where they are few. Simulated with log-normal
-    noise and 5% of the pairs 1.5 to 4 times slower for once: of 4 and 8 ranks one is named in less than 0.5% of the
-    runs; of 3 ranks in 1% up to 10% noise and 6% at 60%. A way out that is 2 times slow is always found among 8 at 10%
-    noise, and in half of the runs at 20%.
+    The median of k values scatters 1.25 / sqrt(k) times as much as one. The scatter itself is known from half of ``count``
+    values only; the factor for that keeps clean noise quiet where they are few. Simulated with log-normal noise and 5% of
+    the pairs 1.5 to 4 times slower for once: of 4 and 8 ranks one is named in less than 0.5% of the runs; of 3 ranks in 1%
+    up to 10% noise and 6% at 60%. A way out that is 2 times slow is always found among 8 at 10% noise, and in half of the
+    runs at 20%.
     """
     unsure = 1 + 6 / count
     averaged = 1.0 if pairs == 1 else min(1.0, 1.25 / math.sqrt(pairs))
@@ -190,7 +190,7 @@ def _why_not(kinds: Mapping[tuple[int, bool, str], Mapping[Pair, float]], world:
 
 
 def _ends(measured: Measurements, hosts: Sequence[str], world: int) -> tuple[SlowEnd, ...]:
-    """Hosts first (all their ranks together), then single ranks of hosts that are not slow as a whole.
+    """Return slow ends: hosts first (all their ranks together), then single ranks of hosts that are not slow as a whole.
 
     An end is named from one direction at a time where that was measured: it tells the way out from the way in.
     """
@@ -213,22 +213,22 @@ def _slow_units(
     *,
     again: Measurements,
 ) -> list[SlowEnd]:
-    """The units (ranks that share a way out and in) most of whose pairs with other units are slow at some size.
+    """Return the units (ranks that share a way out and in) most of whose pairs with other units are slow at some size.
 
     A rate shows at large sizes, a delay at small ones. One pair alone is a link, not an end. again: everything measured;
-    where a size was also measured both ways at once, most of the unit's pairs must be slow there, too: that was at
-    another time, and what disturbed a host for a moment (8 ranks on 2 cores: 2 of 20 clean runs) is not seen twice.
+    where a size was also measured both ways at once, most of the unit's pairs must be slow there, too: that was at another
+    time, and what disturbed a host for a moment (8 ranks on 2 cores: 2 of 20 clean runs) is not seen twice.
     """
     unit_of = {rank: number for number, ranks in enumerate(units) for rank in ranks}
     sides: dict[tuple[int, Direction], tuple[float, int, int]] = {}
     for (size, both), pairs in measured.items():
-        found: dict[tuple[int, Direction], list[_Compared]] = defaultdict(list)
+        by_side: dict[tuple[int, Direction], list[_Compared]] = defaultdict(list)
         for pair, compared in pairs.items():
             sender, receiver = unit_of[pair[0]], unit_of[pair[1]]
             if sender != receiver:
-                found[sender, "both" if both else "egress"].append(compared)
-                found[receiver, "both" if both else "ingress"].append(compared)
-        for side, its in found.items():
+                by_side[sender, "both" if both else "egress"].append(compared)
+                by_side[receiver, "both" if both else "ingress"].append(compared)
+        for side, its in by_side.items():
             slow = _slow_ratios(its)
             confirmed = both or _slow_both_ways(side[0], unit_of, again.get((size, True)))
             if confirmed and len(slow) >= 2 and len(slow) >= EXPLAINED * len(its):
@@ -236,23 +236,23 @@ def _slow_units(
                 sides[side] = max(seen, sides.get(side, seen))
     ends = []
     for number, ranks in enumerate(units):
-        mine = [(way, sides[number, way]) for way in _DIRECTIONS if (number, way) in sides]
-        if mine:
+        slow_sides = [(way, sides[number, way]) for way in _DIRECTIONS if (number, way) in sides]
+        if slow_sides:
             ends.append(
                 SlowEnd(
                     host=hosts[ranks[0]] if ranks[0] < len(hosts) else None,
                     ranks=ranks,
-                    direction=mine[0][0] if len(mine) == 1 else "both",
-                    ratio=max(ratio for _, (ratio, _, _) in mine),
-                    slow=sum(slow for _, (_, slow, _) in mine),
-                    of=sum(of for _, (_, _, of) in mine),
+                    direction=slow_sides[0][0] if len(slow_sides) == 1 else "both",
+                    ratio=max(ratio for _, (ratio, _, _) in slow_sides),
+                    slow=sum(slow for _, (_, slow, _) in slow_sides),
+                    of=sum(of for _, (_, _, of) in slow_sides),
                 )
             )
     return ends
 
 
 def _slow_ratios(pairs: Sequence[_Compared]) -> list[float]:
-    """Ratios of those pairs of one unit that count as slow among ``pairs``."""
+    """Return the ratios of those pairs of one unit that count as slow among ``pairs``."""
     limit = max(_limit(c.scatter, c.count, pairs=len(pairs)) for c in pairs)
     return [c.ratio for c in pairs if c.ratio > limit]
 
@@ -268,14 +268,15 @@ def _slow_both_ways(unit: int, unit_of: Mapping[int, int], pairs: Mapping[Pair, 
 
 
 def _slow(measured: Measurements, ends: Sequence[SlowEnd]) -> tuple[SlowPair, ...]:
-    """Slow pairs with what explains and confirms each, worst first. Of a slow end all that take SLOW times as long."""
-    found = []
+    """Return slow pairs, worst first, with what explains and confirms them. Of a slow end all that take SLOW times as
+    long."""
+    suspects = []
     for (size, both), pairs in measured.items():
         for pair, compared in pairs.items():
             explained = any(_explains(end, pair, both=both) for end in ends)
             limit = SLOW if explained else _limit(compared.scatter, compared.count)
             if compared.ratio > limit:
-                found.append(
+                suspects.append(
                     SlowPair(
                         peer=pair,
                         size_bytes=size,
@@ -288,9 +289,9 @@ def _slow(measured: Measurements, ends: Sequence[SlowEnd]) -> tuple[SlowPair, ..
                     )
                 )
     seen: dict[frozenset[int], int] = defaultdict(int)
-    for one in found:
+    for one in suspects:
         seen[frozenset(one.peer)] += 1
-    judged = (replace(p, confirmed=p.explained or seen[frozenset(p.peer)] > 1) for p in found)
+    judged = (replace(p, confirmed=p.explained or seen[frozenset(p.peer)] > 1) for p in suspects)
     return tuple(sorted(judged, key=lambda p: (-p.ratio, p.peer)))
 
 

@@ -87,7 +87,7 @@ class OwnTimes:
 
     @property
     def rails(self) -> tuple[int | None, ...]:
-        """Of each rank, its place on its host."""
+        """Place of each rank on its host."""
         return rails_of(self.hosts)
 
     @property
@@ -102,12 +102,12 @@ class OwnTimes:
 
     @property
     def excess_fractions(self) -> tuple[float, ...]:
-        """That of every rank."""
+        """Excess fraction of every rank."""
         return tuple(self.excess_fraction(rank) for rank in range(self.ranks))
 
     @property
     def largest_excess_fraction(self) -> float:
-        """That of the slowest rank."""
+        """Excess fraction of the slowest rank."""
         return max(self.excess_fractions)
 
     def of_rank(self, rank: int) -> RankTimes:
@@ -123,7 +123,7 @@ class OwnTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTimes:
-    """Own time of a rank, what it takes beyond the others, how long it waits for the last of them: over the steps."""
+    """Times of a rank over the steps: its own, what it takes beyond the others, how long it waits for the last of them."""
 
     own_ns_median: float
     own_ns_p90: float
@@ -160,13 +160,13 @@ class Slow:
 
     @property
     def about(self) -> tuple[str, str | int | None]:
-        """The same for all ranks of a host, or of a rail, that is slow as one."""
+        """What the finding is about: the same for all ranks of a host, or of a rail, that is slow as one."""
         shared: dict[str, str | int | None] = {"rank": self.rank, "host": self.host, "rail": self.rail}
         return self.of if self.kind == "chronic" else self.kind, shared[self.of]
 
 
 def own_times(cell: CellResult) -> OwnTimes | None:
-    """Own times of a cell on several ranks; None for one rank, or where ranks have no timed step in common.
+    """Return the own times of a cell on several ranks; None for one rank, or where ranks have no timed step in common.
 
     None for a pipeline, too: its ranks wait for messages all through a step, and are not meant to do the same.
     """
@@ -191,12 +191,13 @@ def own_times(cell: CellResult) -> OwnTimes | None:
 
 
 def slow_ranks(times: OwnTimes) -> tuple[Slow, ...]:
-    """Ranks that the others wait for, costliest first: chronic ones; where there is none, rotating ones, then accidents.
+    """Return the ranks that the others wait for, costliest first: chronic ones; where there is none, rotating ones, then
+    accidents.
 
     A rank is slow when the median of its excess over at least 20 steps is more than 5% of the others' own time, and the
-    block bootstrap's lower bound of that median lies above 0; of many ranks it also stands out of how much they differ.
-    All ranks of a host, or of a rail, are when they are slow as one (``slow_groups``); below 20 steps those of a host
-    alone, from 3 steps on, where they come last in every step.
+    block bootstrap's lower bound of that median lies above 0; of many ranks it also stands out of how much they differ. All
+    ranks of a host, or of a rail, are when they are slow as one (``slow_groups``); below 20 steps those of a host alone,
+    from 3 steps on, where they come last in every step.
     """
     groups = _of_slow_groups(times)
     chronic = list((groups | _chronic(times, groups)).values())
@@ -207,7 +208,7 @@ def slow_ranks(times: OwnTimes) -> tuple[Slow, ...]:
 
 
 def median_of_others(values: Floats) -> Floats:
-    """For every rank and step the median of all other ranks' ``values`` [ranks, steps]; at least 2 ranks."""
+    """Return for every rank and step the median of all other ranks' ``values`` [ranks, steps]; at least 2 ranks."""
     ordered = np.sort(values, axis=0)
     place = np.argsort(np.argsort(values, axis=0), axis=0)
     count = values.shape[0] - 1
@@ -225,74 +226,74 @@ def _table(steps: list[tuple[StepSample, ...]], part: str) -> Floats:
     return np.array([[of_step(s) for s in ranks] for ranks in steps], dtype=np.float64).T
 
 
-def _chronic(times: OwnTimes, known: Mapping[int, Slow]) -> dict[int, Slow]:
-    """Ranks that are slow by themselves, beside those of groups (``known``)."""
+def _chronic(times: OwnTimes, of_groups: Mapping[int, Slow]) -> dict[int, Slow]:
+    """Return the ranks that are slow by themselves, beside those of groups (``of_groups``)."""
     levels = np.median(times.excess_ns, axis=1)
     likely = levels > MIN_EXCESS * np.median(times.own_ns - times.excess_ns, axis=1)
     if times.ranks >= MANY:
-        alone = np.delete(levels, list(known))
+        alone = np.delete(levels, list(of_groups))
         likely &= levels > np.median(alone) + mad(alone) * NormalDist().inv_cdf(1 - FALSE / times.ranks)
-    found = {}
+    slow_by_rank = {}
     middles = _middles(times)
-    for rank in (set(np.flatnonzero(likely).tolist()) - known.keys()) if times.steps >= LEAST_STEPS else ():
+    for rank in (set(np.flatnonzero(likely).tolist()) - of_groups.keys()) if times.steps >= LEAST_STEPS else ():
         excess = times.excess_ns[rank]
         others = times.own_ns[rank] - excess
         slow = chronic_excess(excess, others)
         if slow is not None:
-            found[rank] = _slow(times, rank, slow, excess, others, parts=_beyond(times, rank, middles=middles))
-    return found
+            slow_by_rank[rank] = _slow(times, rank, slow, excess, others, parts=_beyond(times, rank, middles=middles))
+    return slow_by_rank
 
 
 def _of_slow_groups(times: OwnTimes) -> dict[int, Slow]:
-    """Every rank of a host, or of a rail, that is slow as one; of one that is of both, as of its host."""
+    """Return every rank of a host, or of a rail, that is slow as one; a rank of both counts as of its host."""
     if times.steps < LEAST_STEPS:
         return _of_slow_hosts(times) if times.steps >= HOST_STEPS else {}
-    found: dict[int, Slow] = {}
+    slow_by_rank: dict[int, Slow] = {}
     for group in slow_groups(times.own_ns, times.hosts):
-        found = _of_slow_group(times, group) | found
-    return found
+        slow_by_rank = _of_slow_group(times, group) | slow_by_rank
+    return slow_by_rank
 
 
 def _of_slow_group(times: OwnTimes, group: SlowGroup) -> dict[int, Slow]:
     middles = np.median(np.delete(times.parts_ns, group.members, axis=1), axis=1)
-    found = {}
+    slow_by_rank = {}
     for rank in group.members:
         excess = times.own_ns[rank] - group.middle_ns
         slow = replace(group.excess, excess_ns=float(np.median(excess)))
         parts = _beyond(times, rank, middles=middles)
-        found[rank] = _slow(times, rank, slow, excess, group.middle_ns, parts=parts, of=group.kind)
-    return found
+        slow_by_rank[rank] = _slow(times, rank, slow, excess, group.middle_ns, parts=parts, of=group.kind)
+    return slow_by_rank
 
 
 def _of_slow_hosts(times: OwnTimes) -> dict[int, Slow]:
-    """Of few steps: every rank of a host whose fastest rank comes after the slowest of all other hosts' ranks."""
-    found = {}
+    """Return, from few steps, every rank of a host whose fastest rank comes after the slowest of all other hosts' ranks."""
+    slow_by_rank = {}
     for host in sorted(set(times.hosts) - {UNKNOWN_HOST}):
-        mine = np.array([name == host for name in times.hosts])
-        if mine.all():
+        on_host = np.array([name == host for name in times.hosts])
+        if on_host.all():
             continue
-        rest = times.own_ns[~mine]
-        if _always_last(times.own_ns[mine].min(axis=0), rest, int(mine.sum())):
+        rest = times.own_ns[~on_host]
+        if _always_last(times.own_ns[on_host].min(axis=0), rest, int(on_host.sum())):
             middle = np.median(rest, axis=0)
-            for rank in np.flatnonzero(mine).tolist():
+            for rank in np.flatnonzero(on_host).tolist():
                 excess = times.own_ns[rank] - middle
                 slow = Excess(
                     excess_ns=float(np.median(excess)),
                     low_ns=float(excess.min()),
                     others_ns=float(np.median(middle)),
                 )
-                found[rank] = _slow(times, rank, slow, excess, middle, parts=_beyond(times, rank), of="host")
-    return found
+                slow_by_rank[rank] = _slow(times, rank, slow, excess, middle, parts=_beyond(times, rank), of="host")
+    return slow_by_rank
 
 
-def _always_last(mine: Floats, rest: Floats, ranks: int) -> bool:
-    """Whether a host of ``ranks`` ranks comes last in every step, beyond chance. mine: own time of its fastest rank [steps];
-    rest: those of the other hosts' ranks [ranks, steps]."""
-    count, steps = ranks + rest.shape[0], mine.size
+def _always_last(fastest: Floats, rest: Floats, ranks: int) -> bool:
+    """Whether a host of ``ranks`` ranks comes last in every step, beyond chance. fastest: the own time of its fastest rank
+    [steps]; rest: those of the other hosts' ranks [ranks, steps]."""
+    count, steps = ranks + rest.shape[0], fastest.size
     slowest = rest.max(axis=0)
-    if (mine <= slowest).any() or np.median(mine - slowest) <= MIN_ROTATING * np.median(rest):
+    if (fastest <= slowest).any() or np.median(fastest - slowest) <= MIN_ROTATING * np.median(rest):
         return False
-    ratio = mean_interval(np.log(mine / np.maximum(slowest, 1.0)))
+    ratio = mean_interval(np.log(fastest / np.maximum(slowest, 1.0)))
     clear = ratio is not None and ratio[0] > np.log(CLEAR_HOST)
     return bool(clear) or count / ranks / comb(count, ranks) ** steps < HOST_P
 
@@ -307,7 +308,7 @@ def _slow(
     parts: Floats,
     of: Literal["rank", "host", "rail"] = "rank",
 ) -> Slow:
-    """parts: what each of ``PARTS`` takes beyond the others'."""
+    """Describe a chronically slow rank. parts: what each of ``PARTS`` takes beyond the others'."""
     part, part_ns = _part(parts, slow.excess_ns)
     rest = float(np.median(np.delete(times.samples, rank)))
     return Slow(
@@ -353,7 +354,7 @@ def _rotating(times: OwnTimes) -> Slow | None:
 
 
 def _accidents(times: OwnTimes) -> tuple[Slow, ...]:
-    """Single steps in which one rank was far beyond its usual, by rank; empty unless they cost enough together."""
+    """Return single steps in which one rank was far beyond its usual, by rank; empty unless they cost enough together."""
     middle = np.median(times.excess_ns, axis=1, keepdims=True)
     spread = 1.4826 * np.median(np.abs(times.excess_ns - middle), axis=1, keepdims=True)
     odd = (times.excess_ns > middle + OUTLIER_MADS * spread) & (
@@ -364,14 +365,14 @@ def _accidents(times: OwnTimes) -> tuple[Slow, ...]:
     if float(times.excess_ns[last].sum()) <= MIN_ONE_OFF * total:
         return ()
     counts = Counter({rank: int(last[rank].sum()) for rank in range(times.ranks) if last[rank].any()})
-    found = []
+    accidents = []
     middles = _middles(times)
     for rank, count in counts.items():
         which = last[rank]
         excess = times.excess_ns[rank][which]
         usual = float(np.median(excess))
         part, part_ns = _part(_beyond(times, rank, which, middles=middles), usual)
-        found.append(
+        accidents.append(
             Slow(
                 kind="one-off",
                 rank=rank,
@@ -387,32 +388,34 @@ def _accidents(times: OwnTimes) -> tuple[Slow, ...]:
                 stake_fraction=float(excess.sum()) / total,
             )
         )
-    return tuple(sorted(found, key=lambda slow: -slow.stake_fraction))
+    return tuple(sorted(accidents, key=lambda slow: -slow.stake_fraction))
 
 
 def _middles(times: OwnTimes) -> Floats | None:
-    """[parts, steps]: median of all ranks, where they are so many that none of them moves it; else None."""
+    """Return the median of all ranks, ns [parts, steps], where they are so many that none of them moves it; else None."""
     return np.asarray(np.median(times.parts_ns, axis=1)) if times.ranks >= MANY else None
 
 
 def _beyond(
     times: OwnTimes, rank: int, which: NDArray[np.bool_] | slice = slice(None), *, middles: Floats | None = None
 ) -> Floats:
-    """[parts]: what a rank takes beyond ``middles``, None: beyond the other ranks' medians, in the median of these steps."""
+    """Return what a rank takes beyond ``middles`` in the median of these steps, ns [parts]; without them, beyond the other
+    ranks' medians."""
     if middles is None:
         middles = np.median(np.delete(times.parts_ns, rank, axis=1), axis=1)
     return np.asarray(np.median((times.parts_ns[:, rank] - middles)[:, which], axis=1))
 
 
 def _part(beyond_ns: Floats, excess_ns: float) -> tuple[str | None, float | None]:
-    """The part of the step that holds at least half of the excess."""
+    """Return the part of the step that holds at least half of the excess, and its ns; (None, None) without one."""
     at = int(np.argmax(beyond_ns))
     return (PARTS[at], float(beyond_ns[at])) if beyond_ns[at] >= 0.5 * excess_ns else (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCollective:
-    """time_ns: median over the steps; p90_ns: 90% quantile of them. busbw: as nccl-tests counts it."""
+    """A collective that is a step's whole plan. time_ns: median over the steps; p90_ns: 90% quantile of them. busbw: as
+    nccl-tests counts it."""
 
     op: str
     size_bytes: int
@@ -422,12 +425,13 @@ class StepCollective:
 
     @property
     def tail(self) -> float:
-        """p90 / median."""
+        """Ratio of p90 to the median."""
         return self.p90_ns / self.time_ns
 
 
 def step_collective(plan: Sequence[CommOp], times: OwnTimes) -> StepCollective | None:
-    """Of a step whose ``plan`` is one collective that nothing overlaps; None: it has another plan, or took no time."""
+    """Return the collective of a step whose ``plan`` is that one alone, with nothing that overlaps; None: it has another
+    plan, or took no time."""
     from stepscope.collectives import REGISTRY as COLLECTIVES
 
     if len(plan) != 1:

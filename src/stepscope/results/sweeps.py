@@ -63,10 +63,10 @@ def inside_backward(plan: Sequence[CommOp]) -> bool:
 
 
 def gains(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> tuple[OverlapGain, ...]:
-    """Every traced cell that reduces inside the backward pass against those of the same work that reduce after it; of cells
-    that several run folders have, each against its own folder's."""
+    """Compare every traced cell that reduces inside the backward pass with those of the same work that reduce after it; of
+    cells that several run folders have, each against its own folder's."""
     jobs = traces_of(cells, traces)
-    hidden = {run_id: found for run_id, trace in jobs.items() if (found := hidden_of(trace)) is not None}
+    hidden = {run_id: overlap for run_id, trace in jobs.items() if (overlap := hidden_of(trace)) is not None}
     timed = [c for c in cells if c.run.run_id in hidden and c.run.status == "ok" and c.run.step_ns is not None]
     plans = {cell.cell_id: plan_of(cell.spec) for cell in timed}
     there = {(cell.run.source, cell.cell_id) for cell in timed}
@@ -91,7 +91,7 @@ def gains(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> tup
 
 
 def traces_of(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> dict[str, TraceEvidence]:
-    """run_id -> the traces of that cell."""
+    """Return the traces of each cell by its run_id."""
     pairs = ((cell, trace) for cell in cells for trace in traces if trace.is_of(cell))
     return {cell.run.run_id: trace for cell, trace in pairs}
 
@@ -110,12 +110,12 @@ def _against(inside: CellEvidence, after: CellEvidence) -> ComparedFigure:
 
 
 def hidden_of(trace: TraceEvidence) -> Hidden | None:
-    """None where no step is marked, or there is no communication."""
-    each = [
+    """Return what of a job's communication is hidden; None where no step is marked, or there is no communication."""
+    by_step = [
         [s.parts for rank in trace.summary.ranks for s in rank.steps if s.step == step]
         for step in trace.summary.common_steps or ()
     ]
-    sums = [(sum(p.overlap_ns for p in parts), sum(p.comm_ns for p in parts)) for parts in each]
+    sums = [(sum(p.overlap_ns for p in parts), sum(p.comm_ns for p in parts)) for parts in by_step]
     comm = sum(total for _, total in sums)
     if not comm:
         return None
@@ -126,16 +126,16 @@ def hidden_of(trace: TraceEvidence) -> Hidden | None:
             (min(shares), max(shares)) if len(shares) > 1 else None,
             n=len(shares),
         ),
-        comm_ns=fmean(p.comm_ns for parts in each for p in parts),
+        comm_ns=fmean(p.comm_ns for parts in by_step for p in parts),
     )
 
 
-def overlap_conclusions(found: Sequence[OverlapGain]) -> tuple[str, ...]:
-    """Of each gain, what share of communication is hidden, and how much shorter the step is, as far as both are shown."""
-    return tuple(". ".join(_said(gain)) for gain in found)
+def overlap_conclusions(overlaps: Sequence[OverlapGain]) -> tuple[str, ...]:
+    """Say of each gain what share of communication is hidden, and how much shorter the step is, as far as both are shown."""
+    return tuple(". ".join(_sentences(gain)) for gain in overlaps)
 
 
-def _said(gain: OverlapGain) -> Iterator[str]:
+def _sentences(gain: OverlapGain) -> Iterator[str]:
     inside, after = gain.inside.run, gain.after.run
     hidden, none = gain.hidden_inside, gain.hidden_after
     span = "" if hidden.share.low is None else f"{_percent(hidden.share.low)} to {_percent(hidden.share.high)} "
@@ -152,7 +152,8 @@ def _said(gain: OverlapGain) -> Iterator[str]:
 
 
 def step_said(gain: OverlapGain) -> str:
-    """``With overlap the step is 31% shorter: 283 ms against 412 ms (95% interval 12% to 40%)``, or that it is unclear."""
+    """Say ``With overlap the step is 31% shorter: 283 ms against 412 ms (95% interval 12% to 40%)``, or that it is
+    unclear."""
     step = gain.step
     times = f"{format_duration(step.second.value)} against {format_duration(step.first.value)}"
     if step.low is None or step.high is None:
@@ -178,12 +179,13 @@ def _percent(share: float | None) -> str:
 
 
 LEAST_SIZES = 3
-"""A smallest, a largest and one between."""
+"""Fewest sizes of a sweep: a smallest, a largest and one between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedStep:
-    """One finished cell. cap_mb: its bucket size in MiB; buckets: bytes of each, in launch order, as planned."""
+    """The step of one finished cell with its bucket size. cap_mb: its bucket size in MiB; buckets: bytes of each, in launch
+    order, as planned."""
 
     cell: CellEvidence
     cap_mb: float
@@ -220,14 +222,14 @@ class BucketSweep:
 
 
 def bucket_sweeps(cells: Sequence[CellEvidence], *, least_sizes: int = LEAST_SIZES) -> tuple[BucketSweep, ...]:
-    """One for each kind of cell that was run with at least so many bucket sizes."""
+    """Return a sweep for each kind of cell that was run with at least so many bucket sizes."""
     done = {id(cell.result): cell for cell in cells if cell.run.status == "ok" and cell.run.step_ns is not None}
-    found = []
+    sweeps = []
     for kind in bucket_kinds(cell.result for cell in done.values()).values():
         sized = [size for result in kind if (size := _sized(done[id(result)])) is not None]
         if len(sized) >= least_sizes:
-            found.append(BucketSweep(sizes=tuple(sorted(sized, key=lambda size: size.cap_mb))))
-    return tuple(found)
+            sweeps.append(BucketSweep(sizes=tuple(sorted(sized, key=lambda size: size.cap_mb))))
+    return tuple(sweeps)
 
 
 def _sized(cell: CellEvidence) -> SizedStep | None:
@@ -241,11 +243,11 @@ def _sized(cell: CellEvidence) -> SizedStep | None:
 
 
 def bucket_conclusions(sweeps: Iterable[BucketSweep]) -> tuple[str, ...]:
-    """The fastest size of each sweep, and of both ends by how much they are slower and what of it was measured."""
-    return tuple(line for sweep in sweeps for line in _of(sweep))
+    """Say the fastest size of each sweep, and of both ends by how much they are slower and what of it was measured."""
+    return tuple(line for sweep in sweeps for line in _sweep_lines(sweep))
 
 
-def _of(sweep: BucketSweep) -> list[str]:
+def _sweep_lines(sweep: BucketSweep) -> list[str]:
     best, least, most = sweep.best, sweep.sizes[0], sweep.sizes[-1]
     lines = [
         f"{best.cell.run.label}: {best.cap_mb:g} MiB is fastest of {len(sweep.sizes)} sizes measured,"
@@ -272,8 +274,8 @@ def _why_small(least: SizedStep, best: SizedStep) -> str:
         return f"it makes the same {counted(len(least.buckets), 'bucket')}"
     text = f"{counted(len(least.buckets), 'all-reduce')} of about {_mean(least)} instead of {len(best.buckets)}"
     if best.step.below(least.step):
-        each = format_duration((least.step.value - best.step.value) / more)
-        text += f"; the step grows by {each} for each of the {more} more"
+        per_bucket = format_duration((least.step.value - best.step.value) / more)
+        text += f"; the step grows by {per_bucket} for each of the {more} more"
     return text
 
 
@@ -299,9 +301,9 @@ FAILED = ("oom", "host_oom", "skipped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMemory:
-    """One batch. per_sample_bytes: growth of the peak since the next smaller batch that ran, for each further sample of a
-    rank's micro-batch; None: it is the smallest, or has no peak. held: bytes by kind (parameters, gradients, optimizer,
-    activations), tensor by tensor, of the rank that holds most; empty: not counted."""
+    """The memory of one batch. per_sample_bytes: growth of the peak since the next smaller batch that ran, for each further
+    sample of a rank's micro-batch; None: it is the smallest, or has no peak. held: bytes by kind (parameters, gradients,
+    optimizer, activations), tensor by tensor, of the rank that holds most; empty: not counted."""
 
     run: TrainingRun
     micro_batch: int
@@ -313,14 +315,15 @@ class BatchMemory:
 def memory_by_batch(
     runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()
 ) -> tuple[tuple[BatchMemory, ...], ...]:
-    """A group for each set of runs that differ in the batch alone, small batches first; out of memory is a result, too.
+    """Return a group for each set of runs that differ in the batch alone, small batches first; out of memory is a result,
+    too.
 
     Groups of one batch tell nothing, and are left out.
     """
     shown = [run for run in runs if run.micro_batch is not None and (_peak(run) is not None or run.status in FAILED)]
-    counted = {cell.run.run_id: found.sizes for cell in cells if (found := held_by(cell)) is not None}
+    counted = {cell.run.run_id: memory.sizes for cell in cells if (memory := held_by(cell)) is not None}
     groups = (_group(group, counted) for group in grouped(shown, _but_for_batch).values())
-    return tuple(group for group in groups if len({each.micro_batch for each in group}) > 1)
+    return tuple(group for group in groups if len({batch.micro_batch for batch in group}) > 1)
 
 
 def _group(runs: Sequence[TrainingRun], counted: Mapping[str, Mapping[str, int]]) -> tuple[BatchMemory, ...]:
@@ -353,7 +356,7 @@ _OF_BATCH = ("micro_batch", "global_batch", "batch_rule")
 
 def _but_for_batch(run: TrainingRun) -> tuple[object, ...]:
     settings, varied = (
-        {key: value for key, value in found.items() if key not in _OF_BATCH} for found in (run.settings, run.varied)
+        {key: value for key, value in options.items() if key not in _OF_BATCH} for options in (run.settings, run.varied)
     )
     return (
         run.source, run.model, run.dataset, run.strategy_key, run.precision, run.accumulation, run.world_size, run.device,

@@ -21,22 +21,23 @@ class ProcessSpan:
 
 
 def trainings(processes: Iterable[T], span: Callable[[T], ProcessSpan]) -> list[list[list[T]]]:
-    """Trainings in order of time, each the list of its attempts, each the processes that trained together.
+    """Return the trainings in order of time, each the list of its attempts, each attempt the processes that trained
+    together.
 
     The launcher counts its restarts: an attempt whose count does not grow is another training, whatever started it. A second
     process of a rank that runs beside the first belongs to the same attempt.
     """
-    found: list[list[list[T]]] = []
+    ordered: list[list[list[T]]] = []
     ends, restart = float("-inf"), -1
-    for process in sorted(processes, key=lambda each: span(each).start_ns):
+    for process in sorted(processes, key=lambda candidate: span(candidate).start_ns):
         seen = span(process)
-        if found and seen.restart == restart and seen.start_ns < ends:
-            found[-1][-1].append(process)
+        if ordered and seen.restart == restart and seen.start_ns < ends:
+            ordered[-1][-1].append(process)
             ends = max(ends, seen.end_ns)
             continue
-        if found and seen.restart > restart:
-            found[-1].append([process])
+        if ordered and seen.restart > restart:
+            ordered[-1].append([process])
         else:
-            found.append([[process]])
+            ordered.append([[process]])
         ends, restart = seen.end_ns, seen.restart
-    return found
+    return ordered

@@ -25,7 +25,8 @@ LATEST = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happened:
-    """step: in which, None for what is of no step. ns: of the rank that it cost most; None: it has no length."""
+    """Something that happened in a job. step: the number of the step, None for what is of no step. ns: of the rank that it
+    cost most; None: it has no length."""
 
     at_unix_ns: int
     what: str
@@ -36,7 +37,8 @@ class Happened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """state: waiting for a first step, running, without a step for longer than usual, ended. step: that all ranks ended.
+    """A job at one moment. state: waiting for a first step, running, without a step for longer than usual, ended. step: that
+    all ranks ended.
 
     silent_s: since the last step that any rank wrote down; None: there is none. said: how it ended, or what is known of a
     silence. happened: the latest last.
@@ -54,35 +56,35 @@ class Watched:
 
 
 def watched(job: ProfiledJob, *, written_unix_ns: int | None, now_unix_ns: int) -> Watched:
-    """written_unix_ns: when a diary was last written to; None: there is none yet."""
+    """Look at a job at one moment. written_unix_ns: when a diary was last written to; None: there is none yet."""
     newest = tuple({diary.rank: diary for diary in job.diaries}.values())
     silent_s = None if written_unix_ns is None else max(0.0, (now_unix_ns - written_unix_ns) / 1e9)
     steps = job.steps
     state: State = "waiting" if steps is None else "running"
-    said = None
+    sentence = None
     if job.end is not None:
-        state, said = "ended", end_sentence(job.end)
-    elif newest and all(each.end is not None for each in newest):
-        state, said = (
+        state, sentence = "ended", end_sentence(job.end)
+    elif newest and all(diary.end is not None for diary in newest):
+        state, sentence = (
             "ended",
             f"{counted(len(newest), 'rank')} ended, each by itself; how the command ended is not recorded",
         )
     elif steps is not None and silent_s is not None and silent_s > _limit_s(float(np.median(steps.step_ns))):
-        made = {each.rank: each.made for each in newest}
+        made = {diary.rank: diary.made for diary in newest}
         behind = [rank for rank, count in made.items() if count < max(made.values())]
-        state, said = "silent", f"no rank has ended a step for {format_duration(silent_s * 1e9)}"
+        state, sentence = "silent", f"no rank has ended a step for {format_duration(silent_s * 1e9)}"
         if behind and len(behind) < len(made):
-            said += f"; rank {ranges(behind)} is behind: {min(made.values()):,} of {max(made.values()):,} steps"
+            sentence += f"; rank {ranges(behind)} is behind: {min(made.values()):,} of {max(made.values()):,} steps"
     return Watched(
         job=job,
         state=state,
         step=0 if steps is None else steps.all_steps,
         ranks_seen=len(newest),
-        world_size=max((each.header.world_size for each in newest), default=None),
-        hosts=len({each.header.host for each in newest}),
+        world_size=max((diary.header.world_size for diary in newest), default=None),
+        hosts=len({diary.header.host for diary in newest}),
         silent_s=silent_s,
-        said=said,
-        happened=tuple(sorted((*_events(job), *_restarts(job), *_errors(job)), key=lambda each: each.at_unix_ns))[
+        said=sentence,
+        happened=tuple(sorted((*_events(job), *_restarts(job), *_errors(job)), key=lambda event: event.at_unix_ns))[
             -LATEST:
         ],
     )
@@ -93,10 +95,10 @@ def _limit_s(step_ns: float) -> float:
 
 
 def _events(job: ProfiledJob) -> Iterable[Happened]:
-    """What ranks have noted of the same step is one."""
+    """Yield the events of the ranks; what several have noted of the same step is one."""
     every = ((diary, event) for diary in job.diaries for event in diary.events)
     for (_, kind, step, what), same in grouped(
-        every, lambda each: (each[0].header.restart, each[1].kind, each[1].step, each[1].what)
+        every, lambda pair: (pair[0].header.restart, pair[1].kind, pair[1].step, pair[1].what)
     ).items():
         yield Happened(
             at_unix_ns=min(diary.header.start_unix_ns + event.at_ns for diary, event in same),
@@ -108,24 +110,24 @@ def _events(job: ProfiledJob) -> Iterable[Happened]:
 
 
 def _restarts(job: ProfiledJob) -> Iterable[Happened]:
-    """Each time that the launcher started ranks again."""
-    for restart, again in grouped(job.diaries, lambda each: each.header.restart).items():
+    """Yield each time that the launcher started ranks again."""
+    for restart, again in grouped(job.diaries, lambda diary: diary.header.restart).items():
         if restart:
             yield Happened(
-                at_unix_ns=min(each.header.start_unix_ns for each in again),
+                at_unix_ns=min(diary.header.start_unix_ns for diary in again),
                 what=f"restart {restart} by the launcher",
-                ranks=tuple(sorted({each.rank for each in again})),
+                ranks=tuple(sorted({diary.rank for diary in again})),
             )
 
 
 def _errors(job: ProfiledJob) -> Iterable[Happened]:
-    """Errors that GPUs and network ports have counted, at the time of the last one."""
-    for each in () if job.steps is None else counted_errors(job.steps):
-        ranks = {diary.rank for diary in job.steps.diaries if diary.header.host == each.host} if job.steps else set()
-        where = "" if each.rank is not None else f" on {each.source} of {each.host}"
+    """Yield errors that GPUs and network ports have counted, at the time of the last one."""
+    for error in () if job.steps is None else counted_errors(job.steps):
+        ranks = {diary.rank for diary in job.steps.diaries if diary.header.host == error.host} if job.steps else set()
+        where = "" if error.rank is not None else f" on {error.source} of {error.host}"
         yield Happened(
-            at_unix_ns=int(each.unix_s * 1e9),
-            what=f"{each.count:,} {ERRORS[each.column]}{where}",
-            step=each.step,
-            ranks=(each.rank,) if each.rank is not None else tuple(sorted(ranks)),
+            at_unix_ns=int(error.unix_s * 1e9),
+            what=f"{error.count:,} {ERRORS[error.column]}{where}",
+            step=error.step,
+            ranks=(error.rank,) if error.rank is not None else tuple(sorted(ranks)),
         )

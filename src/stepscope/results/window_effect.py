@@ -22,15 +22,15 @@ NEAR, JUMP = 6, 0.6
 comes gradually, is the job's."""
 
 LEAST_CHANGE = 0.05
-"""Relative: what runs of one job differ by, and more."""
+"""Least relative change that counts: what runs of one job differ by, and more."""
 
 _SEED = 20_261_127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowEffect:
-    """first, last: numbers of the window's steps, its warm-up and the step in which its trace is written included.
-    before, after: median ns of as many timed steps on either side."""
+    """What a window of profiled steps did. first, last: numbers of the window's steps, its warm-up and the step in which its
+    trace is written included. before, after: median ns of as many timed steps on either side."""
 
     first: int
     last: int
@@ -45,7 +45,8 @@ class WindowEffect:
 def window_effect(
     step_ns: NDArray[np.float64], numbers: NDArray[np.int64], first: int, last: int
 ) -> WindowEffect | None:
-    """None: the levels on both sides agree within noise, the change is elsewhere, or there are too few steps to tell.
+    """Return what the window changed; None where the levels on both sides agree within noise, the change is elsewhere, or
+    there are too few steps to tell.
 
     step_ns, numbers: of the timed steps, in order. first, last: numbers of the window's steps.
     """
@@ -60,12 +61,12 @@ def window_effect(
     moved = levels[1] - levels[0]
     if None in ends or abs(moved) < LEAST_CHANGE * levels[0]:
         return None
-    found = [Measured.between(level, end, n=count) for level, end in zip(levels, ends, strict=True)]
-    low, high = sorted(found, key=lambda each: each.value)
+    medians = [Measured.between(level, end, n=count) for level, end in zip(levels, ends, strict=True)]
+    low, high = sorted(medians, key=lambda level: level.value)
     if low.high is None or high.low is None or low.high >= high.low:
         return None
     jump = float(np.median(after[:NEAR]) - np.median(before[-NEAR:]))
     drifts = [abs(float(np.median(side[: count // 2]) - np.median(side[count // 2 :]))) for side in (before, after)]
     if jump / moved < JUMP or max(drifts) > MOST_TREND * abs(moved):
         return None
-    return WindowEffect(first=first, last=last, before=found[0], after=found[1])
+    return WindowEffect(first=first, last=last, before=medians[0], after=medians[1])

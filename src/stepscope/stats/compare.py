@@ -44,7 +44,8 @@ def block_length(samples: Samples) -> int:
 
 
 def bootstrap_medians(samples: Samples, *, rng: np.random.Generator, block: int | None = None) -> NDArray[np.float64]:
-    """Medians of ``RESAMPLES`` circular block resamples [resamples]; ``block`` None: :func:`block_length`."""
+    """Return the medians of ``RESAMPLES`` circular block resamples [resamples]; without ``block`` it is
+    :func:`block_length`."""
     return _bootstrap(np.median, samples, rng=rng, block=block)
 
 
@@ -55,7 +56,7 @@ def _bootstrap(
     rng: np.random.Generator,
     block: int | None = None,
 ) -> NDArray[np.float64]:
-    """``statistic`` of every row of ``RESAMPLES`` circular block resamples."""
+    """Apply ``statistic`` to every row of ``RESAMPLES`` circular block resamples."""
     values = as_array(samples)
     n = int(values.size)
     length = block_length(values) if block is None else max(1, min(block, n))
@@ -117,7 +118,7 @@ def share_interval(part: Samples, whole: Samples, *, rng: np.random.Generator, b
     starts = rng.integers(0, n, size=(RESAMPLES, blocks)) if n * blocks < _CHUNK_ELEMENTS else None
     if starts is None:  # a long series: as many blocks, drawn a resample at a time
         drawn = [rng.integers(0, n, size=blocks) for _ in range(RESAMPLES)]
-        ratios = np.array([sums[0][each].sum() / sums[1][each].sum() for each in drawn])
+        ratios = np.array([sums[0][resample].sum() / sums[1][resample].sum() for resample in drawn])
     else:
         ratios = sums[0][starts].sum(axis=1) / sums[1][starts].sum(axis=1)
     return percentile_interval(ratios)
@@ -144,7 +145,7 @@ def rounds_median_interval(rounds: Sequence[Samples], *, rng: np.random.Generato
 
 
 def percentile_interval(estimates: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> Ends:
-    """The central 95% of bootstrap estimates, or another share of them, in their unit."""
+    """Return the ends of the central 95% of bootstrap estimates, or of another share of them, in their unit."""
     tail = (1.0 - confidence) / 2
     low, high = np.quantile(estimates, [tail, 1.0 - tail])
     return float(low), float(high)
@@ -274,11 +275,11 @@ class Change:
 def change(
     first: Samples, second: Samples, *, paired: bool = False, between: float | None = None, tests: int = 1
 ) -> Change | None:
-    """The one comparison of two samples of positive replicates; None where a median is not positive.
+    """Compare two samples of positive replicates; None where a median is not positive.
 
-    paired: replicate i of both was measured side by side, and they are drawn together for the interval (percentile
-    bootstrap of the ratio of medians). between: the replicates of a side are blocks of one run, in their order, and two runs
-    of one command differ by this standard deviation of log(ratio), which no block shows: the interval holds it, and what
+    paired: replicate i of both was measured side by side, and they are drawn together for the interval (percentile bootstrap
+    of the ratio of medians). between: the replicates of a side are blocks of one run, in their order, and two runs of one
+    command differ by this standard deviation of log(ratio), which no block shows: the interval holds it, and what
     neighbouring blocks have in common. tests: made at once (Bonferroni); p is that of all of them.
     """
     a, b = as_array(first), as_array(second)
@@ -308,12 +309,12 @@ def _carried_over(*sides: NDArray[np.float64]) -> float:
 
     r: correlation of neighbours, mean of the sides, with the bias of a short series taken off; 0 to 0.8.
     """
-    found = []
+    correlations = []
     for values in sides:
         off = values - values.mean()
         whole = float((off**2).sum())
-        found.append(float((off[1:] * off[:-1]).sum()) / whole + 1 / values.size if whole > 0 else 0.0)
-    r = min(0.8, max(0.0, sum(found) / len(found)))
+        correlations.append(float((off[1:] * off[:-1]).sum()) / whole + 1 / values.size if whole > 0 else 0.0)
+    r = min(0.8, max(0.0, sum(correlations) / len(correlations)))
     return math.sqrt((1 + r) / (1 - r))
 
 
@@ -362,7 +363,7 @@ def row_p_values(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDA
 
 
 def _deals(n: int, m: int) -> NDArray[np.float64]:
-    """Which of n + m replicates go to the first side, one way a row; the first row is how they came."""
+    """Return which of n + m replicates go to the first side, one way of dealing a row; the first row is how they came."""
     if math.comb(n + m, n) <= _MOST_DEALS:
         deals = np.zeros((math.comb(n + m, n), n + m))
         for row, chosen in enumerate(combinations(range(n + m), n)):
@@ -375,7 +376,7 @@ def _deals(n: int, m: int) -> NDArray[np.float64]:
 
 
 LEAST_STEPS = 20
-"""Of fewer steps nothing can be told."""
+"""Fewest steps from which an excess can be told."""
 
 MIN_EXCESS = 0.05
 """Least median excess over the others' own time. Below 5% of a step a single rank costs less than what ordinary clocks and
@@ -396,7 +397,8 @@ class Excess:
 
 
 def chronic_excess(excess_ns: NDArray[np.float64], others_ns: NDArray[np.float64]) -> Excess | None:
-    """The excess of a slow rank, from that of every step [steps] and the others' median own time [steps]; else None.
+    """Return the excess of a rank if it is slow, else None: from its excess in every step [steps] and the others' median own
+    time [steps].
 
     Slow is one with at least 20 steps whose median excess is more than 5% of the others' own time, and whose lower bound
     lies above 0.

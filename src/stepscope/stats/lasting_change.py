@@ -22,14 +22,15 @@ from stepscope.stats.order import MOST_TREND, LevelChange, Samples, as_array, ma
 Numbers = NDArray[np.float64]
 
 LIMIT = 20.0
-"""Of F: at one split 7 is 1 in 100; the largest of all splits of a clean series exceeds 15 in 1 of 100 (Andrews,
-Econometrica 61, 1993), and a job that is watched is asked many times."""
+"""Least F of a change: at one split 7 is 1 in 100; the largest of all splits of a clean series exceeds 15 in 1 of 100
+(Andrews, Econometrica 61, 1993), and a job that is watched is asked many times."""
 
 LEAST_STEPS, LEAST_SIDE = 200, 100
-"""Figures, and on either side: what lasts less is a pause, and the long-run variance of fewer is not known."""
+"""Least number of figures, and of those on either side: what lasts less is a pause, and the long-run variance of fewer is
+not known."""
 
 BLOCK = 5
-"""Neighbours of which the mean counts."""
+"""Neighbours that count as one figure, their mean."""
 
 AROUND, MOST_MADS = 25, 3.0
 """Neighbours from whose median a step counts as no further away than so many MAD: a pause moves nothing."""
@@ -38,7 +39,7 @@ LEAST = 0.02
 """Relative change that matters: runs of one job on a quiet machine differ by as much, and warm-up ends within it."""
 
 TOLERATED = 0.1
-"""Of the figures on either side, how many may lie in spells at the other's level."""
+"""Share of the figures on either side that may lie in spells at the other's level."""
 
 _LOCAL = 4
 """The part of the shorter side next to the split whose means have to differ as the sides do: of a drift they do not."""
@@ -53,10 +54,10 @@ def lasting_change(values: Samples) -> LevelChange | None:
     or come back to each other's level (a spell, two kinds of steps in turn), and where next to the split the level moves by
     less than half of the change (a drift, a long warm-up). O(n) of each stretch that is split again.
     """
-    found = as_array(values)
-    if found.size < LEAST_STEPS or found.min() <= 0:
+    series = as_array(values)
+    if series.size < LEAST_STEPS or series.min() <= 0:
         return None
-    logs = np.log(found)
+    logs = np.log(series)
     usual = np.median(logs[: logs.size // AROUND * AROUND].reshape(-1, AROUND), axis=1)
     usual = np.repeat(usual, AROUND, axis=0)
     usual = np.pad(usual, (0, logs.size - usual.size), mode="edge")
@@ -106,7 +107,7 @@ def _borders(blocks: Numbers, begin: int) -> list[int]:
 
 
 def _f(blocks: Numbers, at: int) -> tuple[float, float]:
-    """(F of the split, long-run variance of the rest)."""
+    """Return F of the split, and the long-run variance of the rest."""
     sides = blocks[:at], blocks[at:]
     means = [float(side.mean()) for side in sides]
     variance = _long_run_variance(np.concatenate([side - mean for side, mean in zip(sides, means, strict=True)]))
@@ -115,8 +116,8 @@ def _f(blocks: Numbers, at: int) -> tuple[float, float]:
 
 
 def _long_run_variance(rest: Numbers) -> float:
-    """Of n times the variance of the mean. No less than that of independent figures: two kinds of steps in turn cancel each
-    other in a mean, until they do not take turns."""
+    """Return n times the variance of the mean, no less than that of independent figures: two kinds of steps in turn cancel
+    each other in a mean, until they do not take turns."""
     n = rest.size
     plain = max(float(rest @ rest) / n, 1e-12)
     first = min(max(float(rest[1:] @ rest[:-1]) / n / plain, 0.0), 0.97)

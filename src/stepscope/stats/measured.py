@@ -137,8 +137,8 @@ def warmup_epochs(samples: Iterable[RankSamples]) -> frozenset[int]:
 def peak_memory(summaries: Sequence[RankSummary]) -> int | None:
     """Largest peak over the ranks in bytes; None when any rank could not tell."""
     peaks = [summary.peak_memory_bytes for summary in summaries]
-    known = [peak for peak in peaks if peak is not None]
-    return max(known) if known and len(known) == len(peaks) else None
+    recorded = [peak for peak in peaks if peak is not None]
+    return max(recorded) if recorded and len(recorded) == len(peaks) else None
 
 
 def stability_notes(rounds: Mapping[int, Sequence[int]]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from stepscope.records.nouns import Ends, Estimate, Measured
 Samples = Sequence[float] | Sequence[int] | NDArray[np.float64]
 
 CONFIDENCE = 0.95
-"""Of every interval."""
+"""Confidence of every interval."""
 
 MIN_INTERVAL_SAMPLES = 6
 """Fewest independent samples with a 95% interval of the median: 2 x 0.5**6 = 0.03 is the first below 0.05.
@@ -39,7 +39,7 @@ def as_array(samples: Samples) -> NDArray[np.float64]:
 
 
 def median(samples: Samples) -> float:
-    """Median: the middle sample, or the mean of the middle two. Unit of the samples; refuses an empty list."""
+    """Return the middle sample, or the mean of the middle two, in the samples' unit; an empty list is refused."""
     return float(np.median(as_array(samples)))
 
 
@@ -78,7 +78,7 @@ def median_interval(samples: Samples, *, independent: bool = False) -> Ends | No
 
 
 def measured_median(samples: Samples) -> Measured:
-    """The median with :func:`median_interval` and the number of samples; refuses an empty list."""
+    """Return the median with :func:`median_interval` and the number of samples; an empty list is refused."""
     return Measured.between(median(samples), median_interval(samples), n=len(samples))
 
 
@@ -105,13 +105,13 @@ def slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> Measured | None:
     slopes = np.sort(pair_slopes(x, y))
     if not slopes.size:
         return None
-    found, n = float(np.median(slopes)), int(x.size)
-    tau = sign_autocorrelation_time(y - found * x)
+    middle, n = float(np.median(slopes)), int(x.size)
+    tau = sign_autocorrelation_time(y - middle * x)
     z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
     half = z * math.sqrt(tau * n * (n - 1) * (2 * n + 5) / 18) / 2
     low, high = math.floor(slopes.size / 2 - half), math.ceil(slopes.size / 2 + half)
     ends = (float(slopes[low]), float(slopes[high])) if low >= 0 and high < slopes.size else None
-    return Measured.between(found, ends, n=n)
+    return Measured.between(middle, ends, n=n)
 
 
 def sign_autocorrelation_time(samples: Samples) -> float:
@@ -181,9 +181,9 @@ def mean_interval(samples: Samples) -> Ends | None:
 
 
 def deviation_within(steps: Sequence[Sequence[float]]) -> tuple[float, int, str]:
-    """Standard deviation between ranks within a step, the number of values behind it, and what they are of.
+    """Return the standard deviation between ranks within a step, the number of values behind it, and what they are of.
 
-    Of one rank: between its steps. From the median of squares, so that one disturbed step does not decide
+    Of one rank, it is that between its steps. It comes from the median of squares, so that one disturbed step does not decide
     (of chi-square with k degrees of freedom it is about k (1 - 2 / (9 k))^3).
     """
     several = [values for values in steps if len(values) > 1]
@@ -200,7 +200,7 @@ def deviation_within(steps: Sequence[Sequence[float]]) -> tuple[float, int, str]
 
 
 MIN_RUNS = 6
-"""Below, no order of the figures is rarer than 1 in 20."""
+"""Fewest runs that are tested: of fewer, no order of the figures is rarer than 1 in 20."""
 
 MIN_SIDE = 2
 """Figures on either side of a change: one alone is an outlier."""
@@ -229,19 +229,20 @@ class ChangePoint:
 
 
 def change_point(values: Samples) -> ChangePoint | Unavailable:
-    """Whether there is one: the largest standardised rank sum of all splits (Pettitt, Applied Statistics 28, 1979, with a
-    permutation test). Where: the split with the least squares about two levels, which ranks do not place as well.
+    """Find the best place for one change, and test it by the largest standardised rank sum of all splits (Pettitt, Applied
+    Statistics 28, 1979, with a permutation test). The place is the split with the least squares about two levels, which
+    ranks do not place as well.
 
     values: in order of time, each of a run of its own. Unavailable below ``MIN_RUNS``, and where all are equal.
     """
-    found = as_array(values)
-    size = int(found.size)
+    series = as_array(values)
+    size = int(series.size)
     if size < MIN_RUNS:
         return Unavailable(f"{size} runs: below {MIN_RUNS} a change cannot be distinguished from chance")
-    ranks = doubled_mid_ranks(found) / 2
+    ranks = doubled_mid_ranks(series) / 2
     if ranks.min() == ranks.max():
         return Unavailable("all runs are equal")
-    at = _place(found, MIN_SIDE)
+    at = _place(series, MIN_SIDE)
     least = float(_scores(ranks[None, :])[0].max()) - 1e-9
     if size <= _EXACT_CHANGE_UP_TO:
         every = np.array(list(permutations(range(size))), dtype=np.int8)
@@ -249,7 +250,9 @@ def change_point(values: Samples) -> ChangePoint | Unavailable:
     else:
         shuffled = np.random.default_rng(_SEED).permuted(np.tile(ranks, (_SHUFFLES, 1)), axis=1)
         p_value = (1 + int((_scores(shuffled).max(axis=1) >= least).sum())) / (1 + _SHUFFLES)
-    return ChangePoint(at=at, before=float(np.median(found[:at])), after=float(np.median(found[at:])), p_value=p_value)
+    return ChangePoint(
+        at=at, before=float(np.median(series[:at])), after=float(np.median(series[at:])), p_value=p_value
+    )
 
 
 LEAST_POINTS = 30
@@ -258,7 +261,7 @@ LEAST_CHANGE = 0.05
 """A change of less is no matter: medians of runs on quiet machines differ by 2%."""
 
 MOST_TREND = 0.5
-"""Of the change, how much either side may move by itself: more is a drift, of which no step is the beginning."""
+"""Share of the change by which either side may move by itself: more is a drift, of which no step is the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,18 +276,18 @@ class LevelChange:
 
 
 def level_change(values: Samples) -> LevelChange | None:
-    """The one place where a long series of neighbours, which need not be independent, steps to another level.
+    """Find the one place where a long series of neighbours, which need not be independent, steps to another level.
 
-    The split with the least squares, ``LEAST_SIDE`` figures or more on each side; None where the medians differ by less
-    than ``LEAST_CHANGE``, the middle halves of the two sides overlap, or a side drifts by itself (its first against its last
+    The split with the least squares, ``LEAST_SIDE`` figures or more on each side; None where the medians differ by less than
+    ``LEAST_CHANGE``, the middle halves of the two sides overlap, or a side drifts by itself (its first against its last
     third) by more than ``MOST_TREND`` of the change.
     """
-    found = as_array(values)
-    size = int(found.size)
-    if size < LEAST_POINTS or found.min() <= 0:
+    series = as_array(values)
+    size = int(series.size)
+    if size < LEAST_POINTS or series.min() <= 0:
         return None
-    at = _place(found, LEAST_SIDE)
-    sides = found[:at], found[at:]
+    at = _place(series, LEAST_SIDE)
+    sides = series[:at], series[at:]
     before, after = (float(np.median(side)) for side in sides)
     change = abs(after - before)
     low, high = sorted(sides, key=lambda side: float(np.median(side)))
@@ -296,7 +299,8 @@ def level_change(values: Samples) -> LevelChange | None:
 
 
 def _place(values: NDArray[np.float64], least_side: int) -> int:
-    """Figures before the split with the least squares about the means of its sides; single outliers count as the 2% next."""
+    """Return how many figures lie before the split with the least squares about the means of its sides; single outliers
+    count as the 2% next."""
     kept = np.clip(values, *np.quantile(values, (0.02, 0.98)))
     kept = kept - kept.mean()
     splits = np.arange(least_side, kept.size - least_side + 1)

@@ -69,14 +69,14 @@ def union(starts: Ints, ends: Ints) -> Spans:
 
 
 def join(*sets: Spans) -> Spans:
-    """What lies in at least one of the sets."""
+    """Return what lies in at least one of the sets."""
     if not sets:
         return EMPTY
     return union(np.concatenate([s.starts for s in sets]), np.concatenate([s.ends for s in sets]))
 
 
 def intersect(a: Spans, b: Spans) -> Spans:
-    """What lies in both sets."""
+    """Return what lies in both sets."""
     if not len(a) or not len(b):
         return EMPTY
     # Every interval of the result starts where one of the two starts while the other is open.
@@ -90,14 +90,14 @@ def intersect(a: Spans, b: Spans) -> Spans:
 
 
 def subtract(a: Spans, b: Spans) -> Spans:
-    """What lies in ``a`` and not in ``b``."""
+    """Return what lies in ``a`` and not in ``b``."""
     if not len(a) or not len(b):
         return a
     return intersect(a, gaps(b, low=int(min(a.starts[0], b.starts[0])), high=int(max(a.ends[-1], b.ends[-1]))))
 
 
 def gaps(a: Spans, *, low: int, high: int) -> Spans:
-    """What lies in [low, high) and not in ``a``."""
+    """Return what lies in [low, high) and not in ``a``."""
     starts = np.concatenate([np.array([low], dtype=np.int64), a.ends])
     ends = np.concatenate([a.starts, np.array([high], dtype=np.int64)])
     starts, ends = np.clip(starts, low, high), np.clip(ends, low, high)
@@ -137,7 +137,8 @@ def measure_within(a: Spans, starts: Ints, ends: Ints) -> Ints:
 
 
 def place(starts: Ints, ends: Ints, points: Ints) -> Ints:
-    """Which of the spans [starts[i], ends[i]), starts ascending, holds each point: the last that began by then; -1: none."""
+    """Return which of the spans [starts[i], ends[i]), starts ascending, holds each point: the last that began by then, or
+    -1."""
     if not len(starts):
         return np.full(len(points), -1, dtype=np.int64)
     at = np.searchsorted(starts, points, side="right") - 1

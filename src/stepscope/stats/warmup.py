@@ -91,17 +91,15 @@ def _agree(left: NDArray[np.float64], right: NDArray[np.float64]) -> bool:
 
 
 def _standard_error(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
-    """Of the difference of two medians, each around its own level: 1.25 sigma sqrt(1/n + 1/m) for normal
-    noise.
+    """Return the standard error of the difference of two medians, each around its own level: 1.25 sigma sqrt(1/n + 1/m) for
+    normal noise.
     """
     sigma = mad(np.concatenate([left - np.median(left), right - np.median(right)]))
     return math.sqrt(math.pi / 2) * sigma * math.sqrt(1 / left.size + 1 / right.size)
 
 
 def _skip_outliers(logs: NDArray[np.float64], k: int, last: int) -> int | None:
-    """``k`` moved past leading steps above the level of what follows by more than its noise; None beyond
-    ``last``.
-    """
+    """Move ``k`` past leading steps that exceed the level of what follows by more than its noise; None beyond ``last``."""
     level, sigma = float(np.median(logs[k:])), mad(logs[k:])
     while k <= last and logs[k] - level > max(_TOLERANCE, _Z * sigma):
         k += 1
@@ -123,10 +121,10 @@ def precise_enough(step_ns: Samples, *, ci_fraction: float) -> bool:
     """
     if len(step_ns) < MIN_STEPS:
         return False
-    found = measured_median(step_ns)
-    if found.low is None or found.high is None:
+    step = measured_median(step_ns)
+    if step.low is None or step.high is None:
         return False
-    return max(found.high - found.value, found.value - found.low) <= ci_fraction * found.value
+    return max(step.high - step.value, step.value - step.low) <= ci_fraction * step.value
 
 
 def checkpoints() -> Iterator[int]:

@@ -85,14 +85,14 @@ class Expectation:
 
 
 def _end(figure: Measured, side: str) -> float:
-    found = getattr(figure, side)
-    return figure.value if found is None else float(found)
+    end = getattr(figure, side)
+    return figure.value if end is None else float(end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """judge: the checks that the evidence allows. matrix: the preset of the same name as YAML, with the sweep (``comm``)
-    that the expectation rests on; None: ``presets/`` has it.
+    """An experiment of a preset. judge: makes the checks that the evidence allows. matrix: the preset of the same name as
+    YAML, with the sweep (``comm``) that the expectation rests on; None: ``presets/`` has it.
     """
 
     judge: Callable[[Evidence], tuple[Expectation, ...]]
@@ -142,9 +142,11 @@ def checks_of(evidence: Evidence) -> tuple[Expectation, ...]:
             of_name.setdefault(record.name, set()).update(record.cells, record.earlier_cells)
     checks: list[Expectation] = []
     for name, ids in of_name.items():
-        if (found := experiment_of(name)) is not None:
+        if (experiment := experiment_of(name)) is not None:
             folders = grouped((cell for cell in evidence.cells if cell.cell_id in ids), lambda cell: cell.run.source)
             checks += [
-                check for folder in folders.values() for check in found.judge(replace(evidence, cells=tuple(folder)))
+                check
+                for folder in folders.values()
+                for check in experiment.judge(replace(evidence, cells=tuple(folder)))
             ]
     return tuple(checks)

@@ -47,7 +47,7 @@ OP = "all_reduce"
 
 
 def judge(evidence: Evidence) -> tuple[Expectation, ...]:
-    """By world size: the sizes left out, then the steps of ``naive``."""
+    """Check for each world size the sizes left out, then the steps of ``naive``."""
     rows = [row for row in evidence.comm if row.kind == "collective" and row.op == OP and row.status == "ok"]
     checks: list[Expectation] = []
     for world in sorted({row.world_size for row in rows}):

@@ -26,11 +26,11 @@ def judge(evidence: Evidence) -> tuple[Expectation, ...]:
 def _expectations(sweep: BucketSweep, costs: CommCosts | None, cells: Sequence[CellEvidence]) -> list[Expectation]:
     sized = {size.cap_mb: size for size in sweep.sizes}
     first = sweep.sizes[0].cell
-    found: BucketChoice | str = "no collective was measured beside the run"
+    prediction: BucketChoice | str = "no collective was measured beside the run"
     if costs is not None:
-        found = costs.buckets(first.result, tuple(c.result for c in cells), also_mb=tuple(sized))
-    choice = found if isinstance(found, BucketChoice) else None
-    missing = found if isinstance(found, str) else ""
+        prediction = costs.buckets(first.result, tuple(c.result for c in cells), also_mb=tuple(sized))
+    choice = prediction if isinstance(prediction, BucketChoice) else None
+    missing = prediction if isinstance(prediction, str) else ""
     error = model_error(costs, first.spec.world_size)
     subject = f"{first.spec.strategy} on {first.spec.world_size} ranks"
     steps = {} if choice is None else {cap: c.timeline.step_ns for c in choice.candidates for cap in c.bucket_caps_mb}
@@ -53,7 +53,8 @@ def _expectations(sweep: BucketSweep, costs: CommCosts | None, cells: Sequence[C
 
 
 def _shortest(predicted: dict[float, float]) -> Measured:
-    """Of the sizes that ran, as the model may like one better that did not; with those it takes for equal."""
+    """Return the size predicted to be fastest, of those that ran: the model may prefer one that did not. Its interval holds
+    those that the model takes for equal."""
     best = min(predicted, key=lambda cap: predicted[cap])
     tied = [cap for cap, step in predicted.items() if step <= predicted[best] * (1 + TIE)]
     return Measured(value=best, low=min(tied), high=max(tied))

@@ -46,15 +46,15 @@ def judge(evidence: Evidence) -> tuple[Expectation, ...]:
 
 
 def _cell(cell: CellEvidence) -> list[Expectation]:
-    found = held_by(cell)
-    plan = None if found is None else found.plan
-    planned = {} if found is None or plan is None else {
+    memory = held_by(cell)
+    plan = None if memory is None else memory.plan
+    planned = {} if memory is None or plan is None else {
         "parameters": plan.parameter_bytes, "gradients": plan.gradient_bytes, "optimizer": plan.optimizer_bytes,
-        "activations": found.planned_activations,
+        "activations": memory.planned_activations,
     }  # fmt: skip
     checks = []
     for kind, model in _MODELS.items():
-        size = None if found is None else found.sizes.get(kind)
+        size = None if memory is None else memory.sizes.get(kind)
         expected = planned.get(kind)
         checks.append(
             Expectation(

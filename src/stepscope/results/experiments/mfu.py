@@ -38,7 +38,7 @@ measure: {budget_s: 30, timeout_s: 300}
 """
 
 TOLERANCE = 0.15
-"""What of the passes is no product: activation functions, biases, the loss. An allowance, not measured."""
+"""Allowance for what of the passes is no product: activation functions, biases, the loss. It was not measured."""
 
 
 def judge(evidence: Evidence) -> tuple[Expectation, ...]:
@@ -56,7 +56,7 @@ def _cell(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
     alike = next((row for row in here if row.numel == cell.spec.micro_batch**2), None)
     share = (run.phases.forward_ns + run.phases.backward_compute_ns) / run.step_ns.value
     expected = None if alike is None else _rate(alike).mapped(lambda rate: rate * share)
-    peak, known, whose = _peak(cell, here)
+    peak, is_peak, whose = _peak(cell, here)
     missing = f"no product of {cell.spec.micro_batch} x {cell.spec.micro_batch} was measured"
     size = f"{cell.spec.micro_batch} x {cell.spec.micro_batch}"
     model = f"{size} product alone x the passes' share of the step"
@@ -67,7 +67,7 @@ def _cell(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
             measured=achieved, model=model, tolerance=TOLERANCE, missing=missing, hint=hint,
         ),
         Expectation(
-            subject=str(run.model), detail=run.label, quantity="MFU" if known else "of the best product", unit="share",
+            subject=str(run.model), detail=run.label, quantity="MFU" if is_peak else "of the best product", unit="share",
             model=f"the same / {whose}", tolerance=TOLERANCE, hint=hint,
             expected=None if peak is None or expected is None else expected.mapped(lambda rate: rate / peak),
             measured=None if peak is None else achieved.mapped(lambda rate: rate / peak),
@@ -77,7 +77,7 @@ def _cell(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
 
 
 def _rate(row: CommRow) -> Measured:
-    """With the interval of its time."""
+    """Return the row's FLOP/s, with the interval that its time gives."""
     rate, time = row.flops_per_s or 0.0, row.time_ns_median
     if not time or not row.time_ns_low or not row.time_ns_high:
         return Measured(value=rate)
@@ -85,7 +85,8 @@ def _rate(row: CommRow) -> Measured:
 
 
 def _peak(cell: CellEvidence, products: Sequence[CommRow]) -> tuple[float | None, bool, str]:
-    """FLOP/s to take a share of, whether they are the device's peak, and whose: the best product's where no peak is known.
+    """Return the FLOP/s to take a share of, whether they are the device's peak, and whose they are: the best product's where
+    no peak is known.
 
     A share of the best product is no MFU: a step may reach a little more than 100% of it.
     """

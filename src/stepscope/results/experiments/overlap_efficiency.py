@@ -41,15 +41,15 @@ HINT = (
 
 
 def judge(evidence: Evidence) -> tuple[Expectation, ...]:
-    """Every cell on several ranks; ``naive`` gives the communication that there is to hide."""
+    """Check every cell on several ranks; ``naive`` gives the communication that there is to hide."""
     cells = [cell for cell in finished(evidence) if cell.spec.world_size > 1]
     return tuple(check for cell in cells for check in _cell(evidence, cell, cells))
 
 
 def _cell(evidence: Evidence, cell: CellEvidence, cells: list[CellEvidence]) -> list[Expectation]:
     costs = comm_costs(evidence)
-    found = "no collective was measured beside the run" if costs is None else costs.timeline(cell.result)
-    line, missing = (found, "") if isinstance(found, Timeline) else (None, found)
+    prediction = "no collective was measured beside the run" if costs is None else costs.timeline(cell.result)
+    line, missing = (prediction, "") if isinstance(prediction, Timeline) else (None, prediction)
     error = model_error(costs, cell.spec.world_size)
     exposed = None if line is None else Measured(value=float(line.exposed_ns + line.waits_ns))
     checks = [
@@ -82,7 +82,8 @@ def _cell(evidence: Evidence, cell: CellEvidence, cells: list[CellEvidence]) -> 
 
 
 def _efficiency(cell: CellEvidence, compute_ns: float, comm_ns: float) -> Measured | None:
-    """From the step as it ran, its computation without reductions, and the communication of ``naive``."""
+    """Return the overlap efficiency, from the step as it ran, its computation without reductions, and the communication of
+    ``naive``."""
     step = cell.run.step_ns
     return None if step is None else step.mapped(lambda ns: (compute_ns + comm_ns - ns) / min(compute_ns, comm_ns))
 

@@ -39,13 +39,13 @@ measure: {budget_s: 30, timeout_s: 300}
 """
 
 STEP_TOLERANCE = 0.10
-"""Of a planted delay: processors change their clock around a sleep, and a collective starts a little later."""
+"""Tolerance of a planted delay: processors change their clock around a sleep, and a collective starts a little later."""
 
 
 def judge(evidence: Evidence) -> tuple[Expectation, ...]:
-    """The planted cells, each beside the same cell without a fault."""
-    found = [check for cell in finished(evidence) if cell.spec.inject is not None for check in _cell(evidence, cell)]
-    return tuple(found)
+    """Check the planted cells, each beside the same cell without a fault."""
+    checks = [check for cell in finished(evidence) if cell.spec.inject is not None for check in _cell(evidence, cell)]
+    return tuple(checks)
 
 
 def _cell(evidence: Evidence, cell: CellEvidence) -> list[Expectation]:
@@ -67,7 +67,7 @@ def _cell(evidence: Evidence, cell: CellEvidence) -> list[Expectation]:
 
 
 def _lost(cell: CellEvidence, kind: str) -> list[int]:
-    """What ranks lost to a fault in a median step, ns; those that lost nothing are not there."""
+    """Return what ranks lost to a fault in a median step, ns; ranks that lost nothing are left out."""
     return [summary.planted_ns[kind] for summary in cell.result.summaries if kind in summary.planted_ns]
 
 
@@ -76,7 +76,7 @@ def _name(cell: CellEvidence) -> str:
 
 
 def _step(cell: CellEvidence, plain: CellEvidence) -> list[Expectation]:
-    """All ranks meet in each step: it is as long as the latest one's."""
+    """Check the step, in which all ranks meet: it is as long as the latest rank's."""
     ours, theirs = cell.run.step_ns, plain.run.step_ns
     assert ours is not None
     assert theirs is not None
@@ -106,7 +106,7 @@ def _step(cell: CellEvidence, plain: CellEvidence) -> list[Expectation]:
 
 
 def _loader(cell: CellEvidence, plain: CellEvidence) -> Expectation:
-    waits = [_data_wait(each) for each in (cell, plain)]
+    waits = [_data_wait(side) for side in (cell, plain)]
     measured = None if waits[0] is None or waits[1] is None else difference(waits[0], waits[1])
     return Expectation(
         subject=_name(cell), quantity="waiting for data, longer by", unit="time",
@@ -126,12 +126,12 @@ def _slow_rank(cell: CellEvidence, plain: CellEvidence, rank: int) -> list[Expec
     named = None if times is None else next((s.rank for s in slow_ranks(times) if s.kind == "chronic"), None)
     planted = next((float(s.planted_ns["slow_rank"]) for s in cell.result.summaries if s.rank == rank), None)
     ahead = None if before is None else _excess(before, rank)
-    found = None if times is None else _excess(times, rank)
+    excess = None if times is None else _excess(times, rank)
     return [
         Expectation(
             subject=_name(cell), quantity=f"rank {rank} computes beyond the others", unit="time",
             expected=None if planted is None else Measured(value=planted),
-            measured=None if found is None or ahead is None else difference(found, ahead),
+            measured=None if excess is None or ahead is None else difference(excess, ahead),
             model="time planted; measured: less what it took beyond them without", tolerance=STEP_TOLERANCE,
             missing="no steps that all ranks have",
             hint="the ranks share cores: what one loses by sleeping, the others gain",
