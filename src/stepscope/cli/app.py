@@ -20,11 +20,11 @@ PANELS = ("Start here", "Look at a job", "Measure", "Predict", "Look at a machin
 """Headings of the list of commands, in their order; others follow."""
 
 COMPLETING = "_STEPSCOPE_COMPLETE"
-"""Set by the shell that asks for completions: what to answer."""
+"""The variable of the shell that asks for completions; it says what to answer."""
 
 
 class _PlainHelp:
-    """Switches without ``<bool>``, arguments without ``<list[Path]>`` and brackets in brackets, bounds of what is named."""
+    """Shows switches without ``<bool>``, arguments without ``<list[Path]>`` and brackets in brackets, bounds of what has a name."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -45,13 +45,13 @@ def _no_type(ctx: Any) -> None:
 
 
 def _bounds(bounds: Callable[[], str | None], metavar: str) -> str | None:
-    """``N>=1``, not ``x>=1``: the letter that stands beside it."""
+    """Write ``N>=1`` in place of ``x>=1``: the letter that stands beside it."""
     text = bounds()
     return text and text.replace("x", metavar)
 
 
 def _in_usage(argument: Any) -> str:
-    """``PATHS...``, ``[RUN]``: brackets where it may be left out, dots where it may be repeated."""
+    """Write ``PATHS...``, ``[RUN]``: brackets where it may be left out, dots where it may be repeated."""
     name = argument.display_name_raw + ("..." if argument.nargs != 1 and "..." not in argument.display_name_raw else "")
     return name if argument.required else f"[{name}]"
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int | None:
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """The command that ``arguments`` name, alone; where they name none, all of them as help lists them."""
+    """Build the command that ``arguments`` name, alone; where they name none, all of them as help lists them."""
     completing = COMPLETING in os.environ
     asks_for_completion = any("-completion" in text for text in arguments[:1])
     app = typer.Typer(
@@ -109,7 +109,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
 
 
 def options_of(name: str, words: Sequence[str]) -> Options:
-    """The options of the command ``name`` in a line that another command is given. Raises click's errors of usage."""
+    """Return the options of the command ``name`` in a line that another command is given. Raises click's errors of usage."""
     command = REGISTRY.load(name)
     group = typer.main.get_command(build_app([name]))
     own = cast(TyperGroup, group).commands[name]
@@ -122,10 +122,10 @@ def _place(panel: str) -> int:
 
 
 def _line_of_shell() -> list[str]:
-    """The words typed so far, as bash, zsh and fish hand them over."""
+    """Return the words typed so far, as bash, zsh and fish hand them over."""
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
     return line.split()[1:]
 
 
 def _listed_only() -> None:
-    """A command in the list of all, where none is run: reading its options would cost time."""
+    """Stand for a command in the list of all, where none is run: reading its options would cost time."""

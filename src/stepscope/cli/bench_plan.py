@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def overrides(options: Bench) -> list[Override]:
-    """``--set`` and its short forms as changes to the matrix; a fixed number of steps takes the place of epochs."""
+    """Return ``--set`` and its short forms as changes to the matrix; a fixed number of steps takes the place of epochs."""
     changes: list[Override] = [*options.set_]
     if options.warmup is not None:
         changes.append(Shortcut("--warmup", options.warmup, "measure.warmup"))
@@ -57,7 +57,7 @@ def overrides(options: Bench) -> list[Override]:
 
 
 def share(text: str | None) -> tuple[int, int] | None:
-    """``2/8`` of --share as (2, 8). Raises UsageError."""
+    """Read ``2/8`` of --share as (2, 8). Raises UsageError."""
     if text is None:
         return None
     part, slash, number = text.partition("/")
@@ -84,7 +84,7 @@ def print_matrix(source: Path | str | Document, *, overrides: Sequence[Override]
 
 
 def print_plan(plan: ReadyMatrix, options: Bench) -> int:
-    """The cells in order, what each sends, which are kept from before, and how long the others may take."""
+    """Print the cells in order, what each sends, which are kept from before, and how long the others may take."""
     profiled = options.profile or options.tensorboard is not None or plan.matrix.measure.profile
     ahead = outlook(
         plan,
@@ -166,14 +166,14 @@ def _print_cells(plan: ReadyMatrix, options: Bench, ahead: Outlook, *, profiled:
 
 
 def _held(plan: MemoryPlan) -> str:
-    """All of it; ``> 2.39 MB`` where activations are not known."""
+    """Write how much memory a rank holds in all; ``> 2.39 MB`` where activations are not known."""
     if plan.activations is None:
         return f"> {format_bytes(plan.total_bytes)}"
     return format_bytes(plan.total_bytes + sum(plan.activations.values()))
 
 
 def _sent(cell: PlannedCell) -> str:
-    """``forward 5 all_gather 4.25 MB (blocking), backward ...``: the collectives of a step by phase."""
+    """Write the collectives of a step by phase: ``forward 5 all_gather 4.25 MB (blocking), backward ...``."""
     calls = grouped(cell.comm_plan, lambda op: (op.phase, op.op, op.group, op.blocking))
     return ", ".join(
         f"{phase} {len(ops)} {name}{'' if group == 'dp' else f' on {group}'}"
@@ -196,7 +196,7 @@ def _kinds(plan: MemoryPlan) -> str:
 
 
 def _remark(cell: PlannedCell, ahead: Outlook) -> str:
-    """Why a cell does not run, or runs although it has a result."""
+    """Say why a cell does not run, or runs although it has a result."""
     status = ahead.kept.get(cell.spec.cell_id)
     if cell.unsupported:
         return f"unsupported: {cell.unsupported}"

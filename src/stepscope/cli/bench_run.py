@@ -62,7 +62,10 @@ BUDGET_S = 20
 
 
 def model_matrix(options: Bench) -> Document:
-    """One cell on one rank, and the collective strategies on 2, 4, ... ranks. Raises UsageError for what is misspelled."""
+    """Return one cell on one rank, and the collective strategies on 2, 4, ... ranks.
+
+    Raises UsageError for what is misspelled.
+    """
     assert options.model is not None
     key = f"{PREFIX}{options.model.removeprefix(PREFIX)}"
     own_names(key)
@@ -90,7 +93,7 @@ def model_matrix(options: Bench) -> Document:
 
 
 def default_ranks() -> list[int]:
-    """1, 2, 4, ... up to the GPUs, or the cores where there are none, and that number itself; a launched world's size."""
+    """Return 1, 2, 4, ... up to the GPUs (or cores where there are none) and that number itself; a launched world's size."""
     joined = joined_world(os.environ)
     if joined is not None:
         return [joined[1]]
@@ -103,7 +106,7 @@ _OF_MODEL = {
     "batch": "micro_batch=N", "strategies": "strategy=NAME", "ranks": "world_size=N",
     "input": "dataset_options.input=SHAPE",
 }  # fmt: skip
-"""Options that say something of --model, and the key of a matrix that does."""
+"""Options that say something of --model, and the key of a matrix that says the same."""
 
 
 def run(options: Bench) -> int:
@@ -131,7 +134,7 @@ def run(options: Bench) -> int:
 
 
 def _not_on_hosts(options: Bench) -> dict[str, tuple[object, str]]:
-    """Options that cannot be with --hosts, and why."""
+    """Return the options that cannot be with --hosts, and why."""
     not_sent = "stepscope copies no data and no code to the hosts; synthetic data is made there"
     return {
         "--data-dir": (options.data_dir, not_sent),
@@ -143,7 +146,7 @@ def _not_on_hosts(options: Bench) -> dict[str, tuple[object, str]]:
 
 
 def source_of(options: Bench) -> Path | str | Document:
-    """The matrix that is meant. Raises UsageError unless there is exactly one."""
+    """Return the matrix that is meant. Raises UsageError unless there is exactly one."""
     given = [source for source in (options.matrix, options.preset, options.model) if source is not None]
     if len(given) != 1:
         raise UsageError(
@@ -176,7 +179,7 @@ def _require_matrix(file: Path) -> None:
 
 
 def _mode(options: Bench) -> tuple[str, Collection[str]]:
-    """What is asked for, and the options it obeys."""
+    """Return what is asked for, and the options it obeys."""
     if options.list_:
         return "--list", ("list_", "json")
     if options.show:
@@ -217,7 +220,7 @@ def _show(plan: ReadyMatrix, layout: RunLayout, *, json: bool) -> None:
 
 
 def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: bool) -> int:
-    """The matrix' cells."""
+    """Run the matrix' cells and show what they gave; their exit code."""
     launch, layout = plan.matrix.launch, place.layout
     measure = plan.matrix.measure
     request = RunRequest(
@@ -255,7 +258,7 @@ def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: b
 
 
 def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Evidence, Diagnosis]:
-    """Everything that follows from the run folder, written; the runs, the evidence and what the rules say of it."""
+    """Write everything that follows from the run folder; return the runs, the evidence and what the rules say of it."""
     runs = derive_results(layout)
     run = read_run(layout.root)
     traced = bool(run.matrix.get("measure", {}).get("profile"))  # the matrix itself is about what traces show
@@ -269,7 +272,7 @@ def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Evidence, D
 def _print(
     layout: RunLayout, runs: tuple[TrainingRun, ...], evidence: Evidence, diagnosis: Diagnosis, *, json: bool
 ) -> None:
-    """JSON on stdout, or the table, findings and where the rest is."""
+    """Print JSON, or the table, findings and where the rest is."""
     if json:
         print_document(bench_document(read_run(layout.root), runs, experiment=findings.document(checks_of(evidence))))
         return
@@ -303,7 +306,7 @@ def _print(
 
 
 def _of_traces(layout: RunLayout, traces: tuple[Path, ...]) -> str:
-    """How many there are, how large, and the command that reads them."""
+    """Say how many traces there are, how large, and which command reads them."""
     cells = len({path.parent for path in traces})
     size = format_bytes(sum(path.stat().st_size for path in traces))
     command = f"stepscope trace {shlex.quote(str(layout.root))}" + (" --cell ID" if cells > 1 else "")

@@ -59,7 +59,7 @@ MOST_RANKS = 4096
 
 
 def comm_request(options: Comm) -> CommRequest:
-    """What to measure. Raises UsageError for the first option that makes no sense."""
+    """Return what to measure. Raises UsageError for the first option that makes no sense."""
     extra: tuple[tuple[CommKind, bool], ...] = (
         ("pairs", options.pairs),
         ("matmul", options.matmul),
@@ -125,7 +125,7 @@ def launch_settings(options: Comm) -> LaunchSettings:
 
 
 def worlds(options: Comm) -> tuple[int, ...] | None:
-    """World sizes asked for; None: whatever the machine has."""
+    """Return the world sizes asked for; None: whatever the machine has."""
     if options.ranks is None:
         return None
     return whole_numbers("--ranks", options.ranks, most=MOST_RANKS)
@@ -151,7 +151,7 @@ NOT_MEASURED = frozenset({"ssh", "remote_python", "output", "plan", "charts", "f
 """Options that do not say what is measured."""
 
 _REASONS = 3
-"""Why sweeps were not measured: as many are written out."""
+"""As many of the reasons why sweeps were not measured are written out."""
 
 FORMATS = ("table", "csv", "document-001")
 
@@ -210,7 +210,7 @@ def run(options: Comm, *, printed: bool = True) -> int:
 
 
 def _nothing_measured(rows: Sequence[CommRow]) -> MissingError:
-    """Every sweep cannot run here, or has no size that can be sent."""
+    """Return the error where every sweep cannot run here, or has no size that can be sent."""
     reasons = list(dict.fromkeys(row.error for row in rows if row.error))
     more = [f"and {counted(len(reasons) - _REASONS, 'other reason')}"] if len(reasons) > _REASONS else []
     sizes = all(row.status == "skipped" for row in rows)
@@ -224,7 +224,7 @@ def _nothing_measured(rows: Sequence[CommRow]) -> MissingError:
 
 
 def _debug_variables(layout: RunLayout, measure: CommMeasure) -> dict[str, str]:
-    """What makes NCCL write its log, one file per rank, into the run folder."""
+    """Return what makes NCCL write its log, one file per rank, into the run folder."""
     if measure.nccl_debug is None:
         return {}
     make_dir(layout.nccl_debug)  # NCCL does not make it, and writes to stdout where it is missing
@@ -279,7 +279,7 @@ def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
 
 
 def _nccl_tables(layout: RunLayout) -> tuple[Table, ...]:
-    """What NCCL's own log says of algorithms, rings and transports; none without ``--nccl-debug``."""
+    """Return what NCCL's own log says of algorithms, rings and transports; none without ``--nccl-debug``."""
     if not layout.nccl_debug.is_dir() or not any(layout.nccl_debug.iterdir()):
         return ()
     from stepscope.report.views.nccl_debug import build_all
@@ -289,7 +289,7 @@ def _nccl_tables(layout: RunLayout) -> tuple[Table, ...]:
 
 
 def _shared(specs: Sequence[CommSpec]) -> str:
-    """What all sweeps have in common, as far as it has a value."""
+    """Write what all sweeps have in common, as far as it has a value."""
     getters: dict[str, Callable[[CommSpec], object]] = {
         "": lambda spec: counted(spec.world_size, "rank"),
         "device": lambda spec: f"{spec.device}/{spec.backend}",

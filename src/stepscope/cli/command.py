@@ -47,11 +47,11 @@ class Said:
 
     @property
     def spelled(self) -> str:
-        """As one types it: ``--fail-if``; the metavar of an argument."""
+        """How one types it: ``--fail-if``; the metavar of an argument."""
         return str(self.metavar) if self.place else self.name.partition("/")[0]
 
     def for_typer(self) -> Any:
-        """typer's own object of it."""
+        """Return typer's own object for it."""
         import typer
 
         shown = self.default is not REQUIRED and self.default not in (None, "", ())
@@ -69,22 +69,25 @@ def option(
     min: float | None = None,  # noqa: A002
     max: float | None = None,  # noqa: A002
 ) -> Any:
-    """A field's default that says what the option is: ``--the-fields-name METAVAR``. names: ``-o``, ``--another-name``."""
+    """Return a field's default that says what the option is: ``--the-fields-name METAVAR``.
+
+    names: ``-o``, ``--another-name``.
+    """
     return Said(help, metavar, names, default, bounds=(min, max), place=False)
 
 
 def switch(help: str, *names: str) -> Any:  # noqa: A002
-    """An option without a value, False where it is not given."""
+    """Return the default of an option without a value, False where it is not given."""
     return Said(help, None, names, False, bounds=(None, None), place=False)
 
 
 def argument(help: str, metavar: str, *, default: Any = REQUIRED) -> Any:  # noqa: A002
-    """What is typed without a name in front."""
+    """Return the default of what is typed without a name in front."""
     return Said(help, metavar, (), default, bounds=(None, None), place=True)
 
 
 def read(kind: type[T], words: Sequence[str]) -> T | None:
-    """The options in ``words``; None where typer has to look: for what is unknown, missing, odd or asks for help."""
+    """Return the options in ``words``; None where typer has to look: for what is unknown, missing, odd or asks for help."""
     if "--help" in words or "-h" in words:
         return None
     fields, types = _fields(kind), get_type_hints(kind)
@@ -180,7 +183,7 @@ class Command:
         return code
 
     def typer_function(self) -> Callable[..., int | None]:
-        """What typer registers: the options as its parameters."""
+        """Return what typer registers: the options as its parameters."""
 
         def called(**given: Any) -> int | None:
             several = {name: tuple(given[name] or ()) for name in repeated}
@@ -207,12 +210,12 @@ class Command:
 
 
 def given(options: Options) -> tuple[str, ...]:
-    """Names of the options that are not at their default."""
+    """Return the names of the options that are not at their default."""
     return tuple(name for name, field in _fields(type(options)).items() if getattr(options, name) != field.default)
 
 
 def spelled(kind: type[Options], field: str) -> str:
-    """An option as one types it: ``--fail-if``; the metavar of an argument."""
+    """Return an option as one types it: ``--fail-if``; the metavar of an argument."""
     return _fields(kind)[field].spelled
 
 
@@ -224,7 +227,7 @@ def require_only(options: Options, mode: str, obeyed: Collection[str]) -> None:
 
 
 def _fields(kind: type) -> dict[str, Said]:
-    """In the order of help: those of a base class first."""
+    """Return the fields by name in the order of help: those of a base class first."""
     own = ({name: var for name, var in vars(base).items() if isinstance(var, Said)} for base in reversed(kind.__mro__))
     return {name: field for declared in own for name, field in declared.items()}
 
@@ -242,7 +245,7 @@ EXIT_CODES = {
     "128 + n": "stopped by signal n (130 Ctrl-C, 143 SIGTERM): what was measured is saved, the same command with the same "
     "`-o` resumes",
 }
-"""By exit code, when a command ends with it; docs/reference/bench.md shows them."""
+"""When a command ends with each exit code; docs/reference/bench.md shows them."""
 
 
 V = TypeVar("V")
@@ -250,12 +253,12 @@ _MOST = 1_000_000
 
 
 def listed(text: str | None) -> tuple[str, ...]:
-    """The words between commas, each once; none for None."""
+    """Return the words between commas, each once; none for None."""
     return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
 
 
 def whole_numbers(option: str, text: str, *, most: int) -> tuple[int, ...]:
-    """``1,2,8`` as numbers from 1 to ``most``, each once, in their order."""
+    """Read ``1,2,8`` as numbers from 1 to ``most``, each once, in their order. Raises UsageError."""
     words = listed(text)
     if not words:
         raise UsageError(f"{option} is empty")
@@ -266,7 +269,7 @@ def whole_numbers(option: str, text: str, *, most: int) -> tuple[int, ...]:
 
 
 def whole_or_auto(option: str, text: str, *, least: int) -> int | None:
-    """A number of at least ``least``; None for auto."""
+    """Read a number of at least ``least``; None for auto. Raises UsageError."""
     if text.strip() == "auto":
         return None
     if not text.strip().isdecimal() or int(text) < least:
@@ -275,7 +278,7 @@ def whole_or_auto(option: str, text: str, *, least: int) -> int | None:
 
 
 def parse_ranges(text: str | None, option: str) -> frozenset[int] | None:
-    """The numbers of ``3``, ``0,4`` or ``10-14``; None when nothing was given."""
+    """Return the numbers of ``3``, ``0,4`` or ``10-14``; None when nothing was given. Raises UsageError."""
     if text is None:
         return None
     numbers: set[int] = set()
@@ -291,7 +294,7 @@ def parse_ranges(text: str | None, option: str) -> frozenset[int] | None:
 
 
 def choice(option: str, text: str, choices: Mapping[str, V]) -> V:
-    """What the word stands for."""
+    """Return what the word stands for. Raises UsageError."""
     try:
         return choices[text.strip().lower()]
     except KeyError:
@@ -299,7 +302,7 @@ def choice(option: str, text: str, choices: Mapping[str, V]) -> V:
 
 
 def duration_ns(option: str, text: str) -> int:
-    """``5s``, ``250ms`` or ``2min``, above 0."""
+    """Read ``5s``, ``250ms`` or ``2min``, above 0, in ns. Raises UsageError."""
     from stepscope.core.units import parse_duration_ns
 
     try:

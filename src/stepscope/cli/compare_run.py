@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 6
 MOST_ALONE = 8
-"""What has no partner, named one by one."""
+"""So many of those without a partner are named one by one."""
 READ_OBEYED = frozenset(
     {"paths", "metric", "world_size", "scaling", "columns", "drop_epochs", "fail_if", "json", "everything"}
 )
@@ -114,7 +114,7 @@ def _read(options: Compare) -> list[Side]:
 
 
 def _measured(options: Compare) -> tuple[list[Side], int]:
-    """Both matrix files in turns, A B, B A, A B, ...: what drifts on the machine reaches both alike."""
+    """Run both matrix files in turns, A B, B A, A B, ...: what drifts on the machine reaches both alike."""
     from stepscope.cli.bench_run import run_plan
     from stepscope.cli.commands.bench import Bench
     from stepscope.cli.evidence import EvidenceOptions, read_evidence
@@ -163,7 +163,7 @@ def _measured(options: Compare) -> tuple[list[Side], int]:
 
 
 def _names_of_matrices(paths: Sequence[Path]) -> list[str]:
-    """Their file names; one file twice is compared with itself: what differs is noise."""
+    """Return their file names; one file twice is compared with itself: what differs is noise."""
     if paths[0].resolve() == paths[1].resolve():
         log("both sides run the same matrix: any difference is the noise of this machine", "")
         return [f"{paths[0].stem} ({side})" for side in "AB"]
@@ -175,7 +175,7 @@ def _round_folder(folder: Path, side: int, number: int) -> Path:
 
 
 def _show(comparison: Comparison, *, every: bool) -> None:
-    """What differs, then the figures: one by one, or summed up where they are many and not every one was asked for."""
+    """Print what differs, then the figures: one by one, or summed up where they are many and not every one was asked for."""
     from stepscope.report.views import comparison as tables
 
     summed = not every and len(comparison.figures) > tables.MOST_ROWS
@@ -203,7 +203,7 @@ def _show(comparison: Comparison, *, every: bool) -> None:
 
 
 def _show_verdict(comparison: Comparison) -> None:
-    """A line for each side: of two profiled jobs how the step changed; else how many figures differ, and the largest."""
+    """Print a line a side: of two profiled jobs how the step changed; else how many figures differ, and the largest."""
     from stepscope.report.views.comparison import metric_name, signed_percent, step_sentence, unclear_sentence
     from stepscope.results.comparing import STEP_METRIC
 
@@ -232,7 +232,7 @@ def _show_verdict(comparison: Comparison) -> None:
 
 
 def _show_scaling(comparison: Comparison) -> None:
-    """The answer first: speed-up and efficiency of every pair of sides, and the parts that took the rest."""
+    """Print the answer first: speed-up and efficiency of every pair of sides, and the parts that took the rest."""
     from stepscope.report.views import scaling
     from stepscope.results.scaling_budget import loss, verdict
 
@@ -251,7 +251,7 @@ def _show_scaling(comparison: Comparison) -> None:
 def print_conditions(
     conditions: Comparison | Conditions, differences: Sequence[Difference], sides: Sequence[str]
 ) -> None:
-    """What differs between the sides as a table, what is the same and what is not known as lines."""
+    """Print what differs between the sides as a table, what is the same and what is not known as lines."""
     from stepscope.report.views import comparison as tables
 
     table = tables.differences_table(differences, sides)
@@ -310,7 +310,7 @@ def run_diff(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
 
 
 def _by_all_steps(diffs: Sequence[TraceDiff], before: Path, after: Path) -> list[TraceDiff]:
-    """With the verdict of all timed steps, where both are profiled jobs whose hook timed them; parts stay the windows'."""
+    """Give ``diffs`` the verdict of all timed steps, where the hook timed those of both jobs; parts stay the windows'."""
     from stepscope.core.errors import Unavailable
     from stepscope.results.comparing import step_change, timed_steps
     from stepscope.store.diary import read_diaries
@@ -336,7 +336,7 @@ def _by_all_steps(diffs: Sequence[TraceDiff], before: Path, after: Path) -> list
 
 
 def _names(options: Trace) -> tuple[str, str]:
-    """What to call before and after."""
+    """Return what to call before and after."""
     if options.diff is None:
         return "before", "after"
     try:
@@ -354,7 +354,7 @@ def paired(
     ranks: frozenset[int] | None = None,
     steps: str | None = None,
 ) -> Paired:
-    """Before and after of every rank that both jobs have; two single traces are compared whatever their ranks.
+    """Return before and after of every rank that both jobs have; two single traces are compared whatever their ranks.
 
     ``steps`` (``10-13:20-23``) takes the first steps of ``before`` and the second ones of ``after``.
     Raises DataError when the jobs share no rank, UsageError for steps or ranks that are not there.
@@ -397,7 +397,7 @@ def paired(
 
 
 def _show_of_trace_diff(diffs: Sequence[TraceDiff], notes: Sequence[str]) -> None:
-    """Every rank's verdict, and the rank whose step changed most in full."""
+    """Print every rank's verdict, and the rank whose step changed most in full."""
     say()
     for note in notes:
         say(f"! {note}", "yellow")

@@ -26,18 +26,18 @@ WIDE = 200
 
 @cache
 def out() -> Console:
-    """stdout, for results. Not a terminal: no colour, and COLUMNS wide or wide enough never to wrap a table."""
+    """Return stdout, for results. Not a terminal: no colour, and COLUMNS wide or wide enough never to wrap a table."""
     return _console()(soft_wrap=False, width=_width(sys.stdout), **_PLAIN)
 
 
 @cache
 def err() -> Console:
-    """stderr, for progress, logs and errors."""
+    """Return stderr, for progress, logs and errors."""
     return _console()(stderr=True, width=_width(sys.stderr), **_PLAIN)
 
 
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-"""Text is shown as it is: names of files and runs may hold what rich takes for markup."""
+"""Settings that show text as it is: names of files and runs may hold what rich takes for markup."""
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters but tab and line end, and those that turn the direction of writing."""
@@ -47,7 +47,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @cache
 def _console() -> type[Console]:
-    """rich's console; what it prints moves no cursor and sets no title, whatever a file is called."""
+    """Return rich's console; what it prints moves no cursor and sets no title, whatever a file is called."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -61,22 +61,22 @@ def _console() -> type[Console]:
 
 
 def say(text: str | Text = "", style: str = "") -> None:
-    """A line of results on stdout, which is left to the terminal to break."""
+    """Print a line of results on stdout, which is left to the terminal to break."""
     out().print(text, style=style, soft_wrap=True)
 
 
 def log(text: str, style: str = "dim") -> None:
-    """A line of progress or doubt on stderr, which is left to the terminal to break."""
+    """Print a line of progress or doubt on stderr, which is left to the terminal to break."""
     err().print(text, style=style, soft_wrap=True)
 
 
 def visible(text: str) -> str:
-    """``text`` without control characters; bytes of a file name that are no UTF-8 become replacement characters."""
+    """Return ``text`` without control characters; bytes of a file name that are no UTF-8 become replacement characters."""
     return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", _UNSEEN.sub("", text))
 
 
 def _width(stream: TextIO) -> int | None:
-    """Characters a line; None: rich asks the terminal."""
+    """Return the characters a line; None: rich asks the terminal."""
     if stream.isatty():
         return None
     columns = os.environ.get("COLUMNS", "")
@@ -84,19 +84,19 @@ def _width(stream: TextIO) -> int | None:
 
 
 def typed() -> tuple[str, ...]:
-    """The command line, whatever file started the program (``python -m stepscope``)."""
+    """Return the command line, whatever file started the program (``python -m stepscope``)."""
     return ("stepscope", *sys.argv[1:])
 
 
 def print_json(document: bytes | str) -> None:
-    """Exactly one JSON document on stdout."""
+    """Print exactly one JSON document on stdout."""
     text = document.decode() if isinstance(document, bytes) else document
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
 
 
 def print_document(document: Mapping[str, Any]) -> None:
-    """What a command prints with --json, on stdout: schema, version and time as in ``document``, then the command."""
+    """Print what a command says with --json, on stdout: schema, version and time as in ``document``, then the command."""
     from stepscope.records.codec import encode_document
 
     head = {key: document[key] for key in ("schema", "tool_version", "created")}
@@ -155,11 +155,11 @@ _PLAINER = str.maketrans(
         "…": ".", "’": "'", "‘": "'", "“": '"', "”": '"', "µ": "u", "μ": "u", "█": "#", "≥": ">", "≤": "<",
     }
 )  # fmt: skip
-"""One character for one, so that columns stay where they are."""
+"""What stands for a character, one for one, so that columns stay where they are."""
 
 
 def _plainer(error: UnicodeError) -> tuple[str, int]:
-    """What a terminal without UTF-8 (LC_ALL=POSIX) shows for a character that it does not have."""
+    """Return what a terminal without UTF-8 (LC_ALL=POSIX) shows for a character that it does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_PLAINER)

@@ -106,7 +106,7 @@ def _show_first_screen(evidence: Evidence, judged: Judged, *, everything: bool) 
 
 
 def _mode(options: Diagnose) -> tuple[str, Collection[str]]:
-    """What kind of answer is asked for, and the options it obeys."""
+    """Return what kind of answer is asked for, and the options it obeys."""
     if options.explain is not None:
         return "--explain", ("explain", "json")
     if options.rules == "list":
@@ -146,7 +146,7 @@ def _list(rules: Sequence[Rule]) -> None:
 
 
 def _explain(rules: Sequence[Rule]) -> None:
-    """The pages of rules: their files' docstrings, and the numbers that decide."""
+    """Print the pages of rules: their files' docstrings, and the numbers that decide."""
     from stepscope.diagnose.engine import page_of
 
     for number, rule in enumerate(rules):
@@ -160,7 +160,7 @@ def _explain(rules: Sequence[Rule]) -> None:
 
 
 def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool, beside_verdict: bool) -> None:
-    """The first finding as the first screen, and what follows. beside_verdict: that of a job stands there already."""
+    """Print the first finding as the first screen, and what follows. beside_verdict: that of a job stands there already."""
     findings = diagnosis.findings
     if beside_verdict:
         say(counts(findings) or all_clear(diagnosis, complete=evidence.complete) or "", "bold")
@@ -190,7 +190,7 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool, beside_
 
 
 def _show_nccl(evidence: Evidence, *, everything: bool) -> None:
-    """What NCCL logged: communicators, channels, transports, algorithms and protocols, warnings."""
+    """Print what NCCL logged: communicators, channels, transports, algorithms and protocols, warnings."""
     from stepscope.report.views import nccl_debug
 
     for table in (table for debug in evidence.nccl for table in nccl_debug.build_all(debug)):

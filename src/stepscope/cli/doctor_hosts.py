@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def run(options: Doctor) -> int:
-    """The hosts of --hosts. Raises HostLost, after the report, when one gave no facts; CheckFailed under ``--strict``."""
+    """Check the hosts of --hosts.
+
+    Raises HostLost, after the report, when one gave no facts; CheckFailed under ``--strict``.
+    """
     if options.quick or options.ranks is not None:
         raise UsageError(
             "--quick starts its ranks on this machine, and --hosts asks others",
@@ -45,7 +48,7 @@ def run(options: Doctor) -> int:
 
 
 def run_tasks(options: Doctor, nodes: int) -> int:
-    """The nodes of a started world: rank 0 asks, one task of each other node answers."""
+    """Check the nodes of a started world: rank 0 asks, one task of each other node answers."""
     environ = world_environ(os.environ)
     if environ["RANK"] != "0":
         answer_first_task(environ)
@@ -65,7 +68,7 @@ def _waiting(options: Doctor, text: str) -> AbstractContextManager[object]:
 
 
 def _greeted(names: list[str], reach: Reach, stack: ExitStack) -> tuple[list[Conversation], list[HostLost]]:
-    """Those that answer, and why the others do not."""
+    """Return the sessions that answer, and why the others do not."""
     greeted: list[Conversation] = []
     failed: list[HostLost] = []
     for session in [stack.enter_context(HostSession(name, reach)) for name in names]:

@@ -98,7 +98,7 @@ def _show_verdict(verdicts: tuple[CheckVerdict, ...]) -> None:
 
 
 def show_verdicts(verdicts: Sequence[CheckVerdict]) -> None:
-    """A line each, and its fix below; what was skipped last, once for each reason."""
+    """Print a line each, and its fix below; what was skipped last, once for each reason."""
     grid = Grid.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, style="cyan")
@@ -143,7 +143,7 @@ def run_quick(options: Doctor) -> int:
 
 
 def document(check: QuickCheck) -> dict[str, Any]:
-    """``doctor --quick --json``: schema stepscope.doctor_quick/1."""
+    """Return the document of ``doctor --quick --json``: schema stepscope.doctor_quick/1."""
     run_quick, times, collective = check.cell.run, check.times, check.collective
     return {
         **codec.headed("doctor_quick/1"),
@@ -207,7 +207,7 @@ def _table(check: QuickCheck) -> Table:
 
 @contextmanager
 def _on_screen(*, json: bool) -> Iterator[OnEvent]:
-    """One line that says what happens, on a terminal; nothing elsewhere."""
+    """Show one line that says what happens, on a terminal; nothing elsewhere."""
     if json or not err().is_terminal:
         yield lambda event: None  # noqa: ARG005
         return

@@ -47,11 +47,11 @@ _STOPPED = "terminated while reading"
 SCALINGS = ("strong", "weak")
 
 WORTH_SAYING = 4 << 20
-"""Bytes of a trace, mostly packed, from which on reading it takes long enough for a word on the terminal."""
+"""Bytes of a trace, mostly packed; from so many on reading it takes long enough for a word on the terminal."""
 
 
 def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
-    """The evidence at the paths. Raises DataError, and UsageError for facts that only the user knows.
+    """Return the evidence at the paths. Raises DataError, and UsageError for facts that only the user knows.
 
     spans: also what timelines draw, of every trace.
     """
@@ -87,7 +87,7 @@ def _require_epochs(evidence: Evidence, options: EvidenceOptions) -> None:
 
 
 def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
-    """As ``read_evidence``, every path by itself; what the user states may be of a run at any of them."""
+    """Read as ``read_evidence`` does, every path by itself; what the user states may be of a run at any of them."""
     from stepscope.core.forks import stop_signals_raise
     from stepscope.core.places import telling_names
     from stepscope.results.joining import join, require_columns, require_stated
@@ -108,7 +108,7 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
 
 
 def scaling_of(text: str | None) -> ScalingKind | None:
-    """What ``--scaling`` says. Raises UsageError."""
+    """Return what ``--scaling`` says. Raises UsageError."""
     if text is not None and text not in SCALINGS:
         raise UsageError(unknown("--scaling", text, SCALINGS))
     return cast("ScalingKind | None", text)
@@ -142,7 +142,7 @@ def _load(paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, 
 
 
 def scheduler_of(executor: str | None) -> str | None:
-    """The scheduler that ``--executor`` names. Raises UsageError, MissingError."""
+    """Return the scheduler that ``--executor`` names. Raises UsageError, MissingError."""
     if executor is None:
         return None
     from stepscope.traces.cluster import scheduler_of as address_of
@@ -151,7 +151,7 @@ def scheduler_of(executor: str | None) -> str | None:
 
 
 def _targets(text: str | None) -> tuple[float, ...]:
-    """Accuracies between 0 and 1. Raises UsageError."""
+    """Read accuracies between 0 and 1. Raises UsageError."""
     targets = []
     for part in (text or "").split(","):
         if not part.strip():
@@ -177,13 +177,13 @@ def _log_reading(path: Path) -> None:
 
 PROGRESS_AFTER_S, EVERY_S = 2.0, 1.0
 TOLD_FROM_S = 3.0
-"""Less than this to wait for needs no telling."""
+"""A shorter wait needs no telling."""
 LEARN_S, LEARN_SHARE = 0.7, 0.08
 """How long, and for what share of the bytes, the reading is watched before it is said how long the rest will take."""
 
 
 def traces_of(given: str, cell: str | None) -> list[str]:
-    """The path itself, the trace folder of one cell when it is a run folder, or the last window of a profiled job."""
+    """Return the path itself, the trace folder of one cell when it is a run folder, or the last window of a profiled job."""
     from stepscope.store.layout import ProfileLayout, RunLayout
 
     profiled = ProfileLayout(Path(given))
@@ -216,7 +216,7 @@ def traces_of(given: str, cell: str | None) -> list[str]:
 
 
 def _window(layout: ProfileLayout, number: str | None) -> Path:
-    """Folder of one window of a profiled job: the last, or the one that --cell names."""
+    """Return the folder of one window of a profiled job: the last, or the one that --cell names."""
     windows = {str(window): layout.traces(window) for window in layout.windows()}
     if not windows:
         import shlex  # only an error needs them
@@ -252,7 +252,7 @@ def _cells(layout: RunLayout, traced: dict[str, Path]) -> str:
 
 
 class Watch:
-    """On stderr, where reading takes long: how much longer, as its own beginning tells, and which ranks are done."""
+    """Says on stderr, where reading takes long, how much longer, as its own beginning tells, and which ranks are done."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

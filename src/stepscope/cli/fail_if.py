@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def _figures() -> Mapping[str, Figure]:
-    """Figures of diagnose, run and profile."""
+    """Return the figures of diagnose, run and profile."""
     from stepscope.results.figures import figures_of
 
     return figures_of("diagnosis") | figures_of("steps", "shares", "memory", "hardware", "wall")
 
 
 def read_conditions(texts: Sequence[str]) -> Sequence[Condition]:
-    """Of diagnose, run and profile: on their figures, or a rule's name. Raises UsageError."""
+    """Read conditions on figures of diagnose, run and profile, or names of rules. Raises UsageError."""
     if not texts:
         return ()
     from stepscope.diagnose.engine import rule_names
@@ -35,7 +35,7 @@ def read_conditions(texts: Sequence[str]) -> Sequence[Condition]:
 
 
 def check(conditions: Sequence[Condition], values: Mapping[str, float | None], diagnosis: Diagnosis) -> None:
-    """A check of what nobody could look at passes; it must not do so in silence. Raises CheckFailed."""
+    """Check the conditions; one that nobody could look at passes, but not in silence. Raises CheckFailed."""
     from stepscope.report.conditions import refuse_failed
 
     skipped = {skip.rule: skip.reason for skip in diagnosis.skipped}
@@ -48,14 +48,14 @@ def check(conditions: Sequence[Condition], values: Mapping[str, float | None], d
 
 
 def check_evidence(conditions: Sequence[Condition], evidence: Evidence, diagnosis: Diagnosis) -> None:
-    """The same, with the figures of diagnose."""
+    """Check the conditions with the figures of diagnose. Raises CheckFailed."""
     from stepscope.report.documents import diagnose_figures
 
     check(conditions, dict.fromkeys(_figures()) | diagnose_figures(evidence, diagnosis), diagnosis)
 
 
 def check_job(conditions: Sequence[Condition], layout: ProfileLayout, code: int) -> None:
-    """As ``diagnose`` checks the folder of a job that ended with ``code``; one that failed is not checked."""
+    """Check as ``diagnose`` does the folder of a job that ended with ``code``; one that failed is not checked."""
     if not conditions:
         return
     from stepscope.cli.commands.diagnose import Diagnose
@@ -79,5 +79,5 @@ def check_job(conditions: Sequence[Condition], layout: ProfileLayout, code: int)
 
 
 def say_not_checked(condition: Condition, reason: str) -> None:
-    """One condition that could not fail, and why."""
+    """Name one condition that could not fail, and why."""
     log(f"! --fail-if {condition.text!r} was not checked: {reason}", "yellow")

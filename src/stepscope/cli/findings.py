@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 SHOWN_FIGURES = 2
 STYLES = {"problem": "bold red", "warning": "bold yellow", "info": "bold green", "good": "bold green"}
-"""By a finding's severity, and a screen's tone."""
+"""The style of each severity of a finding, and of each tone of a screen."""
 
 
 def print_findings(findings: Iterable[Finding], *, confidence: bool = False) -> None:
-    """Each as a block; confidence: also how far the evidence carries."""
+    """Print each as a block; confidence: also how far the evidence carries."""
     for finding in findings:
         print_finding(finding, confidence=confidence)
 
 
 def show_runs(evidence: Evidence, diagnosis: Diagnosis, run: Path) -> None:
-    """The first screen of a run of ours, with its first key figures, above its tables."""
+    """Print the first screen of a run of ours, with its first key figures, above its tables."""
     import shlex
 
     from stepscope.diagnose.screen import of_runs
@@ -51,7 +51,7 @@ def show_runs(evidence: Evidence, diagnosis: Diagnosis, run: Path) -> None:
 
 
 def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> None:
-    """After a blank line what of a folder was read and what was not, then notes and remarks; at most so many of each.
+    """Print, after a blank line, what of a folder was read and what was not, notes and remarks; at most so many of each.
 
     rest: where more of them are.
     """
@@ -71,7 +71,7 @@ def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> 
 
 
 def print_finding(finding: Finding, *, confidence: bool = False) -> None:
-    """``• title``, its evidence below, and after an arrow each thing to do with its command."""
+    """Print ``• title``, its evidence below, and after an arrow each thing to do with its command."""
     _hanging("• ", finding.title, STYLES.get(finding.severity, "bold"))
     if finding.subject is not None and finding.subject not in finding.title:
         _hanging("  ", finding.subject, "dim")
@@ -89,7 +89,7 @@ def print_finding(finding: Finding, *, confidence: bool = False) -> None:
 
 
 def _hanging(mark: str, text: str, style: str) -> None:
-    """Text after a mark, further lines under its beginning."""
+    """Print text after a mark, further lines under its beginning."""
     width = max(out().width, 40)
     wrapped = textwrap.wrap(
         text,
@@ -104,8 +104,10 @@ def _hanging(mark: str, text: str, style: str) -> None:
 
 
 def show_table(table: Table, *, titled: bool = False, width: int | None = None, folded: bool = False) -> None:
-    """``table`` on stdout, as wide as that or ``width``. titled: under its title. folded: what is too wide is broken here,
-    not by the terminal."""
+    """Print ``table`` on stdout, as wide as that or ``width``.
+
+    titled: under its title. folded: what is too wide is broken here, not by the terminal.
+    """
     from stepscope.report.render import terminal
 
     if titled:
@@ -118,7 +120,7 @@ def show_table(table: Table, *, titled: bool = False, width: int | None = None, 
 
 
 def limited(table: Table, limit: int, rest: str) -> Table:
-    """The first rows of a table, and a note on how many more there are. limit: 0 for all; rest: what shows them."""
+    """Return the first rows of a table, with a note on how many more there are. limit: 0 for all; rest: what shows them."""
     if not limit or len(table.rows) <= limit:
         return table
     more = f"{len(table.rows) - limit} more rows: {rest}"
@@ -126,7 +128,7 @@ def limited(table: Table, limit: int, rest: str) -> Table:
 
 
 def plain_table(first: str, *, right: Iterable[str]) -> RichTable:
-    """A rich table with rules under its titles: keys, and columns of figures."""
+    """Return a rich table with rules under its titles: keys, and columns of figures."""
     from rich import box
     from rich.table import Table
 
@@ -138,7 +140,7 @@ def plain_table(first: str, *, right: Iterable[str]) -> RichTable:
 
 
 def show_facts(facts: Iterable[tuple[str, str | Text]]) -> None:
-    """A line for each: its label, and its text under those of the others."""
+    """Print a line for each: its label, and its text under those of the others."""
     from rich.table import Table
     from rich.text import Text
 
@@ -163,22 +165,22 @@ def print_block(block: Any) -> None:
 
 
 Line = tuple[str, str]
-"""Text and style."""
+"""A text and its style."""
 
 LABEL = " " * 9
-"""As wide as the labels of the first screen."""
+"""Blanks as wide as the labels of the first screen."""
 
 WIDEST = 100
 MOST_RANKS = 3
-"""Named one by one beside a part: there is room for no more."""
+"""So many ranks are named one by one beside a part: there is room for no more."""
 
 
 SCREEN_LINES = 40
-"""Of the first screen; what has no room is counted, and the last line says where it is."""
+"""Lines of the first screen; what has no room is counted, and the last line says where it is."""
 
 
 def show_screen(screen: Screen, *, everything: bool = False) -> None:
-    """The first screen on stdout. everything: all notes, however many."""
+    """Print the first screen on stdout. everything: all notes, however many."""
     lines = _wrapped(f"{screen.headline}.", STYLES[screen.tone])
     if screen.running:
         lines += [("  so far: the job still runs", "")]
@@ -199,7 +201,7 @@ def show_screen(screen: Screen, *, everything: bool = False) -> None:
 
 
 def _next(advice: Sequence[Advice]) -> list[Line]:
-    """What to do, each with its command in one piece: it is there to be pasted."""
+    """Return what to do, each with its command in one piece: it is there to be pasted."""
     lines: list[Line] = []
     several = len(advice) > 1
     for number, action in enumerate(advice):
@@ -210,7 +212,7 @@ def _next(advice: Sequence[Advice]) -> list[Line]:
 
 
 def _notes(notes: Sequence[str], room: int | None) -> list[Line]:
-    """Those that have room, in so many lines; how many more there are."""
+    """Return the notes that have room, in so many lines, and how many more there are."""
     lines: list[Line] = []
     for number, note in enumerate(notes):
         wrapped = _labelled("note" if not number else "", [note], "dim")
@@ -221,7 +223,7 @@ def _notes(notes: Sequence[str], room: int | None) -> list[Line]:
 
 
 def _tree(screen: Screen) -> list[Line]:
-    """The parts of the time, each under the one it is a part of."""
+    """Return the parts of the time, each under the one it is a part of."""
     rows = [("  " * (depth + 1) + narrator.part_name(part), part) for depth, part in narrator.tree_rows(screen.tree)]
     whole = sum(part.ns for part in screen.tree)
     width = max(len(name) for name, _ in rows) + 2
@@ -241,7 +243,7 @@ def _width() -> int:
 
 
 def _labelled(label: str, texts: Iterable[str], style: str = "") -> list[Line]:
-    """Each text with further lines under its beginning; the first one behind the label."""
+    """Return each text with further lines under its beginning; the first one behind the label."""
     return [
         line
         for number, text in enumerate(texts)

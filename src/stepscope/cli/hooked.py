@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
 
 def job_folder(output: Path | None, kind: str, command: Sequence[str]) -> ProfileLayout:
-    """That of -o, else a new one, made here: jobs that are started in one second have one each. Raises StepscopeError."""
+    """Return the folder of -o, else a new one, made here: jobs that are started in one second have one each.
+
+    Raises StepscopeError.
+    """
     if output is not None:
         return ProfileLayout(output)
     hooked_job.check_program(command)  # a mistake makes no folder
@@ -76,7 +79,7 @@ def start_job(
 
 
 def tell_hang(sighting: tuple[Stage, Hang] | None) -> None:
-    """On stderr, while the job stands still."""
+    """Say on stderr that the job stands still, and where; nothing for None."""
     if sighting is None:
         return
     from stepscope.results.profiled_job import hang_words, stall_words
@@ -101,7 +104,7 @@ def ended(
     timed: bool = True,
     asked: bool = True,
 ) -> JobEnd:
-    """The judgement of the end, which is also written into the folder. timed, asked: as ``EndFacts``."""
+    """Judge the end, write the judgement into the folder and return it. timed, asked: as ``EndFacts``."""
     diaries = diary_facts(layout)
     end = judge_end(
         EndFacts(
@@ -142,7 +145,7 @@ def ended(
 
 
 def hang_seconds(given: str) -> float | None:
-    """Of --hang-after; None: auto. Raises UsageError."""
+    """Read --hang-after; None: auto. Raises UsageError."""
     if given == "auto":
         return None
     try:
@@ -172,7 +175,7 @@ def job_outlasts() -> Iterator[None]:
 
 
 def show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
-    """What the snapshots of out-of-memory errors say; with --memory why no history was kept."""
+    """Print what the snapshots of out-of-memory errors say; with --memory why no history was kept."""
     failed = tuple(sorted(layout.memory.glob("oom-rank-*.pickle")))
     if not failed:
         if options.memory and not layout.memory.exists():

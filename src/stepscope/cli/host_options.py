@@ -19,7 +19,7 @@ from stepscope.launch.join import joined_world
 
 
 class HostOptions(Protocol):
-    """The options of a command."""
+    """The options of a command that reaches other hosts."""
 
     @property
     def hosts(self) -> str | None: ...
@@ -34,7 +34,7 @@ class HostOptions(Protocol):
 def asked_hosts(
     options: HostOptions, *, against: Mapping[str, tuple[object, str]]
 ) -> tuple[tuple[NamedHost, ...], Reach] | None:
-    """The hosts and the way to them; None without --hosts. against: options that cannot be with it: value and reason.
+    """Return the hosts and the way to them; None without --hosts. against: options that cannot be with it: value and reason.
 
     Raises UsageError.
     """
@@ -61,7 +61,7 @@ def asked_hosts(
 
 
 def host_world(options: HostOptions, *, against: Mapping[str, tuple[object, str]]) -> HostWorld | None:
-    """The hosts of --hosts, reached and asked; None without it. Raises UsageError, MissingError."""
+    """Return the hosts of --hosts, reached and asked; None without it. Raises UsageError, MissingError."""
     asked = asked_hosts(options, against=against)
     if asked is None:
         return None

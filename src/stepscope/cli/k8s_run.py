@@ -62,7 +62,7 @@ def run(options: K8s) -> int:
 
 
 def _command(options: K8s) -> tuple[list[str], tuple[str, ...]]:
-    """The training command, and the options of ``stepscope run`` around it."""
+    """Return the training command, and the options of ``stepscope run`` around it."""
     words = options.command[1:] if options.command[0] == "stepscope" else options.command
     if words[:1] != ["run"]:
         if words is not options.command:
@@ -83,7 +83,7 @@ def _command(options: K8s) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _checked_name(option: str, given: str | None) -> str | None:
-    """Raises UsageError for what Kubernetes takes for no name."""
+    """Return ``given``. Raises UsageError for what Kubernetes takes for no name."""
     if given is not None and (not _NAME.fullmatch(given) or len(given) > 63):
         raise UsageError(
             f"{option} {given!r} is not a name in Kubernetes",

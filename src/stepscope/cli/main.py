@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def command() -> None:
-    """The console script: as ``main``, and the process is left at once where nothing else runs in it."""
+    """Run the console script: as ``main``, and the process is left at once where nothing else runs in it."""
     code = _ended(None)
     from threading import active_count
 
@@ -101,7 +101,7 @@ def _command(argv: list[str] | None) -> int:
 
 
 def _code_of(error: Exception) -> int:
-    """Tell the user about ``error``: one of ours, a usage error of click, else a bug. The exit code."""
+    """Tell the user about ``error`` (one of ours, a usage error of click, else a bug) and return the exit code."""
     from stepscope.cli.console import ReaderGone
     from stepscope.core.errors import ExitCode, StepscopeError
 
@@ -125,7 +125,7 @@ def _code_of(error: Exception) -> int:
 
 
 def _plain(message: str) -> str:
-    """``--ci: expected at most 1``, from the words of the library that checked the value."""
+    """Write ``--ci: expected at most 1`` from the words of the library that checked the value."""
     if missing := re.fullmatch(r"Missing (?:argument|option) '(.*)'\.", message):
         return f"{missing[1]} is missing"
     match = re.fullmatch(r"Invalid value for '(?P<name>[^']*)': Input should be (?P<what>[^,]*).*", message)
@@ -140,7 +140,7 @@ RANKS = ("--gpus", "--nproc", "--nproc-per-node", "--nranks", "--num-ranks", "--
 
 
 def _nearest_option(error: Any) -> str | None:
-    """One sentence for an option that the command does not have; None for other mistakes."""
+    """Return one sentence for an option that the command does not have; None for other mistakes."""
     context, name = getattr(error, "ctx", None), getattr(error, "option_name", None)
     if context is None or not name:
         return None

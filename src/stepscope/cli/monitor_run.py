@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from stepscope.report.export_job import Exports
 
 POLL_S = 0.5
-"""Between looks at a job; its end is seen at once."""
+"""Seconds between looks at a job; its end is seen at once."""
 JOIN_S = 60.0
-"""From a deep look to what it shows: its traces are read beside a job that runs."""
+"""Seconds from a deep look to what it shows: its traces are read beside a job that runs."""
 NICE = 10
-"""Of this process while the job runs: its ranks are timed."""
+"""How nice this process is while the job runs: its ranks are timed."""
 SILENT = ("ok", "no-steps")
-"""Ends of which nothing is said where no step was timed."""
+"""Ends of a job of which nothing is said where no step was timed."""
 
 
 JOIN_PATIENCE_S = 600.0
-"""For the host that starts the job: its image may still be fetched."""
+"""Seconds that a joining host waits for the one that starts the job: its image may still be fetched."""
 
 
 def run(options: Run) -> int:
@@ -108,7 +108,7 @@ def _join(options: Run) -> int:
 
 
 class _Deeper:
-    """Deep looks, and what is said of them while the job runs."""
+    """Makes deep looks, and says what they show while the job runs."""
 
     def __init__(self, layout: ProfileLayout, mode: Deep) -> None:
         self._layout = layout
@@ -140,7 +140,7 @@ class _Deeper:
             log(f"deep look: {sentence}")
 
     def captures(self) -> Mapping[str, TraceSummary]:
-        """What the traces of the last window say; nothing where there are none, or none that is read."""
+        """Return what the traces of the last window say; nothing where there are none, or none that is read."""
         if self._reading is None:
             return {}
         from stepscope.traces.load import BY_STEP, Wanted
@@ -153,7 +153,7 @@ class _Deeper:
 
 
 def _deep(given: str) -> Deep:
-    """Raises UsageError."""
+    """Read --deep. Raises UsageError."""
     if given not in get_args(Deep):
         raise UsageError(unknown("--deep", given, get_args(Deep)), fix="for example --deep off")
     return cast("Deep", given)
@@ -184,7 +184,7 @@ class _Kept:
 
 
 def _opened(layout: ProfileLayout, targets: Sequence[str]) -> _Kept:
-    """Before the job starts: a target that cannot be opened is known at once. Raises StepscopeError."""
+    """Open the targets before the job starts: one that cannot be opened is known at once. Raises StepscopeError."""
     from stepscope.cli.trace_run import import_numpy_alone
 
     import_numpy_alone()
@@ -194,7 +194,7 @@ def _opened(layout: ProfileLayout, targets: Sequence[str]) -> _Kept:
 
 
 def _live(layout: ProfileLayout) -> LiveVerdict:
-    """Loads what judges, a third of a second, while the job itself starts."""
+    """Load what judges, a third of a second, while the job itself starts."""
     from stepscope.cli.trace_run import import_numpy_alone
 
     import_numpy_alone()
@@ -204,7 +204,7 @@ def _live(layout: ProfileLayout) -> LiveVerdict:
 
 
 def _so_far(verdict: JobVerdict) -> str:
-    """One line."""
+    """Write the verdict so far in one line."""
     after = f"after {counted(verdict.steps_made, 'step')}" if verdict.steps_made else "so far"
     grows = verdict.memory is not None and verdict.memory.growth and verdict.memory.line not in verdict.headline
     memory = f"; memory {verdict.memory.line}" if verdict.memory and grows else ""
@@ -213,7 +213,7 @@ def _so_far(verdict: JobVerdict) -> str:
 
 
 def _show(layout: ProfileLayout, end: JobEnd, captures: Mapping[str, TraceSummary] | None) -> None:
-    """captures: of the last deep look; None: no step was timed."""
+    """Print the verdict. captures: of the last deep look; None: no step was timed."""
     judged = None if captures is None else show_profiled(layout, captures)
     if judged is None and end.kind not in SILENT:
         from stepscope.results.profiled_job import end_sentence

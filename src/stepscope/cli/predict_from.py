@@ -65,7 +65,7 @@ def run(options: Predict) -> int:
 
 
 def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) -> None:
-    """Throughput with its band over GPUs, beside what was measured."""
+    """Draw throughput with its band over GPUs, beside what was measured."""
     from stepscope.cli.predict_step import write_chart
     from stepscope.report.views.predicted_step import ScaleCurve, ScalePoint
 
@@ -86,7 +86,7 @@ def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) 
 
 
 def measured_job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
-    """The measured job at ``path``. Raises DataError, UsageError."""
+    """Return the measured job at ``path``. Raises DataError, UsageError."""
     require_there(path)
     layout = RunLayout(path)
     if not layout.run.is_file():
@@ -126,7 +126,7 @@ def measured_job(path: Path, cell_id: str | None, *, calib: Path | None) -> Meas
 
 
 def _prices(options: Predict, job: MeasuredJob, what: WhatIf) -> tuple[Prices, Prices]:
-    """Of the question, and of the links that the job used."""
+    """Return the prices of the question, and those of the links that the job used."""
     if options.network is not None and what.link is not None and what.link != "pcie":
         raise UsageError("--network and --what-if link= both name a network", fix="give one of them")
     given = {
@@ -167,7 +167,7 @@ def _calibrated(file: Path, job: MeasuredJob) -> Prices:
 
 
 def show(prediction: ScalePrediction) -> None:
-    """The answer, its table, what it rests on."""
+    """Print the answer, its table, what it rests on."""
     console = out()
     say(_verdict(prediction), "bold")
     say(_replay(prediction), "" if abs(prediction.replay_error) <= OFF else "yellow")

@@ -85,7 +85,7 @@ def run(options: Predict) -> int:
 
 
 def _mode(options: Predict) -> tuple[str, Collection[str]]:
-    """What is predicted from what, and the options it obeys."""
+    """Return what is predicted from what, and the options it obeys."""
     if options.buckets is not None:
         return "--buckets", ("buckets", "calib", "cell", "json")
     if options.calib is not None:  # of the machine that was measured: nothing of a specification
@@ -233,7 +233,7 @@ def predict_buckets(folder: Path, *, calibration: Calibration, cell_id: str | No
 
 
 def _transport(calibration: Calibration, cell: CellResult) -> Transport | None:
-    """With slow-downs where the calibrated run measured overlap; None: the backend's lanes, nothing slowed."""
+    """Return slow-downs where the calibrated run measured overlap; None: the backend's lanes, nothing slowed."""
     folder = Path(calibration.run)
     try:
         return measured_transport(cell.spec.backend, read_comm_rows(folder))

@@ -82,7 +82,7 @@ def run(options: Predict) -> int:
 
 
 def _measured(texts: Sequence[str]) -> dict[int, float]:
-    """``64=620000`` -> {64: 620000.0}. Raises UsageError."""
+    """Read ``64=620000`` as {64: 620000.0}. Raises UsageError."""
     speeds: dict[int, float] = {}
     for text in texts:
         parts = re.fullmatch(r"(\d+)=(\d+(?:\.\d+)?(?:e\d+)?)", text.strip().lower())
@@ -93,7 +93,7 @@ def _measured(texts: Sequence[str]) -> dict[int, float]:
 
 
 def constants_of(options: Any, shape: ModelShape) -> StepCalibration:
-    """Those that come with stepscope, corrected by --calib. Raises StepscopeError."""
+    """Return the constants that come with stepscope, corrected by --calib. Raises StepscopeError."""
     gpu = known_gpu(options.gpu)
     constants = shipped(gpu, shape)
     if options.calib is None:
@@ -104,7 +104,7 @@ def constants_of(options: Any, shape: ModelShape) -> StepCalibration:
 
 
 def cluster_of(options: Any, gpus: int) -> Cluster:
-    """The machine that --gpu, --network, ... describe. Raises UsageError with did-you-mean."""
+    """Return the machine that --gpu, --network, ... describe. Raises UsageError with did-you-mean."""
     gpu = known_gpu(options.gpu)
     return Cluster(
         gpu=gpu,
@@ -221,7 +221,7 @@ def _document(
 
 
 def as_json(p: StepPrediction) -> dict[str, Any]:
-    """Base units: seconds, bytes."""
+    """Return the prediction in base units: seconds, bytes."""
     return {
         "gpus": p.layout.gpus,
         "gpu": p.cluster.gpu.key,
@@ -260,7 +260,7 @@ def write_chart(file: Path, datum: Any, draw: Callable[[Any], Any], caption: Cal
 
 _EXAMPLE_of_plan_run = "stepscope plan --model llama3-8b --gpu h100-sxm --gpus 64 --layout gbs=512,seq=8192"
 USUAL_TOKENS = 4 << 20
-"""Of a step, where no batch is given."""
+"""Tokens of a step, where no batch is given."""
 
 
 def run_plan(options: Options) -> int:
@@ -311,7 +311,7 @@ def run_plan(options: Options) -> int:
 
 
 def _model_of_job(path: Path) -> TracedModel:
-    """Of the first rank's trace. Raises UsageError with what its traces do not show."""
+    """Return the model of the first rank's trace. Raises UsageError with what its traces do not show."""
     from stepscope.cli.evidence import traces_of
     from stepscope.results.job_from_traces import model_of_calls, recorded_parameters
     from stepscope.store.importer import require_there
@@ -346,7 +346,7 @@ def _dimensions(traced: TracedModel) -> str:
 
 
 def _usual_batch(seq_len: int, gpus: int) -> int:
-    """The power of two of sequences that comes to :data:`USUAL_TOKENS`, or one a GPU."""
+    """Return the power of two of sequences that comes to :data:`USUAL_TOKENS`, or one a GPU."""
     batch = 1
     while batch * seq_len < USUAL_TOKENS or batch < gpus:
         batch *= 2

@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from stepscope.records.trace_summary import TraceSummary
 
 FIXED_STEP = 20
-"""Where ranks begin that do not see the output folder, and by when step times count as settled."""
+"""The step at which ranks begin that do not see the output folder, and by which step times count as settled."""
 AFTER_POLL_S = 0.5
-"""Between looks at a job whose window is over; its end is seen at once."""
+"""Seconds between looks at a job whose window is over; its end is seen at once."""
 WENT_WELL = ("ok", "short", "no-steps", "interrupted")
 """Ends that are nobody's fault."""
 EARLY_S = 60.0
-"""From the window to an early verdict on a job that still runs."""
+"""Seconds from the window to an early verdict on a job that still runs."""
 
 
 def run(options: Profile) -> int:
@@ -116,7 +116,7 @@ def run(options: Profile) -> int:
 
 
 class _Followed:
-    """What is seen, and said, of a job while it runs."""
+    """Watches a job while it runs, and says what is seen."""
 
     def __init__(self, layout: ProfileLayout, request: WindowRequest, options: Profile) -> None:
         self.window = WindowWait(layout, 1, request)
@@ -172,7 +172,7 @@ def _get_ready() -> None:
 
 
 def _mode(options: Profile) -> tuple[str, Collection[str]]:
-    """What is profiled, and the options that say how."""
+    """Return what is profiled, and the options that say how."""
     every = vars(options).keys()
     if options.attach is not None:  # `stepscope run` has chosen these
         return "--attach", every - {"output", "nccl_debug", "step_optimizer", "duration", "after", "nsys", "hang_after"}
@@ -185,7 +185,7 @@ def _mode(options: Profile) -> tuple[str, Collection[str]]:
 
 
 def _around_ranks(command: Sequence[str], layout: ProfileLayout) -> list[str]:
-    """The command with nsys in it, which is said: it can be typed without us."""
+    """Return the command with nsys in it, and say it: it can be typed without us."""
     from stepscope.launch.nsys_command import around_ranks, installed
 
     nsys = installed()
@@ -267,7 +267,7 @@ def _verdict(
 def _captures(
     layout: ProfileLayout, number: int, state: WindowState | None, reading: WindowReading | None, options: Profile
 ) -> Mapping[str, TraceSummary]:
-    """What the window's traces say; nothing where there are none, or none that is read."""
+    """Return what the window's traces say; nothing where there are none, or none that is read."""
     if state is None or options.nsys:
         return {}
     from stepscope.traces.load import BY_STEP, Wanted
@@ -314,7 +314,7 @@ def _show_tables(
 
 
 def _copy_for_tensorboard(reports: Sequence[WindowOfRank], folder: Path) -> None:
-    """TensorBoard's profiler page looks for WORKER.TIME.pt.trace.json.gz."""
+    """Copy the traces to names that TensorBoard's profiler page looks for: WORKER.TIME.pt.trace.json.gz."""
     make_dir(folder)
     for report in reports:
         assert report.file is not None

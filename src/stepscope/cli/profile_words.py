@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def lacks(layout: ProfileLayout, state: WindowState) -> list[str]:
-    """What is missing of a window, a line each."""
+    """Say what is missing of a window, a line each."""
     written = state.written
     lines = [
         f"the window has fewer steps than it needs: {reason}"
@@ -53,7 +53,7 @@ def lacks(layout: ProfileLayout, state: WindowState) -> list[str]:
 
 
 def recorded(layout: ProfileLayout, state: WindowState) -> list[str]:
-    """Which steps the window holds, and what it cost, a line each."""
+    """Say which steps the window holds, and what it cost, a line each."""
     written = state.written
     lines = [
         f"profiled: steps {first + 1} to {last} of {counted(len(written), 'rank')}"
@@ -71,7 +71,7 @@ MOST_LACKING = 4
 
 
 def rest_of(root: Path, *, window: bool) -> str:
-    """Commands that show what the first screen leaves out. window: there is one."""
+    """Return the commands that show what the first screen leaves out. window: there is one."""
     first, *others = ("trace", "diagnose --all", "report") if window else ("diagnose --all", "report")
     return f"stepscope {first} {shlex.quote(str(root))}; or {', '.join(others)}"
 
@@ -89,8 +89,10 @@ def _ranks(numbers: Sequence[int]) -> str:
 def missing(
     layout: ProfileLayout, state: WindowState, command: Sequence[str], end: JobEnd | None, *, timed: bool = False
 ) -> tuple[str, str]:
-    """(reason, what to do) where no rank wrote a trace. end: None for a job that runs on. timed: --duration, for which there
-    is no --wait."""
+    """Return (reason, what to do) where no rank wrote a trace.
+
+    end: None for a job that runs on. timed: --duration, for which there is no --wait.
+    """
     if state.expected == ():
         return no_such_rank(state), "choose other --ranks"
     failed = end is not None and end.kind not in ("ok", "short", "no-steps", "interrupted")
@@ -144,14 +146,14 @@ _FIXES = {
     "--step-optimizer, another folder, or --wait N",
     "failed": "fix the cause and run again",
 }
-"""By what happened to a window."""
+"""What to do, by what happened to a window."""
 
 _TIMED = _FIXES | {
     "ended": "begin the window earlier with --after S, or make it shorter with --duration S",
     "stepped_back": "choose a time at which the job does not profile itself, with --after S",
     "missed": "ranks must make the same number of forward passes, and see the output folder without delay",
 }
-"""With --duration."""
+"""What to do, by what happened to a window with --duration."""
 
 
 def show_profiled(
@@ -182,7 +184,10 @@ def show_profiled(
 
 
 def checked_place(given: str | None) -> str:
-    """``stdout``, ``stderr`` or a file. None: stdout, or stderr where that alone is a terminal. Raises UsageError."""
+    """Return ``stdout``, ``stderr`` or a file; without --verdict stdout, or stderr where that alone is a terminal.
+
+    Raises UsageError.
+    """
     if given is None:
         return "stderr" if sys.stderr.isatty() and not sys.stdout.isatty() else "stdout"
     if given not in ("stdout", "stderr"):
@@ -197,7 +202,7 @@ def checked_place(given: str | None) -> str:
 
 @contextmanager
 def results_at(place: str) -> Iterator[None]:
-    """Within the block results go there in place of stdout; a file holds those of the last block. Raises WriteError."""
+    """Send results there in place of stdout within the block; a file holds those of the last block. Raises WriteError."""
     if place == "stdout":
         yield
         return

@@ -35,7 +35,7 @@ STATUS_STYLE = {
 
 
 def progress() -> Progress:
-    """The way of showing progress that suits stderr."""
+    """Return the way of showing progress that suits stderr."""
     return LiveProgress() if err().is_terminal else LineProgress()
 
 
@@ -81,7 +81,7 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 def _labels(event: RunStarted) -> dict[str, str]:
-    """Cell id -> ``mlp small, ddp bucket_cap_mb=1, 2 ranks, fp32`` or ``all_reduce fp32, 2 ranks``, no two alike."""
+    """Return cell id -> ``mlp small, ddp bucket_cap_mb=1, 2 ranks, fp32`` or ``all_reduce fp32, 2 ranks``, no two alike."""
     training = [cell for cell in event.cells if isinstance(cell, CellSpec)]
     sweeps = [cell for cell in event.cells if isinstance(cell, CommSpec)]
     texts = [label.text for label in cell_labels(training)] + list(sweep_labels(sweeps))
@@ -90,14 +90,14 @@ def _labels(event: RunStarted) -> dict[str, str]:
 
 
 def _to_do(event: RunStarted) -> str:
-    """``5 cells to run, 4 kept from before``, and why any is measured again."""
+    """Write ``5 cells to run, 4 kept from before``, and why any is measured again."""
     kept = f", {len(event.kept)} kept from before" if event.kept else ""
     again = "".join(f"; {text}" for text in _again(event))
     return f"run folder {event.run_dir}: {counted(event.to_run, 'cell')} to run{kept}{again}"
 
 
 def _again(event: RunStarted) -> list[str]:
-    """``2 cells measured again: they have no trace``, ``1 cell measured again as asked with --rerun``."""
+    """Write ``2 cells measured again: they have no trace``, ``1 cell measured again as asked with --rerun``."""
     have = "it has" if event.remeasured == 1 else "they have"
     untraced = f"{counted(event.remeasured, 'cell')} measured again: {have} no trace"
     asked = f"{counted(event.rerun, 'cell')} measured again, as --rerun asks"
@@ -105,19 +105,19 @@ def _again(event: RunStarted) -> list[str]:
 
 
 def _where(event: CellMoved) -> str:
-    """``measure``, ``measure 4 MiB`` in a sweep."""
+    """Write ``measure``, or ``measure 4 MiB`` in a sweep."""
     return event.phase if not event.size_bytes else f"{event.phase} {format_size(event.size_bytes)}"
 
 
 def _time_left(started: float, done: int, total: int) -> str:
-    """``about 40 s left``: the cells to come as long as those so far; empty before the first and after the last."""
+    """Write ``about 40 s left``: the cells to come as long as those so far; empty before the first and after the last."""
     if not 0 < done < total:
         return ""
     return f"about {format_duration((time.monotonic() - started) / done * (total - done) * 1e9)} left"
 
 
 class LineProgress(Progress):
-    """One line per state change, and a sign of life a minute. Never a carriage return."""
+    """Prints one line per state change, and a sign of life a minute. Never a carriage return."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -178,7 +178,7 @@ class LineProgress(Progress):
 
 
 class LiveProgress(Progress):
-    """A table of all cells, redrawn in place."""
+    """Shows a table of all cells, redrawn in place."""
 
     def __init__(self) -> None:
         from rich.live import Live
@@ -216,7 +216,7 @@ class LiveProgress(Progress):
         self._live.update(self._table())
 
     def _table(self) -> Table:
-        """Every cell when they fit the terminal, else those around the running one."""
+        """Return the table of every cell when they fit the terminal, else of those around the running one."""
         from rich.table import Table
         from rich.text import Text
 

@@ -30,7 +30,7 @@ TABLE_FORMATS = ("csv", "tex", "md", "txt")
 ALL_FORMATS = frozenset({"html", *CHART_FORMATS, *TABLE_FORMATS})
 MOST_DRAWING = 4
 DRAWING_MODULES = ("stepscope.report.render.picture", "vl_convert")
-"""Processes that draw, from two on; what they import first, while results are read."""
+"""What processes that draw, from two on, import first, while results are read."""
 
 SHOWN_FILES = 12
 SHOWN = 3
@@ -82,7 +82,7 @@ def run(options: Report) -> int:
 
 
 def _place(options: Report, evidence: Evidence) -> Path:
-    """The folder of the report. No other results' report lies there, unless --force says that it may go.
+    """Return the folder of the report. No other results' report lies there, unless --force says that it may go.
 
     Raises UsageError.
     """
@@ -102,7 +102,7 @@ def _place(options: Report, evidence: Evidence) -> Path:
 
 
 def _reported(options: Report) -> list[str]:
-    """What a report is of."""
+    """Return what a report is of."""
     selection = [f"--cell {options.cell}"] if options.cell is not None else []
     return [*sorted(str(path.resolve()) for path in options.paths), *selection, *sorted(options.datasets)]
 
@@ -116,7 +116,7 @@ def _replace_former(folder: Path, files: tuple[Path, ...], options: Report, form
 
 @contextmanager
 def _naming_what_is_written(folder: Path) -> Iterator[None]:
-    """Ctrl-C within the block raises Interrupted that counts the files of ``folder`` that were written until then."""
+    """Raise, at Ctrl-C within the block, Interrupted that counts the files of ``folder`` that were written until then."""
     from stepscope.report.files import remember
 
     before = _modified(folder)
@@ -143,7 +143,7 @@ def _modified(folder: Path) -> dict[Path, int]:
 def _drawing(
     evidence: Evidence, formats: frozenset[str], drawers: int, *, drop_epochs: int
 ) -> Iterator[Drawing | None]:
-    """Charts begin. Other processes draw while this one diagnoses, where it has cores."""
+    """Begin the charts. Other processes draw while this one diagnoses, where it has cores."""
     if not drawers:
         yield None
         return
@@ -167,7 +167,7 @@ def _write(
     formats: frozenset[str],
     drawing: Drawing | None,
 ) -> tuple[Path, ...]:
-    """Tables, charts and the page, below ``folder``."""
+    """Write tables, charts and the page below ``folder``; return the files."""
     from stepscope.report.charts import write
     from stepscope.report.files import write_tables
     from stepscope.report.page import merged_files, write_page
@@ -195,7 +195,7 @@ def _write(
 
 
 def default_folder(evidence: Evidence) -> Path:
-    """``RUN/report`` of one run folder of ours, else ``stepscope-report/NAME`` here, never beside others' files."""
+    """Return ``RUN/report`` of one run folder of ours, else ``stepscope-report/NAME`` here, never beside others' files."""
     first = evidence.sources[0]
     if len(evidence.sources) == 1 and first.kind in ("bench", "comm"):
         return first.path / "report"
@@ -207,7 +207,7 @@ def default_folder(evidence: Evidence) -> Path:
 
 
 def _title(paths: Sequence[Path]) -> str:
-    """What was asked for, by name."""
+    """Write what was asked for, by name."""
     names = list(dict.fromkeys(path.resolve().name for path in paths))
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 

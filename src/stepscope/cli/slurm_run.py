@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 CLI = ("-m", "stepscope.cli")
 REQUEUES = 20
-"""Of a job that keeps what it has measured."""
+"""How often a job is put back in the queue that keeps what it has measured."""
 WATCHED = ("run", "profile")
 LAYOUTS = {name: name for name in ("one-job", "array")}
 _ELSEWHERE = {
@@ -71,7 +71,7 @@ def run(options: Slurm) -> int:
 
 
 def _kind(command: Sequence[str]) -> tuple[str, list[str]]:
-    """Which command of stepscope the job runs, and the words after it."""
+    """Return which command of stepscope the job runs, and the words after it."""
     words = list(command[1:] if command[0] == "stepscope" else command)
     if words and words[0] in _WORLDS:
         return words[0], words[1:]
@@ -100,7 +100,7 @@ def _refuse_without_use(options: Slurm, kind: str, layout: str) -> None:
 
 
 def _own_options(kind: str, words: Sequence[str]) -> Options:
-    """The options of the command that runs in the job. Raises UsageError for those that the script decides."""
+    """Return the options of the command that runs in the job. Raises UsageError for those that the script decides."""
     own = options_of(kind, words)
     if strange := [spelled(type(own), name) for name in given(own) if name in _ELSEWHERE[kind]]:
         raise UsageError(f"{kind} in a job does not go with {in_words(strange)}", fix=f"leave {in_words(strange)} out")
@@ -148,7 +148,7 @@ def _of_bench(options: Slurm, words: Sequence[str]) -> Decided:
 
 
 def _cell_limit(options: Slurm, timeout_ns: int) -> tuple[str, ...]:
-    """What makes a cell end before the job does."""
+    """Return the option that makes a cell end before the job does. Raises UsageError where that leaves no time."""
     if options.time is None:
         return ()
     room_s = limit_s(options.time) - options.warn
@@ -200,7 +200,7 @@ _WORLDS: dict[str, Callable[[Slurm, Sequence[str]], Decided]] = {
 
 
 def _without(words: Iterable[str], name: str) -> tuple[str, ...]:
-    """The words without an option that takes a value."""
+    """Return the words without an option that takes a value."""
     kept: list[str] = []
     coming = iter(words)
     for word in coming:
@@ -222,7 +222,10 @@ def _per_node(options: Slurm) -> int:
 
 
 def _world(options: Slurm, ranks: int, words: tuple[str, ...]) -> TaskWorld:
-    """Where ``ranks`` ranks run. Raises UsageError where they fill no whole number of nodes, or more than asked for."""
+    """Return where ``ranks`` ranks run.
+
+    Raises UsageError where they fill no whole number of nodes, or more than asked for.
+    """
     per_node = _per_node(options)
     nodes = 1 if ranks <= per_node else ranks // per_node
     if ranks > per_node and ranks % per_node:
@@ -272,7 +275,7 @@ def _job(options: Slurm, name: str, folder: Path, worlds: Sequence[TaskWorld], *
 def _texts(
     job: BatchJob, worlds: Sequence[TaskWorld], watcher: tuple[str, ...], *, layout: str, at_once: int | None
 ) -> dict[str, str]:
-    """Name of a script -> its text, in the order in which they are submitted; the report last."""
+    """Return name of a script -> its text, in the order in which they are submitted; the report last."""
     if watcher:
         texts = {f"{job.name}.sbatch": watched_text(job, worlds[0], watcher=watcher)}
         results = '"$(ls -1td "$FOLDER"/run* | head -n 1)"'
@@ -305,7 +308,7 @@ def _write(folder: Path, texts: dict[str, str], *, force: bool) -> list[Path]:
 
 
 def _work(text: bytes) -> list[bytes]:
-    """What a script does: its lines without the one that says by which command it was written."""
+    """Return what a script does: its lines without the one that says by which command it was written."""
     return [line for line in text.splitlines() if not line.startswith(b"# Written by")]
 
 
@@ -342,7 +345,7 @@ def _hand_over(options: Slurm, job: BatchJob, worlds: Sequence[TaskWorld], scrip
 
 
 def _near(path: Path) -> str:
-    """The path as one types it here."""
+    """Return the path as one types it here."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stepscope.report.conditions import Condition
 
 EARLY_FROM_BYTES = 1 << 30
-"""Text from which on the budget is shown before the rest is read: two seconds of reading, of which it takes a third."""
+"""From so many bytes of text on the budget is shown before the rest is read: 2 s of reading, of which it takes a third."""
 
 FINDINGS_SHOWN = 3
 
@@ -147,7 +147,7 @@ def run(
 
 
 def _judged(paths: Sequence[str], summary: TraceSummary, *, several: bool) -> Judged | None:
-    """The verdict on the job of which these traces are the only window that is shown; None where they are of no such job."""
+    """Return the verdict on the job whose only window that is shown these traces are; None where they are of no such job."""
     from stepscope.store.layout import ProfileLayout, profiled_job
 
     if len(paths) != 1 or several or all(p.partial for p in summary.ranks):
@@ -162,7 +162,7 @@ def _judged(paths: Sequence[str], summary: TraceSummary, *, several: bool) -> Ju
 
 
 def _say_of_window(verdict: JobVerdict) -> None:
-    """Which steps the tables are of, and what their sizes are worth, beside what the timed steps say."""
+    """Say which steps the tables are of, and what their sizes are worth, beside what the timed steps say."""
     from stepscope.diagnose.narrator import slowed
 
     worth = "" if verdict.slowdown is None else f" {slowed(verdict)}"
@@ -206,7 +206,7 @@ def _get_ready(sections: Sequence[str], options: Trace, *, rules: bool) -> None:
 
 @contextmanager
 def _kind_named(paths: Sequence[str]) -> Iterator[None]:
-    """Of a path without traces says what it holds, where another command reads that."""
+    """Say within the block, of a path without traces, what it holds, where another command reads that."""
     try:
         yield
     except NoTraceError as error:
@@ -226,7 +226,7 @@ def _kind_named(paths: Sequence[str]) -> Iterator[None]:
 
 
 def _one(captures: Mapping[str, TraceSummary]) -> TraceSummary:
-    """The only capture. Raises DataError where there are several: what is asked for is of one."""
+    """Return the only capture. Raises DataError where there are several: what is asked for is of one."""
     if len(captures) > 1:
         from stepscope.traces.job import several_captures
 
@@ -241,11 +241,11 @@ SHOWN_IN = {
     "flop": "utilisation",
     "hardware_flop": "utilisation",
 }
-"""Options of one section, and which."""
+"""Options that belong to one section, and which."""
 
 
 def _sections(options: Trace) -> tuple[str, ...]:
-    """The sections to show: those named, or the usual ones and those that an option is about."""
+    """Return the sections to show: those named, or the usual ones and those that an option is about."""
     sections = trace_sections.chosen(options.show.split(","))
     asked = {name: SHOWN_IN[name] for name in given(options) if name in SHOWN_IN}
     if "sort" in asked:
@@ -273,7 +273,7 @@ def _nearest(name: str, files: Collection[str]) -> str:
 
 
 def import_numpy_alone() -> None:
-    """Without the threads of its linear algebra: they have no work here, and a process with threads cannot be forked."""
+    """Import numpy without the threads of its linear algebra, which have no work here: a process with them cannot be forked."""
     key = "OPENBLAS_NUM_THREADS"
     if "numpy" in sys.modules or key in os.environ:
         return
@@ -285,7 +285,7 @@ def import_numpy_alone() -> None:
 
 
 def _conditions(texts: Sequence[str]) -> tuple[Sequence[Condition], bool]:
-    """What ``--fail-if`` asks, and whether it names a rule."""
+    """Return what ``--fail-if`` asks, and whether it names a rule."""
     from stepscope.diagnose.engine import trace_rules
     from stepscope.report.conditions import parse_condition
     from stepscope.results.figures import figures_of
@@ -296,7 +296,7 @@ def _conditions(texts: Sequence[str]) -> tuple[Sequence[Condition], bool]:
 
 
 def _diagnosed(summary: TraceSummary, name: str, *, rules_asked: bool) -> Diagnosis:
-    """What the rules say; nothing where device events alone were read, of which none can tell, and none is asked for."""
+    """Return what the rules say; nothing where device events alone were read, which tell no rule, and no rule is asked for."""
     if not rules_asked and all(p.partial for p in summary.ranks):
         from stepscope.records.finding import Diagnosis
 
@@ -321,7 +321,7 @@ def _merge(summary: TraceSummary, output: Path) -> None:
 
 
 def _wanted(sections: Sequence[str], options: Trace) -> frozenset[str]:
-    """The sections to compute: with what the findings read, unless --show names what to read."""
+    """Return the sections to compute: with what the findings read, unless --show names what to read."""
     if options.show:
         in_full = options.json or options.merge is not None
         return frozenset({*sections, *(("steps",) if in_full else ())})
@@ -333,12 +333,12 @@ def _wanted(sections: Sequence[str], options: Trace) -> frozenset[str]:
 
 
 def _name(paths: Sequence[str]) -> str:
-    """What the job is called in findings: its folder, or the first path."""
+    """Return what the job is called in findings: its folder, or the first path."""
     return Path(paths[0]).name or paths[0]
 
 
 def _regions(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """(name, phase) of every --region."""
+    """Return (name, phase) of every --region."""
     if not given:
         return ()
     from stepscope.traces.steps import OTHER, PHASES
@@ -367,7 +367,7 @@ def _stated_ranks(given: Sequence[str]) -> dict[str, int]:
 
 
 def _shows_early(paths: Sequence[str], options: Trace) -> bool:
-    """Whether the budget comes before the findings: where only it can be had soon, and everything is shown anyway."""
+    """Return whether the budget comes before the findings: where only it can be had soon, and everything is shown anyway."""
     if options.show or options.json or options.cache or options.csv is not None or options.merge is not None:
         return False
     from stepscope.core.words import url_of
@@ -383,7 +383,7 @@ def _shows_early(paths: Sequence[str], options: Trace) -> bool:
 
 
 def _show_early(summary: TraceSummary, *, limit: int) -> None:
-    """Budget and overlap of the device events, while the rest is still to be read."""
+    """Print budget and overlap of the device events, while the rest is still to be read."""
     console = out()
     say(_about(summary), "bold")
     say()
@@ -393,7 +393,7 @@ def _show_early(summary: TraceSummary, *, limit: int) -> None:
 
 
 def _bound_by(summary: TraceSummary) -> str:
-    """What bounds the ranks: the column that the early budget could not have."""
+    """Write what bounds the ranks: the column that the early budget could not have."""
     kinds = Counter(v.verdict.kind for v in summary.verdicts)
     if len(kinds) == 1:
         return f" · bound by {next(iter(kinds))}"
@@ -401,7 +401,7 @@ def _bound_by(summary: TraceSummary) -> str:
 
 
 def _selected(summary: TraceSummary, *, ranks: frozenset[int] | None, steps: frozenset[int] | None) -> TraceSummary:
-    """The summary with only the ranks and steps asked for in its lists; findings stay the whole job's."""
+    """Return the summary with only the ranks and steps asked for in its lists; findings stay the whole job's."""
     kept = summary.ranks
     if ranks is not None:
         recorded = {p.facts.rank for p in kept}
@@ -443,7 +443,7 @@ def _show(
     limit: int,
     head: str,
 ) -> None:
-    """What the rules say, then the tables. judged: the verdict on the job that the traces are a window of."""
+    """Print what the rules say, then the tables. judged: the verdict on the job that the traces are a window of."""
     about = _about(summary) + head
     if judged is not None:
         _say_of_window(judged.verdict)
@@ -480,7 +480,7 @@ def _show_sections(summary: TraceSummary, sections: Sequence[str], *, limit: int
 
 
 def _show_findings(diagnosis: Diagnosis) -> None:
-    """The first that matter, good news where there is room, and the names of what is left."""
+    """Print the first that matter, good news where there is room, and the names of what is left."""
     from stepscope.cli.findings import print_findings
 
     grave = [f for f in diagnosis.findings if f.severity != "info"]
@@ -491,7 +491,7 @@ def _show_findings(diagnosis: Diagnosis) -> None:
 
 
 def _about(summary: TraceSummary) -> str:
-    """``8 ranks · NVIDIA A100 · 10,520 events · 6 steps``."""
+    """Write ``8 ranks · NVIDIA A100 · 10,520 events · 6 steps``."""
     ranks = len(summary.ranks)
     world = summary.world_size
     of = f" of {world}" if world and world != ranks else ""

@@ -115,7 +115,7 @@ class _Stopped(BaseException):
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """Within the block Ctrl-C, SIGTERM and SIGHUP raise: a trial has a session of its own and would outlive us."""
+    """Make Ctrl-C, SIGTERM and SIGHUP raise within the block: a trial has a session of its own and would outlive us."""
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         raise _Stopped(signum)
@@ -125,7 +125,7 @@ def _stopping() -> Iterator[None]:
 
 
 def hook_names(text: str) -> frozenset[str]:
-    """Of --hook-knobs. Raises UsageError."""
+    """Read --hook-knobs. Raises UsageError."""
     if text == "none":
         return frozenset()
     if text == "auto":
@@ -137,7 +137,7 @@ def hook_names(text: str) -> frozenset[str]:
 
 
 class _Runs:
-    """Runs of the command, each in a folder of its own below ``root``; those of a rung take turns."""
+    """Runs the command, each time in a folder of its own below ``root``; those of a rung take turns."""
 
     def __init__(
         self, root: Path, command: Sequence[str], knobs: Sequence[CommandKnob], *, budget_s: float, start_s: float
@@ -149,7 +149,7 @@ class _Runs:
         self.scores: list[Mapping[str, Score]] = []
 
     def trial(self, name: str, key: str, *, budget_s: float, first: WindowRequest | None = None) -> TrialEnd:
-        """One run, into the folder ``name``."""
+        """Make one run, into the folder ``name``."""
         proposal = self.proposals.get(key)
         changes: Mapping[str, Any] = {} if proposal is None else proposal.changes
         layout = ProfileLayout(self.root / name)
@@ -194,7 +194,7 @@ class _Runs:
         return scores
 
     def work(self, key: str) -> float:
-        """Samples of a step over the baseline's."""
+        """Return the samples of a step over the baseline's."""
         proposal = self.proposals.get(key)
         return (
             1.0 if proposal is None else work_of(self.command, command_of(self.command, proposal.changes), self.knobs)
@@ -208,7 +208,7 @@ class _Runs:
 
 
 def timed(layout: ProfileLayout) -> TimedSteps | Unavailable:
-    """The timed steps that a run left."""
+    """Return the timed steps that a run left."""
     from stepscope.results.comparing import timed_steps
     from stepscope.store.diary import read_diaries
 
@@ -216,7 +216,7 @@ def timed(layout: ProfileLayout) -> TimedSteps | Unavailable:
 
 
 def _measure_basis(runs: _Runs, *, probe: bool) -> JobBasis:
-    """The command as it is, with a window of profiled steps: what it waits for, and what its collectives cost.
+    """Run the command as it is, with a window of profiled steps: what it waits for, and what its collectives cost.
 
     probe: with its batch, too, at the largest value to try: what of its work follows the batch.
     """
@@ -267,7 +267,7 @@ def _measure_basis(runs: _Runs, *, probe: bool) -> JobBasis:
 
 
 def _follows_batch(runs: _Runs, before: JobSteps) -> float | None:
-    """Of the command's own work, the share that is in proportion to its batch; None where no other batch can be run."""
+    """Return the share of the command's own work that is in proportion to its batch; None where no other batch can be run."""
     from stepscope.results.diary import job_steps
     from stepscope.store.diary import read_diaries
 
@@ -289,7 +289,7 @@ def _follows_batch(runs: _Runs, before: JobSteps) -> float | None:
 
 
 def _own_ns(steps: JobSteps) -> float:
-    """Mean of a step without waits for data, communication and a core."""
+    """Return the mean of a step without waits for data, communication and a core, in ns."""
     import numpy as np
 
     from stepscope.results.diary import parts_of
@@ -300,7 +300,7 @@ def _own_ns(steps: JobSteps) -> float:
 
 
 def _traced(layout: ProfileLayout) -> tuple[Any, Any, frozenset[str], int]:
-    """(job, prices, rules with a finding, backward passes of a step that reduce) of the window, as far as it tells."""
+    """Return (job, prices, rules with a finding, backward passes of a step that reduce) of the window, as far as known."""
     from stepscope.cli.predict_from import measured_job
     from stepscope.diagnose.job_facts import micro_steps
     from stepscope.diagnose.jobs import judge_job

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 SIZES = "4K:16M:4"
 LOOK_S = 10
-"""Of the first look at the cell, and of each size of its collectives a tenth."""
+"""Seconds of the first look at the cell; each size of its collectives has a tenth."""
 
 
 def run(options: Tune) -> int:
@@ -72,7 +72,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def allowed_knobs(texts: Sequence[str]) -> frozenset[str]:
-    """Of --allow. Raises UsageError."""
+    """Read --allow. Raises UsageError."""
     words = {word for text in texts for word in listed(text)}
     if strange := sorted(words - CHANGES_MATHEMATICS - {"all"}):
         raise UsageError(unknown("--allow", strange[0], {*CHANGES_MATHEMATICS, "all"}))
@@ -80,7 +80,7 @@ def allowed_knobs(texts: Sequence[str]) -> frozenset[str]:
 
 
 def loss_limit(text: str | None) -> float | None:
-    """Of --max-loss-change, a share. Raises UsageError."""
+    """Read --max-loss-change as a share. Raises UsageError."""
     if text is None:
         return None
     number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
@@ -96,7 +96,7 @@ def loss_limit(text: str | None) -> float | None:
 def tune_cell(
     path: Path, options: Tune, *, budget_s: float, allowed: frozenset[str], max_loss_change: float | None
 ) -> int:
-    """A cell of a run or of a matrix."""
+    """Tune a cell of a run or of a matrix; the exit code."""
     spec, launch, data_dir = _cell(path, options)
     root = options.output or default_run_dir(f"tune-{spec.workload}-{spec.strategy}".replace(":", "."))
     bench = Bench(root, launch=launch, data_dir=data_dir)
@@ -139,7 +139,7 @@ def tune_cell(
 
 
 def _cell(path: Path, options: Tune) -> tuple[CellSpec, dict[str, Any], Path | None]:
-    """The cell to tune, how its ranks start, where its data lies. Raises StepscopeError."""
+    """Return the cell to tune, how its ranks start, where its data lies. Raises StepscopeError."""
     layout = RunLayout(path)
     if layout.run.is_file():
         if options.set_ or options.data_dir:
@@ -160,7 +160,7 @@ def _cell(path: Path, options: Tune) -> tuple[CellSpec, dict[str, Any], Path | N
 
 
 def _one(specs: Sequence[CellSpec], cell_id: str | None) -> CellSpec:
-    """The cell asked for; else the only one, or the only one on several ranks."""
+    """Return the cell asked for; else the only one, or the only one on several ranks. Raises UsageError."""
     if cell_id is not None:
         ids = named(cell_id, [spec.cell_id for spec in specs])
         able = [spec for spec in specs if spec.cell_id in ids]
@@ -185,7 +185,7 @@ def _one(specs: Sequence[CellSpec], cell_id: str | None) -> CellSpec:
 
 
 def _measure_basis(bench: Bench, spec: CellSpec, options: Tune) -> proposing.Basis:
-    """The cell measured once, beside what its prediction needs: another batch, whole replicas, its collectives' costs."""
+    """Measure the cell once, beside what its prediction needs: another batch, whole replicas, its collectives' costs."""
     from stepscope.diagnose.engine import diagnose
     from stepscope.predict.specs import specs_of
     from stepscope.records.environment import EnvironmentRecord
@@ -225,7 +225,7 @@ def _measure_basis(bench: Bench, spec: CellSpec, options: Tune) -> proposing.Bas
 
 
 def _prices(spec: CellSpec, layout: RunLayout, calib: Path | None) -> tuple[Prices, Transport | None]:
-    """What the cell's collectives cost, and what they and computation slow each other."""
+    """Return what the cell's collectives cost, and what they and computation slow each other."""
     from stepscope.cli.commands.calibrate import _of_comm
     from stepscope.predict.overlap import measured_transport
     from stepscope.predict.prices import calibrated_prices
@@ -248,7 +248,7 @@ def candidate(proposal: Proposal) -> Contender:
 def admitted(
     offered: Sequence[Proposal], most: int, *, allowed: frozenset[str], judged: bool = True
 ) -> tuple[list[Proposal], dict[str, str]]:
-    """(to try, key -> why not) of what is offered. judged: the loss could decide, too."""
+    """Return (to try, key -> why not) of what is offered. judged: the loss could decide, too."""
     left_out: dict[str, str] = {}
     able: list[Proposal] = []
     for proposal in offered:
@@ -267,7 +267,7 @@ def admitted(
 
 
 def learning(basis: proposing.Basis, losses: Losses) -> tuple[proposing.Basis, dict[str, Proposal]]:
-    """The basis with the largest batch that learns enough, and the larger ones, by key, that do not."""
+    """Return the basis with the largest batch that learns enough, and the larger ones, by key, that do not."""
     ladder = proposing.larger_batches(basis)
     losses.judge(ladder)
     accepted = list(takewhile(lambda proposal: proposal.key not in losses.refused, ladder))
@@ -281,7 +281,7 @@ def learning(basis: proposing.Basis, losses: Losses) -> tuple[proposing.Basis, d
 def _trials(
     tried: Sequence[Proposal], outcome: Found, losses: Losses, rungs: Rungs, specs: Mapping[str, CellSpec]
 ) -> tuple[Trial, ...]:
-    """The baseline, then every configuration that was tried."""
+    """Return the baseline, then every configuration that was tried."""
     trials = []
     for key, proposal in ({BASELINE: None} | {proposal.key: proposal for proposal in tried}).items():
         loss = losses.by_key.get(key)
@@ -309,9 +309,10 @@ def _trials(
 
 
 def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None, edited: bool = False) -> None:
-    """tune.json, and on the terminal the answer, the table of trials, what was not tried, the change and how to run it.
+    """Write tune.json, and print the answer, the table of trials, what was not tried, the change and how to run it.
 
-    edited: with lines of the change in the user's own code."""
+    edited: with lines of the change in the user's own code.
+    """
     write_record(root / "tune.json", tuned)
     if options.json:
         print_document({**codec.headed("tune/1"), **codec.plain(tuned)})

@@ -40,7 +40,7 @@ class Bench:
         run_plan(plan, Options(output=self.root / name, data_dir=self.data_dir), printed=False)
 
     def read(self, name: str, spec: CellSpec) -> CellResult | None:
-        """What a cell came to; None: it has not begun."""
+        """Return what a cell came to; None: it has not begun."""
         layout = RunLayout(self.root / name).cell(spec.cell_id)
         return read_cell(layout) if layout.spec.is_file() else None
 
@@ -68,7 +68,7 @@ class Rungs:
 
 
 class Losses:
-    """Losses of configurations that change the mathematics, all of them on as many samples as the baseline.
+    """Measures losses of configurations that change the mathematics, all of them on as many samples as the baseline.
 
     most: allowed change; None: it is not judged. by_key: (loss, its change); refused: why it is not accepted.
     """

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from stepscope.cli.commands.watch import Watch
 
 ENDED = 6
-"""Cells that are shown, the last ones to end."""
+"""So many cells are shown, the last ones to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixSeen:
-    """state: ``stopped``: cells are left, and no command works on them. statuses: of cells that have ended, in that order.
-    cell: where ranks are; None: in none, or in start-up. labels: by cell."""
+    """A run folder at one moment. state: ``stopped``: cells are left, and no command works on them. statuses: of cells that
+    have ended, in that order. cell: where ranks are; None: in none, or in start-up. labels: by cell."""
 
     kind: str
     name: str
@@ -66,7 +66,7 @@ def run(layout: RunLayout, options: Watch) -> int:
 
 
 def look(layout: RunLayout) -> MatrixSeen:
-    """The run as it is now. Raises DataError for a damaged record."""
+    """Return the run as it is now. Raises DataError for a damaged record."""
     record = read_record(layout.run, RunRecord)
     ended = [(path.stat().st_mtime_ns, cell) for cell in record.cells if (path := layout.cell(cell).status).is_file()]
     statuses = tuple(read_record(layout.cell(cell).status, CellStatus) for _, cell in sorted(ended))
@@ -86,7 +86,7 @@ def look(layout: RunLayout) -> MatrixSeen:
 
 
 def _in_use(layout: RunLayout) -> bool:
-    """Whether a command works on the folder: it holds the lock, if this host sees that."""
+    """Return whether a command works on the folder: it holds the lock, if this host sees that."""
     try:
         handle = os.open(layout.lock, os.O_RDONLY)
     except OSError:
@@ -101,7 +101,7 @@ def _in_use(layout: RunLayout) -> bool:
 
 
 def _latest(layout: RunLayout, cells: set[str]) -> tuple[Heartbeat, ...]:
-    """Of the cell that ranks were seen in last."""
+    """Return the heartbeats of the cell that ranks were seen in last."""
     by_cell: dict[str, list[Heartbeat]] = {}
     for cell in cells:
         paths = sorted(layout.cell(cell).root.glob("heartbeat-*"))
@@ -125,7 +125,7 @@ def _labels(layout: RunLayout, record: RunRecord) -> dict[str, str]:
 
 
 def state_line(seen: MatrixSeen) -> str:
-    """``quick: bench, running; 3 of 10 cells have ended: 2 ok, 1 oom``."""
+    """Write ``quick: bench, running; 3 of 10 cells have ended: 2 ok, 1 oom``."""
     count = Counter(status.status for status in seen.statuses)
     how = f": {listed([f'{number} {status}' for status, number in count.items()])}" if count else ""
     return (
@@ -134,7 +134,7 @@ def state_line(seen: MatrixSeen) -> str:
 
 
 def screen(seen: MatrixSeen) -> Group:
-    """How far the run is, the cells that ended last, and the ranks of the one that is measured."""
+    """Show how far the run is, the cells that ended last, and the ranks of the one that is measured."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -159,6 +159,6 @@ def _where(beat: Heartbeat) -> str:
 
 
 def document(layout: RunLayout) -> dict[str, Any]:
-    """One look as a document."""
+    """Return one look as a document."""
     seen = look(layout)
     return {**headed("watch_matrix/1"), "run": str(layout.root), **plain(seen)}

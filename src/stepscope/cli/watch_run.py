@@ -29,7 +29,7 @@ LAST = 1_000
 """Steps of each process that a look at a running job takes in: the verdict is that of now. An ended job is read whole."""
 
 COST_SHARE, POLL_S = 5, 0.5
-"""Between looks so many times what one took, at least: it is made beside ranks that are timed. The end is seen sooner."""
+"""At least so many times what a look took passes before the next: ranks are timed beside it. The end is seen sooner."""
 
 SHOWN_EVENTS = 6
 BARS = "▁▂▃▄▅▆▇█"
@@ -118,14 +118,14 @@ def _require_there(layout: ProfileLayout) -> None:
 
 
 class _Looks:
-    """Looks at one job, each written to the page where one is wanted."""
+    """Looks at one job, and writes each look to the page where one is wanted."""
 
     def __init__(self, layout: ProfileLayout, options: Watch) -> None:
         self.layout = layout
         self._options = options
 
     def look(self) -> tuple[Watched, Judged | None]:
-        """The job as it is now, and the verdict on its last steps. Raises DataError."""
+        """Return the job as it is now, and the verdict on its last steps. Raises DataError."""
         from stepscope.diagnose.engine import diagnose
         from stepscope.diagnose.jobs import evidence_of
         from stepscope.diagnose.verdict import judge
@@ -158,7 +158,7 @@ class _Looks:
         return seen, judged
 
     def wait(self, seconds: float) -> None:
-        """Until the next look; the end of the job is one."""
+        """Wait until the next look; the end of the job is one."""
         until = time.monotonic() + seconds
         before = self.layout.end.is_file()
         while (left := until - time.monotonic()) > 0 and self.layout.end.is_file() == before:
@@ -173,7 +173,7 @@ class _Looks:
 
 
 def state_line(seen: Watched) -> str:
-    """``running; step 1,234; 8 of 8 ranks on 2 hosts; 18.6 steps/s``."""
+    """Write ``running; step 1,234; 8 of 8 ranks on 2 hosts; 18.6 steps/s``."""
     parts = [seen.said if seen.state == "ended" and seen.said else seen.state]
     if seen.state == "waiting":
         parts = ["no rank has made a step yet"]
@@ -191,7 +191,7 @@ def state_line(seen: Watched) -> str:
 
 
 def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | None = None) -> Group:
-    """The whole picture, ``width`` characters wide. every: seconds to the next look; None: there is none."""
+    """Return the whole picture, ``width`` characters wide. every: seconds to the next look; None: there is none."""
     from rich.console import Group
     from rich.text import Text
 
@@ -226,7 +226,7 @@ def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | N
 
 
 def _table(rows: tuple[RankRow, ...], over: str) -> Table:
-    """Times of one unit, which stands once; parts that no rank has are left out."""
+    """Return the ranks' times in one unit, which stands once; parts that no rank has are left out."""
     from rich.table import Table
     from rich.text import Text
 

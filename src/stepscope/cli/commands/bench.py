@@ -55,12 +55,12 @@ class Bench(Options):
 
     @property
     def sections(self) -> tuple[str, ...] | None:
-        """What ``--only`` lists; None: everything."""
+        """Return what ``--only`` lists; None: everything."""
         return None if self.only is None else listed(self.only)
 
     @property
     def rerun_words(self) -> tuple[str, ...]:
-        """What ``--rerun`` lists."""
+        """Return what ``--rerun`` lists."""
         return listed(self.rerun)
 
 

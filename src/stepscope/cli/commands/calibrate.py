@@ -79,7 +79,7 @@ def run(options: Calibrate) -> int:
 
 
 def _of_rows(path: Path) -> Calibration:
-    """Corrections of the step model from measured training runs, on whatever machines."""
+    """Return corrections of the step model from measured training runs, on whatever machines."""
     from stepscope.predict.step.run_fit import fit_rows
     from stepscope.records.calibration import CalibratedMachine, Calibration
 
@@ -91,7 +91,7 @@ def _of_rows(path: Path) -> Calibration:
 
 
 def _of_comm(layout: RunLayout) -> tuple[tuple[CommRow, ...], Calibration]:
-    """What collectives cost on the machine that measured them."""
+    """Return what collectives cost on the machine that measured them."""
     from stepscope.predict.calibration import calibrate, machine_of
     from stepscope.records.environment import EnvironmentRecord
     from stepscope.results.comm_rows import read_comm_rows
@@ -108,7 +108,10 @@ def _of_comm(layout: RunLayout) -> tuple[tuple[CommRow, ...], Calibration]:
 
 
 def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
-    """What the collectives of a profiled job cost it. Raises DataError, UsageError with the sizes that are missing."""
+    """Return what the collectives of a profiled job cost it.
+
+    Raises DataError, UsageError with the sizes that are missing.
+    """
     from stepscope.cli.evidence import traces_of
     from stepscope.core.units import format_size
     from stepscope.predict.calibration import calibrate
@@ -138,7 +141,7 @@ def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
 
 
 def _with_steps(calibration: Calibration) -> Calibration:
-    """With what the same measurements say of the step model's constants, where they are of GPUs that the table knows."""
+    """Add what the same measurements say of the step model's constants, where they are of GPUs that the table knows."""
     from stepscope.predict.step.measured import fit_machine
 
     steps, unused = fit_machine(calibration)

@@ -24,7 +24,7 @@ class Doctor(Options):
 
 
 def where(options: Doctor) -> str:
-    """The function that does what ``options`` ask."""
+    """Return the function that does what ``options`` ask."""
     if options.hosts is not None:
         return "stepscope.cli.doctor_hosts"
     return "stepscope.cli.doctor_run" + (":run_quick" if options.quick else "")

@@ -58,7 +58,7 @@ def run(options: Example) -> None:
 
 
 def _planted(faults: tuple[str, ...]) -> dict[str, Job]:
-    """The job with the faults that the command line names; none without."""
+    """Return the job with the faults that the command line names; none without. Raises UsageError."""
     if not faults:
         return {}
     from stepscope.examples.jobs import WORLD, own_ns, with_faults
@@ -78,7 +78,7 @@ def _planted(faults: tuple[str, ...]) -> dict[str, Job]:
 
 
 def _interrupted(directory: Path, written: list[str], examples: Iterable[str]) -> Interrupted:
-    """What is complete, and what to delete before the next try, which refuses folders that exist."""
+    """Return the error that says what is complete, and what to delete before the next try (it refuses folders that exist)."""
     begun = [name for name in examples if name not in written and (directory / name).exists()]
     if not written and not begun:
         return Interrupted("interrupted: nothing is written")

@@ -54,7 +54,7 @@ def run(options: Hardware) -> int:
 
 
 def _document(accelerators: tuple[Accelerator, ...], links: tuple[LinkPeak, ...]) -> dict[str, Any]:
-    """Schema stepscope.hardware/1. A rate that a device does not have is null."""
+    """Return the document, schema stepscope.hardware/1. A rate that a device does not have is null."""
     from dataclasses import asdict
 
     from stepscope.records.codec import headed
@@ -91,7 +91,7 @@ def _entry(entry: Accelerator) -> dict[str, Any]:
 
 
 def _rate(value: float | None) -> str:
-    """TFLOP/s with at most four digits."""
+    """Write TFLOP/s with at most four digits."""
     return "–" if value is None else f"{value / 1e12:.4g}"
 
 

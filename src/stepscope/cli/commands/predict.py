@@ -71,7 +71,7 @@ class Predict(Options):
 
 
 def _where(options: Predict) -> str:
-    """The module of the mode, so that only what it needs is imported."""
+    """Return the module of the mode, so that only what it needs is imported."""
     if options.from_ is not None or options.run is not None:
         return "stepscope.cli.predict_from"
     return "stepscope.cli.predict_run" if options.model is None else "stepscope.cli.predict_step"

@@ -18,7 +18,7 @@ class Schema(Options):
 
 
 def documents() -> Mapping[str, Mapping[str, Any]]:
-    """What commands print with --json: keys and what they hold."""
+    """Return what commands print with --json: keys and what they hold."""
     from stepscope.records.cell import RunRecord
     from stepscope.records.comm import CommRow
     from stepscope.records.comparison import ComparedFigure, Difference, ScalingBudget
@@ -124,7 +124,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
 
 
 def run(options: Schema) -> int:
-    """All schemas, one of them, or their names. Raises UsageError for an unknown one."""
+    """Print all schemas, one of them, or their names. Raises UsageError for an unknown one."""
     from stepscope.cli.console import print_json, say
     from stepscope.records.codec import encode_document
     from stepscope.records.schemas import DIALECT, document_schema, record_schemas

@@ -59,7 +59,7 @@ MATRIX = (".yaml", ".yml")
 
 
 def _where(options: Tune) -> str:
-    """A folder and a matrix file hold a cell; anything else is the user's command."""
+    """Return the module that tunes: a folder and a matrix file hold a cell; anything else is the user's command."""
     word = Path(options.words[0])
     ours = len(options.words) == 1 and (word.suffix in MATRIX or word.is_dir())
     return "stepscope.cli.tune_run" if ours else "stepscope.cli.tune_command"

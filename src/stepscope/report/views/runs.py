@@ -364,7 +364,8 @@ def history_table(history: History | None) -> Table:
         common = said(change_text(history, history.common), None)
         footnotes = (
             f"{counted(len(history.runs), 'run')} from {_run_name(history, 0)} to"
-            f" {_run_name(history, len(history.runs) - 1)}; all cells together (median of step / the cell's median): {common.text}",
+            f" {_run_name(history, len(history.runs) - 1)};"
+            f" all cells together (median of step / the cell's median): {common.text}",
             "change: the split with the least squares; p by a permutation test of rank sums"
             + (
                 f"; p of a cell times {len(history.cells)} cells"
