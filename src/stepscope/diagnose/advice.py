@@ -32,12 +32,12 @@ ASYNC_SAVE = "save in the background: torch.distributed.checkpoint.async_save(st
 def advice_for(
     verdict: JobVerdict, *, job: ProfiledJob, diagnosis: Diagnosis, late: Sequence[Slow]
 ) -> tuple[Advice, ...]:
-    """At most ``MOST``: of the finding that explains the first cost, or the general one."""
+    """Return at most ``MOST`` pieces of advice: those of the finding that explains the first cost, or the general ones."""
     facts = facts_of_profiled(job)
     return tuple(
-        Advice(text=each.text, command=each.command)
-        for each in _offered(verdict, job, facts, diagnosis, late)
-        if applies(each, facts)
+        Advice(text=advice.text, command=advice.command)
+        for advice in _offered(verdict, job, facts, diagnosis, late)
+        if applies(advice, facts)
     )[:MOST]
 
 
@@ -47,7 +47,7 @@ def _offered(
     if verdict.kind == "input-bound":
         outside = verdict.costs[0].rules == ("before",) or (bool(job.facts) and not job.loaders)
         return (_in_the_loop(),) if outside else _loader(job, facts)
-    if verdict.kind == "straggler" and any(each.kind == "chronic" and each.part == "data_wait" for each in late):
+    if verdict.kind == "straggler" and any(slow.kind == "chronic" and slow.part == "data_wait" for slow in late):
         from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
 
         return (inspect(CAUSE_ADVICE["data"]),)
@@ -59,7 +59,7 @@ def _offered(
     explained = [f for f in diagnosis.findings if kind_of(f) == named and f.advice]
     if explained:
         cause = None if verdict.part_cost is None else verdict.part_cost.cause
-        return next((each for each in explained if each.rule == cause), explained[0]).advice
+        return next((finding for finding in explained if finding.rule == cause), explained[0]).advice
     if verdict.kind == "contended-machine":
         return (_contended(job, facts),)
     general = GENERAL.get(verdict.kind)
@@ -74,7 +74,7 @@ def _in_the_loop() -> Advice:
 
 
 def _loader(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
-    """Workers where processors are free for them, or loading needs none; else cheaper loading."""
+    """Advise more workers where processors are free for them or loading needs none, else cheaper loading."""
     workers, wanted = job.loader_workers or 0, _wanted(facts)
     if wanted is not None and wanted > workers:
         yield advise(f"{loader_with(wanted, facts)}{_provided(facts)}", key="loader workers")
@@ -85,7 +85,7 @@ def _loader(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
 
 
 def _wanted(facts: JobFacts) -> int | None:
-    """Workers of a rank; None: more help nothing."""
+    """Return how many workers a rank should have, or None where more do not help."""
     loading = facts.loading
     if loading is not None and loading.used_ns is not None:
         return fewest_workers(loading)
@@ -98,20 +98,20 @@ def _wanted(facts: JobFacts) -> int | None:
 
 
 def loader_with(workers: int, facts: JobFacts) -> str:
-    """The loader with so many workers, in the words of the job's framework."""
+    """Return the loader with so many workers, in the words of the job's framework."""
     keep = "" if facts.loader is not None and facts.loader.persistent else ", persistent_workers=True"
     plain = f"DataLoader(num_workers={workers}{keep})"
     return option("loader workers", facts.frameworks, plain=plain).replace("...", str(workers))
 
 
 def _provided(facts: JobFacts) -> str:
-    """What else has to be right, where the job's facts say so."""
-    said = []
+    """Say what else has to be right, where the job's facts show it."""
+    conditions = []
     if facts.loader is not None and facts.loader.streamed:
-        said.append("each worker reads its part of the stream (get_worker_info)")
+        conditions.append("each worker reads its part of the stream (get_worker_info)")
     if facts.setup.start_method in ("spawn", "forkserver"):
-        said.append("the script starts below if __name__ == '__main__'")
-    return f"; so that {', and '.join(said)}" if said else ""
+        conditions.append("the script starts below if __name__ == '__main__'")
+    return f"; so that {', and '.join(conditions)}" if conditions else ""
 
 
 def _no_room(job: ProfiledJob, facts: JobFacts) -> str:
@@ -122,7 +122,7 @@ def _no_room(job: ProfiledJob, facts: JobFacts) -> str:
 
 
 def _contended(job: ProfiledJob, facts: JobFacts) -> Advice:
-    """By who takes the processors."""
+    """Choose the advice by who takes the processors."""
     assert job.steps is not None
     first = next(iter(contention_of(job.steps)), None)
     if first is None:
@@ -143,7 +143,7 @@ def _contended(job: ProfiledJob, facts: JobFacts) -> Advice:
 
 
 def _fewer_threads(job: ProfiledJob, facts: JobFacts, first: Contention) -> Advice:
-    """As many as there are cores for; where the variable is set to that, or each rank has one, it is not the variable."""
+    """Advise as many threads as there are cores for; fewer ranks, or the script, where OMP_NUM_THREADS is not the way."""
     full = crowd(job.steps) if job.steps is not None else None
     ranks = full.ranks if full is not None else facts.ranks_a_host or 1
     threads = (full.threads if full is not None else first.cores + int(first.takes)) // ranks
@@ -182,13 +182,13 @@ def _checkpoint(_: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
 
 
 def keep_workers(facts: JobFacts) -> Advice:
-    """For worker processes that start anew at each epoch."""
+    """Return the advice for worker processes that start anew at each epoch."""
     plain = "DataLoader(..., persistent_workers=True)"
     return advise(option("keep workers", facts.frameworks, plain=plain), key="keep workers")
 
 
 def _compute(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
-    """On a GPU what the job has not; on CPUs lower precision is no gain, and only a look is certain."""
+    """Advise on a GPU what the job has not; on CPUs lower precision is no gain, and only a look is certain."""
     if facts.device == "cuda":
         plain = "torch.set_float32_matmul_precision('high') before the first step: TF32 for products in float32"
         yield advise(plain, key="tf32")

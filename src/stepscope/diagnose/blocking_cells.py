@@ -17,7 +17,7 @@ from stepscope.results.sweeps import after_backward, plan_of
 
 
 def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float) -> Statement:
-    """Findings on cells whose collectives all come after backward and take more than ``least_share`` of the step there.
+    """Report cells whose collectives all come after backward and take more than ``least_share`` of the step there.
 
     least_gain: share of the step that an overlapping cell of the same run has to save, where one was measured.
     """
@@ -34,33 +34,33 @@ def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float)
     if not firing:
         worst = max(blocking, key=lambda c: stakes[id(c)][1])
         return f"{worst.name}: {stakes[id(worst)][2]}"
-    found = []
+    findings = []
     for group in by_model(firing):
         ranked = sorted(group, key=lambda c: -stakes[id(c)][0])
-        found.append(_of_cells(evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.cell_id]))
-    return tuple(found)
+        findings.append(_of_cells(evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.cell_id]))
+    return tuple(findings)
 
 
 def _stake(
     cell: TimedCell, overlapping: list[TimedCell], *, least_share: float, least_gain: float
 ) -> tuple[float, float, str, bool]:
-    """(what overlap returns at most, share of communication, both in words, whether that was measured); a stake of 0: not
-    worth a finding."""
-    found = exposed(cell.cell.result)
-    net = 0.0 if found is None else found.net_ns
+    """Return (what overlap returns at most, share of communication, both in words, whether that was measured); a stake of 0
+    is not worth a finding."""
+    exposure = exposed(cell.cell.result)
+    net = 0.0 if exposure is None else exposure.net_ns
     share = net / cell.step_ns
-    said = f"{format_percent(share)} of the step is communication after backward"
+    sentence = f"{format_percent(share)} of the step is communication after backward"
     if share <= least_share:
-        return 0.0, share, f"{said}, limit {format_percent(least_share)}", False
+        return 0.0, share, f"{sentence}, limit {format_percent(least_share)}", False
     measured = [c for c in overlapping if same_work(c.cell.result, cell.cell.result)]
     if measured:
         best = min(measured, key=lambda c: c.step_ns)
         gain = _gain(best, cell)
         if gain is not None:
-            said += f"; measured: {best.cell.run.label} takes {format_duration(best.step_ns)}"
-            said += f" against {format_duration(cell.step_ns)}"
-            return (gain if gain > least_gain else 0.0), share, said, True
-    return min(net, cell.phases.backward_compute_ns) / cell.step_ns, share, said, False
+            sentence += f"; measured: {best.cell.run.label} takes {format_duration(best.step_ns)}"
+            sentence += f" against {format_duration(cell.step_ns)}"
+            return (gain if gain > least_gain else 0.0), share, sentence, True
+    return min(net, cell.phases.backward_compute_ns) / cell.step_ns, share, sentence, False
 
 
 def _gain(fast: TimedCell, slow: TimedCell) -> float | None:
@@ -73,13 +73,13 @@ def _of_cells(
     evidence: Evidence, ranked: list[TimedCell], stake: tuple[float, float, str, bool], plan: tuple[CommOp, ...]
 ) -> Finding:
     cell = ranked[0]
-    most, share, said, sure = stake
+    most, share, sentence, sure = stake
     size = "gradient by gradient" if len(plan) > 1 else "in one piece"
     return Finding(
         severity=severity_of(most),
         title=f"gradients are reduced after backward: {format_percent(share)} of the step is {EXPOSED_COMM}",
         evidence=(
-            said,
+            sentence,
             f"{counted(len(plan), 'blocking collective')} a step, {size}",
             *others(ranked, lambda c: f"({format_duration(c.step_ns)} a step)"),
         ),

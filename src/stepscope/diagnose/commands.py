@@ -32,12 +32,12 @@ _DROPPED = {"-o": 1, "--output": 1, "--json": 0, "--plan": 0, "--show": 0, "--re
 
 
 def again(evidence: Evidence, cell: CellEvidence, *changes: tuple[str, Any]) -> str:
-    """The command that measured ``cell``, with these settings (``num_workers``, 2) changed.
+    """Return the command that measured ``cell``, with these settings (``num_workers``, 2) changed.
 
     A list as the value makes or replaces an axis. A setting that the matrix sweeps is changed on its axis.
     """
     record = next((r for r in evidence.records if cell.cell_id in r.cells), None)
-    words = _words(record)
+    words = _argv_of(record)
     for key, value in changes:
         axis = isinstance(value, list) or (record is not None and key in (record.matrix.get("axes") or {}))
         text = _text(value if isinstance(value, list) or not axis else [value])
@@ -46,9 +46,9 @@ def again(evidence: Evidence, cell: CellEvidence, *changes: tuple[str, Any]) -> 
 
 
 def remeasured(evidence: Evidence, *runs: TrainingRun) -> str | None:
-    """The command that measures these runs of `bench` once more, in their run folder; None for runs of another tool.
+    """Return the command that measures these runs of `bench` once more in their run folder; None for another tool's.
 
-    Where they are of several folders, or of one whose record is not here: the first of them anew.
+    Where they are of several folders, or of one whose record is not here, it measures the first of them anew.
     """
     cells = [cell for run in runs if (cell := cell_of(evidence, run)) is not None]
     if not cells:
@@ -58,18 +58,18 @@ def remeasured(evidence: Evidence, *runs: TrainingRun) -> str | None:
     if len(records) != 1 or len(folders) != 1:
         return again(evidence, cells[0])
     ids = ",".join(dict.fromkeys(cell.cell_id for cell in cells))
-    return shlex.join([*_words(records[0]), "-o", *folders, "--rerun", ids])
+    return shlex.join([*_argv_of(records[0]), "-o", *folders, "--rerun", ids])
 
 
 def swept_again(evidence: Evidence, *options: str) -> str | None:
-    """The command of the only run of `comm`, with these options in place of its own; None without one, or with several."""
+    """Return the command of the only run of `comm`, these options in place of its own; None without one or with several."""
     records = [record for record in evidence.records if record.kind == "comm" and record.argv[1:2] == ("comm",)]
     replaced = {word: 1 for word in options if word.startswith("-")}
     return shlex.join([*_kept(records[0].argv, replaced), *options]) if len(records) == 1 else None
 
 
 def sweep_budget_ns(evidence: Evidence) -> int:
-    """Most time that the only run of `comm` spent on one size; the default's without one, or with several."""
+    """Return the most time that the only run of `comm` spent on one size, or the default without one or with several."""
     records = [record for record in evidence.records if record.kind == "comm"]
     words = records[0].argv if len(records) == 1 else ()
     for word, value in pairwise((*words, "")):
@@ -79,18 +79,18 @@ def sweep_budget_ns(evidence: Evidence) -> int:
 
 
 def profiled(evidence: Evidence, cell: CellEvidence, folder: str = "PROFILED") -> str:
-    """The command that measures ``cell`` again with traces, and the one that reads them."""
+    """Return the command that measures ``cell`` again with traces, and the one that reads them."""
     command = once(f"{again(evidence, cell)} --profile")
     return f"{command} -o {folder} && stepscope diagnose {folder}"
 
 
 def concrete(outcome: Outcome, evidence: Evidence) -> Outcome:
-    """``outcome`` with the command of the one run that there is where a rule names any matrix."""
+    """Return ``outcome`` with the command of the one run that there is where a rule names any matrix."""
     if isinstance(outcome, Skipped):
         return replace(outcome, command=own_command(outcome.command, evidence))
     if not isinstance(outcome, tuple):
         return outcome
-    return tuple(replace(f, advice=tuple(_own(each, evidence) for each in f.advice)) for f in outcome)
+    return tuple(replace(f, advice=tuple(_own(advice, evidence) for advice in f.advice)) for f in outcome)
 
 
 def _own(advice: Advice, evidence: Evidence) -> Advice:
@@ -98,20 +98,20 @@ def _own(advice: Advice, evidence: Evidence) -> Advice:
 
 
 def own_command(command: str | None, evidence: Evidence) -> str | None:
-    """``command`` with the only run's own words for ``stepscope bench MATRIX.yaml``."""
+    """Return ``command`` with the only run's own words for ``stepscope bench MATRIX.yaml``."""
     records = [record for record in evidence.records if record.kind == "bench"]
     if command is None or ANY_MATRIX not in command or len(records) != 1:
         return command
-    return once(command.replace(ANY_MATRIX, shlex.join(_words(records[0]))))
+    return once(command.replace(ANY_MATRIX, shlex.join(_argv_of(records[0]))))
 
 
 def once(command: str) -> str:
-    """``command`` with a flag that it has twice left out the second time."""
+    """Return ``command`` with a flag that it has twice left out the second time."""
     first, flag, rest = command.partition(" --profile")
     return first + flag + rest.replace(" --profile", "")
 
 
-def _words(record: RunRecord | None) -> list[str]:
+def _argv_of(record: RunRecord | None) -> list[str]:
     if record is None or len(record.argv) < 2:
         return ["stepscope", "bench", "MATRIX.yaml"]
     if record.argv[1] != "bench":
@@ -120,7 +120,7 @@ def _words(record: RunRecord | None) -> list[str]:
 
 
 def _kept(argv: Sequence[str], replaced: Mapping[str, int] = MappingProxyType({})) -> list[str]:
-    """A command's words without those that its repetition must not have, and without the ``replaced``."""
+    """Return a command's words without those that its repetition must not have, and without the ``replaced``."""
     dropped = {**_DROPPED, **replaced}
     words = ["stepscope", *argv[1:]]  # it may have been called by its path
     kept: list[str] = []
@@ -136,7 +136,7 @@ def _kept(argv: Sequence[str], replaced: Mapping[str, int] = MappingProxyType({}
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{','.join(_text(each) for each in value)}]"
+        return f"[{','.join(_text(element) for element in value)}]"
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -147,11 +147,11 @@ def is_slurm(evidence: Evidence) -> bool:
 
 
 def excluding(evidence: Evidence, host: str | None) -> str | None:
-    """The command that keeps a job off ``host``; None where no scheduler is known."""
+    """Return the command that keeps a job off ``host``, or None where no scheduler is known."""
     return f"sbatch --exclude={host} JOB" if host is not None and is_slurm(evidence) else None
 
 
 def is_amd(evidence: Evidence) -> bool:
-    """Whether torch there was built for ROCm: nvidia-smi and NVLink are none of its tools."""
+    """Return whether torch there was built for ROCm: nvidia-smi and NVLink are none of its tools."""
     torch = evidence.environment.torch if evidence.environment is not None else None
     return torch is not None and torch.hip_version is not None

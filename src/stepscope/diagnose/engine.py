@@ -50,7 +50,7 @@ def rule_names() -> dict[str, str]:
 
 
 def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diagnosis:
-    """What the rules say (None: all of them), findings as :class:`Diagnosis` orders them.
+    """Return what the rules say (None: all of them), findings as :class:`Diagnosis` orders them.
 
     Rules for good news run last, without the runs that another rule declares wrong.
     """
@@ -78,33 +78,39 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
             quiet.append(outcome)
         else:
             findings += doubted(outcome, evidence)
-    told, folded = _folded(_doubtful(findings, rating), claims)
+    kept, folded = _folded(_doubtful(findings, rating), claims)
     return Diagnosis(
-        findings=_capped(_causes_first(sorted(told, key=_order), claims)),
-        skipped=tuple(sorted(skipped, key=lambda each: each.rule)),
-        quiet=tuple(sorted((*quiet, *folded), key=lambda each: each.rule)),
+        findings=_capped(_causes_first(sorted(kept, key=_order), claims)),
+        skipped=tuple(sorted(skipped, key=lambda skip: skip.rule)),
+        quiet=tuple(sorted((*quiet, *folded), key=lambda quiet_rule: quiet_rule.rule)),
     )
 
 
 def _doubtful(findings: Sequence[Finding], rating: Container[str]) -> list[Finding]:
-    """``findings``, those on times with the doubts that others cast on these, and such others before the problems and
-    warnings that they qualify: an observation in doubt is no reason to begin with the noise.
+    """Return ``findings``, those on times with the doubts that others cast on these. Such others come before the problems
+    and warnings that they qualify: an observation in doubt is no reason to begin with the noise.
 
     rating: rules that rate runs by their times, whatever is at stake.
     """
     doubts = {about: doubt for finding in findings for about, doubt in finding.casts_doubt.items()}
     touched: set[str] = set()
-    told = []
+    qualified = []
     for finding in findings:
         about = (finding.job,) if not finding.runs and finding.job is not None else finding.runs
         on_times = finding.stake_fraction is not None or finding.rule in rating
         if on_times and finding.priority == "performance" and not finding.casts_doubt:
-            mine = {each: doubts[each] for each in about if each in doubts and _reaches(doubts[each], finding)}
-            touched |= mine.keys() if finding.severity != "info" else set()
-            finding = replace(finding, doubts=tuple(dict.fromkeys((*finding.doubts, *(d.why for d in mine.values())))))
-        told.append(finding)
-    raised = (f.priority != "wrong" and bool(f.casts_doubt.keys() & touched) for f in told)
-    return [replace(f, priority="doubt") if doubt else f for f, doubt in zip(told, raised, strict=True)]
+            reaching = {
+                subject: doubts[subject]
+                for subject in about
+                if subject in doubts and _reaches(doubts[subject], finding)
+            }
+            touched |= reaching.keys() if finding.severity != "info" else set()
+            finding = replace(
+                finding, doubts=tuple(dict.fromkeys((*finding.doubts, *(d.why for d in reaching.values()))))
+            )
+        qualified.append(finding)
+    raised = (f.priority != "wrong" and bool(f.casts_doubt.keys() & touched) for f in qualified)
+    return [replace(f, priority="doubt") if doubt else f for f, doubt in zip(qualified, raised, strict=True)]
 
 
 def _reaches(doubt: Doubt, finding: Finding) -> bool:
@@ -112,22 +118,22 @@ def _reaches(doubt: Doubt, finding: Finding) -> bool:
 
 
 def _folded(findings: Iterable[Finding], claims: Claims) -> tuple[list[Finding], list[Quiet]]:
-    """``findings`` without symptoms that their causes explain, and praise of time that another finding wants; the stake of
-    the others less what causes have of it."""
-    told, folded = [], []
+    """Return (``findings``, those folded: symptoms that their causes explain, and praise of time that another finding
+    wants); the others lose of their stake what causes have of it."""
+    kept, folded = [], []
     for finding in findings:
-        known = [f for f in findings if _explains(f, finding, claims)]
-        wholes = [f for f in known if not any(_explains(f, other, claims) for other in known)]
+        causes = [f for f in findings if _explains(f, finding, claims)]
+        wholes = [f for f in causes if not any(_explains(f, other, claims) for other in causes)]
         explained = sum(f.stake_fraction or 0.0 for f in wholes)
-        praised = finding.severity == "info" and bool(known)
+        praised = finding.severity == "info" and bool(causes)
         if not praised and (not explained or (finding.stake_fraction is None and explained < SAME_TIME)):
-            told.append(finding)
+            kept.append(finding)
         elif praised or explained >= SAME_TIME * (finding.stake_fraction or 1.0):
-            cause = max(known, key=lambda f: f.stake_fraction or 0.0)
+            cause = max(causes, key=lambda f: f.stake_fraction or 0.0)
             folded.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: {cause.rule} names the cause"))
         else:
-            told.append(_less(finding, (finding.stake_fraction or 0.0) - explained))
-    return told, folded
+            kept.append(_less(finding, (finding.stake_fraction or 0.0) - explained))
+    return kept, folded
 
 
 def _explains(cause: Finding, symptom: Finding, claims: Claims) -> bool:
@@ -155,7 +161,7 @@ def _of_one_job(a: Finding, b: Finding) -> bool:
 
 
 def _less(finding: Finding, stake: float) -> Finding:
-    """The same with a smaller stake, and no graver than that stake makes it."""
+    """Return the finding with a smaller stake, and no graver than that stake makes it."""
     if finding.severity == "problem" and finding.priority == "performance" and stake < NO_MATTER_OF_TIME:
         finding = replace(finding, severity="warning")
     share = finding.stake_fraction if finding.share is None else finding.share
@@ -163,20 +169,20 @@ def _less(finding: Finding, stake: float) -> Finding:
 
 
 def _causes_first(ranked: Sequence[Finding], claims: Claims) -> list[Finding]:
-    """``ranked`` with every symptom directly after those of its causes that stood behind it."""
-    left, told = list(ranked), list[Finding]()
+    """Return ``ranked`` with every symptom directly after those of its causes that stood behind it."""
+    left, ordered = list(ranked), list[Finding]()
     while left:
         first = left.pop(0)
         ahead = [f for f in left if f.priority == first.priority and _explains(f, first, claims)]
-        told += [*ahead, first]
+        ordered += [*ahead, first]
         left = [f for f in left if f not in ahead]
-    return told
+    return ordered
 
 
 def _capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """``findings`` of which the stakes of one traced job sum to at most its step: the first ones keep theirs."""
+    """Return ``findings`` with stakes of one traced job that sum to at most its step: the first ones keep theirs."""
     left: dict[str, float] = {}
-    told = []
+    capped = []
     for finding in findings:
         stake, job = finding.stake_fraction, finding.job
         if stake is not None and job is not None:
@@ -186,12 +192,12 @@ def _capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
                     _less(finding, room) if room >= TOLD_APART else replace(_less(finding, 0.0), stake_fraction=None)
                 )
             left[job] = max(0.0, room - (finding.stake_fraction or 0.0))
-        told.append(finding)
-    return tuple(told)
+        capped.append(finding)
+    return tuple(capped)
 
 
 def believable(evidence: Evidence, findings: Iterable[Finding]) -> Evidence:
-    """``evidence`` without the runs that ``findings`` declare wrong, and without speed-ups against them."""
+    """Return ``evidence`` without the runs that ``findings`` declare wrong, and without speed-ups against them."""
     wrong = {run_id for finding in findings for run_id in finding.wrong_runs}
     if not wrong:
         return evidence
@@ -207,7 +213,7 @@ def believable(evidence: Evidence, findings: Iterable[Finding]) -> Evidence:
 
 
 def check(rule: Rule, evidence: Evidence) -> Outcome:
-    """One rule; Skipped with the reason where what it needs is not there."""
+    """Check one rule; the outcome is Skipped with the reason where what it needs is not there."""
     skipped = lacking(rule, evidence)
     if skipped is not None:
         return skipped
@@ -216,7 +222,7 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
 
 
 def lacking(rule: Declared, given: Evidence) -> Skipped | None:
-    """Why a rule cannot look at this evidence; None where all that it needs is there."""
+    """Return why a rule cannot look at this evidence, or None where all that it needs is there."""
     evidence = without_fragments(given)
     missing = [need for need in rule.needs if not getattr(evidence, need)]
     if rule.any_of and not any(getattr(evidence, name) for name in rule.any_of):
@@ -233,17 +239,17 @@ def lacking(rule: Declared, given: Evidence) -> Skipped | None:
 
 
 def page_of(rule: Rule) -> str:
-    """The rule's page: what its file says of it. A limit there is ``{name}``, its percentage ``{name%}``, its number
+    """Return the rule's page: what its file says of it. A limit there is ``{name}``, its percentage ``{name%}``, its number
     ``{name#}``."""
     page = (importlib.import_module(rule.module).__doc__ or "").strip()
     for name, limit in rule.thresholds.items():
-        for sign, said in (("", str(limit)), ("%", format_percent(limit.value)), ("#", f"{limit.value:g}")):
-            page = page.replace(f"{{{name}{sign}}}", said)
+        for sign, text in (("", str(limit)), ("%", format_percent(limit.value)), ("#", f"{limit.value:g}")):
+            page = page.replace(f"{{{name}{sign}}}", text)
     return page
 
 
 def _order(finding: Finding) -> tuple[bool, int, bool, float, int, bool]:
-    """Good news last; the rest by priority, stake and severity, of equals one with a subject first. A problem without a
+    """Sort good news last; the rest by priority, stake and severity, of equals one with a subject first. A problem without a
     stake stands with large ones; of wrong figures, what makes others wrong comes first."""
     stake = finding.stake_fraction
     if stake is None:
@@ -254,13 +260,13 @@ def _order(finding: Finding) -> tuple[bool, int, bool, float, int, bool]:
 
 
 def without_fragments(evidence: Evidence) -> Evidence:
-    """``evidence`` without jobs whose traces hold no step that is known to be whole."""
+    """Return ``evidence`` without jobs whose traces hold no step that is known to be whole."""
     whole = tuple(job for job in evidence.traces if not _is_fragment(job.summary))
     return evidence if len(whole) == len(evidence.traces) else replace(evidence, traces=whole)
 
 
 def doubted(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
-    """``findings``, those of jobs with truncated traces with that among their doubts."""
+    """Return ``findings``; those of jobs with truncated traces have that among their doubts."""
     why = {
         job.name: f"the trace of {_ranks(ranks)} is truncated, how much is lost is unknown"
         for job in evidence.traces
@@ -277,8 +283,8 @@ def _cut(summary: TraceSummary) -> list[int]:
     return [rank.facts.rank for rank in summary.ranks if _is_cut_pass(rank)]
 
 
-def _is_cut_pass(each: RankPass) -> bool:
-    return any(note.kind == "truncated" for note in each.notes)
+def _is_cut_pass(rank: RankPass) -> bool:
+    return any(note.kind == "truncated" for note in rank.notes)
 
 
 def _ranks(ranks: Iterable[int]) -> str:
@@ -287,12 +293,12 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 
 def trace_rules() -> tuple[Rule, ...]:
-    """Rules that can say something where there is nothing but traces, by name; those of third parties among them."""
+    """Return the rules that have something to say of nothing but traces, by name; those of third parties are among them."""
     return tuple(REGISTRY.load(key) for key in REGISTRY.names() if reads_traces(declared(key)))
 
 
 def diagnose_traces(summary: TraceSummary, *, name: str = "trace") -> Diagnosis:
-    """What the traces of one job alone say: findings by stake, rules that were quiet, rules that could not look."""
+    """Return what the traces of one job alone say: findings by stake, rules that were quiet, rules that could not look."""
     evidence = Evidence(
         sources=(Source(path=Path(name), kind="trace"),), traces=(TraceEvidence(name=name, summary=summary),)
     )
@@ -368,18 +374,18 @@ class StepState:
 
 
 def investigate(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StepState, ...]:
-    """How far each of the five steps is answered."""
+    """Say how far each of the five steps is answered."""
     return tuple(_state(step, evidence, diagnosis) for step in STEPS)
 
 
 def _state(step: Step, evidence: Evidence, diagnosis: Diagnosis) -> StepState:
-    mine = [rule for rule in all_rules() if rule.protocol == step.number]
-    names = {rule.name for rule in mine}
-    praise = {rule.name for rule in mine if rule.good_news}
+    rules = [rule for rule in all_rules() if rule.protocol == step.number]
+    names = {rule.name for rule in rules}
+    praise = {rule.name for rule in rules if rule.good_news}
     have = tuple(text for need, text in step.needs if getattr(evidence, need))
     if step.number == 5 and len(evidence.sources) > 1:
         have = (f"{len(evidence.sources)} sources to compare",)
-    skipped = [each for each in diagnosis.skipped if each.rule in names]
+    skipped = [skip for skip in diagnosis.skipped if skip.rule in names]
     missing = [NEEDS[need][1] for need, _ in step.needs if not getattr(evidence, need)]
     commands = [own_command(c, evidence) for c in ([step.command] if not have else missing)]
     return StepState(

@@ -167,44 +167,46 @@ _TRAINER_OBJECTS = ("transformers.Trainer", "trl.")
 
 def used_in(summary: TraceSummary) -> frozenset[str]:
     """The frameworks that the ranks' traces show."""
-    found = frozenset(name for p in summary.ranks for name in p.facts.frameworks)
-    return used_by(found, {name for p in summary.ranks if p.facts.setup is not None for name in p.facts.setup.objects})
+    frameworks = frozenset(name for p in summary.ranks for name in p.facts.frameworks)
+    return used_by(
+        frameworks, {name for p in summary.ranks if p.facts.setup is not None for name in p.facts.setup.objects}
+    )
 
 
 def used_by(names: Iterable[str], objects: Iterable[str]) -> frozenset[str]:
-    """Of these frameworks, those whose options a job with these objects (``package.Class``) takes: a model of transformers
-    without its Trainer has none of them. Two names of Lightning are one."""
-    found = {"lightning" if name == "pytorch_lightning" else name for name in names}
+    """Return those of these frameworks whose options a job with these objects (``package.Class``) takes: a model of
+    transformers without its Trainer has none of them. Two names of Lightning are one."""
+    frameworks = {"lightning" if name == "pytorch_lightning" else name for name in names}
     there = set(objects)
     if there and not any(name.startswith(_TRAINER_OBJECTS) for name in there):
-        found -= {"transformers"}
-    return frozenset(found)
+        frameworks -= {"transformers"}
+    return frozenset(frameworks)
 
 
 def speaks(topic: str, used: Iterable[str]) -> str | None:
-    """The framework whose option a job sets: DeepSpeed, which replaces the wrapper, else the outermost that has one."""
-    options, known = OPTIONS[topic], set(used)
-    only_fsdp1 = {key for of, key in _FSDP1_ONLY if of == topic} if "fsdp2" in known else set()
-    owner = next((key for key in _TRAINERS if key in known), None)
+    """Return the framework whose option a job sets: DeepSpeed, which replaces the wrapper, else the outermost with one."""
+    options, frameworks = OPTIONS[topic], set(used)
+    only_fsdp1 = {key for of, key in _FSDP1_ONLY if of == topic} if "fsdp2" in frameworks else set()
+    owner = next((key for key in _TRAINERS if key in frameworks), None)
     others = {*_TRAINERS, *(("accelerate",) if owner == "lightning" else ())} - {owner} if owner else set()
     return next(
-        (key for key in ("deepspeed", *_OUTERMOST) if key in known & options.keys() - only_fsdp1 - others), None
+        (key for key in ("deepspeed", *_OUTERMOST) if key in frameworks & options.keys() - only_fsdp1 - others), None
     )
 
 
 def option(topic: str, used: Iterable[str], *, plain: str) -> str:
-    """What to set, in the words of the job's framework; ``plain``: of torch itself, where no framework has an option."""
+    """Return what to set, in the words of the job's framework; ``plain``: of torch itself, where none has an option."""
     key = speaks(topic, used)
-    return plain if key is None else _said(topic, key)
+    return plain if key is None else _option_text(topic, key)
 
 
 def in_words_of(topic: str, used: Iterable[str], *, otherwise: Iterable[str] = ()) -> tuple[Advice, ...]:
-    """The option of the framework that takes it; those of ``otherwise``, one advice each, where none of a job's does."""
+    """Return the option of the framework that takes it; where none of a job's does, one advice each of ``otherwise``."""
     key = speaks(topic, used)
     named = [key] if key is not None else [k for k in otherwise if k in OPTIONS[topic]]
-    return tuple(advise(_said(topic, key), key=topic) for key in named)
+    return tuple(advise(_option_text(topic, key), key=topic) for key in named)
 
 
-def _said(topic: str, framework: str) -> str:
+def _option_text(topic: str, framework: str) -> str:
     only = " (FSDP1 only)" if (topic, framework) in _FSDP1_ONLY else ""
     return f"{NAMES[framework]}: {OPTIONS[topic][framework]}{only}"

@@ -69,14 +69,13 @@ class JobFacts:
 
     @property
     def reduces_gradients(self) -> bool:
-        """What is sent is as large as the parameters: more work between two reductions thins it out. Activations grow with
-        the batch.
-        """
+        """Return whether what is sent is as large as the parameters: more work between two reductions then thins it out.
+        Activations grow with the batch."""
         return self.replicated or "sharded" in self.parallel
 
     @property
     def replicated(self) -> bool:
-        """Every rank holds the whole model, as far as anything says: its gradients are reduced in buckets, or could be."""
+        """Return whether every rank holds the whole model, as far as anything says: gradients are or could be reduced."""
         return "ddp" in self.parallel or not self.parallel & {"sharded", *_SPLIT}
 
     @property
@@ -85,8 +84,8 @@ class JobFacts:
 
     @property
     def workers_fit(self) -> bool:
-        """Whether more workers shorten the step: by what was measured, else whether ranks leave cores for twice as many, at
-        least one; true where neither is recorded."""
+        """Return whether more workers shorten the step: by what was measured, else by whether ranks leave cores for twice as
+        many, at least one; true where neither is recorded."""
         if self.loading is not None and self.loading.used_ns is not None:
             from stepscope.predict.loading import fewest_workers  # few jobs that are diagnosed have a diary
 
@@ -157,7 +156,7 @@ def _micro_steps_of(job: ProfiledJob) -> int | None:
 
 
 def _backend(summary: TraceSummary, setup: JobSetup) -> str | None:
-    """As traces or the job name it; nccl where kernels of the device communicate."""
+    """Return the backend as traces or the job name it, nccl where kernels of the device communicate."""
     named = next((p.facts.backend for p in summary.ranks if p.facts.backend), None) or setup.backend
     if named is not None:
         return named
@@ -202,13 +201,13 @@ _REPLICAS = ("ddp", "naive", "interleaved", "bucketed", "dp", "dataparallel", "d
 
 def _passes(summary: TraceSummary) -> int | None:
     """Backward passes for each step of the optimizer, median rank."""
-    known = [p.backward_passes.per_optimizer_step for p in summary.ranks if p.backward_passes is not None]
-    counts = [round(each) for each in known if each]
+    ratios = [p.backward_passes.per_optimizer_step for p in summary.ranks if p.backward_passes is not None]
+    counts = [round(ratio) for ratio in ratios if ratio]
     return median_low(counts) if counts else None
 
 
 def _trains(summary: TraceSummary) -> bool | None:
-    """None: no host events say."""
+    """Return whether the job trains, or None where no host events say it."""
     hosted = {row.phase for p in summary.ranks for row in p.phases if row.host_ns}
     reduces = any(p.gradient_sync is not None or p.buckets or _passes(summary) for p in summary.ranks)
     if hosted & {"backward", "optimizer"} or reduces:
@@ -222,7 +221,7 @@ def _fused(summary: TraceSummary) -> bool:
 
 
 def _least(hosts: Counter[str | None]) -> int | None:
-    """Of some ranks only: several hosts are several, one may be one of many."""
+    """Count the hosts of some ranks only: several are several, one may be one of many, hence None."""
     return len(hosts) if len(hosts) > 1 and None not in hosts else None
 
 
@@ -239,42 +238,42 @@ def _device(summary: TraceSummary) -> str | None:
 
 
 def _parallel(summary: TraceSummary) -> frozenset[str]:
-    found: set[str] = set()
+    kinds: set[str] = set()
     used = used_in(summary)
     for rank in summary.ranks:
-        found |= {group.kind for group in rank.groups if group.kind in _SPLIT and _is(group, rank)}
+        kinds |= {group.kind for group in rank.groups if group.kind in _SPLIT and _is(group, rank)}
         if any(row.wrapper == "ddp" for row in rank.buckets):
-            found.add("ddp")
+            kinds.add("ddp")
         if rank.units is not None:
-            found.add("sharded")
+            kinds.add("sharded")
         if rank.facts.setup is not None:
-            found |= _of_setup(rank.facts.setup, used)
+            kinds |= _of_setup(rank.facts.setup, used)
         if _splits_sequence(rank):
-            found.add("sp")
-    return frozenset(found) | _of_setup(JobSetup(), used)
+            kinds.add("sp")
+    return frozenset(kinds) | _of_setup(JobSetup(), used)
 
 
 def _of_setup(setup: JobSetup, used: frozenset[str]) -> frozenset[str]:
-    """What meshes and wrappers say of a job's parallelism."""
-    found = {_OF_MESH[name] for name in setup.mesh if name in _OF_MESH} - {"fsdp2"}
+    """Return what meshes and wrappers say of a job's parallelism."""
+    kinds = {_OF_MESH[name] for name in setup.mesh if name in _OF_MESH} - {"fsdp2"}
     if "ddp" in used:
-        found.add("ddp")
+        kinds.add("ddp")
     if used & set(_SHARDS):
-        found.add("sharded")
-    return frozenset(found)
+        kinds.add("sharded")
+    return frozenset(kinds)
 
 
-def _is(group: GroupBudget, each: RankPass) -> bool:
-    """Whether a group is of its kind beyond doubt: what follows the backward pass is no part of a tensor-parallel layer,
-    whatever runs between its reductions."""
-    if group.kind != "tp" or group.kind_source == "name" or each.gradient_sync is None:
+def _is(group: GroupBudget, rank: RankPass) -> bool:
+    """Return whether a group is of its kind beyond doubt: what follows the backward pass is no part of a tensor-parallel
+    layer, whatever runs between its reductions."""
+    if group.kind != "tp" or group.kind_source == "name" or rank.gradient_sync is None:
         return True
-    return each.gradient_sync.before.calls > 0
+    return rank.gradient_sync.before.calls > 0
 
 
-def _splits_sequence(each: RankPass) -> bool:
-    divided = {group.group for group in each.groups if group.kind == "tp"}
-    calls = each.communication.collectives if each.communication is not None and divided else ()
+def _splits_sequence(rank: RankPass) -> bool:
+    divided = {group.group for group in rank.groups if group.kind == "tp"}
+    calls = rank.communication.collectives if rank.communication is not None and divided else ()
     ops = {c.op for c in calls if c.group is not None and c.group.name in divided}
     return {"all_gather", "reduce_scatter"} <= ops
 
@@ -305,31 +304,35 @@ HOLDS: Mapping[Condition, Callable[[JobFacts], bool]] = {
 
 
 def applies(advice: Advice, job: JobFacts | None) -> bool:
-    """Whether advice can help this job; None: a job of which nothing is known."""
-    return not isinstance(advice, AdviceFor) or all(HOLDS[each](job or JobFacts()) for each in advice.applies_to)
+    """Return whether advice can help this job; None stands for a job of which nothing is known."""
+    return not isinstance(advice, AdviceFor) or all(
+        HOLDS[condition](job or JobFacts()) for condition in advice.applies_to
+    )
 
 
 def applicable(outcome: Outcome, evidence: Evidence) -> Outcome:
-    """``outcome`` with only the advice that can apply to the job of each finding, as plain advice."""
+    """Return ``outcome`` with only the advice that can apply to the job of each finding, as plain advice."""
     if not isinstance(outcome, tuple) or not any(isinstance(a, AdviceFor) for f in outcome for a in f.advice):
         return outcome
     jobs = {finding.job for finding in outcome}
-    known = {job.name: _with_diary(facts_of(job.summary), job, evidence) for job in evidence.traces if job.name in jobs}
+    facts_by_job = {
+        job.name: _with_diary(facts_of(job.summary), job, evidence) for job in evidence.traces if job.name in jobs
+    }
     runs = {run.run_id: run for run in evidence.runs}
 
     def facts(finding: Finding) -> JobFacts | None:
         if finding.runs:
             return facts_of_run(runs[finding.runs[0]]) if finding.runs[0] in runs else None
-        return known.get(finding.job or "")
+        return facts_by_job.get(finding.job or "")
 
     return tuple(_with_applicable(finding, facts(finding)) for finding in outcome)
 
 
 def _with_diary(facts: JobFacts, job: TraceEvidence, evidence: Evidence) -> JobFacts:
-    """With what the diary of the job knows of its loading."""
+    """Return the facts with what the diary of the job knows of its loading."""
     folder = job.job.resolve() if job.job is not None else None
-    mine = next((each for each in evidence.profiled if each.folder.resolve() == folder), None)
-    return facts if mine is None else replace(facts, loading=mine.loading)
+    profiled = next((profile for profile in evidence.profiled if profile.folder.resolve() == folder), None)
+    return facts if profiled is None else replace(facts, loading=profiled.loading)
 
 
 def _with_applicable(finding: Finding, job: JobFacts | None) -> Finding:
@@ -343,31 +346,31 @@ _WHOLE = 0.02
 
 
 def micro_steps(summary: TraceSummary) -> int | None:
-    """Passes a step that reduce the same gradients, median rank; None: no step shows reductions by hooks or units."""
-    known = [k for p in summary.ranks if (k := _of_rank(p)) is not None]
-    return median_low(known) if known else None
+    """Return the passes a step that reduce the same gradients, median rank; None where no step shows any reduction."""
+    counts = [k for p in summary.ranks if (k := _of_rank(p)) is not None]
+    return median_low(counts) if counts else None
 
 
-def _of_rank(each: RankPass) -> int | None:
+def _of_rank(rank: RankPass) -> int | None:
     steps: dict[int, list[BucketRow]] = defaultdict(list)
-    for row in each.buckets:
+    for row in rank.buckets:
         if row.step is not None and row.op in ("all_reduce", "reduce_scatter"):
             steps[row.step].append(row)
     if not steps:
-        return _of_units(each)
-    passes = _forward_passes(each)
-    return median_low([_of_step(each, sorted(rows, key=lambda r: r.launch_ns), passes) for rows in steps.values()])
+        return _of_units(rank)
+    passes = _forward_passes(rank)
+    return median_low([_of_step(rank, sorted(rows, key=lambda r: r.launch_ns), passes) for rows in steps.values()])
 
 
-def _forward_passes(each: RankPass) -> int | None:
-    """Calls of DDP's forward a step; None where it is not annotated, or the annotations were not read."""
-    calls = next((row.calls for row in each.annotations if row.name == _FORWARD), 0)
-    return round(calls / len(each.steps)) if calls and each.steps else None
+def _forward_passes(rank: RankPass) -> int | None:
+    """Return calls of DDP's forward a step, or None where it is not annotated or the annotations were not read."""
+    calls = next((row.calls for row in rank.annotations if row.name == _FORWARD), 0)
+    return round(calls / len(rank.steps)) if calls and rank.steps else None
 
 
-def _of_step(each: RankPass, rows: Sequence[BucketRow], passes: int | None) -> int:
-    """1 unless the same sizes follow each other in the same order, and something says that a pass ends between them."""
-    parameters = each.facts.setup.parameters if each.facts.setup is not None else None
+def _of_step(rank: RankPass, rows: Sequence[BucketRow], passes: int | None) -> int:
+    """Return 1 unless the same sizes follow each other in the same order, and something says that a pass ends between."""
+    parameters = rank.facts.setup.parameters if rank.facts.setup is not None else None
     if parameters and passes != 1:
         reduced = sum((row.size_bytes or 0) / DTYPE_BYTES.get(row.dtype or "", 4) for row in rows) / parameters
         whole = round(reduced)
@@ -386,7 +389,7 @@ def _repeats(rows: Sequence[BucketRow], times: int) -> bool:
 
 
 def _apart(rows: Sequence[BucketRow], times: int) -> bool:
-    """Whether a forward pass fits between two passes: every gap there is longer than any inside one."""
+    """Return whether a forward pass fits between two passes: every gap there is longer than any inside one."""
     length = len(rows) // times
     gaps = [b.launch_ns - a.launch_ns for a, b in pairwise(rows)]
     between = [gap for i, gap in enumerate(gaps) if (i + 1) % length == 0]
@@ -394,12 +397,12 @@ def _apart(rows: Sequence[BucketRow], times: int) -> bool:
     return bool(inside) and min(between) > max(inside)
 
 
-def _of_units(each: RankPass) -> int | None:
+def _of_units(rank: RankPass) -> int | None:
     """Reductions of one sharded unit in a step."""
-    if each.units is None:
+    if rank.units is None:
         return None
-    found: dict[tuple[int | None, str], int] = defaultdict(int)
-    for call in each.units.calls:
+    reductions: dict[tuple[int | None, str], int] = defaultdict(int)
+    for call in rank.units.calls:
         if call.op == "reduce_scatter" and call.unit is not None and call.step is not None:
-            found[call.step, call.unit] += 1
-    return median_low(found.values()) if found else None
+            reductions[call.step, call.unit] += 1
+    return median_low(reductions.values()) if reductions else None

@@ -35,7 +35,7 @@ LATEST = 5_000
 
 
 def judge_job(folder: Path, captures: Sequence[TraceSummary] = (), *, last: int | None = None) -> Judged | None:
-    """The verdict on the job in ``folder`` as it is now; None where it tells nothing. Raises DataError for damaged files.
+    """Judge the job in ``folder`` as it is now; None where it tells nothing. Raises DataError for damaged files.
 
     captures: what was read of a window's traces. last: judge no more than so many steps of each rank.
     """
@@ -62,57 +62,59 @@ class LiveVerdict:
         self._layout = layout
         self._clock = clock
         self._due = 0.0
-        self._told: object = None
+        self._reported: object = None
         self._newer: object = None
         self._grown: set[object] = set()
         self._changed: list[int] = []
         self._times = 0
 
     def look(self) -> Judged | None:
-        """A verdict that is news: the first, and each that says something else than the one before; else None.
+        """Return a verdict that is news: the first, and each that says something else than the one before; else None.
 
         A folder that cannot be read just now, on a file system that is away, is looked at again later.
         """
         began = self._clock()
         if began < self._due:
             return None
-        found = None
+        judged = None
         with suppress(OSError, StepscopeError):
             if self._stepped():
-                found = judge_job(self._layout.root, last=LATEST)
+                judged = judge_job(self._layout.root, last=LATEST)
         took = self._clock() - began
-        self._due = began + took + max(EVERY_S if found else 0.0, COST_SHARE * took)
-        return found if found is not None and self._is_news(found) else None
+        self._due = began + took + max(EVERY_S if judged else 0.0, COST_SHARE * took)
+        return judged if judged is not None and self._is_news(judged) else None
 
     def _stepped(self) -> bool:
-        """Whether the last process of every rank has made enough steps: after a restart they count again."""
+        """Return whether the last process of every rank has made enough steps: after a restart they count again."""
         last = {
             rank_of(path): path for path in sorted(self._layout.diaries(), key=lambda path: (len(path.name), path.name))
         }
         return bool(last) and min(map(steps_in, last.values())) >= FIRST_AT
 
     def _is_news(self, judged: Judged) -> bool:
-        """Memory that grows and steps that take longer are news at once: no matter of which part is the largest just now."""
+        """Return whether the verdict is news: memory that grows and steps that take longer always are."""
         says = (judged.verdict.kind, judged.verdict.ranks)
         memory = judged.verdict.memory
-        grown = {(each.of, soon(judged.verdict) == each) for each in (memory.growth if memory is not None else ())}
+        grown = {
+            (growth.of, soon(judged.verdict) == growth) for growth in (memory.growth if memory is not None else ())
+        }
         changed = [] if judged.verdict.change is None else self._slower(judged.verdict.change)
         if grown - self._grown or changed:
             self._grown |= grown
             self._changed += changed
-            self._told, self._newer = says, None
+            self._reported, self._newer = says, None
             return True
-        if says == self._told or judged.verdict.kind == "undecided":
+        if says == self._reported or judged.verdict.kind == "undecided":
             self._newer = None
             return False
         self._times = self._times + 1 if says == self._newer else 1
         self._newer = says
-        if self._told is not None and self._times < TWICE:
+        if self._reported is not None and self._times < TWICE:
             return False
-        self._told, self._newer = says, None
+        self._reported, self._newer = says, None
         return True
 
     def _slower(self, change: JobChange) -> list[int]:
-        """The step of a change for the worse, where none near it was news: from look to look it is found a little aside."""
-        known = any(abs(change.step - step) < SAME_CHANGE for step in self._changed)
-        return [] if known or not change.slower else [change.step]
+        """Return the step of a change for the worse where none near it was news: each look finds it a little aside."""
+        near = any(abs(change.step - step) < SAME_CHANGE for step in self._changed)
+        return [] if near or not change.slower else [change.step]

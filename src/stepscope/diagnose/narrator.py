@@ -66,25 +66,25 @@ def all_clear(diagnosis: Diagnosis, *, complete: bool) -> str | None:
 
 
 def counts(findings: Iterable[Finding]) -> str:
-    """``1 problem, 2 warnings``."""
-    found = Counter[str](finding.severity for finding in findings)
+    """Count the findings by severity: ``1 problem, 2 warnings``."""
+    by_severity = Counter[str](finding.severity for finding in findings)
     words = (("problem", "problem"), ("warning", "warning"), ("info", "observation"))
-    return ", ".join(counted(found[key], word) for key, word in words if found[key])
+    return ", ".join(counted(by_severity[key], word) for key, word in words if by_severity[key])
 
 
 def shown(diagnosis: Diagnosis) -> tuple[Finding, ...]:
-    """The first ones, and what the comparison says, however far down."""
+    """Return the first findings, and what the comparison says, however far down."""
     first, rest = diagnosis.findings[:SHOWN], diagnosis.findings[SHOWN:]
     return (*first, *[finding for finding in rest if finding.rule == ANSWERS][:SHOWN])
 
 
 def answers_first(findings: Sequence[Finding]) -> list[Finding]:
-    """What the comparison says before the others, each in their order."""
+    """Sort what the comparison says before the others, each in their order."""
     return sorted(findings, key=lambda finding: finding.rule != ANSWERS)
 
 
 def remainder(diagnosis: Diagnosis) -> str:
-    """``2 more findings; `` where not all are shown, else nothing."""
+    """Return ``2 more findings; `` where not all are shown, else nothing."""
     more = len(diagnosis.findings) - len(shown(diagnosis))
     return f"{counted(more, 'more finding')}; " if more > 0 else ""
 
@@ -101,7 +101,7 @@ def shown_by_window(verdict: JobVerdict, diagnosis: Diagnosis) -> str | None:
 
 
 def looked_at(evidence: Evidence) -> str:
-    """``codeharris: 6 runs · 2 of them on several ranks``: what was looked at."""
+    """Say what was looked at: ``codeharris: 6 runs · 2 of them on several ranks``."""
     from stepscope.store.layout import profiled_job, shown_as
 
     parts = []
@@ -120,8 +120,8 @@ def looked_at(evidence: Evidence) -> str:
     if evidence.comm:
         parts.append(counted(len(evidence.comm), "measured collective"))
     for name, kind in (("nccl", "NCCL log"), ("memory", "memory snapshot")):
-        if found := getattr(evidence, name):
-            parts.append(counted(len(found), kind))
+        if files := getattr(evidence, name):
+            parts.append(counted(len(files), kind))
     if evidence.flight:
         parts.append(f"flight recorders: {counted(len(evidence.flight), 'finding')}")
     if evidence.watchdog:
@@ -141,22 +141,22 @@ def looked_at(evidence: Evidence) -> str:
 
 
 def files_found(evidence: Evidence) -> tuple[tuple[str, str], ...]:
-    """(``read`` or ``left out``, ``run2: 8 files of profiler traces, 512 MB``); what was read first.
+    """Return (``read`` or ``left out``, ``run2: 8 files of profiler traces, 512 MB``), those read first.
 
     Empty where everything in the folder was of one kind and read.
     """
-    found = evidence.files_found
-    if len({each.kind for each in found}) < 2 and not evidence.unread:
+    groups = evidence.files_found
+    if len({group.kind for group in groups}) < 2 and not evidence.unread:
         return ()
-    read = [each for each in found if each.left_out is None]
+    read = [group for group in groups if group.left_out is None]
     return tuple(
         (
-            "read" if each.left_out is None else "left out",
-            (f"{each.job}: " if each.job else "")
-            + f"{counted(each.files, 'file')}, {format_bytes(each.bytes)}: {each.kind}"
-            + ("" if each.left_out is None else f" ({each.left_out})"),
+            "read" if group.left_out is None else "left out",
+            (f"{group.job}: " if group.job else "")
+            + f"{counted(group.files, 'file')}, {format_bytes(group.bytes)}: {group.kind}"
+            + ("" if group.left_out is None else f" ({group.left_out})"),
         )
-        for each in (*read, *(each for each in found if each.left_out is not None))
+        for group in (*read, *(group for group in groups if group.left_out is not None))
     )
 
 
@@ -170,25 +170,25 @@ MOST_FASTER = 10
 
 
 def faster(stake: float) -> str:
-    """``up to 1.8x faster``: without this share of the step."""
+    """Say how much faster a step is without this share of it: ``up to 1.8x faster``."""
     if stake >= 1 - 1 / MOST_FASTER:
         return f"more than {MOST_FASTER}x faster"
     return f"up to {1 / (1 - stake):.2g}x faster"
 
 
 def slowed(verdict: JobVerdict) -> str:
-    """What sizes of profiled steps are worth: ``at 2.1x their time: only order, names and counts hold``; empty: none are."""
+    """Say what sizes of profiled steps are worth: ``at 2.1x their time: only order, names and counts hold``, or nothing."""
     if verdict.slowdown is None:
         return ""
-    said = f"at {verdict.slowdown:.1f}x their time"
+    text = f"at {verdict.slowdown:.1f}x their time"
     if verdict.window_sized:
-        return said
+        return text
     apart = "" if (verdict.slowed_apart or 1.0) <= MOST_APART else ", unequally over ranks"
-    return f"{said}{apart}: only order, names and counts hold"
+    return f"{text}{apart}: only order, names and counts hold"
 
 
 def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
-    """(what, how much) that the verdict rests on: stake, steps, ranks; nothing of a job that made no step."""
+    """Return (what, how much) that the verdict rests on: stake, steps, ranks; nothing for a job that made no step."""
     if not verdict.steps_timed and not verdict.steps_profiled:
         return ()
     parts = []
@@ -228,14 +228,14 @@ def part_name(part: VerdictPart) -> str:
 def by_rank(part: VerdictPart, *, most: int = MOST_RANKS) -> str:
     """The ranks of a part, where they differ (else empty): each of at most so many, or the least and the most."""
     if len(part.by_rank) > most:
-        low, high = (pick(part.by_rank, key=lambda each: each[1]) for pick in (min, max))
+        low, high = (pick(part.by_rank, key=lambda pair: pair[1]) for pick in (min, max))
         return f"rank {low[0]} {format_duration(low[1])} .. rank {high[0]} {format_duration(high[1])}"
     return ", ".join(f"rank {rank} {format_duration(ns)}" for rank, ns in part.by_rank)
 
 
 def most_of_ranks(part: VerdictPart) -> str:
     """The rank with most of a part, where ranks differ (else empty)."""
-    rank, ns = max(part.by_rank, key=lambda each: each[1], default=(None, 0.0))
+    rank, ns = max(part.by_rank, key=lambda pair: pair[1], default=(None, 0.0))
     return "" if rank is None else f"most: rank {rank} {format_duration(ns)}"
 
 
@@ -261,7 +261,7 @@ _NOUNS: Mapping[VerdictKind, str] = {
 
 
 def noun(kind: VerdictKind) -> str:
-    """What the field calls it: ``Communication-bound``, ``Uneven work``."""
+    """Return what the field calls a verdict: ``Communication-bound``, ``Uneven work``."""
     return _NOUNS.get(kind) or kind.replace("-", " ").replace(" bound", "-bound").capitalize()
 
 
@@ -274,16 +274,16 @@ def worded(
     """The verdict with its headline, evidence, notes and advice."""
     from stepscope.diagnose.advice import advice_for
 
-    told = any(cost.kind == "straggler" for cost in verdict.costs)
+    straggles = any(cost.kind == "straggler" for cost in verdict.costs)
     return replace(
         verdict,
         headline=_with_memory(verdict, _first_line(verdict, steps, late, job.end), steps),
-        memory=None if verdict.memory is None else _memory_told(verdict.memory, steps, ended=verdict.ended is not None),
+        memory=None if verdict.memory is None else _with_line(verdict.memory, steps, ended=verdict.ended is not None),
         change=None if verdict.change is None else replace(verdict.change, line=_change_line(verdict.change)),
         clocks=tuple(replace(clock, line=_clock_line(clock, steps.ranks)) for clock in verdict.clocks),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=(
-            *(_evidence(steps, late) if told else ()),
+            *(_evidence(steps, late) if straggles else ()),
             *map(_operator, verdict.operators),
             *(_clock_line(clock, steps.ranks) for clock in verdict.clocks),
         ),
@@ -304,7 +304,7 @@ def worded(
 
 
 def _longer(job: ProfiledJob) -> tuple[Advice, ...]:
-    """What to do about a job of too few steps."""
+    """Say what to do about a job of too few steps."""
     import shlex  # of these alone
 
     kind = "run" if job.record.first is None else "profile"
@@ -322,14 +322,14 @@ def percent(share: Estimate) -> str:
 
 
 def half_width(share: Estimate) -> float | None:
-    """Of its interval, the wider half; None: it has none."""
+    """Return the wider half of the share's interval, or None without one."""
     if share.low is None or share.high is None:
         return None
     return max(share.high - share.value, share.value - share.low)
 
 
 def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], end: JobEnd | None) -> str:
-    """The first line."""
+    """Return the first line of the verdict."""
     from stepscope.results.profiled_job import end_sentence
 
     if verdict.kind in _ENDS and end is not None:
@@ -354,9 +354,9 @@ SOON_S = 3_600.0
 
 
 def soon(verdict: JobVerdict) -> MemoryGrowth | None:
-    """What is full within the hour while the job runs."""
-    found = () if verdict.memory is None or verdict.ended is not None else verdict.memory.growth
-    return min((each for each in found if each.full_s is not None and each.full_s < SOON_S), key=_full_s, default=None)
+    """Return the memory that is full first, within the hour and while the job runs, or None."""
+    leaks = () if verdict.memory is None or verdict.ended is not None else verdict.memory.growth
+    return min((leak for leak in leaks if leak.full_s is not None and leak.full_s < SOON_S), key=_full_s, default=None)
 
 
 def _full_s(growth: MemoryGrowth) -> float:
@@ -364,7 +364,7 @@ def _full_s(growth: MemoryGrowth) -> float:
 
 
 def _with_memory(verdict: JobVerdict, line: str, steps: JobSteps) -> str:
-    """The headline; that of a memory that is full soon, and of one that has grown until there was none left."""
+    """Return the headline, or that of a memory that is full soon, or that grew until there was none left."""
     first = soon(verdict)
     if first is not None:
         return f"Memory leak: {_growth_line(first, steps)}"
@@ -373,10 +373,10 @@ def _with_memory(verdict: JobVerdict, line: str, steps: JobSteps) -> str:
     return line
 
 
-def _memory_told(memory: JobMemory, steps: JobSteps, *, ended: bool) -> JobMemory:
+def _with_line(memory: JobMemory, steps: JobSteps, *, ended: bool) -> JobMemory:
     """With its words: ``1.20 GiB a rank, steady``, ``+1.0 MiB a step on rank 1; host memory full in 3 h``."""
     if memory.growth:
-        return replace(memory, line="; ".join(_growth_line(each, steps, ended=ended) for each in memory.growth))
+        return replace(memory, line="; ".join(_growth_line(growth, steps, ended=ended) for growth in memory.growth))
     parts = [f"{format_bytes_binary(memory.host_bytes)} a rank"] if memory.host_bytes else []
     if memory.device_used_bytes is not None and memory.device_total_bytes:
         total = format_bytes_binary(memory.device_total_bytes)
@@ -451,19 +451,19 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
         return _straggler(cost, steps, late)
     if cost.kind == "contended-machine":
         full = crowd(steps)
-        said = f"ranks are ready to run and wait for a processor {much} of the step"
+        sentence = f"ranks are ready to run and wait for a processor {much} of the step"
         if full is not None:
-            said += f"; {counted(full.ranks, 'rank')} with {full.threads} threads share {full.cores} cores"
+            sentence += f"; {counted(full.ranks, 'rank')} with {full.threads} threads share {full.cores} cores"
     elif cost.kind == "input-bound" and cost.period is not None and cost.event_ns is not None:
         who = "" if not cost.ranks or len(cost.ranks) == steps.ranks else f" on rank {listed(cost.ranks)}"
         length = format_duration(cost.event_ns)
-        said = f"every {cost.period} steps one waits {length} for data{who} and takes {much} of the time"
+        sentence = f"every {cost.period} steps one waits {length} for data{who} and takes {much} of the time"
     elif cost.kind == "input-bound" and cost.rules == ("before",):
-        said = f"the loop waits {much} of every step before its forward pass, outside any DataLoader"
+        sentence = f"the loop waits {much} of every step before its forward pass, outside any DataLoader"
     elif cost.kind == "host-bound" and cost.event_ns is not None:
-        said = f"launching operators, {format_duration(cost.event_ns)} for each, takes {much} of every step"
+        sentence = f"launching operators, {format_duration(cost.event_ns)} for each, takes {much} of every step"
     elif cost.kind in _TAKES and cost.of == "step":
-        said = _TAKES[cost.kind].format(much)
+        sentence = _TAKES[cost.kind].format(much)
     else:
         took = "" if cost.event_ns is None else f" ({format_duration(cost.event_ns)} each)"
         where = (
@@ -471,8 +471,8 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
         )
         when = "" if cost.period is None else f" every {cost.period} steps"
         base = "wall time" if cost.of == "wall" else "time"
-        said = f"{_HAPPENS[cost.kind]}{where}{when}{took} and takes {much} of the {base}"
-    return f"{noun(cost.kind)}: {said}"
+        sentence = f"{_HAPPENS[cost.kind]}{where}{when}{took} and takes {much} of the {base}"
+    return f"{noun(cost.kind)}: {sentence}"
 
 
 NEARLY_ALL = 0.95
@@ -480,52 +480,62 @@ NEARLY_ALL = 0.95
 
 
 def _straggler(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
-    slow = next((each for each in late if each.kind == "chronic"), None)
+    slow = next((late_rank for late_rank in late if late_rank.kind == "chronic"), None)
     excess = "" if cost.excess_ns is None else f" {format_duration(cost.excess_ns)} longer"
     if slow is not None and slow.part is not None:
         some = slow.part_ns is not None and slow.part_ns < NEARLY_ALL * slow.excess_ns
         excess += f", {format_duration(slow.part_ns)} of it" if some and slow.part_ns is not None else ""
         excess += f" {LATE[slow.part]}" + ("," if some else "")
-    told = [each for each in late if each.rank is not None and steps.diaries[each.rank].rank in cost.ranks]
-    names = " and ".join(said for said, _ in slow_things(steps, told)) or f"rank {listed(cost.ranks)}"
+    costly = [
+        late_rank
+        for late_rank in late
+        if late_rank.rank is not None and steps.diaries[late_rank.rank].rank in cost.ranks
+    ]
+    names = " and ".join(name for name, _ in slow_things(steps, costly)) or f"rank {listed(cost.ranks)}"
     return f"Straggler: {names} takes{excess} in every step, which costs {percent(cost.share)} of the step"
 
 
 def slow_things(steps: JobSteps, late: Sequence[Slow], *, most: int = 4) -> list[tuple[str, list[Slow]]]:
-    """``rank 3``, ``host n17 (ranks 136-143)``, ``rail 2 (that GPU of all 512 hosts)``: what the others wait for, the
-    costliest first, with its ranks. Single ranks together; at most so many hosts or rails."""
-    found = grouped((each for each in late if each.kind == "chronic"), lambda each: each.about)
-    alone = [each for about, slow in found.items() if about[0] == "rank" for each in slow]
+    """Name what the others wait for, the costliest first, with its ranks: ``rank 3``, ``host n17 (ranks 136-143)``, ``rail 2
+    (that GPU of all 512 hosts)``. Single ranks are one entry; at most so many hosts or rails."""
+    by_subject = grouped(
+        (late_rank for late_rank in late if late_rank.kind == "chronic"), lambda late_rank: late_rank.about
+    )
+    alone = [late_rank for about, slow in by_subject.items() if about[0] == "rank" for late_rank in slow]
 
     def numbers(slow: Sequence[Slow]) -> list[int]:
-        return [steps.diaries[each.rank].rank for each in slow if each.rank is not None]
+        return [steps.diaries[late_rank.rank].rank for late_rank in slow if late_rank.rank is not None]
 
-    said = []
-    for (of, which), slow in found.items():
+    rows = []
+    for (of, which), slow in by_subject.items():
         if of == "host":
-            said.append((f"host {which} (ranks {ranges(numbers(slow))})", slow))
+            rows.append((f"host {which} (ranks {ranges(numbers(slow))})", slow))
         elif of == "rail":
             hosts = len(set(steps.hosts))
-            said.append(
+            rows.append(
                 (f"rail {which} (local rank {which} of {'both' if hosts == 2 else f'all {hosts}'} hosts)", slow)
             )
     if alone:
-        said.append((f"rank {listed(numbers(alone), at_most=MOST_RANKS)}", alone))
-    return said[:most]
+        rows.append((f"rank {listed(numbers(alone), at_most=MOST_RANKS)}", alone))
+    return rows[:most]
 
 
 def _evidence(steps: JobSteps, late: tuple[Slow, ...]) -> list[str]:
-    said = []
+    sentences = []
     for name, slow in slow_things(steps, late):
-        for each in slow[:MOST_RANKS] if slow[0].of == "rank" else slow[:1]:
-            own, others = each.others_ns + each.excess_ns, each.others_ns
-            who = name if each.of != "rank" or each.rank is None else f"rank {steps.diaries[each.rank].rank}"
-            said.append(
+        for late_rank in slow[:MOST_RANKS] if slow[0].of == "rank" else slow[:1]:
+            own, others = late_rank.others_ns + late_rank.excess_ns, late_rank.others_ns
+            who = (
+                name
+                if late_rank.of != "rank" or late_rank.rank is None
+                else f"rank {steps.diaries[late_rank.rank].rank}"
+            )
+            sentences.append(
                 f"{who}: own time {format_duration(own)} a step, the others' "
-                f"{format_duration(others)}; late in {format_percent(each.late_steps / each.steps)} of "
+                f"{format_duration(others)}; late in {format_percent(late_rank.late_steps / late_rank.steps)} of "
                 f"{steps.steps:,} steps ({steps.own_clock})"
             )
-    return said
+    return sentences
 
 
 def _operator(excess: OperatorExcess) -> str:
@@ -548,7 +558,7 @@ def _clock_line(drop: ClockDrop, ranks: int) -> str:
     who = f"{'GPU' if one else 'GPUs'} of {'every rank' if len(drop.ranks) == ranks else f'rank {ranges(drop.ranks)}'}"
     against = "before the change at" if drop.before else "GPUs of the other ranks at"
     why = ", ".join(drop.reasons)
-    if why and any("thermal" in each for each in drop.reasons) and drop.temperature_c is not None:
+    if why and any("thermal" in reason for reason in drop.reasons) and drop.temperature_c is not None:
         why += f" ({drop.temperature_c:.0f} °C)"
     if drop.power_limit_w is not None and drop.power_limit_against_w is not None:
         why += f" at {drop.power_limit_w:.0f} W, there {drop.power_limit_against_w:.0f} W"
@@ -559,28 +569,28 @@ def _clock_line(drop: ClockDrop, ranks: int) -> str:
 
 
 def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:
-    """Events too small for a verdict are said, too: of the job, not of a step."""
+    """Say events too small for a verdict, too: of the job, not of a step."""
     from stepscope.results.diary import EVENT_WORDS, between_steps
 
-    told = {cost.kind for cost in verdict.costs}
+    kinds = {cost.kind for cost in verdict.costs}
     return [
         f"{EVENT_WORDS[step.kind]}: {counted(step.count, 'time')}, {format_duration(step.mean_ns)} each, "
         f"{format_percent(step.share.value)} of the wall time"
         for step in between_steps(steps)
-        if KIND_OF_EVENT.get(step.kind) not in told and step.share.value >= 0.005
+        if KIND_OF_EVENT.get(step.kind) not in kinds and step.share.value >= 0.005
     ]
 
 
 def by_group(verdict: JobVerdict) -> tuple[str, ...]:
     """One line: ``exposed communication by group: dp 39.6 ms (all_gather 23.1 ms, reduce_scatter 16.5 ms), tp 21.9 ms``."""
-    groups = grouped(verdict.groups, lambda each: each.group)
-    said = []
-    for name, same in sorted(groups.items(), key=lambda item: -sum(each.ns for each in item[1])):
-        operations = [f"{each.operation} {format_duration(each.ns)}" for each in same]
+    groups = grouped(verdict.groups, lambda row: row.group)
+    parts = []
+    for name, same in sorted(groups.items(), key=lambda item: -sum(row.ns for row in item[1])):
+        operations = [f"{row.operation} {format_duration(row.ns)}" for row in same]
         of = same[0].operation if len(same) == 1 else ", ".join(operations)
-        said += [f"{name} {format_duration(sum(each.ns for each in same))} ({of})"] if len(groups) > 1 else operations
+        parts += [f"{name} {format_duration(sum(row.ns for row in same))} ({of})"] if len(groups) > 1 else operations
     by = "group" if len(groups) > 1 else "operation"
-    return (f"{EXPOSED_COMM} by {by}: {listed(said, at_most=MOST_GROUPS)}",) if said else ()
+    return (f"{EXPOSED_COMM} by {by}: {listed(parts, at_most=MOST_GROUPS)}",) if parts else ()
 
 
 def _change_line(change: JobChange) -> str:
@@ -602,12 +612,12 @@ def _change_line(change: JobChange) -> str:
 def _longest(steps: JobSteps) -> list[str]:
     from stepscope.results.diary import EVENT_WORDS, longest_step
 
-    found = longest_step(steps)
-    if found is None:
+    longest = longest_step(steps)
+    if longest is None:
         return []
-    what = "" if found.event is None else f" ({EVENT_WORDS[found.event]})"
-    rank = f" on rank {found.rank}" if steps.ranks > 1 else ""
-    return [f"longest step: {found.number:,}, {format_duration(found.ns)}{rank}{what}"]
+    what = "" if longest.event is None else f" ({EVENT_WORDS[longest.event]})"
+    rank = f" on rank {longest.rank}" if steps.ranks > 1 else ""
+    return [f"longest step: {longest.number:,}, {format_duration(longest.ns)}{rank}{what}"]
 
 
 def _interrupted(end: JobEnd | None) -> list[str]:
@@ -625,7 +635,7 @@ def _last_alone(steps: JobSteps) -> list[str]:
 
 
 def _moved_by_window(steps: JobSteps) -> list[str]:
-    """What the tool did to the job, where it shows."""
+    """Say what the tool did to the job, where it shows."""
     moved = steps.window
     if moved is None:
         return []
@@ -637,43 +647,43 @@ def _moved_by_window(steps: JobSteps) -> list[str]:
 
 
 def _not_recorded(steps: JobSteps) -> list[str]:
-    """Ranks without a step among those that have some, and diaries that ended before their job."""
-    said = []
-    known = {process.rank for process in steps.processes if process.steps}
-    absent = [] if steps.independent else sorted(set(range(steps.world_size)) - known)
+    """Name ranks without a step among those that have some, and diaries that ended before their job."""
+    lines = []
+    recorded = {process.rank for process in steps.processes if process.steps}
+    absent = [] if steps.independent else sorted(set(range(steps.world_size)) - recorded)
     if absent:
-        said.append(f"no step of rank {ranges(absent)} is recorded: it called no optimizer's step(), or left no diary")
+        lines.append(f"no step of rank {ranges(absent)} is recorded: it called no optimizer's step(), or left no diary")
     for diary in steps.diaries:
         for event in diary.events:
             if event.kind == "off":
-                said.append(f"rank {diary.rank}: not all is recorded from step {event.step:,} on: {event.what}")
+                lines.append(f"rank {diary.rank}: not all is recorded from step {event.step:,} on: {event.what}")
                 break
-    return said[:3]
+    return lines[:3]
 
 
 def _not_together(steps: JobSteps, end: JobEnd | None) -> list[str]:
-    """Ranks that count their steps differently; at the end of the job numbers of steps that differ, and what is cut off."""
-    said = []
+    """Say that ranks count their steps differently; at the end of the job which numbers differ, and what is cut off."""
+    lines = []
     if not steps.together:
-        said.append("ranks do not end their steps together: they count them differently, or do not wait; none is late")
-    made = grouped(steps.diaries, lambda each: each.made)
+        lines.append("ranks do not end their steps together: they count them differently, or do not wait; none is late")
+    made = grouped(steps.diaries, lambda diary: diary.made)
     least, most = min(made), max(made)
     if end is not None and most - least > 1:
         of = [f"{counted(n, 'step')} of rank {ranges([d.rank for d in made[n]])}" for n in (least, most)]
-        said.append(f"recorded are {of[0]}, {of[1]}: figures are of those that all ranks have")
+        lines.append(f"recorded are {of[0]}, {of[1]}: figures are of those that all ranks have")
     if end is not None and end.code == 0 and (silent := [diary.rank for diary in steps.diaries if diary.end is None]):
-        said.append(f"rank {ranges(silent)} left no word of its end: its last steps may be missing")
-    return said
+        lines.append(f"rank {ranges(silent)} left no word of its end: its last steps may be missing")
+    return lines
 
 
 def below(verdict: JobVerdict) -> tuple[str, ...]:
-    """The notes: a lasting change first."""
+    """Return the notes, a lasting change first."""
     change = () if verdict.change is None or not verdict.change.line else (verdict.change.line,)
     return (*change, *verdict.notes)
 
 
 def _trainings(job: ProfiledJob) -> list[str]:
-    """Which of several trainings the figures are of."""
+    """Say which of several trainings the figures are of."""
     if job.steps is None or job.steps.trainings == 1:
         return []
     return [
@@ -682,21 +692,23 @@ def _trainings(job: ProfiledJob) -> list[str]:
 
 
 def _restarted(job: ProfiledJob) -> list[str]:
-    """Which training and attempt the steps are of, and what restarts cost."""
+    """Say which training and attempt the steps are of, and what restarts cost."""
     from stepscope.results.goodput import goodput_of
 
-    found = goodput_of([job])
-    restarts = max(0 if found is None else found.restarts, 0 if job.end is None else job.end.restarts)
+    goodput = goodput_of([job])
+    restarts = max(0 if goodput is None else goodput.restarts, 0 if job.end is None else job.end.restarts)
     several = _trainings(job)
     if not restarts:
         return several
-    said = f"after {counted(restarts, 'restart')} by the launcher: steps are those of the last attempt"
-    if found is None or not found.restarts:
-        return [*several, said]
-    much = {part: format_percent(found.share(part)) for part in ("productive", "restart", "repeated")}
-    lost = f", {counted(found.repeated_steps, 'step')} lost by them {much['repeated']}" if found.repeated_steps else ""
+    sentence = f"after {counted(restarts, 'restart')} by the launcher: steps are those of the last attempt"
+    if goodput is None or not goodput.restarts:
+        return [*several, sentence]
+    much = {part: format_percent(goodput.share(part)) for part in ("productive", "restart", "repeated")}
+    lost = (
+        f", {counted(goodput.repeated_steps, 'step')} lost by them {much['repeated']}" if goodput.repeated_steps else ""
+    )
     return [
         *several,
-        said,
-        f"goodput {much['productive']} of {format_duration(found.wall_ns)}; restarts take {much['restart']}{lost}",
+        sentence,
+        f"goodput {much['productive']} of {format_duration(goodput.wall_ns)}; restarts take {much['restart']}{lost}",
     ]

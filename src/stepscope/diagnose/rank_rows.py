@@ -35,10 +35,10 @@ class RankRow:
 
 
 def rank_rows(steps: JobSteps, late: Sequence[Slow] | None = None) -> tuple[RankRow, ...]:
-    """Each rank; of more than EVERY_RANK what is late first. late: as of ``late_ranks``, where that is known already."""
+    """Return a row for each rank; of more than EVERY_RANK what is late first. late: ``late_ranks``, if computed already."""
     parts = parts_of(steps)
     chronic = [late_rank for late_rank in (late_ranks(steps) if late is None else late) if late_rank.kind == "chronic"]
-    waited_for = {each.rank for each in chronic}
+    waited_for = {late_rank.rank for late_rank in chronic}
     own = steps.own_ns.mean(axis=1)
     hosts = steps.hosts
 
@@ -59,15 +59,15 @@ def rank_rows(steps: JobSteps, late: Sequence[Slow] | None = None) -> tuple[Rank
 
     if steps.ranks <= EVERY_RANK:
         return tuple(rank(at) for at in range(steps.ranks))
-    found = []
+    table = []
     for of, alike in slow_things(steps, chronic):
-        rows = [each.rank for each in alike if each.rank is not None]
-        found += [rank(at) for at in rows[:EVERY_RANK]] if alike[0].of == "rank" else [row(of.partition(" (")[0], rows)]
+        rows = [late_rank.rank for late_rank in alike if late_rank.rank is not None]
+        table += [rank(at) for at in rows[:EVERY_RANK]] if alike[0].of == "rank" else [row(of.partition(" (")[0], rows)]
     others = [at for at in range(steps.ranks) if at not in waited_for]
     by_host = list(grouped(others, lambda at: hosts[at]).values())
     groups = by_host if len(by_host) > 1 else [[at] for at in others]
     groups.sort(key=lambda rows: -float(np.nan_to_num(own[rows]).mean()))
     for rows in groups[:BESIDE]:
-        found.append(rank(rows[0]) if len(by_host) < 2 else row(f"host {hosts[rows[0]]}", rows))
-    found.append(row("all the others", others) if chronic else row("all ranks", others))
-    return tuple(found)
+        table.append(rank(rows[0]) if len(by_host) < 2 else row(f"host {hosts[rows[0]]}", rows))
+    table.append(row("all the others", others) if chronic else row("all ranks", others))
+    return tuple(table)

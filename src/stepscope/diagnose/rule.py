@@ -41,7 +41,7 @@ def outcome_of(statement: Statement) -> Outcome:
 
 
 def named(rule: str, outcome: Outcome) -> Outcome:
-    """``outcome`` as this rule's."""
+    """Return ``outcome`` as this rule's."""
     if isinstance(outcome, tuple):
         return tuple(replace(finding, rule=rule) for finding in outcome)
     return replace(outcome, rule=rule)
@@ -50,25 +50,25 @@ def named(rule: str, outcome: Outcome) -> Outcome:
 def together(statements: Iterable[Statement]) -> Outcome:
     """One outcome of several of one rule, at least one: findings win over quiet, quiet over skipped."""
     outcomes = [outcome_of(statement) for statement in statements]
-    found = tuple(f for outcome in outcomes if isinstance(outcome, tuple) for f in outcome)
-    if found:
-        return found
+    findings = tuple(f for outcome in outcomes if isinstance(outcome, tuple) for f in outcome)
+    if findings:
+        return findings
     quiet = [outcome.looked_at for outcome in outcomes if isinstance(outcome, Quiet)]
     return Quiet(looked_at="; ".join(quiet)) if quiet else outcomes[0]
 
 
 def each_job(
-    jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Statement], *, found: Outcome = ()
+    jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Statement], *, earlier: Outcome = ()
 ) -> Outcome:
-    """``look`` on every traced job: all findings, else what was quiet, else why none could be looked at.
+    """Ask ``look`` of every traced job: all findings, else what was quiet, else why none could be looked at.
 
-    found: what the rule found already; the jobs that these findings are of are left out.
+    earlier: what the rule found already; the jobs that these findings are of are left out.
 
     With several jobs a finding's subject says which. Of more than ``JOBS_NAMED`` jobs with findings the one with most at
     stake speaks for all.
     """
-    known = {finding.job for finding in found} if isinstance(found, tuple) else set()
-    outcomes = [(job.name, outcome_of(look(job))) for job in jobs if job.name not in known]
+    reported = {finding.job for finding in earlier} if isinstance(earlier, tuple) else set()
+    outcomes = [(job.name, outcome_of(look(job))) for job in jobs if job.name not in reported]
     several = len(jobs) > 1
     of_jobs = [job.job for job in jobs if job.job is not None]
     what = "captures" if len(set(of_jobs)) < len(of_jobs) else "traced jobs"
@@ -125,9 +125,9 @@ def _over_time(findings: Iterable[Finding], repeats: Mapping[str, object]) -> li
     alike: dict[object, list[Finding]] = {}
     for finding in findings:
         kinds = tuple(repeats.get(run_id) for run_id in finding.runs)
-        known = bool(kinds) and None not in kinds
-        alike.setdefault((finding.case, kinds) if known else id(finding), []).append(finding)
-    told = []
+        comparable = bool(kinds) and None not in kinds
+        alike.setdefault((finding.case, kinds) if comparable else id(finding), []).append(finding)
+    merged = []
     for same_kind in alike.values():
         first = max(same_kind, key=lambda finding: finding.stake_fraction or 0.0)
         others = [f.subject or "" for f in same_kind if f is not first]
@@ -138,20 +138,20 @@ def _over_time(findings: Iterable[Finding], repeats: Mapping[str, object]) -> li
                 runs=_of_all(same_kind, lambda f: f.runs),
                 wrong_runs=_of_all(same_kind, lambda f: f.wrong_runs),
             )
-        told.append(first)
-    return told
+        merged.append(first)
+    return merged
 
 
 def _of_all(findings: Iterable[Finding], runs: Callable[[Finding], tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(run_id for finding in findings for run_id in runs(finding)))
 
 
-def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tuple[str, tuple[Finding, ...]]:
-    """The job with most at stake, its first finding saying how many others there are and how bad. what: they are."""
-    stakes = [max(f.stake_fraction or 0.0 for f in findings) for _, findings in found]
-    name, findings = found[stakes.index(max(stakes))]
+def _worst(firing: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tuple[str, tuple[Finding, ...]]:
+    """Return the job with most at stake; its first finding says how many others there are and how bad. what: their noun."""
+    stakes = [max(f.stake_fraction or 0.0 for f in findings) for _, findings in firing]
+    name, findings = firing[stakes.index(max(stakes))]
     low = f", from {format_percent(min(stakes))} of the time" if min(stakes) > 0 else ""
-    others = f"the same in {len(found) - 1} more of the {what}{low}"
+    others = f"the same in {len(firing) - 1} more of the {what}{low}"
     first = replace(findings[0], evidence=(*findings[0].evidence, others))
     return name, (first, *findings[1:])
 
@@ -235,7 +235,7 @@ class Declared:
 
     @property
     def blind(self) -> Skipped:
-        """Nothing of what it sees is there."""
+        """Return the outcome where nothing of what the rule sees is there."""
         reason, command = (self.unseen, self.unseen_command) if self.unseen else NEEDS[self.sees[0]]
         return Skipped(rule=self.name, reason=reason, command=command)
 
@@ -288,7 +288,7 @@ class Rule(Declared):
         if self.look is not None and (self.look_at_job is None or elsewhere):
             outcomes.append(outcome_of(self.look(evidence)))
         if self.look_at_job is not None and evidence.traces:
-            outcomes.append(each_job(evidence.traces, self.look_at_job, found=outcomes[0] if outcomes else ()))
+            outcomes.append(each_job(evidence.traces, self.look_at_job, earlier=outcomes[0] if outcomes else ()))
         outcome = named(self.name, together(outcomes))
         if not self.folded or not isinstance(outcome, tuple):
             return outcome
@@ -325,7 +325,7 @@ def over_share(
     cells = timed_cells(evidence)
     if not cells:
         return Skipped(reason="no finished cell has step times", command="stepscope bench MATRIX.yaml")
-    ranked = sorted(cells, key=lambda each: -each.share(phase))
-    if found := by_model(each for each in ranked if each.share(phase) > limit):
-        return [finding(evidence, group) for group in found]
+    ranked = sorted(cells, key=lambda cell: -cell.share(phase))
+    if groups := by_model(cell for cell in ranked if cell.share(phase) > limit):
+        return [finding(evidence, group) for group in groups]
     return f"{ranked[0].name}: {format_percent(ranked[0].share(phase))} {spent}, limit {format_percent(limit)}"

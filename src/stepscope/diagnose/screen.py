@@ -72,7 +72,7 @@ def tone_of(verdict: JobVerdict) -> Tone:
 
 
 def of_job(verdict: JobVerdict, *, running: bool = False, warnings: Sequence[str] = (), more: str = "") -> Screen:
-    """Of a job whose steps were timed. running: it goes on. warnings: what is missing of the window."""
+    """Make the screen of a job whose steps were timed. running: it goes on. warnings: what is missing of the window."""
     memory, coverage = verdict.memory, narrator.coverage_line(verdict)
     return Screen(
         headline=verdict.headline,
@@ -95,7 +95,7 @@ def of_job(verdict: JobVerdict, *, running: bool = False, warnings: Sequence[str
 
 
 def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
-    """Of a diagnosis whose further findings follow in full (``further``)."""
+    """Make the screen of a diagnosis whose further findings follow in full (``further``)."""
     first = diagnosis.findings[0] if diagnosis.findings else None
     about = [trace for trace in evidence.traces if first is not None and first.job == trace.name]
     if not about and not (evidence.runs or evidence.comm or evidence.nccl):
@@ -109,14 +109,14 @@ def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
 
 
 def of_traces(summary: TraceSummary, diagnosis: Diagnosis, *, rests_on: str, more: str) -> Screen:
-    """Of profiled steps without a diary, tables of which follow. more: the command that explains every finding."""
+    """Make the screen of profiled steps without a diary; tables follow. more: the command that explains every finding."""
     screen = _of_findings(diagnosis, rests_on=rests_on, complete=not summary.losses)
     screen = _brief(screen, further(diagnosis), diagnosis, also=(), more=more)
     return _with_window(screen, summary, diagnosis)
 
 
 def of_runs(evidence: Evidence, diagnosis: Diagnosis, *, figures: Sequence[str], more: str) -> Screen:
-    """Of runs measured side by side, tables of which follow. figures: the first ones, in words. more: as of traces."""
+    """Make the screen of runs measured side by side; tables follow. figures: the first, in words. more: as of traces."""
     screen = _of_findings(diagnosis, rests_on=narrator.looked_at(evidence), complete=evidence.complete)
     return _brief(screen, narrator.answers_first(further(diagnosis)), diagnosis, also=figures, more=more)
 
@@ -128,7 +128,7 @@ def further(diagnosis: Diagnosis) -> tuple[Finding, ...]:
 
 
 def _of_findings(diagnosis: Diagnosis, *, rests_on: str, complete: bool) -> Screen:
-    """The first finding, or that there is none, or nothing to judge.
+    """Make the screen of the first finding, or say that there is none, or nothing to judge.
 
     rests_on: a line on what was looked at. complete: all that was given was read.
     """
@@ -151,7 +151,7 @@ def _of_findings(diagnosis: Diagnosis, *, rests_on: str, complete: bool) -> Scre
 def _brief(
     screen: Screen, following: Sequence[Finding], diagnosis: Diagnosis, *, also: Sequence[str], more: str
 ) -> Screen:
-    """With no more of each than fits above tables. also: lines before the titles of the findings that follow."""
+    """Keep no more of each than fits above tables. also: lines before the titles of the findings that follow."""
     left = len(following) - MOST_ALSO
     return replace(
         screen,
@@ -163,7 +163,7 @@ def _brief(
 
 
 def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) -> Screen:
-    """With the window as its tree: that of the rank that is median in what the first finding is about."""
+    """Make the window the tree: that of the rank that is median in what the first finding is about."""
     first = diagnosis.findings[0] if screen.reasons else None
     key = "" if first is None else _claimed(first)
     median = _median_rank(summary, key)
@@ -194,10 +194,10 @@ def _claimed(finding: Finding) -> str:
     return _PART_OF.get(words[1], "") if len(words) > 1 else ""
 
 
-def _parts(each: RankPass) -> Mapping[str, int]:
-    """Of a rank's window: they sum to it."""
-    assert each.budget is not None
-    parts = each.budget.parts
+def _parts(rank: RankPass) -> Mapping[str, int]:
+    """Return the parts of a rank's window, ns: they sum to it."""
+    assert rank.budget is not None
+    parts = rank.budget.parts
     return {
         "computation": parts.compute_ns,
         "communication": parts.exposed_comm_ns,
@@ -207,12 +207,12 @@ def _parts(each: RankPass) -> Mapping[str, int]:
 
 
 def _median_rank(summary: TraceSummary, key: str) -> RankPass | None:
-    """The rank whose part is the median of all, the lower one of two; None where no rank has a window."""
+    """Return the rank whose part is the median of all, the lower one of two; None where no rank has a window."""
     part = "communication" if key == "waiting" else key or "computation"
 
-    def share(each: RankPass) -> float:
-        assert each.budget is not None
-        return _parts(each)[part] / max(each.budget.parts.window_ns, 1)
+    def share(rank: RankPass) -> float:
+        assert rank.budget is not None
+        return _parts(rank)[part] / max(rank.budget.parts.window_ns, 1)
 
     ranked = sorted((rank for rank in summary.ranks if rank.budget is not None), key=share)
     return ranked[(len(ranked) - 1) // 2] if ranked else None
@@ -252,7 +252,7 @@ def _window_tree(summary: TraceSummary, median: RankPass, key: str) -> tuple[Ver
 
 
 def _sentence(title: str) -> str:
-    """With a capital, unless it begins with a name as code has it: ``torch.compile``, ``all_reduce``, ``num_workers``."""
+    """Capitalise a title unless it begins with a name as code has it: ``torch.compile``, ``all_reduce``, ``num_workers``."""
     word = title.split(" ", 1)[0]
     plain = word.rstrip(":,").replace("-", "").isalpha() and word.islower()
     return title[0].upper() + title[1:] if plain else title

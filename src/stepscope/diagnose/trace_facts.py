@@ -57,7 +57,7 @@ def read_in_full(summary: TraceSummary) -> list[RankPass]:
 
 
 def on_device(summary: TraceSummary) -> list[RankPass]:
-    """The same, of jobs on GPUs."""
+    """Ranks of jobs on GPUs of which more than the device events was read."""
     return [p for p in read_in_full(summary) if p.budget is not None and p.budget.source == "device"]
 
 
@@ -74,21 +74,21 @@ def unread(summary: TraceSummary, otherwise: str) -> Skipped:
     return Skipped(reason=reason)
 
 
-def window_ns(each: RankPass) -> int:
+def window_ns(rank: RankPass) -> int:
     """Length of the rank's window, at least 1."""
-    return max(each.budget.parts.window_ns, 1) if each.budget else 1
+    return max(rank.budget.parts.window_ns, 1) if rank.budget else 1
 
 
 def steps_ns(summary: TraceSummary, chosen: Collection[int | None]) -> float:
-    """Length of these steps together, median over ranks; of the window, where none are marked."""
+    """Return the length of these steps together, median over ranks, or of the window where none are marked."""
     marked = [sum(s.parts.window_ns for s in p.steps if s.step in chosen) for p in summary.ranks if p.steps]
     windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
     return float(median(marked or windows or [0]))
 
 
-def idle_share(each: RankPass, *causes: str) -> float:
+def idle_share(rank: RankPass, *causes: str) -> float:
     """Idle time of these causes / the window."""
-    return sum(i.idle_ns for i in each.idle if i.cause in causes) / window_ns(each)
+    return sum(i.idle_ns for i in rank.idle if i.cause in causes) / window_ns(rank)
 
 
 PYTHON_OWNS = Limit(
@@ -105,15 +105,15 @@ MOSTLY_SHORT = Limit(
 
 
 def python_shares(ranks: Sequence[RankPass]) -> list[float] | None:
-    """Of each rank on a GPU, the share of the window in which it waits for Python between operators, where that is most of
-    what its host is late and worth a finding: `python-overhead` has that time, and `launch-bound` has not."""
+    """Return the share of the window in which each rank on a GPU waits for Python between operators; None unless that is
+    most of what its host is late and worth a finding. `python-overhead` has that time, and `launch-bound` has not."""
     late = [p.host_lateness for p in ranks if p.host_lateness is not None]
-    total = sum(each.late_ns for each in late)
+    total = sum(lateness.late_ns for lateness in late)
     shares = [p.host_lateness.python_ns / window_ns(p) if p.host_lateness else 0.0 for p in ranks]
-    if not total or sum(each.python_ns for each in late) / total < PYTHON_OWNS.value:
+    if not total or sum(lateness.python_ns for lateness in late) / total < PYTHON_OWNS.value:
         return None
-    known = [share for p, share in zip(ranks, shares, strict=True) if p.host_lateness is not None]
-    return shares if fmean(known) >= WORTH else None
+    measured = [share for p, share in zip(ranks, shares, strict=True) if p.host_lateness is not None]
+    return shares if fmean(measured) >= WORTH else None
 
 
 def mostly_short_kernels(ranks: Sequence[RankPass]) -> bool:
@@ -133,26 +133,26 @@ def is_amd_device(summary: TraceSummary) -> bool:
 
 
 def _waited(summary: TraceSummary) -> list[tuple[Parts, RankWaitTotal]]:
-    """Of each rank whose waiting is known: its budget and its waiting."""
+    """Return the budget and the waiting of each rank whose waiting is known."""
     from stepscope.traces.waits import waits_of
 
     waits = waits_of(summary.collectives)
-    known = [(p.budget, waits[p.facts.rank]) for p in summary.ranks if p.facts.rank in waits]
-    return [(budget.parts, waited) for budget, waited in known if budget is not None]
+    pairs = [(p.budget, waits[p.facts.rank]) for p in summary.ranks if p.facts.rank in waits]
+    return [(budget.parts, waited) for budget, waited in pairs if budget is not None]
 
 
 def waiting_share(summary: TraceSummary) -> float | None:
-    """Of the exposed communication of all ranks, what is waiting for another rank; None where that is not known."""
-    known = _waited(summary)
-    exposed = sum(parts.exposed_comm_ns for parts, _ in known)
-    return sum(waited.exposed_ns for _, waited in known) / exposed if exposed else None
+    """Share of the exposed communication of all ranks that is waiting for another rank; None where it is not known."""
+    pairs = _waited(summary)
+    exposed = sum(parts.exposed_comm_ns for parts, _ in pairs)
+    return sum(waited.exposed_ns for _, waited in pairs) / exposed if exposed else None
 
 
 def ahead_share(summary: TraceSummary) -> float:
-    """Of the exposed communication of all ranks, transfer that is exposed because the rank is ahead of the last one."""
-    known = _waited(summary)
-    exposed = sum(parts.exposed_comm_ns for parts, _ in known)
-    return min(1.0, sum(waited.ahead_ns for _, waited in known) / exposed) if exposed else 0.0
+    """Share of the exposed communication of all ranks that is transfer exposed because a rank is ahead of the last one."""
+    pairs = _waited(summary)
+    exposed = sum(parts.exposed_comm_ns for parts, _ in pairs)
+    return min(1.0, sum(waited.ahead_ns for _, waited in pairs) / exposed) if exposed else 0.0
 
 
 def exposed_transfer(summary: TraceSummary) -> float | None:
@@ -172,10 +172,10 @@ def compute_to_transfer(summary: TraceSummary) -> float:
 
     waits = waits_of(summary.collectives)
     parts = [(p.budget.parts, waits.get(p.facts.rank)) for p in summary.ranks if p.budget is not None]
-    found = [
+    ratios = [
         compute_to_comm(part, waiting_ns=waited.alone_ns if waited else 0) for part, waited in parts if part.comm_ns
     ]
-    return median([ratio if ratio is not None else math.inf for ratio in found])
+    return median([ratio if ratio is not None else math.inf for ratio in ratios])
 
 
 def severity_of(share: float) -> Severity:
@@ -222,12 +222,12 @@ class Part:
 
     @property
     def device(self) -> str | None:
-        """As the traces name it."""
+        """The device as the traces name it."""
         return None if self.job is None else device_name(self.job.summary)
 
     @property
     def frameworks(self) -> frozenset[str]:
-        """Those that the job uses."""
+        """The frameworks that the job uses."""
         return frozenset() if self.job is None else used_in(self.job.summary)
 
     def command(self, options: str) -> str:
@@ -244,7 +244,8 @@ class Part:
         advice: tuple[Advice, ...],
         stake: float | None = None,
     ) -> Finding:
-        """A finding on this part: as grave as it is large, its spread first; stake: what of it can be won, None: all."""
+        """Make a finding on this part, as grave as it is large, its spread first. stake: what can be won of it; None:
+        all."""
         return Finding(
             severity="problem" if self.share >= self.grave.value else "warning",
             title=title,
@@ -263,8 +264,8 @@ def share_rule(
     without: str,
     measure: Callable[[Sequence[RankPass]], Sequence[float]],
     also: tuple[Callable[[Sequence[RankPass]], float], Limit] | None = None,
-    said: Callable[[Part], str],
-    words: Callable[[Part], Statement],
+    figures: Callable[[Part], str],
+    report: Callable[[Part], Statement],
     limit: Limit = OF_WINDOW,
     grave: Limit = SHARES["problem"],
     thresholds: Mapping[str, Limit] | None = None,
@@ -277,21 +278,21 @@ def share_rule(
     """A rule on a share of the window, mean over ranks, that fires from ``limit`` on, from ``grave`` on as a problem.
 
     ranks: that can be judged; without: what the traces lack where there are none. measure: the share on each of them.
-    also: another share that has to reach a limit of its own. said: the figures, as a quiet rule says them before its limits.
-    words: what is said of a part that is large enough. thresholds: further limits.
+    also: another share that has to reach a limit of its own. figures: in words, as a quiet rule says them before its limits.
+    report: the finding on a part that is large enough. thresholds: further limits.
     """
     limits = [limit] if also is None else [also[1], limit]
 
-    @wraps(words)
+    @wraps(report)
     def look_at_job(job: TraceEvidence) -> Statement:
         judged = ranks(job.summary)
         if not judged:
             return unread(job.summary, without)
         part = Part(measure(judged), job, judged, 0.0 if also is None else also[0](judged), limit, grave)
         if part.share >= limit.value and (also is None or part.also >= also[1].value):
-            return words(part)
+            return report(part)
         return (
-            f"{said(part)}, limit{'s' * (len(limits) > 1)} {in_words([format_percent(each.value) for each in limits])}"
+            f"{figures(part)}, limit{'s' * (len(limits) > 1)} {in_words([format_percent(cap.value) for cap in limits])}"
         )
 
     return Rule(

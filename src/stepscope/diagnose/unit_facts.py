@@ -115,9 +115,9 @@ Call = list[UnitCall]
 """The same call on all ranks that show it."""
 
 
-def min_exposed_ns(mine: Call) -> int:
-    """Of several ranks the least: what is left is transfer, not waiting for a late one."""
-    return min(c.exposed_ns for c in mine)
+def min_exposed_ns(call: Call) -> int:
+    """Return the least exposed time of a call over its ranks: what is left is transfer, not waiting for a late one."""
+    return min(c.exposed_ns for c in call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class Units:
     sizes: dict[str, int]
 
     def share(self, calls: Iterable[Call], exposed: Callable[[Call], int] = min_exposed_ns) -> float:
-        """Of the steps, what these calls expose."""
+        """Share of the steps that these calls expose."""
         return min(1.0, sum(map(exposed, calls)) / self.step_ns)
 
     @property
@@ -148,22 +148,22 @@ class Units:
 
     @property
     def host_share(self) -> float:
-        """Of the steps, what the wrapper itself takes on CPUs, the least over ranks."""
+        """Share of the steps that the wrapper itself takes on CPUs, the least over ranks."""
         return min(1.0, min(rank.host_ns for rank in self.ranks) / self.step_ns)
 
     def cost(self) -> MessageCost | None:
-        """Of a gather or a reduction, by these calls; None where their sizes are unknown."""
+        """Cost of a gather or a reduction by these calls, or None where their sizes are unknown."""
         return fitted((call[0].size_bytes or 0, min(c.end_ns - c.start_ns for c in call)) for call in self.calls)
 
     @property
     def fullest(self) -> tuple[int, int] | None:
         """(bytes reserved at most, capacity) of the rank with least room; None where none recorded them."""
-        known = [
+        pairs = [
             (u.reserved_bytes, u.capacity_bytes)
             for u in self.ranks
             if u.reserved_bytes is not None and u.capacity_bytes
         ]
-        return max(known, key=lambda each: each[0] / each[1], default=None)
+        return max(pairs, key=lambda pair: pair[0] / pair[1], default=None)
 
     def finding(
         self,
@@ -197,14 +197,14 @@ class Units:
     def advice(self, topic: str) -> tuple[Advice, ...]:
         """The option in the words of the job's frameworks, then the table to look at."""
         used = used_in(self.job.summary) | {u.wrapper for u in self.ranks}
-        said = in_words_of(topic, used, otherwise=("fsdp2", "fsdp1", "deepspeed"))
-        return (*said, inspect("see every unit", trace_command(self.job, "--show units,overlap")))
+        options = in_words_of(topic, used, otherwise=("fsdp2", "fsdp1", "deepspeed"))
+        return (*options, inspect("see every unit", trace_command(self.job, "--show units,overlap")))
 
 
 def on_units(
     not_on_cpus: str | None = None,
 ) -> Callable[[Callable[[Units], Statement]], Callable[[TraceEvidence], Statement]]:
-    """A function of units as a rule's ``look_at_job``; skipped where a job has no units that can be judged.
+    """Make a function of units a rule's ``look_at_job``, skipped where a job has no units that can be judged.
 
     not_on_cpus: why units on CPUs cannot be; None: they can.
     """
@@ -225,18 +225,18 @@ def on_units(
 
 
 def _judged(summary: TraceSummary, not_on_cpus: str | None) -> list[ShardedUnits] | Skipped:
-    """The ranks whose units can be judged: those on devices; all, where none is."""
+    """Return the ranks whose units can be judged: those on devices, or all where none is."""
     if not read_in_full(summary):
         return unread(summary, "no rank was read in full")
-    found = [p.units for p in summary.ranks if p.units is not None]
-    if not found:
+    units = [p.units for p in summary.ranks if p.units is not None]
+    if not units:
         return Skipped(reason="no sharded parameters in these traces (or --show left units out)")
-    on_device = [u for u in found if u.source == "device"]
-    return on_device or (found if not_on_cpus is None else Skipped(reason=not_on_cpus))
+    on_device = [u for u in units if u.source == "device"]
+    return on_device or (units if not_on_cpus is None else Skipped(reason=not_on_cpus))
 
 
 def _matched(sharded: Sequence[ShardedUnits]) -> list[Call]:
-    """By step and place; calls of no step left out where steps are marked."""
+    """Group calls by step and place; calls of no step are left out where steps are marked."""
     calls: dict[tuple[int | None, int], Call] = defaultdict(list)
     for units in sharded:
         for call in units.calls:
@@ -246,11 +246,11 @@ def _matched(sharded: Sequence[ShardedUnits]) -> list[Call]:
 
 
 def _sizes(calls: Sequence[Call]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for call, *_ in calls:
         if call.op == "all_gather" and call.unit is not None and call.size_bytes:
-            found[call.unit] = max(found.get(call.unit, 0), call.size_bytes)
-    return found
+            sizes[call.unit] = max(sizes.get(call.unit, 0), call.size_bytes)
+    return sizes
 
 
 # A pipeline as the traces of all its stages show it
@@ -273,7 +273,7 @@ class TracedPipeline:
 
     @property
     def compute_ns(self) -> list[float]:
-        """Of each stage, the median of its ranks."""
+        """Computation of each stage, ns: the median of its ranks."""
         return [median(p.budget.parts.compute_ns if p.budget else 0 for p in stage) for stage in self.stages]
 
     @property
@@ -289,7 +289,7 @@ class TracedPipeline:
 
     @property
     def bubbles(self) -> list[float]:
-        """Of each stage, the share of the window in which its ranks idle, or wait in a message that nothing covers."""
+        """Share of the window of each stage in which its ranks idle, or wait in a message that nothing covers."""
         return [median(map(_bubble, stage)) for stage in self.stages]
 
 
@@ -312,10 +312,10 @@ def traced_pipeline(summary: TraceSummary) -> TracedPipeline | Skipped:
     return TracedPipeline(stages=stages, micro_batches=min(counted) if len(counted) == 1 else None)
 
 
-def _micro_batches(each: RankPass) -> int | None:
-    """Of a stage with one neighbour: half of its messages a step."""
-    pipes = {g.group for g in each.groups if g.kind == "pp"}
-    calls = each.communication.collectives if each.communication is not None else ()
+def _micro_batches(rank: RankPass) -> int | None:
+    """Return half of the messages a step, of a stage with one neighbour."""
+    pipes = {g.group for g in rank.groups if g.kind == "pp"}
+    calls = rank.communication.collectives if rank.communication is not None else ()
     of_step: dict[int, int] = defaultdict(int)
     for call in calls:
         if call.op == "send_recv" and call.step is not None and call.group is not None and call.group.name in pipes:
@@ -324,11 +324,11 @@ def _micro_batches(each: RankPass) -> int | None:
     return int(usual) // 2 if usual >= 2 and usual == int(usual) and not int(usual) % 2 else None
 
 
-def _bubble(each: RankPass) -> float:
+def _bubble(rank: RankPass) -> float:
     """Share of the window in which the rank idles, or waits in a message that nothing covers."""
-    assert each.budget is not None
-    messages = sum(g.exposed_ns for g in each.groups if g.kind == "pp")
-    return (min(messages, each.budget.parts.exposed_comm_ns) + each.budget.parts.idle_ns) / window_ns(each)
+    assert rank.budget is not None
+    messages = sum(g.exposed_ns for g in rank.groups if g.kind == "pp")
+    return (min(messages, rank.budget.parts.exposed_comm_ns) + rank.budget.parts.idle_ns) / window_ns(rank)
 
 
 def _chains(summary: TraceSummary) -> list[tuple[int, ...]]:

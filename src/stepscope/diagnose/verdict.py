@@ -102,14 +102,14 @@ def tree_of(
     def part(key: str, values: Numbers, parts: Sequence[VerdictPart] = ()) -> VerdictPart:
         by_rank = values.mean(axis=1)
         differ = steps.ranks > 1 and float(np.ptp(by_rank)) > RANKS_DIFFER * float(whole.mean())
-        told = tuple((d.rank, float(ns)) for d, ns in zip(steps.diaries, by_rank, strict=True))
+        rank_means = tuple((d.rank, float(ns)) for d, ns in zip(steps.diaries, by_rank, strict=True))
         mean = float(by_rank.mean())
         return VerdictPart(
             key=key,
             ns=mean,
             share=mean / float(whole.mean()),
             parts=tuple(parts),
-            by_rank=told if differ or every_rank else (),
+            by_rank=rank_means if differ or every_rank else (),
             cause=key == marked,
         )
 
@@ -119,10 +119,10 @@ def tree_of(
 
     tree = [
         group(key, inner, leave_out=key != "communication") if (inner := below(key)) else part(key, ends[key])
-        for key in (each.key for each in STEP if each.parent is None)
+        for key in (step_part.key for step_part in STEP if step_part.parent is None)
         if key != "communication" or steps.world_size > 1
     ]
-    return tuple(each for each in tree if each.share > ROUNDING)
+    return tuple(verdict_part for verdict_part in tree if verdict_part.share > ROUNDING)
 
 
 WORTH_TRANSFER = 0.25
@@ -264,10 +264,10 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     if costs and costs[0].kind not in SIZED and doubts:
         verdict = replace(verdict, confidence=f"doubtful: {'; '.join(dict.fromkeys(doubts))}")
     sized = _sized(diagnosis, verdict, steps, pipeline=pipeline) if _sizes_known(job, window) else diagnosis
-    told = worded(verdict, job=job, steps=steps, late=late, diagnosis=diagnosis)
+    final = worded(verdict, job=job, steps=steps, late=late, diagnosis=diagnosis)
     summary = None if window is None else window.summary
     return Judged(
-        verdict=replace(told, why=why_of(told, job=job, summary=summary, diagnosis=diagnosis)), diagnosis=sized
+        verdict=replace(final, why=why_of(final, job=job, summary=summary, diagnosis=diagnosis)), diagnosis=sized
     )
 
 
@@ -278,7 +278,7 @@ def _slowdown(steps: JobSteps) -> tuple[float | None, float | None]:
 
 
 def _without_steps(job: ProfiledJob, kind: VerdictKind) -> JobVerdict:
-    """Of a job that ended before any step."""
+    """Return the verdict on a job that ended before any step."""
     assert job.end is not None
     return JobVerdict(
         kind=kind,
@@ -300,7 +300,7 @@ def windows_of(evidence: Evidence, job: ProfiledJob) -> tuple[TraceEvidence, ...
 def _operators(
     passes: Sequence[RankPass], costs: Sequence[TimeCost], change: JobChange | None
 ) -> tuple[OperatorExcess, ...]:
-    """Of ranks that are late, or became so; where there is none and every so many steps one is slow, of those."""
+    """Name the operators that late ranks spend longer in; without late ranks, those of steps that are slow now and then."""
     late = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks}
     late |= set(change.ranks) if change is not None and change.slower else set()
     if not late and any(cost.kind == "periodic-pause" for cost in costs):
@@ -311,14 +311,14 @@ def _operators(
 def _clocks(
     steps: JobSteps, costs: Sequence[TimeCost], late: Sequence[Slow], change: JobChange | None
 ) -> tuple[ClockDrop, ...]:
-    """Of ranks that are late, or became so; a clock is no cause of waiting for data."""
-    loading = {steps.diaries[each.rank].rank for each in late if each.rank is not None and each.part == "data_wait"}
+    """Return the clock drops of ranks that are late, or became so; a clock is no cause of waiting for data."""
+    loading = {steps.diaries[slow.rank].rank for slow in late if slow.rank is not None and slow.part == "data_wait"}
     named = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks} - loading
-    found = clocks_of_late(steps, named) if named else ()
+    drops = clocks_of_late(steps, named) if named else ()
     if change is not None and change.slower and change.part != "data":
         slowed = {diary.rank for diary in steps.diaries} if change.all_ranks else set(change.ranks)
-        found += clocks_of_change(steps, change.step, slowed) if slowed else ()
-    return found
+        drops += clocks_of_change(steps, change.step, slowed) if slowed else ()
+    return drops
 
 
 def _sizes_known(job: ProfiledJob, window: TraceEvidence | None) -> bool:
@@ -345,7 +345,7 @@ def _costs(
     pipeline: bool,
     slowdown: float | None,
 ) -> Iterable[TimeCost]:
-    """Everything that takes enough to be named; stakes as they stand alone."""
+    """Yield everything that takes enough to be named; stakes are as they stand alone."""
     if _sizes_known(job, window):
         yield from _contended(steps)
         if pipeline:
@@ -371,13 +371,13 @@ def _costs(
 def _beyond_timed(
     timed: Sequence[TimeCost], diagnosis: Diagnosis, *, skip: frozenset[str] | set[str], slowdown: float | None
 ) -> Iterable[TimeCost]:
-    """What the window shows, without what is mostly a part that the diary timed: Python that prepares batches, and kernels
-    of the optimizer that move memory."""
+    """Yield what the window shows, without what is mostly a part that the diary timed: Python that prepares batches, and
+    kernels of the optimizer that move memory."""
     prepared = sum(cost.share.value for cost in timed if cost.rules == ("before",))
     updating = sum(cost.share.value for cost in timed if cost.kind == "optimizer-bound")
-    known: dict[VerdictKind, float] = {"host-bound": prepared, "memory-bound": updating}
+    timed_shares: dict[VerdictKind, float] = {"host-bound": prepared, "memory-bound": updating}
     for cost in _seen_in_window(diagnosis, skip=skip, slowdown=slowdown):
-        if cost.share.value - known.get(cost.kind, 0.0) >= WORTH:
+        if cost.share.value - timed_shares.get(cost.kind, 0.0) >= WORTH:
             yield cost
 
 
@@ -387,7 +387,7 @@ on one element takes 1.7 to 2.6 us (torch 2.13, CPU, 2026-11), and the operators
 
 
 def _tiny_operators(steps: JobSteps, summary: TraceSummary) -> Iterable[TimeCost]:
-    """Computation that so many operators share that none of them has time to compute. A count: the profiler adds none."""
+    """Yield computation that so many operators share that none has time to compute. A count: the profiler adds none."""
     counts = [rank.step_operators for rank in summary.ranks if rank.step_operators]
     parts = parts_of(steps)
     computation = sum((parts[name] for name in COMPUTATION), np.zeros_like(steps.whole_ns))
@@ -399,12 +399,12 @@ def _tiny_operators(steps: JobSteps, summary: TraceSummary) -> Iterable[TimeCost
         yield TimeCost(kind="host-bound", share=part, rules=("operators",), event_ns=each_ns)
 
 
-def _named(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[Finding, ...]:
+def _findings_of(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[Finding, ...]:
     return tuple(f for f in diagnosis.findings if kind_of(f) == kind and f.severity != "info")
 
 
 def _rules(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(f.rule for f in _named(diagnosis, kind)))
+    return tuple(dict.fromkeys(f.rule for f in _findings_of(diagnosis, kind)))
 
 
 def _contended(steps: JobSteps) -> Iterable[TimeCost]:
@@ -414,9 +414,9 @@ def _contended(steps: JobSteps) -> Iterable[TimeCost]:
 
 
 def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
-    """Waiting for data where every rank waits: its share is the ranks' mean, as in the tree; at stake is that of the rank
-    which comes last, step by step. What one rank alone waits makes it late, and counts there; pauses and garbage collections
-    before a forward pass prepare no batch."""
+    """Yield waiting for data where every rank waits: its share is the ranks' mean, as in the tree; at stake is that of the
+    rank which comes last, step by step. What one rank alone waits makes it late, and counts there; pauses and garbage
+    collections before a forward pass prepare no batch."""
     usual = ~paused_steps(steps)
     now_and_then, ahead = _waits_now_and_then(steps), job.loads_ahead
     for name in ("before",) if now_and_then else ("data", "before"):
@@ -435,21 +435,21 @@ def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
                 from stepscope.results.host_load import loader_stake  # as few jobs wait for a loader
 
                 stake = loader_stake(steps, workers=job.loader_workers, share=stake)
-            known = name == "data" or _waits_before(steps)
-            kind: VerdictKind = "input-bound" if known else "before-forward"
+            waits = name == "data" or _waits_before(steps)
+            kind: VerdictKind = "input-bound" if waits else "before-forward"
             mean = share(steps.parts_ns[name], steps.whole_ns) or part
             yield TimeCost(kind=kind, share=mean, stake_fraction=stake, rules=(name,))
             return
 
 
 def _waits_before(steps: JobSteps) -> bool:
-    """Whether the time before the forward pass is spent without computing: input that no loader reads."""
+    """Return whether the time before the forward pass is spent without computing: input that no loader reads."""
     idle = share(steps.idle_before_ns, steps.parts_ns["before"])
     return idle is not None and idle.value >= IDLE
 
 
 def _inference(steps: JobSteps) -> Iterable[TimeCost]:
-    """Passes without gradients in every step. Whether the algorithm can do with fewer is not known: no stake."""
+    """Yield passes without gradients in every step. Whether the algorithm can do with fewer is not known: no stake."""
     part = share(steps.parts_ns["inference"], steps.whole_ns)
     if part is not None and part.value >= WORTH:
         yield TimeCost(kind="inference", share=part)
@@ -457,8 +457,8 @@ def _inference(steps: JobSteps) -> Iterable[TimeCost]:
 
 def _waits_now_and_then(steps: JobSteps) -> bool:
     """Whether data are waited for in steps that come regularly, and hardly between them: that is a pause (``_between``)."""
-    found = pauses(steps)
-    if found is None or found.period is None or found.part != "data":
+    pause = pauses(steps)
+    if pause is None or pause.period is None or pause.part != "data":
         return False
     usual = ~paused_steps(steps)
     between = share(steps.parts_ns["data"][:, usual], steps.whole_ns[:, usual])
@@ -483,16 +483,16 @@ def _by_itself(slow: Slow) -> bool:
 
 
 def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow], *, ahead: bool) -> Iterable[TimeCost]:
-    chronic = [each for each in slow if each.kind == "chronic" and _by_itself(each)]
+    chronic = [late_rank for late_rank in slow if late_rank.kind == "chronic" and _by_itself(late_rank)]
     shared = _every_rank_waits(steps, "data", ahead=ahead)
     if shared and (data := share(steps.parts_ns["data"], steps.whole_ns)) is not None and data.value >= WORTH:
-        chronic = [each for each in chronic if each.part != "data_wait"]
+        chronic = [late_rank for late_rank in chronic if late_rank.part != "data_wait"]
         slow = chronic
     if chronic:
         saved = saved_share(steps, chronic)
         if saved >= WORTH_LATE:
             worst = chronic[0]
-            ranks = tuple(steps.diaries[each.rank].rank for each in chronic if each.rank is not None)
+            ranks = tuple(steps.diaries[late_rank.rank].rank for late_rank in chronic if late_rank.rank is not None)
             scale = saved / max(worst.excess_ns, 1.0)
             low = None if worst.low_ns is None else worst.low_ns * scale
             high = None if low is None else 2 * saved - low
@@ -509,7 +509,7 @@ def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow], *, ahead:
     delay = float(np.nan_to_num(steps.delay_ns).sum() / steps.whole_ns.sum())
     if delay > 0.5 * CONTENDED:  # who has no processor is late by chance
         return
-    if waiting is not None and waiting.value >= WORTH and any(each.kind == "rotating" for each in slow):
+    if waiting is not None and waiting.value >= WORTH and any(late_rank.kind == "rotating" for late_rank in slow):
         yield TimeCost(kind="uneven-work", share=waiting, stake_fraction=waiting.value)
 
 
@@ -522,12 +522,12 @@ def _communication(
     *,
     slowdown: float | None,
 ) -> Iterable[TimeCost]:
-    """Exposed communication net of waiting for a late rank; the stake is what the window's cause can return of it."""
+    """Yield exposed communication net of waiting for a late rank; the stake is what the window's cause can return of it."""
     if steps.world_size < 2 or not np.isfinite(steps.comm_ns).all():
         return
     taken = np.broadcast_to(steps.transfer_ns, steps.whole_ns.shape) if _settled(late) else steps.comm_ns
     part = share(taken, steps.whole_ns)
-    causes = [f for f in _named(diagnosis, "communication-bound") if names_cause(f)]
+    causes = [f for f in _findings_of(diagnosis, "communication-bound") if names_cause(f)]
     if part is None or part.value < (WORTH if causes else WORTH_TRANSFER):
         return
     cause = max(causes, key=lambda f: f.stake_fraction or 0.0, default=None)
@@ -544,7 +544,7 @@ def _communication(
 
 def _settled(late: Sequence[Slow]) -> bool:
     """Whether it is known whom the ranks wait for."""
-    return any(each.kind in ("chronic", "rotating") for each in late)
+    return any(slow.kind in ("chronic", "rotating") for slow in late)
 
 
 def _crowding(steps: JobSteps, job: ProfiledJob) -> float:
@@ -576,8 +576,8 @@ def without_profiler(share: float, slowdown: float | None) -> float:
 
 
 def _exposed(window: TraceEvidence | None) -> float | None:
-    """Exposed transfer / window of the profiled steps, which stakes of its causes are parts of; with waiting where that is
-    not known apart."""
+    """Return exposed transfer / window of the profiled steps, which stakes of its causes are parts of; waiting is included
+    where it is not known apart."""
     if window is None:
         return None
     if transfer := exposed_transfer(window.summary):
@@ -602,7 +602,7 @@ def _optimizer(steps: JobSteps) -> Iterable[TimeCost]:
 def _seen_in_window(
     diagnosis: Diagnosis, *, skip: frozenset[str] | set[str], slowdown: float | None
 ) -> Iterable[TimeCost]:
-    """What rules find in the window, of kinds that the diary does not measure: the largest of each kind.
+    """Yield what rules find in the window, of kinds that the diary does not measure: the largest of each kind.
 
     slowdown: profiled / timed step. All that the profiler adds is the host's, so the host's time is at least that much of a
     timed step; of what devices and memory take in such a window nothing is known.
@@ -612,9 +612,9 @@ def _seen_in_window(
         kind, stake = kind_of(finding), finding.stake_fraction or 0.0
         if kind is None or kind in skip or kind in ("compute-bound", "independent-processes"):
             continue
-        known = best.get(kind)
-        if finding.severity != "info" and stake >= (WORTH if known is None else known.stake_fraction or 0.0):
-            best[kind] = finding if known is None or stake > (known.stake_fraction or 0.0) else known
+        largest = best.get(kind)
+        if finding.severity != "info" and stake >= (WORTH if largest is None else largest.stake_fraction or 0.0):
+            best[kind] = finding if largest is None or stake > (largest.stake_fraction or 0.0) else largest
     for kind, finding in best.items():
         value = finding.stake_fraction or 0.0
         if kind == "host-bound":
@@ -638,25 +638,25 @@ def _between(steps: JobSteps) -> Iterable[TimeCost]:
                 period=step.period,
                 event_ns=step.mean_ns,
             )
-    found = pauses(steps)
-    if found is not None and found.share.value >= WORTH_WALL and found.period is not None:
+    pause = pauses(steps)
+    if pause is not None and pause.share.value >= WORTH_WALL and pause.period is not None:
         in_data = _waits_now_and_then(steps)
-        if found.part == "data" and not in_data and _every_rank_waits(steps, "data", ahead=False):
+        if pause.part == "data" and not in_data and _every_rank_waits(steps, "data", ahead=False):
             return  # part of what every step waits for data
         yield TimeCost(
             kind="input-bound" if in_data else "periodic-pause",
-            rules=() if found.part is None else (found.part,),
-            share=found.share,
-            stake_fraction=found.share.value,
-            ranks=() if found.rank is None else (found.rank,),
-            period=found.period,
-            event_ns=found.mean_ns,
+            rules=() if pause.part is None else (pause.part,),
+            share=pause.share,
+            stake_fraction=pause.share.value,
+            ranks=() if pause.rank is None else (pause.rank,),
+            period=pause.period,
+            event_ns=pause.mean_ns,
         )
 
 
 def _ordered(costs: Iterable[TimeCost]) -> list[TimeCost]:
-    """The contended machine first, since it qualifies the rest; then by share, none that may as well be 0. Stakes together
-    are at most the whole."""
+    """Sort the contended machine first, since it qualifies the rest; then by share, without those that may as well be 0.
+    Stakes together are at most the whole."""
     sure = [cost for cost in costs if (half := half_width(cost.share)) is None or half < cost.share.value]
     ranked = sorted(sure, key=lambda c: (c.kind != "contended-machine", -c.share.value))
     left = 1.0
@@ -676,7 +676,7 @@ def _device_computes(steps: JobSteps, job: ProfiledJob) -> bool:
 def _kind(
     steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[TimeCost], *, seen: bool
 ) -> tuple[VerdictKind, tuple[int, ...]]:
-    """seen: whether computation is told from Python."""
+    """Return the verdict's kind and ranks. seen: whether computation is told from Python."""
     grave = [finding for finding in diagnosis.findings if finding.severity != "info"]
     if steps.independent or any(kind_of(f) == "independent-processes" for f in grave):
         return "independent-processes", ()
@@ -747,11 +747,11 @@ def _sized(diagnosis: Diagnosis, verdict: JobVerdict, steps: JobSteps, *, pipeli
             leave(finding, f"that part takes {format_percent(limit)} of the timed steps")
         else:
             kept.append(_of_timed(finding, limit, verdict, doubts=()))
-    return replace(diagnosis, findings=tuple(kept), quiet=tuple(sorted(quiet, key=lambda each: each.rule)))
+    return replace(diagnosis, findings=tuple(kept), quiet=tuple(sorted(quiet, key=lambda quiet_rule: quiet_rule.rule)))
 
 
 def _timed_share(finding: Finding, tree: Sequence[VerdictPart]) -> float | None:
-    """Of the timed steps, the parts that hold what the finding's rule claims; None: of the whole step, or not known."""
+    """Share of the timed steps in the parts that the finding's rule claims; None: of the whole step, or not known."""
     words = next(iter(claims_of(finding)), "").split("/")
     parts = _PART_OF_CLAIM.get(words[1], ()) if len(words) > 1 else ()
     return sum(part.share for part in tree if part.key in parts) if parts else None
@@ -764,7 +764,7 @@ def _of_timed(
 
     whole: the verdict's stake is this cause's.
     """
-    stakes = [each for each in (None if whole else finding.stake_fraction, most) if each is not None]
+    stakes = [fraction for fraction in (None if whole else finding.stake_fraction, most) if fraction is not None]
     stake = min(stakes, default=None)
     title = finding.title
     if finding.cause:
@@ -773,7 +773,7 @@ def _of_timed(
     return replace(
         finding,
         title=title,
-        evidence=tuple(f"{rests_on}: {each}" if at == 0 else each for at, each in enumerate(finding.evidence)),
+        evidence=tuple(f"{rests_on}: {line}" if at == 0 else line for at, line in enumerate(finding.evidence)),
         stake_fraction=stake,
         doubts=tuple(doubt for doubt in finding.doubts if doubt not in doubts),
     )

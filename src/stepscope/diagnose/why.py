@@ -34,7 +34,7 @@ _COMPUTES = ("compute-bound", "memory-bound", "optimizer-bound", "host-bound")
 def why_of(
     verdict: JobVerdict, *, job: ProfiledJob, summary: TraceSummary | None, diagnosis: Diagnosis
 ) -> tuple[str, ...]:
-    """At most ``MOST_LINES``. summary: of the window; None: there is none. diagnosis: of the window, before it is sized."""
+    """Return at most ``MOST_LINES`` reasons. summary: of the window, or None. diagnosis: of it, before it is sized."""
     cost, kind = verdict.part_cost, verdict.marked
     lines = list(verdict.evidence)
     lines += [
@@ -99,8 +99,8 @@ def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
     named = [name + (f" {format_percent(ns / whole)}" if sized else "") for name, ns in totals.most_common(MOST_NAMED)]
     of = "of the time inside operators" if sized else "take most time inside operators"
     yield f"{listed(named, at_most=MOST_NAMED)} {of}"
-    if known := [rank.step_operators for rank in summary.ranks if rank.step_operators]:
-        yield f"a step calls {median(known):,.0f} operators"
+    if counts := [rank.step_operators for rank in summary.ranks if rank.step_operators]:
+        yield f"a step calls {median(counts):,.0f} operators"
 
 
 def _events(job: ProfiledJob, kind: VerdictKind) -> Iterator[str]:

@@ -16,10 +16,10 @@ def declared(key: str) -> Declared:
     """What the rule asks for, from its file without importing what it works with; the rule itself of third parties."""
     if key not in REGISTRY.shipped:
         return REGISTRY.load(key)
-    found = REGISTRY.written(key, Declared.__dataclass_fields__)
-    if found.keys().isdisjoint(("needs", "any_of", "sees")):
-        found["needs"] = ("traces",)
-    return Declared(**{"name": key.replace("_", "-"), **found})
+    fields = REGISTRY.written(key, Declared.__dataclass_fields__)
+    if fields.keys().isdisjoint(("needs", "any_of", "sees")):
+        fields["needs"] = ("traces",)
+    return Declared(**{"name": key.replace("_", "-"), **fields})
 
 
 def kind_of(finding: Finding) -> VerdictKind | None:

@@ -55,7 +55,7 @@ def check(evidence: Evidence) -> Statement:
         )
     pressed = [m for m in looked if m.late_retries > MOST_RETRIES.value or _share(m) > MOST_SHARE.value]
     if pressed:
-        return tuple(map(_finding, sorted(pressed, key=lambda m: (-m.late_retries, -_share(m)))))
+        return tuple(map(_report, sorted(pressed, key=lambda m: (-m.late_retries, -_share(m)))))
     worst = max(looked, key=_share)
     return f"{worst.late_driver_allocations} of {worst.late_allocations} late requests went to the driver"
 
@@ -64,19 +64,19 @@ def _share(memory: MemorySnapshot) -> float:
     return memory.late_driver_allocations / max(1, memory.late_allocations)
 
 
-def _finding(memory: MemorySnapshot) -> Finding:
+def _report(memory: MemorySnapshot) -> Finding:
     name = f"{Path(memory.path).name}, device {memory.device}"
-    said = [
+    sentences = [
         f"second half of the history: {memory.late_driver_allocations} of {memory.late_allocations} requests went to the "
         f"driver ({format_percent(_share(memory))}), {counted(memory.late_driver_frees, 'segment')} released",
         f"reserved {format_bytes_binary(memory.segment_bytes)} in {counted(memory.segments, 'segment')}",
     ]
-    said += [
+    sentences += [
         f"{format_bytes_binary(peak_holder.size_bytes)} held at {peak_holder.where}"
         for peak_holder in memory.peak_holders[:3]
     ]
     if memory.history_complete:
-        said.append("the history begins with an empty pool: it includes part of the first step")
+        sentences.append("the history begins with an empty pool: it includes part of the first step")
     full = memory.oom_events > 0
     title = (
         f"the allocator emptied its cache {counted(memory.late_retries, 'time')} in steady state"
@@ -86,7 +86,7 @@ def _finding(memory: MemorySnapshot) -> Finding:
     return Finding(
         severity="problem" if memory.late_retries else "warning",
         title=title,
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence=_confidence(memory, full=full),
         advice=tuple(_advice(memory, full=full)),
         subject=name,

@@ -51,16 +51,16 @@ _REPLICATED = ("ddp", "naive", "bucketed", "interleaved")
 
 def check(evidence: Evidence) -> Statement:
     cells = [c for c in timed_cells(evidence, least_ranks=2) if c.cell.spec.precision.startswith("amp_")]
-    known = [(c, ratio) for c in cells if (ratio := _ratio(c, evidence.cells)) is not None]
-    if not known:
+    compared = [(c, ratio) for c in cells if (ratio := _ratio(c, evidence.cells)) is not None]
+    if not compared:
         return Skipped(
             reason="no finished cell on several ranks uses AMP", command="stepscope bench --preset precision"
         )
-    same = [c for c, ratio in known if ratio > SAVED.value]
+    same = [c for c, ratio in compared if ratio > SAVED.value]
     if not same:
-        cell, ratio = known[0]
+        cell, ratio = compared[0]
         return f"{cell.name}: {format_percent(ratio)} of the bytes of FP32"
-    return _finding(evidence, sorted(same, key=_share, reverse=True))
+    return _report(evidence, sorted(same, key=_share, reverse=True))
 
 
 def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
@@ -75,29 +75,29 @@ def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
 
 def _twin(cell: TimedCell, cells: Sequence[CellEvidence]) -> CellEvidence | None:
     """The same cell in FP32, without a hook of its own."""
-    mine = cell.cell.spec
+    spec = cell.cell.spec
     return next(
         (
-            each
-            for each in cells
-            if each.spec.precision == "fp32" and each.spec.strategy_options.get("hook", "none") == "none"
-            if (each.spec.workload, dict(each.spec.model), each.spec.strategy, each.spec.world_size)
-            == (mine.workload, dict(mine.model), mine.strategy, mine.world_size)
+            other
+            for other in cells
+            if other.spec.precision == "fp32" and other.spec.strategy_options.get("hook", "none") == "none"
+            if (other.spec.workload, dict(other.spec.model), other.spec.strategy, other.spec.world_size)
+            == (spec.workload, dict(spec.model), spec.strategy, spec.world_size)
         ),
         None,
     )
 
 
 def _share(cell: TimedCell) -> float:
-    found = exposed(cell.cell.result)
-    return 0.0 if found is None else found.net_ns / cell.step_ns
+    exposure = exposed(cell.cell.result)
+    return 0.0 if exposure is None else exposure.net_ns / cell.step_ns
 
 
-def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
+def _report(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     cell, share = ranked[0], _share(ranked[0])
     twin = _twin(cell, evidence.cells)
     sent = format_bytes(cell.cell.run.comm_bytes_per_step or 0)
-    said = [
+    sentences = [
         f"{cell.cell.spec.precision}: {sent} per step"
         + (
             f", fp32: {format_bytes(twin.run.comm_bytes_per_step or 0)}"
@@ -107,22 +107,22 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         f"{format_percent(share)} of the step is {EXPOSED_COMM}",
     ]
     if twin is not None and twin.run.step_ns is not None:
-        said.append(
+        sentences.append(
             f"step: {format_duration(cell.step_ns)} under {cell.cell.spec.precision}, "
             f"{format_duration(twin.run.step_ns.value)} in fp32"
         )
     if len(ranked) > 1:
-        said.append("also " + ", ".join(f"{c.cell.run.group}" for c in ranked[1:4]))
+        sentences.append("also " + ", ".join(f"{c.cell.run.group}" for c in ranked[1:4]))
     small = (cell.cell.run.comm_bytes_per_step or 0) < SMALL.value
     if small:
-        said.append(
+        sentences.append(
             f"half of an all-reduce below {format_size(int(SMALL.value))} is latency, which fewer bytes do not cut"
         )
     matters = share > OF_STEP.value and not small
     return Finding(
         severity="warning" if matters else "info",
         title=f"AMP does not make the all-reduce smaller: {sent} per step, as in FP32",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         stake_fraction=share / 2 if matters else None,
         confidence="certain: bytes are counted; half the bytes saves at most half the time",
         advice=() if small else tuple(_advice(evidence, cell)),

@@ -41,10 +41,12 @@ def check(evidence: Evidence) -> Statement:
             reason="no cell with a fixed micro-batch divides the model over ranks",
             command="stepscope bench --preset tp-vs-dp",
         )
-    found = [
-        _finding(evidence, cell, other) for cell in divided if (other := _larger(evidence, fixed, cell)) is not None
+    findings = [
+        _report(evidence, cell, other) for cell in divided if (other := _larger(evidence, fixed, cell)) is not None
     ]
-    return found or f"{len(divided)} cells with tensor or pipeline ranks, none beside a larger batch on as many ranks"
+    return (
+        findings or f"{len(divided)} cells with tensor or pipeline ranks, none beside a larger batch on as many ranks"
+    )
 
 
 def _model_ranks(cell: CellEvidence) -> int:
@@ -71,7 +73,7 @@ def _larger(evidence: Evidence, fixed: list[CellEvidence], cell: CellEvidence) -
     return None if any(too) else most
 
 
-def _finding(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Finding:
+def _report(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Finding:
     ours, theirs = cell.spec, other.spec
     factor, rest = divmod(theirs.global_batch, ours.global_batch)
     rates = [c.run.samples_per_s for c in (cell, other)]

@@ -90,7 +90,7 @@ class _Judged:
 
 def check(evidence: Evidence) -> Statement:
     timed = {timed_cell.cell.cell_id: timed_cell for timed_cell in timed_cells(evidence, least_ranks=2)}
-    results = tuple(each.cell.result for each in timed.values())
+    results = tuple(timed_cell.cell.result for timed_cell in timed.values())
     kinds = bucket_kinds(results)
     if not kinds:
         return Skipped(
@@ -115,24 +115,24 @@ def check(evidence: Evidence) -> Statement:
             continue
         measured = measured_steps(everything, cells[0])
         judged.append(
-            [_judge(timed[cell.spec.cell_id], choice, measured) for cell in cells if cell.spec.cell_id in timed]
+            [_judge_cell(timed[cell.spec.cell_id], choice, measured) for cell in cells if cell.spec.cell_id in timed]
         )
     if not judged:
         reason, command = reasons[0]
         return Skipped(reason=reason, command=command)
-    found = [f for kind in judged for f in _findings(evidence, kind)]
-    if found:
-        return tuple(found)
+    findings = [f for kind in judged for f in _findings(evidence, kind)]
+    if findings:
+        return tuple(findings)
     return "; ".join(_quiet(kind) for kind in judged[:3])
 
 
-def _judge(cell: TimedCell, choice: BucketChoice, measured: dict[str, Measured]) -> _Judged:
+def _judge_cell(cell: TimedCell, choice: BucketChoice, measured: dict[str, Measured]) -> _Judged:
     cap = bucket_cap(cell.cell.spec)
     in_use = choice.default if cap is None else _timeline_of(choice, cap)
-    found = advised(choice, measured)
-    if found.ways < 2:  # of one size alone the error says nothing of the ratio between two
-        found = advised(choice, {})
-    return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured, advice=found)
+    advice = advised(choice, measured)
+    if advice.ways < 2:  # of one size alone the error says nothing of the ratio between two
+        advice = advised(choice, {})
+    return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured, advice=advice)
 
 
 def _timeline_of(choice: BucketChoice, cap_mb: float) -> Timeline:
@@ -142,16 +142,16 @@ def _timeline_of(choice: BucketChoice, cap_mb: float) -> Timeline:
 
 def _findings(evidence: Evidence, kind: list[_Judged]) -> list[Finding]:
     """At most one for each direction: of the cell with the most to gain."""
-    firing = [each for each in kind if each.gain > MIN_GAIN.value and not each.unclear]
-    found = []
+    firing = [judged for judged in kind if judged.gain > MIN_GAIN.value and not judged.unclear]
+    findings = []
     for too_large in (True, False):
-        same = [each for each in firing if each.too_large == too_large]
+        same = [judged for judged in firing if judged.too_large == too_large]
         if same:
-            found.append(_finding(evidence, max(same, key=lambda each: each.gain)))
-    return found
+            findings.append(_report(evidence, max(same, key=lambda judged: judged.gain)))
+    return findings
 
 
-def _finding(evidence: Evidence, worst: _Judged) -> Finding:
+def _report(evidence: Evidence, worst: _Judged) -> Finding:
     cell, cap, named = worst.cell, worst.cap_mb, worst.named_mb
     word = "large" if worst.too_large else "small"
     what = "torch's default bucket size (25 MiB)" if cap is None else f"a bucket size of {cap:g} MiB"
@@ -188,7 +188,7 @@ def _evidence(worst: _Judged) -> tuple[str, ...]:
     best = next(
         (c.timeline for c in worst.choice.candidates if worst.named_mb in c.bucket_caps_mb), worst.choice.default
     )
-    said = [
+    sentences = [
         f"in use: {_buckets(now)}, {format_duration(now.exposed_ns)} exposed, {format_duration(now.step_ns)} a step"
         f" predicted, {format_duration(worst.cell.step_ns)} measured",
         f"{worst.named_mb:g} MiB: {_buckets(best)}, {format_duration(best.exposed_ns)} exposed, "
@@ -202,8 +202,8 @@ def _evidence(worst: _Judged) -> tuple[str, ...]:
     ran = {key: step.value for key, step in worst.measured.items() if key not in ("naive", DEFAULT)}
     if len(ran) > 1:
         steps = sorted(ran.items(), key=lambda item: float(item[0]))
-        said.append("measured steps: " + ", ".join(f"{key} MiB {format_duration(ns)}" for key, ns in steps))
-    return tuple(said)
+        sentences.append("measured steps: " + ", ".join(f"{key} MiB {format_duration(ns)}" for key, ns in steps))
+    return tuple(sentences)
 
 
 def _buckets(timeline: Timeline) -> str:
@@ -219,7 +219,7 @@ def _predict(cell: TimedCell) -> str:
 
 
 def _quiet(kind: list[_Judged]) -> str:
-    worst = max(kind, key=lambda each: each.gain)
+    worst = max(kind, key=lambda judged: judged.gain)
     if len(worst.choice.candidates) == 1:
         return f"{worst.cell.name}: all sizes make the same {_buckets(worst.in_use)}"
     if worst.advice.refuted is not None:

@@ -48,12 +48,12 @@ def check(evidence: Evidence) -> Statement:
             judged.append((name, max(rated, key=_busbw), rated[-1]))
     if not judged:
         return Skipped(reason="no sweep has three sizes with a bus bandwidth", command=NEEDS["comm"][1])
-    found = [(_drop(best, last), name, best, last) for name, best, last in judged]
-    found.sort(key=lambda each: -each[0])
-    fired = [each for each in found if each[0] >= MIN_DROP.value and _clear(each[2], each[3])]
+    sweeps = [(_drop(best, last), name, best, last) for name, best, last in judged]
+    sweeps.sort(key=lambda sweep: -sweep[0])
+    fired = [sweep for sweep in sweeps if sweep[0] >= MIN_DROP.value and _clear(sweep[2], sweep[3])]
     if fired:
-        return tuple(_finding(*each) for each in fired)
-    drop, name, best, last = found[0]
+        return tuple(_report(*sweep) for sweep in fired)
+    drop, name, best, last = sweeps[0]
     return (
         f"{name}: {format_percent(drop)} lower at {format_size(size_of(last))} than at "
         f"{format_size(size_of(best))}, limit {format_percent(MIN_DROP.value)} beyond noise"
@@ -81,7 +81,7 @@ def _clear(best: CommRow, last: CommRow) -> bool:
     return slowest_best > _busbw(last) * last.time_ns_median / last.time_ns_low
 
 
-def _finding(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
+def _report(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
     cpu = last.device == "cpu"
     reason = ("large messages no longer fit the CPU's caches",) if cpu else ()
     sizes = f"{size_of(best)}:{size_of(last)}:2"

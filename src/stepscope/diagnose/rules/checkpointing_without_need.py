@@ -43,17 +43,17 @@ def check(evidence: Evidence) -> Statement:
     cells = [c for c in evidence.cells if c.run.status == "ok" and c.spec.activation_checkpointing != "none"]
     if not cells:
         return Skipped(reason="no cell recomputes activations", command="stepscope bench --preset checkpointing")
-    judged = [(cell, *known) for cell in cells if (known := _peak_with_all(evidence, cell)) is not None]
+    judged = [(cell, *peak) for cell in cells if (peak := _peak_with_all(evidence, cell)) is not None]
     if not judged:
         return Skipped(reason="no memory peak, no capacity, or no plan of the activations is known")
-    found = [
+    findings = [
         finding
         for cell, more, share in judged
-        if share <= ROOM.value and (finding := _finding(evidence, cell, more, share))
+        if share <= ROOM.value and (finding := _report(evidence, cell, more, share))
     ]
-    if found:
-        return found
-    cell, _, share = max(judged, key=lambda each: each[2])
+    if findings:
+        return findings
+    cell, _, share = max(judged, key=lambda case: case[2])
     return (
         f"{cell.run.label}: all activations kept, {format_percent(share)} of the memory would be in use, limit "
         f"{format_percent(ROOM.value)}, or they cost no time"
@@ -61,11 +61,11 @@ def check(evidence: Evidence) -> Statement:
 
 
 def _peak_with_all(evidence: Evidence, cell: CellEvidence) -> tuple[int, float] | None:
-    """Bytes that keeping all activations adds to a rank, and the share of the capacity that would be in use."""
+    """Return the bytes that keeping all activations adds to a rank, and the share of the capacity that would be in use."""
     kept, mode = specs_of(cell.spec).facts.activations, cell.spec.activation_checkpointing
     plain = same_but(evidence, cell, activation_checkpointing="none")
-    both = [each and held_by(each) for each in (plain, cell)]
-    counted = [each.sizes.get("activations") if each else None for each in both]
+    both = [variant and held_by(variant) for variant in (plain, cell)]
+    counted = [memory.sizes.get("activations") if memory else None for memory in both]
     if counted[0] is not None and counted[1] is not None:
         more = counted[0] - counted[1]
     elif "none" in kept and mode in kept:
@@ -76,7 +76,7 @@ def _peak_with_all(evidence: Evidence, cell: CellEvidence) -> tuple[int, float] 
     return None if share is None else (more, share)
 
 
-def _finding(evidence: Evidence, cell: CellEvidence, more: int, share: float) -> Finding | None:
+def _report(evidence: Evidence, cell: CellEvidence, more: int, share: float) -> Finding | None:
     facts, mode = specs_of(cell.spec).facts, cell.spec.activation_checkpointing
     again_flops = facts.recomputed_flops_per_sample.get(mode, 0)
     plain = same_but(evidence, cell, activation_checkpointing="none")

@@ -42,7 +42,7 @@ _APART = Limit(
 _DRIFT = Limit(value=1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst")
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     if len(job.summary.ranks) < 2:
         return Skipped(reason="only one rank has a trace: no clock to compare with")
     collectives = job.summary.collectives
@@ -133,7 +133,7 @@ def _contradiction(job: TraceEvidence, fits: Sequence[ClockFit]) -> Finding:
 
 RULE = Rule(
     symptom="the clocks of the ranks' traces differ",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     protocol=1,
     thresholds={"offset": _APART, "drift": _DRIFT},
 )

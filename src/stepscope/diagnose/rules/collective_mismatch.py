@@ -40,27 +40,27 @@ _DIFFERENCE: dict[Kind, str] = {
 
 
 def check(evidence: Evidence) -> Statement:
-    found = [f for f in evidence.flight if f.kind in MISMATCHES and f.cause]
-    if found:
-        return tuple(map(_finding, found))
+    mismatches = [f for f in evidence.flight if f.kind in MISMATCHES and f.cause]
+    if mismatches:
+        return tuple(map(_report, mismatches))
     return "all calls recorded on at least two ranks match"
 
 
-def _finding(each: FlightFinding) -> Finding:
-    who = f"{plural(len(each.ranks), 'rank')} {in_words(each.ranks)}"
-    group = each.group_description or (f"group {each.group}" if each.group else "a group")
-    place = "a point-to-point call" if each.is_p2p else f"collective {each.sequence}"
-    said = [each.sentence]
-    if each.waiting:
-        said.append(f"{counted(len(each.waiting), 'rank')} never left it: {in_words(each.waiting)}")
+def _report(finding: FlightFinding) -> Finding:
+    who = f"{plural(len(finding.ranks), 'rank')} {in_words(finding.ranks)}"
+    group = finding.group_description or (f"group {finding.group}" if finding.group else "a group")
+    place = "a point-to-point call" if finding.is_p2p else f"collective {finding.sequence}"
+    sentences = [finding.sentence]
+    if finding.waiting:
+        sentences.append(f"{counted(len(finding.waiting), 'rank')} never left it: {in_words(finding.waiting)}")
     return Finding(
         severity="problem",
-        title=f"{who} called {place} of {group} {_DIFFERENCE[each.kind]}",
-        evidence=tuple(said),
+        title=f"{who} called {place} of {group} {_DIFFERENCE[finding.kind]}",
+        evidence=tuple(sentences),
         confidence="certain: both calls are recorded"
-        + ("; as many ranks made either call, so that either may be the wrong one" if _even(each) else ""),
+        + ("; as many ranks made either call, so that either may be the wrong one" if _even(finding) else ""),
         advice=(
-            advise(_where(each.kind)),
+            advise(_where(finding.kind)),
             advise(
                 "let torch compare every call before it runs (slow) and name the line",
                 "export TORCH_DISTRIBUTED_DEBUG=DETAIL",
@@ -71,9 +71,9 @@ def _finding(each: FlightFinding) -> Finding:
     )
 
 
-def _even(each: FlightFinding) -> bool:
+def _even(finding: FlightFinding) -> bool:
     """Whether the other side has no more ranks: then it is named by convention alone."""
-    return len(set(each.called) - set(each.ranks)) <= len(each.ranks)
+    return len(set(finding.called) - set(finding.ranks)) <= len(finding.ranks)
 
 
 def _where(kind: Kind) -> str:

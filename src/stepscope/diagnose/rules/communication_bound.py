@@ -104,7 +104,7 @@ class _Cost:
     step_ns: float | None
     fixed_ns: float
     measured: bool
-    said: tuple[str, ...]
+    sentences: tuple[str, ...]
     causes: tuple[tuple[str, str], ...]
     per: str = "step"
     waiting_apart: bool = False
@@ -122,7 +122,7 @@ class _Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _Facts:
     """The evidence, and what is worked out from it once for all runs."""
 
     evidence: Evidence
@@ -136,25 +136,25 @@ def check(evidence: Evidence) -> Statement:
         from stepscope.results.comm_costs import comm_costs
 
         costs = comm_costs(evidence)
-    known = _Known(evidence=evidence, costs=costs, pairs=pairs(evidence))
-    found = [
-        cost for run in _fastest(evidence.runs) if (cost := _measured(known, run) or _inferred(known, run)) is not None
+    facts = _Facts(evidence=evidence, costs=costs, pairs=pairs(evidence))
+    run_costs = [
+        cost for run in _fastest(evidence.runs) if (cost := _measured(facts, run) or _inferred(facts, run)) is not None
     ]
-    if not found:
+    if not run_costs:
         return Skipped(
             reason=f"no run on several ranks records its {EXPOSED_COMM}, or its speed-up and batch",
             command="stepscope bench MATRIX.yaml",
         )
-    explained = {pair.run.run_id for pair in known.pairs if pair.copies}
-    firing = [c for c in found if _too_much(c) and c.run.run_id not in explained]
+    explained = {pair.run.run_id for pair in facts.pairs if pair.copies}
+    firing = [c for c in run_costs if _too_much(c) and c.run.run_id not in explained]
     if firing:
         groups: dict[str, list[_Cost]] = {}
         for cost in sorted(firing, key=lambda c: -c.share):
             groups.setdefault(cost.run.group, []).append(cost)
-        return [_finding(evidence, costs) for costs in groups.values()]
-    left = [c for c in found if c.run.run_id not in explained]
+        return [_report(evidence, costs) for costs in groups.values()]
+    left = [c for c in run_costs if c.run.run_id not in explained]
     if not left:
-        return f"{name_of(found[0].run)}: duplicated data explains its epoch time"
+        return f"{name_of(run_costs[0].run)}: duplicated data explains its epoch time"
     worst = max(left, key=lambda c: c.share)
     what = "exposed" if worst.measured else "of the step is lost, without evidence that communication is the cause"
     return f"{name_of(worst.run)}: {format_percent(worst.share)} {what}, limit {format_percent(MAX_EXPOSED.value)}"
@@ -179,27 +179,27 @@ def _pace(run: TrainingRun) -> float:
     return 0.0 if time is None or time.value <= 0 else 1e9 / time.value
 
 
-def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
+def _measured(facts: _Facts, run: TrainingRun) -> _Cost | None:
     if run.exposed_comm_ns is None or run.step_ns is None or run.step_ns.value <= 0:
-        return _by_epoch(known, run)
+        return _by_epoch(facts, run)
     step, cost = run.step_ns.value, run.exposed_comm_ns.value
-    cell = cell_of(known.evidence, run)
+    cell = cell_of(facts.evidence, run)
     net = None if cell is None else exposed(cell.result)
-    said = []
+    sentences = []
     waits = net is not None and net.waiting_ns > 0.02 * step
     if net is not None:
         cost = min(cost, net.net_ns)
         if waits:
-            said.append(f"waiting for the last rank takes another {format_duration(net.waiting_ns)} per step")
+            sentences.append(f"waiting for the last rank takes another {format_duration(net.waiting_ns)} per step")
     share = cost / step
-    said.insert(
+    sentences.insert(
         0,
         f"{EXPOSED_COMM} {format_duration(cost)} of a step of {format_duration(step)}: {format_percent(share)}",
     )
     fixed = 0.0
     if run.phases is not None:
         fixed = max(0.0, min(run.phases.optimizer_ns + run.phases.other_ns, 0.9 * (step - cost)))
-    latency, in_words = _latency(known, run)
+    latency, in_words = _latency(facts, run)
     return _Cost(
         run=run,
         share=min(share, 1.0),
@@ -207,22 +207,22 @@ def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
         step_ns=step,
         fixed_ns=fixed,
         measured=True,
-        said=(*said, *in_words),
-        causes=_causes(known.evidence, run, latency),
+        sentences=(*sentences, *in_words),
+        causes=_causes(facts.evidence, run, latency),
         waiting_apart=waits,
     )
 
 
-def _by_epoch(known: _Known, run: TrainingRun) -> _Cost | None:
-    """Where the source timed the communication of an epoch, not of a step."""
+def _by_epoch(facts: _Facts, run: TrainingRun) -> _Cost | None:
+    """Return the cost where the source timed the communication of an epoch, not of a step."""
     share, per_epoch = exposed_fraction(run), run.settings.get(PER_EPOCH)
     if not share or per_epoch is None:
         return None
-    said = (
+    sentence = (
         f"communication {format_duration(per_epoch)} of an epoch of {format_duration(per_epoch / share)}: "
         f"{format_percent(share)}, waiting for other ranks included"
     )
-    latency, in_words = _latency(known, run)
+    latency, in_words = _latency(facts, run)
     return _Cost(
         run=run,
         share=share,
@@ -230,19 +230,19 @@ def _by_epoch(known: _Known, run: TrainingRun) -> _Cost | None:
         step_ns=per_epoch / share,
         fixed_ns=0.0,
         measured=True,
-        said=(said, *in_words),
-        causes=_causes(known.evidence, run, latency),
+        sentences=(sentence, *in_words),
+        causes=_causes(facts.evidence, run, latency),
         per="epoch",
     )
 
 
-def _inferred(known: _Known, run: TrainingRun) -> _Cost | None:
-    """From the speed-up alone: what is missing to the ideal one, and only with a fact that blames communication."""
-    pair = next((p for p in known.pairs if p.run.run_id == run.run_id), None)
+def _inferred(facts: _Facts, run: TrainingRun) -> _Cost | None:
+    """Infer the cost from the speed-up alone: what the ideal one lacks, and only with a fact that blames communication."""
+    pair = next((p for p in facts.pairs if p.run.run_id == run.run_id), None)
     if pair is None or pair.row.efficiency > 1:
         return None
-    latency, in_words = _latency(known, run)
-    said = (
+    latency, in_words = _latency(facts, run)
+    sentence = (
         f"speed-up {pair.speedup_text} on {pair.ranks}: {format_percent(pair.row.efficiency)} of ideal, so"
         f" {format_percent(1 - pair.row.efficiency)} of the step does not shrink with the ranks"
     )
@@ -253,8 +253,8 @@ def _inferred(known: _Known, run: TrainingRun) -> _Cost | None:
         step_ns=None,
         fixed_ns=0.0,
         measured=False,
-        said=(said, *in_words),
-        causes=() if _scales_beside(known, pair) else _causes(known.evidence, run, latency),
+        sentences=(sentence, *in_words),
+        causes=() if _scales_beside(facts, pair) else _causes(facts.evidence, run, latency),
     )
 
 
@@ -264,27 +264,27 @@ def _too_much(cost: _Cost) -> bool:
     return 1 - cost.share < MAX_EFFICIENCY.value and bool(cost.causes)
 
 
-def _scales_beside(known: _Known, pair: Pair) -> bool:
+def _scales_beside(facts: _Facts, pair: Pair) -> bool:
     """Whether a run that is no larger scales well on as many ranks: then size is not the cause."""
-    mine = pair.run.num_parameters
+    parameters = pair.run.num_parameters
     return any(
         other.row.group != pair.row.group
         and other.row.rating in ("good", "excellent")
         and other.row.world_size >= pair.row.world_size
-        and _no_larger(other.run.num_parameters, mine)
+        and _no_larger(other.run.num_parameters, parameters)
         and _no_larger(other.run.micro_batch, pair.run.micro_batch)
-        for other in known.pairs
+        for other in facts.pairs
     )
 
 
-def _no_larger(other: int | None, mine: int | None) -> bool:
-    return other is None or mine is None or other <= mine
+def _no_larger(other: int | None, own: int | None) -> bool:
+    return other is None or own is None or other <= own
 
 
-def _latency(known: _Known, run: TrainingRun) -> tuple[float | None, tuple[str, ...]]:
-    """(latency's share, in words) of one all-reduce of the step's gradients, by the measured collectives."""
+def _latency(facts: _Facts, run: TrainingRun) -> tuple[float | None, tuple[str, ...]]:
+    """Return (latency's share, in words) of one all-reduce of the step's gradients, by the measured collectives."""
     size = run.comm_bytes_per_step or _gradient_bytes(run)
-    costs = known.costs
+    costs = facts.costs
     if costs is None or not size or run.world_size is None:
         return None, ()
     try:
@@ -307,12 +307,12 @@ def _gradient_bytes(run: TrainingRun) -> int | None:
 
 
 def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tuple[tuple[str, str], ...]:
-    """(what is too small, the fact that says so), strongest first; empty: nothing known is small."""
-    found = []
+    """Return (what is too small, the fact that says so), strongest first; empty where nothing known is small."""
+    causes = []
     length = _sequence(evidence, run)
     enough = run.micro_batch is not None and length is not None and run.micro_batch * length >= MANY_TOKENS.value
     if run.micro_batch is not None and run.micro_batch < SMALL_BATCH.value and not enough:
-        found.append(
+        causes.append(
             (
                 "batch too small",
                 f"{counted(run.micro_batch, 'sample')} per rank and micro-step, below {SMALL_BATCH.value:g}",
@@ -321,12 +321,12 @@ def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tupl
     gradients = run.comm_bytes_per_step or _gradient_bytes(run)
     if latency is not None:
         if latency >= LATENCY_SHARE.value:
-            found.append(("model too small", f"{format_percent(latency)} of its all-reduce is latency"))
+            causes.append(("model too small", f"{format_percent(latency)} of its all-reduce is latency"))
     elif gradients is not None and gradients < SMALL_GRADIENTS.value:
-        found.append(("model too small", f"its gradients are {format_size(gradients)}, mostly latency"))
+        causes.append(("model too small", f"its gradients are {format_size(gradients)}, mostly latency"))
     if length is not None and length < SHORT_SEQUENCE.value and not enough:
-        found.append(("sequence too short", f"{length} tokens, below {SHORT_SEQUENCE.value:g}"))
-    return tuple(found)
+        causes.append(("sequence too short", f"{length} tokens, below {SHORT_SEQUENCE.value:g}"))
+    return tuple(causes)
 
 
 def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
@@ -336,7 +336,7 @@ def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
+def _report(evidence: Evidence, costs: list[_Cost]) -> Finding:
     worst, run = costs[0], costs[0].run
     causes = worst.causes
     named = ", ".join(cause for cause, _ in causes) or "nothing says that model, batch or sequence is too small"
@@ -349,7 +349,7 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
         f" {counted(run.world_size or 0, 'rank')}"
         f" is {lost}; {named}",
         evidence=(
-            *worst.said,
+            *worst.sentences,
             *(f"{cause}: {fact}" for cause, fact in causes),
             *_needed(evidence, worst),
             *((f"also {', '.join(rest)}",) if rest else ()),
@@ -365,7 +365,7 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
 
 
 def _needed(evidence: Evidence, cost: _Cost) -> tuple[str, ...]:
-    """What reaches 80%: batch, accumulation, sequence."""
+    """Say what reaches 80%: batch, accumulation, sequence."""
     run, factor = cost.run, cost.factor
     if not math.isfinite(factor) or factor < LEAST_FACTOR:
         return ()
@@ -385,7 +385,7 @@ def _needed(evidence: Evidence, cost: _Cost) -> tuple[str, ...]:
 
 
 def _up(value: float) -> int:
-    """The next whole number, where rounding has not made one already."""
+    """Return the next whole number, where rounding has not made one already."""
     return math.ceil(value - 1e-6)
 
 
@@ -438,7 +438,7 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
 
 
 def _fewer_bytes(run: TrainingRun) -> Advice:
-    """Hooks are DDP's; what is sharded sends its parameters too."""
+    """Advise how to send fewer bytes: hooks are DDP's; what is sharded sends its parameters too."""
     if shards(run.strategy):
         return advise("halve the bytes: gather and reduce in bf16 (mixed precision of the wrapper; AMP alone does not)")
     if not facts_of_run(run).replicated:

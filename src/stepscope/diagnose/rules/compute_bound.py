@@ -68,8 +68,8 @@ def check(evidence: Evidence) -> Statement:
             reason="no finished cell on several ranks has step times", command="stepscope bench --preset strong-scaling"
         )
     bound = [cell for cell in cells if _is_bound(cell)]
-    slowed = [each for each in bound if _rating(evidence, each) in ("poor", "negative")]
-    good = [each for each in bound if each not in slowed]
+    slowed = [cell for cell in bound if _rating(evidence, cell) in ("poor", "negative")]
+    good = [cell for cell in bound if cell not in slowed]
     if slowed and not good:
         return (
             f"{slowed[0].name}: {format_percent(min(1.0, _of_step(slowed[0])))} of the step is computation, which grew with "
@@ -86,40 +86,40 @@ def check(evidence: Evidence) -> Statement:
     return tuple(_of_cell(evidence, max(group, key=lambda e: (e.world_size, _of_step(e)))) for group in groups)
 
 
-def _of_step(each: TimedCell) -> float:
-    return each.share("forward") + each.share("backward_compute") + each.share("optimizer")
+def _of_step(cell: TimedCell) -> float:
+    return cell.share("forward") + cell.share("backward_compute") + cell.share("optimizer")
 
 
-def _rating(evidence: Evidence, each: TimedCell) -> str | None:
-    return next((row.rating for row in evidence.scaling if row.run_id == each.cell.run.run_id), None)
+def _rating(evidence: Evidence, cell: TimedCell) -> str | None:
+    return next((row.rating for row in evidence.scaling if row.run_id == cell.cell.run.run_id), None)
 
 
-def _is_bound(each: TimedCell) -> bool:
+def _is_bound(cell: TimedCell) -> bool:
     return (
-        _of_step(each) >= MIN_COMPUTE.value
-        and each.share("exposed_comm") <= MAX_OTHER.value
-        and each.share("data_wait") <= MAX_OTHER.value
+        _of_step(cell) >= MIN_COMPUTE.value
+        and cell.share("exposed_comm") <= MAX_OTHER.value
+        and cell.share("data_wait") <= MAX_OTHER.value
     )
 
 
 def _of_cell(evidence: Evidence, cell: TimedCell) -> Finding:
     phases = cell.phases
     run = cell.cell.run
-    said = [
+    sentences = [
         f"{run.label}: forward {format_duration(phases.forward_ns)}, backward "
         f"{format_duration(phases.backward_compute_ns)}, optimizer {format_duration(phases.optimizer_ns)} of "
         f"{format_duration(cell.step_ns)}",
         f"{EXPOSED_COMM} {format_percent(cell.share('exposed_comm'))}, waiting for data "
         f"{format_percent(cell.share('data_wait'))}",
     ]
-    row = next((each for each in evidence.scaling if each.run_id == run.run_id), None)
+    row = next((scaling_row for scaling_row in evidence.scaling if scaling_row.run_id == run.run_id), None)
     if row is not None and row.rating is not None:
-        said.append(f"efficiency {format_percent(row.efficiency)}, {row.rating}")
+        sentences.append(f"efficiency {format_percent(row.efficiency)}, {row.rating}")
     return Finding(
         severity="info",
         title=f"compute-bound: {format_percent(min(1.0, _of_step(cell)))} of the step is computation on "
         f"{counted(cell.world_size, 'rank')}",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence=measured(cell),
         advice=(
             advise(
@@ -133,7 +133,7 @@ def _of_cell(evidence: Evidence, cell: TimedCell) -> Finding:
     )
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     ranks = read_in_full(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has measurable events")
@@ -145,14 +145,14 @@ def _look(job: TraceEvidence) -> Statement:
         title=f"compute-bound: computation takes {MOSTLY.of(share)}" + (" (median rank)" if len(ranks) > 1 else ""),
         evidence=(_rest(ranks), *used),
         confidence="measured" if on_device(job.summary) else "measured from operators on CPUs",
-        advice=(_next(job, ranks, known=bool(used)),),
+        advice=(_next(job, ranks, stated=bool(used)),),
     )
 
 
-def _next(job: TraceEvidence, ranks: list[RankPass], *, known: bool) -> Advice:
-    """Where the computation's time goes; the model's FLOP where they alone are missing for MFU."""
+def _next(job: TraceEvidence, ranks: list[RankPass], *, stated: bool) -> Advice:
+    """Advise where to look for the computation's time, or to give the model's FLOP where they alone are missing for MFU."""
     counted_ = [p.utilisation for p in ranks if p.utilisation is not None]
-    if not known and any(u.peak_flops_per_s is not None and u.model_flop is None for u in counted_):
+    if not stated and any(u.peak_flops_per_s is not None and u.model_flop is None for u in counted_):
         return inspect(
             "MFU shows how efficient the computation is: give the model's FLOP per step and rank",
             trace_command(job, "--show utilisation,kernels --flop FLOP"),
@@ -162,8 +162,8 @@ def _next(job: TraceEvidence, ranks: list[RankPass], *, known: bool) -> Advice:
     return inspect("list the operators with most time", trace_command(job, "--show operators --sort host_self"))
 
 
-def _share(each: RankPass) -> float:
-    parts = each.budget.parts if each.budget else None
+def _share(rank: RankPass) -> float:
+    parts = rank.budget.parts if rank.budget else None
     return parts.compute_ns / parts.window_ns if parts and parts.window_ns else 0.0
 
 
@@ -190,7 +190,7 @@ RULE = Rule(
     symptom="computation takes nearly all the time (good news)",
     any_of=("cells", "traces"),
     look=check,
-    look_at_job=_look,
+    look_at_job=_judge_job,
     good_news=True,
     claims=("step/computation",),
     kind="compute-bound",

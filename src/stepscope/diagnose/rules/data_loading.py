@@ -47,7 +47,7 @@ def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     cell = ranked[0]
     share = cell.share("data_wait")
     spec = cell.cell.result.spec
-    said = [
+    sentences = [
         *planted(cell.cell, cell.phases.data_wait_ns, "loader"),
         f"{format_duration(cell.phases.data_wait_ns)} of {format_duration(cell.step_ns)} pass before the batch arrives",
         f"num_workers {spec.num_workers}, persistent_workers {_on(spec.persistent_workers)}, "
@@ -56,7 +56,7 @@ def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     return Finding(
         severity="problem" if share > PROBLEM.value else "warning",
         title=f"{format_percent(share)} of the step waits for data",
-        evidence=(*said, *others(ranked, lambda each: f"({format_percent(each.share('data_wait'))})")),
+        evidence=(*sentences, *others(ranked, lambda other: f"({format_percent(other.share('data_wait'))})")),
         stake_fraction=share,
         confidence=measured(cell),
         advice=_advice(evidence, cell),
@@ -112,7 +112,7 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-def _words(part: Part) -> Finding:
+def _report(part: Part) -> Finding:
     assert part.job is not None
     on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in part.ranks)
     idles = "no operator runs" if on_cpu else "the device idles"
@@ -126,7 +126,7 @@ def _words(part: Part) -> Finding:
 
 
 def _of_loader(job: TraceEvidence, waiting: list[int], ranks: int) -> tuple[Advice, ...]:
-    """Where few ranks wait the loader is fast enough, and something is wrong on those."""
+    """Advise on the loader; where few ranks wait it is fast enough, and something is wrong on those."""
     look = trace_command(job, "--show phases,idle")
     if 2 * len(waiting) <= ranks and ranks > 1:
         who = f"{plural(len(waiting), 'rank')} {in_words(waiting)}"
@@ -169,7 +169,7 @@ def _recorded(facts: JobFacts) -> tuple[str, ...]:
 
 
 def _workers(facts: JobFacts) -> str:
-    """More workers than there are, as many as have cores."""
+    """Advise more workers than there are, as many as have cores."""
     now = facts.loader.workers if facts.loader is not None else None
     text = option("loader workers", facts.frameworks, plain="DataLoader(num_workers=...)")
     if facts.cores is None and facts.loading is None:
@@ -188,8 +188,8 @@ RULE = share_rule(
     ranks=read_in_full,
     without="no rank has measurable events",
     measure=lambda ranks: [idle_share(p, "data") for p in ranks],
-    said=lambda part: f"{part} waits for data",
-    words=_words,
+    figures=lambda part: f"{part} waits for data",
+    report=_report,
     claims=("step/idle/data",),
     kind="input-bound",
     protocol=2,

@@ -89,8 +89,8 @@ def _by_count(run: TrainingRun, pair: Pair | None, seen: float, command: str | N
     total = round(seen * (run.dataset_size or 0))
     evidence = [f"{total:,} samples in an epoch of {run.dataset_size or 0:,}, all ranks together"]
     if run.samples_seen_per_rank:
-        each = ", ".join(f"{n:,}" for n in run.samples_seen_per_rank[:8])
-        evidence.append(f"samples by rank: {each}{', ...' if len(run.samples_seen_per_rank) > 8 else ''}")
+        counts = ", ".join(f"{n:,}" for n in run.samples_seen_per_rank[:8])
+        evidence.append(f"samples by rank: {counts}{', ...' if len(run.samples_seen_per_rank) > 8 else ''}")
     if pair is not None:
         evidence.append(_speed(pair))
     return Finding(

@@ -42,24 +42,24 @@ _HALF = Limit(value=0.5, unit="of the waiting in exchanges", source="stepscope's
 _WORTH = Limit(value=0.05, unit="share of the window", source="stepscope's choice, 2026-11: routing can be balanced")
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     summary = job.summary
     if summary.collectives is None:
         return unread(summary, "no collective was recorded")
     kinds = {g.group: g.kind for p in summary.ranks for g in p.groups}
-    mine = [
+    exchanges = [
         i
         for i in summary.collectives.instances
         if i.op in _EXCHANGES and kinds.get(i.group.name if i.group else "") not in ("cp", "tp")
     ]
-    split = [i for i in mine if i.transfer_ns is not None and i.complete]
+    split = [i for i in exchanges if i.transfer_ns is not None and i.complete]
     if not split:
-        reason = "no exchange of all ranks with all" if not mine else "no exchange was seen on all of its ranks"
+        reason = "no exchange of all ranks with all" if not exchanges else "no exchange was seen on all of its ranks"
         return Skipped(reason=reason)
-    known = [(i, sizes) for i in split if (sizes := _sizes(summary, i)) is not None]
-    if not known:
+    sized = [(i, sizes) for i in split if (sizes := _sizes(summary, i)) is not None]
+    if not sized:
         return Skipped(reason="the sizes of the exchanges are not recorded")
-    skewed = [(i, sizes) for i, sizes in known if _hot(i, sizes)]
+    skewed = [(i, sizes) for i, sizes in sized if _hot(i, sizes)]
     waits = waits_of(summary.collectives)
     waiting = sum(exposed_waiting(i, waits) for i in split)
     for_hot = sum(exposed_waiting(i, waits) for i, _ in skewed)
@@ -68,7 +68,7 @@ def _look(job: TraceEvidence) -> Statement:
     share = for_hot / sum(windows)
     if of_all < _HALF.value or share < _WORTH.value:
         return (
-            f"{len(skewed)} of {len(known)} exchanges wait for the rank that exchanges most: {_WORTH.of(share)}, "
+            f"{len(skewed)} of {len(sized)} exchanges wait for the rank that exchanges most: {_WORTH.of(share)}, "
             f"limit {format_percent(_WORTH.value)}"
         )
     last = Counter(i.last_rank for i, _ in skewed)
@@ -80,7 +80,7 @@ def _look(job: TraceEvidence) -> Statement:
         severity=severity_of(share),
         title=f"{who}: the others wait {_WORTH.of(share)} in all-to-all",
         evidence=(
-            f"{len(skewed)} of {len(known)} exchanges wait for the rank that exchanges most, {ratio:.2f} times the mean",
+            f"{len(skewed)} of {len(sized)} exchanges wait for the rank that exchanges most, {ratio:.2f} times the mean",
             f"that is {format_percent(of_all)} of the waiting in exchanges; who comes last: "
             + ", ".join(f"rank {r} in {n}" for r, n in last.most_common(4)),
         ),
@@ -106,8 +106,8 @@ def _look(job: TraceEvidence) -> Statement:
 def _sizes(summary: TraceSummary, instance: MatchedCollective) -> dict[int, int] | None:
     """Bytes that each rank exchanges; None where one is unknown."""
     by_rank = {p.facts.rank: p.communication for p in summary.ranks if p.communication is not None}
-    found = {r.rank: by_rank[r.rank].collectives[r.position].size_bytes for r in instance.ranks if r.rank in by_rank}
-    sizes = {rank: size for rank, size in found.items() if size}
+    recorded = {r.rank: by_rank[r.rank].collectives[r.position].size_bytes for r in instance.ranks if r.rank in by_rank}
+    sizes = {rank: size for rank, size in recorded.items() if size}
     return sizes if len(sizes) == len(instance.ranks) else None
 
 
@@ -122,7 +122,7 @@ def _hot(instance: MatchedCollective, sizes: dict[int, int]) -> bool:
 
 RULE = Rule(
     symptom="ranks wait in all-to-all for the one with the hot expert",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     claims=("step/waiting/experts",),
     protocol=2,
     thresholds={"hot": _HOT, "of the waiting": _HALF, "of the window": _WORTH},

@@ -66,11 +66,11 @@ MAINLY_WAITING = 0.5
 """From this share of waiting on, sending less does not help."""
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     measured = [p.budget.parts for p in job.summary.ranks if p.budget is not None]
     if not measured:
         return unread(job.summary, "no rank has measurable events")
-    parts = [each for each in measured if each.comm_ns]
+    parts = [rank_parts for rank_parts in measured if rank_parts.comm_ns]
     if not parts:
         return "no communication"
     share = median(p.exposed_comm_fraction for p in parts)
@@ -110,11 +110,11 @@ def _look(job: TraceEvidence) -> Statement:
     )
 
 
-def _worst_step(each: RankPass) -> tuple[int, int] | None:
+def _worst_step(rank: RankPass) -> tuple[int, int] | None:
     """The step with most exposed communication on this rank's clock."""
-    if not each.steps:
+    if not rank.steps:
         return None
-    step = max(each.steps, key=lambda step: step.parts.exposed_comm_ns)
+    step = max(rank.steps, key=lambda step: step.parts.exposed_comm_ns)
     return step.start_ns, step.start_ns + step.parts.window_ns
 
 
@@ -158,7 +158,7 @@ def _room(summary: TraceSummary) -> str:
 
 
 def _forward_share(summary: TraceSummary) -> float:
-    """Of the time of all reductions, those launched before the backward pass; 0 where steps or passes are not marked."""
+    """Share of the time of all reductions launched before the backward pass; 0 where steps or passes are not marked."""
     syncs = [p.gradient_sync for p in summary.ranks if p.gradient_sync is not None]
     total = sum(place.total_ns for s in syncs for place in (s.before, s.inside, s.after))
     return sum(s.before.total_ns for s in syncs) / total if total else 0.0
@@ -181,7 +181,7 @@ def _critical(forward: float) -> str:
 
 
 def _kind(summary: TraceSummary) -> str:
-    """What most of the exposed communication is of: pp, ep, ... as groups carry it, "sharded" for units of FSDP."""
+    """Name what most of the exposed communication is of: pp, ep, ... as groups carry it, "sharded" for units of FSDP."""
     exposed: Counter[str] = Counter()
     for rank in summary.ranks:
         for group in rank.groups:
@@ -191,8 +191,8 @@ def _kind(summary: TraceSummary) -> str:
 
 
 def _size_or_kind(summary: TraceSummary) -> str:
-    """As ``_kind``; of gradients and what is unknown ``small`` where most of the exposed time is of small messages (``one
-    small`` of at most one a step), and ``half``, of sharded units ``sharded half``, where it is of 16-bit types."""
+    """Return ``_kind``; of gradients and what is unknown ``small`` where most of the exposed time is of small messages
+    (``one small`` of at most one a step), and ``half``, of sharded units ``sharded half``, where it is of 16-bit types."""
     kind = _kind(summary)
     calls = [c for p in summary.ranks if p.communication is not None for c in p.communication.collectives]
     exposed = sum(c.exposed_ns for c in calls)
@@ -215,15 +215,15 @@ def _small_messages(summary: TraceSummary) -> str:
         for p in summary.ranks
         if p.communication is not None
     ]
-    each = median(small / steps for small, steps in calls)
-    return f"{each:.0f} collectives a step carry less than {format_bytes_binary(SMALL.value)} each"
+    small_calls = median(small / steps for small, steps in calls)
+    return f"{small_calls:.0f} collectives a step carry less than {format_bytes_binary(SMALL.value)} each"
 
 
 _MORE_WORK = advise("increase the work per step: a larger micro-batch", key="larger micro-batch")
 
 
 def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
-    """What helps, by what the exposed communication is of; of gradients and what is unknown where no kind is known."""
+    """Advise by what the exposed communication is of; of gradients and what is unknown where no kind is known."""
     used = facts_of(summary).frameworks
     accumulate = advise(
         "synchronise less often: "
@@ -301,7 +301,7 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
 
 RULE = Rule(
     symptom=f"{EXPOSED_COMM}: no computation runs beside it",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     claims=("step/communication",),
     kind="communication-bound",
     protocol=2,

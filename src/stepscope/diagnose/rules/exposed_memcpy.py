@@ -37,7 +37,7 @@ _WORTH = Limit(
     source="stepscope's choice, 2026-11: half the limit of other parts, since pinning takes one argument",
 )
 
-_SAID = {
+_DIRECTION = {
     "HtoD": "host to device",
     "DtoH": "device to host",
     "DtoD": "within the device",
@@ -47,12 +47,12 @@ _SAID = {
 }
 
 
-def _words(part: Part) -> Finding:
+def _report(part: Part) -> Finding:
     rows = [row for p in part.ranks if p.copies is not None for row in p.copies.rows]
     kinds = _by_kind(rows)
     most, memory = next(iter(kinds), ("other", None))
     return part.finding(
-        f"{part} is exposed copies, mostly {_SAID.get(most, 'of other kinds')}"
+        f"{part} is exposed copies, mostly {_DIRECTION.get(most, 'of other kinds')}"
         + (f" ({memory} memory)" if memory else ""),
         [_row(kind, of, r) for (kind, of), r in list(kinds.items())[:3]],
         confidence="measured",
@@ -63,8 +63,8 @@ def _words(part: Part) -> Finding:
     )
 
 
-def _share(each: RankPass) -> float:
-    return each.budget.parts.exposed_memory_ns / window_ns(each) if each.budget else 0.0
+def _share(rank: RankPass) -> float:
+    return rank.budget.parts.exposed_memory_ns / window_ns(rank) if rank.budget else 0.0
 
 
 def _by_kind(rows: list[CopyRow]) -> dict[tuple[str, str | None], list[CopyRow]]:
@@ -82,7 +82,7 @@ def _row(kind: str, memory: str | None, rows: list[CopyRow]) -> str:
     rate = f" at {format_bandwidth(size / seconds)}" if seconds else ""
     of = f" ({memory})" if memory else ""
     copies = counted(calls, "memset" if kind == "memset" else "copy")
-    where = "" if kind == "memset" else f" {_SAID.get(kind, 'of another kind')}{of}"
+    where = "" if kind == "memset" else f" {_DIRECTION.get(kind, 'of another kind')}{of}"
     return f"{copies}{where}{rate}: {format_duration(exposed)} of them exposed"
 
 
@@ -115,8 +115,8 @@ RULE = share_rule(
     without="no device work: a CPU job has no device copies",
     measure=lambda ranks: list(map(_share, ranks)),
     limit=_WORTH,
-    said=lambda part: f"exposed copies take {part}",
-    words=_words,
+    figures=lambda part: f"exposed copies take {part}",
+    report=_report,
     claims=("step/copies",),
     protocol=4,
 )

@@ -50,7 +50,7 @@ Step = dict[int, list[BucketRow]]
 """The buckets of one step by index, one row per rank."""
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     steps = _steps(job.summary)
     if not steps:
         return unread(job.summary, "no bucket was launched by gradient hooks (or --show left buckets out)")
@@ -62,18 +62,18 @@ def _look(job: TraceEvidence) -> Statement:
     whole = steps_ns(job.summary, several)
     of_all = tail / exposed if exposed else 0.0
     share = min(1.0, _returned(list(several.values())) / whole) if whole else 0.0
-    said = f"the last of {median(len(s) for s in several.values()):.0f} buckets"
+    last_bucket = f"the last of {median(len(s) for s in several.values()):.0f} buckets"
     if of_all < _HALF.value or share < _WORTH.value:
         return (
-            f"{said}: {format_percent(of_all)} of the exposed time, a smaller one returns {format_percent(share)} of the "
-            f"step, limits "
+            f"{last_bucket}: {format_percent(of_all)} of the exposed time, a smaller one returns {format_percent(share)} of "
+            f"the step, limits "
             f"{format_percent(_HALF.value)} and {format_percent(_WORTH.value)}"
         )
-    return _finding(job, list(several.values()), of_all=of_all, share=share, said=said)
+    return _report(job, list(several.values()), of_all=of_all, share=share, last_bucket=last_bucket)
 
 
 def _returned(steps: list[Step]) -> float:
-    """Over these steps, what a last bucket of the smallest useful size returns."""
+    """Return what a last bucket of the smallest useful size saves over these steps, ns."""
     rows = [rows for step in steps for rows in step.values()]
     cost = fitted((row[0].size_bytes or 0, min(r.end_ns - r.start_ns for r in row)) for row in rows)
     returned = 0.0
@@ -99,13 +99,13 @@ def _idle_before(before: list[BucketRow], last: list[BucketRow]) -> float:
     )
 
 
-def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: float, said: str) -> Finding:
+def _report(job: TraceEvidence, steps: list[Step], *, of_all: float, share: float, last_bucket: str) -> Finding:
     last = [step[max(step)] for step in steps]
     each_ns = median(_exposed(rows) for rows in last)
     sizes = [row.size_bytes for rows in last for row in rows if row.size_bytes]
     size = format_bytes_binary(max(sizes)) if sizes else "unknown size"
     members = next((row.members for rows in last for row in rows if row.members is not None), None)
-    evidence = [f"{said} takes {format_percent(of_all)} of the exposed time of all buckets"]
+    evidence = [f"{last_bucket} takes {format_percent(of_all)} of the exposed time of all buckets"]
     evidence += [
         f"it holds {size}; {format_duration(each_ns)} of its transfer are exposed, median of {counted(len(steps), 'step')}"
     ]
@@ -131,7 +131,7 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
     return Finding(
         severity=severity_of(share),
         title=f"the last gradient bucket is too large: {_WORTH.of(share)} waits for it",
-        cause=f"{said} holds {size} and begins last",
+        cause=f"{last_bucket} holds {size} and begins last",
         evidence=tuple(evidence),
         stake_fraction=share,
         confidence="likely: what a smaller bucket leaves is estimated from this job's own buckets",
@@ -154,7 +154,7 @@ def _exposed(rows: list[BucketRow]) -> int:
 
 RULE = Rule(
     symptom=f"the last gradient bucket is most of the {EXPOSED_COMM}",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     claims=("step/communication/tail bucket",),
     kind="communication-bound",
     protocol=3,

@@ -47,19 +47,19 @@ def check(evidence: Evidence) -> Statement:
 
 
 def _sweeps(evidence: Evidence) -> Statement:
-    """Sweeps of `comm`, by the cell that measured them; sizes left out within one are not failures."""
+    """Judge sweeps of `comm`, by the cell that measured them; sizes left out within one are not failures."""
     ends = {
         row.cell_id: row for row in evidence.comm if row.status not in ("ok", *LEFT_OUT) and row.correct is not False
     }
     total = len({row.cell_id for row in evidence.comm})
     failed = [row for row in ends.values() if row.status != INTERRUPTED]
     stopped = [row for row in ends.values() if row.status == INTERRUPTED]
-    found = [_of_sweeps(evidence, rows, total) for rows in (failed, stopped) if rows]
-    return tuple(found) or f"{counted(total, 'sweep')}: all finished"
+    findings = [_of_sweeps(evidence, rows, total) for rows in (failed, stopped) if rows]
+    return tuple(findings) or f"{counted(total, 'sweep')}: all finished"
 
 
 def _of_sweeps(evidence: Evidence, rows: Sequence[CommRow], total: int) -> Finding:
-    """Of sweeps that failed, or of those that were interrupted."""
+    """Report sweeps that failed, or those that were interrupted."""
     called = sweep_names(evidence.comm)
     stopped = rows[0].status == INTERRUPTED
     reasons = [
@@ -86,17 +86,17 @@ def _cells(evidence: Evidence) -> Statement:
     stopped = [cell for cell in evidence.cells if cell.run.status == INTERRUPTED]
     empty = [cell for cell in evidence.cells if cell.run.status == "ok" and cell.run.step_ns is None]
     left_out = [cell for cell in evidence.cells if cell.run.status in LEFT_OUT]
-    found = []
+    findings = []
     if failed:
-        found.append(_failed(evidence, failed))
+        findings.append(_failed(evidence, failed))
     if stopped:
-        found.append(_failed(evidence, stopped))
+        findings.append(_failed(evidence, stopped))
     if empty:
-        found.append(_empty(evidence, empty))
+        findings.append(_empty(evidence, empty))
     if left_out:
-        found.append(_left_out(left_out, len(evidence.cells)))
-    if found:
-        return tuple(found)
+        findings.append(_left_out(left_out, len(evidence.cells)))
+    if findings:
+        return tuple(findings)
     return f"{counted(len(evidence.cells), 'cell')}: none failed, except for lack of memory"
 
 
@@ -107,7 +107,7 @@ def _title(part: int, whole: str, kinds: Counter[Status]) -> str:
 
 
 def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
-    """Of cells that failed, or of those that were interrupted."""
+    """Report cells that failed, or those that were interrupted."""
     kinds = Counter(cell.run.status for cell in cells)
     stopped = set(kinds) == {INTERRUPTED}
     folder = evidence.cells[0].run.source
@@ -165,8 +165,8 @@ def _reasons(cells: Sequence[CellEvidence]) -> tuple[str, ...]:
     for cell in cells:
         same.setdefault((cell.run.status, cell.run.error or NO_REASON), []).append(cell)
     lines = []
-    for (status, reason), each in same.items():
-        name = listed((in_line(cell.run) for cell in each), at_most=1)
+    for (status, reason), group in same.items():
+        name = listed((in_line(cell.run) for cell in group), at_most=1)
         lines.append(f"{status_label(status)}: {name}: {reason}")
     more = len(lines) - _SHOWN
     return (*lines[:_SHOWN], *((f"and {counted(more, 'other reason')}",) if more > 0 else ()))

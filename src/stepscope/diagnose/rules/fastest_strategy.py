@@ -42,13 +42,13 @@ def check(evidence: Evidence) -> Statement:
     for run in evidence.runs:
         if run.status == "ok" and run.step_ns is not None and (run.world_size or 0) > 1:
             alike.setdefault(_same_but_strategy(run), []).append((run, run.step_ns))
-    groups = [sorted(group, key=lambda each: each[1].value) for group in alike.values() if _several(group)]
+    groups = [sorted(group, key=lambda pair: pair[1].value) for group in alike.values() if _several(group)]
     if not groups:
         return Skipped(reason="no two runs differ in the strategy alone", command=NEEDS["cells"][1])
     batches = {group[0][0].global_batch for group in groups}
-    found = [_finding(group, several=len(batches) > 1) for group in groups if group[0][1].below(group[-1][1])]
-    if found:
-        return tuple(found)
+    findings = [_report(group, several=len(batches) > 1) for group in groups if group[0][1].below(group[-1][1])]
+    if findings:
+        return tuple(findings)
     names = [run.label for run, _ in groups[0]]
     return f"{groups[0][0][0].group}: no significant difference between {_listed(names)}"
 
@@ -76,8 +76,8 @@ def _listed(names: Sequence[str]) -> str:
     return in_words(names) if len(names) <= 4 else f"{len(names)} strategies"
 
 
-def _finding(group: Sequence[tuple[TrainingRun, Measured]], *, several: bool) -> Finding:
-    """several: groups of other global batches are judged as well."""
+def _report(group: Sequence[tuple[TrainingRun, Measured]], *, several: bool) -> Finding:
+    """Report the fastest of a group. several: groups of other global batches are judged as well."""
     (fast, fast_step), (slow, slow_step) = group[0], group[-1]
     gain = format_percent(slow_step.value / fast_step.value - 1)
     assert None not in (fast_step.low, fast_step.high, slow_step.low, slow_step.high)
@@ -103,13 +103,13 @@ def _finding(group: Sequence[tuple[TrainingRun, Measured]], *, several: bool) ->
 
 
 def _limits(fast: TrainingRun, slow: TrainingRun) -> str:
-    """What the order does not say."""
-    said = ""
+    """Say what the order does not say."""
+    limits = ""
     if lossy(fast) and not lossy(slow):
-        said += "; the fastest rounds or compresses gradients and trains a little differently: check the loss"
+        limits += "; the fastest rounds or compresses gradients and trains a little differently: check the loss"
     if fast.device == "cpu":
-        said += "; CPU ranks communicate with the cores that compute: on GPUs the order may differ"
-    return said
+        limits += "; CPU ranks communicate with the cores that compute: on GPUs the order may differ"
+    return limits
 
 
 RULE = Rule(

@@ -33,7 +33,7 @@ from stepscope.records.trace_rules import KernelMix
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, kernel_dtype
 
 
-def _words(part: Part) -> Statement:
+def _report(part: Part) -> Statement:
     from stepscope.machine.peaks.lookup import has_tf32, peak_ratio
 
     mixes, device = mixes_of(part.ranks), part.device
@@ -81,8 +81,8 @@ RULE = share_rule(
     ranks=with_kernels,
     without="no compute kernels: a CPU job has none",
     measure=lambda ranks: kinds_shares(ranks, MATRIX_FP32),
-    said=lambda part: f"FP32 products on the vector units take {part}",
-    words=_words,
+    figures=lambda part: f"FP32 products on the vector units take {part}",
+    report=_report,
     claims=("step/computation/precision",),
     protocol=4,
 )

@@ -51,7 +51,7 @@ LEAST_BYTES = Limit(value=256 << 20, unit="inactive split bytes", source="13 seg
 def check(evidence: Evidence) -> Statement:
     bad = [m for m in evidence.memory if _fires(m)]
     if bad:
-        return tuple(map(_finding, sorted(bad, key=lambda m: -m.inactive_split_bytes)))
+        return tuple(map(_report, sorted(bad, key=lambda m: -m.inactive_split_bytes)))
     worst = max(evidence.memory, key=lambda m: m.fragmentation_fraction or 0.0)
     if _split(worst) and _refilled(worst):
         return (
@@ -78,16 +78,16 @@ def _split(memory: MemorySnapshot) -> bool:
     return share is not None and share >= MOST_SHARE.value and memory.inactive_split_bytes >= LEAST_BYTES.value
 
 
-def _finding(memory: MemorySnapshot) -> Finding:
+def _report(memory: MemorySnapshot) -> Finding:
     split = format_bytes_binary(memory.inactive_split_bytes)
     reserved = format_bytes_binary(memory.segment_bytes)
-    said = [
+    sentences = [
         f"{split} of {reserved} reserved are free blocks inside segments in use; the largest free block is "
         f"{format_bytes_binary(memory.largest_free_bytes)}",
         f"{format_bytes_binary(memory.allocated_bytes)} in use, {counted(memory.segments, 'segment')}",
     ]
     if memory.oom_events and memory.oom_request_bytes is not None:
-        said.append(
+        sentences.append(
             f"a request of {format_bytes_binary(memory.oom_request_bytes)} failed: "
             + (
                 "less than the split memory"
@@ -100,7 +100,7 @@ def _finding(memory: MemorySnapshot) -> Finding:
         severity="problem" if failed else "warning",
         title=f"{format_percent(memory.fragmentation_fraction or 0.0)} of reserved memory ({split}) is split "
         "into unusable pieces",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="measured at the time of the snapshot",
         advice=(
             *(

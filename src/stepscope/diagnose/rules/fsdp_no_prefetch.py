@@ -39,26 +39,26 @@ _LAUNCH_FIRST = inspect("first let the host launch in time (launch-bound): impli
 
 
 @on_units("on CPUs FSDP waits for a gather in the call that starts it: prefetch hides none of it")
-def _look(units: Units) -> Statement:
+def _judge_units(units: Units) -> Statement:
     judged = [call for call in units.calls if all(c.early is not None for c in call)]
     if not judged:
         return Skipped(reason="one unit a pass: there is nothing to gather ahead")
-    late = [each for each in judged if not any(c.early for c in each)]
+    late = [call for call in judged if not any(c.early for c in call)]
     of_pass: dict[str, tuple[list[Call], int]] = {}
     for phase in ("forward", "backward"):
-        if several := sum(each[0].phase == phase for each in judged):
-            of_pass[phase] = [each for each in late if each[0].phase == phase], several
-    fires = {phase: mine for phase, (mine, several) in of_pass.items() if len(mine) >= _HALF.value * several}
-    share = units.share((each for fire in fires.values() for each in fire), _hideable)
-    said = ", ".join(f"{len(mine)} of {several} {phase}" for phase, (mine, several) in of_pass.items())
+        if several := sum(call[0].phase == phase for call in judged):
+            of_pass[phase] = [call for call in late if call[0].phase == phase], several
+    fires = {phase: calls for phase, (calls, several) in of_pass.items() if len(calls) >= _HALF.value * several}
+    share = units.share((call for fire in fires.values() for call in fire), _hideable)
+    counts = ", ".join(f"{len(calls)} of {several} {phase}" for phase, (calls, several) in of_pass.items())
     if share < WORTH.value:
         return (
-            f"late gathers: {said}; hiding them returns {format_percent(share)} of the step, limit "
+            f"late gathers: {counts}; hiding them returns {format_percent(share)} of the step, limit "
             f"{format_percent(WORTH.value)}"
         )
     launches = Part([idle_share(p, "host_late", "launch_latency") for p in on_device(units.job.summary)] or [0.0])
     host = launches.share >= LAUNCHES
-    evidence = [f"gathers that start after the computation before them has ended: {said}"]
+    evidence = [f"gathers that start after the computation before them has ended: {counts}"]
     for phase, fire in fires.items():
         hidden = format_duration(sum(map(_hideable, fire)))
         evidence.append(f"{phase}: {hidden} could be hidden, of {format_duration(units.step_ns)}")
@@ -70,24 +70,24 @@ def _look(units: Units) -> Statement:
         f"units are gathered without prefetch: {format_percent(share)} of the step is exposed all-gather that "
         "computation could hide",
         evidence,
-        cause=f"gathers that start after the computation before them has ended: {said}",
+        cause=f"gathers that start after the computation before them has ended: {counts}",
         limit="gathers may be late only because the host launches late"
         if host
         else "prefetch needs memory for two units at once",
         advice=(
             *((_LAUNCH_FIRST,) if host else ()),
-            *dict.fromkeys(each for phase in fires for each in units.advice(f"{phase} prefetch")),
+            *dict.fromkeys(advice for phase in fires for advice in units.advice(f"{phase} prefetch")),
         ),
     )
 
 
-def _hideable(mine: Call) -> int:
-    return min(min_exposed_ns(mine), min(c.room_ns for c in mine))
+def _hideable(call: Call) -> int:
+    return min(min_exposed_ns(call), min(c.room_ns for c in call))
 
 
 RULE = Rule(
     symptom="sharded units are gathered after the computation that could hide it",
-    look_at_job=_look,
+    look_at_job=_judge_units,
     claims=("step/communication/prefetch",),
     kind="communication-bound",
     names_cause=True,

@@ -30,23 +30,23 @@ from stepscope.records.finding import Skipped
 
 
 @on_units()
-def _look(units: Units) -> Statement:
+def _judge_units(units: Units) -> Statement:
     gathers = [call for call in units.calls if call[0].op == "all_gather" and call[0].unit is not None]
     forward = {(gather[0].step, gather[0].unit) for gather in gathers if gather[0].phase == "forward"}
     again = [e for e in gathers if e[0].phase == "backward" and (e[0].step, e[0].unit) in forward]
     if not again:
         return "no unit is gathered twice a step"
     share = units.share(again)
-    names = {each[0].unit for each in again}
+    names = {gather[0].unit for gather in again}
     if share < WORTH.value:
         return (
             f"{len(names)} units are gathered twice; the second gathers expose {format_percent(share)} of the step, limit "
             f"{format_percent(WORTH.value)}"
         )
     kept = sum(size for name, size in units.sizes.items() if name in names)
-    known, used, capacity = names <= units.sizes.keys(), *(units.fullest or (0, 0))
-    if not (known and units.on_cpus):
-        if not known or any(rank.reserved_bytes is None or rank.capacity_bytes is None for rank in units.ranks):
+    all_sized, used, capacity = names <= units.sizes.keys(), *(units.fullest or (0, 0))
+    if not (all_sized and units.on_cpus):
+        if not all_sized or any(rank.reserved_bytes is None or rank.capacity_bytes is None for rank in units.ranks):
             return Skipped(
                 reason="whether the device has room for gathered parameters is not recorded: profile with memory"
             )
@@ -73,7 +73,7 @@ def _look(units: Units) -> Statement:
 
 RULE = Rule(
     symptom="sharded units are gathered twice although memory has room",
-    look_at_job=_look,
+    look_at_job=_judge_units,
     claims=("step/communication/regathers",),
     kind="communication-bound",
     names_cause=True,

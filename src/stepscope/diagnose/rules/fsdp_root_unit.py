@@ -34,27 +34,27 @@ _MOST = Limit(
 
 
 @on_units()
-def _look(units: Units) -> Statement:
-    known = units.sizes
-    if ROOT not in known:
+def _judge_units(units: Units) -> Statement:
+    sizes = units.sizes
+    if ROOT not in sizes:
         return Skipped(reason="no root unit with a known size: the trace does not name the units")
-    mine = [call for call in units.calls if call[0].unit == ROOT]
-    of_all, share = known[ROOT] / sum(known.values()), units.share(mine)
+    root_calls = [call for call in units.calls if call[0].unit == ROOT]
+    of_all, share = sizes[ROOT] / sum(sizes.values()), units.share(root_calls)
     if of_all < _MOST.value or share < WORTH.value:
         return (
             f"the root unit holds {format_percent(of_all)} of the bytes and exposes {format_percent(share)} of the step, "
             f"limits {format_percent(_MOST.value)} and {format_percent(WORTH.value)}"
         )
-    alone = len(known) == 1
+    alone = len(sizes) == 1
     what = (
         "the whole model is one sharded unit" if alone else f"the root unit holds {format_percent(of_all)} of the bytes"
     )
     return units.finding(
-        mine,
+        root_calls,
         share,
         f"{what}: {format_percent(share)} of the step is its {EXPOSED_COMM}",
-        (f"{format_bytes_binary(known[ROOT])} in the root, {len(known) - 1} other units",),
-        cause=f"{what}: {format_bytes_binary(known[ROOT])}, beside {len(known) - 1} other units",
+        (f"{format_bytes_binary(sizes[ROOT])} in the root, {len(sizes) - 1} other units",),
+        cause=f"{what}: {format_bytes_binary(sizes[ROOT])}, beside {len(sizes) - 1} other units",
         limit="inner units still expose their first gather and their last reduction",
         advice=units.advice("wrap blocks" if alone else "split root"),
     )
@@ -62,7 +62,7 @@ def _look(units: Units) -> Statement:
 
 RULE = Rule(
     symptom="the root unit of a sharded model is too large",
-    look_at_job=_look,
+    look_at_job=_judge_units,
     claims=("step/communication/root unit",),
     kind="communication-bound",
     names_cause=True,

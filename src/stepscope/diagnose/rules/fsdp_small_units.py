@@ -52,35 +52,35 @@ _HALF = Limit(value=0.5, unit="of the units", source="stepscope's choice, 2026-1
 
 
 @on_units()
-def _look(units: Units) -> Statement:
+def _judge_units(units: Units) -> Statement:
     if not units.sizes:
         return Skipped(reason="the sizes of the units are not recorded")
     cost = units.cost()
     limit_bytes = _limit(units, cost)
     small = {unit for unit, size in units.sizes.items() if size < limit_bytes}
-    mine = [call for call in units.calls if call[0].unit in small]
-    share, on_host = units.share(mine), 0.0
-    kept = _kept(mine, limit_bytes)
-    fewer = len(mine) - sum(calls for calls, _ in kept)
+    small_calls = [call for call in units.calls if call[0].unit in small]
+    share, on_host = units.share(small_calls), 0.0
+    kept = _kept(small_calls, limit_bytes)
+    fewer = len(small_calls) - sum(calls for calls, _ in kept)
     if cost is not None and cost.latency_ns > 0:
         merged_ns = sum(cost.of(size / calls) * calls for calls, size in kept)
         share = min(share, max(fewer * cost.latency_ns / units.step_ns, share - merged_ns / units.step_ns))
     if units.calls:
         on_host = min(1.0 - share, fewer / len(units.calls) * units.host_share)
         share += on_host
-    said = f"{len(small)} of {len(units.sizes)} units gather less than {format_bytes_binary(limit_bytes)}"
+    sentence = f"{len(small)} of {len(units.sizes)} units gather less than {format_bytes_binary(limit_bytes)}"
     if len(small) < max(_LEAST.value, _HALF.value * len(units.sizes)) or share < WORTH.value:
         limit = format_percent(WORTH.value)
-        return f"{said}; merging them returns {format_percent(share)} of the step, limit {limit}"
+        return f"{sentence}; merging them returns {format_percent(share)} of the step, limit {limit}"
     return units.finding(
-        mine,
+        small_calls,
         share,
         f"sharded units are too small: larger ones save up to {format_percent(share)} of the step",
         (
-            f"{said}, {format_bytes_binary(median(units.sizes[u] for u in small))} in the median",
-            f"{len(mine)} collectives of these units in {units.step_count} steps",
+            f"{sentence}, {format_bytes_binary(median(units.sizes[u] for u in small))} in the median",
+            f"{len(small_calls)} collectives of these units in {units.step_count} steps",
         ),
-        cause=f"{said}; {len(mine) / units.step_count:.0f} collectives a step are theirs",
+        cause=f"{sentence}; {len(small_calls) / units.step_count:.0f} collectives a step are theirs",
         limit="larger units still move the same bytes",
         advice=units.advice("larger units"),
         on_host=on_host,
@@ -107,7 +107,7 @@ def _kept(calls: Sequence[Call], limit_bytes: float) -> list[tuple[int, int]]:
 
 RULE = Rule(
     symptom="sharded units are too small for the network",
-    look_at_job=_look,
+    look_at_job=_judge_units,
     claims=("step/communication/small units",),
     kind="communication-bound",
     names_cause=True,

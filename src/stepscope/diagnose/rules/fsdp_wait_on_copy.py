@@ -37,7 +37,7 @@ _HOST = ("parameters to the device", "gradients to the host")
 
 
 @on_units("sharded on CPUs, where copies of units count as computation")
-def _look(units: Units) -> Statement:
+def _judge_units(units: Units) -> Statement:
     if not any(rank.copies for rank in units.ranks):
         return Skipped(reason="the trace shows no copies of units: no ranges or operators of FSDP mark them")
     part = Part(
@@ -60,7 +60,7 @@ def _look(units: Units) -> Statement:
         f"sharded units wait for copies: {part} is {most[0]}"
         + (" and others" if len(most) > 1 else "")
         + " that no computation hides",
-        [_said(kind, kinds[kind], len(units.ranks)) for kind in most],
+        [_copies_text(kind, kinds[kind], len(units.ranks)) for kind in most],
         confidence=full or "measured",
         advice=advice,
     )
@@ -78,14 +78,14 @@ def _no_room(units: Units) -> str | None:
     )
 
 
-def _said(kind: str, rows: list[UnitCopies], ranks: int) -> str:
+def _copies_text(kind: str, rows: list[UnitCopies], ranks: int) -> str:
     calls, exposed, busy = (sum(getattr(r, f) for r in rows) / ranks for f in ("calls", "exposed_ns", "busy_ns"))
     return f"{kind}: {calls:.0f} copies, {format_duration(exposed)} exposed of {format_duration(busy)} a rank"
 
 
 RULE = Rule(
     symptom="sharded units wait for copies around their collectives",
-    look_at_job=_look,
+    look_at_job=_judge_units,
     claims=("step/copies/units",),
     kind="communication-bound",
     protocol=3,

@@ -36,16 +36,16 @@ _RATED = ("good", "excellent")
 
 
 def check(evidence: Evidence) -> Statement:
-    found = [pair for pair in pairs(evidence) if pair.relative > 1]
-    if not found:
+    compared = [pair for pair in pairs(evidence) if pair.relative > 1]
+    if not compared:
         return Skipped(
             reason="no run on several ranks has a baseline on fewer ranks",
             command="stepscope bench --preset strong-scaling",
         )
-    good = [pair for pair in found if pair.row.rating in _RATED]
+    good = [pair for pair in compared if pair.row.rating in _RATED]
     if good:
-        return [_finding(group) for group in by_group(good).values()]
-    best = max(found, key=lambda pair: pair.row.efficiency)
+        return [_report(group) for group in by_group(good).values()]
+    best = max(compared, key=lambda pair: pair.row.efficiency)
     rating = best.row.rating or "not rated"
     return (
         f"best efficiency {format_percent(best.row.efficiency)} ({rating}), {best.name}; good above"
@@ -53,7 +53,7 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _finding(group: list[Pair]) -> Finding:
+def _report(group: list[Pair]) -> Finding:
     ranked = sorted(group, key=lambda pair: (-pair.row.world_size, -pair.row.efficiency))
     best = ranked[0]
     row = best.row

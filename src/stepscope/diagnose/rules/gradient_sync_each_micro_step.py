@@ -43,7 +43,7 @@ WORTH = Limit(
 )
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     passes = micro_steps(job.summary)
     if passes is None:
         return unread(job.summary, "no step shows reductions by gradient hooks, or of sharded units")
@@ -55,18 +55,18 @@ def _look(job: TraceEvidence) -> Statement:
     if (transfer := exposed_transfer(job.summary)) is not None:
         share = min(share, transfer)
     stake = share * (passes - 1) / passes
-    said = f"{passes} backward passes a step reduce the same gradients"
+    sentence = f"{passes} backward passes a step reduce the same gradients"
     if stake < WORTH.value:
         limit = format_percent(WORTH.value)
-        return f"{said}; {passes - 1} of {passes} cost {format_percent(stake)} of the step, limit {limit}"
+        return f"{sentence}; {passes - 1} of {passes} cost {format_percent(stake)} of the step, limit {limit}"
     used = used_in(job.summary) | {p.units.wrapper for p in job.summary.ranks if p.units is not None}
     return Finding(
         severity=severity_of(stake),
         title=f"gradients are reduced in each of {passes} micro-steps: once is enough, and saves up to "
         f"{format_percent(stake)} of the step",
-        cause=f"{said}: one would do",
+        cause=f"{sentence}: one would do",
         evidence=(
-            f"{said}: {passes - 1} of {passes} are not needed",
+            f"{sentence}: {passes - 1} of {passes} are not needed",
             f"{format_duration(exposed / max(len(steps), 1))} of reductions are exposed a step "
             f"({counted(len(steps), 'step')} recorded)",
         ),
@@ -84,7 +84,7 @@ def _look(job: TraceEvidence) -> Statement:
 
 
 def _exposed(summary: TraceSummary) -> tuple[int, set[int | None]]:
-    """Exposed time of all reductions, of each the smallest over ranks; and the steps that they are of."""
+    """Return the exposed time of all reductions, of each the smallest over ranks, and the steps that they are of."""
     of_call: dict[tuple[int | None, int], list[int]] = defaultdict(list)
     for rank in summary.ranks:
         for key, exposed in _reductions(rank):
@@ -92,16 +92,16 @@ def _exposed(summary: TraceSummary) -> tuple[int, set[int | None]]:
     return sum(map(min, of_call.values())), {step for step, _ in of_call}
 
 
-def _reductions(each: RankPass) -> Iterable[tuple[tuple[int | None, int], int]]:
-    if each.buckets:
-        return [((row.step, row.index), row.exposed_ns) for row in each.buckets if row.step is not None]
-    calls = each.units.calls if each.units is not None else ()
+def _reductions(rank: RankPass) -> Iterable[tuple[tuple[int | None, int], int]]:
+    if rank.buckets:
+        return [((row.step, row.index), row.exposed_ns) for row in rank.buckets if row.step is not None]
+    calls = rank.units.calls if rank.units is not None else ()
     return [((c.step, c.place), c.exposed_ns) for c in calls if c.op == "reduce_scatter" and c.step is not None]
 
 
 RULE = Rule(
     symptom="gradients are reduced in every micro-step",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     claims=("step/communication/micro-steps",),
     kind="communication-bound",
     names_cause=True,

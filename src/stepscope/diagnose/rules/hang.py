@@ -64,30 +64,30 @@ def check(evidence: Evidence) -> Statement:
     if not causes:
         what = "ranks called different things" if len(waits) < len(evidence.flight) else "no single cause"
         return f"{counted(len(evidence.flight), 'difference')} between ranks: {what}"
-    return tuple(_finding(cause, evidence.flight, evidence.watchdog) for cause in causes)
+    return tuple(_report(cause, evidence.flight, evidence.watchdog) for cause in causes)
 
 
-def _causes(found: list[FlightFinding]) -> list[FlightFinding]:
-    """Of each rank the first: a rank that is stuck somewhere is missing everywhere after."""
+def _causes(findings: list[FlightFinding]) -> list[FlightFinding]:
+    """Keep the first cause of each rank: a rank that is stuck somewhere is missing everywhere after."""
     named: set[int] = set()
     kept = []
-    for each in found:
-        if not each.ranks or not named.issuperset(each.ranks):
-            kept.append(each)
-        named.update(each.ranks)
+    for finding in findings:
+        if not finding.ranks or not named.issuperset(finding.ranks):
+            kept.append(finding)
+        named.update(finding.ranks)
     return kept
 
 
-def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...], watchdog: tuple[WatchdogTimeout, ...]) -> Finding:
+def _report(cause: FlightFinding, every: tuple[FlightFinding, ...], watchdog: tuple[WatchdogTimeout, ...]) -> Finding:
     others = sum(not f.cause for f in every)
-    said = [cause.sentence]
+    sentences = [cause.sentence]
     if cause.waiting and cause.waiting != cause.ranks:
-        said.append(f"{counted(len(cause.waiting), 'rank')} waiting there: {in_words(cause.waiting)}")
+        sentences.append(f"{counted(len(cause.waiting), 'rank')} waiting there: {in_words(cause.waiting)}")
     if others:
-        said.append(
+        sentences.append(
             f"{counted(others, 'other wait')} in other groups or later calls {'follow' if others > 1 else 'follows'}"
         )
-    said += [
+    sentences += [
         f"the log agrees: {line}"
         for (sequence, op), line in _calls(watchdog).items()
         if sequence == cause.sequence and (cause.expected or "").startswith(op)
@@ -95,7 +95,7 @@ def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...], watchdog: t
     return Finding(
         severity="problem",
         title=_title(cause),
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence=_confidence(cause),
         advice=_advice(cause),
         priority="failure",
@@ -106,36 +106,36 @@ def _finding(cause: FlightFinding, every: tuple[FlightFinding, ...], watchdog: t
 def _calls(watchdog: Iterable[WatchdogTimeout]) -> dict[tuple[int, str], str]:
     """(sequence, op) -> which ranks waited in it until the timeout; the earliest call first."""
     calls: dict[tuple[int, str], list[WatchdogTimeout]] = {}
-    for each in watchdog:
-        calls.setdefault((each.sequence, each.op), []).append(each)
-    found = {}
+    for timeout in watchdog:
+        calls.setdefault((timeout.sequence, timeout.op), []).append(timeout)
+    lines = {}
     for (sequence, op), reports in sorted(calls.items()):
         ranks = sorted({t.member if t.rank is None else t.rank for t in reports})
         elements = {t.elements for t in reports}
         size = "".join(f" of {number:,} elements" for number in elements if number is not None and len(elements) == 1)
-        found[sequence, op] = (
+        lines[sequence, op] = (
             f"{plural(len(ranks), 'rank')} {in_words(ranks)} timed out in collective {sequence}, {op}{size}, after "
             f"{format_duration(max(t.timeout_ms for t in reports) * 1e6)}"
         )
-    return found
+    return lines
 
 
 def _of_log(watchdog: tuple[WatchdogTimeout, ...], *, world: int | None) -> Finding:
-    """What the job's log alone supports: who waited, not who was missing. world: ranks of the job, where its log says."""
+    """Report what the job's log alone supports: who waited, not who was missing. world: ranks of the job, or None."""
     first, *others = _calls(watchdog).values()
-    known = {each.rank for each in watchdog if each.rank is not None}
-    complete = all(each.rank is not None for each in watchdog)
-    silent = sorted(set(range(world or max(known, default=0))) - known) if complete else []
-    said = others[:_MOST_CALLS]
+    reported = {timeout.rank for timeout in watchdog if timeout.rank is not None}
+    complete = all(timeout.rank is not None for timeout in watchdog)
+    silent = sorted(set(range(world or max(reported, default=0))) - reported) if complete else []
+    sentences = others[:_MOST_CALLS]
     if silent:
-        said.append(
+        sentences.append(
             f"the log has no timeout of {plural(len(silent), 'rank')} {in_words(silent)}: look there first (never entered "
             "the call, exited before, or its output is elsewhere)"
         )
     return Finding(
         severity="problem",
         title=first,
-        evidence=tuple(said) or ("the NCCL watchdog reports it in the log",),
+        evidence=tuple(sentences) or ("the NCCL watchdog reports it in the log",),
         confidence="certain that these ranks waited; the log does not prove which rank was missing",
         advice=(
             advise(

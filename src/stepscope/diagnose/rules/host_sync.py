@@ -39,7 +39,7 @@ _ALLOCATES = re.compile(r"Malloc|Free|HostAlloc", re.IGNORECASE)
 _EXPLICIT = re.compile(r"(Device|Ctx)Synchronize")
 
 
-def _words(part: Part) -> Finding:
+def _report(part: Part) -> Finding:
     gaps = [i for p in part.ranks for i in p.idle if i.cause == "sync"]
     call, ranks = _most(gaps), len(part.ranks)
     count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
@@ -101,8 +101,8 @@ RULE = share_rule(
     ranks=on_device,
     without="no device work: a CPU job does not wait for a device",
     measure=lambda ranks: [idle_share(p, "sync") for p in ranks],
-    said=lambda part: f"the device idles {part} after the host waited for it",
-    words=_words,
+    figures=lambda part: f"the device idles {part} after the host waited for it",
+    report=_report,
     claims=("step/idle/sync",),
     kind="host-bound",
     protocol=4,

@@ -56,19 +56,19 @@ MAX_CONTRADICTION = Limit(
 
 def check(evidence: Evidence) -> Statement:
     finished = [run for run in evidence.runs if run.status == "ok"]
-    found: tuple[Pair, ...] = ()
+    compared: tuple[Pair, ...] = ()
     if evidence.scaling:
         from stepscope.results.pairs import pairs
 
-        found = pairs(evidence)
+        compared = pairs(evidence)
     findings = [
-        *_too_fast(evidence, (pair for pair in found if _superlinear(pair))),
+        *_too_fast(evidence, (pair for pair in compared if _superlinear(pair))),
         *_utilisation(evidence),
         *(finding for run in finished for finding in _of_run(run)),
     ]
     if findings:
         return findings
-    best = max(found, key=lambda pair: pair.row.efficiency, default=None)
+    best = max(compared, key=lambda pair: pair.row.efficiency, default=None)
     looked = counted(len(finished), "run") if finished else "utilisation in traces"
     if best is None:
         return looked
@@ -85,17 +85,17 @@ def _superlinear(pair: Pair) -> bool:
     return row.efficiency > MAX_EFFICIENCY.value and (row.low is None or row.low > pair.relative)
 
 
-def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
-    """One finding a baseline: it is the common side of all its ratios."""
+def _too_fast(evidence: Evidence, too_fast: Iterable[Pair]) -> Iterator[Finding]:
+    """Yield one finding a baseline: it is the common side of all its ratios."""
     by_base: dict[str, list[Pair]] = {}
-    for pair in sorted(found, key=lambda pair: -pair.row.efficiency):
+    for pair in sorted(too_fast, key=lambda pair: -pair.row.efficiency):
         by_base.setdefault(pair.base.run_id, []).append(pair)
     for worst, *others in by_base.values():
         from stepscope.results.scaling import superlinear_reasons  # traces have no pairs
 
         row, run, base = worst.row, worst.run, worst.base
         also = ", ".join(f"{pair.run.label}: {pair.row.speedup:.2f}x" for pair in others[:4])
-        yield _finding(
+        yield _report(
             "super-linear",
             worst.name,
             f"{row.speedup:.2f}x on {worst.ranks} is super-linear: {format_percent(row.efficiency)} efficiency",
@@ -114,37 +114,37 @@ def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
 
 
 def _errors_of(pair: Pair) -> list[str]:
-    """What the two runs show of the usual causes, all of these where they show none; then the baseline's own note."""
+    """Say what the two runs show of the usual causes, or all of these; then the baseline's own note."""
     from stepscope.results.scaling import superlinear_reasons
     from stepscope.stats.warmup import MIN_STEPS
 
     run, base = pair.run, pair.base
-    found = []
+    errors = []
     few = base.step_ns.n if base.step_ns is not None else None
     if few is not None and few < MIN_STEPS:
-        found.append(f"the baseline has only {counted(few, 'step')}")
-    found += [f"{reason}: can explain the gain" for reason in superlinear_reasons(run, base)]
+        errors.append(f"the baseline has only {counted(few, 'step')}")
+    errors += [f"{reason}: can explain the gain" for reason in superlinear_reasons(run, base)]
     if base.world_size == 1 and base.strategy not in (None, "single"):
-        found.append(
+        errors.append(
             f"the baseline runs {base.strategy} on one rank, which costs time and gains nothing: use a plain process"
         )
     if run.device == "cpu" and base.device == "cpu":
-        found.append(
+        errors.append(
             "each CPU rank adds cores: a baseline limited to one rank's threads makes the speed-up super-linear"
         )
     usual = (
         "usual errors: other load or warm-up slowed the baseline; timing did not wait for the device; a throughput of "
         "all ranks was multiplied by the ranks"
     )
-    told = [note for note in base.notes if any(word in note for word in ("time", "epoch", "step", "warm"))]
-    return [*(found or [usual]), *(f"the baseline's own note: {note}" for note in told[:1])]
+    notes = [note for note in base.notes if any(word in note for word in ("time", "epoch", "step", "warm"))]
+    return [*(errors or [usual]), *(f"the baseline's own note: {note}" for note in notes[:1])]
 
 
 def _utilisation(evidence: Evidence) -> Iterator[Finding]:
-    """MFU of traces, and of runs whose source states one."""
+    """Yield findings on MFU of traces, and of runs whose source states one."""
     for trace in evidence.traces:
         used = [rank.utilisation for rank in trace.summary.ranks if rank.utilisation is not None]
-        worst = max(used, key=lambda each: each.mfu or 0.0, default=None)
+        worst = max(used, key=lambda utilisation: utilisation.mfu or 0.0, default=None)
         if worst is not None and worst.mfu is not None and worst.mfu > MAX_MFU.value:
             yield _mfu(f"{trace.name}, rank {worst.rank}", worst.mfu, worst.formula)
     for run in evidence.runs:
@@ -159,7 +159,7 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _mfu(name: str, mfu: float, how: str, *, runs: tuple[str, ...] = ()) -> Finding:
-    return _finding(
+    return _report(
         "mfu",
         name,
         f"MFU of {format_percent(mfu)} is impossible",
@@ -177,7 +177,7 @@ def _mfu(name: str, mfu: float, how: str, *, runs: tuple[str, ...] = ()) -> Find
 def _of_run(run: TrainingRun) -> Iterator[Finding]:
     step, exposed = run.step_ns, run.exposed_comm_ns
     if step is not None and exposed is not None and exposed.value > step.value * MAX_EFFICIENCY.value > 0:
-        yield _finding(
+        yield _report(
             "exposed",
             name_of(run),
             f"{format_duration(exposed.value)} of {EXPOSED_COMM} in a step of {format_duration(step.value)}",
@@ -191,7 +191,7 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         yield contradiction
     wrong = [e.number for e in run.epochs if e.validation_accuracy is not None and not 0 <= e.validation_accuracy <= 1]
     if wrong:
-        yield _finding(
+        yield _report(
             "accuracy",
             name_of(run),
             f"validation accuracy outside 0 to 1 in epoch {wrong[0]}",
@@ -202,7 +202,7 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         )
     empty = [e.number for e in run.epochs if e.duration_ns is not None and e.duration_ns <= 0]
     if empty or (step is not None and step.value <= 0):
-        yield _finding(
+        yield _report(
             "no time",
             name_of(run),
             f"{counted(len(empty), 'epoch') if empty else 'a step'} took no time",
@@ -214,7 +214,7 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
 
 
 def _contradiction(run: TrainingRun) -> Finding | None:
-    """Throughput against global batch / step time of the same run."""
+    """Compare throughput with global batch / step time of the same run."""
     if run.samples_per_s is None or run.step_ns is None or not run.global_batch or run.unit != "samples":
         return None
     if run.step_ns.value <= 0 or run.samples_per_s.value <= 0:
@@ -223,7 +223,7 @@ def _contradiction(run: TrainingRun) -> Finding | None:
     ratio = run.samples_per_s.value / derived
     if 1 / MAX_CONTRADICTION.value < ratio < MAX_CONTRADICTION.value:
         return None
-    return _finding(
+    return _report(
         "contradiction",
         name_of(run),
         f"{format_number(run.samples_per_s.value)} samples/s contradicts its own step: {run.global_batch} samples in"
@@ -250,7 +250,7 @@ def _reason(run: TrainingRun, ratio: float) -> str:
     return "they do not cover the same steps"
 
 
-def _finding(
+def _report(
     case: str,
     subject: str,
     title: str,
@@ -262,7 +262,7 @@ def _finding(
     wrong: tuple[str, ...] | None = None,
     command: str | None = None,
 ) -> Finding:
-    """case: which figure. wrong: of ``runs``, those that it declares wrong; None: all."""
+    """Report one figure. case: which. wrong: of ``runs``, those that it declares wrong; None: all."""
     return Finding(
         severity="warning",
         title=title,

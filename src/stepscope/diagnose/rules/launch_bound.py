@@ -33,25 +33,25 @@ from stepscope.diagnose.trace_facts import Part, idle_share, on_device, python_s
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
 
-_SAID = {"host_late": "idle before the launch", "launch_latency": "idle between launch and start"}
+_CAUSES = {"host_late": "idle before the launch", "launch_latency": "idle between launch and start"}
 
 
 def _measure(ranks: Sequence[RankPass]) -> list[float]:
-    """What is idle before late launches, without the time that python-overhead has."""
-    return [idle_share(p, *_SAID) - elsewhere for p, elsewhere in zip(ranks, _python(ranks), strict=True)]
+    """Return what is idle before late launches, without the time that python-overhead has."""
+    return [idle_share(p, *_CAUSES) - elsewhere for p, elsewhere in zip(ranks, _python(ranks), strict=True)]
 
 
 def _python(ranks: Sequence[RankPass]) -> list[float]:
     return python_shares(ranks) or [0.0] * len(ranks)
 
 
-def _said(part: Part) -> str:
+def _figures(part: Part) -> str:
     rest = ", without Python between operators" if any(_python(part.ranks)) else ""
     return f"the device idles {part} because launches are late{rest}"
 
 
-def _words(part: Part) -> Finding:
-    split = ", ".join(f"{said} {Part([idle_share(p, c) for p in part.ranks]).percent}" for c, said in _SAID.items())
+def _report(part: Part) -> Finding:
+    split = ", ".join(f"{text} {Part([idle_share(p, c) for p in part.ranks]).percent}" for c, text in _CAUSES.items())
     if any(python := _python(part.ranks)):
         split += f"; of it {Part(python).percent} is Python between operators (python-overhead)"
     return part.finding(
@@ -96,8 +96,8 @@ RULE = share_rule(
     ranks=on_device,
     without="no device work: a CPU job launches no kernels",
     measure=_measure,
-    said=_said,
-    words=_words,
+    figures=_figures,
+    report=_report,
     claims=("step/idle/launch",),
     kind="host-bound",
     protocol=2,

@@ -56,7 +56,7 @@ _HOST = {
 }
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     ranks = read_in_full(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has measurable events")
@@ -65,34 +65,34 @@ def _look(job: TraceEvidence) -> Statement:
     if share < WORTH:
         return f"no single gap takes {OF_WINDOW}"
     gaps = sorted((gap for p in ranks for gap in p.long_gaps), key=lambda gap: -gap.gap_ns)
-    mine = worst.long_gaps
-    times = "once" if len(mine) == 1 else f"{len(mine)} times"
-    total = format_duration(sum(gap.gap_ns for gap in mine))
+    own_gaps = worst.long_gaps
+    times = "once" if len(own_gaps) == 1 else f"{len(own_gaps)} times"
+    total = format_duration(sum(gap.gap_ns for gap in own_gaps))
     rank = f"rank {worst.facts.rank}" if len(job.summary.ranks) > 1 else "the device"
     return Finding(
         severity=severity_of(share),
-        title=f"{rank} idles {times} for {total} ({OF_WINDOW.of(share)}), {_when(mine[0])}"
-        + (" first" if len(mine) > 1 else ""),
+        title=f"{rank} idles {times} for {total} ({OF_WINDOW.of(share)}), {_when(own_gaps[0])}"
+        + (" first" if len(own_gaps) > 1 else ""),
         evidence=(
             *(f"rank {g.rank}: {format_duration(g.gap_ns)} idle {_when(g)}; {_host(g)}" for g in gaps[:SHOWN]),
             *((f"and {counted(len(gaps) - SHOWN, 'gap')} more",) if len(gaps) > SHOWN else ()),
         ),
         stake_fraction=share,
         ranks=(worst.facts.rank,),
-        at_ns=_at(worst, max(mine, key=lambda gap: gap.gap_ns)),
+        at_ns=_at(worst, max(own_gaps, key=lambda gap: gap.gap_ns)),
         confidence="measured; the trace does not show how often such a gap recurs",
         advice=(
             inspect(
                 "check the host in the gap: a checkpoint, an evaluation, logging, a stalled file system",
                 trace_command(job, "--show idle,annotations"),
             ),
-            *_known(max(mine, key=lambda gap: gap.gap_ns)),
+            *_remedy(max(own_gaps, key=lambda gap: gap.gap_ns)),
         ),
     )
 
 
-def _known(gap: LongGap) -> tuple[Advice, ...]:
-    """What helps, where the trace says what the host did."""
+def _remedy(gap: LongGap) -> tuple[Advice, ...]:
+    """Advise what helps, where the trace says what the host did."""
     name = gap.host_in or ""
     if gap.cause == "data" or _LOADS.search(name):
         return (inspect("the loader stalls: check storage, the start of its workers, and persistent_workers=True"),)
@@ -113,10 +113,10 @@ def _known(gap: LongGap) -> tuple[Advice, ...]:
     )
 
 
-def _at(each: RankPass, gap: LongGap) -> tuple[int, int] | None:
-    if each.budget is None:
+def _at(rank: RankPass, gap: LongGap) -> tuple[int, int] | None:
+    if rank.budget is None:
         return None
-    start = each.budget.start_ns + gap.after_ns
+    start = rank.budget.start_ns + gap.after_ns
     return start, start + gap.gap_ns
 
 
@@ -133,7 +133,7 @@ def _host(gap: LongGap) -> str:
 
 RULE = Rule(
     symptom="the device idles for one long gap: a checkpoint, an evaluation, a stall",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     claims=("step/idle/long gap",),
     protocol=2,
     thresholds=SHARES,

@@ -75,44 +75,44 @@ _GAPS = {
 
 
 class _Point(NamedTuple):
-    """share: of the step, which this point costs."""
+    """Where a part of the time goes. share: of the step, which this part costs."""
 
     share: float
-    said: str
+    part: str
     advice: str
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU has no peak to compare with")
-    known = [(p, p.utilisation) for p in ranks if p.utilisation is not None and _used(p.utilisation) is not None]
-    if not known:
+    rated = [(p, p.utilisation) for p in ranks if p.utilisation is not None and _used(p.utilisation) is not None]
+    if not rated:
         why = next((p.utilisation.unavailable for p in ranks if p.utilisation and p.utilisation.unavailable), None)
         return Skipped(
             reason=f"MFU unknown: {why or 'the trace has no shapes or names no device with a known peak'}",
             command=trace_command(job, "--show utilisation --flop FLOP"),
         )
-    share = median(_used(u) or 0.0 for _, u in known)
-    u = known[0][1]
+    share = median(_used(u) or 0.0 for _, u in rated)
+    u = rated[0][1]
     name = "MFU" if u.mfu is not None else "HFU"
     if share >= _LOW.value:
         return f"{name} {format_percent(share)} of the {u.dtype} peak, limit {format_percent(_LOW.value)}"
     if share > 1:
         return Skipped(reason="a utilisation above 1 is an error: see impossible-figures")
-    points = sorted(_points(job.summary, [p for p, _ in known], u, share), key=lambda point: -point.share)
-    told = [point for point in points if point.share >= _WORTH.value]
-    stake = min(1 - share / _LOW.value, told[0].share if told else 0.0)
+    points = sorted(_points(job.summary, [p for p, _ in rated], u, share), key=lambda point: -point.share)
+    shown = [point for point in points if point.share >= _WORTH.value]
+    stake = min(1 - share / _LOW.value, shown[0].share if shown else 0.0)
     return Finding(
         severity=severity_of(stake),
         title=f"{name} is {format_percent(share, digits=None if share >= 0.01 else 2)} of the {u.dtype} peak"
-        + (f": most goes to {told[0].said}" if told else ""),
-        evidence=(_figures(u, name), *(f"{_WORTH.of(point.share)}: {point.said}" for point in told)),
+        + (f": most goes to {shown[0].part}" if shown else ""),
+        evidence=(_figures(u, name), *(f"{_WORTH.of(point.share)}: {point.part}" for point in shown)),
         stake_fraction=stake,
         confidence=f"measured; FLOP {_SOURCES.get(u.flop_source or '', 'as recorded')}, {u.formula}",
         advice=tuple(
             inspect(text, trace_command(job, "--show utilisation,kernels,idle") if not number else None)
-            for number, text in enumerate(dict.fromkeys(point.advice for point in told[:3] if point.advice))
+            for number, text in enumerate(dict.fromkeys(point.advice for point in shown[:3] if point.advice))
         ),
     )
 
@@ -149,8 +149,8 @@ def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: 
         _Point(waiting, TITLES["waiting"], "find the late rank: the straggler finding names it"),
         _Point(copies, TITLES["copies"], "copy from pinned memory without waiting (non_blocking=True)"),
     ]
-    for said, (causes, advice) in _GAPS.items():
-        points.append(_Point(fmean(idle_share(p, *causes) for p in ranks), said, advice))
+    for gap, (causes, advice) in _GAPS.items():
+        points.append(_Point(fmean(idle_share(p, *causes) for p in ranks), gap, advice))
     mixed = [(p, p.mix) for p in ranks if p.mix is not None]
     if not mixed:
         return points
@@ -168,7 +168,7 @@ def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: 
         )
     )
     slow, first = max(0.0, products - used), mixed[0][0]
-    points.append(_Point(slow, _products_said(first, u, products, used), _products_advice(first, u)))
+    points.append(_Point(slow, _products_text(first, u, products, used), _products_advice(first, u)))
     return points
 
 
@@ -176,15 +176,15 @@ _FASTER = {"bf16": "bf16 autocast", "tf32": "TF32", "fp16": "fp16 autocast with 
 """Types by which FP32 products become faster where the device has them."""
 
 
-def _tensor_share(each: RankPass) -> tuple[float, float]:
-    """Of the products' time: on tensor cores, and in kernels of unknown kind."""
-    assert each.mix is not None
-    total = max(kinds_ns(each.mix, *MATRIX), 1)
-    return kinds_ns(each.mix, MATRIX_TENSOR) / total, kinds_ns(each.mix, MATRIX_UNKNOWN) / total
+def _tensor_share(rank: RankPass) -> tuple[float, float]:
+    """Return the shares of the products' time on tensor cores, and in kernels of unknown kind."""
+    assert rank.mix is not None
+    total = max(kinds_ns(rank.mix, *MATRIX), 1)
+    return kinds_ns(rank.mix, MATRIX_TENSOR) / total, kinds_ns(rank.mix, MATRIX_UNKNOWN) / total
 
 
-def _products_said(each: RankPass, u: Utilisation, products: float, used: float) -> str:
-    tensor, unknown = _tensor_share(each)
+def _products_text(rank: RankPass, u: Utilisation, products: float, used: float) -> str:
+    tensor, unknown = _tensor_share(rank)
     speed = used / products if products else 0.0
     units = f"{format_percent(tensor)} of their time on tensor cores" + (
         f", {format_percent(unknown)} in kernels of unknown kind" if unknown >= _WORTH.value else ""
@@ -192,13 +192,13 @@ def _products_said(each: RankPass, u: Utilisation, products: float, used: float)
     return f"matrix products at {format_percent(min(speed, 1.0))} of the {u.dtype} peak ({units})"
 
 
-def _products_advice(each: RankPass, u: Utilisation) -> str:
-    tensor, unknown = _tensor_share(each)
+def _products_advice(rank: RankPass, u: Utilisation) -> str:
+    tensor, unknown = _tensor_share(rank)
     if u.dtype == "fp32":
         from stepscope.machine.peaks.lookup import find
 
-        found = find(u.device_name or "")
-        rates = {} if isinstance(found, Unavailable) else found.peak_flops_per_s
+        peaks = find(u.device_name or "")
+        rates = {} if isinstance(peaks, Unavailable) else peaks.peak_flops_per_s
         faster = [_FASTER[key] for key in _FASTER if rates.get(key, 0.0) > rates.get("fp32", 0.0)]
         if faster:
             return f"use {' or '.join(faster[:2])}: FP32 products do not run on tensor cores"
@@ -209,7 +209,7 @@ def _products_advice(each: RankPass, u: Utilisation) -> str:
 
 RULE = Rule(
     symptom="the model uses little of the devices' peak",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     claims=("step",),
     protocol=2,
     thresholds={"low": _LOW, "listed": _WORTH},

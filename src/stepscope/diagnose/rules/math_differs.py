@@ -69,8 +69,8 @@ class _Apart:
 def check(evidence: Evidence) -> Statement:
     finished = [run for run in evidence.runs if run.status == "ok"]
     findings = [_replicas(run, note) for run in finished for note in run.notes if note.startswith(_REPLICAS)]
-    compared = [each for members in _alike(finished).values() for each in _apart(members)]
-    findings += [_finding(each) for each in compared if each.relative > each.limit]
+    compared = [pair for members in _alike(finished).values() for pair in _apart(members)]
+    findings += [_report(pair) for pair in compared if pair.relative > pair.limit]
     if findings:
         return findings
     if not compared:
@@ -78,7 +78,7 @@ def check(evidence: Evidence) -> Statement:
             reason="no two runs with losses by epoch are known to train alike (same global batch and settings)",
             command="stepscope bench MATRIX.yaml --set base.epochs=2",
         )
-    worst = max(compared, key=lambda each: each.relative / each.limit)
+    worst = max(compared, key=lambda pair: pair.relative / pair.limit)
     return (
         f"{counted(len(compared), 'pair')} of runs: first losses at most {format_percent(worst.relative)} apart, limit"
         f" {format_percent(worst.limit)}"
@@ -112,10 +112,10 @@ def _apart(members: list[TrainingRun]) -> list[_Apart]:
     ]
 
 
-def _finding(apart: _Apart) -> Finding:
+def _report(apart: _Apart) -> Finding:
     run, other = apart.run, apart.other
-    mine, theirs = losses(run), losses(other)
-    last = max(mine.keys() & theirs.keys())
+    ours, theirs = losses(run), losses(other)
+    last = max(ours.keys() & theirs.keys())
     evidence = [
         f"training loss after the first epoch: {apart.loss:.4f} ({run.label}), {apart.other_loss:.4f} ({other.label})",
         f"equal on both: global batch {run.global_batch}"
@@ -123,7 +123,7 @@ def _finding(apart: _Apart) -> Finding:
         + (", learning rate" if learning_rate(run) is not None else ""),
     ]
     if last > 0:
-        evidence.insert(1, f"after {counted(last + 1, 'epoch')}: {mine[last]:.4f} and {theirs[last]:.4f}")
+        evidence.insert(1, f"after {counted(last + 1, 'epoch')}: {ours[last]:.4f} and {theirs[last]:.4f}")
     return Finding(
         severity="problem",
         title=f"losses of {run.label} and {other.label} differ by {format_percent(apart.relative)} after one epoch",

@@ -58,7 +58,7 @@ _HALF = re.compile(r"b?float16|bf16|fp16|half", re.IGNORECASE)
 
 
 def _fewer_bytes(mixes: Sequence[KernelMix], largest: str) -> Iterator[Advice]:
-    """What halves the bytes: not where the largest kernel has 16 bits already; a layout only where something convolves."""
+    """Advise what halves the bytes: not where the largest kernel has 16 bits; a layout only where something convolves."""
     if any(_CONVOLUTION.search(kind.largest) for mix in mixes for kind in mix.kinds):
         yield advise("use channels_last for convolutions", key="channels last")
     if not _HALF.search(largest):
@@ -66,12 +66,12 @@ def _fewer_bytes(mixes: Sequence[KernelMix], largest: str) -> Iterator[Advice]:
 
 
 def _of_kernels(ranks: Sequence[RankPass], *kinds: str) -> float:
-    """Of all compute kernel time, that of these kinds."""
+    """Share of these kinds in all compute kernel time."""
     total = sum(mix.total_ns for mix in mixes_of(ranks))
     return sum(kinds_ns(p.mix, *kinds) for p in ranks) / total if total else 0.0
 
 
-def _words(part: Part) -> Finding:
+def _report(part: Part) -> Finding:
     mixes = mixes_of(part.ranks)
     kinds = [kind for mix in mixes for kind in mix.kinds if kind.kind == BANDWIDTH]
     largest = max(kinds, key=lambda kind: kind.largest_ns)
@@ -109,8 +109,8 @@ RULE = share_rule(
     without="no compute kernels: a CPU job has none",
     measure=lambda ranks: kinds_shares(ranks, BANDWIDTH),
     also=(lambda ranks: _of_kernels(ranks, BANDWIDTH), _DOMINATES),
-    said=lambda part: f"{_DOMINATES.of(part.also)} and {part}",
-    words=_words,
+    figures=lambda part: f"{_DOMINATES.of(part.also)} and {part}",
+    report=_report,
     claims=("step/computation/memory",),
     kind="memory-bound",
     protocol=4,

@@ -97,10 +97,10 @@ def traced_sync(job: TraceEvidence) -> Statement:
     )
 
 
-def _transfer_ns(each: RankPass, waits: Mapping[int, RankWaitTotal], *places: SyncPlace) -> int:
+def _transfer_ns(rank: RankPass, waits: Mapping[int, RankWaitTotal], *places: SyncPlace) -> int:
     """Exposed time of these reductions without what later ranks cause: a shorter wait is not overlap's to give."""
     exposed = sum(place.exposed_ns for place in places)
-    waited = waits.get(each.facts.rank)
+    waited = waits.get(rank.facts.rank)
     if waited is None:
         return exposed
     return exposed - sum(
@@ -119,7 +119,7 @@ def _of_trace(
     backward = median(_backward(p) for p, _ in ranks)
     calls = sum(s.after.calls if late else s.inside.calls for _, s in ranks)
     steps = sum(s.steps for _, s in ranks)
-    each = median(_transfer_ns(p, waits, s.after if late else s.inside) / s.steps for p, s in ranks)
+    exposed_ns = median(_transfer_ns(p, waits, s.after if late else s.inside) / s.steps for p, s in ranks)
     where = (
         "gradients are reduced after backward"
         if late
@@ -137,8 +137,8 @@ def _of_trace(
         title=f"{where}: {OF_WINDOW.of(exposed)} is {EXPOSED_COMM}",
         cause=f"{where}: {calls / steps:,.0f} reductions a step",
         evidence=(
-            f"{calls / steps:,.0f} reductions a step, {format_duration(each)} of it exposed, in {counted(steps, 'step')} "
-            f"of {counted(len(ranks), 'rank')}",
+            f"{calls / steps:,.0f} reductions a step, {format_duration(exposed_ns)} of it exposed, in "
+            f"{counted(steps, 'step')} of {counted(len(ranks), 'rank')}",
             f"the backward pass computes for {OF_WINDOW.of(backward)}; in buckets beside it, "
             f"{format_percent(max(0.0, exposed - stake))} would stay exposed, by this job's own transfers",
         ),
@@ -156,11 +156,11 @@ def _of_trace(
     )
 
 
-def _returns(job: TraceEvidence, each: RankPass, sync: GradientSync, exposed_ns: int) -> float:
+def _returns(job: TraceEvidence, rank: RankPass, sync: GradientSync, exposed_ns: int) -> float:
     """Share of the window that fewer, larger messages beside the backward pass return: what is exposed, but for what the
     best buckets of the same bytes leave. Where sizes are unknown, what the backward pass could hide."""
-    room = sum(p.compute_ns for p in each.phases if p.phase == "backward")
-    calls = each.communication.collectives if each.communication is not None else ()
+    room = sum(p.compute_ns for p in rank.phases if p.phase == "backward")
+    calls = rank.communication.collectives if rank.communication is not None else ()
     places = [i for place in (sync.inside, sync.after) for i in place.positions if i < len(calls)]
     sizes = [calls[i].size_bytes or 0 for i in places]
     cost = message_cost(job.summary)
@@ -169,11 +169,11 @@ def _returns(job: TraceEvidence, each: RankPass, sync: GradientSync, exposed_ns:
     else:
         left = cost.least_exposed(sum(sizes) / sync.steps, room / sync.steps)
         returned = max(0.0, exposed_ns - sync.steps * left)
-    return min(returned, exposed_ns) / window_ns(each)
+    return min(returned, exposed_ns) / window_ns(rank)
 
 
-def _backward(each: RankPass) -> float:
-    return sum(p.compute_ns for p in each.phases if p.phase == "backward") / window_ns(each)
+def _backward(rank: RankPass) -> float:
+    return sum(p.compute_ns for p in rank.phases if p.phase == "backward") / window_ns(rank)
 
 
 MIN_GAIN = Limit(
@@ -184,7 +184,7 @@ MIN_GAIN = Limit(
 
 
 def check(evidence: Evidence) -> Statement:
-    """Cells by their plan and phases; traces of other jobs by where their reductions are launched.
+    """Judge cells by their plan and phases, traces of other jobs by where their reductions are launched.
 
     What reads cells is imported where there are some: `trace` starts without it.
     """

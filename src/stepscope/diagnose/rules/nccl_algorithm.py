@@ -60,7 +60,7 @@ def check(evidence: Evidence) -> Statement:
         row = winner.row
         groups.setdefault((op_label(row), comm_ranks_label(row), env_label(row.env)), []).append(winner)
     ranked = sorted(groups.items(), key=lambda item: -max(w.over_default or 1.0 for w in item[1]))
-    return tuple(_finding(*key, some, evidence, _losing(key, swept)) for key, some in ranked)
+    return tuple(_report(*key, some, evidence, _losing(key, swept)) for key, some in ranked)
 
 
 def _is_nccl(winner: Winner) -> bool:
@@ -78,37 +78,41 @@ def _beaten(winner: Winner) -> bool:
 
 def _losing(key: tuple[str, str, str], swept: list[Winner]) -> list[tuple[int, float]]:
     """(size, time / the default's) where the same setting is slower than the default beyond noise, largest size first."""
-    found = []
+    slower = []
     for winner in swept:
         default = winner.default
         for row in winner.settings if default is not None and default.time_ns_median else ():
-            mine = (op_label(row), comm_ranks_label(row), env_label(row.env)) == key and row.time_ns_median
-            if mine and default is not None and (row.time_ns_low or 0) > (default.time_ns_high or row.time_ns_low or 0):
-                found.append((size_of(row), (row.time_ns_median or 0) / (default.time_ns_median or 1)))
-    return sorted((each for each in found if each[1] >= MIN_GAIN.value), reverse=True)
+            alike = (op_label(row), comm_ranks_label(row), env_label(row.env)) == key and row.time_ns_median
+            if (
+                alike
+                and default is not None
+                and (row.time_ns_low or 0) > (default.time_ns_high or row.time_ns_low or 0)
+            ):
+                slower.append((size_of(row), (row.time_ns_median or 0) / (default.time_ns_median or 1)))
+    return sorted((pair for pair in slower if pair[1] >= MIN_GAIN.value), reverse=True)
 
 
-def _finding(
+def _report(
     op: str, ranks: str, env: str, some: list[Winner], evidence: Evidence, losing: list[tuple[int, float]]
 ) -> Finding:
     best = max(some, key=lambda w: w.over_default or 1.0)
     ratio = best.over_default or 1.0
     size = size_of(best.row)
-    said = [
+    sentences = [
         f"{format_size(size_of(w.row))}: default {(w.over_default or 1.0):.2f}x the time of {env}"
         for w in sorted(some, key=lambda w: size_of(w.row))[:_SHOWN]
     ]
     if len(some) > _SHOWN:
-        said.append(f"{len(some) - _SHOWN} more sizes")
+        sentences.append(f"{len(some) - _SHOWN} more sizes")
     if losing:
         slower = ", ".join(f"{format_size(size)} {over:.2f}x" for size, over in losing[:_SHOWN])
-        said.append(f"the same setting is slower than the default at {slower}")
+        sentences.append(f"the same setting is slower than the default at {slower}")
     if chosen := _choice(evidence, best.row.op, size):
-        said.append(f"NCCL's own choice at {format_size(size)}: {chosen.algorithm}, {chosen.protocol}")
+        sentences.append(f"NCCL's own choice at {format_size(size)}: {chosen.algorithm}, {chosen.protocol}")
     return Finding(
         severity="warning",
         title=f"{op} on {ranks}: {env} is {format_percent(ratio - 1)} faster than NCCL's choice at {format_size(size)}",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="measured without concurrent computation: 95% intervals of the medians do not overlap",
         advice=(
             *(() if losing else (advise("try it in the training job; its sizes and overlap decide", f"export {env}"),)),

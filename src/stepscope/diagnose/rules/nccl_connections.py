@@ -38,21 +38,21 @@ _SHOWN = 6
 
 
 def check(evidence: Evidence) -> Statement:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     communicators = [(log, communicator) for log in evidence.nccl for communicator in log.communicators]
-    largest = sorted(communicators, key=lambda each: -(each[1].nranks or 0))
+    largest = sorted(communicators, key=lambda pair: -(pair[1].nranks or 0))
     via_memory = next(((log, c, links) for log, c in largest if (links := shared_memory_links(c))), None)
     if via_memory is not None and len(via_memory[2]) > MOST_LINKS.value:
-        found.append(_through_memory(*via_memory, topology_of(evidence)))
-    found += [_incomplete(log, c, late) for log, c in communicators if (late := _late(c))]
-    if found:
-        return found
+        findings.append(_through_memory(*via_memory, topology_of(evidence)))
+    findings += [_incomplete(log, c, late) for log, c in communicators if (late := _late(c))]
+    if findings:
+        return findings
     ways = sorted({link.transport for _, c in communicators for link in c.links})
     total = sum(len(c.links) for _, c in communicators)
-    said = [counted(total, "link") + (f" via {', '.join(ways)}" if ways else "")]
+    sentences = [counted(total, "link") + (f" via {', '.join(ways)}" if ways else "")]
     if all(rank.initialised for _, c in communicators for rank in c.ranks):
-        said.append("every rank completed its initialisation")
-    return "; ".join(said)
+        sentences.append("every rank completed its initialisation")
+    return "; ".join(sentences)
 
 
 def _prevents(name: str, value: str) -> bool:
@@ -73,14 +73,14 @@ def _through_memory(
 ) -> Finding:
     shown = listed((f"{link.source} to {link.destination}" for link in links), at_most=_SHOWN)
     switched = [f"{name}={value}" for name, value in log.settings if _prevents(name, value)]
-    said = [f"via SHM: rank {shown}; {format_percent(len(links) / len(communicator.links))} of all links"]
-    said += [f"set in the environment: {', '.join(switched)}"] if switched else []
+    sentences = [f"via SHM: rank {shown}; {format_percent(len(links) / len(communicator.links))} of all links"]
+    sentences += [f"set in the environment: {', '.join(switched)}"] if switched else []
     nvlinked = topology is not None and len(topology.fast_pairs()) == len(topology.gpu_pairs()) > 0
     crossing = topology is not None and bool(topology.socket_crossing_pairs())
     if nvlinked:
-        said.append("the link matrix shows NVLink between all GPUs")
+        sentences.append("the link matrix shows NVLink between all GPUs")
     elif crossing:
-        said.append("the link matrix shows pairs across sockets (SYS), where NCCL avoids P2P by itself")
+        sentences.append("the link matrix shows pairs across sockets (SYS), where NCCL avoids P2P by itself")
     advice = [advise("list the GPUs that reach each other directly", "nvidia-smi topo -p2p r")]
     if switched:
         unset = " ".join(text.partition("=")[0] for text in switched)
@@ -95,7 +95,7 @@ def _through_memory(
     return Finding(
         severity="problem" if switched or nvlinked else "warning",
         title=f"NCCL uses shared memory instead of P2P on {counted(len(links), 'link')} between GPUs of one host",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="certain: NCCL's own log; the gain of P2P is not measured",
         advice=tuple(advice),
         subject=None if communicator.nranks is None else f"communicator of {communicator.nranks} ranks",
@@ -105,16 +105,16 @@ def _through_memory(
 def _incomplete(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int, ...]) -> Finding:
     who = f"{plural(len(late), 'rank')} {in_words(late)}"
     cut = [file.path for file in log.files if file.truncated]
-    said = [
+    sentences = [
         f"{len(communicator.ranks) - len(late)} of {counted(len(communicator.ranks), 'rank')} completed its "
         "initialisation"
     ]
-    said += [f"{counted(len(cut), 'log')} end inside a line: later lines may be missing"] if cut else []
-    said += [m.text for m in log.messages if m.rank in late and m.kind == "warning"][:2]
+    sentences += [f"{counted(len(cut), 'log')} end inside a line: later lines may be missing"] if cut else []
+    sentences += [m.text for m in log.messages if m.rank in late and m.kind == "warning"][:2]
     return Finding(
         severity="warning" if cut else "problem",
         title=f"{who} never completed the initialisation of a communicator",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="likely: the log is truncated" if cut else "likely: NCCL's log, which may be incomplete",
         advice=(advise(f"check the last log lines of {who}, and the network between these hosts"),),
         subject=who,

@@ -77,24 +77,24 @@ def _sockets(communicator: NcclCommunicator) -> bool:
     )
 
 
-def _one_each(found: list[tuple[NcclDebug, NcclCommunicator]]) -> list[tuple[NcclDebug, NcclCommunicator]]:
+def _one_each(communicators: list[tuple[NcclDebug, NcclCommunicator]]) -> list[tuple[NcclDebug, NcclCommunicator]]:
     """The largest communicator of each log: the others go the same way."""
     largest: dict[int, tuple[NcclDebug, NcclCommunicator]] = {}
-    for log, communicator in found:
-        known = largest.get(id(log))
-        if known is None or (communicator.nranks or 0) > (known[1].nranks or 0):
+    for log, communicator in communicators:
+        best = largest.get(id(log))
+        if best is None or (communicator.nranks or 0) > (best[1].nranks or 0):
             largest[id(log)] = (log, communicator)
     return list(largest.values())
 
 
 def _rdma(evidence: Evidence, log: NcclDebug) -> tuple[str, ...]:
     """RDMA devices that some source knows of."""
-    known = [nic for host in log.hosts for nic in host.nics if nic.endswith(("/IB", "/RoCE"))]
+    devices = [nic for host in log.hosts for nic in host.nics if nic.endswith(("/IB", "/RoCE"))]
     if evidence.environment is not None:
-        known += [nic.name for nic in evidence.environment.nics if nic.rdma and nic.up]
+        devices += [nic.name for nic in evidence.environment.nics if nic.rdma and nic.up]
     if evidence.topology is not None:
-        known += [nic.label or nic.name for nic in evidence.topology.nics]
-    return tuple(dict.fromkeys(known))
+        devices += [nic.label or nic.name for nic in evidence.topology.nics]
+    return tuple(dict.fromkeys(devices))
 
 
 def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator) -> Finding:
@@ -102,10 +102,10 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
     plain = not rdma and _only_ethernet(evidence, communicator)
     links = sum(link.transport == "NET/Socket" for link in communicator.links)
     switched = [f"{name}={value}" for name, value in log.settings if _OFF.get(name) == value]
-    said = [f"{counted(links, 'link')} via NET/Socket" if links else "NCCL says: Using network Socket"]
-    said += [f"set in the environment: {', '.join(switched)}"] if switched else []
-    said += [f"NCCL on the plugin: {text}" for text in log.no_plugin[:2]]
-    said.append(
+    sentences = [f"{counted(links, 'link')} via NET/Socket" if links else "NCCL says: Using network Socket"]
+    sentences += [f"set in the environment: {', '.join(switched)}"] if switched else []
+    sentences += [f"NCCL on the plugin: {text}" for text in log.no_plugin[:2]]
+    sentences.append(
         f"RDMA devices there: {', '.join(rdma[:4])}"
         if rdma
         else f"the network interfaces of {plain} are recorded, and none of them is RDMA: sockets are right there"
@@ -115,13 +115,13 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
     hosts = counted(communicator.hosts, "host")
     stake = _stake(evidence, communicator)
     if stake is not None:
-        said.append(f"{format_percent(stake)} of the traced step is exposed transfer")
+        sentences.append(f"{format_percent(stake)} of the traced step is exposed transfer")
     grave = not plain and (rdma or switched or (stake or 0.0) >= GRAVE)
     return Finding(
         severity="problem" if grave else "info" if plain else "warning",
         stake_fraction=stake,
         title=f"NCCL goes over TCP sockets between {hosts}" + (" although RDMA devices are present" if rdma else ""),
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="certain: NCCL's own log"
         + ("" if rdma or plain else "; whether a faster network exists is unknown"),
         advice=_ETHERNET if plain else _advice(switched, rdma),
@@ -197,12 +197,12 @@ def _largest(rows: list[CommRow]) -> CommRow:
 def _from_rates(rated: list[tuple[str, CommRow]]) -> Statement:
     slow = [(name, row) for name, row in rated if (row.busbw_bytes_per_s or 0.0) < SOCKET_RATE.value]
     if not slow:
-        name, row = min(rated, key=lambda each: each[1].busbw_bytes_per_s or 0.0)
+        name, row = min(rated, key=lambda pair: pair[1].busbw_bytes_per_s or 0.0)
         return (
             f"{name}: busbw {format_bandwidth(row.busbw_bytes_per_s or 0.0)} across hosts, sockets stay below "
             f"{format_bandwidth(SOCKET_RATE.value)}"
         )
-    name, row = min(slow, key=lambda each: each[1].busbw_bytes_per_s or 0.0)
+    name, row = min(slow, key=lambda pair: pair[1].busbw_bytes_per_s or 0.0)
     rate = format_bandwidth(row.busbw_bytes_per_s or 0.0)
     more = [f"{other}: {format_bandwidth(r.busbw_bytes_per_s or 0.0)}" for other, r in slow if other != name]
     return Finding(

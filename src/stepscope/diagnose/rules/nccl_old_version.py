@@ -78,18 +78,18 @@ MOST_KNOWN = Limit(value=0, unit="documented bugs", source="one bug can end a jo
 
 
 def check(evidence: Evidence) -> Statement:
-    said = [v for log in evidence.nccl for v in log.versions]
+    stated = [v for log in evidence.nccl for v in log.versions]
     torch = evidence.environment.torch if evidence.environment is not None else None
     if torch is not None and torch.nccl_version and torch.hip_version is None:
-        said.append(torch.nccl_version)
-    versions = {version: text for text in dict.fromkeys(said) if (version := _parsed(text)) is not None}
+        stated.append(torch.nccl_version)
+    versions = {version: text for text in dict.fromkeys(stated) if (version := _parsed(text)) is not None}
     if not versions:
         return RULE.blind
     hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
     listed = [(b, text) for version, text in sorted(versions.items()) for b in BUGS if b.first <= version < b.before]
-    found = [_finding(bug, text) for bug, text in listed if _concerns(bug, hardware, evidence)]
-    if found:
-        return tuple(found)
+    findings = [_report(bug, text) for bug, text in listed if _concerns(bug, hardware, evidence)]
+    if findings:
+        return tuple(findings)
     if elsewhere := [text for bug, text in listed if not bug.sure]:
         return f"{', '.join(dict.fromkeys(elsewhere))}: its listed bugs concern other GPUs, or jobs on several hosts"
     return f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} affects it"
@@ -105,11 +105,11 @@ def _concerns(bug: _Bug, hardware: str, evidence: Evidence) -> bool:
 
 
 def _parsed(text: str) -> Version | None:
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
-    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
-def _finding(bug: _Bug, version: str) -> Finding:
+def _report(bug: _Bug, version: str) -> Finding:
     before = ".".join(map(str, bug.before))
     return Finding(
         severity="warning",

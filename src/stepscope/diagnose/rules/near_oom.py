@@ -119,15 +119,15 @@ class _Peak:
 
 def check(evidence: Evidence) -> Statement:
     jobs = [_job(evidence, run) for run in evidence.runs]
-    found = [*_failed(evidence, jobs), *_failed_requests(evidence)]
-    known = sorted([*_runs(evidence, jobs), *_snapshots(evidence)], key=lambda each: -each.share)
-    near = [each for each in known if each.share >= MOST_SHARE.value]
+    findings = [*_failed(evidence, jobs), *_failed_requests(evidence)]
+    peaks = sorted([*_runs(evidence, jobs), *_snapshots(evidence)], key=lambda peak: -peak.share)
+    near = [peak for peak in peaks if peak.share >= MOST_SHARE.value]
     if near:
-        found.append(_near(evidence, near[0], near[1:]))
-    if found:
-        return tuple(found)
-    if known:
-        most = known[0]
+        findings.append(_near(evidence, near[0], near[1:]))
+    if findings:
+        return tuple(findings)
+    if peaks:
+        most = peaks[0]
         return (
             f"{most.job.name}: {format_percent(most.share)} of {format_bytes_binary(most.capacity_bytes)}, limit "
             f"{format_percent(MOST_SHARE.value)}"
@@ -140,8 +140,8 @@ def _job(evidence: Evidence, run: TrainingRun) -> _Job:
     if cell is None:
         capacity = _of_name(run.hardware)
     else:
-        known = capacity_of(cell, evidence.environment)
-        capacity = None if known is None else (known, "the host" if cell.spec.device == "cpu" else "the driver")
+        total = capacity_of(cell, evidence.environment)
+        capacity = None if total is None else (total, "the host" if cell.spec.device == "cpu" else "the driver")
     return _Job(
         name=name_of(run),
         capacity=capacity,
@@ -152,10 +152,10 @@ def _job(evidence: Evidence, run: TrainingRun) -> _Job:
 
 
 def _of_name(name: str | None) -> tuple[int, str] | None:
-    found = find(name) if name else Unavailable("no name")
-    if isinstance(found, Unavailable):
+    device = find(name) if name else Unavailable("no name")
+    if isinstance(device, Unavailable):
         return None
-    return found.total_bytes, f"usual for {found.name}; this device's driver was not asked"
+    return device.total_bytes, f"usual for {device.name}; this device's driver was not asked"
 
 
 def _runs(evidence: Evidence, jobs: Iterable[_Job]) -> Iterator[_Peak]:
@@ -180,14 +180,14 @@ def _snapshots(evidence: Evidence) -> Iterator[_Peak]:
             continue
         capacity, source = job.capacity
         peak = memory.segment_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
-        known = memory.capacity_bytes is not None or device_capacity(evidence.environment) is not None
+        by_driver = memory.capacity_bytes is not None or device_capacity(evidence.environment) is not None
         yield _Peak(
-            job=job, peak_bytes=peak, capacity_bytes=capacity, source=source, driver=known, share=peak / capacity
+            job=job, peak_bytes=peak, capacity_bytes=capacity, source=source, driver=by_driver, share=peak / capacity
         )
 
 
 def _snapshot(evidence: Evidence, memory: MemorySnapshot) -> _Job:
-    """Capacity: stated by a failed request; of the machine's devices; of the name that the source states."""
+    """Return a snapshot's job: the capacity is that of a failed request, the machine's devices, or the name stated."""
     step = "" if memory.step is None else f", after {counted(memory.step, 'step')}"
     driver = device_capacity(evidence.environment)
     if memory.capacity_bytes is not None:
@@ -200,40 +200,42 @@ def _snapshot(evidence: Evidence, memory: MemorySnapshot) -> _Job:
 
 
 def _failed(evidence: Evidence, jobs: Sequence[_Job]) -> Iterator[Finding]:
-    """One finding a model, of the run that needs least."""
+    """Yield one finding a model, of the run that needs least."""
     groups: dict[str, list[tuple[_Job, TrainingRun]]] = {}
     for job in jobs:
         if job.run is not None and job.run.status in _OUT:
             groups.setdefault(job.run.group, []).append((job, job.run))
     for group in groups.values():
-        job, run = min(group, key=lambda each: (each[1].micro_batch or 0, each[1].num_parameters or 0))
-        said = [f"{_with_batch(run)}: {run.error or 'ended out of memory'}"]
+        job, run = min(group, key=lambda pair: (pair[1].micro_batch or 0, pair[1].num_parameters or 0))
+        lines = [f"{_with_batch(run)}: {run.error or 'ended out of memory'}"]
         if job.state_bytes is not None:
             of = f" of {format_bytes_binary(job.capacity[0])}" if job.capacity is not None else ""
-            said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}{of} a rank")
+            lines.append(
+                f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}{of} a rank"
+            )
         elif job.capacity is not None:
-            said.append(f"capacity {format_bytes_binary(job.capacity[0])} ({job.capacity[1]})")
+            lines.append(f"capacity {format_bytes_binary(job.capacity[0])} ({job.capacity[1]})")
         if group[1:]:
-            said.append(f"{len(group)} runs of this model ran out of memory; this run needs the least")
-        fits = [each.run for each in jobs if each.run is not None and _fits(each.run, run)]
+            lines.append(f"{len(group)} runs of this model ran out of memory; this run needs the least")
+        fits = [other.run for other in jobs if other.run is not None and _fits(other.run, run)]
         if fits:
-            largest = max(fits, key=lambda each: (each.micro_batch or 0, each.peak_memory_bytes or 0))
+            largest = max(fits, key=lambda fitting: (fitting.micro_batch or 0, fitting.peak_memory_bytes or 0))
             peak = largest.peak_memory_bytes
-            said.append(f"{_with_batch(largest)} fits" + (f", peak {format_bytes_binary(peak)}" if peak else ""))
+            lines.append(f"{_with_batch(largest)} fits" + (f", peak {format_bytes_binary(peak)}" if peak else ""))
         yield Finding(
             severity="problem",
             title=f"out of {'host' if job.host else 'GPU'} memory: {counted(len(group), 'run')} of {run.group}",
-            evidence=tuple(said),
+            evidence=tuple(lines),
             confidence="certain: the run failed",
             priority="failure",
             advice=_remedies(evidence, job),
             subject=job.name,
-            runs=tuple(each.run_id for _, each in group),
+            runs=tuple(failed.run_id for _, failed in group),
         )
 
 
-def _fits(each: TrainingRun, failed: TrainingRun) -> bool:
-    return each.group == failed.group and each.world_size == failed.world_size and each.status == "ok"
+def _fits(run: TrainingRun, failed: TrainingRun) -> bool:
+    return run.group == failed.group and run.world_size == failed.world_size and run.status == "ok"
 
 
 def _with_batch(run: TrainingRun) -> str:
@@ -241,28 +243,28 @@ def _with_batch(run: TrainingRun) -> str:
 
 
 def _failed_requests(evidence: Evidence) -> Iterator[Finding]:
-    """One finding for the ranks of a job, of the fullest one: the others fail with it."""
+    """Yield one finding for the ranks of a job, of the fullest one: the others fail with it."""
     failed = [memory for memory in evidence.memory if memory.oom_events and memory.oom_request_bytes is not None]
     if not failed:
         return
-    memory = max(failed, key=lambda each: each.allocated_bytes)
+    memory = max(failed, key=lambda snapshot: snapshot.allocated_bytes)
     job, kinds = _snapshot(evidence, memory), _kinds(memory)
     free, wanted = memory.oom_driver_free_bytes, format_bytes_binary(memory.oom_request_bytes or 0)
     left = "" if free is None else f" with {format_bytes_binary(free)} left in the driver"
     capacity = f" of {format_bytes_binary(memory.capacity_bytes)}" if memory.capacity_bytes else ""
-    held = [f"{kind} {format_bytes_binary(size)} ({format_percent(share)})" for kind, size, share in kinds]
-    others = [_snapshot(evidence, each).name for each in failed if each is not memory]
-    said = [
+    shares = [f"{kind} {format_bytes_binary(size)} ({format_percent(share)})" for kind, size, share in kinds]
+    others = [_snapshot(evidence, snapshot).name for snapshot in failed if snapshot is not memory]
+    sentences = [
         f"reserved {format_bytes_binary(memory.segment_bytes)}{capacity}, in use "
         f"{format_bytes_binary(memory.allocated_bytes)}",
-        *([f"at the peak: {', '.join(held)}"] if held else []),
+        *([f"at the peak: {', '.join(shares)}"] if shares else []),
         *_largest(memory.peak_holders or memory.holders),
         *([f"out of memory too: {listed(others, at_most=4)}"] if others else []),
     ]
     yield Finding(
         severity="problem",
         title=f"{counted(memory.oom_events, 'request')} failed: {wanted} wanted{left}",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="certain: recorded by the allocator",
         priority="failure",
         advice=_remedies(evidence, replace(job, kinds={kind: share for kind, _, share in kinds})),
@@ -274,7 +276,7 @@ def _kinds(memory: MemorySnapshot) -> list[tuple[str, int, float]]:
     """Kind, bytes and share of the peak, or of what is held at the snapshot; the largest first."""
     kinds = memory.peak_kinds or memory.kinds
     whole = sum(size for _, size in kinds)
-    return [(kind, size, size / whole) for kind, size in sorted(kinds, key=lambda each: -each[1])]
+    return [(kind, size, size / whole) for kind, size in sorted(kinds, key=lambda pair: -pair[1])]
 
 
 def _largest(holders: tuple[MemoryHolder, ...]) -> tuple[str, ...]:
@@ -286,17 +288,17 @@ def _near(evidence: Evidence, worst: _Peak, others: list[_Peak]) -> Finding:
     together = (
         " for all ranks of the host" if job.host and job.run is not None and (job.run.world_size or 1) > 1 else ""
     )
-    said = [
+    sentences = [
         f"peak {format_bytes_binary(worst.peak_bytes)} a rank, of {format_bytes_binary(worst.capacity_bytes)}{together} "
         f"({worst.source})"
     ]
     if job.state_bytes is not None:
-        said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}")
-    said += [f"{other.job.name}: {format_percent(other.share)}" for other in others[:3]]
+        sentences.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}")
+    sentences += [f"{other.job.name}: {format_percent(other.share)}" for other in others[:3]]
     return Finding(
         severity="warning",
         title=f"{job.name}: the peak takes {format_percent(worst.share)} of the {'host' if job.host else 'device'}'s memory",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="measured" if worst.driver else "likely: the table's capacity, not that of this device's driver",
         advice=_remedies(evidence, job),
         subject=job.name,
@@ -305,7 +307,7 @@ def _near(evidence: Evidence, worst: _Peak, others: list[_Peak]) -> Finding:
 
 
 def _remedies(evidence: Evidence, job: _Job) -> tuple[Advice, ...]:
-    """Cheapest first; left out: what the run already does, and what frees a kind that holds next to nothing."""
+    """List advice, cheapest first, without what the run does already and what frees a kind that holds next to nothing."""
     run, cell = job.run, job.cell
     advice = []
     if cell is None:  # bench does so

@@ -36,41 +36,41 @@ MIN_SPEEDUP = Limit(value=1.0, unit="speed-up", source="below it more ranks are 
 
 
 def check(evidence: Evidence) -> Statement:
-    found = [pair for pair in pairs(evidence) if pair.relative > 1]
-    if not found:
+    compared = [pair for pair in pairs(evidence) if pair.relative > 1]
+    if not compared:
         return Skipped(
             reason="no run on several ranks has a baseline on fewer ranks",
             command="stepscope bench --preset strong-scaling",
         )
-    slower = [pair for pair in found if pair.row.speedup < MIN_SPEEDUP.value]
+    slower = [pair for pair in compared if pair.row.speedup < MIN_SPEEDUP.value]
     if slower:
-        return [_finding(evidence, group) for group in by_group(slower).values()]
-    least = min(found, key=lambda pair: pair.row.speedup)
+        return [_report(evidence, group) for group in by_group(slower).values()]
+    least = min(compared, key=lambda pair: pair.row.speedup)
     return f"least speed-up {least.row.speedup:.2f}x, {least.name}; limit 1"
 
 
-def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
+def _report(evidence: Evidence, group: list[Pair]) -> Finding:
     ranked = sorted(group, key=lambda pair: pair.row.speedup)
     worst = ranked[0]
     row, run = worst.row, worst.run
     copies = worst.copies
-    said = [f"speed-up {worst.speedup_text}: {format_percent(row.efficiency)} of {worst.relative:g}x"]
-    said += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
+    sentences = [f"speed-up {worst.speedup_text}: {format_percent(row.efficiency)} of {worst.relative:g}x"]
+    sentences += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
     if copies:
-        said.append(
+        sentences.append(
             "explained by duplicated-data: the ranks do not share the work; no evidence of a communication problem"
         )
     elif (exposed := exposed_fraction(run)) is not None:
-        said.append(f"{format_percent(exposed)} of the step is {EXPOSED_COMM}")
+        sentences.append(f"{format_percent(exposed)} of the step is {EXPOSED_COMM}")
     unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
     how = "not clearly faster" if unsure else "slower"
     others = _other_work(worst)
     if others:
-        said.append(f"the two also differ in {others}: the ratio is not that of the ranks alone")
+        sentences.append(f"the two also differ in {others}: the ratio is not that of the ranks alone")
     return Finding(
         severity="warning" if unsure or others else "problem",
         title=f"{worst.ranks} are {how} than {worst.base_ranks}: {row.speedup:.2f}x",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         stake_fraction=None if copies or others else 1 - row.efficiency,
         confidence="likely: more than the number of ranks differs"
         if others
@@ -84,9 +84,9 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
 
 
 def _other_work(pair: Pair) -> str:
-    """``hardware (NVIDIA A100 against Tesla V100)``: what both state, and what makes any ratio possible."""
-    known = ((name, getattr(pair.run, name), getattr(pair.base, name)) for name in ("hardware", "device", "precision"))
-    return ", ".join(f"{name} ({mine} against {base})" for name, mine, base in known if mine and base and mine != base)
+    """Say what both state differently, so that any ratio is possible: ``hardware (NVIDIA A100 against Tesla V100)``."""
+    stated = ((name, getattr(pair.run, name), getattr(pair.base, name)) for name in ("hardware", "device", "precision"))
+    return ", ".join(f"{name} ({own} against {base})" for name, own, base in stated if own and base and own != base)
 
 
 def _advice(evidence: Evidence, pair: Pair, *, copies: bool) -> tuple[Advice, ...]:

@@ -60,7 +60,7 @@ SKEW_SHARE = Limit(
 class _Varying:
     name: str
     ratio: float
-    said: tuple[str, ...]
+    sentences: tuple[str, ...]
     stake: float | None
     measured: bool
 
@@ -69,28 +69,28 @@ def check(evidence: Evidence) -> Statement:
     looked = [*_from_comm(evidence), *_from_traces(evidence)]
     if not looked:
         return RULE.blind
-    worst = max(looked, key=lambda each: each.ratio)
+    worst = max(looked, key=lambda varying: varying.ratio)
     if worst.ratio < TAIL.value:
         return f"{worst.name}: slowest tenth {worst.ratio:.2f}x the median, limit {TAIL.value}x"
     firing = sorted((v for v in looked if v.ratio >= TAIL.value), key=lambda v: -v.ratio)
     best: dict[bool, _Varying] = {}
-    for each in firing:
-        best.setdefault(each.measured, each)
-    return tuple(_finding(each, firing, swept_again(evidence), slurm=is_slurm(evidence)) for each in best.values())
+    for varying in firing:
+        best.setdefault(varying.measured, varying)
+    return tuple(_report(varying, firing, swept_again(evidence), slurm=is_slurm(evidence)) for varying in best.values())
 
 
 def _from_comm(evidence: Evidence) -> list[_Varying]:
-    found = []
+    varying = []
     for name, rows in by_sweep(evidence.comm):
         judged = [row for row in rows if _judged(row)]
         if judged:
             row = max(judged, key=_tail)
             median, tail = row.time_ns_median or 1.0, row.time_ns_p90 or 0.0
-            found.append(
+            varying.append(
                 _Varying(
                     name=f"{name} at {format_size(size_of(row))}",
                     ratio=_tail(row),
-                    said=(
+                    sentences=(
                         f"median {format_duration(median)}, slowest tenth from {format_duration(tail)}, "
                         f"worst {format_duration(row.time_ns_max or tail)} of {counted(row.iterations or 0, 'call')}",
                         f"the ranks' own medians differ by {format_percent(row.rank_spread or 0.0)}: no rank is slow",
@@ -99,7 +99,7 @@ def _from_comm(evidence: Evidence) -> list[_Varying]:
                     measured=True,
                 )
             )
-    return found
+    return varying
 
 
 def _judged(row: CommRow) -> bool:
@@ -120,7 +120,7 @@ def _tail(row: CommRow) -> float:
 
 
 def _from_traces(evidence: Evidence) -> list[_Varying]:
-    found = []
+    varying = []
     for trace in evidence.traces:
         job = trace.summary.collectives
         hosts = {r.facts.host for r in trace.summary.ranks if r.facts.host is not None}
@@ -133,10 +133,10 @@ def _from_traces(evidence: Evidence) -> list[_Varying]:
         windows = [r.budget.parts.window_ns for r in trace.summary.ranks if r.budget is not None]
         for (op, size, _), instances in like.items():
             if len(instances) >= LEAST_CALLS.value:
-                found.append(
+                varying.append(
                     _of_instances(f"{op} of {format_size(size)} in {trace.name}", instances, max(windows, default=0))
                 )
-    return found
+    return varying
 
 
 def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int) -> _Varying:
@@ -151,7 +151,7 @@ def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int)
     return _Varying(
         name=name,
         ratio=ratio,
-        said=(
+        sentences=(
             f"transfers after the last rank arrived: median {format_duration(median)}, slowest "
             f"{format_duration(transfers[-1])}, {len(slow)} of {counted(len(transfers), 'call')} above {TAIL.value}x",
             f"arrival skew of those calls: {format_duration(skew / max(1, len(slow)))} on average",
@@ -161,12 +161,12 @@ def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int)
     )
 
 
-def _finding(worst: _Varying, firing: list[_Varying], command: str | None, *, slurm: bool) -> Finding:
+def _report(worst: _Varying, firing: list[_Varying], command: str | None, *, slurm: bool) -> Finding:
     others = [f"{v.name}: {v.ratio:.1f}x" for v in firing if v is not worst and v.measured == worst.measured]
     return Finding(
         severity="warning",
         title=f"{worst.name}: the slowest tenth of the calls takes {worst.ratio:.1f}x the median",
-        evidence=(*worst.said, *others[:3]),
+        evidence=(*worst.sentences, *others[:3]),
         stake_fraction=worst.stake,
         confidence="likely: the ranks share the network; a log of its switches would prove it",
         advice=(

@@ -37,18 +37,18 @@ from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     ranks = job.summary.ranks
     world = job.summary.world_size or len(ranks)
-    known = [p.budget.parts for p in ranks if p.budget is not None]
-    if not known:
+    budgets = [p.budget.parts for p in ranks if p.budget is not None]
+    if not budgets:
         return unread(job.summary, "no rank has measurable events")
     if world < 2:
         return "a job of one rank does not communicate"
-    silent = sum(parts.comm_ns == 0 for parts in known)
+    silent = sum(parts.comm_ns == 0 for parts in budgets)
     if silent < len(ranks):
-        usual = format_duration(median(parts.comm_ns for parts in known))
-        return f"{usual} of communication on the median of {counted(len(known), 'rank')}"
+        usual = format_duration(median(parts.comm_ns for parts in budgets))
+        return f"{usual} of communication on the median of {counted(len(budgets), 'rank')}"
     if facts_of(job.summary).trains is False:
         return "no backward pass: ranks that infer need not communicate"
     if _same_training(ranks):
@@ -110,7 +110,7 @@ def _replicas(job: TraceEvidence, world: int, silent: int) -> Finding:
 
 RULE = Rule(
     symptom="the traces of a job with several ranks contain no communication",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     decided_by="no collective at all on several ranks",
     kind="independent-processes",
     protocol=1,

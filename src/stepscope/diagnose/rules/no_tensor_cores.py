@@ -36,7 +36,7 @@ _NONE = Limit(
 )
 
 
-def _words(part: Part) -> Statement:
+def _report(part: Part) -> Statement:
     mixes, device = mixes_of(part.ranks), part.device
     total = sum(kinds_ns(mix, *MATRIX) for mix in mixes)
     kinds = {kind: sum(kinds_ns(mix, kind) for mix in mixes) / total for kind in MATRIX}
@@ -85,8 +85,8 @@ RULE = share_rule(
     ranks=with_kernels,
     without="no compute kernels: a CPU job has none",
     measure=lambda ranks: kinds_shares(ranks, *MATRIX),
-    said=lambda part: f"matrix products take {part}",
-    words=_words,
+    figures=lambda part: f"matrix products take {part}",
+    report=_report,
     claims=("step/computation/tensor cores",),
     protocol=4,
     thresholds={"tensor cores": _NONE},

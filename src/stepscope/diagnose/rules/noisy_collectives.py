@@ -57,22 +57,22 @@ def check(evidence: Evidence) -> Statement:
     def name(row: CommRow) -> str:
         return f"{op_label(row)} of {format_size(size_of(row))} on {called(row)}"
 
-    found = []
-    if noisy := [each for each in wide if each[0] > MAX_REACH.value]:
-        reach, worst = max(noisy, key=lambda each: each[0])
-        found.append(_noisy(len(noisy), len(shown), reach, name(worst), _longer(evidence)))
+    findings = []
+    if noisy := [interval for interval in wide if interval[0] > MAX_REACH.value]:
+        reach, worst = max(noisy, key=lambda interval: interval[0])
+        findings.append(_noisy(len(noisy), len(shown), reach, name(worst), _longer(evidence)))
     if long := [tail for tail in tails if tail[0] >= MEAN_OVER_MEDIAN.value]:
-        ratio, worst = max(long, key=lambda each: each[0])
-        found.append(_tails(len(long), len(shown), ratio, name(worst)))
+        ratio, worst = max(long, key=lambda tail: tail[0])
+        findings.append(_tails(len(long), len(shown), ratio, name(worst)))
     if ordinary := [
         row
         for row in shown
         if row.backend == "gloo" and row.scheduler_policy == "SCHED_OTHER" and _shares_cores(evidence, row)
     ]:
-        found.append(_policy(ordinary))
-    if found:
-        return tuple(found)
-    reach, worst = max(wide, key=lambda each: each[0], default=(0.0, shown[0]))
+        findings.append(_policy(ordinary))
+    if findings:
+        return tuple(findings)
+    reach, worst = max(wide, key=lambda interval: interval[0], default=(0.0, shown[0]))
     return f"widest interval ±{format_percent(reach)} ({name(worst)}), limit ±{format_percent(MAX_REACH.value)}"
 
 
@@ -83,7 +83,7 @@ def _shares_cores(evidence: Evidence, row: CommRow) -> bool:
 
 
 def _longer(evidence: Evidence) -> str | None:
-    """Four times the budget that was not enough: half the interval, where calls vary at random."""
+    """Return the command with four times the budget that fell short: half the interval, where calls vary at random."""
     seconds = math.ceil(4 * sweep_budget_ns(evidence) / 1e9)
     return swept_again(evidence, "--budget", f"{seconds}s")
 

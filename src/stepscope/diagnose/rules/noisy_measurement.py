@@ -71,7 +71,7 @@ class _Noisy:
     """
 
     run: TrainingRun
-    said: str
+    text: str
     reach: float | None
     short: bool
 
@@ -86,11 +86,11 @@ def check(evidence: Evidence) -> Statement:
         return Skipped(reason="no run records how many steps or epochs were timed", command=ANY_MATRIX)
     noisy = sorted((n for run in timed if (n := _noisy(evidence, run)) is not None), key=lambda n: -n.worse)
     if noisy:
-        return _finding(evidence, noisy, len(timed))
+        return _report(evidence, noisy, len(timed))
     reaches = [(reach, run) for run in timed if (reach := _reach(run.step_ns)) is not None]
     if not reaches:
         return f"{counted(len(timed), 'run')} with enough epochs each"
-    worst, run = max(reaches, key=lambda each: each[0])
+    worst, run = max(reaches, key=lambda pair: pair[0])
     return f"widest interval ±{format_percent(worst)} ({name_of(run)}), limit ±{format_percent(MAX_REACH.value)}"
 
 
@@ -118,22 +118,22 @@ def _noisy(evidence: Evidence, run: TrainingRun) -> _Noisy | None:
     drifted = None if drift is None else _drifted(cell_of(evidence, run))
     if drifted is not None and drifted < MIN_DRIFT.value:
         drift = None
-    said = []
+    reasons = []
     if count is not None and count[0] < (LEAST_REPEATS if count[1] == "repeat" else least):
-        said.append(f"{counted(*count)} timed, {LEAST_REPEATS if count[1] == 'repeat' else least:g} are needed")
+        reasons.append(f"{counted(*count)} timed, {LEAST_REPEATS if count[1] == 'repeat' else least:g} are needed")
     if reach is not None and reach > MAX_REACH.value:
-        said.append(f"interval ±{format_percent(reach)}")
+        reasons.append(f"interval ±{format_percent(reach)}")
     if drift is not None:
-        said.append(drift)
-    if not said:
+        reasons.append(drift)
+    if not reasons:
         return None
     wide = drift is not None or (reach is not None and reach > MAX_REACH.value)
     off = reach if drift is None else None if drifted is None else max(drifted, reach or 0.0)
-    return _Noisy(run=run, said="; ".join(said), reach=off, short=not wide)
+    return _Noisy(run=run, text="; ".join(reasons), reach=off, short=not wide)
 
 
 def _drifted(cell: CellEvidence | None) -> float | None:
-    """By how much a cell's halves differ at most, of the first; None: its steps are unknown.
+    """Return by how much a cell's halves differ at most, of the first; None: its steps are unknown.
 
     The first steps alone, which bench notes too, move no median.
     """
@@ -144,17 +144,17 @@ def _drifted(cell: CellEvidence | None) -> float | None:
 
 
 def _fault(noisy: list[_Noisy]) -> str:
-    short = {each.short for each in noisy}
+    short = {case.short for case in noisy}
     return "too short or too noisy" if len(short) > 1 else "too short" if short == {True} else "too noisy"
 
 
-def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
+def _report(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
     worst = noisy[0]
     alone = len(noisy) == 1
-    shown = [each.said if alone else f"{name_of(each.run)}: {each.said}" for each in noisy[:5]]
+    shown = [case.text if alone else f"{name_of(case.run)}: {case.text}" for case in noisy[:5]]
     if len(noisy) > 5:
         shown.append(f"and {len(noisy) - 5} more")
-    command = remeasured(evidence, *(each.run for each in noisy))
+    command = remeasured(evidence, *(case.run for case in noisy))
     if command is not None:
         command += " --set measure.budget_s=120 --set measure.rounds=3"
     return Finding(
@@ -172,8 +172,8 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
             advise("ignore differences smaller than the intervals; compare shows the larger ones"),
         ),
         subject=name_of(worst.run) if alone else None,
-        runs=tuple(each.run.run_id for each in noisy),
-        casts_doubt={each.run.run_id: Doubt(why=f"{each.run.label}: {each.said}", reach=each.reach) for each in noisy},
+        runs=tuple(case.run.run_id for case in noisy),
+        casts_doubt={case.run.run_id: Doubt(why=f"{case.run.label}: {case.text}", reach=case.reach) for case in noisy},
     )
 
 

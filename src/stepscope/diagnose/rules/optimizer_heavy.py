@@ -42,24 +42,24 @@ SENDS_INSIDE = frozenset({"zero1"})
 
 
 def check(evidence: Evidence) -> Statement:
-    return over_share(evidence, "optimizer", MIN_SHARE.value, _finding, spent="of the step")
+    return over_share(evidence, "optimizer", MIN_SHARE.value, _report, spent="of the step")
 
 
-def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
+def _report(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     cell = ranked[0]
     spec, parameters = cell.cell.spec, cell.cell.run.num_parameters
     share = cell.share("optimizer")
     size = "" if parameters is None else f" over {format_count(parameters)} parameters"
-    said = [
+    sentences = [
         f"{format_duration(cell.phases.optimizer_ns)} of {format_duration(cell.step_ns)}: {spec.optimizer}{size}, "
         f"once for {counted(spec.global_batch, 'sample')}"
     ]
     if spec.clip is not None:
-        said.append(f"this includes clipping to a norm of {spec.clip:g}")
+        sentences.append(f"this includes clipping to a norm of {spec.clip:g}")
     title = f"{format_percent(share)} of the step is the optimizer update"
     if sends := spec.strategy in SENDS_INSIDE and cell.world_size > 1:
         title += " and the broadcasts of new parameters"
-        said.append(
+        sentences.append(
             f"{spec.strategy} sends the updated parameters in this phase: how much of it is transfer, traces show"
         )
     advice = [
@@ -87,7 +87,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     return Finding(
         severity="warning",
         title=title,
-        evidence=(*said, *others(ranked, lambda each: f"({format_percent(each.share('optimizer'))})")),
+        evidence=(*sentences, *others(ranked, lambda other: f"({format_percent(other.share('optimizer'))})")),
         stake_fraction=share,
         confidence=f"{measured(cell)}; the gain depends on the remedy",
         advice=tuple(advice),

@@ -85,8 +85,8 @@ def check(evidence: Evidence) -> Statement:
         _gpus(evidence, environment, loads),
         _gloo(environment, loads),
     )
-    if found := tuple(finding for finding in looked if finding is not None):
-        return found
+    if findings := tuple(finding for finding in looked if finding is not None):
+        return findings
     fullest = max(loads, key=lambda load: load.wanted)
     return f"at most {counted(fullest.wanted, 'thread')} on {counted(environment.usable_cores, 'usable core')}"
 
@@ -108,14 +108,14 @@ def _load(cell: CellEvidence) -> _Load | None:
 
 
 def _contended(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
-    """Cells whose threads had cores, and did not get them."""
+    """Report cells whose threads had cores, and did not get them."""
     delays = [
         (fmean(shares), load)
         for load in loads
         if load.wanted <= environment.usable_cores
         and (shares := [s.run_delay_fraction for s in load.cell.result.summaries if s.run_delay_fraction is not None])
     ]
-    over = sorted((delay for delay in delays if delay[0] >= DELAYED.value), key=lambda each: -each[0])
+    over = sorted((delay for delay in delays if delay[0] >= DELAYED.value), key=lambda delay: -delay[0])
     if not over:
         return None
     worst, load = over[0]
@@ -130,10 +130,10 @@ def _contended(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | 
         confidence="measured: the scheduler's own count of each rank's training thread",
         advice=(advise("find what else runs here, and measure again on an idle machine"),),
         subject=name_of(load.cell.run),
-        runs=tuple(each.cell.run.run_id for _, each in over),
+        runs=tuple(other.cell.run.run_id for _, other in over),
         casts_doubt={
-            each.cell.run.run_id: Doubt(why=f"its ranks had no processor for {format_percent(share)} of the step")
-            for share, each in over
+            other.cell.run.run_id: Doubt(why=f"its ranks had no processor for {format_percent(share)} of the step")
+            for share, other in over
         },
     )
 
@@ -144,16 +144,16 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
     if not over:
         return None
     worst = max(over, key=lambda load: load.wanted)
-    said = [
+    sentences = [
         f"{in_line(worst.cell.run)}: {counted(worst.ranks, 'rank')} x "
         f"{counted(worst.threads, 'compute thread')}"
         + (f" + {counted(worst.workers, 'loader worker')}" if worst.workers else "")
         + f" = {worst.wanted} on {counted(cores, 'usable core')}"
     ]
     if environment.logical_cores > cores:
-        said.append(f"the machine has {environment.logical_cores} cores; affinity or a cgroup leaves {cores}")
+        sentences.append(f"the machine has {environment.logical_cores} cores; affinity or a cgroup leaves {cores}")
     if len(over) > 1:
-        said.append(f"{len(over)} of {counted(len(loads), 'cell')} want more threads than cores")
+        sentences.append(f"{len(over)} of {counted(len(loads), 'cell')} want more threads than cores")
     fits = max(1, (cores - worst.workers) // worst.ranks)
     advice = []
     if worst.threads > fits:
@@ -184,7 +184,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
         title=f"{worst.wanted} threads may share {counted(cores, 'core')}"
         if sleeping
         else f"{worst.wanted} threads share {counted(cores, 'core')}: step times depend on the scheduler",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="likely harmless: intra-op threads of ranks on GPUs sleep unless operators run on the CPU"
         if sleeping
         else "certain: threads and cores are counted; the cost is unknown",
@@ -230,17 +230,17 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
         return None
     worst = max(over, key=lambda load: load.ranks)
     threads = worst.ranks * int(GLOO_THREADS.value)
-    said = [
+    sentences = [
         f"{counted(worst.ranks, 'rank')} x {GLOO_THREADS.value:g} threads of gloo = {threads} on "
         f"{counted(cores, 'core')}, under SCHED_OTHER",
         "with SCHED_BATCH small messages take a tenth to a half of that time and vary less",
     ]
     if worst.cell.run.exposed_comm_ns is not None:
-        said.append(f"{EXPOSED_COMM}: {format_duration(worst.cell.run.exposed_comm_ns.value)} a step")
+        sentences.append(f"{EXPOSED_COMM}: {format_duration(worst.cell.run.exposed_comm_ns.value)} a step")
     return Finding(
         severity="warning",
         title=f"gloo's threads preempt each other: {threads} on {counted(cores, 'core')} with the default scheduler",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="likely: the policy is recorded; its cost depends on the kernel",
         advice=(
             advise(

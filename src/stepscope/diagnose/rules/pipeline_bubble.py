@@ -55,7 +55,10 @@ def check(evidence: Evidence) -> Statement:
     ran = pipelines(evidence.cells)
     of_cells = {cell.run.run_id for cell, _ in ran}
     judged = [
-        *((name_of(cell.run), found.bubble.value, _measured(name_of(cell.run), cell, found)) for cell, found in ran),
+        *(
+            (name_of(cell.run), pipeline.bubble.value, _measured(name_of(cell.run), cell, pipeline))
+            for cell, pipeline in ran
+        ),
         *(
             (name_of(run), stated.layout.bubble, _stated(name_of(run), stated))
             for run in evidence.runs
@@ -67,19 +70,19 @@ def check(evidence: Evidence) -> Statement:
             reason="no run states its pipeline stages and micro-batches, or its schedule has no simple formula for "
             "the bubble"
         )
-    found = [finding for _, bubble, finding in judged if bubble > OF_STEP.value]
-    if found:
-        return found
-    name, worst, _ = max(judged, key=lambda each: each[1])
+    findings = [finding for _, bubble, finding in judged if bubble > OF_STEP.value]
+    if findings:
+        return findings
+    name, worst, _ = max(judged, key=lambda row: row[1])
     return f"{name}: the pipeline idles {format_percent(worst)} of the step, limit {format_percent(OF_STEP.value)}"
 
 
-def _measured(name: str, cell: CellEvidence, found: MeasuredPipeline) -> Finding:
-    layout, bubble = found.layout, found.bubble
+def _measured(name: str, cell: CellEvidence, pipeline: MeasuredPipeline) -> Finding:
+    layout, bubble = pipeline.layout, pipeline.bubble
     around = "" if bubble.low is None or bubble.high is None else (
         f" (95% interval {format_percent(bubble.low)} to {format_percent(bubble.high)})"
     )  # fmt: skip
-    messages = sum(stage.send_ns + stage.receive_ns for stage in found.stages) / (layout.ranks * found.step_ns)
+    messages = sum(stage.send_ns + stage.receive_ns for stage in pipeline.stages) / (layout.ranks * pipeline.step_ns)
     if layout.bubble > OF_STEP.value:
         advice = _more_micro_batches(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
     else:
@@ -92,8 +95,8 @@ def _measured(name: str, cell: CellEvidence, found: MeasuredPipeline) -> Finding
         evidence=(
             f"measured {format_percent(bubble.value)}{around} with {layout.schedule}; equal stages and free messages would "
             f"give {layout.formula} = {format_percent(layout.bubble)}",
-            f"simulated with measured computations and messages: {format_percent(found.simulated_bubble)}; waiting "
-            f"for messages is {format_percent(messages)}, the slowest stage takes {found.imbalance:.2f} times the mean",
+            f"simulated with measured computations and messages: {format_percent(pipeline.simulated_bubble)}; waiting "
+            f"for messages is {format_percent(messages)}, the slowest stage takes {pipeline.imbalance:.2f} times the mean",
         ),
         stake_fraction=bubble.value,
         confidence="measured",
@@ -103,8 +106,8 @@ def _measured(name: str, cell: CellEvidence, found: MeasuredPipeline) -> Finding
     )
 
 
-def _stated(name: str, each: Pipeline) -> Finding:
-    layout = each.layout
+def _stated(name: str, pipeline: Pipeline) -> Finding:
+    layout = pipeline.layout
     chunks = f", {layout.chunks} chunks a rank" if layout.chunks > 1 else ""
     return Finding(
         severity=severity_of(layout.bubble),
@@ -113,7 +116,7 @@ def _stated(name: str, each: Pipeline) -> Finding:
         evidence=(f"{layout.formula} = {format_percent(layout.bubble)}{chunks}",),
         stake_fraction=layout.bubble,
         confidence="computed from the configuration: stages of equal length, free messages; the real bubble is larger",
-        advice=tuple(_more_micro_batches(layout, each.micro_batch, each.global_batch)),
+        advice=tuple(_more_micro_batches(layout, pipeline.micro_batch, pipeline.global_batch)),
         subject=name,
     )
 
@@ -151,7 +154,7 @@ def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_
     return advice
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     traced = traced_pipeline(job.summary)
     if isinstance(traced, Skipped):
         return traced
@@ -194,7 +197,7 @@ def _layout(traced: TracedPipeline, micro_batches: int) -> PipelineLayout:
 
 
 def _of_traces(job: TraceEvidence, layout: PipelineLayout | None, *, uneven: bool) -> tuple[Advice, ...]:
-    """More micro-batches only where these are few; a balance where a stage is slower; else the messages."""
+    """Advise more micro-batches only where these are few, a balance where a stage is slower; else to see the messages."""
     used = used_in(job.summary)
     few = layout is None or layout.bubble > OF_STEP.value
     more = "use more micro-batches a step" if layout is None else (
@@ -219,7 +222,7 @@ RULE = Rule(
     symptom="too few micro-batches for so many pipeline stages",
     any_of=("runs", "traces"),
     look=check,
-    look_at_job=_look,
+    look_at_job=_judge_job,
     folded=True,
     claims=("step/communication/stages",),
     kind="pipeline-bubble",

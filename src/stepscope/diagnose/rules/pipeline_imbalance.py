@@ -53,23 +53,23 @@ _SHOWN = 8
 def _check(evidence: Evidence) -> Statement:
     from stepscope.results.pipeline import pipelines  # `trace` starts without what reads cells
 
-    found = [_of_cell(cell, measured) for cell, measured in pipelines(evidence.cells)]
-    return together(found) if found else Skipped(reason="no pipeline among the cells")
+    statements = [_judge_cell(cell, measured) for cell, measured in pipelines(evidence.cells)]
+    return together(statements) if statements else Skipped(reason="no pipeline among the cells")
 
 
-def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Statement:
-    """By what a better split would bring, simulated."""
-    busy = [stage.busy_ns for stage in found.stages]
+def _judge_cell(cell: CellEvidence, pipeline: MeasuredPipeline) -> Statement:
+    """Judge a cell by what a better split would bring, simulated."""
+    busy = [stage.busy_ns for stage in pipeline.stages]
     slowest = max(range(len(busy)), key=busy.__getitem__)
     ratio = busy[slowest] / max(median(b for i, b in enumerate(busy) if i != slowest), 1.0)
-    split, step = found.balanced
+    split, step = pipeline.balanced
     share = 1.0 - step
     if ratio < _SLOW.value or share < _WORTH.value:
         return (
             f"{name_of(cell.run)}: stage {slowest} computes {ratio:.2f} times as long as the others; evening out returns "
             f"{_WORTH.of(max(share, 0.0))}, limits {_SLOW.value} and {format_percent(_WORTH.value)}"
         )
-    now, better = (f"[{', '.join(map(str, each))}]" for each in (found.split, split))
+    now, better = (f"[{', '.join(map(str, blocks))}]" for blocks in (pipeline.split, split))
     shown = " ".join(f"{i}: {format_duration(b)}" for i, b in enumerate(busy[:_SHOWN]))
     return Finding(
         severity=severity_of(share),
@@ -77,7 +77,7 @@ def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Statement:
         f"{_WORTH.of(share)}",
         evidence=(f"stage: time of its computations in a step: {shown}", f"blocks of the stages: {now}"),
         stake_fraction=share,
-        ranks=(found.stages[slowest].rank,),
+        ranks=(pipeline.stages[slowest].rank,),
         confidence="measured; what the split brings is simulated, with blocks as their FLOP say",
         advice=(
             advise(f"split the blocks as {better}: `strategy_options: {{split: {better}}}`", key="balance stages"),
@@ -87,7 +87,7 @@ def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Statement:
     )
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     traced = traced_pipeline(job.summary)
     if isinstance(traced, Skipped):
         return traced
@@ -161,7 +161,7 @@ RULE = Rule(
     symptom="one pipeline stage computes longer than the others",
     any_of=("cells", "traces"),
     look=_check,
-    look_at_job=_look,
+    look_at_job=_judge_job,
     folded=True,
     claims=("step/communication/stages/imbalance", "step/waiting/stages"),
     kind="pipeline-bubble",

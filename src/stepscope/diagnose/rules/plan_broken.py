@@ -30,7 +30,7 @@ from stepscope.records.trace_collectives import ConformanceCheck
 from stepscope.results.evidence import TraceEvidence
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     checks = [p.conformance for p in job.summary.ranks if p.conformance is not None]
     decided = [c for c in checks if c.holds is not None]
     if not decided:
@@ -48,10 +48,10 @@ def _look(job: TraceEvidence) -> Statement:
             f"{counted(len(decided), 'rank')}"
         )
     first = min(broken, key=lambda c: not c.certain)
-    return _finding(job, first, counted(len(broken), "rank"))
+    return _report(job, first, counted(len(broken), "rank"))
 
 
-def _finding(job: TraceEvidence, first: ConformanceCheck, ranks: str) -> Finding:
+def _report(job: TraceEvidence, first: ConformanceCheck, ranks: str) -> Finding:
     if first.certain:
         title = f"strategy {first.strategy!r} deviates from its communication plan on {ranks}"
         text = "correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong"
@@ -72,7 +72,7 @@ def _finding(job: TraceEvidence, first: ConformanceCheck, ranks: str) -> Finding
 
 RULE = Rule(
     symptom="a strategy communicates differently from its plan",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     decided_by="a collective more or less than planned",
     protocol=4,
 )

@@ -90,29 +90,29 @@ def check(evidence: Evidence) -> Statement:
             command="stepscope bench --preset naive-vs-overlapped",
         )
     costs = comm_costs(evidence)
-    judged = [found for cell in cells if (found := _judge(evidence, cell, costs)) is not None]
-    firing = [each for each in judged if each.share > OF_STEP.value and each.avoidable > MIN_AVOIDABLE.value]
+    judged = [case for cell in cells if (case := _judge_cell(evidence, cell, costs)) is not None]
+    firing = [case for case in judged if case.share > OF_STEP.value and case.avoidable > MIN_AVOIDABLE.value]
     if firing:
         return tuple(_findings(evidence, firing))
-    worst = max(judged, key=lambda each: each.share, default=None)
+    worst = max(judged, key=lambda case: case.share, default=None)
     if worst is None:
         return Skipped(reason="no cell has steps that all ranks recorded")
     return _quiet(worst)
 
 
-def _judge(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> _Judged | None:
-    found = exposed(each.cell.result)
-    if found is None:
+def _judge_cell(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -> _Judged | None:
+    net = exposed(timed.cell.result)
+    if net is None:
         return None
-    bound, comm, basis = _bound(evidence, each, costs)
+    bound, comm, basis = _bound(evidence, timed, costs)
     return _Judged(
-        cell=each, exposed_ns=found.net_ns, waiting_ns=found.waiting_ns, bound_ns=bound, comm_ns=comm, basis=basis
+        cell=timed, exposed_ns=net.net_ns, waiting_ns=net.waiting_ns, bound_ns=bound, comm_ns=comm, basis=basis
     )
 
 
-def _bound(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> tuple[float | None, float | None, str]:
+def _bound(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -> tuple[float | None, float | None, str]:
     """(least exposed time, time of all communication, what says so), ns; None where nothing is recorded."""
-    result = each.cell.result
+    result = timed.cell.result
     if costs is not None:
         timeline = costs.timeline(result)
         if not isinstance(timeline, str):
@@ -127,18 +127,18 @@ def _bound(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> tupl
 
 
 def _findings(evidence: Evidence, firing: list[_Judged]) -> list[Finding]:
-    judged = {id(each.cell): each for each in firing}
-    found = []
-    for group in by_model(each.cell for each in firing):
+    judged = {id(case.cell): case for case in firing}
+    findings = []
+    for group in by_model(case.cell for case in firing):
         ranked = sorted(group, key=lambda cell: -judged[id(cell)].avoidable)
         rest = others(ranked, lambda cell: f"({format_percent(judged[id(cell)].share)} exposed)")
-        found.append(_finding(evidence, judged[id(ranked[0])], rest))
-    return found
+        findings.append(_report(evidence, judged[id(ranked[0])], rest))
+    return findings
 
 
-def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Finding:
+def _report(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Finding:
     cell = worst.cell
-    said = [
+    sentences = [
         f"{EXPOSED_COMM}: {format_duration(worst.exposed_ns)} of a step of {format_duration(cell.step_ns)}"
         f" ({format_percent(worst.share)})"
     ]
@@ -147,17 +147,17 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
         took = format_duration(worst.comm_ns)
         if worst.exposed_ns <= (1 + _MODEL_ERROR) * worst.comm_ns:
             hidden = format_percent(max(0.0, 1 - worst.exposed_ns / worst.comm_ns))
-            said.append(f"{hidden} of the {took} of communication is hidden; {bound} could be ({worst.basis})")
+            sentences.append(f"{hidden} of the {took} of communication is hidden; {bound} could be ({worst.basis})")
         else:
-            said.append(
+            sentences.append(
                 f"the hidden share is unknown: exposed time exceeds the {took} of all communication alone "
                 f"({worst.basis}); communication is slower beside computation, or ranks wait; {bound} of it could be hidden"
             )
     if worst.waiting_ns > 0.02 * cell.step_ns:
-        said.append(f"waiting for the last rank takes another {format_duration(worst.waiting_ns)}")
-    known = worst.bound_ns is not None
+        sentences.append(f"waiting for the last rank takes another {format_duration(worst.waiting_ns)}")
+    bounded = worst.bound_ns is not None
     title = f"{format_percent(worst.share)} of the step is {EXPOSED_COMM}"
-    if known:
+    if bounded:
         title += f"; better overlap could recover {format_percent(worst.avoidable)}"
     advice = [
         *_buckets(evidence, cell),
@@ -166,7 +166,7 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
             profiled(evidence, cell.cell),
         ),
     ]
-    if not known:
+    if not bounded:
         advice.insert(
             0,
             advise(
@@ -175,9 +175,9 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
             ),
         )
     return Finding(
-        severity=severity_of(worst.avoidable) if known else "warning",
+        severity=severity_of(worst.avoidable) if bounded else "warning",
         title=title,
-        evidence=(*said, *rest),
+        evidence=(*sentences, *rest),
         stake_fraction=worst.avoidable,
         share=worst.share,
         confidence=_confidence(worst),

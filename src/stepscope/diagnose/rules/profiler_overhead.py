@@ -41,21 +41,21 @@ MOST = Limit(
 )
 
 
-def _look(evidence: Evidence) -> Statement:
+def check(evidence: Evidence) -> Statement:
     compared = [(job, *pair) for job in evidence.traces if (pair := _steps(evidence, job)) is not None]
     if not compared:
         return Skipped(
             reason="no steps without the profiler to compare a trace with", command="stepscope run -- COMMAND"
         )
     shares = [(1 - timed / traced, job, traced, timed) for job, traced, timed in compared]
-    found = [share for share in shares if share[0] >= MOST.value]
-    worst, job, traced, timed = max(shares, key=lambda each: each[0])
-    if not found:
+    lengthened = [share for share in shares if share[0] >= MOST.value]
+    worst, job, traced, timed = max(shares, key=lambda share: share[0])
+    if not lengthened:
         return (
             f"{job.name}: {format_duration(traced)} a traced step, {format_duration(timed)} without the profiler; limit: "
             f"{format_percent(MOST.value)} of the traced step"
         )
-    also = f"so it is in {counted(len(found) - 1, 'more traced job')}" if len(found) > 1 else None
+    also = f"so it is in {counted(len(lengthened) - 1, 'more traced job')}" if len(lengthened) > 1 else None
     return Finding(
         severity="warning",
         title=f"the profiler makes a step {traced / timed:.1f} times as long: {format_duration(traced)} against "
@@ -73,8 +73,8 @@ def _look(evidence: Evidence) -> Statement:
         subject=job.name,
         job=job.name,
         casts_doubt={
-            each.name: Doubt(why=f"{format_percent(share)} of the traced step is the profiler's", reach=share)
-            for share, each, *_ in found
+            trace.name: Doubt(why=f"{format_percent(share)} of the traced step is the profiler's", reach=share)
+            for share, trace, *_ in lengthened
         },
     )
 
@@ -100,7 +100,7 @@ def traced_step_ns(summary: TraceSummary) -> float | None:
 
 
 def _lighter(evidence: Evidence, job: TraceEvidence) -> tuple[Advice, ...]:
-    """For a window of `profile` that was asked for more than it records by itself."""
+    """Advise on a window of `profile` that was asked for more than it records by itself."""
     profiled = next((p for p in evidence.profiled if job.job and p.folder.resolve() == job.job.resolve()), None)
     more = () if profiled is None or profiled.record.first is None else profiled.record.first.collect
     if not more:
@@ -112,7 +112,7 @@ def _lighter(evidence: Evidence, job: TraceEvidence) -> tuple[Advice, ...]:
 RULE = Rule(
     symptom="the profiler lengthens the steps that findings rest on",
     needs=("traces",),
-    look=_look,
+    look=check,
     protocol=1,
     thresholds={"share": MOST},
 )

@@ -41,18 +41,18 @@ SURE_ON_CPU = Limit(
 )
 
 
-def _said(part: Part) -> str:
+def _figures(part: Part) -> str:
     cpu = _on_cpu(part.ranks[0])
-    said = "Python between operators takes" if cpu else "the device waits for Python between operators"
-    return f"{said} {part}"
+    subject = "Python between operators takes" if cpu else "the device waits for Python between operators"
+    return f"{subject} {part}"
 
 
-def _words(part: Part) -> Statement:
+def _report(part: Part) -> Statement:
     of_late, on_cpu = _of_late(part.ranks), _on_cpu(part.ranks[0])
     if of_late is not None and of_late < PYTHON_OWNS.value:
-        return f"{_said(part)}, {format_percent(of_late)} of the host's delay, which is mostly in operators"
-    found = part.finding(
-        f"host-bound: {_said(part)}",
+        return f"{_figures(part)}, {format_percent(of_late)} of the host's delay, which is mostly in operators"
+    finding = part.finding(
+        f"host-bound: {_figures(part)}",
         (*_split(part.ranks),),
         confidence="measured; a sampling profiler shows whether it is Python or another process on that core"
         + ("; what the profiler itself takes between operators is part of it" if on_cpu else ""),
@@ -74,29 +74,29 @@ def _words(part: Part) -> Statement:
         ),
     )
     if on_cpu and part.share < SURE_ON_CPU.value:
-        return replace(found, severity="info", stake_fraction=None)
-    return found
+        return replace(finding, severity="info", stake_fraction=None)
+    return finding
 
 
-def _on_cpu(each: RankPass) -> bool:
-    return each.budget is not None and each.budget.source == "cpu_spans"
+def _on_cpu(rank: RankPass) -> bool:
+    return rank.budget is not None and rank.budget.source == "cpu_spans"
 
 
-def _known(each: RankPass) -> bool:
-    return _on_cpu(each) or each.host_lateness is not None
+def _is_judged(rank: RankPass) -> bool:
+    return _on_cpu(rank) or rank.host_lateness is not None
 
 
-def _share(each: RankPass) -> float:
-    if each.host_lateness is not None and not _on_cpu(each):
-        return each.host_lateness.python_ns / window_ns(each)
-    return idle_share(each, "outside_operators")
+def _share(rank: RankPass) -> float:
+    if rank.host_lateness is not None and not _on_cpu(rank):
+        return rank.host_lateness.python_ns / window_ns(rank)
+    return idle_share(rank, "outside_operators")
 
 
 def _of_late(ranks: Sequence[RankPass]) -> float | None:
     """Python's share of what the host is late; None on CPU jobs."""
     late = [p.host_lateness for p in ranks if p.host_lateness is not None and not _on_cpu(p)]
-    total = sum(each.late_ns for each in late)
-    return sum(each.python_ns for each in late) / total if total else None
+    total = sum(lateness.late_ns for lateness in late)
+    return sum(lateness.python_ns for lateness in late) / total if total else None
 
 
 def _split(ranks: Sequence[RankPass]) -> tuple[str, ...]:
@@ -113,11 +113,11 @@ def _split(ranks: Sequence[RankPass]) -> tuple[str, ...]:
 
 RULE = share_rule(
     symptom="nothing runs while the host executes Python between operators",
-    ranks=lambda summary: list(filter(_known, read_in_full(summary))),
+    ranks=lambda summary: list(filter(_is_judged, read_in_full(summary))),
     without="no operators were recorded: profile with ProfilerActivity.CPU",
     measure=lambda ranks: list(map(_share, ranks)),
-    said=_said,
-    words=_words,
+    figures=_figures,
+    report=_report,
     claims=("step/idle/python",),
     kind="host-bound",
     protocol=4,

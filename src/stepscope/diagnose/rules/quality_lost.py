@@ -55,52 +55,52 @@ LIMITS = {
 
 
 def check(evidence: Evidence) -> Statement:
-    judged = [(pair, found) for pair in pairs(evidence) if (found := quality(pair.run, pair.base)) is not None]
+    judged = [(pair, learned) for pair in pairs(evidence) if (learned := quality(pair.run, pair.base)) is not None]
     if not judged:
         return Skipped(
             reason="no run and its baseline record validation accuracies of the same epochs",
             command="stepscope bench MATRIX.yaml --set base.epochs=10",
         )
-    firing = [each for each in judged if each[1].is_lower]
+    firing = [case for case in judged if case[1].is_lower]
     if firing:
-        return [_finding(evidence, *each) for each in firing]
-    pair, worst = max(judged, key=lambda each: each[1].lost - each[1].limit)
+        return [_report(evidence, *case) for case in firing]
+    pair, worst = max(judged, key=lambda case: case[1].lost - case[1].limit)
     return (
         f"{pair.name}: best accuracy {worst.best:.4f} against {worst.base_best:.4f}{_epochs(worst)}, limit"
         f" {worst.limit:.4f} lower"
     )
 
 
-def _epochs(found: Quality) -> str:
-    return "" if found.epochs is None else f" in {counted(found.epochs, 'epoch')}"
+def _epochs(learned: Quality) -> str:
+    return "" if learned.epochs is None else f" in {counted(learned.epochs, 'epoch')}"
 
 
-def _finding(evidence: Evidence, pair: Pair, found: Quality) -> Finding:
-    row, points = pair.row, f"{found.lost * 100:.1f} points"
+def _report(evidence: Evidence, pair: Pair, learned: Quality) -> Finding:
+    row, points = pair.row, f"{learned.lost * 100:.1f} points"
     common = _common(row.targets)
     to_target = "" if common is None else f", {common.speedup:.2f}x to validation accuracy {common.accuracy:.2f}"
     missed = [t for t in row.targets if t.time_ns is None and t.reached_epochs is None and t.baseline_reached_epochs]
     never = f", {missed[0].accuracy:.2f} never reached" if missed else ""
-    chance = "too few epochs to estimate the noise" if found.noise is None else f"noise is {found.noise * 100:.1f}"
-    said = [
-        f"best validation accuracy{_epochs(found)}: {found.best:.4f} on {pair.ranks}, {found.base_best:.4f} on"
+    chance = "too few epochs to estimate the noise" if learned.noise is None else f"noise is {learned.noise * 100:.1f}"
+    sentences = [
+        f"best validation accuracy{_epochs(learned)}: {learned.best:.4f} on {pair.ranks}, {learned.base_best:.4f} on"
         f" {pair.base_ranks}: {points} lower, {chance}",
         *(_target_text(pair, target) for target in row.targets),
         *_loss_text(pair),
         *_settings_text(pair),
     ]
     return Finding(
-        severity="warning" if found.noise is None else "problem",
+        severity="warning" if learned.noise is None else "problem",
         title=f"accuracy is {points} lower on {pair.ranks}: {row.speedup:.2f}x per epoch{to_target}{never}",
-        evidence=tuple(said),
-        confidence=f"likely: {found.lost / found.noise:.1f} times the noise between epochs, one run each"
-        if found.noise
+        evidence=tuple(sentences),
+        confidence=f"likely: {learned.lost / learned.noise:.1f} times the noise between epochs, one run each"
+        if learned.noise
         else "likely: one run each",
         advice=_advice(evidence, pair),
         subject=pair.name,
         runs=(pair.run.run_id, pair.base.run_id),
         priority="wrong",
-        wrong_runs=(pair.run.run_id,) if found.is_other_work else (),
+        wrong_runs=(pair.run.run_id,) if learned.is_other_work else (),
     )
 
 
@@ -144,10 +144,10 @@ def _common(targets: Iterable[TargetTime]) -> TargetTime | None:
 
 
 def _target_text(pair: Pair, target: TargetTime) -> str:
-    mine = _reached(target.reached_epochs, target.time_ns, len(pair.run.epochs))
+    ours = _reached(target.reached_epochs, target.time_ns, len(pair.run.epochs))
     theirs = _reached(target.baseline_reached_epochs, target.baseline_time_ns, len(pair.base.epochs))
     ratio = "" if target.speedup is None else f": {target.speedup:.2f}x"
-    return f"validation accuracy {target.accuracy:.2f}: {mine} on {pair.ranks}, {theirs} on {pair.base_ranks}{ratio}"
+    return f"validation accuracy {target.accuracy:.2f}: {ours} on {pair.ranks}, {theirs} on {pair.base_ranks}{ratio}"
 
 
 def _reached(epochs: int | None, time_ns: float | None, trained: int) -> str:
@@ -158,44 +158,44 @@ def _reached(epochs: int | None, time_ns: float | None, trained: int) -> str:
 
 
 def _loss_text(pair: Pair) -> list[str]:
-    mine, theirs = losses(pair.run), losses(pair.base)
-    both = sorted(mine.keys() & theirs.keys())
+    ours, theirs = losses(pair.run), losses(pair.base)
+    both = sorted(ours.keys() & theirs.keys())
     if not both:
         return []
     last = both[-1]
-    said = f"training loss after {counted(last + 1, 'epoch')}: {mine[last]:.4f} on {pair.ranks}, {theirs[last]:.4f} on"
-    said += f" {pair.base_ranks}"
-    if mine[last] > 1.1 * theirs[last]:
-        said += ": fewer or smaller updates in the same epochs"
-    return [said]
+    text = f"training loss after {counted(last + 1, 'epoch')}: {ours[last]:.4f} on {pair.ranks}, {theirs[last]:.4f} on"
+    text += f" {pair.base_ranks}"
+    if ours[last] > 1.1 * theirs[last]:
+        text += ": fewer or smaller updates in the same epochs"
+    return [text]
 
 
 def _settings_text(pair: Pair) -> list[str]:
-    """What the settings show of updates and learning rate."""
+    """Say what the settings show of updates and learning rate."""
     run, base = pair.run, pair.base
-    said = []
+    sentences = []
     if run.global_batch and base.global_batch:
         ratio = run.global_batch / base.global_batch
         if ratio > 1:
-            said.append(
+            sentences.append(
                 f"global batch {run.global_batch} against {base.global_batch}: {ratio:g} times fewer updates an epoch"
             )
         else:
-            said.append(f"global batch {run.global_batch} on both: the number of updates is not the cause")
+            sentences.append(f"global batch {run.global_batch} on both: the number of updates is not the cause")
     elif run.steps_per_epoch and base.steps_per_epoch:
-        said.append(f"updates an epoch: {run.steps_per_epoch} against {base.steps_per_epoch}")
+        sentences.append(f"updates an epoch: {run.steps_per_epoch} against {base.steps_per_epoch}")
     else:
-        said.append(
+        sentences.append(
             f"unknown whether the batch is per rank or over all ranks: per rank, updates are {pair.relative:g} times fewer"
         )
     rate, base_rate = learning_rate(run), learning_rate(base)
     if rate is None or base_rate is None:
-        said.append("the settings do not include the learning rate")
+        sentences.append("the settings do not include the learning rate")
     elif rate == base_rate:
-        said.append(f"learning rate {rate:g} on both: not scaled")
+        sentences.append(f"learning rate {rate:g} on both: not scaled")
     else:
-        said.append(f"learning rate {rate:g} against {base_rate:g}: scaled by {rate / base_rate:.3g}")
-    return said
+        sentences.append(f"learning rate {rate:g} against {base_rate:g}: scaled by {rate / base_rate:.3g}")
+    return sentences
 
 
 RULE = Rule(

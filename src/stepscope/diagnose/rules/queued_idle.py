@@ -50,16 +50,16 @@ _PROCESSES = "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"
 _OTHER_CAUSES = ("sync", "data", "host_late", "launch_latency", "long_gap")
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU job has no queue")
     queued = ("dependency",) if mostly_short_kernels(ranks) else ("dependency", "kernel_gap")
     between = Part([idle_share(p, *queued) for p in ranks])
     unlinked = Part([idle_share(p, "unknown") for p in ranks])
-    found = [*_between(job, ranks, between, queued), *_unlinked(job, unlinked)]
-    if found:
-        return found
+    findings = [*_between(job, ranks, between, queued), *_unlinked(job, unlinked)]
+    if findings:
+        return findings
     causes = {cause: Part([idle_share(p, cause) for p in ranks]) for cause in (*_OTHER_CAUSES, "kernel_gap")}
     causes |= {"queued": between, "not recorded": unlinked}
     total = Part([sum(i.idle_ns for i in p.idle) / window_ns(p) for p in ranks])
@@ -114,11 +114,11 @@ def _by_nsys(job: TraceEvidence) -> bool:
 
 
 def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Finding:
-    known = sorted(causes.items(), key=lambda item: -item[1].share)
-    said = ", ".join(f"{cause.replace('_', ' ')} {part.percent}" for cause, part in known if part.share >= 0.005)
+    ranked = sorted(causes.items(), key=lambda item: -item[1].share)
+    text = ", ".join(f"{cause.replace('_', ' ')} {part.percent}" for cause, part in ranked if part.share >= 0.005)
     return total.finding(
         f"the device idles {total} for several causes, none of them {format_percent(WORTH)}",
-        (said,),
+        (text,),
         confidence="measured",
         advice=(inspect("find the cause that is cheapest to remove", trace_command(job, "--show idle,launches")),),
     )
@@ -126,7 +126,7 @@ def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Find
 
 RULE = Rule(
     symptom="the device idles although work is queued, or the trace does not show the cause",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     claims=("step/idle/queued",),
     protocol=4,
     thresholds=SHARES,

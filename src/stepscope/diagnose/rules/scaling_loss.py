@@ -49,17 +49,17 @@ _LOOK = {
 
 
 def check(evidence: Evidence) -> Statement:
-    found = evidence.scaling_budgets
-    shown = [each for each in found if not _said_elsewhere(each)]
+    budgets = evidence.scaling_budgets
+    shown = [budget for budget in budgets if not _is_covered(budget)]
     if shown:
-        return [_finding(evidence, each) for each in shown]
-    best = max(found, key=lambda each: each.readings[0].efficiency)
+        return [_report(evidence, budget) for budget in shown]
+    best = max(budgets, key=lambda budget: budget.readings[0].efficiency)
     efficiency = format_percent(best.readings[0].efficiency)
     return f"{best.run}: efficiency {efficiency}; good above {format_percent(GOOD_FROM.value)}"
 
 
-def _said_elsewhere(budget: ScalingBudget) -> bool:
-    """Whether good-scaling, impossible-figures or negative-scaling says all there is to say: timed runs without parts."""
+def _is_covered(budget: ScalingBudget) -> bool:
+    """Return whether good-scaling, impossible-figures or negative-scaling says it all: timed runs without parts."""
     first = budget.readings[0]
     if budget.traced or len(budget.readings) > 1:
         return False
@@ -68,29 +68,29 @@ def _said_elsewhere(budget: ScalingBudget) -> bool:
     return first.rating == "negative" and not first.parts
 
 
-def _finding(evidence: Evidence, budget: ScalingBudget) -> Finding:
+def _report(evidence: Evidence, budget: ScalingBudget) -> Finding:
     first = budget.readings[0]
-    known = len(budget.readings) == 1
+    decided = len(budget.readings) == 1
     ranks = f"{counted(budget.world_size, 'rank')} against {budget.base_world_size}"
-    if known:
+    if decided:
         title = f"{first.speedup:.2f}x on {ranks}: efficiency {format_percent(first.efficiency)}{_cause(first)}"
     else:
         both = " or ".join(f"{reading.speedup:.2f}x as {reading.scaling} scaling" for reading in budget.readings)
         title = f"{ranks}: {both}; no file decides which"
     return Finding(
-        severity=_severity(first) if known else "warning",
+        severity=_severity(first) if decided else "warning",
         title=title,
         evidence=(
             *verdict(budget),
             *(f"{reading.scaling or 'the same data'}: {loss(budget, reading)}" for reading in budget.readings),
             *(
                 (f"{first.scaling} scaling, decided by: {budget.decided_by}",)
-                if known and first.scaling and budget.decided_by
+                if decided and first.scaling and budget.decided_by
                 else ()
             ),
             *((budget.no_parts,) if budget.no_parts else ()),
         ),
-        stake_fraction=1 - first.efficiency if known and first.efficiency <= GOOD_FROM.value else None,
+        stake_fraction=1 - first.efficiency if decided and first.efficiency <= GOOD_FROM.value else None,
         confidence=f"measured: {budget.basis}" + (f"; {budget.no_interval}" if budget.no_interval else ""),
         advice=_advice(evidence, budget),
         subject=f"{budget.run} against {budget.base}",

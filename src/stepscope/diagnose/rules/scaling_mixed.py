@@ -31,28 +31,28 @@ from stepscope.results.pairs import Pair, pairs
 
 
 def check(evidence: Evidence) -> Statement:
-    found = [pair for pair in pairs(evidence) if pair.relative > 1]
-    kinds = {pair.run.run_id: _by_batches(pair) for pair in found}
-    told = [p for p in found if p.row.scaling is not None or kinds[p.run.run_id] is not None]
-    if not told:
+    compared = [pair for pair in pairs(evidence) if pair.relative > 1]
+    kinds = {pair.run.run_id: _by_batches(pair) for pair in compared}
+    stated = [p for p in compared if p.row.scaling is not None or kinds[p.run.run_id] is not None]
+    if not stated:
         return Skipped(
             reason="no run with a baseline records its batches or its kind of scaling",
             command="stepscope bench --preset strong-scaling",
         )
-    findings = [_contradiction(pair) for pair in told if _contradicts(pair)]
+    findings = [_contradiction(pair) for pair in stated if _contradicts(pair)]
     by_base: dict[str, list[Pair]] = {}
-    for pair in told:
+    for pair in stated:
         if not _contradicts(pair):
             by_base.setdefault(pair.base.run_id, []).append(pair)
     findings += [_mixed(group) for group in by_base.values() if len({pair.row.scaling for pair in group} - {None}) > 1]
     if findings:
         return findings
-    shown = sorted({pair.row.scaling or "unknown" for pair in told})
-    return f"{len(told)} runs, {' and '.join(shown)} scaling, never two on one baseline"
+    shown = sorted({pair.row.scaling or "unknown" for pair in stated})
+    return f"{len(stated)} runs, {' and '.join(shown)} scaling, never two on one baseline"
 
 
 def _by_batches(pair: Pair) -> Scaling | str | None:
-    """What the batches say: strong, weak, ``neither``; None: not both known."""
+    """Return what the batches say: strong, weak, ``neither``; None where not both are known."""
     run, base = pair.run, pair.base
     if run.global_batch is None or base.global_batch is None:
         return None
@@ -72,16 +72,16 @@ def _contradiction(pair: Pair) -> Finding:
     batches = f"global batch {run.global_batch} on {pair.ranks}, {base.global_batch} on {pair.base_ranks}"
     if by_batches == "neither":
         title = f"neither strong nor weak scaling: {batches}"
-        said = (
+        sentences = (
             f"strong scaling keeps {base.global_batch}, weak scaling makes it {base.global_batch} x {pair.relative:g}",
         )
     else:
         title = f"called {pair.row.scaling} scaling, but its batches are those of {by_batches} scaling"
-        said = (batches,)
+        sentences = (batches,)
     return Finding(
         severity="warning",
         title=title,
-        evidence=(*said, f"the speed-up of {pair.speedup_text} mixes more ranks with another batch"),
+        evidence=(*sentences, f"the speed-up of {pair.speedup_text} mixes more ranks with another batch"),
         confidence="certain: from the batches",
         advice=(
             advise(
@@ -97,11 +97,11 @@ def _contradiction(pair: Pair) -> Finding:
 
 def _mixed(group: list[Pair]) -> Finding:
     base = group[0].base
-    said = [f"{pair.run.label}: {pair.row.scaling}, {pair.row.speedup:.2f}x" for pair in group[:6]]
+    sentences = [f"{pair.run.label}: {pair.row.scaling}, {pair.row.speedup:.2f}x" for pair in group[:6]]
     return Finding(
         severity="warning",
         title=f"strong and weak scaling in one comparison: {len(group)} runs against {base.label}",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="certain: from the batches or as stated",
         advice=(advise("plot and rate each kind separately, against its own baseline"),),
         subject=base.group,

@@ -56,16 +56,16 @@ class _Series:
 
 
 def check(evidence: Evidence) -> Statement:
-    found = [
+    strong = [
         pair
         for pair in pairs(evidence)
         if pair.relative > 1
         if pair.row.scaling == "strong" and pair.row.rating is not None and not pair.copies
     ]
-    if not found:
+    if not strong:
         return Skipped(reason="no strong scaling: weak scaling hides the part that does not shrink", command=_COMMAND)
-    within = [pair for pair in found if not _beyond_cores(evidence, pair)]
-    if within != found and len({pair.row.world_size for pair in within}) + 1 < MIN_SIZES:
+    within = [pair for pair in strong if not _beyond_cores(evidence, pair)]
+    if within != strong and len({pair.row.world_size for pair in within}) + 1 < MIN_SIZES:
         cores = evidence.environment.usable_cores if evidence.environment is not None else 0
         return Skipped(
             reason=f"ranks beyond the machine's {counted(cores, 'core')} share them, which no law describes, and the fewer "
@@ -82,8 +82,8 @@ def check(evidence: Evidence) -> Statement:
         )
     firing = [(s, law) for s, law in laws if law.efficiency(s.most) <= MAX_LOST.value]
     if firing:
-        return [_finding(series, law) for series, law in firing]
-    series, law = max(laws, key=lambda each: each[1].serial_fraction.value)
+        return [_report(series, law) for series, law in firing]
+    series, law = max(laws, key=lambda case: case[1].serial_fraction.value)
     return (
         f"{series.name}: serial fraction {format_percent(law.serial_fraction.value)}, "
         f"{format_percent(law.efficiency(series.most))}"
@@ -97,9 +97,9 @@ def _beyond_cores(evidence: Evidence, pair: Pair) -> bool:
     return machine is not None and pair.run.device == "cpu" and pair.row.world_size > machine.usable_cores
 
 
-def _series(found: list[Pair]) -> list[_Series]:
+def _series(strong: list[Pair]) -> list[_Series]:
     alike: dict[tuple[str, str, str | None], list[Pair]] = {}
-    for pair in found:
+    for pair in strong:
         alike.setdefault((pair.row.group, pair.base.run_id, pair.run.strategy), []).append(pair)
     series = []
     for (group, _, strategy), members in alike.items():
@@ -119,7 +119,7 @@ def _series(found: list[Pair]) -> list[_Series]:
     return series
 
 
-def _finding(series: _Series, law: ScalingLaw) -> Finding:
+def _report(series: _Series, law: ScalingLaw) -> Finding:
     lost = 1 - law.efficiency(series.most)
     shown = ", ".join(f"{p.world_size}: {p.speedup.value:.2f}x" for p in series.points)
     evidence = [
@@ -164,10 +164,10 @@ def _usl(series: _Series) -> list[str]:
     ]
 
 
-def _interval(found: Estimate) -> str:
-    assert found.low is not None
-    assert found.high is not None
-    return f"95% interval {format_percent(found.low)} to {format_percent(found.high)}"
+def _interval(estimate: Estimate) -> str:
+    assert estimate.low is not None
+    assert estimate.high is not None
+    return f"95% interval {format_percent(estimate.low)} to {format_percent(estimate.high)}"
 
 
 RULE = Rule(

@@ -52,15 +52,15 @@ _SECTIONS = ("model.", "optimizer.", "dataset_options.")
 
 
 def check(evidence: Evidence) -> Statement:
-    found = [(pair, differing) for pair in pairs(evidence) if (differing := _differing(pair))]
-    if found:
-        return [_finding(evidence, pair, differing) for pair, differing in _once_each(found)]
+    differing_pairs = [(pair, differing) for pair in pairs(evidence) if (differing := _differing(pair))]
+    if differing_pairs:
+        return [_report(evidence, pair, differing) for pair, differing in _once_each(differing_pairs)]
     return f"{counted(len(pairs(evidence)), 'run')}: only the number of ranks differs"
 
 
 def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
     """Name -> (the run's value, the baseline's), for what both state and must not differ."""
-    mine, theirs = _told(pair.run), _told(pair.base)
+    ours, theirs = _stated(pair.run), _stated(pair.base)
     grows = {"dataset_size"} if pair.row.scaling == "weak" else set()
     if _accumulation_follows_ranks(pair):
         grows |= {"accumulation"}
@@ -68,7 +68,7 @@ def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
         grows |= {"lr", "learning_rate"}
     return {
         name: (value, theirs[name])
-        for name, value in mine.items()
+        for name, value in ours.items()
         if name in theirs and not _same(value, theirs[name]) and name.rpartition(".")[2] not in grows
     }
 
@@ -76,9 +76,9 @@ def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
 def _accumulation_follows_ranks(pair: Pair) -> bool:
     """Whether more ranks of the same micro-batch make the same global batch in fewer micro-steps: that is strong scaling."""
     run, base = pair.run, pair.base
-    known = (run.micro_batch, run.global_batch, run.accumulation, base.accumulation)
+    sizes = (run.micro_batch, run.global_batch, run.accumulation, base.accumulation)
     same = run.micro_batch == base.micro_batch and run.global_batch == base.global_batch
-    return None not in known and same
+    return None not in sizes and same
 
 
 def _rate_follows_batch(pair: Pair) -> bool:
@@ -90,37 +90,39 @@ def _rate_follows_batch(pair: Pair) -> bool:
     return batch != 1 and any(math.isclose(rate, batch**power, rel_tol=0.01) for power in (1, 0.5))
 
 
-def _told(run: TrainingRun) -> dict[str, Any]:
+def _stated(run: TrainingRun) -> dict[str, Any]:
     facts = {name: value for name in _FACTS if (value := getattr(run, name)) is not None}
     settings: Mapping[str, Any] = run.settings
-    told = {
+    stated = {
         name: value
         for name, value in settings.items()
         if value is not None and (name.rpartition(".")[2] in _SETTINGS or name.startswith(_SECTIONS))
     }
-    return {**told, **facts}
+    return {**stated, **facts}
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal, numbers up to what a file's digits make of them."""
+    """Return whether values are equal, numbers up to what a file's digits make of them."""
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
         return math.isclose(one, other, rel_tol=1e-6)
     return bool(one == other)
 
 
-def _once_each(found: list[tuple[Pair, dict[str, tuple[Any, Any]]]]) -> list[tuple[Pair, dict[str, tuple[Any, Any]]]]:
+def _once_each(
+    differing_pairs: list[tuple[Pair, dict[str, tuple[Any, Any]]]],
+) -> list[tuple[Pair, dict[str, tuple[Any, Any]]]]:
     """One pair for each group and set of differing names: the first."""
     first: dict[object, tuple[Pair, dict[str, tuple[Any, Any]]]] = {}
-    for pair, differing in found:
+    for pair, differing in differing_pairs:
         first.setdefault((pair.row.group, pair.base.run_id, tuple(sorted(differing))), (pair, differing))
     return list(first.values())
 
 
-def _finding(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
+def _report(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
     return Finding(
         severity="warning",
         title=f"{pair.run.label} and its baseline differ in more than the number of ranks: {listed(differing)}",
-        evidence=tuple(f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]),
+        evidence=tuple(f"{name}: {ours} against {theirs}" for name, (ours, theirs) in list(differing.items())[:8]),
         confidence="certain: both sources record the settings; whether the difference matters is for the reader to judge",
         advice=(advise("measure the baseline again with the run's settings", _command(evidence, pair, differing)),),
         subject=pair.name,
@@ -133,7 +135,7 @@ def _command(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any
     cell = cell_of(evidence, pair.base)
     if cell is None or not differing.keys() <= {*SETTINGS, "precision", "accumulation"}:
         return None
-    return again(evidence, cell, *((name, mine) for name, (mine, _) in differing.items()))
+    return again(evidence, cell, *((name, ours) for name, (ours, _) in differing.items()))
 
 
 RULE = Rule(

@@ -42,43 +42,43 @@ SHARDED = ("zero1", "fsdp2", "hsdp")
 
 
 def check(evidence: Evidence) -> Statement:
-    known = [each for cell in evidence.cells if cell.spec.strategy in SHARDED and (each := held_by(cell))]
-    judged = [(each, saved) for each in known if (saved := _saved(each)) is not None]
+    holdings = [holding for cell in evidence.cells if cell.spec.strategy in SHARDED and (holding := held_by(cell))]
+    judged = [(holding, saved) for holding in holdings if (saved := _saved(holding)) is not None]
     if not judged:
         return Skipped(reason="no sharded cell counted its tensors", command="stepscope bench --preset zero-stages")
-    found = [
+    findings = [
         finding
-        for each, saved in judged
-        if saved < LITTLE.value and not _needed(evidence, each) and (finding := _finding(evidence, each, saved))
+        for holding, saved in judged
+        if saved < LITTLE.value and not _needed(evidence, holding) and (finding := _report(evidence, holding, saved))
     ]
-    if found:
-        return found
-    each, saved = min(judged, key=lambda pair: pair[1])
-    return f"{each.cell.run.label}: a rank saves {format_percent(saved)}, or what it saves is free or needed"
+    if findings:
+        return findings
+    holding, saved = min(judged, key=lambda pair: pair[1])
+    return f"{holding.cell.run.label}: a rank saves {format_percent(saved)}, or what it saves is free or needed"
 
 
-def _whole(each: Held) -> int:
+def _whole(holding: Held) -> int:
     """Bytes of the state that a rank would hold unsharded."""
-    specs = specs_of(each.cell.spec)
+    specs = specs_of(holding.cell.spec)
     return memory(specs.facts, specs.setting).total_bytes
 
 
-def _saved(each: Held) -> float | None:
-    if each.total is None:
+def _saved(holding: Held) -> float | None:
+    if holding.total is None:
         return None
-    whole = _whole(each) + each.sizes["activations"]
-    return 1 - each.total / whole
+    whole = _whole(holding) + holding.sizes["activations"]
+    return 1 - holding.total / whole
 
 
-def _needed(evidence: Evidence, each: Held) -> bool:
+def _needed(evidence: Evidence, holding: Held) -> bool:
     """Whether the whole state would come near the capacity."""
-    more = _whole(each) + each.sizes["activations"] - (each.total or 0)
-    share = memory_share(each.cell, evidence.environment, more_bytes=more)
+    more = _whole(holding) + holding.sizes["activations"] - (holding.total or 0)
+    share = memory_share(holding.cell, evidence.environment, more_bytes=more)
     return share is not None and share > NEAR_CAPACITY
 
 
-def _finding(evidence: Evidence, each: Held, saved: float) -> Finding | None:
-    cell, specs = each.cell, specs_of(each.cell.spec)
+def _report(evidence: Evidence, holding: Held, saved: float) -> Finding | None:
+    cell, specs = holding.cell, specs_of(holding.cell.spec)
     plain = same_but(evidence, cell, strategy="ddp", strategy_options={}, mesh={})
     gain = None if plain is None else times_faster(plain, cell)
     if plain is not None and gain is None:
@@ -93,8 +93,8 @@ def _finding(evidence: Evidence, each: Held, saved: float) -> Finding | None:
         severity="warning",
         title=f"{cell.spec.strategy} saves {format_percent(max(saved, 0.0))} of a rank's memory",
         evidence=(
-            f"parameters, gradients and optimizer: {format_bytes(each.states)} a rank in place of "
-            f"{format_bytes(_whole(each))}; activations stay {format_bytes(each.sizes['activations'])}",
+            f"parameters, gradients and optimizer: {format_bytes(holding.states)} a rank in place of "
+            f"{format_bytes(_whole(holding))}; activations stay {format_bytes(holding.sizes['activations'])}",
             paid,
         ),
         stake_fraction=None if gain is None else 1 - 1 / gain,

@@ -57,14 +57,14 @@ START_UP = Limit(
 
 def check(evidence: Evidence) -> Statement:
     verdicts = slow_pairs(evidence.comm)
-    found = [f for verdict in verdicts for f in _of_pairs(verdict, evidence)]
+    findings = [f for verdict in verdicts for f in _of_pairs(verdict, evidence)]
     judged = [(name, rows[-1], share) for name, rows in by_sweep(evidence.comm) if (share := _share(rows))]
-    found += [_of_sweep(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION.value]
-    if found:
-        return tuple(found)
+    findings += [_of_sweep(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION.value]
+    if findings:
+        return tuple(findings)
     compared = sum(v.compared for v in verdicts)
     if judged:
-        name, row, share = min(judged, key=lambda each: each[2])
+        name, row, share = min(judged, key=lambda sweep: sweep[2])
         if share > 1:
             return f"{name}: faster than the link's peak at {format_size(size_of(row))}: {why_above(row)}"
         return (
@@ -103,18 +103,20 @@ def _share(rows: list[CommRow]) -> float | None:
 
 def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Finding:
     peak = row.link_peak_bytes_per_s or 0.0
-    said = [
+    sentences = [
         f"{format_bandwidth(share * peak)} over the busiest link at {format_size(size_of(row))}; "
         f"its peak is {format_bandwidth(peak)} per direction"
     ]
     topology = topology_of(evidence)
     joined = None if topology is None else len(topology.fast_pairs())
     if topology is not None and joined is not None and joined < len(topology.gpu_pairs()):
-        said.append(f"NVLink joins {joined} of {counted(len(topology.gpu_pairs()), 'GPU pair')}; the others use PCIe")
+        sentences.append(
+            f"NVLink joins {joined} of {counted(len(topology.gpu_pairs()), 'GPU pair')}; the others use PCIe"
+        )
     return Finding(
         severity="problem" if share < MIN_FRACTION.value / 2 else "warning",
         title=f"{name} reaches {format_percent(share)} of the link's peak",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="measured; assumes that every rank can use the whole link",
         advice=(
             advise("find the link: measure every pair of ranks", "stepscope comm --ops none --pairs"),

@@ -42,7 +42,7 @@ from stepscope.records.trace_summary import RankPass
 
 
 def _short(ranks: Sequence[RankPass]) -> float:
-    """Of all compute kernels, by number, those no longer than their launch."""
+    """Share of all compute kernels, by number, that are no longer than their launch."""
     mixes = mixes_of(ranks)
     return sum(m.short_calls for m in mixes) / sum(m.calls for m in mixes)
 
@@ -53,7 +53,7 @@ def _many(part: Part) -> str:
     return f"{format_percent(part.also)} of {calls:,} compute kernels take at most {limit}"
 
 
-def _words(part: Part) -> Finding:
+def _report(part: Part) -> Finding:
     return part.finding(
         f"kernels are too short: {_many(part)}, and {part} goes to them and to the gaps between kernels",
         (*_per_step(part.ranks),),
@@ -78,12 +78,12 @@ def _words(part: Part) -> Finding:
     )
 
 
-def _share(each: RankPass) -> float:
-    mix = each.mix
+def _share(rank: RankPass) -> float:
+    mix = rank.mix
     assert mix is not None
-    computing = each.budget.parts.compute_ns if each.budget is not None else mix.short_ns
+    computing = rank.budget.parts.compute_ns if rank.budget is not None else mix.short_ns
     alone = max(0, min(mix.short_ns, computing - (mix.total_ns - mix.short_ns)))
-    return min(1.0, alone / window_ns(each) + idle_share(each, "kernel_gap"))
+    return min(1.0, alone / window_ns(rank) + idle_share(rank, "kernel_gap"))
 
 
 def _per_step(ranks: Sequence[RankPass]) -> tuple[str, ...]:
@@ -104,8 +104,8 @@ RULE = share_rule(
     without="no compute kernels: a CPU job has none",
     measure=lambda ranks: list(map(_share, ranks)),
     also=(_short, MOSTLY_SHORT),
-    said=lambda part: f"{_many(part)} and take {part} with their gaps",
-    words=_words,
+    figures=lambda part: f"{_many(part)} and take {part} with their gaps",
+    report=_report,
     claims=("step/idle/small kernels",),
     kind="host-bound",
     protocol=4,

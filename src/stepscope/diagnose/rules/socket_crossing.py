@@ -45,14 +45,14 @@ def check(evidence: Evidence) -> Statement:
         return "one GPU: nothing crosses"
     visible = _visible(evidence, topology)
     across = tuple(p for p in topology.socket_crossing_pairs() if visible is None or set(p) <= visible)
-    found = []
+    findings = []
     if len(across) > MOST_PAIRS.value:
-        found.append(_pairs(topology, across, _transports(evidence)))
+        findings.append(_pairs(topology, across, _transports(evidence)))
     far = tuple(name for name in _far_from_nics(topology) if visible is None or name in visible)
     if far:
-        found.append(_nics(topology, far))
-    if found:
-        return tuple(found)
+        findings.append(_nics(topology, far))
+    if findings:
+        return tuple(findings)
     pairs = topology.gpu_pairs()
     unknown = len(topology.unknown_pairs())
     more = f"; {counted(unknown, 'pair')} not readable" if unknown else ""
@@ -63,8 +63,8 @@ def check(evidence: Evidence) -> Statement:
 
 def _visible(evidence: Evidence, topology: Topology) -> set[str] | None:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves to the job, by its indices; None where it is not set, or has no indices."""
-    said = evidence.environment.variables.get("CUDA_VISIBLE_DEVICES") if evidence.environment is not None else None
-    indices = said.split(",") if said else []
+    setting = evidence.environment.variables.get("CUDA_VISIBLE_DEVICES") if evidence.environment is not None else None
+    indices = setting.split(",") if setting else []
     names = {f"GPU{index.strip()}" for index in indices}
     return names if names and names <= {gpu.name for gpu in topology.gpus} else None
 

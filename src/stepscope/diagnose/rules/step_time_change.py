@@ -52,13 +52,13 @@ def check(evidence: Evidence) -> Statement:
     steps = [(run, run.step_change) for run in evidence.runs if run.step_change is not None]
     over_runs = history(evidence)
     days = nights(evidence.runs)
-    found = [
+    findings = [
         *(_of_steps(run, change) for run, change in steps if change.ratio >= 1 + CHANGE.value),
         *(() if over_runs is None else _of_history(over_runs)),
         *(_of_days(day) for day in days if day.since is not None and day.change.after > day.change.before),
     ]
-    if found:
-        return found
+    if findings:
+        return findings
     faster = [f"{name_of(run)}: {_steps(change)}" for run, change in steps]
     if faster:
         return "; ".join(faster[:3])
@@ -72,7 +72,7 @@ def check(evidence: Evidence) -> Statement:
 
 def _logged(run: TrainingRun) -> bool:
     """Whether a run's log has so many steps that a change would have been found."""
-    counts = [each.n for each in (run.step_ns, run.samples_per_s) if each is not None and each.n is not None]
+    counts = [figure.n for figure in (run.step_ns, run.samples_per_s) if figure is not None and figure.n is not None]
     return max(counts, default=0) >= 3 * LEAST_SIDE and not run.epochs
 
 
@@ -111,29 +111,29 @@ def _of_steps(run: TrainingRun, change: StepChange) -> Finding:
     )  # fmt: skip
 
 
-def _of_history(found: History) -> Iterator[Finding]:
-    """All cells together where they changed together, else each cell that did."""
-    each = [cell for cell in found.cells if cell.since is not None]
-    together = [found.common] if found.common.since is not None else each
+def _of_history(over_runs: History) -> Iterator[Finding]:
+    """Report all cells together where they changed together, else each cell that did."""
+    changed = [cell for cell in over_runs.cells if cell.since is not None]
+    together = [over_runs.common] if over_runs.common.since is not None else changed
     for cell in together:
         if not isinstance(cell.change, Unavailable) and cell.since and _slower(cell.change):
-            yield _over_runs(found, cell, cell.change, cell.since)
+            yield _over_runs(over_runs, cell, cell.change, cell.since)
 
 
 def _slower(change: ChangePoint) -> bool:
     return change.after / change.before - 1 >= CHANGE.value
 
 
-def _over_runs(found: History, cell: CellHistory, change: ChangePoint, since: int) -> Finding:
-    before, after = found.runs[since - 1], found.runs[since]
-    who = f"all {len(found.cells)} cells" if cell.run is None else name_of(cell.run)
+def _over_runs(over_runs: History, cell: CellHistory, change: ChangePoint, since: int) -> Finding:
+    before, after = over_runs.runs[since - 1], over_runs.runs[since]
+    who = f"all {len(over_runs.cells)} cells" if cell.run is None else name_of(cell.run)
     ratio = change.after / change.before
     return Finding(
         severity=_severity(ratio),
         title=f"steps take {format_percent(ratio - 1)} longer since {after.name} ({after.created[:10]})",
         evidence=(
-            f"{who}: {counted(since, 'run')} before, {len(found.runs) - since} from there; p = {change.p_value:.2g}",
-            *_now(found, cell),
+            f"{who}: {counted(since, 'run')} before, {len(over_runs.runs) - since} from there; p = {change.p_value:.2g}",
+            *_now(over_runs, cell),
         ),
         stake_fraction=1 - 1 / ratio,
         confidence="measured; what changed between the two runs is not recorded as a cause",
@@ -148,37 +148,37 @@ def _over_runs(found: History, cell: CellHistory, change: ChangePoint, since: in
     )
 
 
-def _now(found: History, cell: CellHistory) -> tuple[str, ...]:
-    """The step before and after, of one cell; the cell that lost most, of all."""
-    cells = found.cells if cell.run is None else (cell,)
+def _now(over_runs: History, cell: CellHistory) -> tuple[str, ...]:
+    """Say the step before and after of one cell, or of those of all that lost most."""
+    cells = over_runs.cells if cell.run is None else (cell,)
     shown = [(c.run, [s for s in c.step_ns if s is not None]) for c in cells if c.run is not None]
-    ranked = sorted(shown, key=lambda each: -each[1][-1] / each[1][0])[:3]
+    ranked = sorted(shown, key=lambda row: -row[1][-1] / row[1][0])[:3]
     return tuple(
         f"{name_of(run)}: {format_duration(steps[0])} in the first run, {format_duration(steps[-1])} in the last"
         for run, steps in ranked
     )
 
 
-def _of_days(found: Nights) -> Finding:
-    since = found.since or 0
-    change, first = found.change, found.runs[since]
+def _of_days(day: Nights) -> Finding:
+    since = day.since or 0
+    change, first = day.change, day.runs[since]
     ratio = change.after / change.before
-    name = re.sub(rf",? *{re.escape(found.days[since])}", "", name_of(first))
+    name = re.sub(rf",? *{re.escape(day.days[since])}", "", name_of(first))
     return Finding(
         severity=_severity(ratio),
-        title=f"steps take {format_percent(ratio - 1)} longer since {found.days[since]}",
+        title=f"steps take {format_percent(ratio - 1)} longer since {day.days[since]}",
         evidence=(
-            f"{counted(len(found.runs), 'run')} from {found.days[0]} to {found.days[-1]}: {since} before, "
-            f"{len(found.runs) - since} from there; p = {change.p_value:.2g}",
-            *((f"{_listed(found.runs[since - 1])} before, {_listed(first)} from there",) if _listed(first) else ()),
+            f"{counted(len(day.runs), 'run')} from {day.days[0]} to {day.days[-1]}: {since} before, "
+            f"{len(day.runs) - since} from there; p = {change.p_value:.2g}",
+            *((f"{_listed(day.runs[since - 1])} before, {_listed(first)} from there",) if _listed(first) else ()),
         ),
         stake_fraction=1 - 1 / ratio,
         confidence=f"measured, one figure per run; by chance in less than {format_percent(SIGNIFICANT)} of such series",
         advice=(
-            advise(f"compare what ran on {found.days[since - 1]} and {found.days[since]}: code, packages, hosts, data"),
+            advise(f"compare what ran on {day.days[since - 1]} and {day.days[since]}: code, packages, hosts, data"),
         ),
         subject=name,
-        runs=tuple(run.run_id for run in found.runs),
+        runs=tuple(run.run_id for run in day.runs),
         case="days",
     )
 

@@ -126,7 +126,7 @@ CAUSE_ADVICE = {
 
 def check(evidence: Evidence) -> Statement:
     cells = timed_cells(evidence, least_ranks=2)
-    times = {id(cell): each for cell in cells if (each := own_times(cell.cell.result)) is not None}
+    times = {id(cell): own for cell in cells if (own := own_times(cell.cell.result)) is not None}
     enough = [cell for cell in cells if id(cell) in times and times[id(cell)].steps >= LEAST_STEPS]
     slow = {at: late for at, time_ns in times.items() if (late := slow_ranks(time_ns))}
     if not enough and not slow:
@@ -136,17 +136,17 @@ def check(evidence: Evidence) -> Statement:
             + (f", the most of any cell is {most}" if times else ", no cell has any"),
             command=f"stepscope bench MATRIX.yaml --steps {2 * LEAST_STEPS}",
         )
-    found = []
+    findings = []
     for group in by_model(cell for cell in cells if id(cell) in slow):
         ranked = sorted(group, key=lambda cell: -slow[id(cell)][0].stake_fraction)
         worst = ranked[0]
         rest = others(ranked, lambda cell: _in_short(slow[id(cell)][0]))
-        found += [
+        findings += [
             _of_cell(evidence, worst, alike, times[id(worst)], rest if at == 0 else ())
-            for at, alike in enumerate(grouped(slow[id(worst)], lambda each: each.about).values())
+            for at, alike in enumerate(grouped(slow[id(worst)], lambda late_rank: late_rank.about).values())
         ]
-    if found:
-        return tuple(found)
+    if findings:
+        return tuple(findings)
     return _quiet(enough, [times[id(cell)] for cell in enough])
 
 
@@ -157,7 +157,7 @@ def _in_short(slow: Slow) -> str:
 def _of_cell(
     evidence: Evidence, cell: TimedCell, alike: Sequence[Slow], times: OwnTimes, rest: tuple[str, ...]
 ) -> Finding:
-    """alike: the costliest first."""
+    """Report late ranks of a cell that are alike, the costliest first."""
     slow = alike[0]
     whole = slow.stake_fraction
     return Finding(
@@ -166,7 +166,7 @@ def _of_cell(
         evidence=(
             *_planted(cell, alike),
             *_evidence(slow, times),
-            *(f"rank {each.rank}: {_excess(each)}" for each in alike[1:]),
+            *(f"rank {late_rank.rank}: {_excess(late_rank)}" for late_rank in alike[1:]),
             *rest,
         ),
         stake_fraction=whole,
@@ -183,7 +183,9 @@ def _planted(cell: TimedCell, alike: Sequence[Slow]) -> tuple[str, ...]:
     slow = alike[0]
     if slow.kind != "chronic":
         return planted(cell.cell, slow.excess_ns, "jitter")
-    return planted(cell.cell, slow.excess_ns, "slow_rank", [each.rank for each in alike if each.rank is not None])
+    return planted(
+        cell.cell, slow.excess_ns, "slow_rank", [late_rank.rank for late_rank in alike if late_rank.rank is not None]
+    )
 
 
 def _title(slow: Slow, ranks: int) -> str:
@@ -221,23 +223,23 @@ def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
             f"in {slow.late_steps} of {slow.steps} steps by over {format_percent(MIN_ROTATING)}; no rank is last "
             "most of the time",
         )
-    said = []
+    sentences = []
     if slow.kind == "chronic":
-        said.append(_excess(slow))
-        said.append(f"chronic: late in {slow.late_steps} of {slow.steps} steps")
+        sentences.append(_excess(slow))
+        sentences.append(f"chronic: late in {slow.late_steps} of {slow.steps} steps")
     else:
-        said.append(
+        sentences.append(
             f"one-off: {slow.late_steps} of {slow.steps} steps beyond {OUTLIER_MADS:g} MAD of its usual, "
             f"{format_percent(slow.stake_fraction)} of all step time"
         )
     if slow.part is not None and slow.part_ns is not None:
-        said.append(f"{format_duration(slow.part_ns)} of it {LATE[slow.part]}")
+        sentences.append(f"{format_duration(slow.part_ns)} of it {LATE[slow.part]}")
     if slow.samples_ratio is not None and abs(slow.samples_ratio - 1) > MIN_EXCESS:
-        said.append(f"it gets {slow.samples_ratio:.2f} times the others' samples per step")
+        sentences.append(f"it gets {slow.samples_ratio:.2f} times the others' samples per step")
     neighbours = sum(host == slow.host for host in times.hosts)
     if neighbours < times.ranks:
-        said.append(f"{counted(neighbours, 'rank')} of {times.ranks} run on {slow.host}")
-    return tuple(said)
+        sentences.append(f"{counted(neighbours, 'rank')} of {times.ranks} run on {slow.host}")
+    return tuple(sentences)
 
 
 def _confidence(slow: Slow, times: OwnTimes) -> str:
@@ -306,7 +308,7 @@ def _quiet(cells: Sequence[TimedCell], times: Sequence[OwnTimes]) -> str:
     )
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     report = job.summary.stragglers
     if report is None:
         return unread(job.summary, "no collective was recorded")
@@ -317,7 +319,7 @@ def _look(job: TraceEvidence) -> Statement:
     if report.stragglers:
         typical_ns = sum(windows) / len(windows) if windows else 0.0
         if named := [straggler for straggler in report.stragglers if straggler.saved_ns >= NEGLIGIBLE * typical_ns]:
-            return tuple(_named(job, each, typical_ns) for each in named)
+            return tuple(_report(job, straggler, typical_ns) for straggler in named)
         return f"{report.text}; the others compute meanwhile: it costs less than {OF_WINDOW.of(NEGLIGIBLE)}"
     if waiting >= WORTH and report.pattern in ("rotating", "one-off", "undecided"):
         return _nobody(job, report, waiting)
@@ -326,83 +328,82 @@ def _look(job: TraceEvidence) -> Statement:
     return f"{report.text}; waiting takes {OF_WINDOW.of(waiting)}"
 
 
-def _of_work(summary: TraceSummary, each: Straggler) -> tuple[str, tuple[str, ...]]:
-    """The cause, where the rank computes longer by what it was given to compute; and the figures that decide it."""
-    if each.cause not in ("more compute", "unknown"):
-        return each.cause, ()
-    flop = _against_others({p.facts.rank: p.step_flop for p in summary.ranks}, each.rank)
-    calls = _against_others({p.facts.rank: p.step_operators for p in summary.ranks}, each.rank)
+def _of_work(summary: TraceSummary, straggler: Straggler) -> tuple[str, tuple[str, ...]]:
+    """Return the cause, more or the same work where the rank computes longer, and the figures that decide it."""
+    if straggler.cause not in ("more compute", "unknown"):
+        return straggler.cause, ()
+    flop = _against_others({p.facts.rank: p.step_flop for p in summary.ranks}, straggler.rank)
+    calls = _against_others({p.facts.rank: p.step_operators for p in summary.ranks}, straggler.rank)
     if flop is not None and flop > 1 + SAME_WORK.value:
         return "more work", (f"it is given {flop:.2f}x the FLOP of the others, by recorded shapes",)
     if calls is not None and calls > 1 + SAME_WORK.value:
         return "more work", (f"it calls {calls:.2f}x as many operators a step as the others",)
     if (
-        each.cause == "more compute"
+        straggler.cause == "more compute"
         and flop is not None
         and calls is not None
         and min(flop, calls) > 1 - SAME_WORK.value
     ):
         return "same work", ("it calls as many operators with as many FLOP a step as the others, by recorded shapes",)
-    return each.cause, ()
+    return straggler.cause, ()
 
 
 def _against_others(of_rank: Mapping[int, float | None], rank: int) -> float | None:
     """This rank's figure / the median of the others'; None where it is unknown of either."""
-    mine = of_rank.get(rank)
+    own = of_rank.get(rank)
     others = [value for other, value in of_rank.items() if other != rank and value]
-    return mine / median(others) if mine and others else None
+    return own / median(others) if own and others else None
 
 
-def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
-    host = next((p.facts.host for p in job.summary.ranks if p.facts.rank == each.rank), None)
-    place = f"rank {each.rank}" + (f" on {host}" if host else "")
-    cause, work = _of_work(job.summary, each)
+def _report(job: TraceEvidence, straggler: Straggler, window_ns: float) -> Finding:
+    host = next((p.facts.host for p in job.summary.ranks if p.facts.rank == straggler.rank), None)
+    place = f"rank {straggler.rank}" + (f" on {host}" if host else "")
+    cause, work = _of_work(job.summary, straggler)
     advice = [
         inspect(
             CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
-            trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
+            trace_command(job, f"--show idle,kernels,operators --rank {straggler.rank}"),
         )
     ]
     several = len({p.facts.host for p in job.summary.ranks}) > 1
-    if each.kind == "chronic" and cause != "more work" and host is not None and several:
+    if straggler.kind == "chronic" and cause != "more work" and host is not None and several:
         advice.append(
             advise(
                 f"if it is late in every run without a known cause, exclude {host} from the job", key="without the host"
             )
         )
     advice.append(inspect("a faster network does not help: this time is waiting, not transfer"))
-    stake = min(1.0, each.saved_ns / window_ns) if window_ns else None
+    stake = min(1.0, straggler.saved_ns / window_ns) if window_ns else None
     return Finding(
         severity="warning" if stake is not None and stake < MIN_STAKE else "problem",
         title=f"straggler: {place} {_WHAT.get(cause, 'comes last')}"
         + (f", which costs {OF_WINDOW.of(stake)}" if stake is not None else ""),
         evidence=(
-            f"{each.kind}: {each.evidence}",
+            f"{straggler.kind}: {straggler.evidence}",
             *work,
-            f"matching the second-slowest rank would save up to {format_duration(each.saved_ns)} of this capture's "
+            f"matching the second-slowest rank would save up to {format_duration(straggler.saved_ns)} of this capture's "
             f"{format_duration(window_ns)}",
         ),
         stake_fraction=stake,
-        confidence=each.confidence,
+        confidence=straggler.confidence,
         advice=tuple(advice),
-        subject=f"rank {each.rank}",
-        ranks=(each.rank,),
-        at_ns=_latest(job, each.rank),
+        subject=f"rank {straggler.rank}",
+        ranks=(straggler.rank,),
+        at_ns=_latest(job, straggler.rank),
     )
 
 
 def _latest(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
-    """The collective in which it cost the others most (waiting that nothing hid), on its own clock: from the first arrival
-    to the end.
-    """
-    found = next((p.communication for p in job.summary.ranks if p.facts.rank == rank), None)
+    """Return the collective in which the rank cost the others most (waiting that nothing hid), on its own clock: from the
+    first arrival to the end."""
+    communication = next((p.communication for p in job.summary.ranks if p.facts.rank == rank), None)
     instances = job.summary.collectives.instances if job.summary.collectives else ()
     late = [i for i in instances if i.last_ranks == (rank,) and i.transfer_ns is not None]
-    if found is None or not late:
+    if communication is None or not late:
         return None
     waits = waits_of(job.summary.collectives)
     worst = max(late, key=lambda i: (exposed_waiting(i, waits), i.skew_ns or 0))
-    own = next(found.collectives[each.position] for each in worst.ranks if each.rank == rank)
+    own = next(communication.collectives[member.position] for member in worst.ranks if member.rank == rank)
     return own.start_ns - (worst.skew_ns or 0), own.end_ns
 
 
@@ -473,7 +474,7 @@ RULE = Rule(
     symptom="the other ranks wait for one rank",
     any_of=("cells", "traces"),
     look=check,
-    look_at_job=_look,
+    look_at_job=_judge_job,
     claims=("step/waiting",),
     kind="straggler",
     protocol=2,

@@ -52,7 +52,7 @@ _COMPARABLE = 0.25
 """Start-up dominates a collective of a smaller share of the size."""
 
 
-def _look(job: TraceEvidence) -> Statement:
+def _judge_job(job: TraceEvidence) -> Statement:
     summary = job.summary
     if summary.collectives is None:
         return unread(summary, "no collective was recorded")
@@ -61,12 +61,14 @@ def _look(job: TraceEvidence) -> Statement:
     if not divided:
         return Skipped(reason="no tensor-parallel group in these traces")
     hosts = {p.facts.rank: p.facts.host for p in summary.ranks if p.facts.host}
-    known = [i for i in divided if i.complete and i.transfer_ns is not None and all(r.rank in hosts for r in i.ranks)]
-    if not known:
+    complete = [
+        i for i in divided if i.complete and i.transfer_ns is not None and all(r.rank in hosts for r in i.ranks)
+    ]
+    if not complete:
         return Skipped(reason="no tensor-parallel group with traces of all its ranks that name their hosts")
-    across = [i for i in known if len(_hosts(i, hosts)) > 1]
+    across = [i for i in complete if len(_hosts(i, hosts)) > 1]
     if not across:
-        size = max(len(i.ranks) for i in known)
+        size = max(len(i.ranks) for i in complete)
         return f"tensor-parallel groups of {counted(size, 'rank')} stay within a host"
     share = _share(summary, across)
     if share < WORTH.value:
@@ -78,10 +80,10 @@ def _look(job: TraceEvidence) -> Statement:
     reference, limit, source = _reference(summary, across, hosts)
     if reached is not None and reference is not None and reached >= limit * reference:
         return f"across hosts at {format_bandwidth(reached)}, {format_percent(reached / reference)} of {source}"
-    return _finding(job, across, hosts, share, reached, reference, source)
+    return _report(job, across, hosts, share, reached, reference, source)
 
 
-def _finding(
+def _report(
     job: TraceEvidence,
     across: Sequence[MatchedCollective],
     hosts: Mapping[int, str],
@@ -138,24 +140,24 @@ def _members(instance: MatchedCollective) -> tuple[int, ...]:
 def _share(summary: TraceSummary, across: Sequence[MatchedCollective]) -> float:
     """Exposed transfer of the group with most of it / the window. Of an instance's ranks the least exposed: no waiting."""
     spent: dict[tuple[int, ...], int] = defaultdict(int)
-    for each in across:
-        spent[_members(each)] += min(r.exposed_ns for r in each.ranks)
+    for instance in across:
+        spent[_members(instance)] += min(r.exposed_ns for r in instance.ranks)
     windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
     return min(1.0, max(spent.values()) / (median(windows or [0]) or 1))
 
 
 def _bandwidth(instances: Sequence[MatchedCollective]) -> float | None:
     """Median bus bandwidth of the larger half, which start-up slows least."""
-    known = sorted(
+    rated = sorted(
         ((i.size_bytes, i.busbw_bytes_per_s) for i in instances if i.size_bytes and i.busbw_bytes_per_s), reverse=True
     )
-    return median(rate for _, rate in known[: (len(known) + 1) // 2]) if known else None
+    return median(rate for _, rate in rated[: (len(rated) + 1) // 2]) if rated else None
 
 
 def _reference(
     summary: TraceSummary, across: Sequence[MatchedCollective], hosts: Mapping[int, str]
 ) -> tuple[float | None, float, str]:
-    """(bandwidth inside a host, share of it that counts as fast, what it is)."""
+    """Return (bandwidth inside a host, share of it that counts as fast, what it is)."""
     largest = max((i.size_bytes or 0 for i in across), default=0)
     inside = [
         i
@@ -170,15 +172,15 @@ def _reference(
         return rate, _SLOW.value, "collectives inside a host"
     from stepscope.machine.peaks import lookup
 
-    found = lookup.find(device_name(summary) or "")
-    if not isinstance(found, Unavailable) and found.link is not None and not found.link.optional:
-        return found.link.bytes_per_s, _OF_LINKS.value, f"the links of {found.name}"
+    device = lookup.find(device_name(summary) or "")
+    if not isinstance(device, Unavailable) and device.link is not None and not device.link.optional:
+        return device.link.bytes_per_s, _OF_LINKS.value, f"the links of {device.name}"
     return None, 0.0, ""
 
 
 RULE = Rule(
     symptom="tensor parallelism crosses a slow link",
-    look_at_job=_look,
+    look_at_job=_judge_job,
     claims=("step/communication/slow link",),
     kind="communication-bound",
     names_cause=True,

@@ -53,12 +53,12 @@ _QUERY = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE"
 def check(evidence: Evidence) -> Statement:
     products = [row for row in evidence.comm if _is_product(row)]
     capped = [gpu for gpu in _gpus(evidence) if _is_capped(gpu)]
-    found = [_capped(capped)] if capped else []
+    findings = [_capped(capped)] if capped else []
     slow = _slow_rank(products)
     if slow:
-        found.append(_slow(slow, products, "rocm-smi" if is_amd(evidence) else _QUERY))
-    if found:
-        return tuple(found)
+        findings.append(_slow(slow, products, "rocm-smi" if is_amd(evidence) else _QUERY))
+    if findings:
+        return tuple(findings)
     if products:
         worst = max(products, key=lambda row: row.rank_spread or 0.0)
         return (
@@ -94,12 +94,14 @@ def _is_capped(gpu: GpuFact) -> bool:
 
 def _capped(gpus: list[GpuFact]) -> Finding:
     lowest = min(gpus, key=lambda g: (g.power_limit_w or 0.0) / (g.power_limit_default_w or 1.0))
-    said = [f"GPU {g.index} ({g.name}): {g.power_limit_w:.0f} W of {g.power_limit_default_w:.0f} W" for g in gpus[:8]]
+    sentences = [
+        f"GPU {g.index} ({g.name}): {g.power_limit_w:.0f} W of {g.power_limit_default_w:.0f} W" for g in gpus[:8]
+    ]
     return Finding(
         severity="warning",
         title=f"power limit lowered on {counted(len(gpus), 'GPU')}: GPU {lowest.index} may draw "
         f"{lowest.power_limit_w:.0f} of {lowest.power_limit_default_w:.0f} W",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="certain: reported by the driver; how far clocks drop depends on the work",
         advice=(
             advise("ask the operator, or raise the limit as root", "nvidia-smi -pl WATTS"),

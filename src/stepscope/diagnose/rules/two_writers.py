@@ -37,33 +37,33 @@ def check(evidence: Evidence) -> Statement:
     with_epochs = [run for run in evidence.runs if run.epochs or run.settings.get("duplicate_epochs")]
     if not with_epochs:
         return Skipped(reason="no run has epochs", command="stepscope bench MATRIX.yaml --set base.epochs=2")
-    findings = [finding for run in with_epochs if (finding := _finding(run)) is not None]
+    findings = [finding for run in with_epochs if (finding := _report(run)) is not None]
     if findings:
         return findings
     return f"{counted(len(with_epochs), 'run')}: epochs in order, each once"
 
 
-def _finding(run: TrainingRun) -> Finding | None:
+def _report(run: TrainingRun) -> Finding | None:
     numbers = [epoch.number for epoch in run.epochs]
     counts = Counter(numbers)
     doubled = sorted({n for n, times in counts.items() if times > 1} | _marked(run))
     backwards = [(before, after) for before, after in pairwise(numbers) if after < before]
     if not doubled and not backwards:
         return None
-    said = []
+    sentences = []
     if doubled:
         shown = ", ".join(str(n) for n in doubled[:8]) + (", ..." if len(doubled) > 8 else "")
-        said.append(f"written more than once: epoch {shown}")
+        sentences.append(f"written more than once: epoch {shown}")
     if backwards:
-        said.append(f"epoch {backwards[0][1]} follows epoch {backwards[0][0]}" + _times(len(backwards)))
+        sentences.append(f"epoch {backwards[0][1]} follows epoch {backwards[0][0]}" + _times(len(backwards)))
     if written_by_several(run):
-        said.append("no row states whose it is: tables leave out the time of an epoch and the best accuracy")
+        sentences.append("no row states whose it is: tables leave out the time of an epoch and the best accuracy")
     cause, fix = _cause(run, counts, backwards)
     what = f"{counted(len(doubled), 'epoch')} twice" if doubled else "epochs that go backwards"
     return Finding(
         severity="problem",
         title=f"{run.run_id}: {what} in one metrics file, probably because {cause}",
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         confidence="certain: epoch numbers repeat or decrease; the writer is likely",
         advice=(advise(fix),),
         subject=name_of(run),

@@ -50,11 +50,11 @@ def check(evidence: Evidence) -> Statement:
         return f"{counted(len(checked), 'size')} checked, all correct"
     called = sweep_names(evidence.comm)
     return tuple(
-        _finding(f"{op_label(rows[0])} on {called(rows[0])}", rows, evidence) for rows in sweeps(wrong).values()
+        _report(f"{op_label(rows[0])} on {called(rows[0])}", rows, evidence) for rows in sweeps(wrong).values()
     )
 
 
-def _finding(name: str, wrong: list[CommRow], evidence: Evidence) -> Finding:
+def _report(name: str, wrong: list[CommRow], evidence: Evidence) -> Finding:
     shown = [
         f"{format_size(row.size_bytes or row.asked_bytes or 0)}: {row.error or 'wrong result'}"
         for row in wrong[:_SHOWN]
