@@ -267,7 +267,7 @@ def _measure_basis(runs: _Runs, *, probe: bool) -> JobBasis:
 
 
 def _follows_batch(runs: _Runs, before: JobSteps) -> float | None:
-    """Return the share of the command's own work that is in proportion to its batch; None where no other batch can be run."""
+    """Return which share of the command's own work is in proportion to its batch; None where no other batch can be run."""
     from stepscope.results.diary import job_steps
     from stepscope.store.diary import read_diaries
 

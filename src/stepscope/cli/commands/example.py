@@ -78,7 +78,7 @@ def _planted(faults: tuple[str, ...]) -> dict[str, Job]:
 
 
 def _interrupted(directory: Path, written: list[str], examples: Iterable[str]) -> Interrupted:
-    """Return the error that says what is complete, and what to delete before the next try (it refuses folders that exist)."""
+    """Return the error that says what is complete, and what to delete before the next try: it refuses folders that exist."""
     begun = [name for name in examples if name not in written and (directory / name).exists()]
     if not written and not begun:
         return Interrupted("interrupted: nothing is written")
