@@ -40,7 +40,7 @@ Process = tuple[str, int]
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that launchers, schedulers and users stop a job with."""
 
-_SIGNALS = {int(each): each.name for each in signal.Signals}
+_SIGNALS = {int(number): number.name for number in signal.Signals}
 _STOPPED = ("KeyboardInterrupt", "SignalException")
 _SIGNAL_NUMBER = re.compile(r"got signal: (\d{1,2})\b")
 """Matches the number in the message of torch's SignalException."""

@@ -26,14 +26,14 @@ class Catalog:
     datasets: Registry[Dataset] = datasets.REGISTRY
 
     def family(self, group: str) -> Registry[Any]:
-        """The registry whose entries bring the options of ``model``, ``dataset_options`` or ``strategy_options``."""
+        """Return the registry whose entries bring the options of ``model``, ``dataset_options`` or ``strategy_options``."""
         families: dict[str, Registry[Any]] = {
             "model": self.workloads, "dataset_options": self.datasets, "strategy_options": self.strategies,
         }  # fmt: skip
         return families[group]
 
     def refuses(self, group: str, name: str) -> str | None:
-        """Why the group's owner cannot be called so; None where it can."""
+        """Say why the group's owner cannot be called so, or None where it can."""
         registry = self.family(group)
         if name in registry.shipped:
             return None
@@ -44,16 +44,16 @@ class Catalog:
         return None
 
     def options(self, group: str, name: str) -> type[OptionsModel]:
-        """The option schema of an entry; asked only of names that a matrix uses."""
+        """Return the option schema of an entry; asked only of names that a matrix uses."""
         schema: type[OptionsModel] = self.family(group).load(name).options
         return schema
 
     def implied(self, workload: str) -> Mapping[str, str]:
-        """Cell keys that it fills where the matrix leaves them open; none but for a user's own model."""
+        """Return the cell keys that a workload fills where the matrix leaves them open; none but for a user's own model."""
         return workloads.IMPLIED if workload.startswith(workloads.PREFIX) else {}
 
     def misfit(self, workload: str, model: OptionsModel, dataset: str, options: OptionsModel) -> str | None:
-        """Why this dataset cannot feed this model; None when it can."""
+        """Say why this dataset cannot feed this model, or None when it can."""
         brings, own = workload.startswith(workloads.PREFIX), workloads.IMPLIED["dataset"]
         if brings != (dataset == own):
             return f"{own} {'is the only dataset for' if brings else 'is for'} a python: workload"
@@ -66,7 +66,7 @@ class Catalog:
     def facts(
         self, workload: str, model: OptionsModel, dataset: str, options: OptionsModel, *, precision: str
     ) -> ModelFacts:
-        """Parameters and FLOP of the model as this dataset and precision make it."""
+        """Return parameters and FLOP of the model as this dataset and precision make it."""
         family = self.workloads.load(workload)
         needs = self.datasets.load(dataset).resolve(options, family.needs(model))
         return family.facts(model, needs, parameter_dtype(precision))

@@ -91,7 +91,7 @@ class Matrix:
 
 
 def build_matrix(document: Document, catalog: Catalog, *, name: str) -> Matrix:
-    """The matrix in ``document``. All mistakes of the file are raised together as one UsageError.
+    """Return the matrix in ``document``. All mistakes of the file are raised together as one UsageError.
 
     name: what to call the matrix when the file does not say.
     """
@@ -118,7 +118,7 @@ def build_matrix(document: Document, catalog: Catalog, *, name: str) -> Matrix:
 
 
 def _without_echoes(problems: list[Problem], document: Document) -> list[Problem]:
-    """One mistake, one line: of the loader's complaint about a value and the key's, only what each knows best."""
+    """Give one mistake one line: of the loader's complaint about a value and the key's, only what each knows best."""
     rejected = {problem.path for problem in document.problems}
     of_keys = {p.path: p.message for p in problems if p.path in rejected and p not in document.problems}
     return [
@@ -129,7 +129,7 @@ def _without_echoes(problems: list[Problem], document: Document) -> list[Problem
 
 
 def _no_matrix(document: Document) -> UsageError:
-    """The one error for a document that is not even a mapping: what its cells lack is no news then."""
+    """Return the one error for a document that is not even a mapping: what its cells lack is no news then."""
     nothing = document.value is None or document.value == {}
     given = "nothing" if nothing else f"a {kind_of(document.value)}"
     place = document.source if nothing else document.mark(())
@@ -163,7 +163,7 @@ def _cells(
 
 
 def _with_implied(cells: Iterable[RawCell], catalog: Catalog) -> Iterator[RawCell]:
-    """The cells with what their workload implies where they do not say it."""
+    """Yield the cells with what their workload implies where they do not say it."""
     for cell in cells:
         workload = cell.values.get("workload")
         implied = catalog.implied(workload.value) if workload and isinstance(workload.value, str) else {}
@@ -178,7 +178,7 @@ def _with_implied(cells: Iterable[RawCell], catalog: Catalog) -> Iterator[RawCel
 def _check_exclude(
     path: Path, keys: list[str], cells: tuple[RawCell, ...], catalog: Catalog, document: Document
 ) -> list[Problem]:
-    """An exclude item must speak of options that some cell of the matrix has: otherwise it never matches."""
+    """Return a problem for each option of an exclude item that no cell of the matrix has: the item never matches."""
     problems = []
     for key in keys:
         group, dot, option = key.partition(".")
@@ -259,7 +259,7 @@ class _CellCheck:
         return None
 
     def _mesh(self, plain: dict[str, Any]) -> None:
-        """The number of ranks that a mesh says, where the cell leaves it open."""
+        """Fill in the number of ranks that a mesh says, where the cell leaves it open."""
         given = plain.get("mesh")
         if not isinstance(given, dict) or not given:
             return
@@ -305,7 +305,7 @@ class _CellCheck:
         return None
 
     def _with_option(self, name: str, key: str, message: str) -> str:
-        """The message, naming the option where the place alone does not."""
+        """Return the message, naming the option where the place alone does not."""
         return message if not name or key in self.cell.values else f"{key}: {message}"
 
     def _env(self) -> dict[str, str]:
@@ -321,7 +321,7 @@ class _CellCheck:
         return cast(LossName, loss)
 
     def _batches(self, settings: CellSettings) -> tuple[int, int] | None:
-        """(micro_batch, global_batch): global = micro x data shards x accumulation."""
+        """Return (micro_batch, global_batch): global = micro x data shards x accumulation."""
         data = mesh.size(mesh.canonical(settings.mesh or {}), settings.world_size, "dp")
         shards = data * settings.accumulation
         if settings.micro_batch is not None:
@@ -349,7 +349,7 @@ class _CellCheck:
             self._complain("persistent_workers", "there are no workers: set num_workers to at least 1")
 
     def _faults(self, settings: CellSettings) -> None:
-        """Planted faults that are none, or that slow a rank which the cell does not have."""
+        """Complain about planted faults that are none, or that slow a rank which the cell does not have."""
         if settings.inject is None:
             return
         try:
@@ -360,7 +360,7 @@ class _CellCheck:
             self._complain("inject", reason)
 
     def _own(self, settings: CellSettings) -> None:
-        """What a user's own model cannot have, and what it alone has."""
+        """Complain about what a user's own model cannot have, and what it alone has."""
         if not self.catalog.implied(settings.workload):
             if settings.optimizer == "own":
                 self._complain("optimizer", f"own needs a python: workload, and {settings.workload} is not one")

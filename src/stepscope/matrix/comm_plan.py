@@ -88,7 +88,7 @@ class PlannedComm:
 
 
 def op_names(text: str) -> tuple[str, ...]:
-    """``all``, or names separated by commas. Raises UsageError with did-you-mean."""
+    """Return the names of ``all``, or those separated by commas. Raises UsageError with did-you-mean."""
     names = COLLECTIVES.names()
     if text.strip() == "all":
         return names
@@ -102,7 +102,7 @@ def op_names(text: str) -> tuple[str, ...]:
 
 
 def dtype_name(text: str) -> str:
-    """torch's name for ``fp32``, ``bf16``, ``half`` ... Raises UsageError."""
+    """Return torch's name for ``fp32``, ``bf16``, ``half`` ... Raises UsageError."""
     try:
         return DTYPES[text.strip().lower()]
     except KeyError:
@@ -110,7 +110,7 @@ def dtype_name(text: str) -> str:
 
 
 def parse_mode(text: str) -> tuple[Mode, int]:
-    """``blocking``, ``async:4``: mode and calls in flight (4 where none is given). Raises UsageError."""
+    """Read ``blocking`` or ``async:4``: mode and calls in flight (4 where none is given). Raises UsageError."""
     name, _, number = text.strip().partition(":")
     mode = next((m for m in MODES if m == name), None)
     if mode is None:
@@ -125,7 +125,7 @@ def parse_mode(text: str) -> tuple[Mode, int]:
 
 
 def parse_env(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """``NCCL_ALGO=Ring,Tree`` -> the values to sweep. Raises UsageError."""
+    """Read ``NCCL_ALGO=Ring,Tree``: a variable and the values to sweep. Raises UsageError."""
     swept = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -136,7 +136,7 @@ def parse_env(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def plan_comm(request: CommRequest, *, machine: Machine, device: Device, backend: Backend) -> tuple[PlannedComm, ...]:
-    """The sweeps in order: world by world, collective by collective. Raises UsageError for names that do not exist."""
+    """Plan the sweeps in order: world by world, collective by collective. Raises UsageError for names that do not exist."""
     for name in request.reduce_ops:
         if name not in REDUCE_OPS:
             raise UsageError(unknown("reduce operation", name, REDUCE_OPS))
@@ -192,7 +192,7 @@ def _specs(
 
 
 def _ways(request: CommRequest, collective: Collective) -> list[dict[str, object]]:
-    """Every way of calling ``collective`` that was asked for."""
+    """Return every way of calling ``collective`` that was asked for."""
     if not collective.has_payload:
         return [{}]
     reductions: tuple[str | None, ...] = request.reduce_ops if collective.reduces else (None,)
@@ -208,7 +208,7 @@ def _ways(request: CommRequest, collective: Collective) -> list[dict[str, object
 
 
 def senseless(spec: CommSpec) -> str | None:
-    """Why a combination that was asked for exists nowhere."""
+    """Say why a combination that was asked for exists nowhere."""
     if spec.reduce_op == "avg" and spec.dtype not in FLOATING:
         return f"avg of {spec.dtype}: integers have no average that is an integer"
     if spec.kind == "matmul" and spec.dtype not in FLOATING:
@@ -281,7 +281,7 @@ def make_comm_plan(
 
 
 def _require_memory(ranks: int, environment: EnvironmentRecord) -> None:
-    """Raises UsageError where so many processes cannot fit: the machine would swap, or kill some of them."""
+    """Raise UsageError where so many processes cannot fit: the machine would swap, or kill some of them."""
     needed, free = ranks * LEAST_RANK_BYTES, environment.memory_available_bytes
     if needed > free:
         raise UsageError(
@@ -293,7 +293,7 @@ def _require_memory(ranks: int, environment: EnvironmentRecord) -> None:
 
 
 def derive_comm_rows(layout: RunLayout) -> tuple[CommRow, ...]:
-    """results.jsonl from what lies in the run folder; the rows."""
+    """Write results.jsonl from what lies in the run folder; return its rows."""
     cells = read_comm_cells(layout)
     environment = read_if_there(layout.environment, EnvironmentRecord)
 

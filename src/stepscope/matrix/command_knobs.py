@@ -13,7 +13,7 @@ from stepscope.records.tuning import CHANGES_MATHEMATICS, Knob
 
 EXAMPLE = "--knob batch=--batch-size:16..256, --knob workers=--num-workers:0,2,4 or --knob compile=--compile"
 PER_STEP = ("batch", "accumulation")
-"""Knobs that a step's number of samples is in proportion to."""
+"""Knobs to which a step's number of samples is in proportion."""
 KNOBS: tuple[str, ...] = get_args(Knob)
 
 HOOK_KNOBS: Mapping[str, Knob] = {
@@ -47,7 +47,7 @@ class CommandKnob:
 
 
 def parse_knob(text: str, command: Sequence[str]) -> CommandKnob:
-    """``NAME=OPTION:LOW..HIGH`` (doubling), ``NAME=OPTION:A,B,C`` or ``NAME=OPTION`` (a switch). Raises UsageError."""
+    """Read ``NAME=OPTION:LOW..HIGH`` (doubling), ``NAME=OPTION:A,B,C`` or ``NAME=OPTION`` (a switch). Raises UsageError."""
     name, equals, rest = text.partition("=")
     option, colon, values = rest.rpartition(":") if ":" in rest else (rest, "", "")
     if not equals or not option.startswith("-"):
@@ -92,7 +92,7 @@ def _values(text: str, values: str) -> tuple[str, ...]:
 
 
 def present(command: Sequence[str], option: str) -> str | None:
-    """The value that the command gives the option last; empty text: a switch; None: it does not give it."""
+    """Return the value that the command gives the option last; empty text: a switch; None: it does not give it."""
     value = None
     for place, word in enumerate(command):
         if word == option:
@@ -104,7 +104,7 @@ def present(command: Sequence[str], option: str) -> str | None:
 
 
 def with_option(command: Sequence[str], option: str, value: str) -> tuple[str, ...]:
-    """The command with the option at ``value``: in its place, or at the end."""
+    """Return the command with the option at ``value``: in its place, or at the end."""
     words = list(command)
     for place in reversed(range(len(words))):
         if words[place].startswith(f"{option}="):
@@ -121,7 +121,7 @@ def changes_mathematics(knob: Knob) -> bool:
 
 
 def command_of(command: Sequence[str], changes: Mapping[str, object]) -> tuple[str, ...]:
-    """The command with the changes that are options of its own."""
+    """Return the command with the changes that are options of its own."""
     for option, value in changes.items():
         if option.startswith("-"):
             command = with_option(command, option, str(value))
@@ -129,12 +129,12 @@ def command_of(command: Sequence[str], changes: Mapping[str, object]) -> tuple[s
 
 
 def hook_settings(changes: Mapping[str, object]) -> dict[str, object]:
-    """The changes that the hook makes."""
+    """Return the changes that the hook makes."""
     return {name: value for name, value in changes.items() if name in HOOK_KNOBS}
 
 
 def work_of(command: Sequence[str], changed: Sequence[str], knobs: Sequence[CommandKnob]) -> float:
-    """Samples of a step of ``changed`` over those of ``command``."""
+    """Return the samples of a step of ``changed`` over those of ``command``."""
     ratio = 1.0
     for knob in knobs:
         before, after = present(command, knob.option), present(changed, knob.option)
@@ -144,7 +144,7 @@ def work_of(command: Sequence[str], changed: Sequence[str], knobs: Sequence[Comm
 
 
 def command_diff(command: Sequence[str], changes: Mapping[str, object]) -> tuple[str, ...]:
-    """The options of the command, and the lines of code that the hook stood in for."""
+    """Return the options of the command that change, and the lines of code that the hook stood in for."""
     import shlex
 
     changed = command_of(command, changes)

@@ -34,7 +34,7 @@ class WorkerGroup:
 def group_cells(
     cells: Iterable[Cell], *, usable_cores: Callable[[Cell], int], isolate: bool = False
 ) -> tuple[WorkerGroup, ...]:
-    """One group per (world size, backend, device, threads, swept environment, network), in order of first appearance.
+    """Make one group per (world size, backend, device, threads, swept environment, network), in order of first appearance.
 
     usable_cores: for all ranks of a cell together. isolate: a group for each cell.
     """
@@ -78,7 +78,7 @@ SLOW_FLOPS_PER_S = {"cpu": 2e10, "cuda": 2e12}
 """Training FLOP/s of the whole CPU, or of one GPU, that small layers still reach: a floor, not a peak."""
 
 SLOW_HALF_FLOPS_PER_S = 1e9
-"""float16, and bfloat16 where the CPU has no instruction for it, on a CPU."""
+"""The same for float16, and for bfloat16 where the CPU has no instruction for it, on a CPU."""
 
 SLOW_BYTES_PER_S = {"cpu": 2e8, "cuda": 2e9}
 """Reduction bandwidth (payload over time) of ranks on one machine that loopback and PCIe still reach."""
@@ -95,7 +95,8 @@ LEAST_STEPS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEstimate:
-    """basis: ``measured`` (an earlier run), ``budget``, ``arithmetic``, or ``deadline`` (nothing better is known)."""
+    """The time of one cell. basis: ``measured`` (an earlier run), ``budget``, ``arithmetic``, or ``deadline`` (nothing
+    better is known)."""
 
     cell_id: str
     duration_ns: int
@@ -104,7 +105,8 @@ class CellEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEstimate:
-    """total_ns: start-up of all groups and all cells. upper_bound: False when every cell was measured before."""
+    """The time of a plan. total_ns: start-up of all groups and all cells. upper_bound: False when every cell was measured
+    before."""
 
     cells: tuple[CellEstimate, ...]
     startup_ns: int
@@ -120,7 +122,8 @@ def estimate_plan(
     usable_cores: int,
     known_ns: Mapping[str, int] | None = None,
 ) -> PlanEstimate:
-    """Time of running these groups. planned: cells by id. known_ns: wall time of cells that an earlier run finished."""
+    """Estimate the time of running these groups. planned: cells by id. known_ns: wall time of cells that an earlier run
+    finished."""
     wall_ns = known_ns or {}
     cells = tuple(
         _measured(spec.cell_id, wall_ns[spec.cell_id])
@@ -143,7 +146,7 @@ def _measured(cell_id: str, duration_ns: int) -> CellEstimate:
 
 
 def estimate_cell(cell: PlannedCell, *, measure: MeasureSettings, usable_cores: int) -> CellEstimate:
-    """Time of one cell, never more than its deadline."""
+    """Estimate the time of one cell, never more than its deadline."""
     work_ns, basis = _work(cell, measure, usable_cores)
     if work_ns is None or CELL_SETUP_NS + work_ns >= measure.timeout_ns:
         return CellEstimate(cell_id=cell.spec.cell_id, duration_ns=measure.timeout_ns, basis="deadline")
@@ -169,7 +172,7 @@ def _work(cell: PlannedCell, measure: MeasureSettings, usable_cores: int) -> tup
 
 
 def _steps_of_epochs(spec: CellSpec) -> int | None:
-    """Of a dataset with an option ``samples``."""
+    """Count the steps of the cell's epochs, for a dataset with an option ``samples``; None for others."""
     samples = spec.dataset_options.get("samples")
     if spec.epochs is None or not isinstance(samples, int):
         return None
@@ -177,7 +180,7 @@ def _steps_of_epochs(spec: CellSpec) -> int | None:
 
 
 def slow_step_ns(cell: PlannedCell, *, usable_cores: int) -> float | None:
-    """Nanoseconds of an optimizer step on a slow machine; None when the model's FLOP are not known."""
+    """Return the nanoseconds of an optimizer step on a slow machine, or None when the model's FLOP are not known."""
     spec, facts = cell.spec, cell.facts
     if facts is None:
         return None
@@ -193,7 +196,7 @@ def slow_step_ns(cell: PlannedCell, *, usable_cores: int) -> float | None:
 
 
 def _flops_per_s(spec: CellSpec, usable_cores: int) -> float:
-    """Of one rank: ranks on a CPU share its cores."""
+    """Return the FLOP/s of one rank: ranks on a CPU share its cores."""
     if spec.device == "cuda":
         return SLOW_FLOPS_PER_S["cuda"]
     if spec.precision not in ("fp32", "tf32"):

@@ -35,7 +35,7 @@ HASH_DIGITS = 10
 
 
 def identity(spec: Cell) -> dict[str, Any]:
-    """The fields that make two cells the same cell: all of the spec but its id. Independent of the order of keys."""
+    """Return the fields that make two cells the same cell: all of the spec but its id. Independent of the order of keys."""
     document: dict[str, Any] = to_builtins(spec)
     document.pop("cell_id")
     for added in ("facts", "mesh", "inject"):  # ids from before there were such fields stay
@@ -49,7 +49,7 @@ def identity(spec: Cell) -> dict[str, Any]:
 
 
 def cell_id(spec: Cell) -> str:
-    """``WORKLOAD-STRATEGY-wWORLD-HASH``, ``OP-DTYPE-wWORLD-HASH`` for a sweep.
+    """Return ``WORKLOAD-STRATEGY-wWORLD-HASH``, or ``OP-DTYPE-wWORLD-HASH`` for a sweep.
 
     The hash covers the identity as canonical JSON (SHA-256, 40 bits).
     """
@@ -61,7 +61,7 @@ def cell_id(spec: Cell) -> str:
 
 
 def named(spec: C) -> C:
-    """``spec`` with its id filled in."""
+    """Return ``spec`` with its id filled in."""
     return dataclasses.replace(spec, cell_id=cell_id(spec))
 
 
@@ -109,7 +109,8 @@ def expand(
     catalog: Catalog = CATALOG,
     model_of: ModelOf = lambda _: None,
 ) -> tuple[PlannedCell, ...]:
-    """The cells of ``matrix`` on ``machine``: one-rank cells first, otherwise in file order; equal cells counted once.
+    """Return the cells of ``matrix`` on ``machine``: one-rank cells first, otherwise in file order; equal cells counted
+    once.
 
     Raises MissingError when the matrix asks for a device or backend that is not there, DataError from ``digest_of``.
     """
@@ -134,7 +135,7 @@ def expand(
 
 
 def error_of(model: MeasuredModel) -> UsageError:
-    """Why it cannot be trained."""
+    """Say why the model cannot be trained."""
     what, why, fix = model.error or ("", None, None)
     return UsageError(what, why=why, fix=fix)
 
@@ -148,7 +149,7 @@ def resolve(
     digest: str,
     model: MeasuredModel | None = None,
 ) -> CellSpec:
-    """The full spec of a cell, with its id. A model that brings no optimizer is trained with SGD."""
+    """Return the full spec of a cell, with its id. A model that brings no optimizer is trained with SGD."""
     s = draft.settings
     own = model is not None and not model.optimizer and s.optimizer == "own"
     settings = {name: getattr(s, name) for name in CellSettings.model_fields if name in _OF_CELL}
@@ -169,7 +170,7 @@ _OF_CELL = frozenset(field.name for field in dataclasses.fields(CellSpec))
 
 
 def _plain(options: OptionsModel) -> dict[str, Any]:
-    """Options as they come back from a file: tuples are lists."""
+    """Return options as they come back from a file: tuples are lists."""
     plain: dict[str, Any] = json.loads(json.dumps(options.as_dict()))
     return plain
 
@@ -226,7 +227,8 @@ def _refused_by_torch(spec: CellSpec, strategy: Strategy, machine: Machine) -> s
 
 
 def _refused_faults(spec: CellSpec, strategy: Strategy) -> str | None:
-    """A share is of a rank's own computation, which a sharded strategy's timings hold together with its waiting."""
+    """Say why planted faults are refused: a share is of a rank's own computation, which a sharded strategy's timings hold
+    together with its waiting."""
     shares = [a for a in injection.injection_of(spec.inject).amounts if a.share is not None]
     if not shares or not strategy.sharded or spec.strategy == "pipeline":
         return None
@@ -237,7 +239,7 @@ def _refused_faults(spec: CellSpec, strategy: Strategy) -> str | None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """(2, 13) of ``2.13.0+cpu``."""
+    """Return (2, 13) of ``2.13.0+cpu``."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
@@ -273,7 +275,7 @@ def _refused_recomputation(spec: CellSpec, facts: ModelFacts) -> str | None:
 
 
 def _buckets_once(cells: Iterable[PlannedCell]) -> tuple[PlannedCell, ...]:
-    """Of cells that differ in bucket_cap_mb alone and realise the same buckets, the first stays; the others say so."""
+    """Keep the first of cells that differ in bucket_cap_mb alone and realise the same buckets; the others say so."""
     first: dict[str, PlannedCell] = {}
     kept = []
     for cell in cells:
@@ -289,7 +291,8 @@ def _buckets_once(cells: Iterable[PlannedCell]) -> tuple[PlannedCell, ...]:
 
 
 def _realised(cell: PlannedCell) -> str:
-    """A key that is equal for cells that do the same thing: the spec without the cap, with the buckets in its place."""
+    """Return a key that is equal for cells that do the same thing: the spec without the cap, with the buckets in its
+    place."""
     options = {k: v for k, v in cell.spec.strategy_options.items() if k != CAP}
     alike = named(replace(cell.spec, cell_id="", strategy_options=options))
     return f"{alike.cell_id} {[(op.op, op.numel, op.dtype, op.members) for op in cell.comm_plan]}"

@@ -24,7 +24,7 @@ from stepscope.records.tuning import CHANGES_MATHEMATICS, Knob, Proposal
 CAPS_MB = (50, 25, 16, 8, 4, 2, 1)
 MIB = 1 << 20
 EXPOSED = 0.05
-"""Share of the step that waits for communication from which on anything about it is proposed."""
+"""Share of the step that waits for communication at which something about it begins to be proposed."""
 UNTOLD = ("static_graph", "gradient_as_bucket_view")
 
 
@@ -63,19 +63,19 @@ class JobBasis:
         return self.loading_from(self.workers or 0)
 
     def loading_from(self, workers: int) -> Loading:
-        """With so many workers in it."""
+        """Return the loading with so many workers in it."""
         return Loading(
             step_ns=self.step_ns, wait_ns=self.data_ns, workers=workers, used_ns=self.used_ns, cores=self.cores
         )
 
     @property
     def communicating_ns(self) -> float:
-        """What the step would be shorter by without communication."""
+        """What the step would be shorter by without communication, ns."""
         return self.comm_ns + self.crowding_ns
 
     @property
     def work_ns(self) -> float:
-        """Of the step, what the rank itself does."""
+        """Part of the step in which the rank itself works, ns."""
         return max(0.0, self.step_ns - self.data_ns - self.communicating_ns - self.waiting_ns)
 
 
@@ -86,8 +86,8 @@ def job_proposals(
     hook: frozenset[str],
     allowed: frozenset[str] = CHANGES_MATHEMATICS,
 ) -> tuple[Proposal, ...]:
-    """All that the command's knobs and the hook's (names of ``HOOK_KNOBS``) can change; the best of several together, of
-    those too that are the same mathematics, or another one only by ``allowed`` knobs."""
+    """Return all that the command's knobs and the hook's (names of ``HOOK_KNOBS``) can change; the best of several together,
+    of those too that are the same mathematics, or another one only by ``allowed`` knobs."""
     single = [*_of_command(basis, knobs)]
     taken = {knob.knob for knob in knobs}
     single += [proposal for proposal in _of_hook(basis, hook) if proposal.knobs[0] not in taken]
@@ -101,7 +101,7 @@ def job_proposals(
 
 
 def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[CommandKnob]) -> Proposal | None:
-    """The best of each knob at once: with the step that more samples make, each knob of communication leaves a share of it,
+    """Combine the best of each knob: with the step that more samples make, each knob of communication leaves a share of it,
     and workers hide what they can of the loading then."""
     chosen: dict[Knob, Proposal] = {}
     for part in parts:
@@ -199,7 +199,7 @@ def _of_batch(basis: JobBasis, factor: float) -> Estimate | None:
 
 
 def _of_accumulation(basis: JobBasis, factor: float) -> Estimate:
-    """Of more micro-steps, of which one communicates."""
+    """Estimate the gain of more micro-steps, of which one communicates."""
     step = (basis.step_ns - basis.communicating_ns) * factor + basis.communicating_ns
     return _around(factor * basis.step_ns / step)
 
@@ -222,7 +222,7 @@ def _of_bucket(basis: JobBasis, cap_mb: float) -> Estimate | None:
 
 
 def _of_hook(basis: JobBasis, hook: frozenset[str]) -> Iterator[Proposal]:
-    """Of the hook's knobs those that the diagnosis asks for."""
+    """Propose those of the hook's knobs that the diagnosis asks for."""
 
     def made(name: str, value: object, gain: Estimate | None) -> Proposal:
         return _proposal(basis, HOOK_KNOBS[name], {name: value}, gain, exact=name != "comm_hook")
@@ -249,7 +249,7 @@ def _of_hook(basis: JobBasis, hook: frozenset[str]) -> Iterator[Proposal]:
 
 
 def _buckets(basis: JobBasis) -> list[tuple[int, Estimate | None]]:
-    """The size that the prediction favours; two usual ones where it cannot tell."""
+    """Return the size that the prediction favours, with its gain; two usual ones where it cannot tell."""
     rated = [(cap, gain) for cap in CAPS_MB if (gain := _of_bucket(basis, cap)) is not None]
     if not rated:
         return [(25, None), (4, None)]
@@ -258,7 +258,7 @@ def _buckets(basis: JobBasis) -> list[tuple[int, Estimate | None]]:
 
 
 def _of_half_the_bytes(basis: JobBasis) -> Estimate:
-    """Gradients in 16 bits, from 32."""
+    """Estimate the gain of gradients in 16 bits, from 32."""
     job, prices = basis.job, basis.prices
     if job is None or prices is None:
         return _around(basis.step_ns / (basis.step_ns - basis.comm_ns / 2))

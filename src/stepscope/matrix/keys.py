@@ -73,7 +73,7 @@ RIVALS: tuple[tuple[str, str], ...] = (("global_batch", "micro_batch"), ("steps"
 
 
 def rival_of(key: str) -> str | None:
-    """The key that ``key`` excludes, or None."""
+    """Return the key that ``key`` excludes, or None."""
     for first, second in RIVALS:
         if key == first:
             return second
@@ -152,7 +152,7 @@ class Complaint:
 
 
 def validate(schema: type[M], values: Mapping[str, Any], *, kind: str) -> M | tuple[Complaint, ...]:
-    """``values`` as an instance of ``schema``, or every complaint about them.
+    """Return ``values`` as an instance of ``schema``, or every complaint about them.
 
     kind: what a key is called when it is unknown (``option of strategy 'ddp'``). Values are read as JSON would be, so
     that a list fills a tuple; otherwise types are strict, but for whole numbers written as 8.0.
@@ -188,7 +188,7 @@ def _complaints(
 
 
 def no_option(owners: str, option: str, options: Iterable[str]) -> str:
-    """``strategy 'ddp' has no option 'bucket_cap_md'; did you mean 'bucket_cap_mb'? It has: ...``."""
+    """Return ``strategy 'ddp' has no option 'bucket_cap_md'; did you mean 'bucket_cap_mb'? It has: ...``."""
     names = sorted(options)
     guess = did_you_mean(option, names)
     hint = f"; did you mean {guess!r}?" if guess else "."
@@ -213,7 +213,7 @@ def _shown(value: Any) -> str:
 
 
 def _expected(schema: type[OptionsModel], key: str) -> str | None:
-    """What the field's own description calls its values, where the schema is one of this room."""
+    """Return what the field's own description calls its values, where the schema is one of this room."""
     field = schema.model_fields.get(key)
     if field is None or not schema.__module__.startswith("stepscope.matrix."):
         return None
@@ -221,7 +221,7 @@ def _expected(schema: type[OptionsModel], key: str) -> str | None:
 
 
 def _choices(schema: type[OptionsModel], key: str) -> tuple[str, ...]:
-    """The words that a ``Literal`` field takes."""
+    """Return the words that a ``Literal`` field takes."""
     field = schema.model_fields.get(key)
     return tuple(_literals(field.annotation)) if field is not None else ()
 

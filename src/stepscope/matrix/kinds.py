@@ -27,7 +27,7 @@ from stepscope.store.reader import read_comm_samples, read_record
 def _unusable(
     request: RunRequest, cells: Iterable[Cell], announce: Callable[[str], None]
 ) -> Mapping[str, StepscopeError]:
-    """Cells whose data cannot be used: all with the same reason, and no rank starts for them."""
+    """Return the cells whose data cannot be used: all with the same reason, and no rank starts for them."""
     training = (cell for cell in cells if isinstance(cell, CellSpec))
     return prepare_data(training, data_dir=request.data_dir, cache_dir=request.cache_dir, announce=announce)
 
@@ -71,7 +71,7 @@ def _bench_fields(request: RunRequest, cells: tuple[Cell, ...]) -> Mapping[str, 
 
 
 def _conclude(layout: RunLayout, cell: Cell) -> Verdict:
-    """ok, unless the replicas ended with different parameters: then every number of the cell is void."""
+    """Return ok, unless the replicas ended with different parameters: then every number of the cell is void."""
     ranks = summaries(layout, cell)
     first = {r.model_part: r for r in reversed(ranks)}
     odd = [r for r in ranks if r.parameter_checksum != first[r.model_part].parameter_checksum]
@@ -107,7 +107,7 @@ def _comm_fields(request: RunRequest, cells: tuple[Cell, ...]) -> Mapping[str, A
 
 
 def _conclude_comm(layout: RunLayout, cell: Cell) -> Verdict:
-    """ok, unless the backend cannot do it, or a result was wrong: then nobody should trust its time."""
+    """Return ok, unless the backend cannot do it, or a result was wrong: then nobody should trust its time."""
     files = layout.cell(cell.cell_id)
     for rank in range(cell.world_size):
         summary = read_record(files.summary(rank), CommSummary)

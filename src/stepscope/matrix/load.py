@@ -34,18 +34,18 @@ class Preset:
 
 
 def preset_names() -> tuple[str, ...]:
-    """All presets, sorted."""
+    """Return the names of all presets, sorted."""
     files = (item.name for item in resources.files(PACKAGE).iterdir() if item.name.endswith(SUFFIX))
     return tuple(sorted({*(name.removesuffix(SUFFIX) for name in files), *experiment_names()}))
 
 
 def list_presets() -> tuple[Preset, ...]:
-    """Every preset with its description, sorted by name."""
+    """Return every preset with its description, sorted by name."""
     return tuple(Preset(name, _description(preset_document(name))) for name in preset_names())
 
 
 def preset_text(name: str) -> str:
-    """The preset's file as it is, for a user who wants to start from it. Unknown name: UsageError."""
+    """Return the preset's file as it is, for a user who wants to start from it. Unknown name: UsageError."""
     experiment = experiment_of(name)
     if experiment is not None and experiment.matrix is not None:
         return experiment.matrix
@@ -56,7 +56,7 @@ def preset_text(name: str) -> str:
 
 
 def preset_document(name: str) -> Document:
-    """The preset as values with positions."""
+    """Return the preset as values with positions."""
     return parse_yaml(preset_text(name), source=f"preset {name}")
 
 
@@ -66,7 +66,8 @@ def _description(document: Document) -> str:
 
 
 def load_matrix(source: Path | str | Document, *, overrides: Sequence[Override] = ()) -> Matrix:
-    """The matrix in a file (``Path``), of a preset (``str``) or already read, with ``--set`` changes applied, checked.
+    """Return the matrix in a file (``Path``), of a preset (``str``) or already read, with ``--set`` changes applied,
+    checked.
 
     All mistakes are raised together as one UsageError with file, line, column and key path of each.
     """
@@ -78,12 +79,13 @@ def load_matrix(source: Path | str | Document, *, overrides: Sequence[Override] 
 def matrix_of(
     document: Document, *, name: str, overrides: Sequence[Override] = (), catalog: Catalog = CATALOG
 ) -> Matrix:
-    """The matrix in a document that has been read already."""
+    """Return the matrix in a document that has been read already."""
     return build_matrix(apply_overrides(document, overrides), catalog, name=name)
 
 
 def read_document(source: Path | str) -> Document:
-    """The file or the preset as values with positions. A file that is not there but is named like a preset says so."""
+    """Return the file or the preset as values with positions. A file that is not there but is named like a preset says
+    so."""
     if isinstance(source, str):
         return preset_document(source)
     if not source.exists() and (near := did_you_mean(source.stem, preset_names())) is not None:
@@ -92,7 +94,8 @@ def read_document(source: Path | str) -> Document:
 
 
 def digest_lookup(data_dir: Path | None) -> Callable[[str, OptionsModel], str]:
-    """The ``digest_of`` of :func:`stepscope.matrix.expand.expand`: finds a dataset's files and names their content.
+    """Return the ``digest_of`` of :func:`stepscope.matrix.expand.expand`: it finds a dataset's files and names their
+    content.
 
     Each dataset with the same options is looked at once. Raises DataError when files are missing or damaged.
     """
@@ -115,7 +118,7 @@ _ORDER = (
 
 
 def resolved_matrix(matrix: Matrix) -> dict[str, Any]:
-    """The matrix with its overrides applied and every default written out. Reading it gives the same cells.
+    """Return the matrix with its overrides applied and every default written out. Reading it gives the same cells.
 
     Defaults of workload, dataset and strategy options are not in it: they depend on the cell, and each cell's own spec
     has them.
@@ -136,7 +139,7 @@ def _given(section: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _base(document: Mapping[str, Any], *, open_keys: set[str]) -> dict[str, Any]:
-    """The base with defaults; ``open_keys`` have one that depends on the workload."""
+    """Return the base with defaults; ``open_keys`` have one that depends on the workload."""
     given: dict[str, Any] = _given(document.get("base"))
     swept = open_keys | set(document.get("axes") or {})
     defaults = {
@@ -148,7 +151,7 @@ def _base(document: Mapping[str, Any], *, open_keys: set[str]) -> dict[str, Any]
 
 
 def matrix_yaml(matrix: Matrix) -> str:
-    """The resolved matrix as YAML text that the strict loader reads back to the same cells."""
+    """Return the resolved matrix as YAML text that the strict loader reads back to the same cells."""
     return yaml.dump(
         resolved_matrix(matrix), Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110
     )

@@ -45,7 +45,7 @@ class Machine:
 
 
 def here_or_there(hosts: HostWorld | None) -> tuple[EnvironmentRecord, Machine]:
-    """Where ranks will run: the hosts, else the world that a launcher has started, else this machine."""
+    """Return where ranks will run: the hosts, else the world that a launcher has started, else this machine."""
     if hosts is not None:
         return hosts.record, machine_of_hosts(hosts)
     joined = joined_world(os.environ)
@@ -54,7 +54,7 @@ def here_or_there(hosts: HostWorld | None) -> tuple[EnvironmentRecord, Machine]:
 
 
 def machine_of_hosts(world: HostWorld) -> Machine:
-    """All hosts as one machine: their GPUs and cores together, what the weakest of them has."""
+    """Return all hosts as one machine: their GPUs and cores together, what the weakest of them has."""
     machines = [machine_of(host.environment) for host in world.hosts]
     capabilities = tuple(machine.compute_capability for machine in machines if machine.compute_capability)
     return replace(
@@ -67,12 +67,12 @@ def machine_of_hosts(world: HostWorld) -> Machine:
 
 
 def cores_of(cell: Cell, usable_cores: int, hosts: HostWorld | None) -> int:
-    """Cores for all ranks of ``cell`` together."""
+    """Count the cores for all ranks of ``cell`` together."""
     return usable_cores if hosts is None else hosts.cores(cell.world_size, cell.device)
 
 
 def machine_of(environment: EnvironmentRecord, *, joined_world_size: int | None = None) -> Machine:
-    """The machine that ``environment`` describes. Without torch's facts there are no GPUs, and the reason says so."""
+    """Return the machine that ``environment`` describes. Without torch's facts there are no GPUs, and the reason says so."""
     torch = environment.torch
     if torch is None:
         reason = environment.unavailable.get("torch", "torch was not checked")
@@ -99,7 +99,7 @@ def _lowest(capabilities: tuple[str, ...]) -> str | None:
 
 
 def choose_device(launch: LaunchSettings, machine: Machine) -> tuple[Device, Backend]:
-    """Device and backend of all cells: GPUs with NCCL where there are any, else the CPU with gloo.
+    """Choose device and backend of all cells: GPUs with NCCL where there are any, else the CPU with gloo.
 
     Asked for by name and not there: MissingError.
     """
@@ -130,17 +130,17 @@ def _backend_of(device: Device, machine: Machine) -> Backend:
 
 
 def threads_per_rank(requested: int | Literal["auto"], *, usable_cores: int, world_size: int) -> int:
-    """Compute threads of each rank: as asked, or the usable cores divided among the ranks, at least 1."""
+    """Return the compute threads of each rank: as asked, or the usable cores divided among the ranks, at least 1."""
     return requested if requested != "auto" else max(1, usable_cores // world_size)
 
 
 def canonical_network(text: str | None) -> str | None:
-    """The text that stands in a cell's identity: one for each network. Raises UsageError."""
+    """Return the text that stands in a cell's identity: one for each network. Raises UsageError."""
     return None if text is None else str(parse_network(text))
 
 
 def refused(text: str | None, *, world_size: int, device: str, joined: bool) -> str | None:
-    """Why ranks of ``device`` cannot run in network ``text`` here; None when they can."""
+    """Say why ranks of ``device`` cannot run in network ``text`` here, or None when they can."""
     if text is None:
         return None
     if joined:
@@ -155,7 +155,7 @@ def refused(text: str | None, *, world_size: int, device: str, joined: bool) -> 
 
 
 def network_misfit(cell: Cell, machine: Machine) -> str | None:
-    """Why ``cell`` cannot run in its network here, or in the world that a launcher has started; None when it can."""
+    """Say why ``cell`` cannot run in its network here, or in the world that a launcher has started; None when it can."""
     if machine.slots is not None:
         return _hosts_misfit(cell, machine.slots)
     joined = machine.joined_world_size
@@ -169,7 +169,7 @@ def network_misfit(cell: Cell, machine: Machine) -> str | None:
 
 
 def _hosts_misfit(cell: Cell, slots: int) -> str | None:
-    """Why ``cell`` cannot run on the hosts of --hosts."""
+    """Say why ``cell`` cannot run on the hosts of --hosts."""
     if cell.network is not None:
         return f"network {cell.network}: the ranks run on real hosts"
     if cell.device == "cpu" and cell.world_size > slots:
@@ -178,7 +178,7 @@ def _hosts_misfit(cell: Cell, slots: int) -> str | None:
 
 
 def slowest_bits_per_s(text: str | None) -> float | None:
-    """Rate of the slowest link; None without a network."""
+    """Return the rate of the slowest link, or None without a network."""
     if text is None:
         return None
     network: EmulatedNetwork = parse_network(text)
@@ -187,7 +187,7 @@ def slowest_bits_per_s(text: str | None) -> float | None:
 
 @cache
 def _emulation(delayed: bool) -> Unavailable | None:
-    """Asked once: it starts a process."""
+    """Probe the emulation once: it starts a process."""
     from stepscope.launch.netns.start import probe_emulation
 
     return probe_emulation(delayed=delayed)

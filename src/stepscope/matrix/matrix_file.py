@@ -103,7 +103,8 @@ class Exclude:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixFile:
-    """broken_keys: cell keys of which some value was rejected for its shape; that they are missing is no news."""
+    """What a file says, section by section. broken_keys: cell keys of which some value was rejected for its shape; that they
+    are missing is no news."""
 
     document: Document
     name: str | None
@@ -136,7 +137,7 @@ class _Reading:
 
 
 def read_sections(document: Document) -> MatrixFile:
-    """The sections of ``document``; mistakes are collected in ``problems``, never raised."""
+    """Read the sections of ``document``; mistakes are collected in ``problems``, never raised."""
     reading = _Reading(document)
     top = _mapping(reading, document.value, (), "a mapping with version, base, axes, ...")
     for key in top:
@@ -173,7 +174,7 @@ def is_group_key(key: str) -> bool:
 
 
 def unknown_cell_key(key: str) -> str:
-    """What is wrong with a key that no cell has."""
+    """Say what is wrong with a key that no cell has."""
     if (name := key.lower().replace("-", "_")) in ELSEWHERE:
         return f"unknown key {key!r}: stepscope calls it {ELSEWHERE[name]}"
     group, dot, name = key.partition(".")
@@ -221,7 +222,7 @@ def _mapping(reading: _Reading, value: Any, path: Path, expected: str) -> dict[s
 
 
 def kind_of(value: Any) -> str:
-    """What a YAML value is called in a message."""
+    """Return what a YAML value is called in a message."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, (int, float)):
@@ -249,7 +250,7 @@ def _items(reading: _Reading, top: Mapping[str, Any], section: str) -> list[tupl
 
 
 def _values(reading: _Reading, value: Any, path: Path) -> tuple[GivenValue, ...]:
-    """A mapping of cell keys, groups written nested (``model: {size: base}``) or dotted (``model.size: base``)."""
+    """Read a mapping of cell keys, groups written nested (``model: {size: base}``) or dotted (``model.size: base``)."""
     values: dict[str, GivenValue] = {}
     for key, item in _mapping(reading, value, path, "a mapping of cell keys").items():
         for given in _flatten(reading, key, item, (*path, key)):
@@ -271,7 +272,7 @@ def _flatten(reading: _Reading, key: str, value: Any, path: Path) -> list[GivenV
 
 
 def _meant(key: str) -> str | None:
-    """The cell key that an unknown one was probably meant for, so that nobody asks for it a second time."""
+    """Return the cell key that an unknown one was probably meant for, so that nobody asks for it a second time."""
     return ELSEWHERE[key].partition(" ")[0] if key in ELSEWHERE else did_you_mean(key, CELL_KEYS)
 
 
@@ -333,7 +334,7 @@ def _include(reading: _Reading, item: dict[str, Any], path: Path) -> Include:
 
 
 def _sections(reading: _Reading, value: Any, path: Path) -> tuple[str, ...]:
-    """The names that ``section`` gives, one or a list."""
+    """Return the names that ``section`` gives, one or a list."""
     names = value if isinstance(value, list) else [] if value is None else [value]
     for name in names:
         if not isinstance(name, str) or not name.isidentifier():
@@ -344,7 +345,7 @@ def _sections(reading: _Reading, value: Any, path: Path) -> tuple[str, ...]:
 
 
 def _excludes(reading: _Reading, top: Mapping[str, Any]) -> tuple[Exclude, ...]:
-    """Items without a mistake: with a value missing, the rest of an item would take away more than was meant."""
+    """Return the items without a mistake: with a value missing, the rest of an item would take away more than was meant."""
     sound = []
     for path, item in _items(reading, top, "exclude"):
         before = len(reading.problems)

@@ -33,7 +33,7 @@ Override = str | Shortcut
 
 
 def apply_overrides(document: Document, overrides: Sequence[Override]) -> Document:
-    """``document`` with each ``a.b=value`` set, in order; later ones win. The value is YAML, read by the same rules.
+    """Return ``document`` with each ``a.b=value`` set, in order; later ones win. The value is YAML, read by the same rules.
 
     Setting one of two rival keys (global_batch and micro_batch, steps and epochs) removes the other one beside it.
     Setting a base value that an axis sweeps is refused: it would change nothing. An unknown path: UsageError.
@@ -69,7 +69,8 @@ def _apply(document: Document, override: Override) -> Document:
 
 
 def _with_value(document: Document, top: dict[str, Any], path: Path, removed: Sequence[Path], mark: Mark) -> Document:
-    """Marks follow the values: what was replaced or removed is forgotten, with the complaints about it."""
+    """Return the document with the new value. Marks follow the values: what was replaced or removed is forgotten, with the
+    complaints about it."""
     gone = (path, *removed)
     marks = {p: m for p, m in document.marks.items() if not any(p[: len(g)] == g for g in gone)}
     texts = tuple(path_text(g) for g in gone)
@@ -82,7 +83,7 @@ def _inside(path: str, container: str) -> bool:
 
 
 def _locate(top: dict[str, Any], target: str, source: str) -> tuple[Any, Path]:
-    """The container to write into and the full path of the value; sections are created on the way."""
+    """Return the container to write into and the full path of the value; sections are created on the way."""
     section, dot, rest = target.partition(".")
     if section not in SECTIONS:
         raise UsageError(f"{source}: {_unknown_target(target)}")

@@ -37,15 +37,15 @@ ALIKE = 0.03
 """Predictions closer than this do not tell values of one knob apart: the first of them is proposed."""
 FACTORS = (2, 4, 8, 16, 32)
 ENOUGH = 0.9
-"""Of the gain of the largest batch: the smallest that has this much is proposed, as a larger one only learns slower."""
+"""The smallest batch that has this share of the largest one's gain is proposed, as a larger one only learns slower."""
 WORKERS = (1, 2, 4, 8)
 UNITS = (1, 2, 4, 8, 0)
 ALONE = 0.05
-"""Share of the step that waits for data from which on workers are proposed."""
+"""Share of the step that waits for data at which workers begin to be proposed."""
 MOST_OFF = 3.0
-"""Factor on prices up to which the measured step decides what its communication costs."""
+"""Largest factor on prices at which the measured step still decides what its communication costs."""
 REACH = 0.1
-"""No prediction is better than this share of the step (80%)."""
+"""No prediction is taken to be more exact than this share of the step (80%)."""
 
 RULES: Mapping[Knob, tuple[str, ...]] = {
     "batch": ("communication-bound", "launch-bound", "small-kernels", "python-overhead", "negative-scaling", "low-mfu"),
@@ -105,7 +105,7 @@ class Basis:
 
 
 def larger_batches(basis: Basis) -> tuple[Proposal, ...]:
-    """The batch alone, from twice the present one to that which is proposed, each twice the one before."""
+    """Propose the batch alone, from twice the present one to that which is proposed, each twice the one before."""
     model = _Model(basis)
     most = max(_factors(basis, model), default=0)
     changes = [_batch(basis, factor) for factor in FACTORS if factor <= most]
@@ -113,7 +113,8 @@ def larger_batches(basis: Basis) -> tuple[Proposal, ...]:
 
 
 def proposals(basis: Basis) -> tuple[Proposal, ...]:
-    """All that concern the cell, those that gain most first, then their combinations, then what nothing predicts."""
+    """Return all proposals that concern the cell: those that gain most first, then their combinations, then what nothing
+    predicts."""
     model = _Model(basis)
     single = [
         proposal for changes, knob in _single(basis, model) if (proposal := _proposal(basis, model, changes, (knob,)))
@@ -137,7 +138,7 @@ def _far(proposal: Proposal, others: Sequence[Proposal]) -> bool:
 
 
 def changed(spec: CellSpec, changes: Mapping[str, Any]) -> CellSpec:
-    """``spec`` with a proposal's changes; its id is that of the old one."""
+    """Return ``spec`` with a proposal's changes; its id is that of the old one."""
     options = dict(spec.strategy_options)
     plain: dict[str, Any] = {}
     strategy = changes.get("strategy", spec.strategy)
@@ -190,7 +191,7 @@ def _refused(spec: CellSpec) -> bool:
 
 
 def _together(basis: Basis, model: _Model, parts: Sequence[Proposal]) -> Proposal | None:
-    """The best of each knob at once; None of less than two."""
+    """Combine the best of each knob; None of less than two."""
     changes: dict[str, Any] = {}
     knobs: list[Knob] = []
     for part in parts:
@@ -203,12 +204,12 @@ def _together(basis: Basis, model: _Model, parts: Sequence[Proposal]) -> Proposa
 
 
 def _single(basis: Basis, model: _Model) -> Iterator[tuple[dict[str, Any], Knob]]:
-    """One knob each: of a knob with many values those that the prediction favours."""
+    """Yield changes of one knob each: of a knob with many values those that the prediction favours."""
     spec = basis.cell.spec
     own = spec.strategy_options
 
     def best(values: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The first of those whose prediction is as good as the best."""
+        """Yield the first of those whose prediction is as good as the best."""
         rated = [(gain.value, value) for value in values if (gain := model.gain(changed(spec, value))) is not None]
         most = max((gain for gain, _ in rated), default=0.0)
         yield from [value for gain, value in rated if gain >= most / (1 + ALIKE)][:1]
@@ -252,7 +253,8 @@ def _single(basis: Basis, model: _Model) -> Iterator[tuple[dict[str, Any], Knob]
 
 
 def _factors(basis: Basis, model: _Model) -> tuple[int, ...]:
-    """Times the batch: the smallest that has most of what a far larger one gains, and twice, which learns nearly as fast."""
+    """Return factors of the batch: the smallest that has most of what a far larger one gains, and twice it, which learns
+    nearly as fast."""
     spec = basis.cell.spec
     rated: list[tuple[int, float]] = []
     for factor in FACTORS:
@@ -267,7 +269,7 @@ def _factors(basis: Basis, model: _Model) -> tuple[int, ...]:
 
 
 def _batch(basis: Basis, factor: int) -> dict[str, Any]:
-    """A batch of a rank so many times as large, with its learning rate."""
+    """Return a batch of a rank so many times as large, with its learning rate."""
     spec = basis.cell.spec
     value: dict[str, Any] = {"micro_batch": spec.micro_batch * factor}
     if basis.scale_lr and spec.optimizer != "own" and spec.lr > 0:
@@ -295,7 +297,7 @@ class _Model:
         return 0.0 if job is None or not self._measured else job.input_ns / self._measured
 
     def gain(self, spec: CellSpec) -> Estimate | None:
-        """Throughput of ``spec`` over the measured cell's, with its 80% interval; None where nothing tells."""
+        """Return the throughput of ``spec`` over the measured cell's, with its 80% interval; None where nothing tells."""
         predicted = self._step(spec)
         if predicted is None or self._measured is None:
             return None
@@ -330,7 +332,7 @@ class _Model:
         return replayed(job, lambda *call: prices.of(*call).time_ns * self._factor).step_ns
 
     def _left_over(self) -> tuple[float, float]:
-        """(factor on prices, time of no known kind) that make the replay of the measured step take what it took."""
+        """Return (factor on prices, time of no known kind) that make the replay of the measured step take what it took."""
         self._factor = 1.0
         if self._job is None or self._measured is None:
             return 1.0, 0.0
@@ -350,7 +352,7 @@ class _Model:
 
     @property
     def _share(self) -> float:
-        """Of computation, that follows the batch of a rank: as two measured batches say, or the usual one."""
+        """Share of the computation that follows the batch of a rank: as two measured batches say, or the usual one."""
         probe, replica = self._basis.probe, self._basis.replica
         here, there = (None if cell is None else _computing(cell) for cell in (replica, probe))
         if here is None or there is None or probe is None:
@@ -359,7 +361,7 @@ class _Model:
         return min(1.0, max(0.0, (there / here - 1) / (ratio - 1)))
 
     def _job_of(self, spec: CellSpec, *, share: float = 1.0, units: float = 1.0) -> MeasuredJob | None:
-        """The job that ``spec`` would be, with so many times the units; None where no profile tells."""
+        """Return the job that ``spec`` would be, with so many times the units; None where no profile tells."""
         own = _as(self._basis.cell, spec, share=share, of_units=self._of_units, units=units)
         cells = [own, *(_as(cell, spec, share=share) for cell in self._basis.others)]
         try:
@@ -371,13 +373,13 @@ class _Model:
 
 
 def _units(spec: CellSpec) -> int:
-    """Units whose gradients are scattered in a step: of fully sharded strategies; 0: others."""
+    """Count the units whose gradients are scattered in a step: of fully sharded strategies; 0 for others."""
     return sum(op.op == "reduce_scatter" for op in specs_of(spec).comm_plan)
 
 
 def _of_units(basis: Basis) -> tuple[float, float]:
-    """(forward, backward) ns of a micro-step that a sharded cell takes beyond the same work on whole replicas: the work of
-    the host on its units, and their copies. It follows their number, not the batch."""
+    """Return (forward, backward) ns of a micro-step that a sharded cell takes beyond the same work on whole replicas: the
+    work of the host on its units, and their copies. It follows their number, not the batch."""
     cell, replica = basis.cell, basis.replica
     if replica is None or replica is cell or not _units(cell.spec):
         return 0.0, 0.0
@@ -390,14 +392,14 @@ def _of_units(basis: Basis) -> tuple[float, float]:
 
 
 def _computing(cell: CellResult) -> float | None:
-    """ns of forward and backward passes of one micro-step of the slowest rank, without communication."""
+    """Return ns of forward and backward passes of one micro-step of the slowest rank, without communication."""
     steps = common_steps(cell.samples, cell.spec.world_size).full
     times = [max(s.forward_ns + s.backward_compute_ns for s in ranks) for ranks in steps.values()]
     return median(times) / cell.spec.accumulation if times else None
 
 
 def _alone(cell: CellResult) -> MeasuredJob | None:
-    """Of one rank: its own time and nothing else."""
+    """Return the job of one rank: its own time and nothing else."""
     profiles = [summary.backward for summary in cell.summaries if summary.backward is not None]
     if not profiles:
         return None
@@ -415,7 +417,7 @@ def _alone(cell: CellResult) -> MeasuredJob | None:
 def _as(
     cell: CellResult, spec: CellSpec, *, share: float, of_units: tuple[float, float] = (0.0, 0.0), units: float = 1.0
 ) -> CellResult:
-    """``cell`` as if it had been measured with the settings of ``spec``, as far as its own work goes."""
+    """Return ``cell`` as if it had been measured with the settings of ``spec``, as far as its own work goes."""
     old = cell.spec
     adapted = replace(
         old,
@@ -441,7 +443,7 @@ def _as(
 def _scaled(
     p: BackwardProfile, old: CellSpec, new: CellSpec, share: float, of_units: tuple[float, float], units: float
 ) -> BackwardProfile:
-    """The profile with another batch of a rank, accumulation, loading processes, and so many times the units."""
+    """Return the profile with another batch of a rank, accumulation, loading processes, and so many times the units."""
     ratio = new.micro_batch / old.micro_batch
     longer = ratio * share + 1 - share
     times = new.accumulation / old.accumulation

@@ -48,7 +48,7 @@ _SIZES = {"cpu": (4, 512, 64), "cuda": (8, 4096, 256)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickCheck:
-    """Everything that was found. times, collective: None where no step was timed, or on one rank."""
+    """Everything that the check showed. times, collective: None where no step was timed, or on one rank."""
 
     cell: CellEvidence
     times: OwnTimes | None
@@ -84,7 +84,8 @@ def quick_check(*, ranks: int | None, torch_timeout_s: float, show: OnEvent) -> 
 
 
 def assess(cell: CellEvidence, environment: EnvironmentRecord, plan: Sequence[CommOp], *, wall_ns: int) -> QuickCheck:
-    """What the steps of ``cell`` say of the machine. Pure. plan: its collectives in a step; wall_ns: of the whole check."""
+    """Judge what the steps of ``cell`` say of the machine. Pure. plan: its collectives in a step; wall_ns: of the whole
+    check."""
     times = own_times(cell.result)
     collective = None if times is None else step_collective(plan, times)
     return QuickCheck(
@@ -97,7 +98,7 @@ def assess(cell: CellEvidence, environment: EnvironmentRecord, plan: Sequence[Co
 
 
 def _plan(environment: EnvironmentRecord, ranks: int | None) -> tuple[PlannedCell, Callable[..., RunRequest]]:
-    """The cell, and what makes the request of a run once its folders are known."""
+    """Return the cell, and what makes the request of a run once its folders are known."""
     if environment.torch is None:
         raise MissingError(
             "doctor --quick needs torch, and torch does not respond",
@@ -124,7 +125,7 @@ def _plan(environment: EnvironmentRecord, ranks: int | None) -> tuple[PlannedCel
 
 
 def matrix_text(machine: Machine, ranks: int | None) -> str:
-    """The matrix of the check: one model, blocking all-reduce of all gradients in one piece after each step."""
+    """Return the matrix of the check: one model, blocking all-reduce of all gradients in one piece after each step."""
     world = ranks or machine.num_gpus or 2
     depth, width, batch = _SIZES["cuda" if machine.num_gpus else "cpu"]
     strategy = "naive, strategy_options: {flat: true}" if world > 1 else "single"
@@ -205,7 +206,7 @@ def _verdict(title: str, outcome: Outcome) -> CheckVerdict:
 
 
 def summary(check: QuickCheck) -> str:
-    """The verdict in one line."""
+    """Return the verdict in one line."""
     if check.broken:
         return f"not healthy: {'; '.join(v.outcome.message for v in check.broken)}"
     warned = sum(v.outcome.status is Status.WARN for v in check.verdicts)
@@ -216,7 +217,7 @@ def summary(check: QuickCheck) -> str:
 
 
 def rank_figures(check: QuickCheck, rank: int) -> dict[str, Any]:
-    """Own time of a rank (ns), what it takes beyond the others, how long it waits: medians over the steps."""
+    """Return own time of a rank (ns), what it takes beyond the others, how long it waits: medians over the steps."""
     times = check.times
     assert times is not None
     return {"rank": rank, "host": times.hosts[rank], "device": _devices(check).get(rank), **asdict(times.of_rank(rank))}

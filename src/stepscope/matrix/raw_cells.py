@@ -38,14 +38,14 @@ class RawCell:
 
 
 def count_cells(file: MatrixFile) -> int:
-    """Cells of the cross products, before anything is dropped, excluded or counted once."""
+    """Count the cells of the cross products, before anything is dropped, excluded or counted once."""
     own = math.prod(len(axis.points) for axis in file.axes)
     included = sum(math.prod(len(axis.points) for axis in item.axes) for item in file.include)
     return included + (own if file.axes or not file.include else 0)
 
 
 def raw_cells(file: MatrixFile) -> Iterator[RawCell]:
-    """The cross product of the axes over the base in file order (the last axis turns fastest), then the includes.
+    """Yield the cross product of the axes over the base in file order (the last axis turns fastest), then the includes.
 
     Without axes the base alone is one cell, unless there are includes: then it is only what they build on.
     """
@@ -65,7 +65,7 @@ def _product(axes: tuple[Axis, ...]) -> Iterator[dict[str, GivenValue]]:
 
 
 def option_schema(cell: RawCell, group: str, catalog: Catalog) -> type[OptionsModel] | None:
-    """The option schema that governs ``group`` in this cell; None when its owner is missing or unknown."""
+    """Return the option schema that governs ``group`` in this cell, or None when its owner is missing or unknown."""
     owner = cell.values.get(OPTION_GROUPS[group])
     if owner is None or not isinstance(owner.value, str) or catalog.refuses(group, owner.value):
         return None
@@ -84,7 +84,7 @@ class _Unused:
 def drop_inapplicable(
     cells: Iterable[RawCell], catalog: Catalog, document: Document
 ) -> tuple[tuple[RawCell, ...], tuple[Problem, ...]]:
-    """The cells without the values that do not concern them, and the values that concern no cell at all."""
+    """Return the cells without the values that do not concern them, and the values that concern no cell at all."""
     kept: list[RawCell] = []
     unused: dict[Path, _Unused] = {}
     used: set[Path] = set()
@@ -108,7 +108,7 @@ def drop_inapplicable(
 
 
 def _misplaced(cell: RawCell, given: GivenValue, catalog: Catalog, unused: dict[Path, _Unused]) -> str | None:
-    """Why the value does not concern this cell; None when it does, or when that cannot be told."""
+    """Say why the value does not concern this cell; None when it does, or when that cannot be told."""
     if given.key == "momentum":
         optimizer = cell.values.get("optimizer")
         name = optimizer.value if optimizer is not None else None
@@ -132,7 +132,7 @@ def _misplaced(cell: RawCell, given: GivenValue, catalog: Catalog, unused: dict[
 
 
 def _for_no_rank(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) -> str | None:
-    """Why slow ranks do not concern a cell: it has none of them."""
+    """Say why slow ranks do not concern a cell: it has none of them."""
     world = _world_size(cell)
     try:
         injection = parse_injection(given.value) if isinstance(given.value, str) else None
@@ -147,7 +147,7 @@ def _for_no_rank(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) 
 
 
 def _of_all_ranks(given: GivenValue) -> str:
-    """The faults that no rank is named for; empty: there are none."""
+    """Return the faults that no rank is named for; empty: there are none."""
     return str(replace(parse_injection(given.value), slow=()))
 
 
@@ -175,7 +175,7 @@ def _nowhere(entry: _Unused) -> str:
 
 
 def group_values(cell: RawCell, group: str) -> Mapping[str, GivenValue]:
-    """Option name to given value for ``model.*``, ``dataset_options.*``, ``strategy_options.*`` or ``env.*``."""
+    """Map option names to given values for ``model.*``, ``dataset_options.*``, ``strategy_options.*`` or ``env.*``."""
     prefix = f"{group}."
     return {key.removeprefix(prefix): given for key, given in cell.values.items() if key.startswith(prefix)}
 
@@ -186,7 +186,7 @@ _ABSENT = object()
 def without_excluded(
     cells: Iterable[RawCell], excludes: tuple[Exclude, ...], catalog: Catalog
 ) -> tuple[tuple[RawCell, ...], tuple[Exclude, ...]]:
-    """The cells that no item matches, and the items that match nothing."""
+    """Return the cells that no item matches, and the items that match nothing."""
     kept = []
     matched: set[int] = set()
     for cell in cells:
@@ -203,7 +203,7 @@ def matches(cell: RawCell, item: Exclude, catalog: Catalog) -> bool:
 
 
 def effective(cell: RawCell, key: str, catalog: Catalog) -> Any:
-    """The cell's value of ``key``: given, else the default of its schema, else a value that equals nothing."""
+    """Return the cell's value of ``key``: given, else the default of its schema, else a value that equals nothing."""
     given = cell.values.get(key)
     if given is not None and given.value is not None:
         return given.value
@@ -217,7 +217,7 @@ def effective(cell: RawCell, key: str, catalog: Catalog) -> Any:
 
 
 def _option(cell: RawCell, group: str, option: str, catalog: Catalog) -> Any:
-    """The value that the schema gives to an option that the file leaves open; some follow from other options."""
+    """Return the value that the schema gives to an option that the file leaves open; some follow from other options."""
     schema = option_schema(cell, group, catalog)
     if schema is None or not schema.takes(option):
         return _ABSENT
@@ -233,7 +233,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _same(value: Any, wanted: Any) -> bool:
-    """Equality that tells true from 1 and takes a tuple for a list."""
+    """Compare values so that true is not 1 and a tuple equals a list."""
     if isinstance(value, tuple):
         value = list(value)
     return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)

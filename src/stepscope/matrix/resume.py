@@ -18,7 +18,7 @@ BACKSTOP = "oom_backstop of "
 
 
 def backstop(failed: PlannedCell, remaining: Iterable[PlannedCell]) -> dict[str, str]:
-    """Cell id to reason, for the remaining cells that need at least the memory that ``failed`` did not get.
+    """Map cell id to reason, for the remaining cells that need at least the memory that ``failed`` did not get.
 
     A cell needs at least as much when everything that memory depends on is equal except for more of: samples per
     micro-step, model size (each numeric option, parameters and FLOP per sample), optimizer state. Anything that cannot
@@ -48,7 +48,7 @@ def needs_at_least(cell: PlannedCell, other: PlannedCell) -> bool:
 
 
 def _same_frame(spec: CellSpec) -> tuple[object, ...]:
-    """What must be equal for two cells' memory to be comparable at all."""
+    """Return what must be equal for two cells' memory to be comparable at all."""
     return (
         spec.workload,
         spec.dataset,
@@ -71,14 +71,14 @@ def _same_frame(spec: CellSpec) -> tuple[object, ...]:
 
 
 def _optimizer_states(spec: CellSpec) -> int:
-    """Tensors of the parameters' size that the optimizer keeps."""
+    """Count the tensors of the parameters' size that the optimizer keeps."""
     if spec.optimizer == "sgd":
         return 1 if spec.momentum else 0
     return 2
 
 
 def _no_less(own: Options, theirs: Options) -> bool:
-    """Numeric options no smaller, others equal; names of sizes may differ, the facts speak for them."""
+    """Whether numeric options are no smaller, others equal; names of sizes may differ, the facts speak for them."""
     if set(own) != set(theirs):
         return False
     for key, value in own.items():
@@ -125,7 +125,7 @@ def cells_to_rerun(
     statuses: Mapping[str, CellStatus],
     baselines: Callable[[], Container[str]],
 ) -> frozenset[str]:
-    """Ids of cells with a status that ``--rerun`` names: by id or its beginning, ``failed``, or ``baseline``.
+    """Return ids of cells with a status that ``--rerun`` names: by id or its beginning, ``failed``, or ``baseline``.
 
     failed: what is neither ok nor known to be unsupported, so also what ran out of memory and what was skipped for it.
     baseline: cells to which the speed-ups of others refer, which ``baselines`` reads from the results so far. Raises

@@ -62,7 +62,7 @@ def prepare(
 def refuse_unfit(
     layout: RunLayout, *, kind: str, name: str, cell_ids: Sequence[str], environment: EnvironmentRecord, force: bool
 ) -> RunRecord | None:
-    """The run that is in the folder already, None for a new folder.
+    """Return the run that is in the folder already, or None for a new folder.
 
     UsageError when the folder holds something else; unless ``force`` also when another machine measured it, or when it
     belongs to another matrix: one of another name, or one that has none of its measured cells in common with this.
@@ -85,13 +85,13 @@ def refuse_unfit(
 
 
 def read_statuses(layout: RunLayout, cell_ids: Iterable[str]) -> dict[str, CellStatus]:
-    """Statuses that an earlier run left, by cell id."""
+    """Return the statuses that an earlier run left, by cell id."""
     statuses = ((cell_id, read_if_there(layout.cell(cell_id).status, CellStatus)) for cell_id in cell_ids)
     return {cell_id: status for cell_id, status in statuses if status is not None}
 
 
 def untraced(layout: RunLayout, statuses: Mapping[str, CellStatus]) -> frozenset[str]:
-    """Cells that are ok and have no trace: with ``--profile`` they are measured again."""
+    """Return the cells that are ok and have no trace: with ``--profile`` they are measured again."""
     return frozenset(
         cell_id
         for cell_id, status in statuses.items()
@@ -106,14 +106,14 @@ def has_samples(layout: RunLayout, cell: Cell) -> bool:
 
 
 def _measured(layout: RunLayout, run: RunRecord, *, other_than: Sequence[str] = ()) -> tuple[str, ...]:
-    """Cells of ``run`` that have a result."""
+    """Return the cells of ``run`` that have a result."""
     cell_ids = [cell_id for cell_id in (*run.cells, *run.earlier_cells) if cell_id not in other_than]
     statuses = read_statuses(layout, cell_ids)
     return tuple(i for i in cell_ids if i in statuses and statuses[i].status in RESULTS)
 
 
 def _refuse_other_matrix(layout: RunLayout, earlier: RunRecord, name: str, cell_ids: Sequence[str]) -> None:
-    """One run folder, one matrix: a table of two would set cells side by side that nobody meant to compare."""
+    """Refuse another matrix in one run folder: a table of two would set cells side by side that nobody meant to compare."""
     fix = "choose another run folder with -o DIR, or add --force to keep both in this one"
     if earlier.name != name:
         raise UsageError(f"{layout.root} belongs to the matrix {earlier.name!r}, not to {name!r}", fix=fix)
@@ -127,7 +127,7 @@ def _refuse_other_matrix(layout: RunLayout, earlier: RunRecord, name: str, cell_
 
 
 def _refuse_other_machine(layout: RunLayout, now: EnvironmentRecord) -> None:
-    """One run folder, one kind of machine: results of two would be compared as if they were of one."""
+    """Refuse another kind of machine in one run folder: results of two would be compared as if they were of one."""
     before = read_if_there(layout.environment, EnvironmentRecord)
     if before is None:
         return
@@ -155,12 +155,12 @@ def _machine(environment: EnvironmentRecord) -> tuple[str, str, str, str]:
 RUNS = Path("stepscope-runs")
 NAME_CHARS = 40
 LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.launcher", "torchrun")
-"""Modules that start others."""
+"""Modules that start other programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlace:
-    """group: id of the worker group when the ranks exist already, None when this command starts them.
+    """The place of a run. group: id of the worker group when the ranks exist already, None when this command starts them.
 
     cores_factor: hosts of such a world.
     """
@@ -171,12 +171,12 @@ class RunPlace:
 
 
 def default_run_dir(name: str) -> Path:
-    """``stepscope-runs/NAME-YYYYMMDD-HHMMSS`` in the current folder."""
+    """Return ``stepscope-runs/NAME-YYYYMMDD-HHMMSS`` in the current folder."""
     return RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def name_of_command(command: Sequence[str]) -> str:
-    """What a training command is called: its script or module without folders, else its program."""
+    """Return what a training command is called: its script or module without folders, else its program."""
     scripts = [word for word in command if word.endswith(".py")]
     modules = [word for before, word in pairwise(command) if before == "-m" and not word.startswith(LAUNCHER_MODULES)]
     word = Path(scripts[0]).stem if scripts else modules[0].rpartition(".")[2] if modules else Path(command[0]).name
@@ -184,7 +184,7 @@ def name_of_command(command: Sequence[str]) -> str:
 
 
 def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[str, ...]) -> RunPlace:
-    """The run folder of this command. Inside a started world, ranks other than 0 turn into the rank half: no return.
+    """Return the run folder of this command. Inside a started world, ranks other than 0 turn into the rank half: no return.
 
     env_source, env: option that sets environment variables, and those it sets: they come too late for ranks that exist.
     """
@@ -215,7 +215,7 @@ def _hosts(world_size: int) -> int:
 
 
 def stopped_by_the_disk(layout: RunLayout, error: WriteError) -> WriteError:
-    """The same error with what becomes of the run; as it is where no run has begun yet."""
+    """Return the same error with what becomes of the run; as it is where no run has begun yet."""
     run = read_run(layout.root) if layout.run.exists() else None
     if run is None:
         return error
@@ -230,7 +230,8 @@ def stopped_by_the_disk(layout: RunLayout, error: WriteError) -> WriteError:
 
 
 def exit_code(statuses: Iterable[Status]) -> int:
-    """0: everything that can run here has a result. 4: some failed. 5: none succeeded. 3: none can run here."""
+    """Return the exit code. 0: everything that can run here has a result. 4: some failed. 5: none succeeded. 3: none can run
+    here."""
     outcomes = set(statuses)
     failed = bool(outcomes - {"ok", "unsupported", "skipped"})
     if "ok" in outcomes:

@@ -57,7 +57,7 @@ class RunOutcome:
 
     @property
     def failed(self) -> tuple[CellStatus, ...]:
-        """Cells that were tried and did not give a result. An unsupported or skipped cell is not a failure."""
+        """Statuses of cells that were tried and did not give a result. An unsupported or skipped cell is not a failure."""
         return tuple(s for s in self.statuses if s.status not in ("ok", "unsupported", "skipped"))
 
 
@@ -110,7 +110,7 @@ def _run_record(request: RunRequest) -> RunRecord:
 
 
 def _sections(cells: Iterable[PlannedWork]) -> dict[str, tuple[str, ...]]:
-    """Section -> its cells, in order."""
+    """Map each section to its cells, in order."""
     sections: dict[str, tuple[str, ...]] = {}
     for planned in cells:
         for name in planned.sections:
@@ -130,7 +130,8 @@ class _Run:
         untraced: frozenset[str],
         rerun: frozenset[str],
     ) -> None:
-        """untraced, rerun: cells of ``earlier`` that are to be measured once more, for their traces or as asked."""
+        """Take the statuses of an earlier run. untraced, rerun: cells of ``earlier`` that are to be measured once more, for
+        their traces or as asked."""
         self._request = request
         self._layout = request.layout
         self._on_event = on_event
@@ -200,7 +201,7 @@ class _Run:
         )
 
     def _prepare_data(self, decided: Resume[PlannedWork]) -> None:
-        """Cells whose data cannot be used end here; no rank starts for them."""
+        """End the cells whose data cannot be used; no rank starts for them."""
         unusable = self._request.kind.unusable(
             self._request,
             (planned.spec for planned in decided.run),
@@ -223,7 +224,7 @@ class _Run:
         return 1 if earlier is None else earlier.attempt + 1
 
     def interrupt(self, reason: str = "stopped before it finished") -> None:
-        """Whatever has no result yet is marked, so that it is named in the table and run next time."""
+        """Mark whatever has no result yet, so that it is named in the table and run next time."""
         for cell_id in list(self._pending):
             spec = self._planned[cell_id].spec
             if cell_id in self._untraced | self._rerun and run_folder.has_samples(self._layout, spec):
@@ -329,7 +330,7 @@ class _Run:
 
 @contextmanager
 def _other_ranks_answered(request: RunRequest) -> Iterator[None]:
-    """In a joined world the other ranks wait for a spec: when there is nothing to run they get an empty one.
+    """Answer the other ranks of a joined world, which wait for a spec: when there is nothing to run they get an empty one.
 
     After an error only those that have come: it must be seen at once.
     """
@@ -362,13 +363,13 @@ def _signals_wait() -> Iterator[None]:
 T = TypeVar("T")
 
 _SHARE = 20
-"""Of the time, one part in this many may go into renewing derived files: many cells make them long."""
+"""One part in so many of the time may go into renewing derived files: many cells make them long."""
 
 
 def run_to_the_end(
     request: RunRequest, on_event: OnEvent, *, renew: Callable[[], object], finish: Callable[[], T]
 ) -> tuple[T, Interrupted | HostLost | None]:
-    """Run ``request``; what ``finish`` returns, and what stopped the run, for the caller to raise again.
+    """Run ``request``; return what ``finish`` returns, and what stopped the run, for the caller to raise again.
 
     renew: writes what follows from the run folder; called as cells end. finish: writes everything; called once the run
     is over, and again if a stop signal comes meanwhile: the launcher of a joined world sends one when a rank fails.

@@ -46,7 +46,8 @@ from stepscope.workloads import PREFIX
 
 
 def measured_models(matrix: Matrix, device: Device) -> ModelOf:
-    """The look-up for :func:`stepscope.matrix.expand.expand`. Raises UsageError for a model of which no variant works."""
+    """Return the look-up for :func:`stepscope.matrix.expand.expand`. Raises UsageError for a model of which no variant
+    works."""
     asked: dict[str, dict[str, ModelQuestion]] = {}
     for draft in matrix.cells:
         if draft.settings.workload.startswith(PREFIX):
@@ -85,7 +86,7 @@ def _key(question: ModelQuestion) -> str:
 def _measured(
     workload: str, questions: Iterable[ModelQuestion], matrix: Matrix, device: Device
 ) -> tuple[MeasuredModel, ...]:
-    """What ``python -m stepscope.rank --measure`` answers. Raises UsageError where it ends without an answer."""
+    """Return what ``python -m stepscope.rank --measure`` answers. Raises UsageError where it ends without an answer."""
     require_torch()
     timeout_s = matrix.measure.timeout_ns / 1e9
     with tempfile.TemporaryDirectory(prefix="stepscope-model-") as folder:
@@ -111,7 +112,7 @@ def _measured(
 
 
 def _environ(extra: Mapping[str, str]) -> dict[str, str]:
-    """One process, whatever world this one may be a rank of."""
+    """Return the environment of one process, whatever world this one may be a rank of."""
     worlds = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     return {**{k: v for k, v in os.environ.items() if k not in worlds}, **extra}
 
@@ -207,7 +208,8 @@ def _refuse_own_models(matrix: Matrix) -> None:
 
 
 def chosen_sections(matrix: Matrix, only: Sequence[str]) -> frozenset[str]:
-    """The sections that ``--only`` names. Raises UsageError, with those there are, for one that the matrix does not have."""
+    """Return the sections that ``--only`` names. Raises UsageError, with those there are, for one that the matrix does not
+    have."""
     if not matrix.sections:
         raise UsageError(
             f"--only: the matrix {matrix.name!r} has no sections", fix="remove --only; the preset suite has sections"
@@ -251,7 +253,7 @@ class Outlook:
 def outlook(
     plan: ReadyMatrix, layout: RunLayout, *, profile: bool = False, rerun: Sequence[str] = (), force: bool = False
 ) -> Outlook:
-    """What is left of the plan, and how long it may take; cells that ran before count with their real time.
+    """Say what is left of the plan, and how long it may take; cells that ran before count with their real time.
 
     Raises UsageError for a folder in which the plan would be refused.
     """
@@ -286,7 +288,7 @@ def outlook(
 
 
 def derive_results(layout: RunLayout) -> tuple[TrainingRun, ...]:
-    """results.jsonl and results.csv from what lies in the run folder; the runs."""
+    """Write results.jsonl and results.csv from what lies in the run folder; return the runs."""
     runs = folder_runs(layout)
     write_results(layout, runs)
     return runs

@@ -27,7 +27,7 @@ KEYS = (
     "persistent_workers", "cudnn_benchmark", "network", "inject", "steps",
 )  # fmt: skip
 PROBE = 8
-"""Times the batch: a second point of what of the computation follows it."""
+"""Factor of the batch at a second point, which tells what of the computation follows it."""
 
 LEAST_LOSS_STEPS = 4
 """Below so many steps on a side nothing is said of the loss."""
@@ -37,7 +37,7 @@ LOSS_STEPS = 24
 
 
 def cell_settings(spec: CellSpec) -> dict[str, Any]:
-    """The cell as one writes it into a matrix."""
+    """Return the cell as one writes it into a matrix."""
     settings: dict[str, Any] = {key: getattr(spec, key) for key in KEYS if getattr(spec, key) is not None}
     settings |= {key: dict(getattr(spec, key)) for key in GROUPS if getattr(spec, key)}
     if spec.mesh:
@@ -53,7 +53,7 @@ def matrix_of(
     measure: Mapping[str, Any],
     comm: Mapping[str, Any] | None = None,
 ) -> Document:
-    """A matrix of exactly these cells, in this order. comm: a sweep of collectives beside them."""
+    """Return a matrix of exactly these cells, in this order. comm: a sweep of collectives beside them."""
     document = {
         "version": 1,
         "name": name,
@@ -68,30 +68,31 @@ def matrix_of(
 
 
 def trial_spec(spec: CellSpec, changes: Mapping[str, Any] | None = None, *, steps: int | None = None) -> CellSpec:
-    """The cell with ``changes``, with the id that it gets in a matrix. steps: None: as many as its figures need."""
+    """Return the cell with ``changes``, with the id that it gets in a matrix. steps: None: as many as its figures need."""
     base = replace(spec, steps=steps or "auto", epochs=None, batch_rule="micro_batch")
     return named(changed(base, changes or {}))
 
 
 def trial_specs(baseline: CellSpec, proposals: Sequence[Proposal]) -> dict[str, CellSpec]:
-    """Key of a trial -> its cell, the baseline first."""
+    """Map the key of each trial to its cell, the baseline first."""
     return {BASELINE: trial_spec(baseline)} | {
         proposal.key: trial_spec(baseline, proposal.changes) for proposal in proposals
     }
 
 
 def repeated(specs: Mapping[str, CellSpec], times: int) -> dict[tuple[str, int], CellSpec]:
-    """Each cell so often, taking turns: a machine that changes changes for all of them. Another seed makes another cell."""
+    """Repeat each cell so often, taking turns: a machine that changes changes for all of them. Another seed makes another
+    cell."""
     return {(key, n): named(replace(s, seed=s.seed + n)) for n in range(times) for key, s in specs.items()}
 
 
 def loss_samples(baseline: CellSpec, proposals: Sequence[Proposal]) -> int:
-    """So many that the largest batch among them makes ``LOSS_STEPS`` steps."""
+    """Return so many samples that the largest batch among them makes ``LOSS_STEPS`` steps."""
     return LOSS_STEPS * max(spec.global_batch for spec in trial_specs(baseline, proposals).values())
 
 
 def loss_specs(baseline: CellSpec, proposals: Sequence[Proposal], samples: int) -> dict[str, CellSpec]:
-    """Cells that all train on as many samples, the baseline first."""
+    """Return cells that all train on as many samples, the baseline first."""
     changes = {BASELINE: None} | {proposal.key: proposal.changes for proposal in proposals}
     return {
         key: trial_spec(baseline, change, steps=-(-samples // trial_spec(baseline, change).global_batch))
@@ -100,7 +101,7 @@ def loss_specs(baseline: CellSpec, proposals: Sequence[Proposal], samples: int) 
 
 
 def failure_of(cell: CellResult | None) -> Lost | None:
-    """Why a cell has no result; None: it has one."""
+    """Say why a cell has no result, or None where it has one."""
     if cell is None or cell.status is None:
         return Lost(reason="not measured")
     status = cell.status
@@ -113,7 +114,7 @@ def failure_of(cell: CellResult | None) -> Lost | None:
 
 
 def score_of(cells: Sequence[CellResult | None]) -> Score:
-    """Time of a sample, ns, over all repeats of a cell; Lost where one of them did not finish."""
+    """Return the time of a sample, ns, over all repeats of a cell; Lost where one of them did not finish."""
     failed = next((lost for cell in cells if (lost := failure_of(cell))), None)
     if failed is not None:
         return failed
@@ -126,7 +127,8 @@ def score_of(cells: Sequence[CellResult | None]) -> Score:
 
 
 def gain_of(before: Sequence[CellResult], after: Sequence[CellResult]) -> Estimate | None:
-    """Throughput of ``after`` over that of ``before``, repeat by repeat; None: too few repeats for an interval."""
+    """Return the throughput of ``after`` over that of ``before``, repeat by repeat; None: too few repeats for an
+    interval."""
     pairs = [[median(t for step in _steps(c).values() for t in step) / c.spec.global_batch for c in side]
              for side in (before, after)]  # fmt: skip
     if min(map(len, pairs)) < MIN_REPLICATES:
@@ -140,7 +142,7 @@ def _steps(cell: CellResult) -> dict[int, list[int]]:
 
 
 def learned_less(baseline: CellResult | None, cell: CellResult | None, most: float) -> str | None:
-    """Why the loss of ``cell`` is not accepted; None: it is. most: share that it may be above the baseline's."""
+    """Say why the loss of ``cell`` is not accepted; None: it is. most: share that it may be above the baseline's."""
     lost = failure_of(cell) or failure_of(baseline)
     if lost is not None or baseline is None or cell is None:
         return lost.reason if lost else "not measured"
@@ -154,7 +156,8 @@ def learned_less(baseline: CellResult | None, cell: CellResult | None, most: flo
 
 
 def loss_change(baseline: CellResult, cell: CellResult) -> tuple[float, float] | None:
-    """(mean loss of a sample, that over the baseline's - 1), both over the later half of the samples that both have seen.
+    """Return (mean loss of a sample, that over the baseline's - 1), both over the later half of the samples that both have
+    seen.
 
     Both begin with the same parameters: a step of more samples is compared after as many samples, not after as many steps.
     None where a loss is not finite, or one has too few steps there.
@@ -177,7 +180,8 @@ def loss_change(baseline: CellResult, cell: CellResult) -> tuple[float, float] |
 
 
 def _losses(cell: CellResult) -> list[tuple[int, float]] | None:
-    """(samples, sum of their losses) of every step of the first round, all ranks together; None: not finite, or none."""
+    """Return (samples, sum of their losses) of every step of the first round, all ranks together; None: not finite, or
+    none."""
     losses: list[tuple[int, float]] = []
     for (number, _), ranks in sorted(common_steps(cell.samples, cell.spec.world_size).by_key.items()):
         if number:
@@ -191,7 +195,7 @@ def _losses(cell: CellResult) -> list[tuple[int, float]] | None:
 
 
 def settings_diff(before: CellSpec, after: CellSpec, proposal: Proposal) -> tuple[str, ...]:
-    """``- micro_batch: 4`` and ``+ micro_batch: 16``: the user's own keys; global_batch where that one is fixed."""
+    """Return ``- micro_batch: 4`` and ``+ micro_batch: 16``: the user's own keys; global_batch where that one is fixed."""
     lines: list[str] = []
     for name, now in proposal.changes.items():
         key, value = name, now
@@ -205,6 +209,6 @@ def settings_diff(before: CellSpec, after: CellSpec, proposal: Proposal) -> tupl
 
 
 def overrides_of(diff: Sequence[str]) -> tuple[str, ...]:
-    """The same as options of `bench`: ``--set base.micro_batch=16``."""
+    """Return the same as options of `bench`: ``--set base.micro_batch=16``."""
     added = [line[2:].partition(": ") for line in diff if line.startswith("+")]
     return tuple(f"--set base.{key}={value}" for key, _, value in added)

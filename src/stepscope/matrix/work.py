@@ -78,7 +78,8 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """remeasured: of the cells to run, those that have a result and run for their traces. rerun: those of --rerun."""
+    """The run begins. remeasured: of the cells to run, those that have a result and run for their traces. rerun: those of
+    --rerun."""
 
     run_dir: str
     cells: tuple[Cell, ...]

@@ -19,7 +19,7 @@ from stepscope.core.errors import UsageError
 from stepscope.rank.precision import tensors_of
 
 FORWARD, BACKWARD = "module: ", "backward: "
-"""How names of ranges begin; `stepscope trace --show modules` reads the first."""
+"""Beginnings of the names of ranges; `stepscope trace --show modules` reads the first."""
 
 
 class Annotated(AbstractContextManager["Annotated"]):

@@ -80,13 +80,13 @@ class ReadinessTimer:
             self._end = self._stamp()
 
     def ready(self) -> None:
-        """Not used: without reductions a step has no exposed communication to tell apart."""
+        """Do nothing: without reductions a step has no exposed communication to tell apart."""
 
     def stop(self) -> PendingStep:
         return self._inner.stop()
 
     def offsets(self) -> tuple[dict[str, int], int]:
-        """Ready time of each parameter that got a gradient, in order, and the backward pass's duration, ns.
+        """Return the ready time of each parameter that got a gradient, in order, and the backward pass's duration, ns.
 
         Of the last micro-step of the last step, since its backward pass began.
         """
@@ -115,7 +115,8 @@ def _cuda_stamp() -> torch.cuda.Event:
 
 @contextmanager
 def without_waits() -> Iterator[Callable[[], int]]:
-    """Reads ns. On CPU ranks, where the host waits: for torch's collectives from Python, functional ones included."""
+    """Give the block a clock in ns that stands still while a CPU rank's host waits for torch's collectives from Python,
+    functional ones included."""
     waited = 0
 
     def timed(wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,7 +144,7 @@ BUDGET_NS = 2_000_000_000
 
 
 TOGETHER = 6
-"""Steps of ranks that wait for each other: as many on each."""
+"""Steps on each rank where ranks wait for each other."""
 
 
 class WithoutReductions(PlainSession):
@@ -159,13 +160,13 @@ class WithoutReductions(PlainSession):
         return self._session.micro_step(last=False)
 
     def finish(self) -> None:
-        """Each rank keeps its own gradients."""
+        """Do nothing: each rank keeps its own gradients."""
 
     def zero_grad(self) -> None:
         self._session.zero_grad()
 
     def close(self) -> None:
-        """The session below goes on."""
+        """Do nothing: the session below goes on."""
 
 
 def backward_profile(
@@ -180,7 +181,7 @@ def backward_profile(
     sharded: bool = False,
     together: bool = False,
 ) -> BackwardProfile:
-    """Profile of at most ``MOST_STEPS`` whole steps; each rank decides for itself, as nothing travels.
+    """Return the profile of at most ``MOST_STEPS`` whole steps; each rank decides for itself, as nothing travels.
 
     together: something travels (sharded models cannot compute without, zero1 sends parameters): all ranks make
     ``TOGETHER`` steps, by a clock that stands still while they wait. sharded: gradients have no time of their own.
@@ -221,7 +222,7 @@ def summarise(
     micro_batch: int,
     accumulation: int,
 ) -> BackwardProfile:
-    """Medians of ``seen``: (phases, ready time by parameter, duration of the last backward pass) of each step.
+    """Return medians of ``seen``: (phases, ready time by parameter, duration of the last backward pass) of each step.
 
     A parameter counts as unused where it was in every step.
     """
@@ -261,7 +262,8 @@ def pipeline_profile(
     windows: Iterator[tuple[StepSamples, Iterator[Batch]]],
     barrier: Callable[[], None],
 ) -> PipelineProfile:
-    """windows: without end, at least one in an epoch is full. A first micro-step only: the others repeat its schedule."""
+    """Return the profile of a first micro-step: the others repeat its schedule. windows: without end, at least one in an
+    epoch is full."""
     assert isinstance(session, PipelineSession)
     plain, watch = Regions(enabled=False), session.watch
     steps: list[tuple[PipelineSpan, ...]] = []

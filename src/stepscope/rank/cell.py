@@ -106,7 +106,7 @@ def _export(profiler: torch.profiler.profile, path: Path) -> None:
 
 
 def _copy_for_tensorboard(path: Path, folder: Path, cell: CellSpec, context: RankContext) -> None:
-    """TensorBoard's profiler page looks for RUN/WORKER.TIME.pt.trace.json.gz."""
+    """Copy the trace to RUN/WORKER.TIME.pt.trace.json.gz, where TensorBoard's profiler page looks for it."""
     run = make_dir(folder / cell.cell_id)
     worker = f"{context.pulse.host}_rank{context.mesh.rank}"
     target = run / f"{worker}.{time.time_ns() // 1_000_000}.pt.trace.json.gz"
@@ -166,7 +166,7 @@ def _header(cell: CellSpec, context: RankContext, subject: _Subject) -> SamplesH
 
 
 def _data(cell: CellSpec, context: RankContext, specs: Specs) -> Prepared:
-    """The cell's arrays: the first rank of each host builds the cache, the others map it."""
+    """Return the cell's arrays: the first rank of each host builds the cache, the others map it."""
     dataset, options = specs.dataset, specs.dataset_options
     data_dir = None if context.group.data_dir is None else Path(context.group.data_dir)
     files = dataset.locate(options, data_dir)
@@ -321,7 +321,7 @@ def _measure(
 
 
 class _RunQueue:
-    """How long this thread has been ready to run without a processor since it was made."""
+    """Measures how long this thread has been ready to run without a processor since the object was made."""
 
     def __init__(self) -> None:
         self._began = perf_counter_ns(), self._delayed_ns()
@@ -374,7 +374,7 @@ def _finish_epoch(
 
 
 def _accuracy(cell: CellSpec, context: RankContext, subject: _Subject) -> float | None:
-    """Share of right answers on the test split; None where there is none or its labels mean nothing."""
+    """Return the share of right answers on the test split; None where there is none or its labels mean nothing."""
     test = subject.prepared.test
     if not subject.prepared.real_labels or len(test) == 0:
         return None
@@ -408,7 +408,7 @@ def _summary(
 def _conclude(
     cell: CellSpec, context: RankContext, subject: _Subject, summary: RankSummary, files: CellLayout
 ) -> RankSummary:
-    """After the last timed step: replica checksum, the plan check, the profiled steps, those without reductions."""
+    """Conclude after the last timed step: replica checksum, the plan check, the profiled steps, those without reductions."""
     context.pulse.enter("verify")
     checksum = parameter_checksum(subject.session.full_parameters().values())
     endless: Iterator[tuple[StepSamples, Iterator[Batch]]] = subject.loader.endless(start=cell.epochs or 0)
@@ -465,7 +465,7 @@ def _conclude(
 
 
 def _account(subject: _Subject, windows: Iterator[tuple[StepSamples, Iterator[Batch]]]) -> dict[str, int]:
-    """Bytes of this rank's tensors by kind, in one full step of its own."""
+    """Return bytes of this rank's tensors by kind, in one full step of its own."""
     session, training = subject.session, subject.training
     account = TensorAccount(subject.task.module, session.parameters, training.optimizer, recomputed=subject.recomputed)
     window, batches = next(windows)
@@ -475,5 +475,5 @@ def _account(subject: _Subject, windows: Iterator[tuple[StepSamples, Iterator[Ba
 
 
 def _steps_until_typical(subject: _Subject) -> int:
-    """Steps before the strategy launches what its plan says: DDP rebuilds its buckets in the second one."""
+    """Count the steps before the strategy launches what its plan says: DDP rebuilds its buckets in the second one."""
     return subject.specs.strategy.min_warmup_steps(subject.specs.strategy_options)

@@ -33,7 +33,7 @@ READ_TIMEOUT_S = 1.0
 
 
 def snapshot(*, rank: int, world_size: int) -> FlightDump:
-    """All calls that this process's recorders hold. ``unavailable`` says why where there is no recorder.
+    """Return all calls that this process's recorders hold. ``unavailable`` says why where there is no recorder.
 
     torch keeps NCCL's calls apart from those of the other backends: both are read, in order of time.
     """
@@ -88,7 +88,7 @@ class BlackBox:
 
 
 def same_calls(control: Control, group: dist.ProcessGroup | None = None) -> str | None:
-    """How the ranks' collectives on ``group`` (None: the default one) differ; None when all made the same.
+    """Say how the ranks' collectives on ``group`` (None: the default one) differ; None when all made the same.
 
     Outside the timed region, and by all ranks together, when none of them is in a collective: costs milliseconds and no
     collective. gloo turns another dtype into wrong numbers without a word, which shows here. Equal calls in another
@@ -113,7 +113,7 @@ def same_calls(control: Control, group: dist.ProcessGroup | None = None) -> str 
 
 
 def assert_same_calls(control: Control) -> None:
-    """Raises StepscopeError, on every rank, when the ranks' collectives on the default group differ."""
+    """Raise StepscopeError, on every rank, when the ranks' collectives on the default group differ."""
     if (difference := same_calls(control)) is not None:
         raise StepscopeError(
             difference,
@@ -123,14 +123,14 @@ def assert_same_calls(control: Control) -> None:
 
 
 def _counts(windows: Iterable[Any]) -> str:
-    """Finished, and yet not equally many: what a broadcast's leaves and the like allow."""
+    """Describe ranks that finished, and yet not equally many calls: what a broadcast's leaves and the like allow."""
     return "ranks called different numbers of collectives: " + ", ".join(
         f"rank {rank} {last}" for rank, (_, last) in enumerate(windows)
     )
 
 
 def _part(dump: FlightDump, name: str, start: int) -> FlightDump:
-    """Its calls of one group from ``start`` on."""
+    """Return the dump's calls of one group from ``start`` on."""
     return replace(
         dump,
         kept="latest",
@@ -160,7 +160,7 @@ def _read_recorders() -> list[str | bytes]:
 
 
 def _merged(dumps: list[FlightDump]) -> FlightDump:
-    """One recorder's ids mean nothing beside another's: numbered anew by time."""
+    """Merge the dumps, calls numbered anew by time: one recorder's ids mean nothing beside another's."""
     entries = sorted((e for d in dumps for e in d.entries), key=lambda e: (e.created_ns or 0, e.record_id))
     whole = all(d.kept == "all" for d in dumps)
     groups = {g.name: g for d in dumps for g in d.groups}
@@ -173,7 +173,8 @@ def _merged(dumps: list[FlightDump]) -> FlightDump:
 
 
 def _with_members(groups: tuple[FlightGroup, ...]) -> tuple[FlightGroup, ...]:
-    """gloo's dump does not say who is in a group; this process knows. Groups without any call are added."""
+    """Add the members to the groups: gloo's dump does not say who is in one; this process knows. Groups without any call are
+    added."""
     members = _members()
     names = {g.name for g in groups}
     added = (FlightGroup(name=name) for name in members if name not in names)
@@ -181,7 +182,8 @@ def _with_members(groups: tuple[FlightGroup, ...]) -> tuple[FlightGroup, ...]:
 
 
 def _members() -> dict[str, tuple[int, ...]]:
-    """Global ranks by the name of their group, of every group this rank is in. Empty where torch keeps it elsewhere."""
+    """Return global ranks by the name of their group, of every group this rank is in. Empty where torch keeps it
+    elsewhere."""
     world = getattr(dist.distributed_c10d, "_world", None)
     names, ranks = getattr(world, "pg_names", None), getattr(world, "pg_group_ranks", None)
     if names is None or ranks is None:

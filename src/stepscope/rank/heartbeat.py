@@ -65,14 +65,14 @@ class Pulse:
         self.beat()
 
     def enter(self, phase: str, *, step: int = 0, op: str | None = None, size_bytes: int | None = None) -> None:
-        """A phase change: written at once."""
+        """Change the phase: written at once."""
         if (op, size_bytes) != (self.op, self.size_bytes):
             self._entered_ns = time.time_ns()
         self.phase, self.step, self.op, self.size_bytes = phase, step, op, size_bytes
         self.beat()
 
     def move_to(self, path: Path, cell_id: str | None) -> None:
-        """From now on about this cell, into its folder."""
+        """Write about this cell from now on, into its folder."""
         with self._lock:
             self._path, self.cell_id, self._written = path, cell_id, None
 
@@ -133,7 +133,7 @@ class Pulse:
 
 
 def host_memory_left() -> tuple[int, int]:
-    """(bytes left, bytes in all): of the host, or of the control group where that leaves less."""
+    """Return (bytes left, bytes in all): of the host, or of the control group where that leaves less."""
     memory = psutil.virtual_memory()
     limits = cgroup_limits(Path("/"))
     if limits.memory_limit_bytes is None or limits.memory_used_bytes is None:

@@ -94,7 +94,7 @@ class Loader:
         self._run = 0  # which call of epoch() the stream belongs to
 
     def epoch(self, number: int) -> Iterator[tuple[StepSamples, Iterator[Batch]]]:
-        """The windows of epoch ``number``, each with its lazy micro-batches on the device."""
+        """Yield the windows of epoch ``number``, each with its lazy micro-batches on the device."""
         if self._loader is None:
             raise RuntimeError("the loader is closed")
         windows = plan_epoch(self.sampling, number)
@@ -114,7 +114,7 @@ class Loader:
         self._stream = None
 
     def endless(self, start: int = 0) -> Iterator[tuple[StepSamples, Iterator[Batch]]]:
-        """Epochs ``start``, ``start + 1``, ... without end."""
+        """Yield the windows of epochs ``start``, ``start + 1``, ... without end."""
         for number in count(start):
             yield from self.epoch(number)
 
@@ -155,7 +155,7 @@ class Loader:
 def eval_batches(
     split: Split, *, rank: int, world_size: int, micro_batch: int, device: torch.device
 ) -> Iterator[Batch]:
-    """This rank's share of ``split`` in order, in batches of at most ``micro_batch``; every row on exactly one rank.
+    """Yield this rank's share of ``split`` in order, in batches of at most ``micro_batch``; every row on exactly one rank.
 
     All ranks get the same number of batches, the last one perhaps empty: a sharded model communicates in each.
     """
@@ -220,7 +220,7 @@ Make = Callable[[int, torch.Generator], tuple[Any, Any]]
 
 
 def maker(task: Task, options: Options, numerics: Numerics) -> Make:
-    """batch(size, generator) -> (inputs, targets) on the CPU, checked. Raises UsageError where there is none."""
+    """Return batch(size, generator) -> (inputs, targets) on the CPU, checked. Raises UsageError where there is none."""
     if task.batch is not None and options.input is not None:
         raise UsageError(
             "the model brings its own batches, and dataset_options.input asks for random ones", fix="remove input"
@@ -253,7 +253,7 @@ def maker(task: Task, options: Options, numerics: Numerics) -> Make:
 
 
 def _scores(task: Task, inputs: Tensor, numerics: Numerics) -> Tensor:
-    """What the module gives for a batch, on the meta device: its shape."""
+    """Return what the module gives for a batch, on the meta device: its shape."""
     x, _ = numerics.inputs(inputs.to(numerics.device), inputs)
     task.module.eval()  # statistics of batches stay as they are
     with torch.no_grad(), numerics.autocast():
@@ -292,7 +292,7 @@ class MadeBatches:
         self._move = partial(mapped, lambda tensor: tensor.to(device, non_blocking=True))
 
     def endless(self, start: int = 0) -> Iterator[tuple[StepSamples, Iterator[Any]]]:
-        """Full windows without end."""
+        """Yield full windows without end."""
         for step in itertools.count(start):
             rows = np.arange(self.sampling.global_batch)
             window = StepSamples(epoch=0, step=step, indices=rows, sampling=self.sampling)
@@ -303,4 +303,4 @@ class MadeBatches:
             yield self._move(inputs), self._move(targets)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""

@@ -87,7 +87,8 @@ def read_peak(device: torch.device) -> PeakMemory | Unavailable:
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, GATHERED = (
     "parameters", "gradients", "optimizer", "activations", "gathered"
 )  # fmt: skip
-"""gathered: whole parameters of a sharded model that are there from the end of the forward pass to backward."""
+"""Kinds of bytes. gathered: whole parameters of a sharded model that are there from the end of the forward pass to
+backward."""
 
 
 @dataclass

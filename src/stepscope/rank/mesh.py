@@ -38,7 +38,7 @@ class Mesh:
     shape: Mapping[str, int] = field(default_factory=dict)
 
     def shaped(self, shape: Mapping[str, int]) -> Mesh:
-        """The same ranks arranged as ``shape``."""
+        """Return the same ranks arranged as ``shape``."""
         return replace(self, shape=shape)
 
     def size(self, dimension: str) -> int:
@@ -69,18 +69,18 @@ class Mesh:
         return at.get("tp", 0) == 0 and at.get("pp", 0) == self.size("pp") - 1
 
     def device_mesh(self) -> DeviceMesh:
-        """torch's mesh of this shape, with its names. All ranks make it together; made once."""
+        """Return torch's mesh of this shape, with its names. All ranks make it together; made once."""
         full = mesh.full(self.shape, self.world_size)
         return _device_mesh(self.device.type, tuple(full), tuple(full.values()))
 
     def group_of(self, dimension: str) -> ProcessGroup:
-        """The ranks that differ from this one in ``dimension`` alone; ``world``: all."""
+        """Return the ranks that differ from this one in ``dimension`` alone; ``world``: all."""
         if dimension == mesh.WORLD or not self.shape:
             return self.group or dist.group.WORLD  # type: ignore[return-value]
         return self.device_mesh().get_group(dimension)
 
     def group_names(self) -> dict[str, str]:
-        """torch's name of each group of the mesh, to its dimension."""
+        """Map torch's name of each group of the mesh to its dimension."""
         if not self.shape:
             return {self.group_of("dp").group_name: "dp"}
         return {self.group_of(name).group_name: name for name in (mesh.WORLD, *self.shape)}
@@ -92,7 +92,7 @@ def _device_mesh(device: str, names: tuple[str, ...], sizes: tuple[int, ...]) ->
 
 
 def reset(device: torch.device, *, seed: int, threads: int, cudnn_benchmark: bool) -> None:
-    """Random states, default dtype, threads, backend flags, garbage, the CUDA allocator."""
+    """Reset random states, default dtype, threads, backend flags, garbage, the CUDA allocator."""
     gc.collect()
     random.seed(seed)
     np.random.seed(seed % 2**32)

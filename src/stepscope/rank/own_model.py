@@ -47,7 +47,7 @@ from stepscope.store.writer import writing
 from stepscope.workloads import Arguments, own_names
 
 SAMPLES = 2
-"""Of the measured step: the fewest that normalisation over the batch takes."""
+"""Samples of the measured step: the fewest that normalisation over the batch takes."""
 
 
 def main(asked: Path, answers: Path) -> int:
@@ -68,7 +68,7 @@ def _answer(workload: str, question: ModelQuestion, device: torch.device) -> Mea
 
 
 def measure(workload: str, question: ModelQuestion, device: torch.device) -> MeasuredModel:
-    """One variant of the model. Raises UsageError for whatever is wrong with it."""
+    """Measure one variant of the model. Raises UsageError for whatever is wrong with it."""
     reset(device, seed=1, threads=torch.get_num_threads(), cudnn_benchmark=False)
     with _users_code(f"{workload} cannot be built"):
         build = MODULES.load(workload)
@@ -108,7 +108,7 @@ def _fact(name: str, parameter: nn.Parameter) -> ParameterFact:
 def _one_step(
     task: Task, numerics: Numerics, batch: tuple[Any, Any], trained: list[tuple[str, nn.Parameter]]
 ) -> tuple[tuple[int, ...], int]:
-    """(parameters in the order in which backward made them ready, FLOP of the forward pass)."""
+    """Return (parameters in the order in which backward made them ready, FLOP of the forward pass)."""
     order: list[int] = []
     hooks = [
         p.register_post_accumulate_grad_hook(partial(_note, order, index))  # type: ignore[no-untyped-call]
@@ -140,7 +140,7 @@ def _note(order: list[int], index: int, _: Tensor) -> None:
 
 
 def _state_bytes(task: Task, numerics: Numerics, parameters: list[nn.Parameter]) -> int:
-    """Bytes of the optimizer's tensors after a step; counters of one number are left out."""
+    """Count the bytes of the optimizer's tensors after a step; counters of one number are left out."""
     assert task.optimizer is not None
     optimizer: Any = task.optimizer(parameters)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -153,7 +153,7 @@ def _state_bytes(task: Task, numerics: Numerics, parameters: list[nn.Parameter])
 
 
 def _attention(query: Any, key: Any, value: Any, *more: Any, out_val: Any = None, **named: Any) -> int:  # noqa: ARG001
-    """QK^T and PV; half of it when causal, as in ``workloads._common.attention_flops``."""
+    """Count the FLOP of QK^T and PV; half of it when causal, as in ``workloads._common.attention_flops``."""
     full: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
     causal = named.get("is_causal", any(argument is True for argument in more[:3]))
     return full // 2 if causal else full
@@ -170,7 +170,8 @@ _ATTENTION = {
 
 
 def source_digest(workload: str) -> str:
-    """Of the module's file, and of every imported file below the current folder that belongs to no installed package."""
+    """Return the digest of the module's file, and of every imported file below the current folder that belongs to no
+    installed package."""
     here, module = Path.cwd().resolve(), own_names(workload)[0]
     installed = Path(sysconfig.get_paths()["purelib"]).resolve()
     digest = hashlib.sha256()
@@ -187,7 +188,7 @@ def source_digest(workload: str) -> str:
 
 @contextmanager
 def _users_code(what: str) -> Iterator[None]:
-    """The boundary to code of the user's: whatever it raises becomes a UsageError with the line that raised it."""
+    """Guard the user's code: whatever it raises becomes a UsageError with the line that raised it."""
     try:
         yield
     except StepscopeError:
@@ -199,7 +200,7 @@ def _users_code(what: str) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str | None:
-    """``models.py:12, in cnn: return Net(3)``: the last line of the user's own, else the last line of all."""
+    """Return ``models.py:12, in cnn: return Net(3)``: the last line of the user's own, else the last line of all."""
     if isinstance(error, SyntaxError):
         return f"look at {error.filename}:{error.lineno}"
     ours = str(Path(stepscope.__file__).parent)

@@ -35,7 +35,7 @@ class Control:
         self._count = 0
 
     def decide(self, value: Any) -> Any:
-        """Rank 0's ``value`` on every rank."""
+        """Return rank 0's ``value`` on every rank."""
         key = self._next("decide")
         if self.rank == 0:
             self._store.set(key, msgspec.json.encode(value).decode())
@@ -44,7 +44,7 @@ class Control:
         return msgspec.json.decode(self._store.get(key))
 
     def gather(self, value: Any) -> list[Any] | None:
-        """Every rank's ``value`` in rank order, on rank 0; None elsewhere. The others do not wait."""
+        """Return every rank's ``value`` in rank order, on rank 0; None elsewhere. The others do not wait."""
         key = self._next("gather")
         if self.rank != 0:
             self._store.set(f"{key}/{self.rank}", msgspec.json.encode(value).decode())
@@ -58,7 +58,7 @@ class Control:
         return values
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Every rank's ``value`` in rank order, on every rank."""
+        """Return every rank's ``value`` in rank order, on every rank."""
         values: list[Any] = self.decide(self.gather(value))
         return values
 
@@ -66,7 +66,7 @@ class Control:
         self.all_gather(None)
 
     def farewell(self) -> None:
-        """A barrier that rank 0 leaves last: where it holds the store, the others must have read everything."""
+        """Hold a barrier that rank 0 leaves last: where it holds the store, the others must have read everything."""
         self.barrier()
         key = self._next("farewell")
         if self.rank != 0:
@@ -88,7 +88,8 @@ class SlowestRanks:
         self._was_tight = False
 
     def add(self, per_rank: list[list[int]]) -> bool:
-        """Further times of each rank; whether the interval of the median was tight at this look and the one before.
+        """Add further times of each rank; return whether the interval of the median was tight at this look and the one
+        before.
 
         One tight look comes by luck too often on times that depend on each other.
         """
@@ -123,7 +124,7 @@ class Pace:
         min_warmup: int,
         epoch_steps: int | None,
     ) -> None:
-        """epoch_steps: optimizer steps of all epochs together, None when the cell counts steps."""
+        """Begin a round. epoch_steps: optimizer steps of all epochs together, None when the cell counts steps."""
         self._cell = cell
         self._measure = measure
         self._control = control

@@ -67,7 +67,7 @@ class Phases(Regions):
         self._launches.append((before, _launched(), _PHASE.get(name, "")))
 
     def of(self, group: str, number: int) -> str:
-        """The phase that launched the group's call of this number; empty: none did."""
+        """Return the phase that launched the group's call of this number; empty: none did."""
         within = (
             phase for before, last, phase in self._launches if before.get(group, 0) < number <= last.get(group, 0)
         )
@@ -77,7 +77,7 @@ class Phases(Regions):
 def observe(
     run: Callable[[], object], mesh: Mesh | None = None, *, phases: Phases | None = None
 ) -> tuple[ObservedOp, ...] | Unavailable:
-    """Collectives that ``run`` launches, in launch order, without sends and receives: gloo's recorder has none.
+    """Return the collectives that ``run`` launches, in launch order, without sends and receives: gloo's recorder has none.
 
     mesh: names the groups (None: all ranks are data parallel); one that is not of the mesh is named by its size.
     phases: the regions that ``run`` goes through, to name each call's phase.
@@ -140,7 +140,7 @@ def _text(op: CommOp | ObservedOp, *, phased: bool = False) -> str:
 
 
 def _leave_mark() -> tuple[str, int]:
-    """The place of an all-reduce made here, so that later entries are the step's."""
+    """Make an all-reduce; return its place, so that later entries are the step's."""
     device = f"cuda:{torch.cuda.current_device()}" if dist.get_backend() == "nccl" else "cpu"
     dist.all_reduce(torch.zeros(1, device=device))
     world = dist.group.WORLD.group_name  # type: ignore[union-attr]
@@ -148,7 +148,7 @@ def _leave_mark() -> tuple[str, int]:
 
 
 def _launched() -> dict[str, int]:
-    """How many calls each group of this process has launched, by its name.
+    """Count the calls that each group of this process has launched, by its name.
 
     Asked of the groups: the recorder tells its calls all at once, and a full ring takes a third of a second.
     """
@@ -159,14 +159,15 @@ def _launched() -> dict[str, int]:
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[str, int]:
-    """(group, number among its calls) of a recorded call. gloo counts messages, too, and has that count in ``op_id``."""
+    """Return (group, number among its calls) of a recorded call. gloo counts messages, too, and has that count in
+    ``op_id``."""
     name = entry["process_group"][0]
     number = entry["op_id" if str(entry["profiling_name"]).startswith("gloo:") else "collective_seq_id"]
     return name, int(number)
 
 
 def _dump() -> Callable[..., str | bytes] | None:
-    """The recorder's JSON dump; NCCL's collectives are kept apart from those of the other backends."""
+    """Return the recorder's JSON dump; NCCL's collectives are kept apart from those of the other backends."""
     names = ["_dump_fr_trace_json"]
     if dist.get_backend() == "nccl":
         names.insert(0, "_dump_nccl_trace_json")
@@ -174,7 +175,7 @@ def _dump() -> Callable[..., str | bytes] | None:
 
 
 def _entries() -> list[dict[str, Any]]:
-    """The recorded calls, oldest first."""
+    """Return the recorded calls, oldest first."""
     dump = _dump()
     entries = [] if dump is None else json.loads(dump(True, False)).get("entries", [])
     return sorted(entries, key=lambda e: e["record_id"])
@@ -198,13 +199,14 @@ def _observed(entry: dict[str, Any], groups: Mapping[str, str], sizes: Mapping[s
 
 
 def _unnamed(group: str) -> str:
-    """A group that is not of the mesh, such as those that ``fully_shard`` makes, by its size."""
+    """Name a group that is not of the mesh, such as those that ``fully_shard`` makes, by its size."""
     ranks = dist.get_process_group_ranks(c10d._resolve_process_group(group))  # type: ignore[arg-type]
     return f"{len(ranks)} ranks"
 
 
 def last_enqueued() -> tuple[int, str | None] | None:
-    """(collectives enqueued so far, the last one as ``all_reduce [[1024]]``) of the default group; None: not recorded.
+    """Return (collectives enqueued so far, the last one as ``all_reduce [[1024]]``) of the default group; None: not
+    recorded.
 
     Reads the recorder only, so that it may be asked from another thread while this one hangs in a collective.
     """

@@ -17,7 +17,8 @@ from stepscope.records import precision as formats
 
 
 def samples_in(nest: Any) -> int:
-    """First dimension of the first tensor in a tensor, tuple or mapping. Raises UsageError where there is none."""
+    """Return the first dimension of the first tensor in a tensor, tuple or mapping. Raises UsageError where there is
+    none."""
     for tensor in tensors_of(nest):
         if tensor.dim():
             return int(tensor.shape[0])
@@ -27,7 +28,7 @@ def samples_in(nest: Any) -> int:
 
 
 def tensors_of(nest: Any) -> list[Tensor]:
-    """All tensors in a nest of tuples, lists and mappings, in order."""
+    """Return all tensors in a nest of tuples, lists and mappings, in order."""
     if isinstance(nest, Tensor):
         return [nest]
     parts = nest.values() if isinstance(nest, Mapping) else nest if isinstance(nest, tuple | list) else ()
@@ -35,7 +36,7 @@ def tensors_of(nest: Any) -> list[Tensor]:
 
 
 def mapped(change: Callable[[Tensor], Tensor], nest: Any) -> Any:
-    """The nest with every tensor changed."""
+    """Return the nest with every tensor changed."""
     if isinstance(nest, Tensor):
         return change(nest)
     if isinstance(nest, Mapping):
@@ -69,21 +70,21 @@ class Numerics:
         _write_tf32_switches(_switched(self._switches, on=precision == "tf32"))
 
     def prepare(self, module: nn.Module) -> nn.Module:
-        """``module`` on the device and in the storage dtype, changed in place."""
+        """Put ``module`` on the device and into the storage dtype, in place; return it."""
         return module.to(device=self.device, dtype=self.parameter_dtype)
 
     def inputs(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """A batch as the module wants it: floating-point inputs in the storage dtype, targets untouched."""
+        """Return a batch as the module wants it: floating-point inputs in the storage dtype, targets untouched."""
         return mapped(lambda t: t.to(self.parameter_dtype) if t.is_floating_point() else t, x), y
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Context for the forward pass and the loss."""
+        """Return the context for the forward pass and the loss."""
         if self._autocast_dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self._autocast_dtype)
 
     def backward(self, loss: Tensor) -> None:
-        """Backward pass of one micro-step, of the scaled loss where there is a scale."""
+        """Run the backward pass of one micro-step, of the scaled loss where there is a scale."""
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, optimizer: torch.optim.Optimizer, *, clip: Callable[[], None] | None = None) -> None:
@@ -100,7 +101,7 @@ class Numerics:
 
 
 def _tf32_owners() -> list[tuple[Any, str]]:
-    """Where torch keeps its TF32 switches: an object and the attribute's name.
+    """Return where torch keeps its TF32 switches: an object and the attribute's name.
 
     torch 2.9 brought ``fp32_precision``; it warns about the older ``allow_tf32``, which releases before need.
     """

@@ -35,7 +35,8 @@ def main() -> int:
 
 
 def probe(torch: ModuleType) -> TorchFact:
-    """Facts of the imported ``torch``. Initialises CUDA where there is a device: only call it in a process of its own."""
+    """Return the facts of the imported ``torch``. Initialises CUDA where there is a device: only call it in a process of its
+    own."""
     devices, error = _devices(torch)
     distributed = torch.distributed.is_available()
     nccl = distributed and torch.distributed.is_nccl_available()
@@ -60,7 +61,7 @@ def probe(torch: ModuleType) -> TorchFact:
 
 
 def _devices(torch: ModuleType) -> tuple[list[Any], str | None]:
-    """(properties of every usable device, why CUDA does not start). A build without CUDA is no error."""
+    """Return (properties of every usable device, why CUDA does not start). A build without CUDA is no error."""
     if torch.version.cuda is None and torch.version.hip is None:
         return [], None
     with warnings.catch_warnings(record=True) as caught:

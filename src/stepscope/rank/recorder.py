@@ -55,11 +55,12 @@ class Recorder:
         self.epoch_loss: dict[int, float] = {}
 
     def add(self, facts: StepFacts, pending: PendingStep, loss_sum: Tensor) -> None:
-        """One finished step; ``loss_sum`` is a detached scalar on the device, read later."""
+        """Add one finished step; ``loss_sum`` is a detached scalar on the device, read later."""
         self._pending.append((facts, pending, loss_sum))
 
     def flush(self) -> None:
-        """Everything added so far is on disk, and in ``warmup_step_ns`` and ``timed_step_ns``. May wait for the device."""
+        """Put everything added so far on disk, and into ``warmup_step_ns`` and ``timed_step_ns``. May wait for the
+        device."""
         self._put(len(self._pending), with_loss=True)
 
     def write_finished(self) -> None:
@@ -77,7 +78,7 @@ class Recorder:
             self._file.close()
 
     def _finished(self) -> int:
-        """Number of leading steps whose last event has passed."""
+        """Count the leading steps whose last event has passed."""
         return next((i for i, (_, pending, _) in enumerate(self._pending) if not pending.done()), len(self._pending))
 
     def _put(self, count: int, *, with_loss: bool) -> None:
@@ -90,7 +91,8 @@ class Recorder:
         )
 
     def _read(self, losses: list[Tensor]) -> list[float]:
-        """Values on the host. On a stream of their own: behind the compute stream's queue the host would wait for it."""
+        """Return the values on the host. They are read on a stream of their own: behind the compute stream's queue the host
+        would wait for it."""
         if losses[0].is_cuda:
             self._stream = self._stream or torch.cuda.Stream(losses[0].device)  # type: ignore[no-untyped-call]
             with torch.cuda.stream(self._stream):
@@ -125,7 +127,7 @@ class Terminated(BaseException):
 
 
 def classify(error: BaseException) -> Kind:
-    """What happened. ``victim``: this rank only noticed that a peer was gone, which only messages tell."""
+    """Say what happened. ``victim``: this rank only noticed that a peer was gone, which only messages tell."""
     sign = failure_sign(str(error))
     if isinstance(error, Terminated):
         return "terminated"

@@ -81,7 +81,7 @@ class StepSamples:
         return -(-len(self.indices) // self.sampling.chunk)
 
     def piece(self, micro_step: int, rank: int) -> Indices:
-        """Rows that ``rank`` trains on in ``micro_step``; may be empty."""
+        """Return the rows that ``rank`` trains on in ``micro_step``; may be empty."""
         if not 0 <= micro_step < self.micro_steps:
             raise IndexError(f"micro-step {micro_step} of a window with {self.micro_steps}")
         start = micro_step * self.sampling.chunk
@@ -91,7 +91,7 @@ class StepSamples:
 
 
 def share(length: int, parts: int, part: int) -> tuple[int, int]:
-    """Bounds [low, high) of one of ``parts`` contiguous pieces of ``length``; sizes differ by at most one."""
+    """Return the bounds [low, high) of one of ``parts`` contiguous pieces of ``length``; sizes differ by at most one."""
     if not 0 <= part < parts:
         raise IndexError(f"part {part} of {parts}")
     size, left_over = divmod(length, parts)
@@ -100,12 +100,12 @@ def share(length: int, parts: int, part: int) -> tuple[int, int]:
 
 
 def permutation(sampling: Sampling, epoch: int) -> Indices:
-    """The order of one epoch: the same on every rank, world size and accumulation."""
+    """Return the order of one epoch: the same on every rank, world size and accumulation."""
     return np.random.default_rng([sampling.seed, epoch]).permutation(sampling.num_samples)
 
 
 def plan_epoch(sampling: Sampling, epoch: int) -> Sequence[StepSamples]:
-    """All windows of one epoch, in order. They are views of one permutation."""
+    """Return all windows of one epoch, in order. They are views of one permutation."""
     order = permutation(sampling, epoch)
     order.flags.writeable = False
     size = sampling.global_batch

@@ -33,7 +33,7 @@ class RankPlace:
 
 
 def read_place(environ: Mapping[str, str]) -> RankPlace:
-    """RANK, LOCAL_RANK and WORLD_SIZE as torchrun sets them. Raises UsageError naming the one that is wrong."""
+    """Read RANK, LOCAL_RANK and WORLD_SIZE as torchrun sets them. Raises UsageError naming the one that is wrong."""
 
     def number(name: str) -> int:
         text = environ.get(name)
@@ -53,7 +53,7 @@ def read_place(environ: Mapping[str, str]) -> RankPlace:
 
 
 def pick_device(kind: str, place: RankPlace, environ: Mapping[str, str]) -> torch.device:
-    """This rank's device; refuses before any process group exists, so that no other rank is left waiting."""
+    """Return this rank's device; refuses before any process group exists, so that no other rank is left waiting."""
     if kind == "cpu":
         return torch.device("cpu")
     count = torch.cuda.device_count()
@@ -105,7 +105,7 @@ def install_signals() -> None:
 
 
 def leave_undisturbed() -> None:
-    """From now on SIGTERM does not interrupt the main thread, which is on its way out; ``way_out`` still hears it."""
+    """Keep SIGTERM from the main thread, which is on its way out from now on; ``way_out`` still hears it."""
     signal.signal(signal.SIGTERM, lambda *_: None)
 
 
@@ -123,7 +123,7 @@ class RankContext:
     epochs: dict[str, list[EpochResult]] = field(default_factory=dict)  # of the rounds so far, by cell id
 
     def facts(self) -> dict[str, Any]:
-        """What the summary of any cell says of this rank."""
+        """Return what the summary of any cell says of this rank."""
         device = self.mesh.device
         return {
             "rank": self.mesh.rank,

@@ -19,8 +19,8 @@ from torch.utils.hooks import RemovableHandle
 ClockName = Literal["perf_counter", "cuda_event"]
 
 DATA, FORWARD, BACKWARD, READY, COMMUNICATION, WAIT, OPTIMIZER, END = range(8)
-"""What a mark closes. READY is the last local gradient; COMMUNICATION closes when all gradients are usable; WAIT is
-exposed, wherever it lies (a pipeline's messages)."""
+"""Kinds of marks, by what one closes. READY is the last local gradient; COMMUNICATION closes when all gradients are usable;
+WAIT is exposed, wherever it lies (a pipeline's messages)."""
 
 
 class Regions:
@@ -60,7 +60,7 @@ class StepTimes:
 
 
 def split_step(marks: Sequence[tuple[int, int]], start: int, ready: int | None) -> StepTimes:
-    """Phases of a step from its marks.
+    """Return the phases of a step from its marks.
 
     marks: (what it closes, time) in order, the last one END; several rounds of DATA, FORWARD, BACKWARD when
     accumulating. ready: when the last local gradient was ready in the last micro-step, None without communication.
@@ -87,12 +87,12 @@ def split_step(marks: Sequence[tuple[int, int]], start: int, ready: int | None) 
 
 
 def cuda_event() -> torch.cuda.Event:
-    """An event that keeps its time."""
+    """Return an event that keeps its time."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def between_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> int:
-    """Time of the device between two events that have passed."""
+    """Return the time of the device between two events that have passed."""
     return round(float(start.elapsed_time(end)) * 1e6)
 
 
@@ -112,7 +112,7 @@ class StepTimer(Protocol):
     def mark(self, what: int) -> None: ...
 
     def ready(self) -> None:
-        """The gradient of one more parameter is there; the last call of a step counts."""
+        """Note the gradient of one more parameter; the last call of a step counts."""
         ...
 
     def stop(self) -> PendingStep: ...
@@ -218,7 +218,7 @@ class NoTimer:
 
 
 def step_timer(device: torch.device, *, now: Callable[[], int] = perf_counter_ns) -> StepTimer:
-    """now: the clock of CPU steps."""
+    """Return the timer of a device. now: the clock of CPU steps."""
     return CudaStepTimer() if device.type == "cuda" else CpuStepTimer(now)
 
 

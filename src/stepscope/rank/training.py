@@ -78,13 +78,13 @@ class PlantedFaults:
         self._lost.clear()
 
     def before_batch(self) -> None:
-        """The loader's part of a step."""
+        """Sleep for the loader's part of a step."""
         self._learn()
         if self._loader is not None:
             self._lose("loader", self._loader.of(self._own_ns))
 
     def before_compute(self) -> None:
-        """The part of a step's computation."""
+        """Sleep for the part of a step's computation."""
         self._computing_ns = 0
         if self._slow is not None:
             self._computing_ns += self._lose("slow_rank", self._slow.of(self._own_ns))
@@ -155,7 +155,7 @@ class Training:
         self._steps = 0
 
     def step(self, window: StepSamples, batches: Iterator[Batch], regions: Regions) -> Stepped:
-        """One optimizer step over ``window``. Gradient = sum of sample losses / global samples, over all ranks."""
+        """Make one optimizer step over ``window``. Gradient = sum of sample losses / global samples, over all ranks."""
         self._set_learning_rate()
         timer, session, readiness, planted = self._timer, self._session, self._readiness, self._planted
         scale = session.loss_factor / window.global_samples
@@ -214,7 +214,7 @@ class Training:
 
 
 def make_optimizer(cell: CellSpec, session: Session) -> torch.optim.Optimizer:
-    """The optimizer of a cell, with torch's defaults for everything a cell does not set."""
+    """Make the optimizer of a cell, with torch's defaults for everything a cell does not set."""
     options = {"lr": cell.lr, "weight_decay": cell.weight_decay}
     if cell.optimizer == "sgd":
         return session.optimizer(torch.optim.SGD, momentum=cell.momentum, **options)
@@ -257,7 +257,7 @@ def _policy(recomputed: Recomputed, context: Any, op: Any, *args: Any, **kwargs:
 
 
 def parameter_checksum(parameters: Iterable[Tensor]) -> str:
-    """Fingerprint of whole parameters, bit for bit: replicas that trained together have the same one."""
+    """Return a fingerprint of whole parameters, bit for bit: replicas that trained together have the same one."""
     digest = hashlib.blake2b(digest_size=8)
     for parameter in parameters:
         raw = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -270,7 +270,7 @@ MIN_BATCH = 256
 
 @torch.no_grad()
 def correct_answers(task: Task, numerics: Numerics, test: Split, mesh: Mesh, *, micro_batch: int) -> float:
-    """Number of right answers in this rank's share of ``test``, in evaluation mode; 0 where another rank counts them."""
+    """Count the right answers in this rank's share of ``test``, in evaluation mode; 0 where another rank counts them."""
     assert task.correct is not None
     task.module.eval()
     correct = 0.0

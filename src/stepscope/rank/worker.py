@@ -51,7 +51,7 @@ from stepscope.store.reader import read_record
 from stepscope.store.writer import make_dir, write_record
 
 GRACE_S = 2.0
-"""For the main thread's own way out, which flushes what was measured."""
+"""Time for the main thread's own way out, which flushes what was measured."""
 
 _SIG_DFL, _SIG_IGN = 0, 1
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)

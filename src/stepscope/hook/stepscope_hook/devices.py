@@ -34,7 +34,7 @@ COUNTED = (
     ("nvlink_errors", ("nvmlDeviceGetFieldValues",), (), None, 0, 1),
 )
 """The same of what only counts upwards: its growth since the first sample is written."""
-COLUMNS = tuple(each[0] for each in ASKED + COUNTED)
+COLUMNS = tuple(row[0] for row in ASKED + COUNTED)
 ONCE = (
     ("sm_clock_max_hz", ("nvmlDeviceGetMaxClockInfo",), (1,), ONE, 0, 1e6),
     ("memory_clock_max_hz", ("nvmlDeviceGetMaxClockInfo",), (2,), ONE, 0, 1e6),

@@ -29,7 +29,7 @@ WORDS = 4
 class Port:
     """A port. kind: infiniband (RoCE too) or net."""
 
-    columns = tuple(each[0] for each in COLUMNS)
+    columns = tuple(row[0] for row in COLUMNS)
 
     def __init__(self, name, kind, folder):
         self.name, self.kind = name, kind

@@ -64,7 +64,7 @@ class Setup:
 
     @property
     def part(self) -> int:
-        """Elements of one of ``world_size`` equal parts of S."""
+        """Number of elements of one of ``world_size`` equal parts of S."""
         return self.numel // self.mesh.world_size
 
     @property
@@ -103,18 +103,18 @@ class Exchange:
 
 
 def equal_parts(tensor: Tensor, setup: Setup) -> list[Tensor]:
-    """Views of the parts of the ranks in a tensor of S."""
+    """Return views of the parts of the ranks in a tensor of S."""
     return [tensor[r * setup.part : (r + 1) * setup.part] for r in range(setup.world_size)]
 
 
 def from_all(tensor: Tensor, setup: Setup, *, offset: int = 0) -> tuple[Stretch, ...]:
-    """Pieces of a tensor of S that holds one part of every rank, in rank order."""
+    """Return the pieces of a tensor of S that holds one part of every rank, in rank order."""
     parts = equal_parts(tensor, setup)
     return tuple(Stretch(tensor=part, source=rank, offset=offset) for rank, part in enumerate(parts))
 
 
 def after_copy(call: Issue, *, source: Tensor, target: Tensor) -> Issue:
-    """``call`` out of place: torch only has the form that overwrites its input, so the input is copied first."""
+    """Return ``call`` out of place: torch only has the form that overwrites its input, so the input is copied first."""
 
     def issue(*, async_op: bool) -> Waitable | None:
         target.copy_(source)
@@ -124,5 +124,5 @@ def after_copy(call: Issue, *, source: Tensor, target: Tensor) -> Issue:
 
 
 def idle(*, async_op: bool) -> Waitable | None:  # noqa: ARG001 - the signature of every call
-    """What a rank does that has no part in a call."""
+    """Do nothing, as a rank does that has no part in a call."""
     return None

@@ -32,7 +32,7 @@ def send_recv(setup: Setup) -> Exchange:
 
 
 def peers(pattern: str, *, rank: int, world_size: int) -> tuple[int | None, int | None]:
-    """(whom ``rank`` sends to, whom it receives from)."""
+    """Return (whom ``rank`` sends to, whom it receives from)."""
     if pattern == "ring":
         return (rank + 1) % world_size, (rank - 1) % world_size
     partner = rank ^ 1
@@ -46,7 +46,7 @@ def peers(pattern: str, *, rank: int, world_size: int) -> tuple[int | None, int 
 def between(
     setup: Setup, *, to: int | None, source: int | None, buffers: tuple[Tensor, Tensor] | None = None
 ) -> Exchange:
-    """A message of S to one rank and one from another; None: none. buffers: to send from and to receive into."""
+    """Exchange a message of S to one rank and one from another; None: none. buffers: to send from and to receive into."""
     group = setup.mesh.group
     own, other = (None, None) if buffers is None else buffers
     sends: tuple[Stretch, ...] = ()
@@ -155,7 +155,7 @@ def all_to_all_v(setup: Setup) -> Exchange:
 
 
 def _sent(sizes: tuple[int, ...], rank: int) -> list[int]:
-    """Elements that ``rank`` sends to each rank, in rank order."""
+    """Return the elements that ``rank`` sends to each rank, in rank order."""
     return [sizes[(peer - rank) % len(sizes)] for peer in range(len(sizes))]
 
 

@@ -61,7 +61,7 @@ def run_comm(cell: CommSpec, context: RankContext) -> None:
 
 
 def assert_agreed(cell: CommSpec, settings: CommMeasure, control: Control) -> None:
-    """Raises UsageError, on every rank, when some rank was asked for something else than rank 0. Sends no collective."""
+    """Raise UsageError, on every rank, when some rank was asked for something else than rank 0. Sends no collective."""
     arguments = {
         name: json.dumps(value, sort_keys=True)
         for record in (cell, settings)

@@ -83,7 +83,7 @@ class CommJob:
         dist.barrier(self.mesh.group)
 
     def runner(self, call: Call, *, pace: Callable[[], object] | None = None) -> Callable[[int], list[int]]:
-        """``run(count)``: durations of so many calls, paced as the cell says (or by ``pace``)."""
+        """Return ``run(count)``: durations of so many calls, paced as the cell says (or by ``pace``)."""
         pulse = self.pulse
 
         def enter() -> None:
@@ -106,7 +106,8 @@ class CommJob:
             torch.cuda.synchronize(self.device)
 
     def check(self, call: Call, exchanges: list[Exchange]) -> tuple[bool | None, str | None]:
-        """(whether a call on fresh input gives what it must, the first wrong element). None: nothing to look at here."""
+        """Return (whether a call on fresh input gives what it must, the first wrong element). None: nothing to look at
+        here."""
         if not self.settings.check:
             return None, None
         values = [self.values() for _ in exchanges]
@@ -118,7 +119,7 @@ class CommJob:
         return self.verdict(exchanges, values)
 
     def values(self) -> Values:
-        """Fresh values for one exchange. All ranks ask in the same order."""
+        """Return fresh values for one exchange. All ranks ask in the same order."""
         return Values(
             dtype=self.dtype,
             world_size=self.mesh.world_size,
@@ -127,7 +128,7 @@ class CommJob:
         )
 
     def verdict(self, exchanges: list[Exchange], values: list[Values]) -> tuple[bool | None, str | None]:
-        """(whether every output is right, the first wrong element); (None, None) where this rank has no output."""
+        """Return (whether every output is right, the first wrong element); (None, None) where this rank has no output."""
         if not any(exchange.outputs for exchange in exchanges):
             return None, None
         for number, (exchange, fresh) in enumerate(zip(exchanges, values, strict=True), start=1):
@@ -137,7 +138,7 @@ class CommJob:
         return True, None
 
     def lacks(self, attempt: Callable[[], object]) -> str | None:
-        """Why some rank's backend refuses ``attempt``, in its own words; None: all ranks could. All ranks call this."""
+        """Say why some rank's backend refuses ``attempt``, in its own words; None: all ranks could. All ranks call this."""
         words: str | None = None
         try:
             attempt()
@@ -175,7 +176,7 @@ class Size:
 
 
 def plan_size(collective: Collective, asked_bytes: int, *, itemsize: int, world_size: int) -> Size:
-    """The size that is sent for ``asked_bytes``: rounded down to what divides it, by 1% at most."""
+    """Return the size that is sent for ``asked_bytes``: rounded down to what divides it, by 1% at most."""
     if not collective.has_payload:
         return Size(asked_bytes=asked_bytes, size_bytes=0, numel=0)
     size = collective.payload_bytes(asked_bytes, itemsize=itemsize, world_size=world_size)
@@ -197,7 +198,8 @@ def plan_size(collective: Collective, asked_bytes: int, *, itemsize: int, world_
 
 
 def buffer_bytes(build: Build, setup: Setup, *, op: str) -> int:
-    """Bytes of all buffers of one exchange on this rank, the backend's own copies included; nothing is allocated."""
+    """Count the bytes of all buffers of one exchange on this rank, the backend's own copies included; nothing is
+    allocated."""
     sizes: list[int] = []
 
     def count(numel: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -212,7 +214,7 @@ def buffer_bytes(build: Build, setup: Setup, *, op: str) -> int:
 
 
 def no_room(job: CommJob, needed_bytes: int, *, size_bytes: int) -> str | None:
-    """Why buffers of ``needed_bytes`` on this rank do not fit, or those of another; None: all fit. Asks all ranks."""
+    """Say why buffers of ``needed_bytes`` on this rank do not fit, or those of another; None: all fit. Asks all ranks."""
     if size_bytes < ASK_FROM_BYTES:
         return None
     on_host = needed_bytes if job.device.type == "cpu" else 0
@@ -249,7 +251,7 @@ def _no_room_on_device(job: CommJob, needed_bytes: int) -> str | None:
 
 
 def made(job: CommJob, size: Size, needed_bytes: int, make: Callable[[], T]) -> T | str:
-    """What ``make`` allocates, ``needed_bytes`` of it, or why some rank has no room for it: the same on every rank.
+    """Return what ``make`` allocates, ``needed_bytes`` of it, or why some rank has no room for it: the same on every rank.
 
     The others are asked from the size on where it can fail.
     """

@@ -110,7 +110,7 @@ def leave_coalescing(mesh: Mesh) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The error in one line."""
+    """Return the error in one line."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -120,7 +120,7 @@ WARMUP_CHECKS = (1, 3, 5, 7, 10, 15, 22, 33, 49, 60)
 WARMUP_SHARE_OF_BUDGET = 0.25
 FIRST_CHECKS = (3, 5)
 MOST_CALLS = 10_000
-"""Of one size: more narrow no interval that 10,000 have not, and every one is a number in a file."""
+"""Most calls of one size: more narrow no interval that 10,000 have not, and every one is a number in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,8 @@ def time_calls(
     enter: Callable[[], object] | None = None,
     pace: Callable[[], object] | None = None,
 ) -> list[int]:
-    """Durations of ``count`` calls in ns. Neither ``enter`` nor ``pace``, both called before each, counts with a pace.
+    """Return the durations of ``count`` calls in ns. Neither ``enter`` nor ``pace``, both called before each, counts with a
+    pace.
 
     pace: an untimed barrier before each call; None: back to back, where a call lasts until the next one begins.
     enter: tells the heartbeat. The loop's own share of a time is two readings of the clock.
@@ -190,7 +191,7 @@ def _time_on_device(
 
 
 def _nothing() -> None:
-    """In place of a callback that nobody asked for."""
+    """Stand in for a callback that nobody asked for."""
 
 
 def measure(
@@ -200,7 +201,7 @@ def measure(
     *,
     on_phase: Callable[[str], object] = lambda phase: None,  # noqa: ARG005 - nobody to tell
 ) -> Timed:
-    """Warm-up and timed calls of one size. ``run(count)``: durations of so many more calls, made now on all ranks.
+    """Make warm-up and timed calls of one size. ``run(count)``: durations of so many more calls, made now on all ranks.
 
     Fixed numbers are obeyed exactly. Otherwise warm-up ends where the times say so, and measuring where the 95%
     interval of the median of max-over-ranks is tight enough, or the budget is out.
@@ -258,7 +259,7 @@ class _Judge:
         self._checks = chain(FIRST_CHECKS, checkpoints())
 
     def after(self, per_rank: list[list[int]]) -> dict[str, object]:
-        """What to do after these further calls: {"more": calls to make next, "reason": why to stop or None}."""
+        """Say what to do after these further calls: {"more": calls to make next, "reason": why to stop or None}."""
         tight = self._slowest.add(per_rank)
         done, now = len(self._slowest.times_ns), time.monotonic_ns()
         left_ns = self._budget_ns - (now - self._started)

@@ -32,7 +32,7 @@ ALIGNED_FROM, ALIGNMENT = 128, 16
 
 
 def run_matmul(job: CommJob) -> str | None:
-    """Measure every size; why this device has no such product, or None."""
+    """Measure every size; return why this device has no such product, or None."""
     job.enter("probe", 0)
     unsupported = job.lacks(lambda: product_of(job, 16)())
     if unsupported is None:
@@ -42,13 +42,13 @@ def run_matmul(job: CommJob) -> str | None:
 
 
 def rows_of(asked_bytes: int, *, itemsize: int) -> int:
-    """Rows of the largest square matrix in ``asked_bytes``; above 128 rounded down to a multiple of 16."""
+    """Return the rows of the largest square matrix in ``asked_bytes``; above 128 rounded down to a multiple of 16."""
     rows = math.isqrt(max(0, asked_bytes) // itemsize)
     return rows if rows < ALIGNED_FROM else rows // ALIGNMENT * ALIGNMENT
 
 
 def product_of(job: CommJob, rows: int) -> Call:
-    """One product of two ``rows`` x ``rows`` matrices into a third."""
+    """Return a call that multiplies two ``rows`` x ``rows`` matrices into a third."""
     a, b, out = (_matrix(job, rows, fill) for fill in (1, 1, 0))
     return partial(torch.mm, a, b, out=out)
 
@@ -88,14 +88,14 @@ def _timed_product(job: CommJob, product: Call, count: int) -> list[int]:
 
 
 ROWS = {"cpu": 256, "cuda": 2048}
-"""Of one product: some hundred microseconds, the granularity of what runs beside the collective."""
+"""Rows of one product: some hundred microseconds, the granularity of what runs beside the collective."""
 
 SIZING_CALLS = 5
 MOST_PRODUCTS = 100_000
 
 
 def run(job: CommJob) -> str | None:
-    """Measure every size; why the backend cannot, or None."""
+    """Measure every size; return why the backend cannot, or None."""
     unsupported = refused(job)
     if unsupported is None:
         unsupported = job.lacks(lambda: product_of(job, 16)())
@@ -131,7 +131,7 @@ Compute = Callable[[], object]
 def _iterations(
     job: CommJob, step: _OnCpu | _OnGpu, products: Compute, beside: list[int], count: int, *, both: bool
 ) -> list[int]:
-    """``count`` iterations: the collective's times; those of the products go to ``beside``."""
+    """Make ``count`` iterations; return the collective's times; those of the products go to ``beside``."""
     times = []
     for _ in range(count):
         job.pulse.step += 1
@@ -147,7 +147,7 @@ def _iterations(
 
 
 def _products_as_long_as(job: CommJob, size: Size, step: _OnCpu | _OnGpu, product: Call) -> Compute:
-    """So many products that they last about as long as the collective; the same number on every rank."""
+    """Return so many products that they last about as long as the collective; the same number on every rank."""
     job.enter("warmup", size.size_bytes)
     medians = []
     for timed in (step.collective, partial(step.products, product)):
@@ -183,7 +183,7 @@ class _OnCpu:
         return perf_counter_ns() - start
 
     def together(self, products: Compute | None) -> tuple[int, int]:
-        """(duration of the collective, of the products), ns."""
+        """Run both; return (duration of the collective, of the products), ns."""
         start = perf_counter_ns()
         works = _works([issue(async_op=True) for issue in self._issues])
         ends = _note_ends(works)
@@ -232,7 +232,7 @@ def _note_ends(works: list[Any]) -> Callable[[], int | None]:
 
 
 def _works(issued: Iterable[Waitable | None]) -> list[Any]:
-    """torch's own requests, each with a future."""
+    """Return torch's own requests, each with a future."""
     works: list[Any] = []
     for one in issued:
         works += one.works if isinstance(one, Batch) else [] if one is None else [one]

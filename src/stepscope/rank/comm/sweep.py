@@ -22,11 +22,11 @@ from stepscope.rank.comm.values import Values, fill
 from stepscope.records.comm import CommSample
 
 PROBE_ELEMENTS = 4
-"""Of one part: the call that shows what the backend refuses."""
+"""Elements of one part in the call that shows what the backend refuses."""
 
 
 def run(job: CommJob) -> str | None:
-    """Measure every size; why the backend cannot do any of them, or None."""
+    """Measure every size; return why the backend cannot do any of them, or None."""
     unsupported = refused(job)
     if unsupported is None:
         for asked_bytes in job.cell.sizes_bytes if job.spec.has_payload else (0,):
@@ -35,7 +35,7 @@ def run(job: CommJob) -> str | None:
 
 
 def refused(job: CommJob) -> str | None:
-    """Why this cell cannot be measured at all: found by one tiny call, before any size."""
+    """Say why this cell cannot be measured at all: one tiny call shows it, before any size."""
     if job.mesh.world_size < job.spec.min_world:
         return f"{job.cell.op} needs {job.spec.min_world} ranks or more"
     job.enter("probe", 0)
@@ -47,13 +47,13 @@ def planned(job: CommJob, asked_bytes: int) -> Size:
 
 
 def exchanges_and_call(job: CommJob, numel: int) -> tuple[list[Exchange], Call]:
-    """Buffers for every call in flight, and the one callable that makes all of them."""
+    """Return buffers for every call in flight, and the one callable that makes all of them."""
     exchanges = [job.build(job.setup(numel)) for _ in range(job.cell.in_flight)]
     return exchanges, combine(exchanges, op=job.cell.op, mode=job.cell.mode, mesh=job.mesh)
 
 
 def prepare(job: CommJob, size: Size) -> tuple[list[Exchange], Call] | str:
-    """Filled buffers and the call, or why there is no room for them: the same answer on every rank."""
+    """Return filled buffers and the call, or why there is no room for them: the same answer on every rank."""
     if size.numel is None:
         return size.skipped or "nothing to send"
     numel = size.numel
@@ -81,7 +81,7 @@ def skipped(size: Size, reason: str) -> CommSample:
 
 
 def sample(size: Size, timed: Timed, **others: Any) -> CommSample:
-    """What was measured of one size. others: the other fields."""
+    """Return what was measured of one size. others: the other fields."""
     return CommSample(
         asked_bytes=size.asked_bytes,
         size_bytes=size.size_bytes,
@@ -108,19 +108,19 @@ def _one_size(job: CommJob, size: Size) -> CommSample:
 
 MIN_CALLS, MOST_CALLS = 2, 20
 MOST_PAIR_NS = 20_000_000
-"""Of one pair and size, where more than ``MIN_CALLS`` messages fit into it: 8 ranks have 84 pairs."""
+"""Most time of one pair and size, where more than ``MIN_CALLS`` messages fit into it: 8 ranks have 84 pairs."""
 
 Pair = tuple[int, int]
 
 
 def all_pairs(world_size: int) -> list[tuple[Pair, bool]]:
-    """((sender, receiver), False) of every ordered pair, then ((lower, higher), True) of every unordered one."""
+    """Return ((sender, receiver), False) of every ordered pair, then ((lower, higher), True) of every unordered one."""
     one_way = [(pair, False) for pair in permutations(range(world_size), 2)]
     return [*one_way, *((pair, True) for pair in combinations(range(world_size), 2))]
 
 
 def run_pairs(job: CommJob) -> str | None:
-    """Measure every pair at every size; why the backend cannot, or None."""
+    """Measure every pair at every size; return why the backend cannot, or None."""
     unsupported = refused(job)
     if unsupported is not None:
         return unsupported
@@ -173,7 +173,7 @@ class _Pairing:
         return combine(exchanges, op="send_recv", mode="grouped", mesh=self._job.mesh)
 
     def measure(self, size: Size, values: Values, budget_ns: int, *, warm: bool) -> CommSample:
-        """Messages as often as asked, or as the pair's budget allows. The first one is checked.
+        """Send messages as often as asked, or as the pair's budget allows. The first one is checked.
 
         warm: the pair has exchanged messages before, so that without a fixed number none is given away as warm-up.
         """
@@ -201,7 +201,7 @@ class _Pairing:
         return sample(size, timed, correct=correct, wrong=wrong, peer=self._pair, bidirectional=self._bidirectional)
 
     def _agree(self, count: int) -> int:
-        """The lower rank's ``count``, on both."""
+        """Return the lower rank's ``count``, on both."""
         self._meeting.inputs[0].tensor.fill_(count)
         self._meet()
         theirs = int(self._meeting.outputs[0].tensor)

@@ -37,7 +37,7 @@ class Values:
     salt: int
 
     def sent(self, rank: int) -> Table:
-        """[PERIOD] what ``rank`` sends."""
+        """Return what ``rank`` sends, [PERIOD]."""
         own = np.random.default_rng([self.salt, 1 + rank])
         if self.reduce_op is None:
             return own.integers(0, _distinct(self.dtype), PERIOD)
@@ -49,7 +49,7 @@ class Values:
         return np.where((rank - start) % self.world_size < raised, self._raise_by(), 1)
 
     def reduced(self) -> NDArray[np.float64] | Table:
-        """[PERIOD] the reduction of what all ranks send; averages are float64."""
+        """Return the reduction of what all ranks send, [PERIOD]; averages are float64."""
         ranks = range(self.world_size)
         if self.reduce_op == "product":
             return np.power(self._raise_by(), self._raised()[1], dtype=np.int64)
@@ -60,7 +60,7 @@ class Values:
         return total / self.world_size if self.reduce_op == "avg" else np.asarray(total, dtype=np.int64)
 
     def roundings(self) -> int:
-        """Rounding errors that a reduced element may carry; 0: every intermediate result is exact in the type."""
+        """Count the rounding errors that a reduced element may carry; 0: every intermediate result is exact in the type."""
         if self.reduce_op == "avg":
             return self.world_size + 1  # the sum's, and one of the division
         inexact = self.reduce_op == "sum" and self.world_size * self._largest_term() > _exact_up_to(self.dtype)
@@ -70,11 +70,12 @@ class Values:
         return max(2, min(_LARGEST_TERM, _exact_up_to(self.dtype) // self.world_size))
 
     def _shared(self, below: int) -> Table:
-        """[PERIOD] the same on every rank: without it the maximum over many ranks is the same everywhere."""
+        """Return values that are the same on every rank, [PERIOD]: without them the maximum over many ranks is the same
+        everywhere."""
         return np.random.default_rng([self.salt, 0]).integers(0, below, PERIOD)
 
     def _raised(self) -> tuple[Table, Table]:
-        """[PERIOD] twice: the first rank that multiplies by more than 1, and how many ranks from it on do."""
+        """Return, each [PERIOD], the first rank that multiplies by more than 1, and how many ranks from it on do."""
         shared = np.random.default_rng([self.salt, 0])
         start = shared.integers(0, self.world_size, PERIOD)
         return start, shared.integers(0, min(self.world_size, _MOST_RAISED) + 1, PERIOD)
@@ -84,7 +85,7 @@ class Values:
 
 
 def fill(exchange: Exchange, values: Values) -> None:
-    """Fresh input, and in the outputs something that no result contains."""
+    """Put fresh input into the inputs, and into the outputs something that no result contains."""
     poison = float("nan") if values.dtype.is_floating_point else 255 if values.dtype == torch.uint8 else -1
     for piece in exchange.outputs:
         piece.tensor.fill_(poison)
@@ -94,7 +95,7 @@ def fill(exchange: Exchange, values: Values) -> None:
 
 
 def first_wrong(exchange: Exchange, values: Values) -> str | None:
-    """``element 12: got 3, expected 5`` of the first output element that is not what it must be; None: all are."""
+    """Return ``element 12: got 3, expected 5`` of the first output element that is not what it must be; None: all are."""
     start = 0
     for piece in exchange.outputs:
         table = values.reduced() if piece.source == REDUCED else values.sent(piece.source)
@@ -108,19 +109,19 @@ def first_wrong(exchange: Exchange, values: Values) -> str | None:
 
 
 def _distinct(dtype: torch.dtype) -> int:
-    """How many values 0, 1, ... the type holds exactly, up to 65521."""
+    """Count how many values 0, 1, ... the type holds exactly, up to 65521."""
     return {torch.int8: 127, torch.uint8: 251}.get(dtype, min(65521, _exact_up_to(dtype) - 1))
 
 
 def _exact_up_to(dtype: torch.dtype) -> int:
-    """The largest m such that the type holds all of 0 .. m."""
+    """Return the largest m such that the type holds all of 0 .. m."""
     if dtype.is_floating_point:
         return round(2 / torch.finfo(dtype).eps)
     return int(torch.iinfo(dtype).max)
 
 
 def _on(piece: Stretch, table: NDArray[np.float64] | Table) -> Tensor:
-    """The table on the piece's device, beginning with the entry of its first element."""
+    """Return the table on the piece's device, beginning with the entry of its first element."""
     rolled = np.ascontiguousarray(np.roll(table, -(piece.offset % PERIOD)))
     return torch.from_numpy(rolled).to(piece.tensor.device)
 
@@ -136,7 +137,7 @@ def _write(tensor: Tensor, table: Tensor) -> None:
 def _first_difference(
     piece: Stretch, table: NDArray[np.float64] | Table, dtype: torch.dtype, roundings: int
 ) -> tuple[int, float, float] | None:
-    """(index, got, expected), or None."""
+    """Return (index, got, expected) of the first difference, or None."""
     expected = _on(piece, table)
     tolerance: Tensor | None = None
     if roundings:
@@ -154,7 +155,7 @@ def _first_difference(
 
 
 def _blocks(tensor: Tensor) -> Sequence[tuple[int, Tensor, int]]:
-    """(first element, [rows, width] view, width) of a flat tensor: blocks of whole periods, then the rest."""
+    """Return (first element, [rows, width] view, width) of a flat tensor: blocks of whole periods, then the rest."""
     rows, rest = divmod(tensor.numel(), PERIOD)
     whole = tensor[: rows * PERIOD].view(rows, PERIOD)
     blocks = [(r * PERIOD, whole[r : r + BLOCK_ROWS], PERIOD) for r in range(0, rows, BLOCK_ROWS)]

@@ -11,7 +11,7 @@ from stepscope.records.plan import ModelFacts
 
 
 class Open(Protocol):
-    """facts: the model's spec, for the strategies that divide it."""
+    """Opens a strategy for a module. facts: the model's spec, for the strategies that divide it."""
 
     def __call__(self, module: nn.Module, mesh: Mesh, options: Any, facts: ModelFacts | None = None) -> Session: ...
 

@@ -25,7 +25,7 @@ from stepscope.strategies.zero1 import Zero1Options
 
 
 class Scheduled(Protocol):
-    """Forward and backward pass of a micro-batch, interleaved as a schedule wants it."""
+    """Runs forward and backward pass of a micro-batch, interleaved as a schedule wants it."""
 
     def __call__(
         self,
@@ -36,7 +36,8 @@ class Scheduled(Protocol):
         autocast: Callable[[], AbstractContextManager[Any]],
         mark: Callable[[int], None],
     ) -> Tensor:
-        """The sum of the samples' losses, 0 where another rank has it. scale: what it is multiplied by for the gradients."""
+        """Return the sum of the samples' losses, 0 where another rank has it. scale: what it is multiplied by for the
+        gradients."""
         ...
 
 
@@ -84,15 +85,17 @@ class Session(Protocol):
     def zero_grad(self) -> None: ...
 
     def optimizer(self, kind: Callable[..., Optimizer], **options: Any) -> Optimizer:
-        """``kind(parameters, **options)``, or what the strategy makes of it."""
+        """Return ``kind(parameters, **options)``, or what the strategy makes of it."""
         ...
 
     def full_parameters(self) -> dict[str, Tensor]:
-        """The whole parameters of this rank's part of the model by name. All ranks call it together, outside a step."""
+        """Return the whole parameters of this rank's part of the model by name. All ranks call it together, outside a
+        step."""
         ...
 
     def full_gradients(self) -> dict[str, Tensor]:
-        """Their whole gradients, those that there are, between ``finish`` and ``zero_grad``. All ranks call it together."""
+        """Return their whole gradients, those that there are, between ``finish`` and ``zero_grad``. All ranks call it
+        together."""
         ...
 
     def close(self) -> None:
@@ -119,7 +122,7 @@ class PlainSession:
         return nullcontext()
 
     def finish(self) -> None:
-        """Nothing to wait for: gradients are ready when backward returns."""
+        """Do nothing: gradients are ready when backward returns."""
 
     def clip(self, max_norm: float) -> None:
         nn.utils.clip_grad_norm_(self.parameters, max_norm)
@@ -163,7 +166,7 @@ def clip_over(
 
 
 def _parts(gradient: Tensor) -> int:
-    """Over how many ranks it is divided."""
+    """Count the ranks over which the gradient is divided."""
     if not isinstance(gradient, DTensor):
         return 1
     placed = zip(gradient.placements, gradient.device_mesh.shape, strict=True)
@@ -171,12 +174,12 @@ def _parts(gradient: Tensor) -> int:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """``tensor``, gathered where its shards lie on several ranks."""
+    """Return ``tensor``, gathered where its shards lie on several ranks."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """Parameters that get a gradient, in registration order, each once."""
+    """Return the parameters that get a gradient, in registration order, each once."""
     return [p for p in module.parameters() if p.requires_grad]
 
 
@@ -187,12 +190,12 @@ def when_ready(parameter: nn.Parameter, hook: Callable[[Tensor], None]) -> Remov
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` for ``torch.float32``: the names that plans use."""
+    """Return ``float32`` for ``torch.float32``: the names that plans use."""
     return str(dtype).removeprefix("torch.")
 
 
 def flat_with_views(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, list[Tensor]]:
-    """One zeroed tensor for the gradients of ``parameters`` (all of one dtype), and each one's view of it.
+    """Return one zeroed tensor for the gradients of ``parameters`` (all of one dtype), and each one's view of it.
 
     Autograd accumulates in place into a gradient that is such a view, so reducing the flat tensor reduces them
     all without a copy.

@@ -24,7 +24,7 @@ from stepscope.strategies.bucketed import BucketedOptions
 
 @dataclass(slots=True)
 class Bucket:
-    """flat: the gradients of ``size`` parameters end to end. missing: how many of them are not ready yet."""
+    """A bucket of gradients. flat: those of ``size`` parameters end to end. missing: how many of them are not ready yet."""
 
     flat: Tensor
     size: int
@@ -71,7 +71,7 @@ class BucketedSession(ReadySession):
         self.works.append(dist.all_reduce(bucket.flat, group=self.group, async_op=True))
 
     def _agreed_order(self) -> list[int]:
-        """Rank 0's order of readiness, unused parameters last: all ranks must fill the same buckets."""
+        """Return rank 0's order of readiness, unused parameters last: all ranks must fill the same buckets."""
         seen = set(self.ready_order)
         unused = [i for i in range(len(self.parameters)) if i not in seen]
         order = torch.tensor([*self.ready_order, *unused], device=self.device)

@@ -171,7 +171,7 @@ class PipelineSession(FlatSession):
         autocast: Callable[[], AbstractContextManager[Any]],
         mark: Callable[[int], None],
     ) -> Tensor:
-        """A batch that the micro-batches do not divide is filled up with samples that are left out of the loss."""
+        """Run a batch. One that the micro-batches do not divide is filled up with samples that are left out of the loss."""
         if self._stepped:
             self._stepped = False
             self.watch.spans, self.watch.messages = [], []
@@ -201,7 +201,7 @@ class PipelineSession(FlatSession):
         )
 
     def _new_schedule(self) -> Any:
-        """Its buffers fit the first batch that it sees: another one for micro-batches of another size."""
+        """Return a schedule. Its buffers fit the first batch that it sees: another one for micro-batches of another size."""
         group = self._mesh.group_of(DIMENSION)
         stages = [
             WatchedStage(self.watch, module, stage, self.layout.stages, self._mesh.device, group=group)
@@ -212,7 +212,8 @@ class PipelineSession(FlatSession):
         return made(what, self.layout.micro_batches, loss_fn=self._watched_loss, scale_grads=False)
 
     def _watched_loss(self, output: Tensor, index: Tensor) -> Tensor:
-        """Belongs to the last stage's forward pass, which has ended just before; not when torch tries the shapes out."""
+        """Return the loss, which belongs to the last stage's forward pass, ended just before; not when torch tries the
+        shapes out."""
         loss = self._loss(output, index)
         spans = self.watch.spans
         if spans:
@@ -229,7 +230,7 @@ class PipelineSession(FlatSession):
         super().finish()
 
     def clip(self, max_norm: float) -> None:
-        """Of all stages together: each rank has its own."""
+        """Clip by the norm of all stages together: each rank has its own."""
         clip_over(self.parameters, max_norm, self._mesh.group_of(DIMENSION), ranks=1)
 
     def zero_grad(self) -> None:

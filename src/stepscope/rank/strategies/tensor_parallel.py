@@ -30,7 +30,7 @@ from stepscope.strategies.tensor_parallel import TensorParallelOptions
 
 
 def styles(plan: ParallelPlan, options: TensorParallelOptions) -> dict[str, ParallelStyle]:
-    """torch's style of each module of the plan."""
+    """Return torch's style of each module of the plan."""
     between = Shard(1) if options.sequence_parallel else Replicate()
     by_module: dict[str, ParallelStyle] = {}
     for module in plan.modules:
@@ -106,13 +106,14 @@ class TensorParallelSession(PlainSession):
                 parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
 
     def clip(self, max_norm: float) -> None:
-        """torch clips no mixture of whole and divided gradients."""
+        """Clip over all ranks at once: torch clips no mixture of whole and divided gradients."""
         dp = self.mesh.data_size
         group = self.mesh.group_of(WORLD if dp > 1 else "tp")
         clip_over(self.parameters, max_norm, group, ranks=self.mesh.world_size)
 
     def optimizer(self, kind: Callable[..., Optimizer], **options: Any) -> Optimizer:
-        """With a group for whole parameters and one for divided ones: torch's multi-tensor updates take no mixture."""
+        """Make the optimizer with a group for whole parameters and one for divided ones: torch's multi-tensor updates take
+        no mixture."""
         groups: dict[object, list[nn.Parameter]] = {}
         for parameter in self.parameters:
             groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)

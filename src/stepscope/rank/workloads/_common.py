@@ -58,7 +58,8 @@ Build = Callable[[Any, InputNeeds, str], Task]
 
 
 def class_task(module: nn.Module, loss: str) -> Task:
-    """One class per sample: output [n, classes], target [n] (class) or, with ``mse`` only, [n, classes] (vector).
+    """Return a task with one class per sample: output [n, classes], target [n] (class) or, with ``mse`` only, [n, classes]
+    (vector).
 
     ce: cross-entropy of the outputs as logits. mse: mean over the outputs of the squared distance to the target
     vector, which for a class is its one-hot vector.
@@ -69,7 +70,7 @@ def class_task(module: nn.Module, loss: str) -> Task:
 
 
 def sequence_task(module: nn.Module) -> Task:
-    """One class per position, cross-entropy: output [n, s, classes], target [n, s]."""
+    """Return a task with one class per position, cross-entropy: output [n, s, classes], target [n, s]."""
     return Task(module=module, loss_sum=_sequence_cross_entropy, correct=_correct_positions)
 
 
@@ -173,7 +174,7 @@ class Block(nn.Module):
         init_linear(self.feedforward_out, std=INIT_STD / (2 * num_layers) ** 0.5)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """mask: bool [n, 1, 1, s], True where a position may be attended to."""
+        """Run the block. mask: bool [n, 1, 1, s], True where a position may be attended to."""
         x = x + self._drop(self._attend(self.norm_attention(x), mask))
         hidden = self._activation(self.feedforward_in(self.norm_feedforward(x)))
         return x + self._drop(self.feedforward_out(hidden))
@@ -226,7 +227,7 @@ class Transformer(nn.Module):
         return self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]  # type: ignore[no-any-return]
 
     def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Ids [n, s] -> normed states [n, s, d_model]. mask: see :class:`Block`."""
+        """Turn ids [n, s] into normed states [n, s, d_model]. mask: see :class:`Block`."""
         x = self.embed(tokens)
         for block in self.blocks:
             x = block(x, mask)
@@ -234,7 +235,7 @@ class Transformer(nn.Module):
 
 
 def init_linear(layer: nn.Linear, *, std: float = INIT_STD) -> None:
-    """Normal weights, zero bias, drawn from torch's default generator."""
+    """Draw normal weights from torch's default generator, and set the bias to zero."""
     nn.init.normal_(layer.weight, std=std)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -244,7 +245,8 @@ PARTS = ("module", "batch", "loss", "optimizer")
 
 
 def function_of(key: str) -> Callable[..., Any]:
-    """The user's function. Errors in the user's own code pass through; UsageError for a module or function not there."""
+    """Return the user's function. Errors in the user's own code pass through; UsageError for a module or function not
+    there."""
     module_name, name = own_names(key)
     here = os.getcwd()  # noqa: PTH109
     if here not in sys.path:
@@ -275,7 +277,8 @@ def function_of(key: str) -> Callable[..., Any]:
 
 
 def parts_of(key: str, returned: object) -> dict[str, Any]:
-    """module, batch, loss and optimizer, those that there are, of what the user's function returned. Raises UsageError."""
+    """Return module, batch, loss and optimizer, those that there are, of what the user's function returned. Raises
+    UsageError."""
     if isinstance(returned, nn.Module):
         return {"module": returned}
     if isinstance(returned, tuple):
@@ -300,7 +303,7 @@ def parts_of(key: str, returned: object) -> dict[str, Any]:
 
 
 def own_build(key: str) -> Build:
-    """What the registry of implementations gives for a user's model."""
+    """Return what the registry of implementations gives for a user's model."""
 
     def build(options: Arguments, needs: InputNeeds, loss: str) -> Task:  # noqa: ARG001 - it brings its own
         parts = parts_of(key, function_of(key)(**options.as_dict()))
@@ -318,14 +321,14 @@ def own_build(key: str) -> Build:
 
 
 def forward(module: nn.Module, inputs: Any) -> Any:
-    """The module on a batch's inputs: a mapping is keyword arguments, a tuple or list is arguments."""
+    """Call the module on a batch's inputs: a mapping is keyword arguments, a tuple or list is arguments."""
     if isinstance(inputs, Mapping):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
 
 
 def logits_of(output: Any) -> Tensor:
-    """The scores in what a module returned: itself, or the ``logits`` of a Hugging Face output."""
+    """Return the scores in what a module returned: itself, or the ``logits`` of a Hugging Face output."""
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if not isinstance(logits, Tensor):
         raise UsageError(
@@ -336,7 +339,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 def default_loss(output: Any, target: Tensor) -> Tensor:
-    """The output's own ``loss`` (Hugging Face), else cross-entropy with a class for each sample, position or pixel.
+    """Return the output's own ``loss`` (Hugging Face), else cross-entropy with a class for each sample, position or pixel.
 
     Scores are [n, classes], [n, positions, classes] or [n, classes, height, width].
     """
@@ -352,6 +355,6 @@ def default_loss(output: Any, target: Tensor) -> Tensor:
 
 
 def class_targets(logits: Tensor, draw: Callable[[int, tuple[int, ...]], Tensor]) -> Tensor:
-    """Random classes that :func:`default_loss` takes with such scores. draw(classes, shape)."""
+    """Draw random classes that :func:`default_loss` takes with such scores. draw(classes, shape)."""
     shape = tuple(logits.shape)
     return draw(shape[-1], shape[:-1]) if len(shape) <= 3 else draw(shape[1], (shape[0], *shape[2:]))

@@ -22,7 +22,7 @@ class Gpt(Transformer):
         return self.head(self.encode(tokens))  # type: ignore[no-any-return]
 
     def pieces(self) -> list[Piece]:
-        """A block each; the tables go with the first one, norm and head with the last."""
+        """Return a piece for each block; the tables go with the first one, norm and head with the last."""
         parts = [Piece((block,), block) for block in self.blocks]
         parts[0] = Piece((self.tokens, self.positions, self.blocks[0]), lambda x: self.blocks[0](self.embed(x)))
         last = parts[-1]
