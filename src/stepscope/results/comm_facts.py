@@ -35,7 +35,7 @@ def measured(rows: Iterable[CommRow]) -> list[CommRow]:
 
 
 def by_sweep(rows: Iterable[CommRow]) -> list[tuple[str, list[CommRow]]]:
-    """(name, rows by size) of every sweep: ``all_reduce on 8 ranks, in place``."""
+    """Return (name, rows by size) of every sweep: ``all_reduce on 8 ranks, in place``."""
     shown = measured(rows)
     called = sweep_names(shown)
     return [

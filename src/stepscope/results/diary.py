@@ -90,7 +90,8 @@ MOST_RESAMPLED = 10_000
 """Steps whose medians are resampled; of more every n-th. A median over them is known to a thousandth of the spread."""
 
 RESAMPLED = 2_000
-"""The same for the interval of the step, which is wider for it: with 10,000 it was nearly all that a verdict costs."""
+"""Steps whose medians are resampled for the interval of the step, which is wider for it: with 10,000 it was nearly all that
+a verdict costs."""
 
 APART_STEPS, APART = 10, 0.1
 """Steps, and share of the time, by which ranks that wait for each other never come apart: a guess, 2026-11. Ahead is a rank

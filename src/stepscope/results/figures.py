@@ -313,7 +313,7 @@ FIGURES: tuple[Figure, ...] = (
     _figure("lowest_efficiency", "diagnosis", "ratio", "lowest efficiency", _lowest("efficiency"),
             "of all runs with a baseline"),
 )  # fmt: skip
-"""In the order in which they are shown."""
+"""All figures in the order in which they are shown."""
 
 
 def figures_of(*of: Of) -> dict[str, Figure]:

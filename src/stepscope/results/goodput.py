@@ -43,8 +43,9 @@ _INSIDE: Mapping[EventKind, Part] = {"compilation": "compilation", "garbage_coll
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """parts_ns: of ``PARTS``, with sum ``wall_ns``. begin_unix_ns: of the first process. worlds: ranks of each attempt.
-    trainings: one after the other, of which the later ones lose nothing of the earlier ones.
+    """What the wall time of a job went to. parts_ns: of ``PARTS``, with sum ``wall_ns``. begin_unix_ns: of the first
+    process. worlds: ranks of each attempt. trainings: one after the other, of which the later ones lose nothing of the
+    earlier ones.
 
     steps: of all attempts; repeated_steps: of those, lost. saved: whether any checkpoint was seen: without one, a restart
     loses all the steps before it, unless the job saves with calls that the hook does not know.

@@ -179,7 +179,7 @@ _EXACT_UP_TO = 40  # replicates on both sides together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MannWhitney:
-    """u: pairs in which the first sample is larger (ties count half); p_value: two-sided."""
+    """Outcome of the test. u: pairs in which the first sample is larger (ties count half); p_value: two-sided."""
 
     u: float
     p_value: float

@@ -183,8 +183,8 @@ def mean_interval(samples: Samples) -> Ends | None:
 def deviation_within(steps: Sequence[Sequence[float]]) -> tuple[float, int, str]:
     """Return the standard deviation between ranks within a step, the number of values behind it, and what they are of.
 
-    Of one rank, it is that between its steps. It comes from the median of squares, so that one disturbed step does not decide
-    (of chi-square with k degrees of freedom it is about k (1 - 2 / (9 k))^3).
+    Of one rank, it is that between its steps. It comes from the median of squares, so that one disturbed step does not
+    decide (of chi-square with k degrees of freedom it is about k (1 - 2 / (9 k))^3).
     """
     several = [values for values in steps if len(values) > 1]
     if several:

@@ -22,9 +22,7 @@ MIN_TOTAL_STEPS = 10
 
 GIVE_UP_STEPS = 120
 GIVE_UP_NS = 4_000_000_000
-"""From this many steps and this much time on there is always an answer: what still drifts then is how the
-job runs.
-"""
+"""Steps and time from which on there is always an answer: what still drifts then is how the job runs."""
 
 _HEAD = 5  # steps that are compared with what follows them
 _TOLERANCE = 0.02  # a level this close to the following one counts as reached
