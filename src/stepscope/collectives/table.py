@@ -133,12 +133,12 @@ def _gloo_all_to_all(n: int) -> float:
 
 
 def _gloo_broadcast_steps(n: int) -> int:
-    """Most ones in the binary form of a rank below n: each is one hop, the sends of one rank start together."""
+    """Count the most ones in the binary form of a rank below n: each is one hop, the sends of one rank start together."""
     return n.bit_length() - 1
 
 
 def _gloo_broadcast(n: int) -> float:
-    """The longest chain of whole copies, in which a rank's copies to its k children share its link: k S each."""
+    """Count the longest chain of whole copies, in which a rank's copies to its k children share its link: k S each."""
     levels = math.ceil(math.log2(n))
     received = {0: 0.0}
     for rank in range(n):

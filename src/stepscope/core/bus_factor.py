@@ -39,4 +39,4 @@ BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
 """By collective; n: ranks. all_to_all_v: S is what the busiest rank sends to others."""
 
 OF_WHOLE_BUFFERS: Mapping[str, Callable[[int], float]] = {**BUS_FACTORS, "all_to_all_v": others}
-"""The same where S of an all_to_all_v is the largest buffer, a rank's own part with it, as in nccl-tests and in traces."""
+"""``BUS_FACTORS`` where S of an all_to_all_v is the largest buffer, own part included, as in nccl-tests and in traces."""

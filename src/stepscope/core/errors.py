@@ -53,7 +53,7 @@ class StepscopeError(Exception):
 
     @property
     def line(self) -> str:
-        """The same on one line: for records, and for tables with one row a cell."""
+        """``what``, ``why`` and ``fix`` on one line: for records, and for tables with one row a cell."""
         text = f"{self.what}: {self.why}" if self.why else self.what
         return f"{text}; fix: {self.fix}" if self.fix else text
 
@@ -67,13 +67,13 @@ class DataError(StepscopeError):
 
 
 def unreadable(path: object, error: OSError | ValueError) -> DataError:
-    """What to raise for a path that the system does not let be read; ``path`` as the message names it."""
+    """Return the error for a path that the system does not let be read; ``path`` as the message names it."""
     why = getattr(error, "strerror", None) or str(error)
     return DataError(f"{path}: cannot be read", why=why, fix="check the path and its permissions")
 
 
 class NoTraceError(DataError):
-    """What a path holds is no trace: another command may read it."""
+    """A path holds something else than a trace: another command may read it."""
 
 
 class MissingError(StepscopeError):
@@ -120,15 +120,13 @@ _PEER_GONE = (
     "Application timeout", "wait timeout", "remote process exited", "Socket Timeout", "NCCL communicator was aborted",
     "failed to recv, got 0 bytes",
 )  # fmt: skip
+"""Parts of the messages of a rank whose peer is gone or silent."""
 
 
 def failure_sign(message: str) -> str | None:
-    """``oom`` (the device), ``host_oom``, ``victim`` (a peer is gone), as an exception's message says; None: nothing."""
+    """Return ``oom`` (the device), ``host_oom`` or ``victim`` (a peer is gone) by an exception's message, else None."""
     if any(sign in message for sign in _DEVICE_OUT_OF_MEMORY):
         return "oom"
     if any(sign in message for sign in _HOST_OUT_OF_MEMORY):
         return "host_oom"
     return "victim" if any(sign in message for sign in _PEER_GONE) else None
-
-
-"""Of a rank whose peer is gone or silent."""

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TypeVar
 from stepscope.core.errors import Interrupted, StepscopeError
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-"""What ends a command beside Ctrl-C: a scheduler or a user with ``kill``, a terminal that goes away."""
+"""Signals that end a command beside Ctrl-C: of a scheduler, of a user with ``kill``, of a terminal that goes away."""
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def map_forked(
     done: Callable[[T], None],
     meanwhile: Callable[[], None] | None = None,
 ) -> list[R | StepscopeError]:
-    """``work`` of every item, or the StepscopeError that it raised, by ``count`` processes that take one item after another.
+    """Return ``work`` of every item, or the StepscopeError that it raised; ``count`` processes take one item after another.
 
     Only where ``can_fork``. ``done`` is told each item that is finished; ``meanwhile`` is called here once while the others
     work. Left by an exception (Ctrl-C among them), it ends them in the middle. Raises ProcessKilledError.
@@ -131,7 +131,7 @@ def map_forked(
 
 
 def begin(parent: int | None) -> None:
-    """In each process: Ctrl-C is the parent's to answer, whose end is this one's too. None: a server's child."""
+    """Leave Ctrl-C to the parent, and end when it ends; each process calls this first. None: a server's child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for signum in STOP_SIGNALS:  # a forked one has the caller's handlers
         if callable(signal.getsignal(signum)):
@@ -146,7 +146,7 @@ def _watch(parent: int) -> None:
 
 
 def _fork(running: dict[int, int], tickets: int, work: Callable[[T], R], items: Sequence[T]) -> None:
-    """One more process, by the end of the pipe that its results come through."""
+    """Start one more process and enter it in ``running`` under the end of the pipe that its results come through."""
     parent = os.getpid()
     source, sink = os.pipe()
     pid = os.fork()
@@ -157,7 +157,7 @@ def _fork(running: dict[int, int], tickets: int, work: Callable[[T], R], items: 
 
 
 def _serve(parent: int, tickets: int, sink: int, work: Callable[[T], R], items: Sequence[T]) -> NoReturn:
-    """What the new process does, whatever happens: nothing of the caller's goes on in it."""
+    """Work in the new process and exit, whatever happens: nothing of the caller's goes on in it."""
     code = 1
     try:
         begin(parent)
@@ -188,7 +188,7 @@ def _send(sink: int, text: bytes) -> None:
 
 
 def _received(source: int) -> bytes | None:
-    """The next result; None where the process has ended."""
+    """Return the next result, or None where the process has ended."""
     length = _read(source, _NUMBER)
     return None if length is None else _read(source, int.from_bytes(length, "little"))
 
@@ -213,7 +213,7 @@ def _ready(running: dict[int, Any]) -> list[int]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C reaches all processes of a terminal; one that starts here must not answer it with a traceback."""
+    """Block Ctrl-C, which reaches all processes of a terminal: one that starts here must not answer it with a traceback."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -14,10 +14,10 @@ from stepscope.core.forks import begin, can_fork
 
 
 def get_ready(modules: Sequence[str]) -> None:
-    """Begin to import ``modules`` beside the caller, for the next ``side_by_side(prepared=True)``; at once back.
+    """Begin to import ``modules`` beside the caller, for the next ``side_by_side(prepared=True)``, and return at once.
 
     A server imports them once and forks every worker: modules that start threads or hold locks do not belong here. Where
-    the system has no such servers, nothing.
+    the system has no such servers, this does nothing.
     """
     if sys.platform == "win32":
         return
@@ -58,7 +58,7 @@ def side_by_side(count: int, *, prepared: bool = False) -> Iterator[Executor]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C reaches all processes of a terminal; one that starts here must not answer it with a traceback."""
+    """Block Ctrl-C, which reaches all processes of a terminal: one that starts here must not answer it with a traceback."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

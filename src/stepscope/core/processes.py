@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(signum: int, *, parent: int | None = None) -> None:
-    """Linux: this process gets ``signum`` when the one that started it ends; elsewhere nothing.
+    """Have the kernel send ``signum`` to this process when the one that started it ends; only Linux does it.
 
     parent: its process id, where it may have ended already: then ``signum`` comes at once. Raises OSError where the kernel
     refuses.
@@ -28,7 +28,7 @@ def die_with_parent(signum: int, *, parent: int | None = None) -> None:
 
 
 def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """What ``command`` printed, and its exit code. Raises OSError where it cannot be started, and
+    """Run ``command`` and return what it printed, with its exit code. Raises OSError where it cannot be started, and
     subprocess.TimeoutExpired where it did not answer in time: it has been killed then."""
     child = subprocess.Popen(
         command,

@@ -68,7 +68,7 @@ class Registry(Generic[T]):
             ) from error
 
     def written(self, key: str, fields: Iterable[str]) -> dict[str, Any]:
-        """Field -> its literal value, of those that the file of a shipped entry states; the file is not imported."""
+        """Return field -> literal value of the ``fields`` that a shipped entry's file states, without importing the file."""
         import re  # most commands list names only
         from ast import literal_eval
 
@@ -101,7 +101,7 @@ class Registry(Generic[T]):
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """For imports: no garbage is looked for within the block, and later not among what is there by then, which stays."""
+    """Import within the block without garbage collections; what is there at its end stays, and is never looked through."""
     gc.disable()
     try:
         yield
@@ -111,7 +111,7 @@ def uncollected() -> Iterator[None]:
 
 
 def _may_register(group: bytes, path: tuple[str, ...]) -> bool:
-    """False where no package on ``path`` names the group: importlib.metadata takes 20 ms to say so, most of a start-up."""
+    """Return False where no package on ``path`` names the group, for which importlib.metadata takes 20 ms of a start-up."""
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
     written = _entry_points(path)
@@ -120,7 +120,7 @@ def _may_register(group: bytes, path: tuple[str, ...]) -> bool:
 
 @cache
 def _entry_points(path: tuple[str, ...]) -> bytes | None:
-    """What the packages on ``path`` register, as written; None where something other than a folder lies on it."""
+    """Return what the packages on ``path`` register, as written, or None where something other than a folder lies on it."""
     texts = []
     for folder in path:
         try:

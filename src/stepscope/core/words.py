@@ -40,7 +40,7 @@ def listed(items: Iterable[object], *, at_most: int = 4, between: str = ", ") ->
 
 
 ELSEWHERE = {"gpu": "cuda", "gpus": "cuda", "mean": "avg", "average": "avg", "mul": "product", "prod": "product"}
-"""Words of other tools, and our own, which is not always the one that looks most alike."""
+"""Words of other tools -> our own word, which is not always the one that looks most alike."""
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str | None:
@@ -77,7 +77,7 @@ def unknown(kind: str, word: str, choices: Iterable[str]) -> str:
 
 
 def nearest_path(path: Path, otherwise: str = "check the path") -> str:
-    """What to do about a path that does not exist: take the name beside it that looks most alike, or ``otherwise``."""
+    """Say what to do about a path that does not exist: take the name beside it that looks most alike, or ``otherwise``."""
     import difflib
 
     try:
@@ -93,7 +93,7 @@ K = TypeVar("K")
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items of equal ``key`` together, in order of first appearance."""
+    """Put items of equal ``key`` together, in order of first appearance."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -116,7 +116,7 @@ _WITHOUT_HOST = ("file", "local", "memory")
 
 
 def url_of(path: object) -> str | None:
-    """The URL, be it one whose slashes a Path has joined; None for a path of this machine."""
+    """Return ``path`` as a URL, also where a Path has joined its slashes, or None for a path of this machine."""
     match = _URL.fullmatch(str(path))
     if match is None:
         return None

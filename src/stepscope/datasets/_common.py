@@ -170,14 +170,14 @@ LABELLED = ("train_x", "train_y", "test_x", "test_y")
 
 
 def labelled(arrays: Arrays) -> Prepared:
-    """The data set in arrays called as in ``LABELLED``."""
+    """Return the data set of arrays that are named as in ``LABELLED``."""
     return Prepared(
         train=Split(x=arrays["train_x"], y=arrays["train_y"]), test=Split(x=arrays["test_x"], y=arrays["test_y"])
     )
 
 
 def _mapped(folder: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]] | None:
-    """None when the folder is not there or a file in it was cut short."""
+    """Map the arrays of ``folder`` into memory; None when it is not there or a file in it was cut short."""
     try:
         return {name: _map(folder / f"{name}.npy") for name in names}
     except (OSError, ValueError, EOFError):

@@ -30,7 +30,7 @@ def damaged(path: Path, *, expected: str, actual: str, fix: str | None = None) -
 
 
 def locate(key: str, data_dir: Path | None, roles: Mapping[str, Sequence[str]]) -> dict[str, Path]:
-    """The file of each role in ``data_dir``, ``data_dir/key`` or ``data_dir/*/key``: the first folder that has all.
+    """Find the file of each role in the first of ``data_dir``, ``data_dir/key``, ``data_dir/*/key`` that has all of them.
 
     roles: role -> file name patterns, best first; a pattern must match one file only.
     """
@@ -82,7 +82,7 @@ def not_there(key: str, data_dir: Path | None, wanted: str) -> DataError:
 
 
 def only_file(folder: Path, patterns: Sequence[str]) -> Path | None:
-    """The file of the first pattern that one has; None: there is none. Raises DataError where a pattern has several."""
+    """Return the file of the first pattern that fits one, or None. Raises DataError where a pattern fits several."""
     for pattern in patterns:
         matches = sorted(folder.glob(pattern))
         if len(matches) > 1:
@@ -118,7 +118,7 @@ def unreadable(path: Path, error: OSError) -> DataError:
 
 
 def content_digest(files: Mapping[str, Path], *, version: str) -> str:
-    """Identity of the contents by role, as hex: equal for equal contents, wherever they lie.
+    """Hash the contents by role into hex digits: equal for equal contents, wherever they lie.
 
     version: of the code that reads them; a change of meaning makes a new identity. A folder counts with the relative
     names of its files.

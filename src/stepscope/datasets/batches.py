@@ -29,7 +29,7 @@ class InputShape:
 
 
 def parse_input(text: str) -> InputShape:
-    """``3x224x224`` or ``128:50257``. Raises ValueError."""
+    """Read a shape such as ``3x224x224`` or ``128:50257``. Raises ValueError."""
     match = _INPUT.fullmatch(text)
     if match is None:
         raise ValueError(
@@ -64,7 +64,7 @@ def resolve(options: Options, needs: InputNeeds) -> InputNeeds:  # noqa: ARG001
 
 
 def digest(options: Options, files: dict[str, Path]) -> str:  # noqa: ARG001
-    """Nothing of its own: the digest of the model's source stands for what its function makes."""
+    """Return a constant: the digest of the model's source stands for what its function makes."""
     return ""
 
 

@@ -38,7 +38,7 @@ Review = tuple[str, str, int, bytes]
 
 
 def _locate(data_dir: Path | None) -> dict[str, Path]:
-    """Either the four folders by role, or the archive."""
+    """Find either the four folders, by role, or the archive."""
     for folder in _files.folders(KEY, data_dir):
         for root in (folder / "aclImdb", folder):
             parts = {f"{split}_{name}": root / split / name for split in SPLITS for name in CLASSES}

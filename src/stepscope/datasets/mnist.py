@@ -30,7 +30,7 @@ from stepscope.records.plan import InputNeeds
 KEY = "mnist"
 NUM_FEATURES, NUM_CLASSES = 784, 10
 MEAN, STD = 0.1307, 0.3081
-"""Of all pixels / 255 of the 60,000 training images; used for any subset, so that inputs mean the same."""
+"""Mean and deviation of pixels / 255 over the 60,000 training images; used for any subset, so that inputs mean the same."""
 
 _IMAGES_MAGIC, _LABELS_MAGIC = 0x803, 0x801  # unsigned bytes in 3 dimensions and in 1
 

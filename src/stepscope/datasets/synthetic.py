@@ -66,7 +66,7 @@ def digest(options: Options, files: dict[str, Path]) -> str:  # noqa: ARG001
 
 
 def prepare(options: Options, needs: InputNeeds, files: dict[str, Path], cache_dir: Path) -> Prepared:  # noqa: ARG001
-    """Drawn anew by every rank in well under a second; nothing is written."""
+    """Draw the arrays, which every rank does anew in well under a second; nothing is written."""
     rng = np.random.default_rng(options.seed)
     test = _num_test(options)
     make = {"features": _features, "tokens": _tokens, "lm": _running_text}[needs.kind]

@@ -228,7 +228,7 @@ _COLUMNS = "epoch,train_loss,train_time,val_acc"
 
 
 def _epochs(*, seconds: float, passes: int) -> list[str]:
-    """A row an epoch; the loss falls with every pass over the data, of which an epoch holds several."""
+    """Return a row an epoch; the loss falls with every pass over the data, of which an epoch holds several."""
     losses = [(epoch, 0.3 + 0.6 / (epoch * passes)) for epoch in range(1, 9)]
     return [f"{e},{loss:.4f},{seconds * (1 + e % 3 / 200):.3f},{0.94 - 0.4 * (loss - 0.3):.4f}" for e, loss in losses]
 
@@ -237,13 +237,13 @@ WORLD = 8
 
 
 def own_ns() -> int:
-    """What a rank of the example with planted faults computes in a step."""
+    """Return how long a rank of the example with planted faults computes in a step, ns."""
     job = plan(world=WORLD, bus_gb_per_s=230)
     return job.layers * (job.forward_ns + job.backward_ns) + job.optimizer_ns
 
 
 def with_faults(planted: str, *, slower: Mapping[int, float], late_ns: Mapping[int, int], data_ns: int) -> Example:
-    """8 GPUs under DDP. slower: rank -> how many times as long it computes; late_ns: what it needs more in every step;
+    """Plan a job of 8 GPUs with DDP. slower: rank -> how many times as long it computes; late_ns: what it needs more a step;
     data_ns: what every rank waits for its batches."""
     job = plan(world=WORLD, bus_gb_per_s=230, slow=dict(slower), late=dict(late_ns), data_ns=data_ns)
     return Example(

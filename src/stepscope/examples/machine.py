@@ -30,7 +30,7 @@ NESTED_NS = 500
 
 Waiting = Generator[None, None, None]
 Entering = Generator[None, None, int]
-"""What a rank does; it yields where it waits for other ranks."""
+"""A generator of what a rank does; it yields where it waits for other ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class SimulatedRank:
     def collective(
         self, op: str, group: str, *, elements: int | None = None, transfer_ns: int | None = None, early: bool = False
     ) -> Entering:
-        """Enter a collective, on the group's own stream, once all compute so far is done; its number in the group.
+        """Enter a collective, on the group's own stream, once all compute so far is done; return its number in the group.
 
         elements, transfer_ns: of this one, where it differs from the plan's. early: it waits for no computation.
         """
@@ -247,7 +247,7 @@ class SimulatedRank:
     def _launch(
         self, op: str, *, called: Operator | None = None, number: int = 0, call: str = "cudaLaunchKernel"
     ) -> dict[str, Any]:
-        """An operator that launches something; what links the launched to it."""
+        """Record an operator that launches something, and return what links the launched to it."""
         dur = self.costs.launch_ns + self.extra_launch
         self._op(op, dur, called=called, number=number)
         start = self.host - dur

@@ -109,7 +109,7 @@ def _event(event: Planted, generation: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """As ``json.dumps``, which takes most of the time that a trace takes to write where it is asked for each number."""
+    """Return what ``json.dumps`` would, which called for each number takes most of the time to write a trace."""
     if type(value) is int:
         return str(value)
     return _quoted(value) if isinstance(value, str) else json.dumps(value)
@@ -310,7 +310,7 @@ def forward_layer(machine: SimulatedRank, plan: Simulation, layer: int) -> None:
 
 
 def backward_layer(machine: SimulatedRank, plan: Simulation, layer: int, late: int) -> None:
-    """The first one of a step carries what the rank is late."""
+    """Run a layer's backward pass; the first one of a step carries what the rank is late."""
     first = layer == plan.layers - 1
     if first:
         machine.extra_launch = 0
@@ -342,7 +342,7 @@ def _ddp(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
 
 
 def _naive(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
-    """The whole backward pass, then one reduction after the other, each waited for."""
+    """Run the whole backward pass, then one reduction after the other, each waited for."""
     for layer in range(plan.layers):
         forward_layer(machine, plan, layer)
     for layer in reversed(range(plan.layers)):
@@ -362,7 +362,7 @@ def _collective(meeting: Meeting, plan: Simulation) -> PlantedCollective:
 
 
 def _written(machine: SimulatedRank, plan: Simulation, epoch: int) -> tuple[list[Span], list[Planted]]:
-    """The rank's spans on its own clock, and all events of its file."""
+    """Return the rank's spans on its own clock, and all events of its file."""
     clock = plan.clocks.get(machine.rank, Clock())
 
     def shown(true_ns: int) -> int:

@@ -48,7 +48,7 @@ def cgroup_limits(root: Path) -> CgroupLimits:
 
 
 def _own_groups(root: Path) -> list[tuple[set[str], str]]:
-    """(controllers, path) of each hierarchy in /proc/self/cgroup; version 2 has the controller ""."""
+    """Return (controllers, path) of each hierarchy in /proc/self/cgroup; version 2 has the controller ""."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -63,7 +63,7 @@ def _v1_mount(base: Path, controllers: set[str], wanted: str) -> Path:
 
 
 def _upwards(top: Path, relative: str) -> Iterator[Path]:
-    """The group's folder and its ancestors up to ``top``. Inside a container the path is often that of the host:
+    """Yield the group's folder and its ancestors up to ``top``. Inside a container the path is often that of the host:
     then only ``top`` exists, and it is the container's own group."""
     parts = [part for part in relative.split("/") if part not in ("", "..")]
     for depth in range(len(parts), -1, -1):

@@ -24,7 +24,7 @@ def collect(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> EnvironmentRecord:
-    """Everything there is to know about this machine and this shell.
+    """Collect everything there is to know about this machine and this shell.
 
     torch_timeout_s: seconds after which the torch probe is stopped (then ``torch`` is None, with the reason).
     with_torch: False leaves the torch probe out, which takes seconds where all others take tens of milliseconds.

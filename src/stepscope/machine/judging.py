@@ -84,7 +84,7 @@ def integer(record: EnvironmentRecord, name: str) -> int | None:
 
 
 def switched_on(value: str | None) -> bool:
-    """NCCL's and torch's reading of a switch: 1, y, yes, true, on."""
+    """Read a switch as NCCL and torch do: 1, y, yes, true, on."""
     return value is not None and value.lower() in ("1", "y", "yes", "true", "on")
 
 
@@ -127,7 +127,7 @@ def several_gpus(record: EnvironmentRecord) -> Topology | Unavailable:
 
 
 def local_ranks(record: EnvironmentRecord) -> tuple[int, str]:
-    """(ranks per machine, where that number comes from); 1 when nothing tells."""
+    """Return (ranks per machine, where that number comes from); 1 when nothing tells."""
     ranks = integer(record, "LOCAL_WORLD_SIZE")
     if ranks:
         return ranks, "LOCAL_WORLD_SIZE"
@@ -136,7 +136,7 @@ def local_ranks(record: EnvironmentRecord) -> tuple[int, str]:
 
 
 def several_hosts(record: EnvironmentRecord) -> bool:
-    """The variables describe a job on more than one host."""
+    """Return whether the variables describe a job on more than one host."""
     world, local = integer(record, "WORLD_SIZE"), integer(record, "LOCAL_WORLD_SIZE")
     nodes = integer(record, "SLURM_NNODES") or integer(record, "SLURM_JOB_NUM_NODES") or 1
     return nodes > 1 or bool(world and local and world > local)

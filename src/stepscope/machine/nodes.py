@@ -138,7 +138,7 @@ def _nics(node: NodeFacts) -> str | None:
 
 
 def _mtu(node: NodeFacts) -> str | None:
-    """Of the interface that reaches the others, else of all that could."""
+    """Return the MTU of the interface that reaches the others, else of all that could."""
     nics = [nic for nic in node.environment.nics if nic.mtu_bytes is not None and nic.up and nic.kind != "loopback"]
     named = [nic for nic in nics if nic.name == node.interface] or [nic for nic in nics if nic.kind != "virtual"]
     return ", ".join(sorted({str(nic.mtu_bytes) for nic in named})) or None
@@ -200,11 +200,11 @@ TRAITS: tuple[Trait, ...] = (
     Trait(key="ntp", title="clock", of=_synchronised, command="timedatectl; chronyc tracking",
           effect="logs and traces of the nodes cannot be ordered"),
 )  # fmt: skip
-"""In the order in which they are shown."""
+"""What nodes of a job have alike, in the order in which it is shown."""
 
 
 def differences(nodes: Sequence[NodeFacts]) -> tuple[NodeDifference, ...]:
-    """What is not the same on all ``nodes``; what is unknown on a node is left out for it."""
+    """Return what is not the same on all ``nodes``; what is unknown on a node is left out for it."""
     of_traits = [_difference(trait, {n.name: v for n in nodes if (v := trait.of(n)) is not None}) for trait in TRAITS]
     return tuple(
         difference
@@ -214,7 +214,7 @@ def differences(nodes: Sequence[NodeFacts]) -> tuple[NodeDifference, ...]:
 
 
 def shared(nodes: Sequence[NodeFacts]) -> tuple[tuple[str, str], ...]:
-    """(title, value) of what is known on all ``nodes`` and the same."""
+    """Return (title, value) of what is known on all ``nodes`` and the same."""
     return tuple(
         (trait.title, values.pop())
         for trait in TRAITS
@@ -236,7 +236,7 @@ def _difference(trait: Trait, values: Mapping[str, str]) -> NodeDifference | Non
 
 
 def odd_ones(values: Mapping[str, str]) -> tuple[str, ...]:
-    """Nodes that have another value than more than half of all; none where no value has such a majority."""
+    """Return the nodes that differ from the value of more than half; none where no value has such a majority."""
     usual, number = Counter(values.values()).most_common(1)[0]
     return tuple(node for node, value in values.items() if value != usual) if 2 * number > len(values) else ()
 
@@ -272,7 +272,7 @@ def _variables(nodes: Sequence[NodeFacts]) -> list[NodeDifference | None]:
 
 
 def clocks(nodes: Sequence[NodeFacts]) -> NodeDifference | None:
-    """Clocks further apart than NTP leaves them and than the measurement may be off by, against the median clock."""
+    """Report clocks that are further from the median clock than NTP leaves them and the measurement may be off by."""
     measured = ((node.name, node.clock_ns, node.clock_error_ns) for node in nodes)
     offsets = {name: (offset, error) for name, offset, error in measured if offset is not None and error is not None}
     if len(offsets) < 2:

@@ -17,7 +17,7 @@ from stepscope.records.environment import EnvironmentRecord, GpuFact, NicFact
 
 _COMMUNICATION = ("NCCL_", "RCCL_", "GLOO_", "UCX_", "FI_", "TP_")
 _QUIET_PREFIXES = ("NVIDIA_", "KUBERNETES_", "LD_", "SLURM_", "PBS_", "LSB_")
-"""Kept in the record; too many to print."""
+"""Prefixes of variables that are kept in the record and too many to print."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

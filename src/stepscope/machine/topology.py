@@ -46,7 +46,7 @@ class Link:
 
     @property
     def label(self) -> str:
-        """As nvidia-smi prints it: ``NV18``, ``PIX``, ``SYS``."""
+        """The link as nvidia-smi prints it: ``NV18``, ``PIX``, ``SYS``."""
         return f"NV{self.nvlinks}" if self.kind == "NV" else self.kind
 
     @property
@@ -59,7 +59,7 @@ class Link:
 
     @property
     def distance(self) -> tuple[int, int]:
-        """Sorts from fast to slow."""
+        """A key that sorts links from fast to slow."""
         return _ORDER[self.kind], -self.nvlinks
 
 
@@ -188,7 +188,7 @@ def _what_it_is(text: str, lines: list[str], blocks: list[_Block]) -> str:
 
 
 def _is_header(line: str) -> bool:
-    """GPUs first and no cell of a row. Without affinity titles every word must look like a device."""
+    """Return whether this is a header: GPUs first, no cell of a row; without affinity titles only words like devices."""
     devices = _AFFINITY.sub(" ", line).split()
     if not devices or not _GPU.fullmatch(devices[0]) or any(_is_cell(word) for word in devices):
         return False
@@ -230,7 +230,7 @@ class _Block:
         return _Block(columns, titles, rows, tuple(strange))
 
     def is_link_matrix(self) -> bool:
-        """Every first cell is X or a link; affinity titles decide for a single GPU, whose only cell is X."""
+        """Return whether every first cell is X or a link; for a single GPU, whose only cell is X, affinity titles decide."""
         cells = [cell for rest in self.rows.values() for cell in rest.split()[: len(self.columns)]]
         links = [cell for cell in cells if _link(cell) is not None]
         peer_states = [cell for cell in cells if cell in _PEER_STATES]
@@ -285,7 +285,7 @@ class _Block:
         )
 
     def _affinity(self, rest: str, cells: list[str]) -> dict[str, str] | None:
-        """Title -> value. Fewer values than titles are placed by their tabs, never by guessing."""
+        """Return affinities, title -> value. Fewer values than titles are placed by their tabs, never by guessing."""
         titles = self.affinity_titles
         if not cells:
             return {}
@@ -311,7 +311,7 @@ def _link(cell: str) -> Link | None:
 
 
 def _both_ways(links: Mapping[tuple[str, str], Link], problems: list[str]) -> dict[tuple[str, str], Link]:
-    """The matrix is symmetric: a cell that was cut off is the one across the diagonal; if they differ, the slower."""
+    """Fill in the symmetric matrix: a cell that was cut off from across the diagonal; where two differ, the slower."""
     full: dict[tuple[str, str], Link] = {}
     for (a, b), link in links.items():
         back = links.get((b, a), link)
@@ -322,7 +322,7 @@ def _both_ways(links: Mapping[tuple[str, str], Link], problems: list[str]) -> di
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:
-    """``0-3,8`` -> 0, 1, 2, 3, 8. None when it is no such list."""
+    """Parse a list such as ``0-3,8`` into 0, 1, 2, 3, 8; None when it is no such list."""
     if not _LIST.fullmatch(text):
         return None
     numbers: set[int] = set()

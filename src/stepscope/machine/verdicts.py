@@ -15,7 +15,7 @@ from stepscope.records.codec import headed, to_builtins
 from stepscope.records.environment import EnvironmentRecord
 
 SECTIONS = ("environment", "gpus", "links", "network", "launcher")
-"""In the order they are shown; sections of third-party checks follow."""
+"""Sections in the order they are shown; those of third-party checks follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class CheckVerdict:
 
 
 def judge(record: EnvironmentRecord) -> tuple[CheckVerdict, ...]:
-    """A verdict of every check, in the order they are shown. Pure: the same record gives the same verdicts anywhere."""
+    """Judge a record by every check, in the order they are shown. Pure: the same record gives the same verdicts anywhere."""
     checks = [(key, REGISTRY.load(key)) for key in REGISTRY.names()]
     checks.sort(key=lambda item: (_place(item[1].section), item[1].section, item[1].order, item[0]))
     return tuple(

@@ -62,24 +62,24 @@ KINDS: dict[type, tuple[str, int]] = {
 
 
 def to_builtins(record: object) -> Any:
-    """Plain dicts and lists, checked for NaN and infinity."""
+    """Turn a record into plain dicts and lists, checked for NaN and infinity."""
     plain = msgspec.to_builtins(record)
     _refuse_non_finite(plain, type(record).__name__)
     return plain
 
 
 def plain(record: object) -> Any:
-    """Plain dicts and lists, unchecked: for documents that ``encode_document`` writes, which checks them."""
+    """Turn a record into plain dicts and lists, unchecked: ``encode_document``, which writes them, checks them."""
     return msgspec.to_builtins(record)
 
 
 def headed(schema: str) -> dict[str, Any]:
-    """What every file and document begins with: ``stepscope.SCHEMA``, the tool's version, UTC time."""
+    """Return what every file and document begins with: ``stepscope.SCHEMA``, the tool's version, UTC time."""
     return {"schema": f"stepscope.{schema}", "tool_version": __version__, "created": utc_now()}
 
 
 def encode_document(document: Mapping[str, Any]) -> bytes:
-    """An indented JSON document of plain values. Raises StepscopeError for NaN and infinity, as ``encode``.
+    """Write plain values as an indented JSON document. Raises StepscopeError for NaN and infinity, as ``encode``.
 
     Bytes of file names that are no UTF-8 become question marks: JSON is.
     """
@@ -108,7 +108,7 @@ def encode(record: object) -> bytes:
 
 
 def encode_line(record: object, *, header: bool = False) -> bytes:
-    """One JSON line; ``header`` adds the schema (first line of a .jsonl, or every row of results.jsonl)."""
+    """Write the record as one JSON line; ``header`` adds the schema (first line of a .jsonl, every row of results.jsonl)."""
     document = _with_header(record) if header else to_builtins(record)
     return msgspec.json.encode(document) + b"\n"
 
@@ -166,7 +166,7 @@ def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:
 
 
 def _whole(value: Any) -> Any:
-    """``value`` with whole numbers where floats have no fraction."""
+    """Return ``value`` with whole numbers where floats have no fraction."""
     if isinstance(value, dict):
         return {key: _whole(part) for key, part in value.items()}
     if isinstance(value, list):

@@ -69,7 +69,7 @@ class ScalingBudget:
 
 
 ComparisonVerdict = Literal["better", "worse", "not clear", "no significant difference", "not tested"]
-"""``not clear``: of the test and the interval one says that there is a difference, the other does not."""
+"""``not clear`` means that of the test and the interval one says that there is a difference, the other does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from stepscope.records.nouns import Estimate
 Severity = Literal["info", "warning", "problem"]
 
 Priority = Literal["wrong", "failure", "doubt", "performance"]
-"""What a finding is about, the first kind first: figures or results that are wrong, work that failed, figures that other
+"""Kinds of findings, the most urgent first: figures or results that are wrong, work that failed, figures that other
 findings rest on and that are in doubt, time and memory."""
 
 
@@ -331,7 +331,7 @@ class JobVerdict:
 
     @property
     def marked(self) -> VerdictKind:
-        """What the tree's marked part is the cause of."""
+        """The kind of verdict that the tree's marked part is the cause of."""
         return self.kind if self.part_cost is None else self.part_cost.kind
 
     @property

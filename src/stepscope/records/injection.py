@@ -11,12 +11,13 @@ from stepscope.core.units import format_duration, format_percent, parse_duration
 EXAMPLES = "slow_rank=2:30%, jitter=50%, loader=10ms, or several with a comma between them"
 KINDS = ("slow_rank", "jitter", "loader")
 DEFAULT = "50%"
-"""Of jitter and loader: half of a rank's own computation shows above the noise of two busy cores."""
+"""The amount of jitter and loader where none is given: half of a rank's own computation shows above the noise of two
+busy cores."""
 
 MAX_SHARE = 100.0
 MAX_NS = 60 * 10**9
 DIGITS = 6
-"""Of a percentage behind its point, in the canonical text and in what it is read as."""
+"""Digits of a percentage behind its point, in the canonical text and in what it is read as."""
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -46,7 +47,7 @@ class Amount:
         return self.words if self.ns is not None else f"{self.words} of its computation"
 
     def of(self, own_ns: float) -> float:
-        """ns, for a rank whose own computation of a step takes ``own_ns``."""
+        """Return ns for a rank whose own computation of a step takes ``own_ns``."""
         return self.share * own_ns if self.share is not None else float(self.ns or 0)
 
 
@@ -81,7 +82,7 @@ class Injection:
 
     @property
     def words(self) -> str:
-        """What is planted, in words."""
+        """Say in words what is planted."""
         parts = [f"rank {s.rank} computes {s.by.words} longer" for s in self.slow]
         if self.jitter is not None:
             parts.append(f"every rank loses a random time up to {self.jitter.of_step} in each step")
@@ -91,7 +92,7 @@ class Injection:
 
 
 def parse_injection(text: str) -> Injection:
-    """The faults that ``slow_rank=RANK:AMOUNT[,jitter[=AMOUNT]][,loader[=AMOUNT]]`` describes; AMOUNT: ``30%`` of the rank's
+    """Parse the faults ``slow_rank=RANK:AMOUNT[,jitter[=AMOUNT]][,loader[=AMOUNT]]``; AMOUNT: ``30%`` of the rank's
     own computation of a step, or a time such as ``5ms``. Raises UsageError."""
     slow: dict[int, SlowRank] = {}
     other: dict[str, Amount] = {}
@@ -112,22 +113,22 @@ def parse_injection(text: str) -> Injection:
 
 
 def canonical(text: str | None) -> str | None:
-    """The text in a cell's identity: one for each set of faults. Raises UsageError."""
+    """Return the one text that stands for this set of faults in a cell's identity. Raises UsageError."""
     return None if text is None else str(parse_injection(text))
 
 
 def injection_of(text: str | None) -> Injection:
-    """Of a cell; without a fault, an empty one."""
+    """Return a cell's faults; an empty injection for a cell without any."""
     return Injection() if text is None else parse_injection(text)
 
 
 def absent_ranks(injection: Injection, world_size: int) -> tuple[int, ...]:
-    """Slow ranks that ``world_size`` ranks do not have."""
+    """Return the slow ranks that are not among ``world_size`` ranks."""
     return tuple(s.rank for s in injection.slow if s.rank >= world_size)
 
 
 def absent(injection: Injection, world_size: int) -> str | None:
-    """Why the ranks of a cell cannot take the faults; None when they can."""
+    """Return why the ranks of a cell cannot take the faults, or None when they can."""
     missing = absent_ranks(injection, world_size)
     if not missing:
         return None

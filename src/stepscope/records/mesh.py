@@ -21,7 +21,7 @@ DIMENSIONS = {
     "dp": "data parallel ranks",
     "tp": "tensor parallel ranks",
 }
-"""Outermost first: the ranks of the last one are neighbours, on one host where possible (the order of torchtitan)."""
+"""The dimensions, outermost first: ranks of the last one are neighbours, on one host where possible (as in torchtitan)."""
 
 DATA = ("dp_replicate", "dp_shard", "dp")
 WORLD = "world"
@@ -29,18 +29,18 @@ WORLD = "world"
 
 
 def canonical(mesh: Mapping[str, int]) -> dict[str, int]:
-    """``mesh`` in the form in which it is kept."""
+    """Return ``mesh`` in the form in which it is kept."""
     shape = {name: mesh[name] for name in DIMENSIONS if mesh.get(name, 1) > 1}
     return {} if shape.keys() <= {"dp"} else shape
 
 
 def full(mesh: Mapping[str, int], world_size: int) -> dict[str, int]:
-    """The shape with every dimension that has a group: ``{dp: world_size}`` for the empty one."""
+    """Return the shape with every dimension that has a group: ``{dp: world_size}`` for the empty one."""
     return dict(mesh) or {"dp": world_size}
 
 
 def size(mesh: Mapping[str, int], world_size: int, dimension: str) -> int:
-    """Ranks along ``dimension``: ``dp`` is all data parallel ranks, however they are arranged; 1 where absent."""
+    """Count the ranks along ``dimension``, 1 where absent; ``dp``: all data parallel ranks, however they are arranged."""
     if dimension == WORLD:
         return world_size
     if dimension.endswith(" ranks"):  # a group of no dimension
@@ -51,12 +51,12 @@ def size(mesh: Mapping[str, int], world_size: int, dimension: str) -> int:
 
 
 def grows(mesh: Mapping[str, int]) -> str:
-    """The dimension along which a job gets more ranks: replicas, each of which stays as it is."""
+    """Return the dimension along which a job gets more ranks: replicas, each of which stays as it is."""
     return "dp_replicate" if mesh.keys() & {"dp_replicate", "dp_shard"} else "dp"
 
 
 def coordinates(mesh: Mapping[str, int], world_size: int, rank: int) -> dict[str, int]:
-    """Where ``rank`` lies along each dimension of ``full(mesh)``."""
+    """Return where ``rank`` lies along each dimension of ``full(mesh)``."""
     places = {}
     for name, n in reversed(full(mesh, world_size).items()):
         rank, places[name] = divmod(rank, n)
@@ -64,7 +64,7 @@ def coordinates(mesh: Mapping[str, int], world_size: int, rank: int) -> dict[str
 
 
 def members(mesh: Mapping[str, int], world_size: int, rank: int, dimension: str) -> tuple[int, ...] | None:
-    """The ranks of ``rank``'s group along ``dimension`` (as in :func:`size`); None for a group of no dimension."""
+    """Return the ranks of ``rank``'s group along ``dimension`` (as in :func:`size`); None for a group of no dimension."""
     if dimension.endswith(" ranks"):
         return None
     varied = {"dp": DATA, WORLD: tuple(DIMENSIONS)}.get(dimension, (dimension,))
@@ -77,12 +77,12 @@ def members(mesh: Mapping[str, int], world_size: int, rank: int, dimension: str)
 
 
 def text(mesh: Mapping[str, int]) -> str:
-    """``dp2xtp2``; empty for the default."""
+    """Write a mesh as ``dp2xtp2``; empty for the default."""
     return "x".join(f"{name}{n}" for name, n in mesh.items())
 
 
 def misfit(mesh: Mapping[str, object], world_size: int | None) -> str | None:
-    """Why this is no mesh of ``world_size`` ranks (None: of any number), and which ranks would do; None when it is."""
+    """Say why this is no mesh of ``world_size`` ranks (None: of any number) and which would do; None when it is one."""
     if unknown := [name for name in mesh if name not in DIMENSIONS]:
         return f"unknown dimension {unknown[0]!r}: the dimensions are {', '.join(DIMENSIONS)}"
     sizes = {name: n for name, n in mesh.items() if isinstance(n, int) and not isinstance(n, bool) and n > 0}
@@ -123,13 +123,13 @@ class PipelineLayout:
 
     @property
     def rank_of_stage(self) -> tuple[int, ...]:
-        """In a loop; ``zbv``: down the ranks and up again, so that a rank holds stage s and the s-th last."""
+        """The rank of each stage: in a loop; ``zbv``: down and up again, so that a rank holds stage s and the s-th last."""
         loop = tuple(range(self.ranks))
         return loop + loop[::-1] if self.schedule == "zbv" else loop * self.chunks
 
     @property
     def rounds(self) -> int:
-        """Groups of micro-batches that interleaved schedules take through all chunks one after the other."""
+        """Number of groups of micro-batches that interleaved schedules take through all chunks one after the other."""
         return max(1, self.micro_batches // self.ranks)
 
     @property
@@ -163,12 +163,12 @@ class PipelineLayout:
 
     @property
     def formula(self) -> str:
-        """``bubble`` with its numbers."""
+        """The formula of ``bubble`` with its numbers put in."""
         work = f"{self._units} x {self.micro_batches}" if self._units > 1 else f"{self.micro_batches}"
         return f"({self.ranks} - 1) / ({work} + {self.ranks} - 1)"
 
     def micro_batches_for(self, bubble: float) -> int:
-        """The fewest micro-batches with at most this bubble."""
+        """Return the fewest micro-batches with at most this bubble."""
         fewest = math.ceil((self.ranks - 1) * (1 - bubble) / bubble / self._units - 1e-9)
         if self.schedule in ("interleaved", "zero_bubble"):
             return -(-fewest // self.ranks) * self.ranks  # in whole rounds

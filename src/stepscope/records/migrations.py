@@ -65,7 +65,7 @@ def _measured(row: Document, middle: str, low: str, high: str, *, n: int | None 
 
 
 def _rate(value: float | None, step: Document | None) -> Document | None:
-    """With the step's interval turned over: a long step is a low rate."""
+    """Return a rate with the step's interval turned over: a long step is a low rate."""
     if value is None:
         return None
     if step is None or step["low"] is None or step["high"] is None:
@@ -82,7 +82,7 @@ MIGRATIONS: dict[str, dict[int, Callable[[Document], Document]]] = {"training_ru
 
 
 def migrate(document: Document, kind: str, version_read: int, wanted: int) -> Document:
-    """``document`` of version ``version_read`` as version ``wanted``, the header keys taken off."""
+    """Bring ``document`` from version ``version_read`` to version ``wanted``, and take its header keys off."""
     steps = MIGRATIONS.get(kind, {})
     for version in range(version_read, wanted):
         document = steps[version](document)

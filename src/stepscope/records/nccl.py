@@ -111,12 +111,12 @@ class NcclCommunicator:
 
     @property
     def hosts(self) -> int:
-        """How many its ranks are on."""
+        """Number of hosts that its ranks are on."""
         return self.nodes or len({rank.host for rank in self.ranks})
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks that no log given tells of."""
+        """Ranks that none of the given logs tells of."""
         seen = {r.rank for r in self.ranks}
         return tuple(r for r in range(self.nranks or 0) if r not in seen)
 

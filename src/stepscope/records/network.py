@@ -11,12 +11,12 @@ from stepscope.core.units import parse_duration_ns
 MTU_BYTES = 1500
 ETHERNET_BYTES = 14
 TCP_PAYLOAD_BYTES = MTU_BYTES - 20 - 20 - 12
-"""Of one full packet: less the headers of IPv4 and of TCP with its timestamp option."""
+"""Payload of one full packet, without the headers of IPv4 and of TCP with its timestamp option."""
 
 MIN_RATE = 1_000_000
 MAX_RATE = 100_000_000_000
 MAX_DELAYED_RATE = 2_000_000_000
-"""Above it the router in Python becomes the limit, not the rate asked for (docs/reference/emulated-network.md)."""
+"""The highest rate with a delay: above it the router in Python is the limit (docs/reference/emulated-network.md)."""
 MAX_DELAY_NS = 1_000_000_000
 MAX_HOSTS = 64
 
@@ -56,7 +56,7 @@ class EmulatedNetwork:
 
     @property
     def payload_bytes_per_s(self) -> float:
-        """What one TCP connection can carry over one link: 95.6% of rate / 8, the rest are headers."""
+        """Payload that one TCP connection can carry over one link: 95.6% of rate / 8, the rest are headers."""
         return self.rate_bits_per_s / 8 * TCP_PAYLOAD_BYTES / (MTU_BYTES + ETHERNET_BYTES)
 
     def rate_of(self, host: int) -> int:
@@ -65,7 +65,7 @@ class EmulatedNetwork:
 
 
 def parse_network(text: str) -> EmulatedNetwork:
-    """The network that ``RATE[:HOSTS][,delay=TIME][,slow=HOST:RATE]...`` describes. Raises UsageError."""
+    """Parse a network written as ``RATE[:HOSTS][,delay=TIME][,slow=HOST:RATE]...``. Raises UsageError."""
     first, *rest = [part.strip() for part in text.strip().lower().split(",")]
     rate_text, colon, hosts_text = first.partition(":")
     hosts = _hosts(hosts_text, text) if colon else None
@@ -98,18 +98,18 @@ def parse_network(text: str) -> EmulatedNetwork:
 
 
 def hosts_for(network: EmulatedNetwork, world_size: int) -> int:
-    """Number of hosts that ``world_size`` ranks are put on: never more hosts than ranks."""
+    """Return the number of hosts that ``world_size`` ranks are put on: never more hosts than ranks."""
     return world_size if network.hosts is None else min(network.hosts, world_size)
 
 
 def host_of_ranks(network: EmulatedNetwork, world_size: int) -> tuple[int, ...]:
-    """Host of each rank: neighbours share a host, and hosts differ by one rank at most."""
+    """Return the host of each rank: neighbours share a host, and hosts differ by one rank at most."""
     hosts = hosts_for(network, world_size)
     return tuple(rank * hosts // world_size for rank in range(world_size))
 
 
 def obstacle(network: EmulatedNetwork, world_size: int) -> str | None:
-    """Why ``world_size`` ranks cannot be put into ``network``; None when they can."""
+    """Return why ``world_size`` ranks cannot be put into ``network``, or None when they can."""
     hosts = hosts_for(network, world_size)
     absent = [s.host for s in network.slow if s.host >= hosts]
     if absent:
@@ -162,11 +162,11 @@ def _bad(text: str, why: str) -> UsageError:
 
 
 def _exact(value: int, units: dict[str, int]) -> str:
-    """In the largest unit that needs no fraction: the same value has one text."""
+    """Write ``value`` in the largest unit that needs no fraction: the same value has one text."""
     unit, scale = next((u, s) for u, s in units.items() if value % s == 0)
     return f"{value // scale}{unit}"
 
 
 def hosts_of(text: str | None, world_size: int) -> int | None:
-    """Emulated hosts that the ranks are on; None without a network."""
+    """Return the number of emulated hosts that the ranks are on, or None without a network."""
     return None if text is None else hosts_for(parse_network(text), world_size)

@@ -15,7 +15,7 @@ Status = Literal["ok", "oom", "host_oom", "timeout", "error", "killed", "unsuppo
 Scaling = Literal["strong", "weak"]
 
 EXPOSED_COMM, EXPOSED_COMM_SHORT = "exposed communication", "exposed comm"
-"""A step's communication under no computation: its name in every title, legend and sentence; in a narrow column."""
+"""Names of a step's communication under no computation: in every title, legend and sentence; in a narrow column."""
 
 MFU_CONVENTION = "model FLOP (3 x forward, 2 a multiply-add) / (step time x ranks x dense peak of the type in use)"
 """What MFU is, in the note of every table that shows it."""
@@ -36,7 +36,7 @@ class Estimate:
     high: float | None = None
 
     def mapped(self, change: Callable[[float], float]) -> Self:
-        """``change``, which is monotone, of the number and of the ends of its interval."""
+        """Apply ``change``, which is monotone, to the number and to the ends of its interval."""
         if self.low is None or self.high is None:
             return replace(self, value=change(self.value), low=None, high=None)
         low, high = sorted((change(self.low), change(self.high)))
@@ -46,11 +46,11 @@ class Estimate:
         return self.mapped(lambda value: value * factor)
 
     def below(self, other: Estimate) -> bool | None:
-        """Whether both intervals leave no doubt that this figure is the smaller; None: one of them is unknown."""
+        """Return whether the intervals leave no doubt that this figure is smaller; None: one of them is unknown."""
         return None if self.high is None or other.low is None else self.high < other.low
 
     def over(self, other: Estimate) -> Estimate:
-        """This / ``other``; where both have an interval, the widest that the ratio can be."""
+        """Return this / ``other``; where both have an interval, with the widest that the ratio can be."""
         ratio = self.value / other.value
         if self.low is None or self.high is None or other.low is None or other.high is None or other.low <= 0:
             return Estimate(value=ratio)
@@ -69,6 +69,6 @@ class Measured(Estimate):
 
     @classmethod
     def between(cls, value: float, ends: Ends | None, *, n: int | None = None) -> Measured:
-        """``value`` with its interval, where there is one."""
+        """Make a figure of ``value`` and its interval, where there is one."""
         low, high = ends or (None, None)
         return cls(value=value, low=low, high=high, n=n)

@@ -64,10 +64,10 @@ STEP = (
         key="other", title="other", colour="k-other", sample="other", late="outside forward, backward and optimizer",
     ),
 )  # fmt: skip
-"""In the order in which they are shown."""
+"""The parts of a step in the order in which they are shown."""
 
 OF_TRACES = (Part(key="copies", title="exposed copies"), Part(key="idle", title="idle"))
-"""Of a window on a device, beside computation and communication."""
+"""Parts of a window on a device, beside computation and communication."""
 
 OUTSIDE: Mapping[str, str] = {
     "evaluation": "in an evaluation",
@@ -75,7 +75,7 @@ OUTSIDE: Mapping[str, str] = {
     "compilation": "in a compilation",
     "window": "in the profiler",
 }
-"""What is no part of a step: where a rank is that stands still in it."""
+"""What is no part of a step -> where a rank is that stands still in it."""
 
 
 def below(key: str) -> tuple[str, ...]:
@@ -104,4 +104,4 @@ LATE: Mapping[str, str] = {
 """Phase of a cell's step, of those that a late rank can spend its excess in -> where that is."""
 
 INSIDE: Mapping[str, str] = {**{part.key: part.inside for part in STEP if part.inside}, **OUTSIDE}
-"""Where a rank is that stands still."""
+"""Part or event -> where a rank is that stands still in it."""

@@ -14,21 +14,21 @@ PRECISIONS = {
     "amp_fp16": "float32",  # autocast to float16 with loss scaling
     "bf16": "bfloat16",  # inputs, too
 }
-"""By precision: what parameters and gradients are stored in, so what an uncompressed all-reduce carries."""
+"""Precision -> dtype of stored parameters and gradients, which is also what an uncompressed all-reduce carries."""
 
 TENSOR_CORE_CAPABILITY = (8, 0)
 """First CUDA compute capability with TF32 and bfloat16 units (NVIDIA CUDA C++ Programming Guide, 2020)."""
 
 
 def parameter_dtype(precision: str) -> str:
-    """Storage type of parameters and gradients. Unknown name: UsageError with did-you-mean."""
+    """Return the storage type of parameters and gradients. Unknown name: UsageError with did-you-mean."""
     if precision not in PRECISIONS:
         raise UsageError(unknown("precision", precision, PRECISIONS))
     return PRECISIONS[precision]
 
 
 def refuse(precision: str, *, device: str, compute_capability: str | None = None, tiny: bool = False) -> str | None:
-    """Why ``precision`` cannot run on ``device`` (cpu | cuda), or None when it can.
+    """Return why ``precision`` cannot run on ``device`` (cpu | cuda), or None when it can.
 
     compute_capability: of the GPU, such as ``8.0``; None means unknown, then nothing is refused because of it.
     tiny: float16 on a CPU is refused because it runs at about 1 GFLOP/s; shapes so small that this does not

@@ -125,21 +125,21 @@ class ScalePrediction:
 
     @property
     def unit(self) -> str:
-        """What is counted: GPU | rank."""
+        """The unit that is counted: GPU | rank."""
         return "rank" if self.device == "CPU" else "GPU"
 
     def measured_throughput(self, point: MeasuredPoint) -> float:
-        """Of ``point`` over the measured job's: with weak scaling more ranks have more work."""
+        """Return the throughput of ``point`` over the measured job's: with weak scaling more ranks have more work."""
         work = point.ranks / self.ranks if self.scaling == "weak" else 1.0
         return work * self.step_ns / point.step_ns
 
     def measured_samples_per_s(self, global_batch: int) -> float:
-        """Of the measured job. global_batch: its samples of a step."""
+        """Return the samples a second of the measured job. global_batch: its samples of a step."""
         return global_batch / self.step_ns * 1e9
 
     @property
     def replay_error(self) -> float:
-        """replay / measured - 1."""
+        """Relative error of the replay: replay / measured - 1."""
         return self.replay_ns / self.step_ns - 1
 
 
@@ -269,7 +269,7 @@ class BucketChoice:
 
     @property
     def bucket_cap_mb(self) -> float:
-        """The size it names, MiB: the largest of those that realise the best partition."""
+        """The size that it names, MiB: the largest of those that realise the best partition."""
         return max(self.chosen.bucket_caps_mb)
 
     @property

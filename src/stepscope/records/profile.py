@@ -281,7 +281,7 @@ RECORD = "<{}fHBB"
 FIRST_COLUMNS = (
     "whole_ns", "data_ns", "before_ns", "forward_ns", "backward_ns", "optimizer_ns", "comm_ns", "outside_ns", "cpu_ns",
 )  # fmt: skip
-"""In every diary; of further ones a reader takes those that it knows."""
+"""Columns of every diary; of further ones a reader takes those that it knows."""
 
 COLUMNS = (*FIRST_COLUMNS, "inference_ns", "before_cpu_ns")
 """Nanoseconds of a step, from the end of one optimizer step to the end of the next; NaN: not seen, or an older diary.

@@ -27,13 +27,13 @@ HEADER: Mapping[str, Any] = {
 COMMAND: Mapping[str, Any] = {
     "command": {"type": "array", "items": {"type": "string"}, "description": "the command that printed it"}
 }
-"""What a command's document says beside."""
+"""What a command's document states besides the header."""
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def record_schemas() -> dict[str, dict[str, Any]]:
-    """Name (``run/1``, ``rank_samples_line``) -> JSON Schema of that file's or line's object."""
+    """Return name (``run/1``, ``rank_samples_line``) -> JSON Schema of that file's or line's object."""
     files = {f"{name}/{version}": _of_file(kind, name, version) for kind, (name, version) in KINDS.items()}
     lines = {
         name: {"$schema": DIALECT, **_body(kind), "title": f"a line of {where}"}
@@ -43,12 +43,12 @@ def record_schemas() -> dict[str, dict[str, Any]]:
 
 
 def object_type(name: str, fields: Mapping[str, Any]) -> type:
-    """A type for schemas: an object with these keys; fields: key -> Python type of its value."""
+    """Make a type for schemas: an object with these keys; fields: key -> Python type of its value."""
     return msgspec.defstruct(name, list(fields.items()), kw_only=True)
 
 
 def document_schema(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Schema of a command's JSON document ``stepscope.NAME``; fields: key -> Python type of its value."""
+    """Make the schema of a command's JSON document ``stepscope.NAME``; fields: key -> Python type of its value."""
     made = object_type(name.replace("/", "_").replace(".", "_"), fields)
     (_,), components = msgspec.json.schema_components([made], ref_template="#/$defs/{name}")
     body = components.pop(made.__name__)
@@ -71,7 +71,7 @@ def _of_file(kind: type, name: str, version: int) -> dict[str, Any]:
 
 
 def _body(kind: type) -> dict[str, Any]:
-    """The object's own schema, those of what it holds under ``$defs``."""
+    """Return the object's own schema, with those of what it holds under ``$defs``."""
     _, components = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     body: dict[str, Any] = components.pop(kind.__name__)
     return {**body, **({"$defs": components} if components else {})}

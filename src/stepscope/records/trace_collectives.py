@@ -94,7 +94,7 @@ class RankCollective:
 
     @property
     def queue_ns(self) -> int | None:
-        """From the host's call to the start of the transfer's kernel or worker span."""
+        """Time from the host's call to the start of the transfer's kernel or worker span."""
         return None if self.launch_ns is None else self.start_ns - self.launch_ns
 
 
@@ -259,7 +259,7 @@ class RankWaitTotal:
 
     @property
     def ahead_ns(self) -> int:
-        """Over all calls; those that overlap count each."""
+        """Sum of ``ahead_by_call`` over all calls; those that overlap count each."""
         return sum(self.ahead_by_call)
 
 

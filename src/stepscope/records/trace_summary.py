@@ -200,7 +200,7 @@ class RankPass:
 
     @property
     def unread(self) -> str | None:
-        """Why the rank's device was not read, so that there is no budget; None where it was, or there is none."""
+        """The reason why the rank's device was not read, so that there is no budget; None where it was, or there is none."""
         return next((note.text for note in self.notes if note.kind == "unread"), None)
 
 
@@ -236,7 +236,7 @@ class TraceSummary:
 
     @property
     def common_steps(self) -> tuple[int, ...] | None:
-        """What may be compared between ranks; None where no rank marked its steps, empty where none is common."""
+        """Steps that may be compared between ranks; None where no rank marked its steps, empty where none is common."""
         return common_steps(self.ranks)
 
     @property

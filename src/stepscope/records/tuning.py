@@ -36,7 +36,7 @@ class Proposal:
 
     @property
     def mathematics(self) -> frozenset[str]:
-        """Its knobs that change the mathematics: ``batch`` stands for an option of the user's that is none of them."""
+        """Its knobs that change the mathematics; ``batch`` stands for an option of the user's that is none of them."""
         return frozenset() if self.exact else CHANGES_MATHEMATICS.intersection(self.knobs) or frozenset({"batch"})
 
 

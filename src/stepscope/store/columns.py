@@ -16,7 +16,7 @@ from stepscope.records.imported import Stated
 
 _NUMBER = re.compile(r"([-+]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s,:].*)?")
 MISSING = ("", "-", "–", "—", "n/a", "na", "none", "null", "?")
-"""What stands in a cell whose value is unknown, in small letters."""
+"""Texts of a cell whose value is unknown, in small letters."""
 
 
 def number(text: str) -> tuple[float, str] | None:
@@ -29,7 +29,7 @@ def number(text: str) -> tuple[float, str] | None:
 
 
 def plain(name: str) -> str:
-    """``Step Time`` -> ``step_time``: what names are compared by."""
+    """Turn ``Step Time`` into ``step_time``, by which names are compared."""
     return re.sub(r"[^a-z0-9/%µ]+", "_", name.strip().lower()).strip("_")
 
 
@@ -40,7 +40,7 @@ def absent_columns(names: Iterable[str], stated: Stated) -> list[str]:
 
 
 def no_such_column(column: str, names: Iterable[str], *paths: Path) -> UsageError:
-    """names: the columns of all ``paths``."""
+    """Return the error for a stated column that no file has. names: the columns of all ``paths``."""
     there = list(dict.fromkeys(names))
     guess = did_you_mean(column, there)
     where = f"{paths[0]} has" if len(paths) == 1 else f"none of {', '.join(map(str, paths))} has"
@@ -117,7 +117,7 @@ TIMES = {
 SIZES = {
     "b": 1.0, "bytes": 1.0, "kb": 2.0**10, "kib": 2.0**10, "mb": 2.0**20, "mib": 2.0**20, "gb": 2.0**30, "gib": 2.0**30,
 }  # fmt: skip
-"""Memory: torch and nvidia-smi print MiB and GiB and call them MB and GB."""
+"""Unit of memory -> bytes; torch and nvidia-smi print MiB and GiB and call them MB and GB."""
 FIGURES = ("step_ns", "steps_per_s", "samples_per_s", "epoch_ns", "peak_memory")
 """Roles that make a table worth reading."""
 CONFIGURED = ("world_size", "strategy", "micro_batch", "global_batch", "batch_size", "epoch")
@@ -153,7 +153,7 @@ _NOT_TRAINING = re.compile(
     r"(?:^|[_/])(?:eval|evaluation|val|valid|validation|test|testing|inference|infer|predict|prediction|generation|decode|"
     r"prefill)(?:$|[_/])"
 )
-"""What rates of another loop than the training's have in their names: ``eval_samples_per_second``."""
+"""Words in the names of rates of another loop than the training's: ``eval_samples_per_second``."""
 _STEP_RATE = re.compile(r"(?:^|_)(?:steps|step|it|its|iter|iters|iterations|batches)_?(?:per|/)_?(?:s|sec|second)$")
 _STEP_TIME = re.compile(r"(?:^|_)(s|sec|secs|seconds|ms)_?(?:per|/)_?(?:step|it|iter|iteration|batch)$")
 _BRACKETS = re.compile(r"^(.*\S)\s*[(\[]([^()\[\]]*)[)\]]\s*$")
@@ -177,7 +177,7 @@ class Meaning:
 
 
 def spellings(name: str) -> list[str]:
-    """How a figure that a logger put into a group may be called: ``eval/loss`` is ``eval_loss``."""
+    """List how a figure that a logger put into a group may be called: ``eval/loss`` is ``eval_loss``."""
     parent, _, last = name.rpartition("/")
     if last.lower() in TIMES:  # it/s
         return [name]
@@ -189,7 +189,7 @@ def spellings(name: str) -> list[str]:
 
 
 def meanings_of(name: str) -> tuple[Meaning, ...]:
-    """What a column's name can mean, the likeliest first; empty: not known."""
+    """Return what a column's name can mean, the likeliest first; empty: not known."""
     text = name.strip().lower()
     bracket = _BRACKETS.match(text)
     base, unit = (plain(bracket[1]), plain(bracket[2])) if bracket else (plain(text), "")
@@ -204,7 +204,7 @@ def meanings_of(name: str) -> tuple[Meaning, ...]:
 
 
 def _tails(base: str) -> Iterable[str]:
-    """``ms`` of ``step_ms``, ``gb_s`` of ``busbw_gb_s``."""
+    """Yield what may be a unit at the end of a name: ``ms`` of ``step_ms``, ``gb_s`` of ``busbw_gb_s``."""
     words = base.split("_")
     return ("_".join(words[-count:]) for count in (1, 2) if len(words) > count)
 
@@ -217,7 +217,7 @@ def _meanings_in_unit(base: str, unit: str) -> Iterable[Meaning]:
 
 
 def _with_unit(role: str, base: str, unit: str) -> Meaning | None:
-    """The meaning of a role with this unit; None: it cannot have it."""
+    """Return the meaning of a role with this unit, or None where it cannot have it."""
     if role in _TIMED or role in ("peak_memory", "size"):
         scale = (TIMES if role in _TIMED else SIZES).get(unit)
         if not unit and base == "bytes":
@@ -263,7 +263,7 @@ class Columns:
 
 
 def columns_of(names: Sequence[str], stated: Mapping[str, str] | None = None) -> Columns:
-    """The meaning of every column. stated: column -> the name to read it under, ``-`` to leave it out."""
+    """Find the meaning of every column. stated: column -> the name to read it under, ``-`` to leave it out."""
     wanted = {plain(name): target for name, target in (stated or {}).items()}
     possible: dict[int, tuple[Meaning, ...]] = {}
     left_out = set()
@@ -294,7 +294,7 @@ def columns_of(names: Sequence[str], stated: Mapping[str, str] | None = None) ->
 
 
 def _priority(meanings: Sequence[Meaning], name: str) -> int:
-    """How early a name stands among those of its role."""
+    """Return how early a name stands among those of its role."""
     if not meanings:
         return 0
     names = NAMES.get(meanings[0].role, "").split()
@@ -304,7 +304,7 @@ def _priority(meanings: Sequence[Meaning], name: str) -> int:
 
 
 def is_gpu_count(name: str) -> bool:
-    """``4 GPUs``, ``throughput_4gpu``: a column a number of ranks, of a table that is wide."""
+    """Return whether a column is for one number of ranks, as in a wide table: ``4 GPUs``, ``throughput_4gpu``."""
     return _GPU_COLUMN.search(plain(name)) is not None
 
 
@@ -320,7 +320,7 @@ _MEANINGS = (
 
 
 def require_meanings(stated: Stated) -> None:
-    """Raises UsageError where it is not known what a stated meaning is."""
+    """Raise UsageError where it is not known what a stated meaning is."""
     for name, meaning in stated.columns.items():
         if meaning != "-" and all(candidate.scale is None for candidate in meanings_of(meaning)):
             first_names = [first for names in NAMES.values() for first in names.split()[:1]]

@@ -44,7 +44,7 @@ class ColumnReading:
 
 
 def readings(size_units: Mapping[str, float], rate_units: Mapping[str, float]) -> tuple[ColumnReading, ...]:
-    """Every combination of size unit (name -> bytes), payload or bus bandwidth, and rate unit (name -> bytes/s)."""
+    """List every combination of size unit (name -> bytes), payload or bus bandwidth, and rate unit (name -> bytes/s)."""
     return tuple(
         ColumnReading(
             text=f"{'bus' if bus else 'payload'} bandwidth in {rate}, sizes in {size}",
@@ -61,7 +61,7 @@ def readings(size_units: Mapping[str, float], rate_units: Mapping[str, float]) -
 def reading_of(
     source: str, rows: Sequence[StatedRate], possible: Sequence[ColumnReading], *, time_unit_s: float
 ) -> ColumnReading:
-    """The one reading under which every row's rate follows from its size and time, within the digits they have.
+    """Find the one reading under which every row's rate follows from its size and time, within the digits they have.
 
     time_unit_s: of the time column (1e-3 for ms). Raises DataError where none fits, or several that differ.
     """
@@ -106,7 +106,7 @@ UNKNOWN: dict[str, Any] = dict.fromkeys(codec.field_names(CommRow)) | {
 
 
 def mean_row(*, op: str, world_size: int, size_bytes: int, time_ns_mean: float | None, **fields: Any) -> CommRow:
-    """A row of back-to-back calls with algbw and busbw worked out from size and time; S in the nccl-tests sense."""
+    """Make a row of back-to-back calls with algbw and busbw worked out from size and time; S in the nccl-tests sense."""
     algbw = None if time_ns_mean is None else size_bytes / (time_ns_mean / 1e9)
     fields |= {
         "op": op, "world_size": world_size, "size_bytes": size_bytes, "asked_bytes": size_bytes,
@@ -117,12 +117,12 @@ def mean_row(*, op: str, world_size: int, size_bytes: int, time_ns_mean: float |
 
 
 def _digit(value: float, column: float) -> float:
-    """The last digit of one value: tools that print four significant digits write 55.44, then 124.0."""
+    """Return the place of one value's last digit: tools that print four significant digits write 55.44, then 124.0."""
     return max(column, 10.0 ** (floor(log10(value)) - 3))
 
 
 def _last_digit(values: Sequence[float]) -> float:
-    """The place of the last digit that a column has: 0.01 for 22.3 and 434.99."""
+    """Return the place of the last digit that a column has: 0.01 for 22.3 and 434.99."""
     exponents = [Decimal(repr(value)).normalize().as_tuple().exponent for value in values]
     return float(10.0 ** min([0, *(e for e in exponents if isinstance(e, int))]))
 
@@ -136,7 +136,7 @@ _WORDS = {"world_size": "a number of ranks", "size": "a size", "time_ns": "a tim
 
 
 def comm_rows_of(table: TextTable, columns: Columns) -> tuple[tuple[CommRow, ...], tuple[str, ...]]:
-    """(rows, notes). Raises DataError for a row that is damaged, contradicts the others, or lacks ranks, size or time."""
+    """Return (rows, notes). Raises DataError for a row that is damaged, contradicts others, or lacks ranks, size or time."""
     lacking = [role for role in _WORDS if not columns.has(role)]
     if lacking:
         raise DataError(
@@ -190,7 +190,7 @@ def _rows(table: TextTable, lines: Sequence[TableLine]) -> Iterator[CommRow]:
 
 
 def _reading(table: TextTable, lines: Sequence[TableLine]) -> ColumnReading:
-    """What sizes and bandwidths mean: the one reading that fits all rows."""
+    """Find out what sizes and bandwidths mean: the one reading that fits all rows."""
     size, time = (lines[0].columns.by_role[role][1] for role in ("size", "time_ns"))
     binary, scale, decimal, other = _UNITS.get(size.unit, ("bytes", size.scale or 1.0, "bytes", size.scale or 1.0))
     stated = [
@@ -219,7 +219,7 @@ def _twice(one: TableLine, other: TableLine) -> DataError:
 
 
 def _op(line: TableLine) -> str:
-    """The collective that a text names: itself, or as a part (``all_reduce_bandwidth``)."""
+    """Return the collective that a text is, or has as a part (``all_reduce_bandwidth``)."""
     text = "".join(c for c in line.cell("op").lower() if c.isalpha())
     for op in sorted(BUS_FACTORS, key=len, reverse=True):
         if op.replace("_", "") in text:

@@ -36,12 +36,12 @@ Numbers = NDArray[np.float64]
 
 
 def dtype_of(columns: Sequence[str]) -> np.dtype[np.void]:
-    """Of a record with these columns."""
+    """Return the dtype of a record with these columns."""
     return np.dtype([*((name, "<f4") for name in columns), ("delay", "<u2"), ("micro_steps", "u1"), ("flags", "u1")])
 
 
 DTYPE = dtype_of(COLUMNS)
-"""Of the records that the hook writes now."""
+"""The dtype of the records that the hook writes now."""
 
 SAMPLE_DTYPE = np.dtype(list(zip(SAMPLE_COLUMNS, ("<f8", "<u4", *["<f4"] * 6), strict=True)))
 assert struct.calcsize(SAMPLE) == SAMPLE_DTYPE.itemsize
@@ -53,10 +53,10 @@ EVENTS_AT_MOST = 1 << 14
 """Bytes of the last events of a process whose last steps alone are read."""
 
 GROUPS_OF = 64
-"""Ranks, the first ones, of which is read whom they waited for, where the last steps alone are read."""
+"""Number of first ranks whose waits by group are read where the last steps alone are read."""
 
 HARDWARE_SAMPLES, HARDWARE_AT_LEAST = 400_000, 128
-"""Of all GPUs together, where the last steps of each are read; of each, two minutes at least."""
+"""Samples of all GPUs together, where the last steps of each are read; of each GPU at least (two minutes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +89,11 @@ class RankDiary:
 
     @property
     def steps(self) -> int:
-        """Those that were read."""
+        """Number of steps that were read."""
         return int(self.flags.size)
 
     def between(self, first: int, end: int) -> RankDiary:
-        """Without steps up to ``first`` and beyond ``end``; all events are there."""
+        """Return the diary without steps up to ``first`` and beyond ``end``; all events stay."""
         kept = slice(first - self.first, end - self.first)
         return replace(
             self,
@@ -120,9 +120,9 @@ class RankDiary:
 
 
 def read_diaries(layout: ProfileLayout, *, last: int | None = None) -> tuple[RankDiary, ...]:
-    """Every diary of the job, by rank, then in order of time. Raises DataError for one of another format.
+    """Read every diary of the job, by rank, then in order of time. Raises DataError for one of another format.
 
-    last: of each process no more than so many steps, up to the last that all processes have which are a rank's last, and
+    last: read no more than so many steps of each process, up to the last step that all ranks' last processes have, and
     what some have beyond it.
     """
     diaries = [diary for path in layout.diaries() if (diary := _Begun.of(path)) is not None]
@@ -141,7 +141,7 @@ def read_diaries(layout: ProfileLayout, *, last: int | None = None) -> tuple[Ran
 
 
 def whole_steps(layout: ProfileLayout, rank: int) -> tuple[tuple[int, Numbers], ...]:
-    """Of each process of a rank, in order of time, the begin of its first step on the wall clock, and ns of all steps."""
+    """Return, for each process of a rank in order of time, the wall clock at its first step's begin, and ns of all steps."""
     diaries = [diary for path in layout.diaries(rank) if (diary := _Begun.of(path)) is not None and diary.made]
     diaries.sort(key=lambda diary: diary.header.start_unix_ns)
     return tuple(
@@ -154,7 +154,7 @@ def whole_steps(layout: ProfileLayout, rank: int) -> tuple[tuple[int, Numbers], 
 
 
 def read_diary(path: Path) -> RankDiary | None:
-    """One diary with its events and end; None where not even its header was written. A record cut short is left out."""
+    """Read one diary with its events and end; None where it has no whole header. A record cut short is left out."""
     begun = _Begun.of(path)
     return None if begun is None else begun.read(0, begun.made)
 
@@ -193,7 +193,7 @@ class _Begun:
     def read(
         self, first: int, end: int, *, here: frozenset[str] | None = None, hardware: int = SAMPLES_AT_MOST
     ) -> RankDiary:
-        """Steps from ``first`` on. here: names of the files of the folder, where they are known. hardware: samples of it."""
+        """Read steps from ``first`` on. here: names of the folder's files, where known. hardware: samples of it to read."""
         with self.path.open("rb", buffering=0) as file:
             size = self.dtype.itemsize
             body = os.pread(file.fileno(), (end - first) * size, self.offset + first * size)
@@ -224,7 +224,7 @@ _NONE: Mapping[str, Numbers] = {name: np.empty(0) for name in SAMPLE_COLUMNS}
 
 
 def _samples(path: Path) -> Mapping[str, Numbers]:
-    """Column -> the last samples; a record cut short is left out."""
+    """Read the last samples by column; a record cut short is left out."""
     if not path.is_file():
         return _NONE
     with path.open("rb", buffering=0) as file:
@@ -236,7 +236,7 @@ def _samples(path: Path) -> Mapping[str, Numbers]:
 
 
 def _events(path: Path, first: int) -> tuple[DiaryEvent, ...]:
-    """Those of steps beyond ``first``: of a long file, where that is not its beginning, the last ones."""
+    """Read the events of steps beyond ``first``; unless that is the beginning, the last ones of a long file alone."""
     if not path.is_file():
         return ()
     with path.open("rb", buffering=0) as file:

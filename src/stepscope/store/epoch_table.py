@@ -24,17 +24,17 @@ from stepscope.store.log_lines import NO_END
 from stepscope.store.tables import surely_whole
 
 MAX_SERIES = 16
-"""More jobs than write into one file; numbers in any other order then go to the latest series."""
+"""Most series of a file, more than jobs write into one; numbers that fit none of so many go to the latest."""
 
 MOST_EPOCHS = 10**7
-"""Numbers of epochs are below: what is not is damage."""
+"""Every epoch's number is below this; one that is not is damage."""
 
 
 _SOME = 3
 
 
 def is_clock(times: Sequence[float]) -> bool:
-    """Whether times by epoch are likely to count from the start of the training: they only grow, past twice the first."""
+    """Return whether times by epoch are likely to count from the training's start: they only grow, past twice the first."""
     return len(times) > _SOME and all(a < b for a, b in pairwise(times)) and times[-1] > 2 * times[0]
 
 
@@ -66,7 +66,7 @@ class EpochOrder:
 
 
 def epoch_order(numbers: Sequence[int]) -> EpochOrder:
-    """The order of ``numbers``, each put to the series that it continues, the latest one first."""
+    """Describe the order of ``numbers``: each is put to the series that it continues, the latest one first."""
     last: list[int] = []
     owners: list[int] = []
     for number in numbers:
@@ -86,7 +86,7 @@ def epoch_order(numbers: Sequence[int]) -> EpochOrder:
 
 
 def _owner(number: int, last: Sequence[int], current: int | None) -> int:
-    """Index of the series that ``number`` continues; ``len(last)``: of a new one."""
+    """Return the index of the series that ``number`` continues; ``len(last)`` for a new one."""
     latest_first = sorted(range(len(last)), key=lambda i: i != current)
     for index in latest_first:
         if last[index] == number - 1:
@@ -98,7 +98,7 @@ def _owner(number: int, last: Sequence[int], current: int | None) -> int:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """``epochs 6 to 20``, ``epochs 3, 5, 7``."""
+    """Write numbers as ``epochs 6 to 20`` or ``epochs 3, 5, 7``."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"epochs {numbers[0]} to {numbers[-1]}"
     return f"{plural(len(numbers), 'epoch')} {listed(numbers, at_most=8)}"
@@ -108,9 +108,9 @@ MAX_ROWS = 100_000
 MAX_LINE = 64 << 10
 NAMED_ROWS = 5
 MAX_EPOCH_NS = 3.2e17
-"""Ten years: what is longer is damage."""
+"""The longest time of an epoch, ten years; a longer one is damage."""
 LEAST = 1e-9
-"""ns of an epoch, and samples a second: what is less was not measured."""
+"""The least ns of an epoch and samples a second; what is less was not measured."""
 MAX_VALUE = 1e100
 """Losses that run away get large; beyond this their sums overflow."""
 DELIMITERS = ",;\t"
@@ -192,7 +192,7 @@ def is_epoch_table(text: str) -> bool:
 
 
 def read_epoch_table(path: Path) -> EpochTable:
-    """The rows of a file. Raises DataError with file and line: no text, no header, rows of another table."""
+    """Read the rows of a file. Raises DataError with file and line: no text, no header, rows of another table."""
     try:
         with path.open("r", encoding="utf-8", errors="surrogateescape") as file:
             return _read(path, file)
@@ -248,7 +248,7 @@ def _refuse_twice(path: Path, line: int, header: _Header) -> None:
 
 
 def _lines(path: Path, file: TextIO, reading: _Reading) -> Iterator[tuple[int, str]]:
-    """Lines that hold something, with their numbers. A tail of zero bytes ends the file."""
+    """Yield the lines that hold something, with their numbers. A tail of zero bytes ends the file."""
     number = 0
     while line := file.readline(MAX_LINE):
         number += 1
@@ -292,7 +292,7 @@ def _first_header(path: Path, number: int, line: str) -> _Header:
 
 
 def _header(line: str) -> _Header | None:
-    """The header that this line is; None: it is none (no column is called ``epoch``)."""
+    """Read a line as a header; None where it is none (no column is called ``epoch``)."""
     for delimiter in DELIMITERS:
         names = _split(line, delimiter)
         recognised = columns_of(names)
@@ -315,7 +315,7 @@ def _header(line: str) -> _Header | None:
 
 
 def _counts(role: str, columns: Columns) -> bool:
-    """A column ``time`` may be a clock; ``train_time`` is that of an epoch, and goes before ``epoch_time``."""
+    """Return whether a column is used: ``time`` may be a clock; ``train_time`` is an epoch's, ahead of ``epoch_time``."""
     return role != "time_ns" or plain(columns.names[columns.by_role[role][0]]).startswith("train_time")
 
 
@@ -369,7 +369,7 @@ def _epoch_number(text: str) -> int | None:
 
 
 def _number(text: str) -> float | None:
-    """Without a unit, and without commas: one may be a decimal point."""
+    """Read a number without a unit and without commas, of which one may be a decimal point."""
     parsed = None if "," in text else number_in(text)
     return parsed[0] if parsed is not None and not parsed[1] else None
 
@@ -416,7 +416,7 @@ def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTabl
 
 
 def _merged(epochs: Sequence[Epoch]) -> list[Epoch]:
-    """One Epoch a number: of several rows the last value that is known."""
+    """Return one Epoch for each number, with the last known value of several rows."""
     by_number: dict[int, Epoch] = {}
     for epoch in epochs:
         before = by_number.get(epoch.number, epoch)
@@ -428,7 +428,7 @@ def _merged(epochs: Sequence[Epoch]) -> list[Epoch]:
 
 
 def _fractions(path: Path, epochs: Sequence[Epoch]) -> tuple[list[Epoch], list[str]]:
-    """Accuracies as fractions: a column with values from above 1 up to 100 is in per cent, others are unknown."""
+    """Turn accuracies into fractions: a column with values from above 1 up to 100 is in per cent, others are unknown."""
     notes = []
     read = list(epochs)
     for name in _PERCENT:

@@ -45,7 +45,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "pin_memory": ("pin_memory",),
     "weight_decay": ("weight_decay",),
 }  # fmt: skip
-"""Setting, as a matrix file of ours calls it where it has it -> keys that hold it, in any section."""
+"""Setting, named as in our matrix files -> keys that hold it, in any section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class ExperimentConfig:
         return [value for path, value in self.leaves.items() if path[-1] in wanted and isinstance(value, str)]
 
     def section(self, name: str) -> dict[str, Any]:
-        """What stands in a section, by dotted name; a section that is one value has the empty name."""
+        """Return what stands in a section, by dotted name; a section that is one value has the empty name."""
         return {".".join(path[1:]): value for path, value in self.leaves.items() if path[0] == name}
 
 
@@ -80,7 +80,7 @@ class ExperimentFacts:
         return self.settings.get(name)
 
     def count(self, name: str) -> int | None:
-        """A whole number of 1 or more, else None."""
+        """Return a setting that is a whole number of 1 or more, else None."""
         return count(self.settings.get(name))
 
     def text(self, name: str) -> str | None:
@@ -95,7 +95,7 @@ class ExperimentFacts:
 
 
 def config_files(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
-    """YAML files below ``path``, and those of a folder ``configs`` beside it or beside a folder that it lies in.
+    """List YAML files below ``path``, and those of a folder ``configs`` beside it or beside a folder that it lies in.
 
     The second is for one experiment of a project: ``experiments/exp020`` and ``configs/*.yaml``.
     """
@@ -110,7 +110,7 @@ def config_files(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def read_configs(files: Iterable[Path]) -> tuple[tuple[ExperimentConfig, ...], tuple[str, ...]]:
-    """(configurations, why some were not read). What YAML readers disagree about is kept as text."""
+    """Return (configurations, why some were not read). What YAML readers disagree about is kept as text."""
     configs, notes = [], []
     for file in files:
         try:
@@ -128,7 +128,7 @@ def read_configs(files: Iterable[Path]) -> tuple[tuple[ExperimentConfig, ...], t
 
 
 def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool, alone: bool) -> ExperimentFacts:
-    """What is configured for the experiment in ``folder``.
+    """Return what is configured for the experiment in ``folder``.
 
     A configuration names it by its output folder (by the last part alone where ``unique``: no other experiment has that
     name), by ``experiment_name``, or by lying in it. alone: no other experiment is looked at, then the only configuration
@@ -239,7 +239,7 @@ class NameFacts:
 
 
 def name_facts(name: str) -> NameFacts:
-    """What a name tells."""
+    """Return what the name of an experiment tells."""
     words = [word for word in _SPLIT.split(name) if word]
     ranks_text = _ranks_text(words)
     kept = words[1:] if len(words) > 1 and _KEY.fullmatch(words[0]) else words
@@ -256,13 +256,13 @@ def name_facts(name: str) -> NameFacts:
 
 
 def readable_dataset(name: str) -> str:
-    """``IMDB`` for ``imdb_hash``, ``AG News`` for ``ag_news``; a name that is not known stays as it is."""
+    """Return ``IMDB`` for ``imdb_hash``, ``AG News`` for ``ag_news``; a name that is not known stays as it is."""
     dataset, _ = _dataset([word for word in _SPLIT.split(name) if word])
     return dataset or name
 
 
 def short_ids(names: Sequence[str], places: Mapping[int, str]) -> list[str]:
-    """One id a run: what stands before the first underscore where that is unique, else the name, else its place."""
+    """Return one id a run: what stands before the first underscore where that is unique, else the name, else its place."""
     keys = [name.partition("_")[0] or name for name in names]
     key_counts, name_counts = Counter(keys), Counter(names)
     taken = {name for name, key in zip(names, keys, strict=True) if key_counts[key] > 1}
@@ -276,7 +276,7 @@ def short_ids(names: Sequence[str], places: Mapping[int, str]) -> list[str]:
 
 
 def _dataset(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """(known data set that the words begin with, the words after it)."""
+    """Return (known data set that the words begin with, the words after it)."""
     for end in range(len(words), 0, -1):
         dataset = DATASETS.get("".join(words[:end]).lower())
         if dataset is not None:
@@ -285,7 +285,7 @@ def _dataset(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _ranks_text(words: Sequence[str]) -> str | None:
-    """``4gpu``, ``single gpu``; of several none."""
+    """Return what a name says of ranks: ``4gpu``, ``single gpu``; None where it says nothing, or several things."""
     single = [word for word in words if _RANKS.fullmatch(word.lower())]
     pairs = [f"{a} {b}" for a, b in pairwise(words) if _RANKS.fullmatch((a + b).lower())]
     several = {*single, *pairs}

@@ -19,10 +19,10 @@ from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import HEADER_AT_MOST
 
 SAMPLES_AT_MOST = 2_048
-"""The last ones of a process: half an hour, and nearly six hours of a job that has run for longer."""
+"""Last samples of a process that are read: half an hour, or nearly six hours of a job that has run for longer."""
 
 PORTS_AT_MOST = 64
-"""Of each host's ports: counters say the whole since the first sample."""
+"""Samples of each host's ports that are read: the counters hold the whole since the first sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class HardwareSamples:
 
 
 def read_ports(layout: ProfileLayout) -> tuple[HardwareSamples, ...]:
-    """Of each process that sampled the ports of its host. Raises DataError for a damaged header."""
+    """Read the samples of every process that sampled its host's ports. Raises DataError for a damaged header."""
     sampled = (read_hardware(path, last=PORTS_AT_MOST) for path in layout.port_samples())
     return tuple(samples for samples in sampled if samples is not None)
 
 
 def read_hardware(path: Path, *, last: int = SAMPLES_AT_MOST) -> HardwareSamples | None:
-    """The last samples; None where there is no file, or not yet its header. A record cut short is left out."""
+    """Read the last samples; None where there is no file, or not yet its header. A record cut short is left out."""
     try:
         file = path.open("rb", buffering=0)
     except FileNotFoundError:

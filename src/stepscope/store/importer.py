@@ -29,7 +29,7 @@ MAX_FILES = 100_000
 _ABOUT = ("readme", "license", "licence")
 """Files that no one expects to be read."""
 _CLOSING = (b" ", b"\t", b"\r", b"|", b"%", b")", b"]", b"}")
-"""Nothing of a word comes after them."""
+"""Bytes that end a word."""
 _LONGEST_WORD = 4096
 MAX_NAME = 200
 """Characters of a path that a message repeats where the path itself is what is wrong."""
@@ -49,14 +49,14 @@ def require_there(path: Path) -> None:
 
 
 def opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    """The file's bytes to read, unpacked where it is gzip. Raises OSError; reading may raise EOFError, zlib.error."""
+    """Open a file for its bytes, unpacked where it is gzip. Raises OSError; reading may raise EOFError, zlib.error."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return gzip.GzipFile(path) if packed else path.open("rb")
 
 
 def whole_words(text: bytes) -> tuple[bytes, bytes]:
-    """(what is surely whole of a line without its end, the word that may go on)."""
+    """Split a line without its end into (what is surely whole, the word that may go on)."""
     if text[-1:] in _CLOSING:
         return text, b""
     at = max(text.rfind(space, -_LONGEST_WORD) for space in (b" ", b"\t", b"\r")) + 1
@@ -65,7 +65,7 @@ def whole_words(text: bytes) -> tuple[bytes, bytes]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
-    """The file's bytes; a .gz that was cut off ends the body there. Raises DataError for a file that cannot be read."""
+    """Open a file's bytes for the block; a .gz that was cut off ends it there. Raises DataError for an unreadable file."""
     try:
         with opened(path) as file:
             yield file
@@ -76,7 +76,7 @@ def reading(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
 
 
 def head_of(path: Path, size: int) -> bytes:
-    """Up to ``size`` bytes of the file's text; empty where it cannot be read (the importer asked to read it says why)."""
+    """Read up to ``size`` bytes of the file's text; empty where it cannot be read (the importer that reads it says why)."""
     head = b""
     try:
         with opened(path) as file:
@@ -88,7 +88,7 @@ def head_of(path: Path, size: int) -> bytes:
 
 
 def files_below(folder: Path) -> tuple[Path, ...]:
-    """Files in a folder and below it, sorted by path; hidden files and folders are left out, and what cannot be looked at.
+    """List the files in and below a folder, sorted by path, without hidden files and folders and what cannot be looked at.
 
     Raises DataError for more than ``MAX_FILES``.
     """
@@ -113,7 +113,7 @@ def _is_file(path: Path) -> bool:
 
 
 def is_about(path: Path) -> bool:
-    """Whether a file of a folder only describes it."""
+    """Return whether a file of a folder only describes the folder."""
     return path.stem.lower() in _ABOUT
 
 
@@ -141,7 +141,7 @@ class _CodeInside(Exception):  # noqa: N818 - reads as what was met
 
 
 def plain_values(data: bytes, *, source: str, holds: str) -> Any:
-    """What a pickle holds, plain values only. Raises DataError for one with code in it, and for a damaged one.
+    """Load a pickle of plain values. Raises DataError for one with code in it, and for a damaged one.
 
     holds: what such a file is, for the message: ``a memory snapshot``.
     """
@@ -162,13 +162,13 @@ NAMED = 5
 """Files left out that a note names one by one."""
 
 OTHER_KIND = "of another kind"
-"""Why a reader leaves a file out that is none of its own."""
+"""The reason for which a reader leaves out a file that is not for it."""
 
 HEAD_BYTES = 64 << 10
-"""What a file is told by: enough for the header lines that a launcher puts before the tool's own."""
+"""Bytes that a file is recognised by: enough for the header lines that a launcher puts before the tool's own."""
 
 START_BYTES = 1 << 20
-"""What a job's log is told by: launch scripts that echo themselves put up to 100 KB before the job's first line."""
+"""Bytes that a job's log is recognised by: launch scripts that echo themselves put up to 100 KB before the first line."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Candidate:
 
     @cached_property
     def start(self) -> bytes:
-        """The same of the first MiB."""
+        """The first MiB, as ``head``."""
         return self.head if len(self.head) < HEAD_BYTES else head_of(self.path, START_BYTES)
 
     @cached_property
@@ -244,7 +244,7 @@ class Importer(Form):
     read_files: Callable[[Candidate], Imported]
 
     def read(self, path: Path, stated: Stated | None = None) -> Imported:
-        """All of ``path``; notes name the files of a folder that were left out."""
+        """Read all of ``path``; notes name the files of a folder that were left out."""
         imported = self.read_files(Candidate(path, stated or Stated()))
         others = [_name(file, path) for file in imported.left_out if file.reason == OTHER_KIND]
         notes = [
@@ -274,7 +274,7 @@ _TRACE_KEYS = re.compile(rb'"(?:traceEvents|ph|schemaVersion|deviceProperties)"\
 
 
 def holds_traces(candidate: Candidate) -> bool:
-    """Whether traces or run folders of ours lie in a folder: then they are what it is for, whatever lies beside them."""
+    """Return whether traces or run folders of ours lie in a folder: they are what it is for, whatever else is there."""
     names = [file.name for file in candidate.files]
     likely = (file for file in candidate.files if file.suffix == ".json")
     return (
@@ -287,7 +287,7 @@ def holds_traces(candidate: Candidate) -> bool:
 def read_each(
     source: Candidate, knows: Knows, read: Callable[[Path], T], *, suffixes: Container[str]
 ) -> tuple[list[T], tuple[LeftOut, ...]]:
-    """What ``read`` makes of the file, or of every known file of the folder; and the files that were left out.
+    """Read the file, or every known file of the folder; return what ``read`` makes of them and the files left out.
 
     A damaged file of a folder is left out with its reason. Raises its DataError where no other file is left.
     """

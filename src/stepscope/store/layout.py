@@ -42,14 +42,14 @@ class CellLayout:
         return self.root / "flight"
 
     def flight(self, rank: int) -> Path:
-        """That rank's flight recorder, left when it had to leave."""
+        """Return the file of a rank's flight recorder, left when it had to leave."""
         return self.flights / f"rank-{rank:05d}.json"
 
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank-{rank:05d}.json.gz"
 
     def rank_files(self) -> tuple[Path, ...]:
-        """Everything that ranks wrote: what an earlier attempt left behind."""
+        """Every file that ranks wrote: what an earlier attempt left behind."""
         patterns = ("samples-*.jsonl", "heartbeat-*", "rank-*.json", "error-*.json", "trace/*", "flight/*")
         return tuple(sorted(p for pattern in patterns for p in self.root.glob(pattern)))
 
@@ -73,14 +73,14 @@ class GroupLayout:
         return self.root / "logs"
 
     def error(self, rank: int) -> Path:
-        """A rank that failed outside any cell (start-up)."""
+        """Return the file of a rank that failed outside any cell (start-up)."""
         return self.root / f"error-{rank:05d}.json"
 
     def heartbeat(self, rank: int) -> Path:
         return self.root / f"heartbeat-{rank:05d}"
 
     def joining(self, rank: int) -> Path:
-        """The nonce of a rank that a launcher has started (launch/join.py)."""
+        """Return the file with the nonce of a rank that a launcher has started (launch/join.py)."""
         return self.root / f"joining-{rank:05d}"
 
 
@@ -108,7 +108,7 @@ class RunLayout:
 
     @property
     def results_json(self) -> Path:
-        """The one document of a matrix with sections."""
+        """The file with the one document of a matrix with sections."""
         return self.root / "results.json"
 
     @property
@@ -126,7 +126,7 @@ class RunLayout:
 
     @property
     def nccl_debug(self) -> Path:
-        """NCCL's own logs, one file a rank."""
+        """The folder of NCCL's own logs, one file a rank."""
         return self.root / "nccl-debug"
 
     @property
@@ -141,7 +141,7 @@ class RunLayout:
         return CellLayout(self.root / "cells" / cell_id)
 
     def trace_files(self) -> tuple[Path, ...]:
-        """The traces of all cells."""
+        """Files of the traces of all cells."""
         return tuple(sorted(path for traces in self.root.glob("cells/*/trace") for path in traces.iterdir()))
 
     def group(self, group_id: str) -> GroupLayout:
@@ -160,7 +160,7 @@ class ProfileLayout:
 
     @property
     def verdict(self) -> Path:
-        """What the first screen says, as numbers (records/finding.py); derived."""
+        """The file of what the first screen says, as numbers (records/finding.py); derived."""
         return self.root / "verdict.json"
 
     @property
@@ -169,7 +169,7 @@ class ProfileLayout:
 
     @property
     def hook(self) -> Path:
-        """What the hook is told, as JSON: also on hosts that the command line does not start itself."""
+        """The file of what the hook is told, as JSON: also on hosts that the command line does not start itself."""
         return self.control / "hook.json"
 
     @property
@@ -178,7 +178,7 @@ class ProfileLayout:
 
     @property
     def memory(self) -> Path:
-        """Snapshots of the allocator; there once a rank's history is kept."""
+        """The folder of the allocator's snapshots; there once a rank's history is kept."""
         return self.root / "memory"
 
     def request(self, window: int) -> Path:
@@ -197,59 +197,59 @@ class ProfileLayout:
         return tuple(sorted(self.control.glob(f"window-{window}-rank-*.json")))
 
     def diaries(self, rank: int | None = None) -> tuple[Path, ...]:
-        """Step diaries, one a process that stepped (records/profile.py). rank: those of one; None: all."""
+        """List the step diaries, one a process that stepped (records/profile.py). rank: those of one; None: all."""
         return tuple(sorted(self.control.glob(f"diary-{'*' if rank is None else f'{rank:05d}-*'}.bin")))
 
     @staticmethod
     def events_of(diary: Path) -> Path:
-        """What happened between the steps of one of ``diaries``."""
+        """Return the file of what happened between the steps of one of ``diaries``."""
         return _beside(diary, "events", ".jsonl")
 
     @staticmethod
     def samples_of(diary: Path) -> Path:
-        """The memory of the process of one of ``diaries`` over time."""
+        """Return the file of a process's memory over time, for one of ``diaries``."""
         return _beside(diary, "samples", ".bin")
 
     @staticmethod
     def groups_of(diary: Path) -> Path:
-        """Whom the process of one of ``diaries`` waited for."""
+        """Return the file of whom a process waited for, for one of ``diaries``."""
         return _beside(diary, "groups", ".json")
 
     @staticmethod
     def devices_of(diary: Path) -> Path:
-        """The GPUs of the process of one of ``diaries`` over time (records/hardware.py)."""
+        """Return the file of a process's GPUs over time (records/hardware.py), for one of ``diaries``."""
         return _beside(diary, "devices", ".bin")
 
     @staticmethod
     def load_of(diary: Path) -> Path:
-        """Who used the processors of the process of one of ``diaries`` over time (records/hardware.py)."""
+        """Return the file of who used a process's processors over time (records/hardware.py), for one of ``diaries``."""
         return _beside(diary, "load", ".bin")
 
     def port_samples(self) -> tuple[Path, ...]:
-        """The network ports of each host over time (records/hardware.py)."""
+        """List the files of each host's network ports over time (records/hardware.py)."""
         return tuple(sorted(self.control.glob("ports-*.bin")))
 
     @staticmethod
     def end_of(diary: Path) -> Path:
-        """How the process of one of ``diaries`` ended, as Python saw it."""
+        """Return the file of how a process ended, as Python saw it, for one of ``diaries``."""
         return _beside(diary, "end", ".json")
 
     def unrecorded(self) -> tuple[Path, ...]:
-        """Ends of processes of which no step is recorded."""
+        """List the files of the ends of processes of which no step is recorded."""
         return tuple(sorted(self.control.glob("end-*-p*.json")))
 
     def failures(self) -> tuple[Path, ...]:
-        """Exceptions that nobody caught, one a process (records/profile.py)."""
+        """List the files of exceptions that nobody caught, one a process (records/profile.py)."""
         return tuple(sorted(self.control.glob("failure-*.json")))
 
     @property
     def end(self) -> Path:
-        """How the job ended."""
+        """The file of how the job ended."""
         return self.control / "job-end.json"
 
     @property
     def stack_request(self) -> Path:
-        """Ranks of a job that stands still leave their stacks and flight recorders where this file is there."""
+        """The file that makes ranks of a job that stands still leave their stacks and flight recorders."""
         return self.control / "stack-request.json"
 
     def stacks(self) -> tuple[Path, ...]:
@@ -259,13 +259,13 @@ class ProfileLayout:
         return tuple(sorted(self.control.glob("flight-*.json")))
 
     def windows(self) -> tuple[int, ...]:
-        """Numbers of the windows that left traces."""
+        """List the numbers of the windows that left traces."""
         numbers = (folder.name.removeprefix("window-") for folder in self.root.glob("window-*") if folder.is_dir())
         return tuple(sorted(int(number) for number in numbers if number.isdigit()))
 
 
 def profiled_job(window: Path) -> Path | None:
-    """The folder of the job whose traces ``window`` holds, one capture of it; None: no folder of ``stepscope profile``."""
+    """Return the folder of the job whose capture ``window`` is; None where it is none of ``stepscope profile``."""
     number = window.absolute().name.removeprefix("window-")
     job = window.absolute().parent
     ours = number.isdigit() and window.absolute() == ProfileLayout(job).traces(int(number))
@@ -277,6 +277,6 @@ def _beside(diary: Path, kind: str, suffix: str) -> Path:
 
 
 def shown_as(path: Path) -> Path:
-    """The path that a capture is named by: the job's folder for its only window, else the path itself."""
+    """Return the path that a capture is named by: the job's folder for its only window, else the path itself."""
     job = profiled_job(path)
     return path if job is None or len(ProfileLayout(job).windows()) > 1 else job

@@ -22,7 +22,7 @@ from stepscope.store.importer import Candidate, reading, whole_words
 
 SUFFIXES = (".out", ".log", ".txt", ".err", "")
 PIECE = 1 << 16
-"""A longer line is read in pieces: a log of progress bars may have no line ends at all."""
+"""Bytes of a line beyond which it is read in pieces: a log of progress bars may have no line ends at all."""
 
 NO_END = "has no line end"
 RUN_THROUGH = "another process wrote into"
@@ -34,13 +34,13 @@ _RANK = re.compile(rb"^\s*(?:\[(?:rank|default|Rank )?(\d{1,7})\]:?|(\d{1,7}):)\
 _MOMENT = re.compile(rb"^\d{4}-\d\d-\d\dT[\d:.,]{5,20}(?:Z|[+-]\d\d:?\d\d)?[ \t]")
 _MOST_PREFIXES = 3
 _TASK = 1 << 24
-"""More than any rank: a prefix before another one counts as so many ranks."""
+"""A prefix before another one counts as so many ranks, more than any job has."""
 _STOPPED = re.compile(rb"received SIGTERM|CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)")
 _NO_MEMORY = re.compile(rb"CUDA out of memory|OutOfMemoryError")
 _TIMED_OUT = b"Watchdog caught collective operation timeout"
 _TRACEBACK = b"Traceback (most recent call last)"
 _MARKS = (b"SIGTERM", b"CANCELLED", b"DUE TO", b"emory", b"Traceback", b"Watchdog caught")
-"""A line that none of these is in says nothing of how the job ended."""
+"""Texts of which one is in every line that says how the job ended."""
 
 
 class LogLines:
@@ -58,7 +58,7 @@ class LogLines:
         self._left_out: bytes | None = b""  # of the last line: its last word, or all of it; None: nothing
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Raises DataError for a file that cannot be read."""
+        """Yield (number, line). Raises DataError for a file that cannot be read."""
         unfinished, fresh = b"", True
         with reading(self.path) as file:
             while line := file.readline(PIECE):
@@ -82,7 +82,7 @@ class LogLines:
             self._torn.append(number)
 
     def notes(self) -> list[str]:
-        """What was left out of the file, with its lines."""
+        """Say what was left out of the file, with its lines."""
         notes = []
         if self._torn:
             at = ", ".join(map(str, self._torn[:_NAMED])) + (", ..." if self._torn[_NAMED:] else "")
@@ -104,7 +104,7 @@ def without_colours(line: bytes) -> bytes:
 
 
 def without_prefix(line: bytes) -> tuple[int | None, bytes]:
-    """(who printed the line, the line without what launchers put before it and without colours).
+    """Split a line into (who printed it, the line without what launchers put before it and without colours).
 
     Launchers put the time of a container's log, the number of a task (srun --label), a rank (torchrun). Who: the rank; of
     a task's local rank a number that only this one has; None: no launcher says it.
@@ -122,7 +122,7 @@ def without_prefix(line: bytes) -> tuple[int | None, bytes]:
 
 
 def finite(text: bytes) -> float | None:
-    """A finite number, commas between thousands allowed; None for what is none (``nan`` in a loss, ``7,1``)."""
+    """Read a finite number, commas between thousands allowed; None for what is none (``nan`` in a loss, ``7,1``)."""
     parsed = number(text.decode("ascii", errors="replace"))
     return parsed[0] if parsed is not None and not parsed[1] else None
 
@@ -153,7 +153,7 @@ class Ending:
             self.failed = True
 
     def status(self, done: str, *, complete: bool) -> tuple[Status, str | None]:
-        """(status, error) of a job that came as far as ``done`` says. complete: it did all that it was to do."""
+        """Return (status, error) of a job that came as far as ``done`` says. complete: it did all that it was to do."""
         if self.out_of_memory:
             return "oom", f"out of memory {done}"
         if self.stopped is not None:
@@ -167,7 +167,7 @@ class Ending:
 
 MARK = b"caught collective operation timeout"
 END_BYTES = 1 << 20
-"""At the end of a log: the watchdog ends the job, and what follows are stacks of each rank."""
+"""Bytes looked at from a log's end: the watchdog ends the job, and only stacks of each rank follow."""
 
 _TIMEOUT = re.compile(
     rb"\[Rank (?P<member>\d{1,7})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<sequence>\d{1,18}), "
@@ -182,7 +182,7 @@ _OPS = {
 
 
 def reports(candidate: Candidate) -> bool:
-    """Whether a timeout stands at the beginning or the end of the file."""
+    """Return whether a timeout stands at the beginning or the end of the file."""
     if MARK in candidate.head:
         return True
     try:
@@ -213,7 +213,7 @@ def timeouts(path: Path) -> Iterator[WatchdogTimeout]:
 
 
 def timeouts_beside(source: Candidate, left_out: Iterable[LeftOut]) -> tuple[WatchdogTimeout, ...]:
-    """What the watchdog reports in logs that are read for something else; a log that cannot be read reports nothing."""
+    """Return what the watchdog reports in logs that are read for something else; an unreadable log reports nothing."""
     reported: dict[WatchdogTimeout, None] = {}
     unread = {file_left_out.path for file_left_out in left_out}
     for file in (path for path in source.files if str(path) not in unread):

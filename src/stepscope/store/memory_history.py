@@ -45,7 +45,7 @@ _SETUP = frozenset({
 
 _BUCKETS = "/torch/nn/parallel/distributed.py"
 _CHECKED = 1000
-"""Releases that are compared with their requests."""
+"""Number of releases whose stacks are compared with their requests'."""
 
 TORCH_ONLY = "inside torch (no Python frame)"
 UNKNOWN_PLACE = "unknown place (allocated before the recorded history)"
@@ -100,12 +100,12 @@ class Life:
     module: str = ""
 
     def lives_after(self, event: int) -> bool:
-        """Whether it lives once events up to number ``event`` have happened."""
+        """Return whether it lives once events up to number ``event`` have happened."""
         return self.begins <= event and (self.ends is None or self.ends > event)
 
 
 def lives_of(trace: Sequence[AllocatorEvent], live: Sequence[SegmentPiece]) -> list[Life]:
-    """Every block that the history or the snapshot knows. live: blocks in use at the snapshot."""
+    """Follow every block that the history or the snapshot knows. live: blocks in use at the snapshot."""
     lives: list[Life] = []
     open_: dict[int, Life] = {}
     frees: list[tuple[Life, Sequence[Any]]] = []
@@ -147,7 +147,8 @@ def lives_of(trace: Sequence[AllocatorEvent], live: Sequence[SegmentPiece]) -> l
 
 
 def _take_stacks_of_frees(frees: Sequence[tuple[Life, Sequence[Any]]]) -> None:
-    """A release carries the stack of the request with ``context="alloc"``, its own with ``context="all"`` (the default)."""
+    """Give blocks without a stack that of their release: with ``context="alloc"`` it is the request's own, with
+    ``context="all"`` (the default) the release's."""
     checked = [pair for pair in frees if pair[0].begins >= 0 and pair[0].stack][:_CHECKED]
     if checked and all(_python(life.stack) == _python(stack) for life, stack in checked):
         for life, stack in frees:
@@ -155,7 +156,7 @@ def _take_stacks_of_frees(frees: Sequence[tuple[Life, Sequence[Any]]]) -> None:
 
 
 def requested(block: SegmentPiece) -> int:
-    """Bytes asked for; snapshots before torch 2.1 only have the rounded size."""
+    """Return the bytes asked for; snapshots before torch 2.1 only have the rounded size."""
     return block.size if block.requested_size is None else block.requested_size
 
 
@@ -181,7 +182,7 @@ def judge(lives: Sequence[Life], facts: Mapping[int, tuple[str, str]]) -> None:
 
 
 def _parameters_of_gradients(lives: Sequence[Life]) -> None:
-    """Of what was there before the history and lasts, as many blocks of a size as there are gradients: their parameters.
+    """Take lasting blocks from before the history for parameters, where as many have a size as gradients do.
 
     Where there are more (an optimizer's state has the same sizes), they stay unknown.
     """
@@ -194,7 +195,8 @@ def _parameters_of_gradients(lives: Sequence[Life]) -> None:
 
 
 def _kind(life: Life, stages: _Stages, sizes: set[int], *, named: bool) -> str:
-    """sizes: of known parameters. named: all that lives at the snapshot in modules and optimizers has its kind already."""
+    """Judge the kind of a block. sizes: of known parameters. named: all that lives at the snapshot in modules and optimizers
+    has its kind already."""
     stage = stages.of(life)
     lasts = life.ends is None
     if not stages.with_stacks or (life.begins < 0 and not life.stack):
@@ -251,7 +253,7 @@ class _Stages:
         return self._stage_and_bucket(life)[0]
 
     def in_buckets(self, life: Life) -> bool:
-        """Whether DistributedDataParallel asked for it."""
+        """Return whether DistributedDataParallel asked for it."""
         return self._stage_and_bucket(life)[1]
 
     def _stage_and_bucket(self, life: Life) -> tuple[int, bool]:
@@ -262,7 +264,7 @@ class _Stages:
         return self._by_stack[key]
 
     def end_of_run(self, life: Life) -> int:
-        """The last of the requests that follow each other in the same stage."""
+        """Return the last of the requests that follow each other in the same stage."""
         return self._ends[bisect_right(self.numbers, life.begins) - 1]
 
     def next_request(self, number: int) -> float:
@@ -270,7 +272,7 @@ class _Stages:
         return self.numbers[at] if at < len(self.numbers) else float("inf")
 
     def backward_passes(self, life: Life) -> int:
-        """Backward passes that begin while it lives."""
+        """Count the backward passes that begin while it lives."""
         until = len(self._backwards) if life.ends is None else bisect_right(self._backwards, life.ends)
         return until - bisect_right(self._backwards, life.begins)
 
@@ -290,11 +292,11 @@ def _stage(frames: Sequence[_Frame]) -> int:
 
 _ENGINE = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
 _Frame = tuple[str, object, str]
-"""File, line, function."""
+"""A Python frame: file, line, function."""
 
 
 def _python(stack: Sequence[Any]) -> list[_Frame]:
-    """The Python frames, innermost first."""
+    """Return the Python frames of a stack, innermost first."""
     return [
         (str(f["filename"]).replace("\\", "/"), f.get("line", "?"), str(f.get("name", "")))
         for f in stack
@@ -303,7 +305,7 @@ def _python(stack: Sequence[Any]) -> list[_Frame]:
 
 
 def place(stack: Sequence[Any]) -> str:
-    """``model.py:120 forward``: the innermost Python frame outside torch, its file with the folder it is in."""
+    """Name the innermost Python frame outside torch, its file with the folder it is in: ``model.py:120 forward``."""
     frames = _python(stack)
     if not frames:
         return TORCH_ONLY if stack else UNKNOWN_PLACE
@@ -312,7 +314,7 @@ def place(stack: Sequence[Any]) -> str:
 
 
 def call_sites(stack: Sequence[Any]) -> str:
-    """Where the innermost modules of the user's were called: ``model.py:253 > model.py:382``; empty outside of modules."""
+    """Name where the user's innermost modules were called: ``model.py:253 > model.py:382``; empty outside of modules."""
     frames = _python(stack)
     sites = [
         f"{_short(file)}:{line}"
@@ -329,7 +331,7 @@ def _short(file: str) -> str:
 
 
 def alive(lives: Iterable[Life], event: int) -> list[Life]:
-    """Lives once events up to number ``event`` have happened."""
+    """Return the blocks that live once events up to number ``event`` have happened."""
     return [life for life in lives if life.lives_after(event)]
 
 
@@ -341,7 +343,7 @@ HOLDERS = 20
 
 
 def with_history(record: MemorySnapshot, trace: Sequence[AllocatorEvent], lives: Sequence[Life]) -> MemorySnapshot:
-    """``record``, of one device at the snapshot, with what its history tells. lives: judged, of this trace.
+    """Add to ``record``, of one device at the snapshot, what its history tells. lives: judged, of this trace.
 
     Late is the second half of the requests, with what lies between them.
     """
@@ -391,7 +393,7 @@ def with_history(record: MemorySnapshot, trace: Sequence[AllocatorEvent], lives:
 
 
 def holders(lives: Sequence[Life], where: Callable[[Life], str]) -> tuple[MemoryHolder, ...]:
-    """Bytes by place and kind, the :data:`HOLDERS` largest."""
+    """Sum bytes by place and kind, the :data:`HOLDERS` largest."""
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     blocks: dict[tuple[str, str], int] = defaultdict(int)
     for life in lives:
@@ -403,13 +405,13 @@ def holders(lives: Sequence[Life], where: Callable[[Life], str]) -> tuple[Memory
 
 
 def by_kind(lives: Sequence[Life]) -> tuple[tuple[str, int], ...]:
-    """Bytes of every kind that holds some."""
+    """Sum the bytes of every kind that holds some."""
     sizes = {kind: sum(life.size for life in lives if life.kind == kind) for kind in KINDS}
     return tuple((kind, size) for kind, size in sizes.items() if size)
 
 
 def _levels(lives: Sequence[Life], events: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Bytes by kind, before the first event and after each."""
+    """Return bytes by kind, before the first event and after each."""
     changes = np.zeros((events + 1, len(KINDS)), dtype=np.int64)
     for life in lives:
         kind = KINDS.index(life.kind)
@@ -424,7 +426,7 @@ def _over_time(
     levels: np.ndarray[tuple[int, int], np.dtype[np.int64]],
     total: np.ndarray[tuple[int], np.dtype[np.int64]],
 ) -> MemoryOverTime:
-    """The highest moment of each slice of the history: of time where it has times, else of events."""
+    """Find the highest moment of each slice of the history: of time where it has times, else of events."""
     times = [event.time_us for event in trace]
     timed = all(time is not None and time >= 0 for time in times) and len(set(times)) > 1
     at = np.maximum.accumulate(np.array(times if timed else range(len(trace)), dtype=np.int64))
@@ -442,7 +444,7 @@ def _over_time(
 
 
 def _half_of_requests(trace: Sequence[AllocatorEvent]) -> int:
-    """Number of events up to and with the request in the middle: growing a pool takes more events than using it."""
+    """Count events up to and with the request in the middle: growing a pool takes more events than using it."""
     requests = [number for number, event in enumerate(trace) if event.action == "alloc"]
     return requests[len(requests) // 2 - 1] + 1 if len(requests) > 1 else len(trace)
 
@@ -452,6 +454,6 @@ def _count(trace: Sequence[AllocatorEvent], actions: Container[str]) -> int:
 
 
 def _retries(trace: Sequence[AllocatorEvent]) -> int:
-    """How often segments were given back directly before one was asked for."""
+    """Count how often segments were given back directly before one was asked for."""
     done = [event.action for event in trace if event.action != "oom"]
     return sum(before in _SHRINKS and action in _GROWS for before, action in pairwise(done))

@@ -24,7 +24,7 @@ SIZES_KEPT = 2000
 """Sizes with a line of their own for each communicator; further ones are counted by powers of two."""
 
 MEMBERS_KEPT = 100_000
-"""Communicators times ranks; whatever a job opens beyond is counted and not kept."""
+"""Members (communicators times ranks) that are kept; whatever a job opens beyond is counted alone."""
 
 _NET = re.compile(r"(NET/[^/]+)/(-?\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA(?:\(\w+\))?)?(?:/Shared)?$")
 _NEAR = re.compile(
@@ -38,7 +38,7 @@ _RESIDUE = re.compile(r"-?\d[\d.]*")
 
 _ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT")
 _PROTOCOLS = ("LL", "LL128", "Simple")
-"""In the order of NCCL's numbers (2.21 to 2.23 print those), spelled as NCCL_ALGO and NCCL_PROTO take them."""
+"""Names in the order of NCCL's numbers (2.21 to 2.23 print those), spelled as NCCL_ALGO and NCCL_PROTO take them."""
 
 
 _Handler = Callable[["NcclJob", Process, ParsedLine, re.Match[str]], None]
@@ -47,7 +47,7 @@ _KINDS: list[tuple[str, re.Pattern[str], _Handler]] = []
 
 
 def _reads(marker: str, pattern: str) -> Callable[[_Handler], _Handler]:
-    """The handler's lines: the marker stands in them, the pattern fits. Numbers are bounded: some lines are damaged."""
+    """Give a handler the lines that hold the marker and fit the pattern. Numbers are bounded: some lines are damaged."""
 
     def kept(handler: _Handler) -> _Handler:
         _KINDS.append((marker, re.compile(pattern), handler))
@@ -96,13 +96,13 @@ class NcclJob:
                 return
 
     def listens_to(self, line: bytes) -> bool:
-        """Whether anything is read from such a line; a look at the raw bytes, for most lines tell nothing."""
+        """Return whether anything is read from such a line, by its raw bytes: most lines tell nothing."""
         if _CALL in line:
             return self.several
         return _TELLING.search(line) is not None
 
     def process(self, file: int, parsed: ParsedLine) -> Process:
-        """Who speaks. Other output right before a line looks like a part of the host's name: it is taken off."""
+        """Return who speaks. Other output right before a line looks like a part of the host's name: it is taken off."""
         recorded = self.processes.get((file, parsed.host, parsed.pid))
         if recorded is not None:
             return recorded
@@ -292,7 +292,7 @@ class NcclJob:
         return member
 
     def _initialising(self, process: Process, parsed: ParsedLine) -> NcclMember:
-        """The communicator that the thread is about to open; before NCCL 2.18 its name comes last."""
+        """Return the communicator that the thread is about to open; before NCCL 2.18 its name comes last."""
         member = process.beginning.get(parsed.tid)
         if member is None and not process.states_starts:
             member = process.beginning[parsed.tid] = self._new_member(process)
@@ -304,7 +304,7 @@ class NcclJob:
         return connected(process, own=own, other=other, device=parsed.device) or unstated(process)
 
     def _chooser(self, process: Process, parsed: ParsedLine) -> NcclMember:
-        """Rank 0 alone prints choices, without naming the communicator."""
+        """Return the communicator of a choice: rank 0 alone prints choices, without naming the communicator."""
         fitting = [m for m in process.members if m.rank == 0 and m.ended is None]
         if len(fitting) > 1:
             latest = process.called.get(parsed.tid)
@@ -329,7 +329,7 @@ class NcclJob:
                 member.process = recorded
 
     def settle(self) -> None:
-        """At the end: what stood under initialisations that were never named goes to the communicators it fits.
+        """Give, at the end, what stood under initialisations that were never named to the communicators it fits.
 
         A process that spoke behind other output only is of the host whose name its own ends in.
         """
@@ -362,7 +362,7 @@ def _choice_of(op: str | None, size: str, algorithm: str, protocol: str, low: st
 
 
 def _with_residue(longer: str, shorter: str, *, anything: bool) -> bool:
-    """Whether ``longer`` is ``shorter`` behind the end of other output: a number, or anything inside a line."""
+    """Return whether ``longer`` is ``shorter`` behind the end of other output: a number, or anything inside a line."""
     residue = longer.removesuffix(shorter)
     return bool(residue) and residue != longer and (anything or _RESIDUE.fullmatch(residue) is not None)
 
@@ -380,4 +380,4 @@ _TELLING = re.compile(
     rb"Using network |Assigned NET |.CCL version|\w+ set by |NET/|GPU Direct |\d+ coll |"
     rb"(?:\w+: )?\d+ Bytes -> Algo |\S+:\d+ -> \d))"
 )
-"""How the lines begin that have a handler, all but those of single calls."""
+"""Markers of the lines that have a handler, all but those of single calls."""

@@ -44,7 +44,7 @@ _HOW = "run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING
 
 
 def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
-    """What NCCL wrote in these files, and in all files of these folders; .gz files too.
+    """Read what NCCL wrote in these files, and in all files of these folders; .gz files too.
 
     Raises DataError for a file that cannot be read, for one named that holds no line of NCCL's, and where nothing of
     communicators, connections, NICs or errors is told.
@@ -98,7 +98,7 @@ def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
 
 
 def _files(given: Sequence[Path]) -> dict[Path, bool]:
-    """Every file, and whether it was named itself rather than found in a folder."""
+    """Return every file, and whether it was named itself rather than found in a folder."""
     named: dict[Path, bool] = {}
     for path in given:
         if path.is_dir():
@@ -208,7 +208,7 @@ def _id(member: NcclMember) -> str | None:
 
 
 def _only(versions: tuple[str, ...]) -> tuple[str, ...]:
-    """Ranks that state no version have the job's, where there is one."""
+    """Return the job's version, where there is one, for ranks that state none."""
     return versions if len(versions) == 1 else ()
 
 

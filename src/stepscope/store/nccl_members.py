@@ -16,7 +16,7 @@ from stepscope.store.log_lines import without_prefix
 
 BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 1 << 14
-"""Of a longer line the end is looked at: NCCL's own are shorter, but may follow a progress bar without an end."""
+"""Bytes of a line that are looked at, its last: NCCL's own are shorter, but may follow a progress bar without an end."""
 
 _HEADER = re.compile(
     rb"(?<![\w.\-])([\w.\-]{1,255}):(\d{1,9}):(\d{1,9}) \[(-?\d{1,9})\] (?:(\S+:\d+) (?:\(\S*\) )?)?NCCL (INFO|WARN) ?"
@@ -60,7 +60,7 @@ class Lines:
 
 @lru_cache(maxsize=4096)  # a job makes the same calls again and again
 def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
-    """What NCCL says in a line, and how many of its lines ended there because another one ran into them.
+    """Return what NCCL says in a line, and how many of its lines ended there because another one ran into them.
 
     Of those nothing is taken: where one line begins inside another, the other's rest stands anywhere.
     """
@@ -83,7 +83,7 @@ def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
 
 
 def parse_version(line: bytes) -> str | None:
-    """The version where NCCL states it on a line of its own, without saying who speaks."""
+    """Return the version where NCCL states it on a line of its own, without saying who speaks, or None."""
     match = _VERSION.search(line)
     return match[1].decode(errors="replace") if match else None
 
@@ -160,14 +160,14 @@ class Process:
 
 
 def unstated(process: Process) -> NcclMember:
-    """Where lines of the process go that name no communicator and fit several or none."""
+    """Return the member for lines of the process that name no communicator and fit several or none."""
     if process.unstated is None:
         process.unstated = NcclMember(process=process, key=("unstated",))
     return process.unstated
 
 
 def connected(process: Process, *, own: int, other: int, device: int | None) -> NcclMember | None:
-    """The one open communicator of the process in which it is rank ``own`` and there is a rank ``other``."""
+    """Return the one open communicator of the process in which it is rank ``own`` and there is a rank ``other``, or None."""
     fitting = [m for m in process.members if m.rank == own and m.ended is None and other < (m.nranks or 0)]
     if len(fitting) > 1 and device is not None:
         fitting = [m for m in fitting if m.cuda_device == device]
@@ -186,13 +186,13 @@ def merge_way(ways: dict[tuple[int, int, str], Way], key: tuple[int, int, str], 
 
 
 def by_pointer(process: Process, pointer: str) -> NcclMember | None:
-    """The open communicator at this address: addresses are used again."""
+    """Return the open communicator at this address, or None; addresses are used again."""
     at_address = (m for m in reversed(process.members) if m.pointer == pointer)
     return next((m for m in at_address if m.ended is None), None)
 
 
 def identity(process: Process, member: NcclMember, rest: str) -> tuple[object, ...]:
-    """What members of one communicator have in common."""
+    """Return what members of one communicator have in common."""
     if match := _COMM_ID.search(rest):
         return ("id", match[1])
     if match := _PARENT.search(rest):

@@ -17,7 +17,7 @@ PROGRAMS: Mapping[str, str] = {
     "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "alltoallv": "all_to_all_v",
     "sendrecv": "send_recv", "gather": "gather", "scatter": "scatter",
 }  # fmt: skip
-"""What the programs are called without ``_perf``, and the collective they measure."""
+"""Name of a program without ``_perf`` -> the collective that it measures."""
 
 _REDUCING = frozenset(["all_reduce", "reduce_scatter", "reduce"])
 
@@ -41,7 +41,7 @@ class Facts:
 
 
 def facts_of(table: LoggedRun, name: str, stated: Stated) -> Facts:
-    """Raises UsageError where the log leaves the number of ranks or the collective open, DataError where it contradicts.
+    """Find a table's facts. Raises UsageError where the log leaves ranks or collective open, DataError where it contradicts.
 
     The caller puts the log's name before what a DataError says.
     """
@@ -103,7 +103,7 @@ def _hardware(gpus: Sequence[str], ranks: int, hosts: int) -> str:
 
 
 def _listed(table: LoggedRun) -> int | None:
-    """Ranks of one communicator from the list of devices; None without a whole list."""
+    """Count the ranks of one communicator in the list of devices; None without a whole list."""
     if not table.devices or table.devices_torn or _missing(table):
         return None
     groups: dict[int, int] = {}
@@ -117,13 +117,13 @@ def _missing(table: LoggedRun) -> int:
 
 
 def _stated_ranks(name: str, stated: Stated) -> int | None:
-    """What the user stated for this log: by its name, or a part of it."""
+    """Return the ranks that the user stated for this log, by its name or a part of it, or None."""
     fitting = {part: ranks for part, ranks in stated.world_size.items() if part and part in name}
     return fitting[max(fitting, key=len)] if fitting else None
 
 
 def _printed_factor(table: LoggedRun) -> tuple[float, float] | None:
-    """The interval in which busbw / algbw of all rows lies, rates being rounded to 0.01 GB/s; None where rows differ.
+    """Return the interval of busbw / algbw of all rows, rates being rounded to 0.01 GB/s; None where rows differ.
 
     Rates below 1 GB/s have too few digits to tell anything.
     """
@@ -143,7 +143,7 @@ def _middle(span: tuple[float, float]) -> float:
 
 
 def _ranks_from(op: str, span: tuple[float, float] | None) -> int | None:
-    """The one number of ranks that gives this busbw / algbw; None where several do, or all."""
+    """Return the one number of ranks that gives this busbw / algbw; None where several do, or all."""
     if span is None or op in _ONCE:
         return None
     whole = 2.0 if op in _TWICE else 1.0
@@ -156,7 +156,7 @@ def _ranks_from(op: str, span: tuple[float, float] | None) -> int | None:
 
 
 def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks: int | None) -> str:
-    """The collective: as the program says, else of the commands before the table the one that fits, else the name's."""
+    """Return the collective: the program's, else of the commands before the table the one that fits, else the name's."""
     if table.started is not None:
         if table.started not in PROGRAMS:
             raise DataError(
@@ -210,7 +210,7 @@ def _fitting(table: LoggedRun, span: tuple[float, float] | None, ranks: int | No
 
 
 def _op_in_name(name: str) -> str | None:
-    """The collective in a file's name; longer names first, because they contain shorter ones."""
+    """Return the collective in a file's name, or None; longer names go first, because they contain shorter ones."""
     plain = name.lower().replace("_", "").replace("-", "")
     return next(_in_name(plain), None)
 

@@ -16,7 +16,7 @@ from stepscope.store.importer import reading, whole_words
 MAX_LINE_BYTES = 1 << 14
 BLOCK_BYTES = 1 << 17
 MAX_ROWS = 100_000
-"""More rows than any job prints: 36 sizes are what 1 byte to 32 GB takes."""
+"""Most rows of a file, more than any job prints: 1 byte to 32 GB takes 36 sizes."""
 
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _TITLE = re.compile(r"size\s+count\s.*\balgbw\s+busbw\b")
@@ -39,7 +39,7 @@ _LIBRARY = re.compile(r"\b([NR]CCL version|[nr]ccl-tests)(?:\s*:?\s*|-)(?:[Vv]er
 _BEGINS = re.compile(r"(?:^|[\s:>\]|)])(\d+)\s+(\d+)\s+([a-z]\w*)(?=\s)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 ROUNDING_GB = 0.005
-"""Bandwidths are printed in GB/s with two decimals."""
+"""Half a unit of the last digit: bandwidths are printed in GB/s with two decimals."""
 
 _UNIT = re.compile(r"\(([^()]*)\)")
 _ROOT = re.compile(r"-?\d{1,7}")
@@ -49,13 +49,13 @@ _REST = re.compile(r"\s+(?:-?\d{1,7}\s+)?(?:(?:N/A|\d+(?:\.\d+)?(?:e[+-]?\d+)?\*
 _ERRORS = re.compile(r"(?:N/A|\d+(?:\.\d+)?(?:e[+-]?\d+)?\*?)")
 _TALKS = re.compile(r"([\w.-]+):\d{1,10}:\d{1,10} \[\d{1,5}\] NCCL (?:INFO|WARN) ")
 MOST = 1 << 53
-"""Bytes and elements of a row are below; its figures are below 10^15. What is not is damage."""
+"""Bytes and elements of a row are below this, its figures below 10^15; what is not is damage."""
 
 _BYTES = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
-"""Of an element."""
+"""Type -> bytes of an element."""
 
 _NUMBERS = 8
-"""time, algbw, busbw and errors, out of place and in place: the end of every row, whatever stands before."""
+"""Number of figures that end every row: time, algbw, busbw and errors, out of place and in place."""
 
 _MARKERS = (
     b"nThread", b" Pid ", b"_perf", b"busbw", b"bus bandwidth", b"bounds", b"CCL version", b"ccl-tests", b"<snip>",
@@ -135,7 +135,7 @@ class Log:
 
 
 def read_tables(path: Path, *, headless: bool = False) -> Log:
-    """All tables of a file (.gz too); headless: rows count before any title too. Raises DataError for an unreadable file."""
+    """Read all tables of a file (.gz too). headless: rows count before any title. Raises DataError: unreadable file."""
     reader = _Reader(path)
     reader.inside = headless
     lines = nccl = 0
@@ -161,7 +161,7 @@ def read_tables(path: Path, *, headless: bool = False) -> Log:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """Whole lines, many at a time, and the whole words of a last one without its end. Of a longer line than any of
+    """Yield whole lines, many at a time, and the whole words of a last one without its end; of a longer line than any of
     interest, its end."""
     rest = b""
     with reading(path) as text:
@@ -173,7 +173,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _may_be_row(line: bytes) -> bool:
-    """Rows end in a number, in N/A or in an asterisk."""
+    """Return whether a line may be a row: those end in a number, in N/A or in an asterisk."""
     end = line.rstrip()[-1:]
     return bool(end) and end in b"0123456789A*" and b" " in line
 
@@ -193,7 +193,7 @@ class _Reader:
         self.open = ""  # of a row that NCCL's own lines run through, what was printed so far
 
     def line(self, text: str) -> None:
-        """One line that is no row."""
+        """Take in one line that is no row."""
         if match := _SETUP.search(text):
             self._setup(match, text)
         elif " Pid " in text and self._table.titles:  # the list of another job, whose lines run into this table
@@ -234,11 +234,11 @@ class _Reader:
             self._take_versions(text)
 
     def lose_device(self) -> None:
-        """The list of devices is torn here: how many there are, it does not say."""
+        """Note that the list of devices is torn here, and does not say how many there are."""
         self._table.devices_torn = True
 
     def talk(self, text: str, line: int) -> None:
-        """A line of NCCL itself: where it begins inside a row, what stands before it is a piece of that row."""
+        """Take in a line of NCCL itself: where it begins inside a row, what stands before it is a piece of that row."""
         match = _TALKS.search(text)
         if match is None:
             return
@@ -260,7 +260,7 @@ class _Reader:
             self.open += piece
 
     def goes_on(self, text: str, line: int) -> bool:
-        """Whether this line ends the row that is open, which is then taken, or counted as torn."""
+        """Return whether this line ends the row that is open, which is then taken, or counted as torn."""
         whole, self.open = self.open + text, ""
         row = self._row_of(_BEGINS.search(whole), whole, line)
         if row is not None:
@@ -273,7 +273,7 @@ class _Reader:
         self._table.torn.append(line)
 
     def row(self, text: str, line: int) -> None:
-        """A line that ends like a row; nothing happens where it is none."""
+        """Take in a line that ends like a row; nothing happens where it is none."""
         begins = _BEGINS.search(text)
         row = self._row_of(begins, text, line)
         if row is not None:
@@ -282,7 +282,7 @@ class _Reader:
             self._torn(line)
 
     def _row_of(self, begins: re.Match[str] | None, text: str, line: int) -> LoggedRow | None:
-        """The row of this line; None where it is none, has lost columns, or its figures contradict each other."""
+        """Read the row of this line; None where it is none, has lost columns, or its figures contradict each other."""
         if begins is None or self.columns or self.units:
             return None
         words, titles, places = text[begins.end() :].split(), self._table.titles, self._table.figures
@@ -312,7 +312,7 @@ class _Reader:
         return tuple(self._done)
 
     def _program(self, name: str, *, ended: bool) -> None:
-        """The line that names the program, before its table or after it."""
+        """Take in the line that names the program, before its table or after it."""
         if not ended:
             self._next()
             self._table.started = name
@@ -321,7 +321,7 @@ class _Reader:
             last.started = last.started or name
 
     def _next(self) -> None:
-        """A table with rows ends here."""
+        """End a table that has rows, and begin the next."""
         if self._table.rows:
             self._done.append(self._table)
             self._table = LoggedRun()
@@ -339,7 +339,7 @@ class _Reader:
             table.together = int(together[1])
 
     def _take_versions(self, text: str) -> None:
-        """Names of programs and versions, in commands and in what libraries say of themselves."""
+        """Take in names of programs and versions, in commands and in what libraries say of themselves."""
         table = self._table
         table.programs += [name for name in _PROGRAM.findall(text) if name not in table.programs]
         for name, version in _LIBRARY.findall(text):
@@ -348,12 +348,12 @@ class _Reader:
 
 
 def _is_torn_device(text: str) -> bool:
-    """Whether a line of the list of devices is run through by another one, or has lost its end."""
+    """Return whether a line of the list of devices is run through by another one, or has lost its end."""
     return text.count(" Pid ") > 1 or text.count("#") > 1 or ("Rank " in text and _DEVICE.search(text) is None)
 
 
 def _as_printed(titles: Sequence[str]) -> bool:
-    """Whether bandwidths and errors follow each time, as far as the title goes."""
+    """Return whether bandwidths and errors follow each time, as far as the title goes."""
     places = [i for i, word in enumerate(titles) if word in ("time", "cputime")]
     return all(
         word in expected
@@ -363,7 +363,7 @@ def _as_printed(titles: Sequence[str]) -> bool:
 
 
 def _more_columns(titles: Sequence[str]) -> tuple[int, ...] | None:
-    """Places of the usual figures behind the type, where a table has others between or after them (a time of day, times of
+    """Return places of the usual figures behind the type, where others are between or after them (a time of day, times of
     single iterations); None where it has none."""
     first = [i for i, word in enumerate(titles) if word in ("time", "cputime")]
     places = tuple(i for start in first for i in range(start, start + _NUMBERS // 2))
@@ -373,7 +373,7 @@ def _more_columns(titles: Sequence[str]) -> tuple[int, ...] | None:
 
 
 def _row(begins: re.Match[str], words: list[str], line: int) -> LoggedRow | None:
-    """None for a row that was cut off or run through by another process."""
+    """Read a row from its words; None for one that was cut off or run through by another process."""
     middle, figures = words[:-_NUMBERS], words[-_NUMBERS:]
     if len(figures) < _NUMBERS or len(middle) > 2:
         return None
@@ -411,7 +411,7 @@ def _figures(words: list[str]) -> LoggedFigures | None:
 
 
 def inconsistent(row: LoggedRow, *, timed: bool = True) -> bool:
-    """Whether a printed algbw is not size / time, beyond what rounding explains, or the size not so many elements.
+    """Return whether a printed algbw is not size / time, beyond rounding, or the size not so many elements.
 
     timed: its times are those that the bandwidths are of.
     """
@@ -428,10 +428,10 @@ def inconsistent(row: LoggedRow, *, timed: bool = True) -> bool:
 
 
 def half_unit(text: str) -> float:
-    """Half of the last printed digit's unit."""
+    """Return half of the last printed digit's unit."""
     return 0.5 * 10.0 ** -len(text.partition(".")[2])
 
 
 def begins_table(text: str) -> bool:
-    """Whether a line of a table's head stands in this text."""
+    """Return whether a line of a table's head stands in this text."""
     return _SETUP.search(text) is not None or _TITLE.search(text) is not None

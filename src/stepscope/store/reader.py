@@ -34,7 +34,7 @@ _RANK = re.compile(r"-(\d{5})")
 
 
 def read_bytes(path: Path) -> bytes:
-    """What the file holds. Raises DataError for what cannot be read: a pipe would be waited for without end."""
+    """Read a file. Raises DataError for what cannot be read; a pipe is refused, which would be waited for without end."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise DataError(f"cannot read {path}", why="it is a folder, a device, a pipe or a socket")
@@ -48,12 +48,12 @@ def read_record(path: Path, kind: type[T]) -> T:
 
 
 def read_if_there(path: Path, kind: type[T]) -> T | None:
-    """The record, or None when the file does not exist. A damaged file is still an error."""
+    """Read the record, or return None when the file does not exist. A damaged file is still an error."""
     return read_record(path, kind) if path.exists() or path.is_symlink() else None
 
 
 def read_created(path: Path) -> str | None:
-    """When a record was written (UTC, ISO 8601); None where it does not say. Raises DataError as ``read_record``."""
+    """Return when a record was written (UTC, ISO 8601); None where it does not say. Raises DataError as ``read_record``."""
     try:
         created = msgspec.json.decode(read_bytes(path), type=dict[str, Any]).get("created")
     except msgspec.DecodeError as error:
@@ -73,26 +73,26 @@ def read_run(root: Path) -> RunRecord:
 
 
 def read_cells(layout: RunLayout) -> tuple[CellSpec, ...]:
-    """Specs of all cells of a run folder: the matrix in its order, then earlier ones that are not in it any more."""
+    """Read the specs of all cells of a run folder: the matrix in its order, then earlier ones that are no longer in it."""
     run = read_record(layout.run, RunRecord)
     cell_ids = (*run.cells, *run.earlier_cells)
     return tuple(read_record(layout.cell(cell_id).spec, CellSpec) for cell_id in cell_ids)
 
 
 def read_samples(path: Path) -> RankSamples | None:
-    """One rank's samples; None when the rank died before it wrote the header."""
+    """Read one rank's samples; None when the rank died before it wrote the header."""
     parts = _headed(path, SamplesHeader, StepSample)
     return None if parts is None else RankSamples(header=parts[0], steps=parts[1])
 
 
 def read_comm_samples(path: Path) -> RankCommSamples | None:
-    """One rank's samples of a comm cell; None when there is no file or the rank died before it wrote the header."""
+    """Read one rank's samples of a comm cell; None when there is no file or the rank died before it wrote the header."""
     parts = _headed(path, CommHeader, CommSample) if path.exists() else None
     return None if parts is None else RankCommSamples(header=parts[0], samples=parts[1])
 
 
 def _headed(path: Path, header: type[T], line: type[L]) -> tuple[T, tuple[L, ...]] | None:
-    """The record on the first line, and those of all others; None without a whole first line."""
+    """Read the record on the first line, and those of all others; None without a whole first line."""
     head, newline, body = read_bytes(path).partition(b"\n")
     if not newline:
         return None
@@ -110,7 +110,7 @@ def read_cell(layout: CellLayout) -> CellResult:
 
 
 def rank_of(path: Path) -> int:
-    """The rank in a per-rank file's name."""
+    """Return the rank in a per-rank file's name. Raises DataError."""
     match = _RANK.search(path.name)
     if match is None:
         raise DataError(f"{path} has no rank in its name")
@@ -118,7 +118,7 @@ def rank_of(path: Path) -> int:
 
 
 def read_calibration(file: Path) -> Calibration:
-    """Raises DataError when there is none, or one without a curve to read times from."""
+    """Read a calibration. Raises DataError when there is none, or one without a curve to read times from."""
     try:
         data = read_bytes(file)
     except DataError as error:
@@ -145,7 +145,7 @@ LATEST, LONGEST_OF = 64, 10_000
 
 
 def header_bytes(path: Path) -> int | None:
-    """Bytes of a diary's first line with its end; None while it is not written."""
+    """Return the bytes of a diary's first line with its end; None while it is not written."""
     with path.open("rb") as file:
         head = file.read(HEADER_AT_MOST)
     length = head.find(b"\n") + 1
@@ -153,14 +153,14 @@ def header_bytes(path: Path) -> int | None:
 
 
 def steps_in(path: Path, header: int | None = None) -> int:
-    """Whole records. header: ``header_bytes`` of this file, where it is known."""
+    """Count the whole records of a diary. header: ``header_bytes`` of this file, where it is known."""
     header = header or header_bytes(path)
     return 0 if header is None else max(path.stat().st_size - header, 0) // _record(path, header)[0].size
 
 
 @lru_cache(maxsize=1 << 14)
 def _record(path: Path, header: int) -> tuple[struct.Struct, tuple[str, ...]]:
-    """Of a diary with so many bytes of header, which stay as they are: a record, and the names of its first columns."""
+    """Return the layout of a diary's record and the names of its first columns. header: bytes of it, which never change."""
     with path.open("rb") as file:
         head = file.read(header)
     try:
@@ -175,7 +175,7 @@ def _record(path: Path, header: int) -> tuple[struct.Struct, tuple[str, ...]]:
 
 
 def latest_step_ns(path: Path) -> float | None:
-    """Median time of the last steps; None without any."""
+    """Return the median time of the last steps; None without any."""
     header = header_bytes(path)
     if header is None or not (steps := steps_in(path, header)):
         return None
@@ -190,7 +190,7 @@ def latest_step_ns(path: Path) -> float | None:
 
 
 def longest_step_ns(path: Path, *, first: int) -> float:
-    """The longest of the last steps without what is no part of them, not one of the ``first`` ones; 0.0: there is none."""
+    """Return the longest of the last steps, without what lies outside of them and without the ``first`` ones; 0.0: none."""
     header = header_bytes(path)
     if header is None:
         return 0.0
@@ -204,11 +204,11 @@ def longest_step_ns(path: Path, *, first: int) -> float:
 
 
 MAX_BYTES = 256 << 20
-"""More than any result file of a benchmark has: a few KB a run."""
+"""Most bytes of a document, more than any result file of a benchmark has (a few KB a run)."""
 
 
 def read_json(path: Path) -> Any:
-    """The document; NaN and Infinity become float values that ``finite`` refuses. Raises DataError with line and column, and
+    """Read a document; NaN and Infinity become floats that ``finite`` refuses. Raises DataError with line and column, and
     for a file that no benchmark writes: its JSON would not fit into memory."""
     try:
         size = path.stat().st_size
@@ -237,7 +237,7 @@ def read_json(path: Path) -> Any:
 
 
 def finite(value: Any) -> float | None:
-    """A finite number as float; None for everything else, truth values included."""
+    """Return a finite number as float; None for everything else, truth values included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -248,19 +248,19 @@ def finite(value: Any) -> float | None:
 
 
 def positive(value: Any) -> float | None:
-    """A finite number above 0, else None."""
+    """Return a finite number above 0, else None."""
     number = finite(value)
     return number if number is not None and number > 0 else None
 
 
 def count(value: Any) -> int | None:
-    """A whole number of 1 or more, else None."""
+    """Return a whole number of 1 or more, else None."""
     number = whole(value)
     return number if number is not None and number >= 1 else None
 
 
 def whole(value: Any) -> int | None:
-    """A whole number, also one that a program wrote as 8.0; else None."""
+    """Return a whole number, also one that a program wrote as 8.0; else None."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -285,35 +285,35 @@ class Fields:
     at: str = ""
 
     def number(self, key: str) -> float:
-        """A finite number."""
+        """Return a finite number."""
         value = finite(self._get(key))
         if value is None:
             raise self.wrong(key, "a number")
         return value
 
     def positive(self, key: str) -> float:
-        """A finite number above 0."""
+        """Return a finite number above 0."""
         value = self.number(key)
         if value <= 0:
             raise self.wrong(key, "a number above 0")
         return value
 
     def amount(self, key: str) -> float:
-        """A finite number, 0 or more."""
+        """Return a finite number, 0 or more."""
         value = self.number(key)
         if value < 0:
             raise self.wrong(key, "a number, 0 or more")
         return value
 
     def whole(self, key: str) -> int:
-        """A whole number, 0 or more; also written as 8.0."""
+        """Return a whole number, 0 or more; also written as 8.0."""
         value = whole(self._get(key))
         if value is None or not 0 <= value < 2**62:
             raise self.wrong(key, "a whole number, 0 or more")
         return value
 
     def count(self, key: str) -> int:
-        """A whole number of 1 or more."""
+        """Return a whole number of 1 or more."""
         value = self.whole(key)
         if value == 0:
             raise self.wrong(key, "a whole number of 1 or more")
@@ -332,29 +332,29 @@ class Fields:
         return value
 
     def part(self, key: str) -> Fields:
-        """An object inside this one."""
+        """Return an object inside this one."""
         value = self._get(key)
         if not isinstance(value, dict):
             raise self.wrong(key, "an object")
         return Fields(self.source, value, self._path(key))
 
     def parts(self, key: str) -> tuple[Fields, ...]:
-        """A list of objects."""
+        """Return a list of objects."""
         value = self._get(key)
         if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
             raise self.wrong(key, "a list of objects")
         return tuple(Fields(self.source, entry, f"{self._path(key)}[{i}]") for i, entry in enumerate(value))
 
     def maybe(self, how: Callable[[str], T], key: str) -> T | None:
-        """``how(key)``, or None where the key is missing or null."""
+        """Return ``how(key)``, or None where the key is missing or null."""
         return None if self.values.get(key) is None else how(key)
 
     def plain(self, *keys: str) -> dict[str, Any]:
-        """Those of the keys that are there and hold a text, a number or a truth value."""
+        """Return those of the keys that are there and hold a text, a number or a truth value."""
         return {key: self.values[key] for key in keys if isinstance(self.values.get(key), str | int | float | bool)}
 
     def wrong(self, key: str, expected: str) -> DataError:
-        """The error for a field that is not what it has to be."""
+        """Return the error for a field that is not what it has to be."""
         return DataError(
             f"{self.source}: {self._path(key)} is {_short(self.values.get(key))}",
             why=f"expected {expected}",

@@ -15,7 +15,7 @@ _FIX = "write NAME=RANKS, several with commas: --world-size exp021=4,exp044=4"
 
 
 def parse_world_sizes(text: str) -> dict[str, int]:
-    """Ranks by name from ``exp021=4,exp044=4``; of ``8`` by itself the empty name, which every run has.
+    """Read ranks by name from ``exp021=4,exp044=4``; ``8`` by itself is of the empty name, which every run has.
 
     Raises UsageError: no NAME=RANKS, no rank at all, a name twice.
     """
@@ -42,7 +42,7 @@ def parse_world_sizes(text: str) -> dict[str, int]:
 
 
 def stated_of_source(stated: Stated, name: str, names: Sequence[str]) -> Stated:
-    """What the user states of the runs of one of several sources: ``x/run/log=8`` is of ``log`` in ``x/run`` alone.
+    """Return what the user states of one of several sources' runs: ``x/run/log=8`` is of ``log`` in ``x/run`` alone.
 
     names: of all sources, as :func:`stepscope.core.places.telling_names` gives them and runs of one name are told apart.
     The name of the source itself, with a slash after it, is of its only run where it is no run's own name.
@@ -57,7 +57,7 @@ def stated_of_source(stated: Stated, name: str, names: Sequence[str]) -> Stated:
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Meaning by column from ``gpus=world_size,tok_s=tokens_per_s``. Raises UsageError: no NAME=MEANING, a name twice."""
+    """Read ``gpus=world_size,tok_s=tokens_per_s`` as meaning by column. Raises UsageError: no NAME=MEANING, a name twice."""
     fix = "write COLUMN=MEANING, several with commas: --columns gpus=world_size,tok_s=tokens_per_s; COLUMN=- leaves it out"
     meanings: dict[str, str] = {}
     for part in text.split(","):
@@ -72,7 +72,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> dict[str, int]:
-    """Ranks of those runs of one source that the user named.
+    """Return the ranks of those runs of one source that the user named.
 
     names: run_id -> what else the run is called. A stated name is a run's id, another name of it, or a part that no other
     run has in any of its names. Names that fit none may belong to another source: ``require_known`` finds those that fit
@@ -100,7 +100,7 @@ def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> di
 
 
 def with_stated(runs: Sequence[TrainingRun], stated: Stated) -> tuple[TrainingRun, ...]:
-    """``runs`` of one source with the ranks and the kind of scaling that the user states; those facts are missing no more.
+    """Give ``runs`` of one source the ranks and kind of scaling that the user states; those facts are missing no more.
 
     Raises UsageError as ``stated_world_sizes``, and for ranks that contradict what a run's file says.
     """
@@ -109,7 +109,7 @@ def with_stated(runs: Sequence[TrainingRun], stated: Stated) -> tuple[TrainingRu
 
 
 def require_known(runs: Iterable[TrainingRun], stated: Stated) -> None:
-    """Raises UsageError for a stated name that no run has, or whose run is on another number of ranks by its files."""
+    """Raise UsageError for a stated name that no run has, or whose run is on another number of ranks by its files."""
     by_id = {run.run_id: run for run in runs}
     names = {run_id: _names(run) for run_id, run in by_id.items()}
     for name, ranks in stated.world_size.items():
@@ -129,7 +129,7 @@ def require_known(runs: Iterable[TrainingRun], stated: Stated) -> None:
 
 
 def require_agreement(run: TrainingRun, ranks: int) -> None:
-    """Raises UsageError where a run's own files say another number of ranks than the user."""
+    """Raise UsageError where a run's own files say another number of ranks than the user."""
     if run.world_size is not None and run.world_size != ranks:
         raise UsageError(
             f"--world-size {run.run_id}={ranks} contradicts the run's own files",
@@ -165,7 +165,7 @@ def _names(run: TrainingRun) -> tuple[str, ...]:
 
 
 def _fitting(name: str, names: Mapping[str, Sequence[str]]) -> list[str]:
-    """Ids of the runs that a stated name fits: the exact ones if there are any, else those that have it as a part."""
+    """Return ids of the runs that a stated name fits: the exact ones if there are any, else those that contain it."""
     bare = name.removesuffix("/")
     if bare in names:
         return [bare]

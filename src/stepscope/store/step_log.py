@@ -22,7 +22,7 @@ from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, withou
 from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, label, meaning_of, run_of
 
 COUNTS = ("world_size", "global_batch", "micro_batch", "accumulation", "num_parameters", "total_steps")
-"""Facts that are whole numbers. ``total_steps``: at which the job is complete."""
+"""Facts that are whole numbers. ``total_steps``: the step at which the job is complete."""
 WORDS = ("model", "strategy", "precision", "hardware", "dataset", "device", "backend")
 """Facts that are words. Other names of groups become settings of the run."""
 
@@ -51,7 +51,7 @@ class Job:
     ending: Ending = field(default_factory=Ending)
 
     def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
-        """Take in one line; the job that begins with it, where one does. Raises DataError for a damaged file."""
+        """Take in one line; return the job that begins with it, where one does. Raises DataError for a damaged file."""
         raise NotImplementedError
 
     def finish(self, rest: bytes) -> None:
@@ -59,11 +59,11 @@ class Job:
         self.ending.read(rest)
 
     def run_fields(self) -> dict[str, Any]:
-        """Fields of the run beside its figures by step."""
+        """Return fields of the run beside its figures by step."""
         raise NotImplementedError
 
     def so_far(self) -> str:
-        """How far it came."""
+        """Say how far the job came."""
         return f"after step {self.last}" + (f" of {self.total}" if self.total else "")
 
     def notes(self) -> list[str]:
@@ -73,12 +73,12 @@ class Job:
         return path.absolute().parent.name
 
     def none(self, lines: LogLines) -> DataError:
-        """Why a log holds no step of any job, this the last one."""
+        """Return the error for a log without a step of any job, of which this is the last one."""
         why = "the log was cut off, or the job exited before its first step"
         return DataError(f"{lines.path}: no step was logged", why=why)
 
     def run(self, path: Path, run_id: str, unread: Sequence[str]) -> ReadRun:
-        """The run that it was; it has made a step."""
+        """Return the job as a run; it has made a step."""
         status, error = self.ending.status(self.so_far(), complete=self.complete)
         return run_of(
             Scalars(
@@ -109,18 +109,18 @@ class Job:
         return f"the log ends at step {self.last} and does not state why"
 
     def count(self, name: str) -> int | None:
-        """A fact that is a whole number above 0."""
+        """Return a fact that is a whole number above 0, else None."""
         text = self.facts.get(name, "").replace(",", "")
         return int(text) if text.isdecimal() and len(text) < 16 and int(text) > 0 else None
 
 
 def _form(line: bytes) -> bytes:
-    """The line with ``#`` for each number."""
+    """Return the line with ``#`` for each number."""
     return _NUMBERS.sub(b"#", line)
 
 
 def _is_cut(text: bytes, before: Sequence[bytes]) -> bool:
-    """Whether the number that ends a line has fewer decimals than all ``before``, or with more digits be one of them."""
+    """Return whether the number that ends a line has fewer decimals than all ``before``, or lacks digits to be like them."""
     whole, _, decimals = text.replace(b",", b"").partition(b".")
     others = [number.replace(b",", b"").partition(b".") for number in before]
     if not others or not whole.isdigit() or not all(number.isdigit() for number, _, _ in others):
@@ -134,7 +134,7 @@ def _is_cut(text: bytes, before: Sequence[bytes]) -> bool:
 
 
 def number_of(text: bytes) -> float:
-    """NaN for what is no finite number."""
+    """Read a number, NaN for what is no finite one."""
     return math.nan if (value := finite(text)) is None else value
 
 
@@ -150,7 +150,7 @@ def job_log(
     compared: Callable[[tuple[TrainingRun, ...]], tuple[TrainingRun, ...]] | None = None,
     remarks: Callable[[Sequence[ReadRun]], tuple[str, ...]] = lambda _: (),
 ) -> Importer:
-    """An importer of a log in which jobs print their steps.
+    """Make an importer of a log in which jobs print their steps.
 
     key: the importer's file stem. job: makes the one that begins in a line. compared: as ``imported_runs``. remarks: on all
     runs. The others as :class:`Importer` has them.
@@ -190,7 +190,7 @@ def step_log(
     rank: int = 50,
     marks: tuple[str, ...] = (),
 ) -> Importer:
-    """An importer of a log with one line a step.
+    """Make an importer of a log with one line a step.
 
     step: pattern of that line, with a group ``step`` and one for each figure, named as a table's column would be
     (``loss``, ``step_time_ms``, ``tokens_per_s``, ``peak_memory_gib``), or of ``COUNTS`` and ``WORDS``. facts: patterns of
@@ -260,7 +260,7 @@ class _DeclaredJob(Job):
         self.done = self.done or self._says_done(rest)
 
     def take_facts(self, *matches: re.Match[bytes] | None) -> None:
-        """Of each fact the first that is printed. Groups that are figures of a step are no facts."""
+        """Keep the first print of each fact. Groups that are figures of a step are no facts."""
         for match in matches:
             own = match is not None and match.re is self.patterns.step
             for name, text in match.groupdict().items() if match is not None else ():
@@ -272,7 +272,7 @@ class _DeclaredJob(Job):
         return self.patterns.done is not None and self.patterns.done.search(line) is not None
 
     def _is_torn(self, line: bytes, match: re.Match[bytes]) -> bool:
-        """Whether another line runs through this one, a number goes on behind its group, or the end is missing."""
+        """Return whether another line runs through this one, a number goes on behind its group, or the end is missing."""
         if len(self.patterns.step.findall(line)) > 1:
             return True
         for group in match.re.groupindex:

@@ -67,7 +67,7 @@ _ROUNDED = 0.02
 
 
 def runs_of(lines: Sequence[TableLine]) -> tuple[TrainingRun, ...]:
-    """One run a row, or of the rows of its epochs; scaling as far as the rows tell. Raises DataError."""
+    """Make one run of each row, or of the rows of its epochs; scaling as far as the rows tell. Raises DataError."""
     kinds = _kinds_of(lines)
     runs = [
         _run(members, kinds) if len(members) == 1 or members[0].columns.has("epoch") else _of_repeats(members, kinds)
@@ -88,17 +88,17 @@ class _Kinds:
     when: str | None = None
 
     def day(self, line: TableLine) -> str:
-        """The day of a row, as it is written; empty where rows are of one day."""
+        """Return the day of a row, as it is written; empty where rows are of one day."""
         return "" if self.when is None else of(line, self.when)
 
     def texts(self, line: TableLine) -> tuple[str, ...]:
-        """What a split of the model is, with its column's name: ``tp 4``."""
+        """Return the texts of a row; what a split of the model is, with its column's name: ``tp 4``."""
         cells = [(name, of(line, name)) for name in self.names]
         return tuple(f"{name} {text}" if text and plain(name) in SPLIT else text for name, text in cells)
 
 
 def _kinds_of(lines: Sequence[TableLine]) -> _Kinds:
-    """Texts that vary, unless each row has its own (an id, a time), or the strategy alone decides it."""
+    """Find columns of texts that vary, unless each row has its own (an id, a time), or the strategy alone decides it."""
     values: dict[str, list[str]] = {}
     for line in lines:
         for index in line.columns.others:
@@ -121,7 +121,7 @@ def _kinds_of(lines: Sequence[TableLine]) -> _Kinds:
 
 
 def _nightly(lines: Sequence[TableLine], kinds: _Kinds) -> _Kinds | None:
-    """The same without the day, and what names the code, where runs of one kind are of many days: a history of that kind."""
+    """Return ``kinds`` without the columns of day and code, where runs of a kind are of many days (a history), else None."""
     days = (name for name in kinds.names if _WHEN.search(plain(name)))
     when = next((name for name in days if all(_A_DATE.fullmatch(of(line, name)) for line in lines)), None)
     if when is None:
@@ -135,7 +135,7 @@ def _nightly(lines: Sequence[TableLine], kinds: _Kinds) -> _Kinds | None:
 
 
 def _splits(lines: Sequence[TableLine]) -> Iterator[str]:
-    """Columns of how the model is split, where jobs on as many ranks differ in them: other work for each rank."""
+    """Yield columns of how the model is split, where jobs on as many ranks differ in them: other work for each rank."""
     names = dict.fromkeys(
         name for line in lines for name in line.columns.names if SPLIT.get(plain(name), "data") != "data"
     )
@@ -148,7 +148,7 @@ def _splits(lines: Sequence[TableLine]) -> Iterator[str]:
 
 
 def _by_run(lines: Sequence[TableLine], kinds: _Kinds) -> list[list[TableLine]]:
-    """Rows of one run: each is one, unless the table has epochs."""
+    """Group the rows of one run: each row is one, unless the table has epochs or repeats."""
     by_run: dict[object, list[TableLine]] = {}
     for line in lines:
         by_epoch = line.columns.has("epoch")
@@ -165,7 +165,7 @@ _KEPT_BY_REPEATS = ("accumulation", "sequence_length", "dataset", "dataset_size"
 
 
 def _repeats(table: TextTable) -> bool:
-    """Whether a column numbers the samples of one run."""
+    """Return whether a column numbers the samples of one run."""
     return any(plain(name) in REPEATS for name in table.names)
 
 
@@ -241,7 +241,7 @@ def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
 
 
 def _of_repeats(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
-    """One run of several samples: means with their spread, and of peaks the highest. Failed samples are said."""
+    """Make one run of several samples: means with their spread, and the highest peak. Notes count failed samples."""
     every = [_run([line], kinds) for line in members]
     done = [run for run in every if run.status == "ok"]
     if not done:
@@ -270,12 +270,12 @@ def _of_repeats(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
 
 
 def _mean_of(values: Sequence[Measured | None]) -> Measured | None:
-    timed = [value.value for value in values if value is not None]
-    return Measured.between(fmean(timed), mean_interval(timed), n=len(timed)) if timed else None
+    figures = [value.value for value in values if value is not None]
+    return Measured.between(fmean(figures), mean_interval(figures), n=len(figures)) if figures else None
 
 
 def _status(line: TableLine) -> tuple[Status, str | None]:
-    """Of a status column, else of words and zeros where a figure should be."""
+    """Return (status, error) of a row from its status column, else from words and zeros where a figure should be."""
     state = line.text("status")
     if state is not None and state.lower() not in _FINISHED:
         return "oom" if _NO_MEMORY.search(state) else "interrupted" if state.lower() in _BROKEN_OFF else "error", state
@@ -297,7 +297,7 @@ def _step_ns(line: TableLine) -> float | None:
 
 
 def _rate(line: TableLine, world_size: int | None, *, ok: bool) -> tuple[float | None, float | None, str]:
-    """(throughput of all ranks, that of one where only it is known, what it counts)."""
+    """Return (throughput of all ranks, that of one where only it is known, what it counts)."""
     if not line.columns.has("samples_per_s"):
         return None, None, "samples"
     meaning = line.columns.by_role["samples_per_s"][1]
@@ -310,7 +310,7 @@ def _rate(line: TableLine, world_size: int | None, *, ok: bool) -> tuple[float |
 def _batch(
     line: TableLine, world_size: int | None, step_ns: float | None, rate: float | None, unit: str
 ) -> tuple[int | None, int | None]:
-    """(global batch, sequence length), checked against each other and against step time and throughput.
+    """Return (global batch, sequence length), checked against each other and against step time and throughput.
 
     Without a column for it, the global batch is that of a rank times the ranks where the throughput confirms it.
     """
@@ -356,7 +356,7 @@ _OF_MODEL = re.compile(r"(?:^|[^a-z])(?:tp|pp|cp|ep|3d|2d|4d|5d|megatron|tensor|
 
 
 def _replicas(line: TableLine, world_size: int | None) -> int | None:
-    """Ranks that get samples of their own; None where the model is split over an unknown number of them."""
+    """Count the ranks that get samples of their own; None where the model is split over an unknown number of them."""
     ways: dict[str, int] = {}
     for name, cell in zip(line.columns.names, line.row.cells, strict=True):
         axis, parsed = SPLIT.get(plain(name)), number(cell)
@@ -371,7 +371,7 @@ def _replicas(line: TableLine, world_size: int | None) -> int | None:
 
 
 def _epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[Epoch, ...]:
-    """Raises DataError for an epoch that stands twice."""
+    """Read the epochs of a run. Raises DataError for an epoch that stands twice."""
     seen: dict[int, TableLine] = {}
     for line in members:
         value = line.value("epoch")
@@ -400,7 +400,7 @@ def _epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[Epoch
 
 
 def _refuse_clock(lines: Sequence[TableLine]) -> None:
-    """A column ``time`` may count from the start of the training."""
+    """Raise DataError for a column ``time`` that may count from the start of the training."""
     if not lines[0].columns.has("time_ns") or lines[0].columns.has("epoch_ns"):
         return
     times = [line.amount("time_ns") or 0.0 for line in lines]
@@ -414,7 +414,7 @@ def _refuse_clock(lines: Sequence[TableLine]) -> None:
 
 
 def _same(members: Sequence[TableLine], role: str) -> int | None:
-    """A count that all rows of a run share. Raises DataError where they differ."""
+    """Return a count that all rows of a run share. Raises DataError where they differ."""
     values = [line.count(role) for line in members]
     if len(set(values)) > 1:
         raise members[-1].wrong(role, f"{values[0]}, as in the other rows of this run")
@@ -422,7 +422,7 @@ def _same(members: Sequence[TableLine], role: str) -> int | None:
 
 
 def _scaling(members: Sequence[TableLine]) -> Any:
-    """``weak`` or ``strong`` where a column of the table says nothing else."""
+    """Return ``weak`` or ``strong`` where a cell of the row says just one of them, else None."""
     line = members[0]
     words = {line.row.cells[i].lower() for i in line.columns.others}
     stated = words & {"weak", "strong"}
@@ -430,7 +430,7 @@ def _scaling(members: Sequence[TableLine]) -> Any:
 
 
 def _with_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
-    """What is kept as ranks are added: also by the sizes of data sets. Where only epochs are timed it has to be known."""
+    """Find the kind of scaling also by the sizes of data sets; note it as missing where only epochs are timed."""
     first = first_runs(runs)
     scaled = []
     for run in runs:
@@ -453,7 +453,7 @@ def _more_ranks(run: TrainingRun, base: TrainingRun) -> bool:
 
 
 def _run_id(line: TableLine, kinds: _Kinds) -> str:
-    """The file's name for its only record; else the run's own name, else what tells the rows of the table apart."""
+    """Return the file's name for its only record; else the run's own name, else what tells the table's rows apart."""
     stem = line.table.source.stem
     if line.table.single:
         return stem
@@ -489,7 +489,7 @@ def _group(line: TableLine, kinds: _Kinds, sequence: int | None) -> str:
 
 
 def _settings(line: TableLine, sequence: int | None) -> dict[str, Any]:
-    """What else the row says, as plain values."""
+    """Return what else the row says, as plain values."""
     settings: dict[str, Any] = {} if sequence is None else {"sequence_length": sequence}
     if batch := line.text("batch_size"):
         settings["batch_size"] = plain_value(batch)

@@ -62,14 +62,14 @@ class TextTable:
 
     @cached_property
     def varying(self) -> frozenset[int]:
-        """The columns whose texts differ from row to row; all texts for "unknown" are one."""
+        """Indices of the columns whose texts differ from row to row; all texts for "unknown" are one."""
         columns = zip(*(row.cells for row in self.rows), strict=True)
         texts = [{"" if text.lower() in MISSING else text for text in column} for column in columns]
         return frozenset(place for place, text in enumerate(texts) if len(text) > 1)
 
 
 def surely_whole(text: str, others: Iterable[str]) -> bool:
-    """Whether the last cell of a row without a line end has lost nothing, as its column's other cells show.
+    """Return whether the last cell of a row without a line end has lost nothing, as its column's other cells show.
 
     It has as many decimals as each of them, or is a word that stands there, or is what they all are.
     """
@@ -81,7 +81,7 @@ def surely_whole(text: str, others: Iterable[str]) -> bool:
 
 
 def _without_cut_cell(head: TextRow, body: Sequence[TextRow]) -> tuple[Sequence[TextRow], list[str]]:
-    """(rows, a note) of a file whose last row has no line end: what may be cut off of it is left out."""
+    """Return (rows, a note) of a file whose last row has no line end, without what may be cut off of it."""
     *others, last = body
     if len(last.cells) < len(head.cells) and others:
         return others, [f"{last.where}: the last row {NO_END}, and fewer cells than the header: it is left out"]
@@ -95,7 +95,7 @@ def _without_cut_cell(head: TextRow, body: Sequence[TextRow]) -> tuple[Sequence[
 
 
 def read_tables(path: Path) -> tuple[TextTable, ...]:
-    """Every table of a file. Raises DataError: damaged, or a row with more or fewer cells than its header."""
+    """Read every table of a file. Raises DataError: damaged, or a row with more or fewer cells than its header."""
     if path.suffix.lower() == ".json":
         return (_records(path, read_json(path)),)
     text = read_text(path)
@@ -107,7 +107,7 @@ def read_tables(path: Path) -> tuple[TextTable, ...]:
 
 
 def headers(suffix: str, text: str) -> Iterator[Sequence[str]]:
-    """The headers in a file's beginning, for telling what it is; of JSON none."""
+    """Yield the headers in a file's beginning, for telling what it is; JSON has none."""
     if suffix in (".md", ".markdown"):
         lines = text.splitlines()
         yield from (_cells(a) for a, b in pairwise(lines) if _is_rule(b))
@@ -117,7 +117,7 @@ def headers(suffix: str, text: str) -> Iterator[Sequence[str]]:
 
 
 def read_text(path: Path) -> str:
-    """A text file's content. Raises DataError: not readable, empty, not text, or far too large for a table."""
+    """Read a text file. Raises DataError: not readable, empty, not text, or far too large for a table."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -151,7 +151,7 @@ def _delimited(path: Path, text: str) -> TextTable:
 
 
 def _with_points(head: TextRow, body: Sequence[TextRow], *, thousands: bool) -> tuple[Sequence[TextRow], list[str]]:
-    """(rows with decimal commas as points, a note of it): where a cell like ``512,5`` or ``0,512`` can be nothing else.
+    """Return (rows with decimal commas as points, a note of it), where a cell like ``512,5`` or ``0,512`` proves them.
 
     thousands: whether ``125,000`` alone counts as 125000. Raises DataError where it may be 125 as well.
     """
@@ -257,7 +257,7 @@ def _json_lines(path: Path, text: str) -> TextTable:
 
 
 def _records(path: Path, document: Any) -> TextTable:
-    """A list of objects; an object with one list of objects, which share the rest; or an object that is one record."""
+    """Read a list of objects; an object with one list of objects, which share the rest; or an object that is a record."""
     if isinstance(document, list):
         return _of_objects(path, [(f"{path}: [{i}]", entry) for i, entry in enumerate(document)], {})
     if not isinstance(document, dict):
@@ -302,7 +302,7 @@ def _of_objects(
 
 
 def _values_by_name(leaves: Mapping[tuple[str, ...], tuple[int, str]]) -> dict[str, str]:
-    """Values by the last part of their path where that is clear: the nearest counts; the others by the whole path."""
+    """Name values by the last part of their path where that is clear (the nearest counts), others by the whole path."""
     by_last: dict[str, list[tuple[int, str, tuple[str, ...]]]] = {}
     for path, (distance, value) in leaves.items():
         by_last.setdefault(path[-1], []).append((distance, value, path))
@@ -319,7 +319,7 @@ def _values_by_name(leaves: Mapping[tuple[str, ...], tuple[int, str]]) -> dict[s
 def _leaves(
     value: Mapping[str, Any], path: tuple[str, ...], *, on_way: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], tuple[int, str]]]:
-    """(path, (distance, text)) of every plain value: what lies on the way to the records is nearest, then the least deep."""
+    """Yield (path, (distance, text)) of every plain value: nearest is what leads to the records, then the least deep."""
     for key, entry in value.items():
         if isinstance(entry, dict):
             yield from _leaves(entry, (*path, key), on_way=on_way)
@@ -358,7 +358,7 @@ class TableLine:
     percent: frozenset[str] = frozenset()
 
     def cell(self, role: str) -> str:
-        """The text of a column; empty: unknown, or no such column."""
+        """Return the text of a column; empty: unknown, or no such column."""
         place = self.columns.by_role.get(role)
         text = "" if place is None else self.row.cells[place[0]]
         return "" if text.lower() in MISSING else text
@@ -367,18 +367,18 @@ class TableLine:
         return self.columns.names[self.columns.by_role[role][0]]
 
     def text(self, role: str) -> str | None:
-        """None where it is unknown."""
+        """Return the text of a column, or None where it is unknown."""
         return self.cell(role) or None
 
     def amount(self, role: str) -> float | None:
-        """A number of 0 or more in base units. Raises DataError for anything else."""
+        """Return a number of 0 or more in base units. Raises DataError for anything else."""
         value = self.value(role)
         if value is not None and value < 0:
             raise self.wrong(role, "a number, 0 or more")
         return value
 
     def value(self, role: str) -> float | None:
-        """A number in base units. Raises DataError for what is none."""
+        """Return a number in base units. Raises DataError for what is none."""
         text = self.cell(role)
         if not text:
             return None
@@ -391,7 +391,7 @@ class TableLine:
         return parsed[0] * scale
 
     def count(self, role: str) -> int | None:
-        """A whole number of 1 or more. Raises DataError for anything else."""
+        """Return a whole number of 1 or more. Raises DataError for anything else."""
         text = self.cell(role)
         parsed = number(text) if text else None
         if not text:
@@ -405,7 +405,7 @@ class TableLine:
 
 
 def _cell_scale(role: str, unit: str, *, own: str) -> float | None:
-    """Of a unit written in the cell, ``12.3 ms``; it counts more than the header's."""
+    """Return the scale of a unit written in the cell, ``12.3 ms``, which counts more than the header's."""
     if role in ("step_ns", "epoch_ns", "time_ns"):
         return TIMES.get(unit)
     if role == "peak_memory":
@@ -438,7 +438,7 @@ def whole(value: float | None) -> int | None:
 
 
 def fraction(line: TableLine, role: str) -> float | None:
-    """An accuracy; in per cent where any of its column is above 1. Raises DataError beyond 100."""
+    """Return an accuracy, read as per cent where any of its column is above 1. Raises DataError beyond 100."""
     value = line.amount(role)
     if value is not None and value > 100:
         raise line.wrong(role, "a fraction, or per cent")
@@ -446,7 +446,7 @@ def fraction(line: TableLine, role: str) -> float | None:
 
 
 def lines_of(table: TextTable, columns: Columns) -> tuple[TableLine, ...]:
-    """Every row of a table."""
+    """Return every row of a table with the meaning of its columns."""
     percent = set()
     for role in ("train_accuracy", "validation_accuracy"):
         index, meaning = columns.by_role.get(role, (0, None))
@@ -457,5 +457,5 @@ def lines_of(table: TextTable, columns: Columns) -> tuple[TableLine, ...]:
 
 
 def loss(line: TableLine, role: str) -> float | None:
-    """A loss may be NaN: the training diverged, and there is no figure."""
+    """Return a loss; None also for NaN, where the training diverged."""
     return None if line.cell(role).lower() in NOT_FINITE else line.value(role)

@@ -32,7 +32,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRun:
-    """A run, and those of its notes that are of the file, too: what was not read of it shows nowhere."""
+    """A run. unread: those of its notes that go to the file, too: what was not read of it shows nowhere else."""
 
     run: TrainingRun
     unread: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ def imported_runs(
     left_out: Sequence[LeftOut] = (),
     columns: Iterable[str] | None = None,
 ) -> Imported:
-    """What an importer of runs hands over: ids made unique, what is compared found, and what the user states filled in.
+    """Make what an importer of runs hands over: with unique ids, kinds of scaling, and what the user states filled in.
 
     compared: gives runs their kind of scaling; None: as their batches tell.
     """
@@ -71,18 +71,18 @@ def imported_runs(
 
 
 def label(strategy: str | None, world_size: int | None, *more: str) -> str:
-    """``ddp on 2 ranks, 32 a rank``: how tables name a run beside its group."""
+    """Name a run as tables do beside its group: ``ddp on 2 ranks, 32 a rank``."""
     ranks = "unknown ranks" if world_size is None else counted(world_size, "rank")
     return ", ".join([f"{strategy} on {ranks}" if strategy else ranks, *more])
 
 
 def measured(value: float | None, *, scale: float = 1.0, n: int | None = None) -> Measured | None:
-    """``value`` in base units without an interval; None stays None."""
+    """Return ``value`` in base units without an interval; None stays None."""
     return None if value is None else Measured(value=value * scale, n=n)
 
 
 def require_agreement(source: str, what: str, *, stated: float, derived: float, formula: str, tolerance: float) -> None:
-    """Raises DataError where a figure contradicts others of the same file by more than ``tolerance`` (relative)."""
+    """Raise DataError where a figure contradicts others of the same file by more than ``tolerance`` (relative)."""
     if abs(stated - derived) > tolerance * max(abs(stated), abs(derived)):
         raise DataError(
             f"{source}: {what} contradicts the file's other figures",
@@ -92,12 +92,12 @@ def require_agreement(source: str, what: str, *, stated: float, derived: float, 
 
 
 def slug(*parts: object) -> str:
-    """One word for an id: letters, digits, dot and hyphen."""
+    """Make one word for an id: letters, digits, dot and hyphen."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", " ".join(str(part) for part in parts)).strip("-").lower()
 
 
 def with_unique_ids(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
-    """``runs`` with ``-2``, ``-3`` put behind a run_id that an earlier run has."""
+    """Put ``-2``, ``-3`` behind each run_id that an earlier run has."""
     used: set[str] = set()
     unique = []
     for run in runs:
@@ -111,9 +111,9 @@ def with_unique_ids(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
 
 
 def with_own_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
-    """``runs`` with what is kept as ranks are added, where their batches tell: see :func:`scaling_by_batches`.
+    """Give ``runs`` their kind of scaling where their batches tell it: see :func:`scaling_by_batches`.
 
-    Against the finished runs of the same group on the fewest ranks; which of them is a run's baseline, results decide.
+    They are compared with the finished runs of the same group on the fewest ranks; results decide on a run's baseline.
     """
     first = first_runs(runs)
     scaled = []
@@ -124,14 +124,14 @@ def with_own_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
 
 
 def first_runs(runs: Iterable[TrainingRun]) -> Mapping[str, Sequence[TrainingRun]]:
-    """Group -> its finished runs on the fewest ranks."""
+    """Return group -> its finished runs on the fewest ranks."""
     done = grouped([run for run in runs if run.status == "ok" and run.world_size is not None], lambda run: run.group)
     fewest = {group: min(run.world_size or 0 for run in members) for group, members in done.items()}
     return {group: [run for run in members if run.world_size == fewest[group]] for group, members in done.items()}
 
 
 def scaling_by_batches(run: TrainingRun, base: TrainingRun) -> Scaling | None:
-    """``strong``: same global batch on more ranks; ``weak``: same batch a rank; None: the batches tell neither."""
+    """Return ``strong`` for the same global batch on more ranks, ``weak`` for the same batch a rank, None for neither."""
     if run.world_size is None or base.world_size is None or run.world_size <= base.world_size:
         return None
     if run.global_batch is None or base.global_batch is None:
@@ -143,7 +143,7 @@ def scaling_by_batches(run: TrainingRun, base: TrainingRun) -> Scaling | None:
 
 
 def step_change(steps: Sequence[int], times_ns: Sequence[float], *, timed: bool = True) -> StepChange | None:
-    """Where the steps of a log change their level; the first is left out (warm-up). timed: else times are relative."""
+    """Find where a log's steps change their level; the first is left out (warm-up). timed: else times are relative."""
     change = level_change(times_ns[1:]) if len(times_ns) > LEAST_POINTS else None
     if change is None:
         return None
@@ -157,7 +157,7 @@ def step_change(steps: Sequence[int], times_ns: Sequence[float], *, timed: bool 
 
 
 def steady_median(values: Sequence[float]) -> Measured:
-    """The median of logged figures, with its 95% interval where they are enough and independent enough."""
+    """Return the median of logged figures, with its 95% interval where they are enough and independent enough."""
     return measured_median(values)
 
 
@@ -198,26 +198,26 @@ class Scalars:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of every figure that was logged."""
+        """Names of all figures that were logged."""
         return tuple(dict.fromkeys(name for point in self.points for name in point.values))
 
 
 def meaning_of(name: str) -> Meaning | None:
-    """What a logged figure is, ``eval/loss`` or ``loss/eval`` as ``eval_loss``; None: not known, or its unit is not."""
+    """Return the meaning of a logged figure (``eval/loss`` is ``eval_loss``); None: it or its unit is not known."""
     return next(
         (meaning for spelt in spellings(name) for meaning in meanings_of(spelt) if meaning.scale is not None), None
     )
 
 
 def _lacks_unit(name: str) -> str | None:
-    """The note on a figure that would be a time, a rate or memory, if its name had a unit."""
+    """Return the note on a figure that would be a time, a rate or memory, if its name had a unit; else None."""
     roles = (meaning.role for spelt in spellings(name) for meaning in meanings_of(spelt))
     role = next((role for role in roles if role in (*_RATES, "epoch_ns", "peak_memory")), None)
     return role and _NO_UNIT.format(name=name, like=_LIKE.get(role, "step_time_ms"))
 
 
 def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) -> ReadRun:
-    """The run: last losses, medians of rates after the first (warm-up), epochs where they are numbered.
+    """Make the run: last losses, medians of rates after the first (warm-up), epochs where they are numbered.
 
     columns: figure's name -> the name to read it under, ``-`` to leave it out, as the user states them.
     """
@@ -286,7 +286,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
 def _changed(
     points: Sequence[LoggedStep], chosen: Mapping[str, str], meanings: Mapping[str, Meaning | None]
 ) -> StepChange | None:
-    """Where steps change their level, of what says most of their time: its figure, or a rate."""
+    """Find where steps change their level, in the figure that says most of their time: their time itself, or a rate."""
     for role in _RATES:
         name = chosen.get(role)
         logged = [(p.step, p.values[name]) for p in points if name in p.values] if name is not None else []
@@ -304,7 +304,7 @@ def _steady(values: Sequence[float]) -> Measured | None:
 
 
 def _by_wall_clock(points: Iterable[LoggedStep], name: str | None) -> Measured | None:
-    """Median time of a step between two points at which the training loss was logged."""
+    """Return the median time of a step between two points at which the training loss was logged."""
     timed = [point for point in points if point.wall_s is not None and (name is None or name in point.values)]
     times_ns = [
         (b.wall_s - a.wall_s) / (b.step - a.step) * 1e9
@@ -320,7 +320,7 @@ def _epochs(
     meanings: Mapping[str, Meaning | None],
     percent: Container[str],
 ) -> tuple[Epoch, ...]:
-    """What was last logged in each epoch. Epochs may be whole numbers, or how much of the data was seen (0.5)."""
+    """Return what was last logged in each epoch. Epochs may be whole numbers, or how much of the data was seen (0.5)."""
     if "epoch" not in chosen:
         return ()
     name = chosen["epoch"]
@@ -350,5 +350,5 @@ def _first(pair: tuple[int, Any]) -> int:
 
 
 def _fraction(role: str, value: float, percent: Container[str]) -> float:
-    """``value``, an accuracy in per cent as a fraction."""
+    """Return ``value``; an accuracy in per cent as a fraction."""
     return value / 100 if role in percent else value

@@ -34,7 +34,7 @@ _FIX = {
 
 
 def write_error(path: Path, error: OSError) -> WriteError:
-    """The error a user sees when ``path`` cannot be written."""
+    """Return the error that a user sees when ``path`` cannot be written."""
     return WriteError(
         f"cannot write {path}",
         why=error.strerror or str(error),
@@ -52,7 +52,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_dir(path: Path) -> Path:
-    """``path`` as an existing folder."""
+    """Make the folder ``path`` where it does not exist, and return it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -98,12 +98,12 @@ class LineFile:
 
 
 def _no_folder(path: Path) -> Path:
-    """The first part of ``path`` that exists and is something else than a folder."""
+    """Return the first part of ``path`` that exists and is something else than a folder."""
     return next(p for p in (*reversed(path.parents), path) if p.exists() and not p.is_dir())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Whole file or nothing: a temporary file beside it, then a rename."""
+    """Write the whole file or nothing: a temporary file beside it, then a rename."""
     make_dir(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -159,14 +159,14 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 def records_csv(rows: Sequence[object], kind: type) -> str:
-    """Rows of one record kind in base units: unknown is an empty field, settings and lists are JSON text."""
+    """Write rows of one record kind in base units: unknown is an empty field, settings and lists are JSON text."""
     names = codec.field_names(kind)
     plain = (codec.to_builtins(row) for row in rows)
     return csv_text(names, ([row[name] for name in names] for row in plain))
 
 
 def csv_text(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """A header and rows of plain values: unknown is an empty field, settings and lists are JSON text.
+    """Write a header and rows of plain values: unknown is an empty field, settings and lists are JSON text.
 
     A text that a spreadsheet would take for a formula gets an apostrophe before it: names come from files of others.
     """

@@ -58,7 +58,7 @@ class Problem:
 
 
 def path_text(path: Path) -> str:
-    """``axes.world_size[1]`` from ``("axes", "world_size", 1)``."""
+    """Write the path ``("axes", "world_size", 1)`` as ``axes.world_size[1]``."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -79,7 +79,7 @@ def raise_problems(source: str, problems: Iterable[Problem]) -> None:
 
 
 MAX_VALUES = 100_000
-"""More values than any matrix needs: stops a file whose aliases multiply (the "billion laughs")."""
+"""Most values of a file, more than any matrix needs: stops one whose aliases multiply (the "billion laughs")."""
 
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -107,7 +107,7 @@ class Document:
     problems: tuple[Problem, ...] = ()
 
     def mark(self, path: Path) -> Mark:
-        """The mark of ``path`` or of the nearest thing that contains it."""
+        """Return the mark of ``path`` or of the nearest thing that contains it."""
         for end in range(len(path), -1, -1):
             nearest = self.marks.get(path[:end])
             if nearest is not None:
@@ -119,7 +119,7 @@ class Document:
 
 
 def read_yaml(file: FilePath) -> Document:
-    """The document in ``file``. Unreadable, not UTF-8 or no YAML at all: UsageError with file, line and column."""
+    """Read the document in ``file``. Unreadable, not UTF-8 or no YAML at all: UsageError with file, line and column."""
     try:
         if not str(file).startswith("/dev/") and file.is_fifo():
             raise OSError("it is a pipe, and possibly no process writes to it")
@@ -145,7 +145,7 @@ def read_yaml(file: FilePath) -> Document:
 
 
 def parse_yaml(text: str, *, source: str) -> Document:
-    """The one document in ``text``; ``source`` names it in errors. Syntax errors raise UsageError."""
+    """Read the one document in ``text``; ``source`` names it in errors. Syntax errors raise UsageError."""
     try:
         node = _compose(text)
         reader = _Reader(source)
@@ -166,7 +166,7 @@ def _compose(text: str) -> yaml.Node | None:
 
 
 def parse_value(text: str, *, source: str) -> Any:
-    """One value typed on the command line, read by the same rules; mistakes raise UsageError."""
+    """Read one value typed on the command line by the same rules; mistakes raise UsageError."""
     document = parse_yaml(text, source=source)
     if document.problems:
         first = document.problems[0]
@@ -272,7 +272,7 @@ def _is_old_boolean(text: str) -> bool:
 
 
 def _boolean_advice(text: str) -> str:
-    """What to write for a boolean; a key that takes no boolean knows better."""
+    """Say what to write for a boolean; a key that takes no boolean knows better."""
     return f"write {_OLD_BOOLEANS[text.lower()]}, or quote it" if _is_old_boolean(text) else ""
 
 
@@ -281,7 +281,7 @@ def _tag_text(tag: str) -> str:
 
 
 def plain_scalar(text: str) -> tuple[Any, str | None]:
-    """What an unquoted scalar means, and the complaint when readers of YAML disagree about it."""
+    """Return what an unquoted scalar means, and the complaint when readers of YAML disagree about it."""
     if text in _NULLS:
         return None, None
     if text in _TRUE:

@@ -71,7 +71,7 @@ def all_of(*reasons: str | None) -> str | None:
 
 
 def norm_reduction(facts: ModelFacts, setting: Setting, *, group: str) -> tuple[CommOp, ...]:
-    """With ``clip``: the sum over ``group`` of each rank's squared norm of gradients, one value."""
+    """Plan, with ``clip``, the sum over ``group`` of each rank's squared norm of gradients, one value."""
     dtype = "float64" if facts.parameters[0].dtype == "float64" else "float32"
     op = CommOp(op="all_reduce", numel=1, dtype=dtype, phase="optimizer", group=group, blocking=True)
     return (op,) if setting.clip else ()
@@ -85,7 +85,7 @@ def bucket_bytes(bucket_cap_mb: float) -> int:
 def assign_buckets(
     tensors: Sequence[tuple[str, int]], *, order: Iterable[int], caps_bytes: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Which tensors share a bucket: indices into ``tensors``, buckets in launch order.
+    """Return which tensors share a bucket: indices into ``tensors``, buckets in launch order.
 
     tensors: (dtype, bytes) of each. order: in which they are filled in. caps_bytes: capacity of the first
     bucket, the second, ...; the last one holds for all that follow.
@@ -129,7 +129,7 @@ DDP_CAPS_BYTES = (1 * MIB, 25 * MIB)
 def ddp_buckets(
     facts: ModelFacts, setting: Setting, bucket_cap_mb: float | None
 ) -> tuple[tuple[ParameterFact, ...], ...]:
-    """Those of torch's DistributedDataParallel; None: its default size."""
+    """Return the buckets of torch's DistributedDataParallel. bucket_cap_mb: MiB; None: its default size."""
     caps = DDP_CAPS_BYTES if bucket_cap_mb is None else [bucket_bytes(bucket_cap_mb)]
     return plan_buckets(facts, setting, caps_bytes=caps)
 
@@ -177,7 +177,7 @@ def memory(facts: ModelFacts, setting: Setting, *, communication_bytes: int = 0)
 
 
 def optimizer_bytes(facts: ModelFacts, setting: Setting, parameter_bytes: int) -> int:
-    """State that the optimizer keeps for parameters of so many bytes, of all that the model has."""
+    """Return the bytes of state that the optimizer keeps for ``parameter_bytes`` of the model's parameters."""
     if setting.optimizer == "own":
         return (facts.optimizer_bytes or 0) * parameter_bytes // facts.gradient_bytes
     try:
@@ -247,7 +247,7 @@ def shard_numel(parameter: ParameterFact, shards: int) -> int:
 
 
 def requires(facts: ModelFacts, setting: Setting, options: ShardedOptions, *, group: str) -> str | None:
-    """Why it cannot run there, with shards over the mesh's dimension ``group``."""
+    """Return why it cannot run there, with shards over the mesh's dimension ``group``; None: it can."""
     shards = setting.size(group)
     reshard = options.reshard_after_forward
     divides = isinstance(reshard, bool) or (1 < reshard < shards and shards % reshard == 0)
@@ -334,7 +334,7 @@ def comm_plan(
 
 
 def _backward(every: tuple[Unit, ...], options: ShardedOptions) -> Iterator[tuple[Unit, tuple[Unit, ...]]]:
-    """Each unit in the order in which backward reduces it, and the units that are gathered since the one before."""
+    """Yield each unit in the order in which backward reduces it, with the units gathered since the one before."""
     cut = [unit for unit in every if not unit.root]
     waiting = list(cut) if options.reshard_after_forward is not False else []
     for at in reversed(range(len(cut))):
@@ -351,7 +351,7 @@ def _backward(every: tuple[Unit, ...], options: ShardedOptions) -> Iterator[tupl
 
 
 def memory_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions, *, group: str) -> MemoryPlan:
-    """Shards of the first rank, which has the largest, and the whole parameters and gradients that are there for a while.
+    """Plan for the first rank, whose shards are largest, and for parameters and gradients that are whole for a while.
 
     At the peak of a backward pass: the root, and without resharding every unit, whole; else two units, one of them ahead.
     Beside them the buffer of a gather and the whole gradients of one unit with those that are being reduced.

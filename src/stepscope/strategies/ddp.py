@@ -100,7 +100,7 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: DdpOptions) -> tupl
 
 
 def _powersgd_ops(bucket: Sequence[ParameterFact], options: DdpOptions) -> tuple[CommOp, ...]:
-    """What is not worth compressing, then the left factors P and the right factors Q of what is.
+    """Plan the calls: what is not worth compressing, then the left factors P and the right factors Q of what is.
 
     All three are sent even when they are empty.
     """
@@ -120,7 +120,7 @@ def _powersgd_ops(bucket: Sequence[ParameterFact], options: DdpOptions) -> tuple
 
 
 def _factor_numel(parameter: ParameterFact, rank: int) -> tuple[int, int] | None:
-    """Elements of P and Q for one parameter seen as a matrix of shape[0] rows; None when it travels whole.
+    """Count the elements of P and Q for one parameter seen as a matrix of shape[0] rows; None when it travels whole.
 
     torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py, _should_compress, torch 2.13.
     """

@@ -48,7 +48,7 @@ def layout_of_ranks(ranks: int, options: PipelineOptions) -> PipelineLayout:
 
 
 def split_of(blocks: int, stages: int, split: list[int] | None) -> tuple[int, ...]:
-    """Blocks of every stage."""
+    """Return the number of blocks of every stage."""
     return tuple(split or [blocks // stages + (stage < blocks % stages) for stage in range(stages)])
 
 
@@ -98,13 +98,13 @@ def _requires(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> 
 def stage_pieces(
     facts: ModelFacts, layout: PipelineLayout, split: list[int] | None
 ) -> tuple[tuple[PieceFact, ...], ...]:
-    """The pieces of every stage."""
+    """Return the pieces of every stage."""
     ends = accumulate(split_of(len(facts.pieces), layout.stages, split), initial=0)
     return tuple(facts.pieces[start:end] for start, end in pairwise(ends))
 
 
 def _parameters(facts: ModelFacts, setting: Setting, options: PipelineOptions, along: int) -> list[ParameterFact]:
-    """Of the rank at ``along`` in its pipeline, stage by stage."""
+    """List the parameters of the rank at place ``along`` in its pipeline, stage by stage."""
     layout = layout_of(setting, options)
     by_name = {p.name: p for p in facts.parameters}
     stages = zip(layout.rank_of_stage, stage_pieces(facts, layout, options.split), strict=True)
@@ -112,7 +112,7 @@ def _parameters(facts: ModelFacts, setting: Setting, options: PipelineOptions, a
 
 
 def _messages(facts: ModelFacts, setting: Setting, options: PipelineOptions, along: int) -> list[CommOp]:
-    """Of one schedule: outputs and their gradients, of every micro-batch over every border to another rank."""
+    """List the messages of one schedule: outputs and gradients of every micro-batch over every border to another rank."""
     layout = layout_of(setting, options)
     pieces = stage_pieces(facts, layout, options.split)
     rank_of, messages = layout.rank_of_stage, list[CommOp]()
@@ -129,13 +129,13 @@ def _messages(facts: ModelFacts, setting: Setting, options: PipelineOptions, alo
 
 
 def _message(facts: ModelFacts, setting: Setting, options: PipelineOptions, last: PieceFact) -> tuple[int, str]:
-    """Elements and type of what a stage that ends with ``last`` hands on for one micro-batch."""
+    """Return elements and dtype of what a stage that ends with ``last`` hands on for one micro-batch."""
     numel = setting.micro_batch // options.micro_batches * last.output_numel
     return numel, "bfloat16" if last.autocast and setting.precision == "amp_bf16" else facts.parameters[0].dtype
 
 
 def message_bytes(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> tuple[tuple[int, int], ...]:
-    """By stage: its output for the stage after, its input's gradient for the one before, of one micro-batch; 0: not sent."""
+    """Return bytes of a micro-batch's messages by stage: (output to the next, gradient to the one before); 0: not sent."""
     layout = layout_of(setting, options)
     rank_of, sizes = layout.rank_of_stage, list[int]()
     for stage, own in enumerate(stage_pieces(facts, layout, options.split)[:-1]):
@@ -145,7 +145,7 @@ def message_bytes(facts: ModelFacts, setting: Setting, options: PipelineOptions)
 
 
 def _plan_of_rank(facts: ModelFacts, setting: Setting, options: PipelineOptions, rank: int) -> tuple[CommOp, ...]:
-    """Messages first, by border; the schedule decides their order."""
+    """Plan one rank's calls: messages first, by border, since the schedule decides their order."""
     along = mesh.coordinates(setting.mesh, setting.world_size, rank).get(DIMENSION, 0)
     messages = _messages(facts, setting, options, along) * setting.accumulation
     reductions = [
@@ -157,13 +157,13 @@ def _plan_of_rank(facts: ModelFacts, setting: Setting, options: PipelineOptions,
 
 
 def _comm_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> tuple[CommOp, ...]:
-    """Of the rank that exchanges most."""
+    """Return the plan of the rank that exchanges most."""
     plans = [_plan_of_rank(facts, setting, options, rank) for rank in range(setting.world_size)]
     return max(plans, key=lambda plan: sum(op.size_bytes for op in plan))
 
 
 def _memory_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> MemoryPlan:
-    """Of the rank with the most parameters; every micro-batch has buffers of its own for what is received."""
+    """Plan for the rank with the most parameters; every micro-batch has buffers of its own for what is received."""
     of_rank = [_parameters(facts, setting, options, along) for along in range(setting.size(DIMENSION))]
     along = max(range(len(of_rank)), key=lambda place: sum(p.size_bytes for p in of_rank[place]))
     received = sum(
@@ -175,7 +175,7 @@ def _memory_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) 
 
 
 def _activations(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> dict[str, int] | None:
-    """Of the rank that keeps most: what its stage keeps of a micro-batch, times those whose backward pass is still to come
+    """Return the bytes of the rank that keeps most: a micro-batch's, times those whose backward pass is still to come
     when the first one begins: all of them in GPipe, in 1F1B one for this and each later stage."""
     layout = layout_of(setting, options)
     mode = setting.activation_checkpointing

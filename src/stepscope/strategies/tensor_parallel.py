@@ -23,7 +23,7 @@ CUT_AT = {
 """Dimension in which a style divides a parameter; a parameter that is not named is whole on every rank."""
 
 LOSS_REDUCTIONS = 3
-"""Largest score, sum of exponentials and score of the target, each one value a position
+"""Calls of a divided loss: largest score, sum of exponentials and score of the target, each one value a position
 (torch/distributed/tensor/parallel/loss.py, torch 2.13)."""
 
 
@@ -73,7 +73,7 @@ def _does_not_divide(facts: ModelFacts, plan: ParallelPlan, tp: int, *, sequence
 
 
 def _divided(facts: ModelFacts, plan: ParallelPlan, *, sequence: bool) -> Iterator[tuple[str, int]]:
-    """What has to be a multiple of tp."""
+    """Yield each number that has to be a multiple of tp, with its name."""
     if plan.heads is not None:
         yield "the attention heads", plan.heads
     for module, inputs, outputs in _sized(facts, plan):
@@ -88,7 +88,7 @@ def _divided(facts: ModelFacts, plan: ParallelPlan, *, sequence: bool) -> Iterat
 
 
 def _sized(facts: ModelFacts, plan: ParallelPlan) -> Iterator[tuple[CutModule, int, int]]:
-    """Each module with the width of its inputs and outputs; of a table, its rows and their width."""
+    """Yield each module with the width of its inputs and outputs, a table with its rows and their width."""
     shapes = {p.name: p.shape or () for p in facts.parameters}
     for module in plan.modules:
         shape = shapes[module.tied or f"{module.name}.weight"]
@@ -97,7 +97,7 @@ def _sized(facts: ModelFacts, plan: ParallelPlan) -> Iterator[tuple[CutModule, i
 
 
 def share(facts: ModelFacts, tp: int) -> ModelFacts:
-    """The model that one rank of ``tp`` holds."""
+    """Return the model that one rank of ``tp`` holds."""
     cuts = {
         f"{m.name}.{name}": dim
         for m in (facts.tensor_parallel.modules if facts.tensor_parallel else ())
@@ -162,7 +162,7 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptio
 
 
 def _norms(facts: ModelFacts, plan: ParallelPlan) -> Iterator[CommOp]:
-    """A rank's gradient of a norm is that of its positions."""
+    """Yield the sums of the norms' gradients, of which each rank has the part of its positions."""
     names = {f"{m.name}.{part}": m.name for m in plan.modules if m.style == "norm" for part in ("weight", "bias")}
     for p in facts.parameters:
         if p.name in names:
@@ -179,7 +179,7 @@ def _norms(facts: ModelFacts, plan: ParallelPlan) -> Iterator[CommOp]:
 
 
 def _by_unit(backward: list[CommOp], norms: list[CommOp], blocks: Sequence[str]) -> Iterator[CommOp]:
-    """``norms`` of each block behind the last of its other calls, those of no block at the end."""
+    """Put ``norms`` of each block behind the last of its other calls, those of no block at the end."""
 
     def of(op: CommOp) -> str:
         return next((b for b in blocks if op.module.startswith(f"{b}.") or op.module == b), "")
@@ -197,7 +197,7 @@ def _memory_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOpt
 
 
 def _activations(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> dict[str, int] | None:
-    """Kinds that are divided, and those of a share of the positions or scores, over ``tp``; the rest is whole."""
+    """Divide kinds that are shared out, also as positions or scores, by ``tp``; the rest is whole on every rank."""
     kept, tp = facts.activations.get(setting.activation_checkpointing), setting.size("tp")
     if (
         facts.tensor_parallel is None

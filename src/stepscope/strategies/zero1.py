@@ -20,7 +20,7 @@ class Zero1Options(OptionsModel):
 
 
 def _parts(facts: ModelFacts, ranks: int) -> list[list[ParameterFact]]:
-    """The parameters whose state each rank keeps: the largest first, always to the rank that has least.
+    """Deal out the parameters whose state each rank keeps: the largest first, always to the rank that has least.
 
     ZeroRedundancyOptimizer._partition_parameters, torch 2.13.
     """
@@ -62,7 +62,7 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: Zero1Options) -> tu
 
 
 def _memory_plan(facts: ModelFacts, setting: Setting, options: Zero1Options) -> MemoryPlan:
-    """Of the rank with the largest part."""
+    """Plan for the rank with the largest part."""
     largest = max(sum(p.size_bytes for p in part) for part in _parts(facts, setting.size("dp")))
     whole = memory(facts, setting)
     return MemoryPlan(

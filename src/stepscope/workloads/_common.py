@@ -124,7 +124,7 @@ def table(name: str, rows: int, width: int, *, positions: int = 1, cut: str | No
 
 
 def in_pairs(layers: int) -> list[str | None]:
-    """How tensor parallelism cuts linear layers in a row: in pairs, so that nothing travels inside one."""
+    """Return how tensor parallelism cuts linear layers in a row: in pairs, so that nothing travels inside one."""
     return ["column", "row"] * (layers // 2) + [None] * (layers % 2)
 
 
@@ -299,7 +299,7 @@ MODES = ("none", "selective", "full")
 
 
 def _kept(options: TransformerOptions, mode: str) -> Counter[str]:
-    """What autograd keeps of a block with GELU, elements per sample, by kind, with this mode of recomputation.
+    """Count what autograd keeps of a block with GELU, elements per sample, by kind, with this mode of recomputation.
 
     A norm keeps its input and two statistics a position, attention its three inputs and a sum for each head and position
     (its output is the input of the next layer). ``full`` keeps the inputs of blocks, ``selective`` also what the matrix
@@ -324,7 +324,7 @@ def _kept(options: TransformerOptions, mode: str) -> Counter[str]:
 
 
 def _kept_at_the_end(options: TransformerOptions) -> Counter[str]:
-    """The same of the last norm and the head."""
+    """Count what autograd keeps of the last norm and the head, elements per sample, by kind."""
     width = options.d_model
     return _times(Counter({"inputs of norms": width + 2, "inputs of linear layers": width}), options.max_seq_len)
 
@@ -334,7 +334,7 @@ def _times(kinds: Counter[str], factor: int) -> Counter[str]:
 
 
 def _divided(options: TransformerOptions) -> dict[str, int]:
-    """What a rank of a tensor-parallel group keeps its share of: the heads, the hidden layer, and what goes into the layers
+    """Count what ranks of a tensor-parallel group keep shares of: heads, the hidden layer, and what goes into the layers
     whose inputs are divided. Elements per sample."""
     width, hidden, all_positions = options.d_model, options.feedforward, options.num_layers * options.max_seq_len
     return {
@@ -345,7 +345,7 @@ def _divided(options: TransformerOptions) -> dict[str, int]:
 
 
 def _recomputed(options: TransformerOptions, *, block_flops: int) -> dict[str, int]:
-    """Forward FLOP per sample that are done again: none that are counted in the selective mode.
+    """Count forward FLOP per sample that are done again; in the selective mode, none that are counted at all.
 
     block_flops: of a block without its last layer: torch stops as soon as it has what backward needs.
     """
@@ -376,7 +376,7 @@ class Arguments(OptionsModel):
 
 
 def own_names(key: str) -> tuple[str, str]:
-    """(module, function) of ``python:package.module:build``. Raises UsageError."""
+    """Split ``python:package.module:build`` into (module, function). Raises UsageError."""
     match = _KEY.fullmatch(key)
     if match is None:
         raise UsageError(
@@ -405,7 +405,7 @@ def own_workload(key: str) -> Workload:
 
 
 class Workloads(Registry[Workload]):
-    """The registry, and every function that a key names."""
+    """The registered workloads, and those of every function that a ``python:`` key names."""
 
     __slots__ = ()
 

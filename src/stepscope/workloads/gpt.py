@@ -20,7 +20,7 @@ def needs(options: Options) -> InputNeeds:
 
 
 def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:  # noqa: ARG001 - the options say it all
-    """A sample is a sequence of ``max_seq_len`` tokens. Attention counts half because it is causal."""
+    """Return the facts of a model whose sample is ``max_seq_len`` tokens. Attention counts half because it is causal."""
     head = linear(
         "head",
         options.d_model,

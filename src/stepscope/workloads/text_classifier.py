@@ -19,7 +19,7 @@ def needs(options: Options) -> InputNeeds:
 
 
 def facts(options: Options, data: InputNeeds, dtype: str) -> ModelFacts:
-    """Dense count: padding costs what real tokens cost, as it does in the module."""
+    """Return the facts of the model. The count is dense: padding costs what real tokens cost, as it does in the module."""
     if data.num_classes is None:
         raise ValueError(f"needs are not resolved: {data}")
     return transformer_facts(options, linear("head", options.d_model, data.num_classes), dtype=dtype, causal=False)

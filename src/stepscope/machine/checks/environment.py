@@ -24,7 +24,7 @@ def torch(record: EnvironmentRecord) -> Outcome:
 
 
 OLDEST = (2, 6)
-"""As ``stepscope[torch]`` requires."""
+"""The oldest version of torch, as ``stepscope[torch]`` requires."""
 
 
 @check("environment", "torch version")
@@ -65,7 +65,7 @@ def bf16(record: EnvironmentRecord) -> Outcome:
 
 
 CORES_PER_GPU_RANK = 2
-"""The training thread and at least one for data loading and NCCL's proxy."""
+"""Cores for the training thread and at least one for data loading and NCCL's proxy."""
 
 
 @check("environment", "CPU cores")

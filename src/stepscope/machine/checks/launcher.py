@@ -25,7 +25,7 @@ _LAUNCHERS = (
     "TORCHELASTIC_RUN_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
     "RAY_JOB_ID", "RAY_RAYLET_PID",
 )  # fmt: skip
-"""Of the processes that a launcher starts; Ray Train's workers have RANK and WORLD_SIZE beside Ray's own."""
+"""Variables of processes that a launcher starts; Ray Train's workers have RANK and WORLD_SIZE beside Ray's own."""
 
 
 @check("launcher", "rank variables")

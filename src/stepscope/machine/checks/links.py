@@ -21,7 +21,7 @@ from stepscope.records.environment import EnvironmentRecord
 
 
 def nvlinks_per_gpu(record: EnvironmentRecord) -> int | None:
-    """NVLinks of the GPUs here from the accelerator table; None when mixed or not known."""
+    """Return the NVLinks of each GPU here from the accelerator table; None when mixed or not known."""
     names = {gpu.name for gpu in record.gpus}
     if len(names) != 1:
         return None

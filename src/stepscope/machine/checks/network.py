@@ -86,13 +86,15 @@ def socket_interface(record: EnvironmentRecord) -> Outcome:
 
 
 def gloo_choice(value: str, nics: tuple[NicFact, ...]) -> tuple[str, ...]:
-    """gloo takes full names, separated by commas."""
+    """Return the interfaces that gloo would take: its value holds full names, separated by commas."""
     names = value.split(",")
     return tuple(nic.name for nic in nics if nic.up and nic.name in names)
 
 
 def nccl_choice(value: str, nics: tuple[NicFact, ...]) -> tuple[str, ...]:
-    """NCCL takes prefixes; ``=`` before the list means full names, ``^`` all but these (NCCL user guide)."""
+    """Return the interfaces that NCCL would take by these prefixes: ``=`` before the list means full names, ``^`` all but
+    these (NCCL user guide).
+    """
     excluded, rest = value.startswith("^"), value.removeprefix("^")
     exact, rest = rest.startswith("="), rest.removeprefix("=")
     names = [name.partition(":")[0] for name in rest.split(",") if name]

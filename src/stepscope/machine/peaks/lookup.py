@@ -43,7 +43,7 @@ def find(gpu_name: str) -> Accelerator | Unavailable:
 
 
 def why_unknown(typed: str) -> str:
-    """Why a name that somebody typed is no entry, with what was probably meant."""
+    """Say why a name that somebody typed is no entry, and what was probably meant."""
     entry, (_, hint) = find(typed), _unknown(typed, normalise(typed))
     guess = None if hint else spelled_like(typed)
     reason = entry.reason if isinstance(entry, Unavailable) else ""
@@ -57,7 +57,7 @@ def family(name: str) -> tuple[Accelerator, ...]:
 
 
 def spelled_like(name: str) -> str | None:
-    """What a name that somebody typed was probably meant to be: a key, or a family such as ``h100``; None: nothing close.
+    """Guess what a typed name was meant to be: a key, or a family such as ``h100``; None: nothing is close.
 
     Letters that look like digits count as those. For people, never for a device's own name: A101 is not an A100.
     """
@@ -67,14 +67,14 @@ def spelled_like(name: str) -> str | None:
 
 
 def _same(name: str, entry: Accelerator) -> bool:
-    """The table's key or name, family words such as GeForce left out or not."""
+    """Return whether ``name`` is the entry's key or name, with or without family words such as GeForce."""
     if name.lower() == entry.key:
         return True
     return _without_noise(_name_words(name)) == _core_words(entry)
 
 
 def _unknown(asked: str, name: str) -> tuple[str, str]:
-    """What is wrong with the name, and what may be meant; empty: nobody knows."""
+    """Return what is wrong with the name, and what may be meant (empty: nobody knows)."""
     members = family(name)
     if len(members) > 1:
         return f"{asked!r} can be {_any_of(members)}: their peaks differ, say which", ""

@@ -53,7 +53,7 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float | Unavailable:
 
 
 def _link(kind: str, size: str, name: str, rate: float | Unavailable, date: str = "2024") -> LinkPeak:
-    """rate: bytes/s."""
+    """Make the peak of a host link from its ``rate`` in bytes/s."""
     assert not isinstance(rate, Unavailable)
     source = _SOURCES[kind.rstrip("0123456789")]
     return LinkPeak(key=f"{kind}-{size.lower()}", name=name, bytes_per_s=rate, source=source, date=date)
@@ -148,7 +148,7 @@ class Accelerator:
 
     @property
     def total_bytes(self) -> int:
-        """What the driver reports to a program as the device's memory (torch: total_memory); as marketed, where unknown."""
+        """Bytes that the driver reports as the device's memory (torch: total_memory); as marketed, where unknown."""
         seen = DRIVER_GIB.get(self.key)
         return self.memory_bytes if seen is None else round(seen * 2**30)
 
@@ -165,7 +165,7 @@ class Accelerator:
 
 
 def normalise(device_name: str) -> str:
-    """Without vendor words, trademark signs and surplus blanks: ``NVIDIA GeForce RTX 4090`` -> ``GeForce RTX 4090``."""
+    """Drop vendor words, trademark signs and surplus blanks: ``NVIDIA GeForce RTX 4090`` -> ``GeForce RTX 4090``."""
     text = re.sub(r"\((?:R|TM)\)|[®™]", " ", device_name, flags=re.IGNORECASE)
     text = re.sub(r"^\s*(?:NVIDIA\s+Corporation|NVIDIA|AMD|Advanced Micro Devices)\s+", " ", text, flags=re.IGNORECASE)
     return " ".join(text.split())
@@ -174,19 +174,19 @@ def normalise(device_name: str) -> str:
 def accelerator(
     vendor: str, key: str, name: str, form: str, *, memory: tuple[float, float], peak: Mapping[str, float], **more: Any
 ) -> Accelerator:
-    """An entry. memory: GB (1e9 bytes) and GB/s. more: as in the class; without ``match`` only ``name`` itself does."""
+    """Make an entry. memory: GB (1e9 bytes) and GB/s. more: as in the class; without ``match`` only ``name`` matches."""
     size, rate = memory
     facts = {"match": (name,), "memory_bytes": round(size * 1e9), "memory_bytes_per_s": rate * 1e9, **more}
     return Accelerator(vendor=vendor, key=key, name=name, form=form, peak_flops_per_s=peak, **facts)
 
 
 def tflops(**rates: float) -> Mapping[str, float]:
-    """FLOP/s by dtype from TFLOP/s."""
+    """Turn TFLOP/s by dtype into FLOP/s."""
     return {dtype: rate * 1e12 for dtype, rate in rates.items()}
 
 
 def nvlink(generation: int, count: int, *, peer_links: int | None = None, optional: bool = False) -> LinkSpec:
-    """``count`` NVLinks; through NVSwitch or a bridge all of them reach one peer, unless ``peer_links`` says fewer."""
+    """Describe ``count`` NVLinks; through a switch or bridge all of them reach one peer unless ``peer_links`` says fewer."""
     rate = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}[generation]
     return LinkSpec(
         name=f"NVLink {generation}",

@@ -83,7 +83,7 @@ def _gpu(nvml: Any, handle: Any, index: int, driver: str | None) -> GpuFact:
 
 
 def _optional(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer, or None where this GPU or driver does not have it."""
+    """Return the answer, or None where this GPU or driver does not have it."""
     try:
         return function(*arguments)
     except nvml.NVMLError as error:
@@ -94,7 +94,7 @@ def _optional(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _text(value: Any) -> str | None:
-    """nvidia-ml-py before 12 answers in bytes."""
+    """Decode an answer, which nvidia-ml-py before 12 gives in bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 

@@ -50,7 +50,7 @@ def host(context: ProbeContext) -> Facts:
 
 _TIMEX_BYTES, _TIMEX_STATUS = 208, 40
 _STA_UNSYNC = 0x0040
-"""struct timex of 64-bit Linux, its field ``status``, and the bit that a daemon clears (adjtimex(2))."""
+"""Layout of struct timex of 64-bit Linux, its field ``status``, and the bit that a daemon clears (adjtimex(2))."""
 
 
 def clock_synchronised() -> bool | Unavailable:

@@ -77,7 +77,7 @@ def memory(context: ProbeContext) -> Facts:
 
 
 def within_limits(total: int, available: int, limits: CgroupLimits) -> tuple[int, int]:
-    """(total, available) bytes of the machine after the cgroup's limit; never more than the machine has."""
+    """Return (total, available) bytes within the cgroup's limit; never more than the machine has."""
     if limits.memory_limit_bytes is None or limits.memory_limit_bytes >= total:
         return total, available
     left = limits.memory_limit_bytes - (limits.memory_used_bytes or 0)

@@ -54,7 +54,7 @@ def remember(fact: TorchFact, environ: Mapping[str, str]) -> None:
 
 
 def _file(environ: Mapping[str, str]) -> Path | None:
-    """None where torch, or the boot, cannot be told."""
+    """Return the file of the remembered answer; None where torch, or the boot, cannot be told."""
     try:
         spec = importlib.util.find_spec("torch")
         boot = _BOOT.read_text()

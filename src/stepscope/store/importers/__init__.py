@@ -20,7 +20,7 @@ REGISTRY: Registry[Importer] = Registry("stepscope.store.importers", "IMPORTER",
 
 @cache
 def declared(key: str) -> Form:
-    """What an importer reads, from its file without importing what it works with; the importer itself of third parties."""
+    """Return what an importer declares, read from its file without importing it; of third parties, the importer itself."""
     if key not in REGISTRY.shipped:
         return REGISTRY.load(key)
     return Form(**REGISTRY.written(key, Form.__dataclass_fields__))
@@ -32,7 +32,7 @@ def _by_rank(names: tuple[str, ...]) -> tuple[tuple[str, Form], ...]:
 
 
 def detect(path: Path, stated: Stated | None = None) -> tuple[str, Importer] | None:
-    """(key, importer) that knows this path; None: no importer does. Specific formats are asked before general ones.
+    """Find the (key, importer) that knows this path, or None. Specific formats are asked before general ones.
 
     A folder is for the importer of its most specific file; not where traces or run folders lie in it.
     """
@@ -50,7 +50,7 @@ def detect(path: Path, stated: Stated | None = None) -> tuple[str, Importer] | N
 
 
 def read_foreign(path: Path, stated: Stated | None = None) -> Imported:
-    """What a path of another tool holds. Raises DataError where nothing is there, or no importer knows it."""
+    """Read a path of another tool. Raises DataError where nothing is there, or no importer knows it."""
     if not path.exists():
         raise DataError(f"{path} does not exist", fix=nearest_path(path))
     match = detect(path, stated)

@@ -18,7 +18,7 @@ from stepscope.store.step_log import Job, job_log, number_of
 from stepscope.store.training_runs import GIB, LoggedStep, label
 
 _TIMER = re.compile(rb"(global_step=|\b\d{1,9}/)(\d{1,12}), (?:RunningAvg)?SamplesPerSec=([\d.e+-]{1,24})(?=[,\s]|$)")
-"""The old form counts micro-steps behind the slash."""
+"""A line of the timer; its old form counts micro-steps behind the slash."""
 _CURRENT = re.compile(rb"CurrSamplesPerSec=([\d.e+-]{1,24})")
 _WHOLE_RATE = re.compile(rb"SamplesPerSec=[\d.e+-]{1,24}(?=[,\s]|$)")
 _MEMORY = re.compile(rb"MaxMemAllocated=([\d.]{1,20})GB")
@@ -56,7 +56,7 @@ def _is_torn(line: bytes, *, goes_on: bool) -> bool:
 
 
 def _moment(line: bytes) -> float | None:
-    """When the line was written, seconds; None: it does not say, or the time is damaged."""
+    """Return when the line was written, seconds; None where it does not say, or the time is damaged."""
     when = _WHEN.search(line)
     try:
         moment = None if when is None else datetime.strptime(when[1].decode(), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
@@ -112,7 +112,7 @@ class _Job(Job):
         return None if job is self else job
 
     def _at(self, number: int, step: int, line: bytes, **values: bytes) -> Self:
-        """The job that a step is of, which has it now: one before the last is of a job that was appended to the log."""
+        """Put a step into its job and return that: a step before the last one is of a job that was appended to the log."""
         job = type(self)(line=number, facts=dict(self.facts)) if step < self.last else self
         if step != job.last:
             job.points.append(LoggedStep(step))

@@ -23,7 +23,7 @@ from stepscope.store.importer import PROTOCOL_MARK, Candidate, Importer, plain_v
 from stepscope.store.reader import read_bytes
 
 MAJOR_VERSION = "2"
-"""Of the dump's format. Version 1 had no number of a call within its group."""
+"""Version of the dump's format; version 1 had no number of a call within its group."""
 
 _SCHEMA = b'"stepscope.flight_dump/'
 _NUMBER = re.compile(r"\d+")
@@ -78,7 +78,7 @@ class _Dump:
 
 
 def read_folder(folder: Path, *, only: Sequence[Path] | None = None) -> FlightFolder:
-    """Every file directly in ``folder``, one a rank; or the files ``only``, wherever below it they lie.
+    """Read every file directly in ``folder``, one a rank; or the files ``only``, wherever below it they lie.
 
     Raises UsageError when it is no folder, DataError when it holds no dump.
     """
@@ -108,7 +108,7 @@ def read_folder(folder: Path, *, only: Sequence[Path] | None = None) -> FlightFo
 
 
 def read_dump(path: Path, *, rank: int | None = None) -> FlightDump:
-    """One rank's dump. ``rank``: None takes the last number in the file's name, as torch writes it there.
+    """Read one rank's dump. ``rank``: None takes the last number in the file's name, as torch writes it there.
 
     Raises DataError for what is no dump, is damaged, holds code, or contradicts the rank in its name.
     """
@@ -130,13 +130,13 @@ def read_dump(path: Path, *, rank: int | None = None) -> FlightDump:
 
 
 def from_json(text: str | bytes, *, rank: int, source: str = "") -> FlightDump:
-    """What ``_dump_fr_trace_json`` returned in this process. Raises DataError."""
+    """Read what ``_dump_fr_trace_json`` returned in this process. Raises DataError."""
     data = text.encode() if isinstance(text, str) else text
     return from_plain(_from_json(data, source), rank=rank, source=source)
 
 
 def from_plain(plain: Any, *, rank: int, source: str) -> FlightDump:
-    """The record of a dump that is already plain values. Raises DataError."""
+    """Make the record of a dump that is already plain values. Raises DataError."""
     version = plain.get("version") if isinstance(plain, dict) else None
     if not isinstance(version, str):
         contents = f"its keys are {sorted(map(str, plain))[:6]}" if isinstance(plain, dict) else type(plain).__name__
@@ -240,7 +240,7 @@ def _groups(dump: _Dump, entries: tuple[FlightEntry, ...], source: str) -> tuple
 
 
 def _counted(value: int) -> int:
-    """-1 stands for none yet."""
+    """Return a count, for which -1 stands where there is none yet."""
     return max(0, value)
 
 
@@ -259,7 +259,7 @@ def _ranks(text: str, source: str) -> tuple[int, ...] | None:
 
 
 def _status_by_name(dump: _Dump) -> dict[str, _Status]:
-    """Counters are kept by a number of the process's own; calls say whose that is, else the order of making does.
+    """Return the counters by group: they have numbers of the process's own, which calls or the order of making explain.
 
     gloo's counters also count point-to-point calls, which it does not record: left out.
     """
@@ -290,7 +290,7 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """A pickle with the recorder's keys, or JSON that has them."""
+    """Return whether it is a pickle with the recorder's keys, or JSON that has them."""
     head = candidate.head
     if head.startswith(PROTOCOL_MARK):
         return b"pg_config" in head or b"collective_seq_id" in head or b"nccl_version" in head

@@ -20,7 +20,7 @@ FILE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _KEPT = ("num_train_epochs", "max_steps", "logging_steps", "eval_steps", "save_steps", "total_flos", "best_metric")
 _OVER_ALL = re.compile(r"(?:train|eval)_(?:runtime|\w+_per_second)$")
-"""Of a log entry: rates of an evaluation, or since the start, where ``include_num_input_tokens_seen`` is set."""
+"""Keys of a log entry: rates of an evaluation, or since the start, where ``include_num_input_tokens_seen`` is set."""
 _DECIMAL = 0.0006
 """Half of the last digit of the Trainer's rates, and some for how it rounds."""
 _WHOLE = (
@@ -53,7 +53,7 @@ def _read(source: Candidate) -> Imported:
 
 
 def _by_run(files: list[Path]) -> dict[Path, list[Path]]:
-    """States by the Trainer's output folder: those of its checkpoints are earlier ones of the same run."""
+    """Group states by the Trainer's output folder: those of its checkpoints are earlier ones of the same run."""
     by_folder: dict[Path, list[Path]] = {}
     for file in files:
         folder = file.absolute().parent
@@ -102,7 +102,7 @@ def _run(folder: Path, file: Path, state: Fields) -> ReadRun:
 
 
 def _step_ns(summary: dict[str, Any], steps: int) -> Measured | None:
-    """Of the runtime where it confirms the rate, which has three decimals: 0.003 steps/s are 286 to 400 s a step."""
+    """Return the step time from the runtime if that confirms the rate of three decimals (0.003 steps/s: 286 to 400 s)."""
     per_s, runtime_s = finite(summary.get("train_steps_per_second")), finite(summary.get("train_runtime"))
     if not per_s:
         return None

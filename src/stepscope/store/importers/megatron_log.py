@@ -54,7 +54,7 @@ def _knows(candidate: Candidate) -> bool:
 
 
 def _with_scaling(runs: tuple[TrainingRun, ...]) -> tuple[TrainingRun, ...]:
-    """Runs of one group have the same model and global batch: on several numbers of ranks, that is strong scaling."""
+    """Call runs on several numbers of ranks strong scaling: those of one group have the same model and global batch."""
     sizes: dict[str, set[int | None]] = {}
     for run in runs:
         sizes.setdefault(run.group, set()).add(run.world_size)
@@ -72,7 +72,7 @@ def _counted(pattern: re.Pattern[bytes], line: bytes) -> int:
 
 
 def _rate(items: int, step: Measured) -> Measured:
-    """Items a second, as sure as the step."""
+    """Return items a second, as sure as the step."""
     return Measured(
         value=items / step.value * 1e9,
         low=None if step.high is None else items / step.high * 1e9,
@@ -153,7 +153,7 @@ class _Job(Job):
         return job
 
     def _goes_back(self, line: bytes) -> bool:
-        """Whether an iteration before the last one is logged: a job was restarted from a checkpoint."""
+        """Return whether an iteration before the last one is logged: a job was restarted from a checkpoint."""
         if b"elapsed time per iteration" not in line or not self.elapsed_ms:
             return False
         match = _ITERATION.search(line)

@@ -70,7 +70,7 @@ class _Snapshot:
 
 
 def read_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
-    """One record for each device that has memory or a history. Raises DataError for what is no snapshot, is damaged, or
+    """Read one record for each device with memory or a history. Raises DataError for what is no snapshot, is damaged, or
     holds code."""
     source = str(path)
     data = read_bytes(path)
@@ -105,7 +105,7 @@ def read_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
 
 
 _KINDS = {"parameter": PARAMETER, "buffer": PARAMETER, "gradient": GRADIENT, "optimizer": OPTIMIZER}
-"""Kinds in the hook's words."""
+"""The hook's word for a kind -> the kind."""
 
 
 def _device(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
@@ -146,7 +146,7 @@ def _device(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
 
 
 def _split_bytes(segment: _Segment) -> int:
-    """Free blocks beside used ones: the allocator's ``inactive_split_bytes``, which leaves out expandable segments
+    """Count bytes of free blocks beside used ones: ``inactive_split_bytes``, which leaves out expandable segments
     (c10/cuda/CUDACachingAllocator.cpp, alloc_found_block and free_block)."""
     if segment.is_expandable or len(segment.blocks) < 2:
         return 0
@@ -154,7 +154,7 @@ def _split_bytes(segment: _Segment) -> int:
 
 
 def _frames_of_2_0(block: SegmentPiece) -> list[Any]:
-    """Snapshots of torch 2.0 keep frames in a history of the block, newest first."""
+    """Return the frames of a block of torch 2.0, which keeps them in a history of the block, newest first."""
     first = block.history[0] if block.history else None
     frames = first.get("frames") if isinstance(first, Mapping) else None
     return frames if isinstance(frames, list) else []
@@ -176,7 +176,7 @@ def _notes(segments: Sequence[_Segment], allocated: int, trace: Sequence[Allocat
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """Any pickle that nothing else claims (so that one with code is refused and said so)."""
+    """Return whether it is a pickle, any that nothing else claims (so that one with code is refused and said so)."""
     return candidate.head.startswith(PROTOCOL_MARK)
 
 

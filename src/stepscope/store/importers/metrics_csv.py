@@ -66,7 +66,7 @@ def _recognises(candidate: Candidate) -> bool:
 
 
 def _of_several_runs(candidate: Candidate) -> bool:
-    """Whether columns tell runs apart: then it is a table of runs by epoch."""
+    """Return whether columns tell runs apart: then it is a table of runs by epoch."""
     return any(
         columns_of(names, candidate.stated.columns).has("world_size", "strategy", "model", "hardware", "run")
         for names in headers(candidate.path.suffix.lower(), candidate.text)
@@ -74,7 +74,7 @@ def _of_several_runs(candidate: Candidate) -> bool:
 
 
 def _names_its_runs(candidate: Candidate) -> bool:
-    """Whether a column says which of several runs a row is of: a table of runs, whatever the file is called."""
+    """Return whether a column says which of several runs a row is of: a table of runs, whatever the file is called."""
     if candidate.path.name.lower() != FILE or not _of_several_runs(candidate):
         return False
     separator = "\t" if "\t" in candidate.text.partition("\n")[0] else ","
@@ -183,7 +183,7 @@ def _run(experiment: _Experiment, group: str, stated: Stated) -> TrainingRun:
 
 
 def _settings(experiment: _Experiment, world_size: int | None) -> tuple[dict[str, Any], list[str]]:
-    """(what is known besides, what a reader must know of it)."""
+    """Return (what else is known, as settings; notes on it for a reader)."""
     settings: dict[str, Any] = {**experiment.facts.settings, "experiment": experiment.name}
     if experiment.from_name.epochs is not None:
         settings.setdefault("epochs", experiment.from_name.epochs)
@@ -214,7 +214,7 @@ def _settings(experiment: _Experiment, world_size: int | None) -> tuple[dict[str
 
 
 def _batch(facts: ExperimentFacts, name: str, world_size: int | None) -> int | None:
-    """The batch under its own name; on one rank also the bare ``batch_size``."""
+    """Return the batch of its own name; on one rank also the bare ``batch_size``."""
     own = facts.count(name)
     if own is not None or world_size != 1 or facts.get("accumulation") not in (None, 1):
         return own
@@ -231,7 +231,7 @@ def _dataset(experiment: _Experiment) -> str | None:
 
 
 def _model(facts: ExperimentFacts) -> str | None:
-    """``transformer_sequence_classifier 2x128``: kind, layers and width as far as known."""
+    """Describe a model as ``transformer_sequence_classifier 2x128``: kind, layers and width as far as known."""
     if not facts.model:
         return None
     model = facts.model
@@ -246,7 +246,7 @@ def _model(facts: ExperimentFacts) -> str | None:
 
 
 def _groups(experiments: Sequence[_Experiment]) -> list[str]:
-    """What is trained on what, in words. Different models or data never share a name; lengths of training do not
+    """Say what is trained on what. Different models or data never share a name; lengths of training do not
     either, where one of them has several.
     """
     keys = [_key(experiment) for experiment in experiments]
@@ -287,7 +287,7 @@ def _group_text(experiment: _Experiment) -> str:
 
 
 def _labelled(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
-    """Labels that tell the runs of a group apart: by ranks, and by id where that is not enough."""
+    """Give runs labels that tell those of a group apart: by ranks, and by id where that is not enough."""
     labels = [label(run.strategy if run.strategy != "single" else None, run.world_size) for run in runs]
     counts = Counter((run.group, text) for run, text in zip(runs, labels, strict=True))
     return tuple(
@@ -297,9 +297,9 @@ def _labelled(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
 
 
 def _mean(values: Sequence[float | None]) -> Measured | None:
-    """Mean of what is known after the first epoch (warm-up); of the first, where there is no other."""
-    timed = [value for value in values if value is not None]
-    steady = timed[1:] or timed
+    """Return the mean of what is known after the first epoch (warm-up); of the first, where there is no other."""
+    recorded = [value for value in values if value is not None]
+    steady = recorded[1:] or recorded
     return Measured(value=fmean(steady), n=len(steady)) if steady else None
 
 
@@ -319,12 +319,12 @@ def _name(file: Path) -> str:
 
 
 def _folder(file: Path) -> Path:
-    """The experiment's folder; its real one where the file was given without."""
+    """Return the experiment's folder; its real one where the file was given without."""
     return file.parent if file.parent.name not in ("", "..") else file.absolute().parent
 
 
 def _places(path: Path, files: Sequence[Path]) -> Mapping[int, str]:
-    """Where each file lies below ``path``: tells experiments of one name apart."""
+    """Return where each file lies below ``path``, which tells experiments of one name apart."""
     root = path if path.is_dir() else path.parent
     return {at: file.parent.relative_to(root).as_posix() for at, file in enumerate(files)}
 

@@ -10,7 +10,7 @@ __all__ = ["IMPORTER", "read_nccl_debug"]
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """Lines of NCCL's near the beginning, and no table of nccl-tests (which says more and is asked first)."""
+    """Return whether NCCL's lines are near the begin, and no table of nccl-tests (which says more and is asked first)."""
     return b" NCCL INFO " in candidate.head or b" NCCL WARN " in candidate.head
 
 

@@ -43,12 +43,12 @@ _PROGRAM = re.compile(r"(\w+)_perf$")
 
 
 def is_json(text: str) -> bool:
-    """Whether the beginning of a file is that of such a document."""
+    """Return whether a file begins like the JSON document of nccl-tests."""
     return text.lstrip()[:1] == "{" and '"nccl_version"' in text and '"minimum_bytes"' in text
 
 
 def read_json_run(path: Path) -> Log:
-    """The run of the file; no table where it has no result. Raises DataError for what nccl-tests does not write."""
+    """Read the run of the file; no table where it has no result. Raises DataError for what nccl-tests does not write."""
     document = read_json(path)
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(results, list) or not isinstance(document.get("config"), dict):
@@ -92,7 +92,7 @@ def _program(document: dict[str, Any], results: list[Any]) -> str | None:
 
 
 def _devices(given: Any, config: dict[str, Any]) -> dict[int, LoggedDevice]:
-    """By rank. Without MPI, and of each of its processes, only the first of several ranks is written: the others are on
+    """Read the devices by rank. Of each process, only the first of several ranks is written: the others are on
     the same host."""
     by_rank: dict[int, LoggedDevice] = {}
     ranks = max(1, (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1))
@@ -132,7 +132,7 @@ def _json_row(result: Any, number: int) -> LoggedRow | None:
 
 
 def _figures(given: Any) -> LoggedFigures | None:
-    """None where it was not measured (null)."""
+    """Read the figures of one form; None where it was not measured (null)."""
     if not isinstance(given, dict):
         return None
     time = finite(given.get("time", given.get("cpu_time")))
@@ -229,7 +229,7 @@ def _all_of(errors: Sequence[UsageError]) -> UsageError:
 
 
 def _nccl_of(files: Sequence[Path]) -> NcclDebug | None:
-    """What NCCL wrote in the same logs; None where that is only a line or two."""
+    """Read what NCCL wrote in the same logs; None where that is only a line or two."""
     if not files:
         return None
     try:
@@ -239,7 +239,7 @@ def _nccl_of(files: Sequence[Path]) -> NcclDebug | None:
 
 
 def _table(table: LoggedRun, name: str, stated: Stated) -> _Read:
-    """Raises UsageError for facts that the log leaves open, DataError for facts that contradict each other."""
+    """Read one table. Raises UsageError for facts that the log leaves open, DataError for those that contradict others."""
     facts = facts_of(table, name, stated)
     others = [row for row in table.rows if _of_another_factor(row, facts.bus_factor)]
     notes = []
@@ -261,7 +261,7 @@ def _table(table: LoggedRun, name: str, stated: Stated) -> _Read:
 
 
 def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_place: bool) -> CommRow | None:
-    """None for a size of 0 bytes, and for a form that was not measured."""
+    """Make the record of a row; None for a size of 0 bytes, and for a form that was not measured."""
     figures = row.in_place if in_place else row.out_of_place
     if table.cpu_time:
         figures = replace(figures, time_us=_time_from_rate(row, figures))
@@ -288,20 +288,20 @@ def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_pla
 
 
 def _of_another_factor(row: LoggedRow, factor: float) -> bool:
-    """Whether a printed busbw is not algbw times the factor, beyond what rounding explains."""
+    """Return whether a printed busbw is not algbw times the factor, beyond what rounding explains."""
     forms = [f for f in (row.out_of_place, row.in_place) if f.algbw is not None and f.busbw is not None]
     off = (abs(float(f.busbw or 0) - float(f.algbw or 0) * factor) for f in forms)
     return any(gap > ROUNDING_GB * 1.01 * (1 + factor) for gap in off)
 
 
 def _time_from_rate(row: LoggedRow, figures: LoggedFigures) -> str | None:
-    """us, of a table whose times are the host's; None where the printed rate has too few digits to say."""
+    """Return us, where a table's times are the host's; None where the printed rate has too few digits to say."""
     algbw = float(figures.algbw or 0)
     return f"{row.size_bytes / algbw / 1e3:.3f}" if algbw and ROUNDING_GB / algbw <= _COARSE else None
 
 
 def _rate(printed: str | None, derived_gb: float, time_us: str) -> float | None:
-    """bytes/s: as printed, or from size and time where those have more digits than the printed rate. None: N/A."""
+    """Return bytes/s as printed, or from size and time where those have more digits than the printed rate. None: N/A."""
     if printed is None:
         return None
     value = float(printed)
@@ -310,7 +310,7 @@ def _rate(printed: str | None, derived_gb: float, time_us: str) -> float | None:
 
 
 def _checked(table: LoggedRun, figures: LoggedFigures) -> tuple[bool | None, str | None]:
-    """Whether the result was right, and what was wrong with it. None: not checked, or the log does not say where."""
+    """Return whether the result was right, and what was wrong. None: not checked, or the log does not say where."""
     if figures.errors is None:
         return None, None
     if figures.errors.endswith("*"):
@@ -325,7 +325,7 @@ def _checked(table: LoggedRun, figures: LoggedFigures) -> tuple[bool | None, str
 
 
 def _link_peak(facts: Facts) -> float | None:
-    """Of a GPU towards the others on one host, bytes/s; None over several hosts and where no link is certain."""
+    """Return the peak of a GPU towards the others of one host, bytes/s; None on several hosts, or without a certain link."""
     if facts.hosts != 1 or facts.gpu is None:
         return None
     from stepscope.machine.peaks import find
@@ -384,7 +384,7 @@ def _kind(row: LoggedRow) -> tuple[str, str | None, int | None]:
 
 
 def _average(table: LoggedRun) -> Iterator[str]:
-    """The file's own mean of busbw against that of the rows that were read."""
+    """Compare the file's own mean of busbw with that of the rows that were read."""
     rates = [
         float(form.busbw) for row in table.rows for form in (row.out_of_place, row.in_place) if form.busbw is not None
     ]
@@ -403,7 +403,7 @@ def _average(table: LoggedRun) -> Iterator[str]:
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """A line of the header of a table near the beginning."""
+    """Return whether a line of a table's header is near the beginning."""
     return begins_table(candidate.text) or is_json(candidate.text)
 
 

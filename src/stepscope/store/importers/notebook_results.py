@@ -35,7 +35,7 @@ STRATEGIES = {
     "ddp_builtin": "ddp",
 }
 DATASET = "synthetic"
-"""The notebook draws its samples and labels at random."""
+"""What the data set is called: the notebook draws its samples and labels at random."""
 
 _SUFFIXES = (".json",)
 _NAME = re.compile(r"benchmark_results_(.+)\.json")
@@ -181,7 +181,7 @@ def _all_numbers(values: Sequence[Any]) -> bool:
 
 
 def _settings(row: Mapping[str, Any], strategy: str) -> dict[str, Any]:
-    """Communication is per epoch (ns): how many steps an epoch had is not told. The default drop of one epoch holds."""
+    """Return the settings; communication is per epoch (ns), since its steps are not told, without the first epoch."""
     settings: dict[str, Any] = {name: row[name] for name in ("lr", "n_samples", "batch_size") if name in row}
     if strategy == "naive":
         times = row.get("comm_times")
@@ -199,7 +199,7 @@ def _steps(
     epoch: Measured | None,
     exposed_ns: float | None,
 ) -> dict[str, Any]:
-    """What follows where the row has the notebook's ``n_samples`` and ``batch_size``: samples of a micro-step, all ranks."""
+    """Return what follows from the notebook's ``n_samples`` and ``batch_size`` (samples of a micro-step, all ranks)."""
     samples, batch = count(row.get("n_samples")), count(row.get("batch_size"))
     if samples is None or batch is None:
         return {}
@@ -219,7 +219,7 @@ def _steps(
 
 
 def _hardware(path: Path, row: Mapping[str, Any]) -> str | None:
-    """The GPU's name from the row, else from the file's name, whose underscores stand for spaces."""
+    """Return the GPU's name from the row, else from the file's name, whose underscores stand for spaces."""
     name = row.get("gpu_name")
     if isinstance(name, str) and name and name != "unknown":
         return name
@@ -228,13 +228,13 @@ def _hardware(path: Path, row: Mapping[str, Any]) -> str | None:
 
 
 def _mean(values: Sequence[float]) -> Measured | None:
-    """Mean after the first epoch, as long as there is another."""
+    """Return the mean after the first epoch, as long as there is another."""
     steady = values[1:] or values
     return Measured(value=fmean(steady), n=len(steady)) if steady else None
 
 
 def _without_copies(files: Iterable[_File]) -> tuple[list[_File], list[str]]:
-    """The notebook writes each result twice, with and without the GPU in the file's name: one of them counts."""
+    """Leave out copies: the notebook writes each result twice, with and without the GPU in the file's name."""
     kept: list[_File] = []
     notes = []
     for file in sorted(files, key=lambda f: (_NAME.fullmatch(f.path.name) is None, f.path)):
@@ -247,14 +247,14 @@ def _without_copies(files: Iterable[_File]) -> tuple[list[_File], list[str]]:
 
 
 def _same(named: _File, other: _File) -> bool:
-    """Whether ``other`` holds the same figures, of the same GPU or of one that it does not name."""
+    """Return whether ``other`` holds the same figures, of the same GPU or of one that it does not name."""
     if [(run.run_id, run.epochs) for run in named.runs] != [(run.run_id, run.epochs) for run in other.runs]:
         return False
     return all(b.hardware in (a.hardware, None) for a, b in zip(named.runs, other.runs, strict=True))
 
 
 def _holes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
-    """Runs that the plan must have had and that left no row: each mode and number of GPUs, for each group."""
+    """Note the runs that the plan must have had and that left no row: each mode and number of GPUs, for each group."""
     modes = {(run.strategy, run.world_size) for run in runs}
     holes = []
     for group in dict.fromkeys(run.group for run in runs):

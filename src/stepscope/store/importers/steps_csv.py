@@ -23,7 +23,7 @@ from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, ru
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 LEAST_ROWS = 5
-"""Rows from which a column that only grows is a clock: of 5 independent step times, 1 in 120 orders grows."""
+"""Rows from which on a column that only grows is a clock: of 5 independent step times, 1 in 120 orders grows."""
 
 _OF_RUNS = ("world_size", "strategy", "model", "hardware", "run", "epoch", "op", "size")
 """Roles of tables whose rows are runs, epochs or sizes."""
@@ -42,7 +42,7 @@ def _knows(candidate: Candidate) -> bool:
 
 
 def _epochs_in_parts(candidate: Candidate) -> bool:
-    """Whether one of the first JSON lines has an epoch like 0.1: how far the step has come, not a row of an epoch."""
+    """Return whether one of the first JSON lines has an epoch like 0.1: how far the step has come, not a row of an epoch."""
     for line in candidate.text.split("\n", _LOOKED_AT)[:_LOOKED_AT] if candidate.path.suffix in _JSON_LINES else ():
         try:
             record = json.loads(line)
@@ -72,7 +72,7 @@ def _is_of_steps(names: Sequence[str], stated: Stated, *, parts: bool) -> bool:
 
 
 def _time_column(columns: Columns) -> tuple[int, str, float | None] | None:
-    """(index, role, scale to ns; None: no unit) of the column of times; the step's own before a clock."""
+    """Find the column of times, (index, role, scale to ns; None: no unit); the step's own goes before a clock."""
     for role in ("step_ns", "time_ns"):
         if role in columns.by_role:
             index, meaning = columns.by_role[role]
@@ -157,7 +157,7 @@ def _step_numbers(table: TextTable, columns: Columns) -> list[int]:
 
 
 def _clock_texts(table: TextTable, index: int) -> list[float | None]:
-    """Seconds, of a column of texts like 0:00:30 or ``1 day, 2:03:04``; nothing where one is none."""
+    """Read a column of texts like 0:00:30 or ``1 day, 2:03:04`` as seconds; nothing where one of them is none."""
     matches = [_CLOCK_TEXT.fullmatch(row.cells[index].strip()) for row in table.rows]
     if not all(matches):
         return []
@@ -167,7 +167,7 @@ def _clock_texts(table: TextTable, index: int) -> list[float | None]:
 
 
 def _grows(path: Path, name: str, times: Sequence[float | None]) -> bool:
-    """Whether the column is a clock. Raises DataError where there are too few rows to know."""
+    """Return whether the column is a clock. Raises DataError where there are too few rows to know."""
     timed = [time for time in times if time is not None]
     if len(timed) < 2 or not all(a < b for a, b in pairwise(timed)):
         return False
@@ -191,7 +191,7 @@ def _cells(table: TextTable, index: int) -> list[float | None]:
 
 
 def _cell(row: TextRow, index: int, name: str) -> float | None:
-    """None for an empty cell, NaN for what is not finite. Raises DataError for what is not a number."""
+    """Read a number: None for an empty cell, NaN for what is not finite. Raises DataError for what is not a number."""
     text = row.cells[index]
     if text.lower() in _UNKNOWN:
         return None

@@ -47,7 +47,7 @@ OPS = {
     "broadcast": "broadcast",
 }
 SAMPLES_PER_BATCH = 10
-"""The suite's data set has this many batches of a rank, shared by all ranks: more ranks get less than a batch each."""
+"""Batches of a rank in the suite's data set, which all ranks share: more ranks get less than a batch each."""
 
 _SUFFIXES = (".json",)
 _SIZE = re.compile(r"(\d+)KB")
@@ -78,7 +78,7 @@ class _Document:
 
     @property
     def backend(self) -> str:
-        """As stated; the suite itself runs on NCCL only."""
+        """The backend as stated; the suite itself runs on NCCL only."""
         stated = self.config.maybe(self.config.text, "backend")
         return stated or ("unknown" if "backend" in self.config.values else "nccl")
 
@@ -141,7 +141,7 @@ def _comm_rows(document: _Document, notes: list[str]) -> Iterator[CommRow]:
 
 
 def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) -> Iterator[CommRow]:
-    """One operation of the suite's own layout."""
+    """Read one operation of the suite's own layout."""
     op = OPS.get(key)
     if op is None:
         notes.append(f"{document.path}: {key}: unknown operation; left out")
@@ -184,14 +184,14 @@ def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) 
 
 
 def _sweep_rows(document: _Document, sweep: Fields, key: str) -> Iterator[CommRow]:
-    """One sweep as `stepscope comm` writes it."""
+    """Read one sweep as `stepscope comm` writes it."""
     shared = {name: value for name, value in sweep.values.items() if name != "sizes"}
     for entry in sweep.parts("sizes"):
         yield _own_row(document, key, entry.values, shared, at=entry.at)
 
 
 def _own_row(document: _Document, key: str, entry: Mapping[str, Any], shared: Mapping[str, Any], *, at: str) -> CommRow:
-    """A row of `stepscope comm` again: what the document leaves out is unknown, or the kind's only value."""
+    """Make a row of `stepscope comm` again: what the document leaves out is unknown, or the kind's only value."""
     kind = {"pairs": "pairs", "overlap": "overlap", "matmul": "matmul"}.get(key, "collective")
     fields: dict[str, Any] = {
         "cell_id": f"{document.name}/{key}", "kind": kind, "pacing": "barrier", "backend": document.backend,

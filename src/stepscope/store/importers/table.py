@@ -53,7 +53,7 @@ LONG = "write one row per run as CSV, with columns such as gpus,model,samples_pe
 
 
 def require_stated_columns(path: Path, tables: Sequence[TextTable], stated: Stated) -> None:
-    """Raises UsageError where no table has any of the columns that the user names, or what one means is not known.
+    """Raise UsageError where no table has any of the columns that the user names, or what one means is not known.
 
     One of several may be another source's: ``results.missing`` finds those that nothing has.
     """
@@ -65,7 +65,7 @@ def require_stated_columns(path: Path, tables: Sequence[TextTable], stated: Stat
 
 
 def require_ranks_of_a_job(table: TextTable, columns: Columns, stated: Stated) -> None:
-    """Raises DataError for one number of GPUs beside several numbers of nodes: it may be that of a node."""
+    """Raise DataError for one number of GPUs beside several numbers of nodes: it may be that of a node."""
     at, ranks = (
         next((i for i, n in enumerate(table.names) if plain(n) in _NODES), None),
         columns.by_role.get("world_size"),
@@ -82,7 +82,7 @@ def require_ranks_of_a_job(table: TextTable, columns: Columns, stated: Stated) -
 
 
 def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataError:
-    """Which columns were found, and what to type or to write so that the table can be read."""
+    """Return the error: which columns were found, and what to type or to write so that the table can be read."""
     if not tables:
         return DataError(f"{path}: no table in it", fix="pass a file with a table: CSV, TSV, Markdown, JSON records")
     table, columns = max(tables, key=lambda pair: len(pair[1].by_role))
@@ -133,7 +133,7 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
 
 
 def _series(names: Sequence[str]) -> list[list[str]]:
-    """Names of times and rates that count on: ``step_1_ms``, ``step_2_ms``; percentiles do not."""
+    """Find names of times and rates that count on: ``step_1_ms``, ``step_2_ms``; percentiles do not."""
     by_pattern: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         numbers = re.findall(r"\d{1,9}", name)
@@ -147,21 +147,21 @@ def _series(names: Sequence[str]) -> list[list[str]]:
 
 
 def _like(name: str) -> str:
-    """A name that the vocabulary knows, in the unit of a time or a rate of another name."""
+    """Return a name that the vocabulary knows, in the unit of a time or a rate of another name."""
     last = plain(name).rpartition("_")[2]
     what = "epoch_time" if "epoch" in plain(name) else "step_time"
     return f"{what}_{last if last in TIMES else 's'}" if _TIME_WORD.search(plain(name)) else "samples_per_s"
 
 
 def _naming_an_op(table: TextTable) -> str | None:
-    """A column in whose first row the name of a collective stands."""
+    """Return the column in whose first row the name of a collective stands, or None."""
     cells = zip(table.names, table.rows[0].cells if table.rows else (), strict=False)
     return next((name for name, text in cells if any(op in text for op in BUS_FACTORS)), None)
 
 
 SUFFIXES = (".csv", ".tsv", ".md", ".markdown", ".json", ".jsonl", ".ndjson")
 MOST_JSON_BYTES = 4 << 20
-"""A larger JSON document is not looked at to find out whether it holds records."""
+"""Most bytes of a JSON document that is looked at to find out whether it holds records."""
 
 RATES = NAMES["samples_per_s"].split()
 
@@ -172,7 +172,7 @@ _NO_SAMPLES = "weak scaling, and no column states the samples per epoch: --colum
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """A file that may be a table at all, so that its refusal says how it would be read."""
+    """Return whether a file may be a table at all, so that its refusal says how it would be read."""
     return _is_table(candidate) or _knows(candidate)
 
 
@@ -190,7 +190,7 @@ def _small(candidate: Candidate) -> bool:
 
 
 def _knows(candidate: Candidate) -> bool:
-    """Whether a file holds a table with a figure of a run or a collective."""
+    """Return whether a file holds a table with a figure of a run or a collective."""
     suffix, stated = candidate.path.suffix.lower(), candidate.stated.columns
     if suffix not in (".json", ".jsonl", ".ndjson"):
         return any(_has_figures(columns_of(names, stated)) for names in headers(suffix, candidate.text))
@@ -203,7 +203,7 @@ def _knows(candidate: Candidate) -> bool:
 
 
 def by_unit(table: TextTable) -> Iterator[tuple[TextTable, dict[str, str]]]:
-    """(rows of one unit, what their rate is called): a column ``throughput`` whose unit stands in a column of its own."""
+    """Yield (rows of one unit, column -> name of their rate) where ``throughput`` has its unit in a column of its own."""
     rates = [name for name in table.names if plain(name) in RATES]
     units = [at for at, name in enumerate(table.names) if plain(name) in ("unit", "units", "throughput_unit")]
     if len(rates) != 1 or len(units) != 1:
@@ -215,7 +215,7 @@ def by_unit(table: TextTable) -> Iterator[tuple[TextTable, dict[str, str]]]:
 
 
 def _has_figures(columns: Columns) -> bool:
-    """A row of memory alone is of a run where it says which: ``mem_gb`` beside a name is what a device has."""
+    """Return whether rows have figures of runs; memory alone only with a configuration: ``mem_gb`` may be a device's."""
     figures = columns.has(*FIGURES[:-1]) or (columns.has("time_ns") and columns.has("epoch", "op"))
     figures |= columns.has("peak_memory") and columns.has(*CONFIGURED)
     return (figures or (columns.has("epoch") and columns.has(*RESULTS))) and columns.has(*KEYS)
@@ -271,7 +271,7 @@ class _Rows:
     notes: tuple[str, ...] = ()
 
     def add(self, tables: list[tuple[TextTable, Columns]]) -> None:
-        """All tables of one file. Raises DataError, and takes nothing, where one of its rows cannot be read."""
+        """Take all tables of one file. Raises DataError, and takes nothing, where one of its rows cannot be read."""
         rows: list[CommRow] = []
         notes: tuple[str, ...] = ()
         for table, columns in tables:

@@ -35,7 +35,7 @@ class Scalar:
 
 
 def scalars_of(path: Path) -> Iterator[Scalar | str]:
-    """Every scalar in order; last, where the file is damaged, a sentence on what could not be read. Raises DataError."""
+    """Yield every scalar in order; last, of a damaged file, a sentence on what could not be read. Raises DataError."""
     try:
         with path.open("rb") as file:
             while head := file.read(_HEAD.size):
@@ -52,7 +52,7 @@ def scalars_of(path: Path) -> Iterator[Scalar | str]:
 
 
 def _body(head: bytes, read: object) -> bytes | None:
-    """The record that the head announces; None where either is cut or fails its checksum."""
+    """Read the record that the head announces; None where either is cut or fails its checksum."""
     if len(head) < _HEAD.size:
         return None
     length, check = _HEAD.unpack(head)
@@ -81,7 +81,7 @@ def _event(data: bytes) -> Iterator[Scalar]:
 
 
 def _value(data: bytes) -> tuple[str, float] | None:
-    """(tag, number) of a Summary.Value; None for images, histograms and texts."""
+    """Read (tag, number) of a Summary.Value; None for images, histograms and texts."""
     tag, number = "", None
     for field, value in _fields(data):
         if field == 1 and isinstance(value, bytes):
@@ -94,7 +94,7 @@ def _value(data: bytes) -> tuple[str, float] | None:
 
 
 def _tensor(data: bytes) -> float | None:
-    """The only number of a TensorProto; None for anything larger, or of another type."""
+    """Read the only number of a TensorProto; None for anything larger, or of another type."""
     kind, content = 0, b""
     for field, value in _fields(data):
         if field == 1 and isinstance(value, int):
@@ -112,7 +112,7 @@ def _number(kind: int, content: bytes) -> float | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of every field of a message: varints as int, the others as their bytes. Raises ValueError."""
+    """Yield (number, value) of every field of a message: varints as int, the others as bytes. Raises ValueError."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -131,7 +131,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(number, where it ends); negative ones as the two's complement of 64 bits that they are."""
+    """Read a varint, return (number, where it ends); a negative one as the 64-bit two's complement that it is."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -156,7 +156,7 @@ _CRC = _crc_table()
 
 
 def _masked_crc(data: bytes) -> int:
-    """CRC-32C as TFRecord stores it."""
+    """Return the CRC-32C as TFRecord stores it."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC[(crc ^ byte) & 255] ^ crc >> 8
@@ -193,7 +193,7 @@ def _read(source: Candidate) -> Imported:
 
 
 def _logged(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> Scalars | None:
-    """None where the folder's files hold no scalar."""
+    """Read the run of one folder; None where its files hold no scalar."""
     logs = [log for file in files if (log := _scalars(file, notes))]
     if not logs:
         return None
@@ -223,7 +223,7 @@ def _scalars(file: Path, notes: list[str]) -> list[Scalar]:
 
 
 def _points(logs: Sequence[Sequence[Scalar]], began_again: Container[int]) -> list[LoggedStep]:
-    """By step: of a job that was started again, what an earlier one logged at the same steps and later is dropped."""
+    """Join logs by step: of a job that was started again, what an earlier one logged from the same step on is dropped."""
     points: dict[int, LoggedStep] = {}
     for at, log in enumerate(logs):
         if at in began_again:

@@ -11,18 +11,18 @@ from stepscope.store.importer import Candidate, Importer
 from stepscope.store.reader import read_bytes
 
 MAX_BYTES = 1 << 20
-"""A matrix of 16 GPUs and 16 NICs has 4 KiB."""
+"""Most bytes of a matrix; one of 16 GPUs and 16 NICs has 4 KiB."""
 
 _ROW = re.compile(r"^[ \t\r\x1b\[0-9;m]*GPU\d+[ \t]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)\b", re.MULTILINE)
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """A row of the matrix: a GPU, and its link to the first device."""
+    """Return whether there is a row of the matrix: a GPU, and its link to the first device."""
     return _ROW.search(candidate.text) is not None
 
 
 def _import(source: Candidate) -> Imported:
-    """The matrix of the one file; of several in a folder the first, and a line for each other."""
+    """Read the matrix of the one file; of several in a folder the first, and a line for each other."""
     path, *others = source.files
     data = read_bytes(path)
     if len(data) > MAX_BYTES:

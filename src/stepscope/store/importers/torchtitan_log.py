@@ -21,11 +21,11 @@ from stepscope.store.training_runs import GIB, LoggedStep, label
 
 _STEP = re.compile(rb"(?<!validate )\bstep:\s*(\d{1,12})\s+loss:\s*(\S{1,20})")
 _RATE = re.compile(rb"\b(?:tps|wps):\s*([\d,.]{1,20})(?=\s+(?:tflops|mfu)|\s*$)")
-"""What follows it belongs to the line: where another process wrote into it, the number may be cut."""
+"""The rate with what follows it in its line: where another process wrote into it, the number may be cut."""
 _MEMORY = re.compile(rb"\bmemory:\s*([\d.]{1,20})GiB\(")
 _MFU = re.compile(rb"\bmfu:\s*([\d.]{1,20})%")
 _BEGINS = re.compile(rb"Starting job|Building .{0,30}device mesh|Trainer is initialized|Training starts at step \d")
-"""What a job prints before its first step, and one that was appended to the log before its own."""
+"""What a job prints before its first step, also one that was appended to the log."""
 _HEAD = {
     "batch": re.compile(rb"global batch size:? (\d{1,12})"),
     "local": re.compile(rb"local batch size:? (\d{1,12})"),
@@ -151,7 +151,7 @@ class _Job(Job):
 
 
 def _facts(job: _Job, line: bytes) -> None:
-    """Lines before the first step: mesh, device and model."""
+    """Take facts from a line before the first step: mesh, device and model."""
     if b"device mesh" in line and job.world_size is None:
         degrees = {name.decode(): int(value) for name, value in _DEGREE.findall(line)} if _PARALLEL.search(line) else {}
         if match := _MESH.search(line):

@@ -27,12 +27,12 @@ def _knows(candidate: Candidate) -> bool:
 
 
 def _is_chart(names: Sequence[str]) -> bool:
-    """The export has every line of the chart three times: its mean, and the least and the greatest of what it stands for."""
+    """Return whether it is a chart's export, which has every line three times: its mean, its least and its greatest."""
     return any(" - " in name and all(f"{name}{shadow}" in names for shadow in _SHADOWS) for name in names)
 
 
 def _is_history(names: Sequence[str]) -> bool:
-    """Not the table of runs, one row a run, whose ``_step`` is the last one."""
+    """Return whether it is a run's history, not the table of runs, one row a run, whose ``_step`` is the last one."""
     return "Name" not in names and "_step" in names and any(name in names for name in ("_runtime", "_timestamp"))
 
 
@@ -50,7 +50,7 @@ def _read(source: Candidate) -> Imported:
 
 
 def _together(one: Sequence[LoggedStep], other: Sequence[LoggedStep]) -> list[LoggedStep]:
-    """Of several charts of one run, by step."""
+    """Join the points of several charts of one run by step."""
     points = {point.step: point for point in one}
     for point in other:
         points.setdefault(point.step, LoggedStep(point.step, point.wall_s)).values.update(point.values)
@@ -103,7 +103,7 @@ def _read_file(path: Path) -> list[Scalars]:
 
 
 def _columns(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
-    """(run, index -> metric) of every run; a run's name may hold `` - `` itself."""
+    """Yield (run, index -> metric) of every run; a run's name may hold `` - `` itself."""
     if _is_history(table.names):
         yield table.source.stem, {i: name for i, name in enumerate(table.names) if name and not name.startswith("_")}
         return
@@ -121,7 +121,7 @@ def _values(row: TextRow, columns: dict[int, str], table: TextTable) -> dict[str
 
 
 def _cell(row: TextRow, index: int, table: TextTable) -> float | None:
-    """None where a run logged nothing at this step, and for texts of a history; NaN for what was logged and is not finite.
+    """Read a number: None where a run logged nothing, and for texts of a history; NaN for what is not finite.
 
     Raises DataError for a damaged number.
     """
