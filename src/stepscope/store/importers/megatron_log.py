@@ -345,6 +345,6 @@ IMPORTER = job_log(
     marks=("using world size", "elapsed time per iteration"),
     deep=True,
     compared=_with_scaling,
-    remarks=lambda runs: (_NO_COMPARISON,) if len({each.run.group for each in runs}) > 1 else (),
+    remarks=lambda runs: (_NO_COMPARISON,) if len({run_read.run.group for run_read in runs}) > 1 else (),
     rank=40,
 )
