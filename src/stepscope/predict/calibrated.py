@@ -42,12 +42,11 @@ def time_of(
 ) -> Predicted:
     """Time of one blocking call of ``op`` with S = ``size_bytes`` on ``world_size`` ranks, ns, with an 80% interval.
 
-    At a measured world size: its curve; outside the measured sizes the interval reaches to the line's time, too. At another
-    one: the nearest measured curve, its latency part scaled by the
-    steps and the rest by the wire bytes that the collective declares for both (``steps`` and ``wire_factor`` of its
-    cost); then the interval is wider and a note says so. dtype and form that were not measured are replaced by ones that
-    were, with a note; backend, device, pattern, placement and network that are asked for must have been measured. Raises
-    UsageError naming what was.
+    At a measured world size it is that size's curve; outside the measured sizes the interval reaches to the line's time,
+    too. At another one it is the nearest measured curve, with its latency part scaled by the steps and the rest by the wire
+    bytes that the collective declares for both (``steps`` and ``wire_factor`` of its cost); then the interval is wider and a
+    note says so. dtype and form that were not measured are replaced by ones that were, with a note; backend, device,
+    pattern, placement and network that are asked for must have been measured. Raises UsageError naming what was.
     """
     wanted = asked or FitWanted()
     if size_bytes < 0 or world_size < 1:
@@ -86,7 +85,8 @@ def world_spread(ranks: int, measured: int) -> float:
 
 
 def machine_warnings(calibration: Calibration, machine: CalibratedMachine) -> tuple[str, ...]:
-    """What differs between the machine that was calibrated and ``machine``, in sentences; empty: nothing known to."""
+    """Say in sentences what differs between the machine that was calibrated and ``machine``; empty where nothing is known
+    to."""
     ours, theirs = machine, calibration.machine
     return tuple(
         f"calibrated on {_counted_names(before)}, used on {_counted_names(now)}: {consequence}"

@@ -41,7 +41,7 @@ _SEEN_RATE = 0.5  # share of the largest size's time that is bandwidth, below wh
 
 
 def _key(row: CommRow, machine: CalibratedMachine) -> dict[str, Any]:
-    """What a fit is for: fields of CollectiveFit."""
+    """Return what a fit is for, as fields of CollectiveFit."""
     names = ("op", "dtype", "in_place", "pattern", "world_size", "backend", "device", "network")
     placement = placement_of(row.world_size, row.hosts, machine)
     return {"placement": placement, **{name: getattr(row, name) for name in names}}
@@ -61,7 +61,7 @@ def _sweep_name(row: CommRow, placement: str) -> str:
 
 
 def _way(row: CommRow) -> tuple[Any, ...]:
-    """How the same collective was called: only one way of it is calibrated.
+    """Return how the same collective was called: only one way of it is calibrated.
 
     The usual one sorts first: blocking, nothing set, a sum, a barrier before each call, root 0.
     """
@@ -123,7 +123,7 @@ def _sizes(rows: Sequence[CommRow]) -> int:
 
 
 def machine_of(environment: EnvironmentRecord) -> CalibratedMachine:
-    """What a calibration made under ``environment`` holds for."""
+    """Return the machine that a calibration made under ``environment`` holds for."""
     torch = environment.torch
     return CalibratedMachine(
         hosts=(environment.host,),
@@ -151,7 +151,7 @@ def usual_cost(op: str, backend: str) -> Cost:
 
 
 def _fit(key: Mapping[str, Any], rows: Sequence[CommRow]) -> CollectiveFit:
-    """Raises UsageError where the rows do not support a fit."""
+    """Fit the rows of one key. Raises UsageError where the rows do not support a fit."""
     first = rows[0]
     if first.world_size < 2:
         raise UsageError("one rank: no data is sent, so there is nothing to fit")

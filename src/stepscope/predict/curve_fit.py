@@ -102,7 +102,8 @@ def fit_curve(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HeldOut:
-    """error: mean relative error at sizes left out, None: none of them counts; scores: in predicted standard deviations."""
+    """What sizes that were left out show. error: mean relative error at sizes left out, None: none of them counts; scores:
+    in predicted standard deviations."""
 
     error: float | None
     scores: Floats
@@ -127,7 +128,7 @@ def _held_out(points: _Points) -> _HeldOut:
 
 
 def _stretch(held_out: _HeldOut) -> float:
-    """What predicted standard deviations must be multiplied with so that 80% of the sizes left out lie within.
+    """Return the factor on predicted standard deviations with which 80% of the sizes left out lie within them.
 
     The 0.8 (n + 1)-th smallest score of n (split conformal prediction), which holds as often for one more size.
     """
@@ -139,7 +140,8 @@ def _stretch(held_out: _HeldOut) -> float:
 
 
 def _fitted(point_sets: Sequence[_Points]) -> list[Predictor]:
-    """For each of ``each``: the mean of the families fitted to it, and the standard deviation that holds their distance."""
+    """Return for each of ``point_sets`` the mean of the families fitted to it, with the standard deviation that holds their
+    distance."""
 
     def joined(x: Floats, predictors: Sequence[Predictor]) -> Prediction:
         means, deviations = (np.array(part) for part in zip(*(predict(x) for predict in predictors), strict=True))
@@ -150,7 +152,7 @@ def _fitted(point_sets: Sequence[_Points]) -> list[Predictor]:
 
 
 def _fit_family(family: CurveFamily, point_sets: Sequence[_Points]) -> list[Predictor]:
-    """One predictor for each of ``each``; those of as many sizes are searched together."""
+    """Fit one predictor to each of ``point_sets``; those of as many sizes are searched together."""
     predictors: dict[int, Predictor] = {}
     for size in {points.x.size for points in point_sets}:
         alike = [index for index, points in enumerate(point_sets) if points.x.size == size]
@@ -293,7 +295,7 @@ def _values_and_gradient(family: CurveFamily, parameters: Floats, x: Floats) -> 
 
 @cache
 def _moves(count: int) -> Floats:
-    """[1 + count, count]: stay, then move one parameter each."""
+    """Return the moves [1 + count, count]: stay, then move one parameter each."""
     return np.concatenate([np.zeros((1, count)), _MOVE * np.eye(count)])
 
 

@@ -49,7 +49,7 @@ def curve_interval_ns(curve: Curve | Sequence[Knot], size_bytes: float) -> tuple
 
 
 def isolated(x: Floats, y: Floats) -> Floats:
-    """How far log(time) of mismeasured sizes lies from their neighbours, 0 for all others [sizes].
+    """Return how far log(time) of mismeasured sizes lies from their neighbours, 0 for all others [sizes].
 
     Mismeasured: at least 1.5 times off the straight line between both neighbours, and out of order: slower than the next
     larger size, or faster than the next smaller one, by a fifth or more. A change of protocol is off the line, too, but

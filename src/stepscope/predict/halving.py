@@ -56,8 +56,8 @@ class Found:
 def chosen(
     candidates: Sequence[Contender], most: int, *, least: float = 1 + SAME
 ) -> tuple[list[Contender], list[Contender]]:
-    """(those to try, those left out). Best predicted gain first, of equals the one with fewer changes; then those of which
-    nothing is predicted. Left out: predicted gains below ``least``, and what is beyond ``most``."""
+    """Return (those to try, those left out). The best predicted gain comes first, of equals the one with fewer changes, then
+    those of which nothing is predicted. Left out are predicted gains below ``least``, and what is beyond ``most``."""
     predicted = [c for c in candidates if c.gain is not None and c.gain >= least]
     predicted.sort(key=lambda c: (-round(math.log(c.gain or 1.0) / SAME), c.changes))
     unknown = [c for c in candidates if c.gain is None]
@@ -72,7 +72,7 @@ def better(a: Estimate, b: Estimate) -> bool:
 
 
 def ranked(scores: Mapping[str, Score], changes: Mapping[str, int]) -> list[str]:
-    """Those with a score, the fastest first; within ``SAME`` of the fastest of a group the one with fewer changes."""
+    """Order those with a score, the fastest first; within ``SAME`` of the fastest of a group the one with fewer changes."""
     left = sorted(
         ((key, score) for key, score in scores.items() if isinstance(score, Estimate)), key=lambda item: item[1].value
     )
@@ -133,7 +133,7 @@ def search(candidates: Sequence[Contender], measure: Measure, *, rungs: int = 3)
 
 
 def _behind(scores: Mapping[str, Score], key: str, fastest: str) -> str:
-    """Why a candidate lost to the fastest, both measured."""
+    """Say why a candidate lost to the fastest, both measured."""
     a, b = scores[key], scores[fastest]
     assert isinstance(a, Estimate)
     assert isinstance(b, Estimate)

@@ -53,14 +53,14 @@ class JobPipeline:
     rounds: int = 1
 
     def scaled(self, factor: float) -> JobPipeline:
-        """With computation ``factor`` times as long."""
+        """Return the pipeline with computation ``factor`` times as long."""
         took = tuple(tuple(tuple(ns * factor for ns in rank) for rank in step) for step in self.took_ns)
         return replace(self, took_ns=took)
 
     def simulated(
         self, message_ns: Callable[[int], float] = lambda _: 0.0, *, half_duplex: bool = False
     ) -> list[PipelineTimeline]:
-        """Each step's schedule with messages of these times."""
+        """Simulate each step's schedule with messages of these times."""
         sent = [
             StageTime(
                 forward_ns=0.0,
@@ -173,8 +173,8 @@ class Replayed:
 
 
 def replayed(job: MeasuredJob, comm_time: CommTime, *, ranks: int | None = None, perfect: bool = False) -> Replayed:
-    """The step with every collective at its price. ranks: None: as measured. perfect: nothing waits before the end, and all
-    that can hide does."""
+    """Put the step together with every collective at its price. ranks: None: as measured. perfect: nothing waits before the
+    end, and all that can hide does."""
     world = ranks or job.ranks
     if job.pipeline is not None:
         return _with_stages(job, job.pipeline, comm_time, world, perfect=perfect)
@@ -227,7 +227,7 @@ def _with_stages(
 
 
 def stretched(job: MeasuredJob, *, body: float, tail: float) -> MeasuredJob:
-    """``job`` with its progress before the tail ``body`` times as long, and the tail ``tail`` times."""
+    """Return ``job`` with its progress before the tail ``body`` times as long, and the tail ``tail`` times."""
     end = job.length_ns - job.tail_ns
 
     def at(progress: float) -> float:
@@ -247,7 +247,7 @@ def stretched(job: MeasuredJob, *, body: float, tail: float) -> MeasuredJob:
 
 
 def sending(job: MeasuredJob, *, gradients: float, activations: float) -> MeasuredJob:
-    """``job`` with so many times the bytes in what it sends of either kind."""
+    """Return ``job`` with so many times the bytes in what it sends of either kind."""
     calls = tuple(
         replace(c, size_bytes=round(c.size_bytes * (activations if c.activations else gradients))) for c in job.calls
     )
@@ -260,7 +260,8 @@ def sending(job: MeasuredJob, *, gradients: float, activations: float) -> Measur
 
 
 def rebucketed(job: MeasuredJob, bucket_bytes: int) -> MeasuredJob:
-    """``job`` with DDP's buckets of this size: each is closed as it reaches it. Raises UsageError where none are known."""
+    """Return ``job`` with DDP's buckets of this size: each bucket is closed as it reaches the size. Raises UsageError where
+    none are known."""
     if not job.gradients:
         raise UsageError(
             f"--what-if bucket={format_size(bucket_bytes)}: {job.name} shows no gradient buckets to make again",
@@ -281,7 +282,7 @@ def rebucketed(job: MeasuredJob, bucket_bytes: int) -> MeasuredJob:
 
 
 def gradients_between(buckets: Sequence[JobCall]) -> tuple[Gradient, ...]:
-    """What buckets hold, as evenly ready from the bucket before; of the first, at the rate of the others.
+    """Return what buckets hold, as if ready evenly since the bucket before; the first one's at the rate of the others.
 
     Empty for less than two, or where all are ready at once.
     """

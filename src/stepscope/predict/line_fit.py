@@ -194,7 +194,7 @@ def checked(sizes_bytes: Sequence[int] | Floats, times_ns: Sequence[float] | Flo
 
 
 def line_fails(errors: Sequence[SizeError]) -> str | None:
-    """Where and by how much the straight line is off, in a sentence; None where it holds within a quarter.
+    """Say in a sentence where and by how much the straight line is off; None where it holds within a quarter.
 
     A single size counts only where the curve, too, lies that far from the line: not every slip of a measurement.
     """
@@ -226,7 +226,7 @@ def _range_text(first: int, last: int) -> str:
 def _credit(times: Floats, wire: Floats, steps: float, trust: Floats) -> float:
     """Bytes that pass before the rate applies: 0 unless another value takes away much of the error.
 
-    Tried below the three largest sizes, from which the rate must come, and above the two smallest.
+    Values are tried below the three largest sizes, from which the rate must come, and above the two smallest.
     """
     if wire.size < _CREDIT_SIZES:
         return 0.0

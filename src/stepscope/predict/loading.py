@@ -22,7 +22,7 @@ MOST_WORKERS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """A rank's step, ns, means: step_ns, wait_ns of it in ``next()`` of the loader. workers: it has.
+    """A rank's mean step: step_ns, of which wait_ns in ``next()`` of the loader, ns. workers: how many it has.
 
     used_ns: CPU time of the rank and its workers in a step; cores: processors for them, what others use taken off. None: not
     known, and then nothing bounds the gain but the waits.
@@ -40,7 +40,7 @@ class Loading:
 
     @property
     def batch_ns(self) -> float:
-        """That one worker takes for a batch: workers that a rank waits for are never idle."""
+        """Time that one worker takes for a batch, ns: workers that a rank waits for are never idle."""
         return self.wait_ns if self.workers == 0 else self.step_ns * self.workers
 
     @property
@@ -52,7 +52,8 @@ class Loading:
 
 
 def step_with_workers(loading: Loading, workers: int) -> float:
-    """ns of a step; never longer than without more workers, never shorter than what has to be done in it."""
+    """Return the ns of a step with so many workers; never longer than without more workers, never shorter than what has to
+    be done in it."""
     if workers <= loading.workers:
         return loading.step_ns
     waits = max(LEFT * loading.wait_ns, loading.batch_ns / workers - loading.rest_ns)
@@ -60,12 +61,13 @@ def step_with_workers(loading: Loading, workers: int) -> float:
 
 
 def hidden_share(loading: Loading, workers: int) -> float:
-    """Of the step, what ``workers`` take away."""
+    """Return the share of the step that ``workers`` take away."""
     return 1 - step_with_workers(loading, workers) / loading.step_ns if loading.step_ns > 0 else 0.0
 
 
 def fewest_workers(loading: Loading) -> int | None:
-    """The fewest that bring nearly all that any number can; None: none makes the job ``AT_LEAST`` as fast."""
+    """Return the fewest workers that bring nearly all that any number can, or None where none makes the job ``AT_LEAST`` as
+    fast."""
     steps = {workers: step_with_workers(loading, workers) for workers in range(1, MOST_WORKERS + 1)}
     best = min(steps.values())
     if best <= 0 or loading.step_ns / best < AT_LEAST:

@@ -53,7 +53,7 @@ class Transport:
     startup_stalls: bool = False
 
     def stall_ns(self, startup_ns: float) -> float:
-        """How long starting a collective stops computation; startup_ns: what its smallest message takes."""
+        """Return how long starting a collective stops computation; startup_ns: what its smallest message takes."""
         return min(startup_ns, STALL_NS) if self.startup_stalls else 0.0
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Transport:
 
 
 def transport_of(backend: str) -> Transport:
-    """The backend's lanes, and no slowdown."""
+    """Return the backend's lanes without slowdown."""
     try:
         return Transport(lanes=LANES[backend])
     except KeyError:
@@ -102,7 +102,7 @@ def measured_transport(backend: str, rows: Iterable[CommRow], *, op: str = "all_
 
 
 def rates_while_both_run(comm: float, compute: float) -> tuple[float, float]:
-    """(collective, computation): duration while both run / alone, from together / alone of one measurement.
+    """Return for (collective, computation) the duration while both run / alone, from together / alone of one measurement.
 
     The two are equally long alone (1) and start together. The one that ends first, at ``first``, ran beside the other
     throughout: its ratio is the slowdown. The other one had got ``first / slowdown`` of its work done by then and did the
@@ -143,7 +143,8 @@ class Transfer:
 
 
 def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> float:
-    """Let time pass until computation and all of ``jobs``, launched in their order, are done; how long it waits for them.
+    """Let time pass until computation and all of ``jobs``, launched in their order, are done; return how long it waits for
+    them.
 
     That is time in which computation stands still or is over, and a collective is not.
 

@@ -78,7 +78,8 @@ def _rounds(layout: PipelineLayout, rank: int, *, hops: int, deferred: int | Non
 
 
 def _zbv(layout: PipelineLayout, rank: int) -> Iterator[Action]:
-    """Made for at least 2 p - 1 micro-batches; those that a step does not have are left out."""
+    """Yield a rank's actions of ZBV. It is made for at least 2 p - 1 micro-batches; those that a step does not have are left
+    out."""
     for kind, stage, micro_batch in _full_zbv(layout, rank):
         if micro_batch < layout.micro_batches:
             yield kind, stage, micro_batch
@@ -194,9 +195,9 @@ def simulate(
     meeting: bool = False,
     took_ns: Sequence[Sequence[float]] | None = None,
 ) -> PipelineTimeline:
-    """One step. times: of every stage, or one for all of them. half_duplex: messages between two ranks take turns (gloo).
-    meeting: a message starts when its receiver has nothing else to do (:func:`meets`).
-    took_ns: time of every computation, by rank in the order of its actions, in place of its stage's.
+    """Simulate one step. times: of every stage, or one for all of them. half_duplex: messages between two ranks take turns
+    (gloo). meeting: a message starts when its receiver has nothing else to do (:func:`meets`). took_ns: time of every
+    computation, by rank in the order of its actions, in place of its stage's.
 
     Raises UsageError where the layout has no such schedule.
     """
@@ -291,7 +292,8 @@ def meets(layout: PipelineLayout, *, device: str) -> bool:
 
 
 def balanced_split(costs: Sequence[float], stages: int) -> tuple[int, ...]:
-    """How many consecutive pieces each stage gets, so that the dearest stage is as cheap as can be; at least one each."""
+    """Return how many consecutive pieces each stage gets, so that the dearest stage is as cheap as can be; at least one
+    each."""
     before = [0.0, *itertools.accumulate(costs)]
     # best[n]: (cost of the dearest stage, where each begins) of the first n pieces over the stages so far
     best: dict[int, tuple[float, tuple[int, ...]]] = {n: (before[n], (0,)) for n in range(1, len(costs) + 1)}

@@ -27,8 +27,8 @@ FIT = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """of(op, size_bytes, ranks). source: where they come from, in words. fitted: to the measured step itself, which
-    therefore checks nothing. notes: what is assumed."""
+    """Prices by of(op, size_bytes, ranks). source: where they come from, in words. fitted: to the measured step itself,
+    which therefore checks nothing. notes: what is assumed."""
 
     source: str
     of: Callable[[str, int, int], Price]
@@ -66,10 +66,10 @@ def calibrated_prices(calibration: Calibration, *, backend: str | None, network:
 def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Prices:
     """Prices from the job's own transfers: a line over their sizes at its own number of ranks.
 
-    Elsewhere: with a known GPU as the hardware's tables change from here to there; without one by the steps and bytes of
-    the backend's algorithm. What the job's network says nothing of (it ran inside one node, the question is about several;
-    another GPU or link) comes from the tables alone. Without transfers, they are what makes the replay take the measured
-    step. gpu: of the question; None: the job's. Raises UsageError where neither the job nor tables say anything.
+    Elsewhere they change with a known GPU as the hardware's tables do from here to there, without one by the steps and bytes
+    of the backend's algorithm. What the job's network says nothing of (it ran inside one node, the question is about
+    several; another GPU or link) comes from the tables alone. Without transfers, they are what makes the replay take the
+    measured step. gpu: of the question; None: the job's. Raises UsageError where neither the job nor tables say anything.
     """
     if job.fixed_ranks > 1:
         raise UsageError(
@@ -198,7 +198,8 @@ def _of_job(job: MeasuredJob, here: Callable[[str, int], Price] | None) -> Calla
 
 
 def _here(job: MeasuredJob) -> Callable[[str, int], Price] | None:
-    """A line over the transfers of each collective, at the job's own ranks; None where transfers were not measured."""
+    """Return prices from a line over the transfers of each collective, at the job's own ranks; None where transfers were not
+    measured."""
     seen: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for call in job.calls:
         if call.time_ns is None:
@@ -244,7 +245,7 @@ def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Price] | None) ->
 def _apart(
     job: MeasuredJob, here: Callable[[str, int], Price], table: Callable[[str, int, int], Price] | None
 ) -> float | None:
-    """The job's transfers / what the tables say for the same; None without tables."""
+    """Return the job's transfers / what the tables say for the same; None without tables."""
     if table is None:
         return None
     ours = sum(here(c.op, c.size_bytes).time_ns for c in job.calls)
@@ -253,7 +254,8 @@ def _apart(
 
 
 def _scaled(job: MeasuredJob, own: Price, op: str, size_bytes: int, ranks: int) -> Price:
-    """By the bytes on the wire of the backend's own algorithm: without tables nothing tells latency from transfer."""
+    """Scale ``own`` to ``ranks`` by the bytes on the wire of the backend's own algorithm: without tables nothing tells
+    latency from transfer."""
     cost = usual_cost(op, job.backend)
     if not (COLLECTIVES.load(op).has_payload and size_bytes):
         ratio = cost.steps(ranks) / max(1, cost.steps(job.ranks))

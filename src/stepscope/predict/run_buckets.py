@@ -30,7 +30,7 @@ def choose_buckets(
     transport: Transport | None = None,
     also_mb: Sequence[float] = (),
 ) -> BucketChoice:
-    """Which bucket size a timeline recommends for ``cell`` (ddp or bucketed, any size).
+    """Return which bucket size a timeline recommends for ``cell`` (ddp or bucketed, any size).
 
     naive: the same cell with ``naive``, for its own backward profile. transport: None: the backend's, nothing slowed.
     also_mb: sizes (MiB) to choose from beside the usual ones.
@@ -53,7 +53,8 @@ def choose_buckets(
 
 
 def own_timeline(cell: CellResult, calibration: Calibration, *, transport: Transport | None = None) -> Timeline:
-    """The step that the collectives of ``cell``, as its strategy launches them, allow: what must be exposed, what hides.
+    """Return the step that the collectives of ``cell``, as its strategy launches them, allow: what must be exposed, what
+    hides.
 
     transport: None: the backend's, nothing slowed. Raises DataError for a cell without a profile, UsageError for
     collectives that were not calibrated.
@@ -78,7 +79,8 @@ def _comm_time(spec: CellSpec, calibration: Calibration) -> CommTime:
 
 
 def profile_of(cell: CellResult) -> BackwardProfile:
-    """The slowest rank's, at every point. Raises DataError for a cell that has none."""
+    """Return the cell's backward profile, at every point that of the slowest rank. Raises DataError for a cell that has
+    none."""
     profiles = [summary.backward for summary in cell.summaries if summary.backward is not None]
     if not profiles:
         raise DataError(
@@ -111,7 +113,7 @@ def pick_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:
 
 
 def bucket_kinds(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
-    """Cells with buckets on several ranks; those that differ in the size alone ask for the same advice and go together."""
+    """Group cells with buckets on several ranks: those that differ in the size alone ask for the same advice."""
     kinds: dict[str, list[CellResult]] = {}
     for cell in cells:
         if cell.spec.strategy in BUCKETED and cell.spec.world_size > 1:
@@ -160,7 +162,8 @@ def advised(choice: BucketChoice, measured: Mapping[str, Measured]) -> BucketAdv
 
 
 def _ways(choice: BucketChoice, measured: Mapping[str, Measured]) -> tuple[dict[str, float], dict[str, Measured]]:
-    """The step of every way, ns, as predicted, and as measured where it ran; sizes that make the same buckets are one."""
+    """Return the step of every way, ns, as predicted, and as measured where it ran; sizes that make the same buckets are
+    one."""
     foreseen: dict[str, float] = {DEFAULT: choice.default.step_ns}
     seen = {DEFAULT: measured[DEFAULT]} if DEFAULT in measured else {}
     for candidate in choice.candidates:

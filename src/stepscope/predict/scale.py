@@ -40,8 +40,8 @@ def predict_scale(
     what: WhatIf | None = None,
     scaling: Scaling = "weak",
 ) -> ScalePrediction:
-    """The job on each number of ranks. prices: of the question; measured: of the links that the job used, to replay its
-    own step with (None: the same). Raises UsageError for a change that the job does not allow."""
+    """Predict the job on each number of ranks. prices: of the question; measured: of the links that the job used, to replay
+    its own step with (None: the same). Raises UsageError for a change that the job does not allow."""
     if not job.calls and job.pipeline is None:
         raise UsageError(
             f"{job.name}: its step calls no collective",
@@ -82,7 +82,7 @@ def predict_scale(
 
 
 def words(what: WhatIf) -> str:
-    """``gpu h200-sxm, batch 2x``; empty for nothing."""
+    """Describe a change: ``gpu h200-sxm, batch 2x``; empty for none."""
     return ", ".join(
         text
         for text in (
@@ -162,13 +162,14 @@ def _step(
 
 
 def _against(step: ScaledStep, base: float, base_ranks: int) -> ScaledStep:
-    """``step`` with its efficiency, against the throughput ``base`` on ``base_ranks`` ranks."""
+    """Return ``step`` with its efficiency, against the throughput ``base`` on ``base_ranks`` ranks."""
     comparable = step.ranks >= base_ranks
     return replace(step, efficiency=step.throughput / base / (step.ranks / base_ranks) if comparable else None)
 
 
 def _length(job: MeasuredJob, change: ComputeChange, body: float) -> float:
-    """The step's own work: computation changes by ``body``, copies and loading with the batch, the host's pauses do not."""
+    """Return the step's own work, ns: computation changes by ``body``, copies and loading with the batch, the host's pauses
+    do not."""
     tail = min(job.tail_ns, job.compute_ns)  # what pauses there is in the tail counts as pause of the body
     return (
         (job.compute_ns - tail) * body
@@ -213,7 +214,7 @@ def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
 
 
 def _short_of_cores(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
-    """That ranks would share cores, which the model does not hold."""
+    """Say that ranks would share cores, where they would: the model does not hold that."""
     over = [ranks for ranks in gpus if job.cores is not None and ranks > job.cores]
     if not over:
         return ()

@@ -58,8 +58,8 @@ class Specs:
 
 
 def memory_plan(strategy: Strategy, facts: ModelFacts, setting: Setting, options: OptionsModel) -> MemoryPlan:
-    """Bytes of the rank that holds most; activations where the workload has a formula, and strategies that divide the model
-    say what a rank keeps."""
+    """Plan the bytes of the rank that holds most, activations where the workload has a formula; strategies that divide the
+    model say what a rank keeps."""
     plan = strategy.memory_plan(facts, setting, options)
     kept = facts.activations.get(setting.activation_checkpointing)
     divided = setting.size("tp") * setting.size("pp") > 1

@@ -38,7 +38,7 @@ class Timing:
 
 
 def timings(profile: BackwardProfile, plan: Sequence[CommOp]) -> tuple[Timing, ...]:
-    """One for each of ``plan``, in launch order.
+    """Return a timing for each of ``plan``, in launch order.
 
     Gradients: ready as measured, needed at the end of the backward pass. Gathers of the forward pass: needed at even steps
     of it, as units are alike, and ready one unit ahead; of the backward pass: needed where the gradients reduced before
@@ -75,8 +75,8 @@ def timings(profile: BackwardProfile, plan: Sequence[CommOp]) -> tuple[Timing, .
 
 
 def _computed(plan: Sequence[CommOp], ready: dict[str, float], end: float) -> list[float]:
-    """When all that each carries is computed. One without gradients of its own (an empty part of a bucket) goes with the
-    one that follows."""
+    """Return when all that each collective carries is computed. One without gradients of its own (an empty part of a bucket)
+    goes with the one that follows."""
     computed = [end] * len(plan)
     following = end
     for place in reversed(range(len(plan))):
@@ -102,7 +102,7 @@ TIE = 0.005
 
 
 def slowest_of(profiles: Sequence[BackwardProfile]) -> BackwardProfile:
-    """One profile for all ranks of a cell: a collective starts when the last rank's gradients are ready.
+    """Make one profile for all ranks of a cell: a collective starts when the last rank's gradients are ready.
 
     The ranks' steps are taken to begin together, as the last collective of the step before leaves them. Raises DataError.
     """
@@ -177,7 +177,7 @@ def step_timeline(
 
 
 def _mark(progress: float) -> Transfer:
-    """Nothing: it shows when that much is computed."""
+    """Return a transfer of nothing: it shows when that much is computed."""
     return Transfer(ready=float(progress), needed=math.inf, latency=0.0, wire=0.0)
 
 

@@ -62,8 +62,8 @@ class ComputeChange:
 
 
 def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float, stated: bool = True) -> ComputeChange:
-    """What ``what`` makes of the job's own work; batch: factor on the batch of a rank, strong scaling included; stated: and
-    it is among the assumptions, which hold for one number of ranks.
+    """Return what ``what`` makes of the job's own work. batch: factor on the batch of a rank, strong scaling included;
+    stated: it is among the assumptions, too, which hold for one number of ranks.
 
     Raises UsageError where the job or the table does not tell what is needed.
     """
@@ -144,7 +144,7 @@ KEYS = ("gpu", "link", "batch", "precision", "overlap", "bucket")
 
 
 def parse_gpus(text: str) -> tuple[int, ...]:
-    """``8,64,512`` -> the numbers, ascending, each once. Raises UsageError."""
+    """Read ``8,64,512`` as numbers, ascending, each once. Raises UsageError."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 1 <= int(part) <= MOST_GPUS for part in parts):
         raise UsageError(f"--gpus {text!r}", fix=f"give numbers from 1 to {MOST_GPUS:,}: --gpus 64, or --gpus 8,64,512")
@@ -152,7 +152,7 @@ def parse_gpus(text: str) -> tuple[int, ...]:
 
 
 def parse_what_if(texts: Sequence[str]) -> WhatIf:
-    """``gpu=h200``, ``batch=2x,precision=bf16``, ... -> what is other. Raises UsageError, naming what is known."""
+    """Read ``gpu=h200``, ``batch=2x,precision=bf16``, ... as what is other. Raises UsageError, naming what is known."""
     changes: dict[str, Any] = {}
     for part in (part.strip() for text in texts for part in text.split(",")):
         key, equals, value = (word.strip() for word in part.partition("="))

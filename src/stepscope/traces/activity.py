@@ -182,6 +182,7 @@ def verdict_of(
 
 
 def compute_to_comm(parts: Parts, *, waiting_ns: int) -> float | None:
-    """Compute busy / communication busy less ``waiting_ns``, the time in it in which nothing transfers; None without any."""
+    """Return busy time of computation over that of communication less ``waiting_ns``, the time in it in which nothing
+    transfers; None without any."""
     net = parts.comm_ns - waiting_ns
     return parts.compute_ns / net if net > 0 else None

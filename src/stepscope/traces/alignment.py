@@ -48,9 +48,9 @@ _SURE = 0.5  # confidence of a match that may say something about clocks
 
 
 def base_shifts(ranks: Sequence[RankCommunication]) -> dict[int, int]:
-    """What to add to each rank's times so that all count from one base: ranks' files may state different ones.
+    """Return by rank what to add to its times so that all count from one base; ranks' files may state different ones.
 
-    0 where no base is recorded.
+    A rank without a recorded base has 0.
     """
     bases = {r.rank: r.base_time_ns for r in ranks}
     recorded = [b for b in bases.values() if b is not None]
@@ -96,7 +96,7 @@ def align_clocks(ranks: Sequence[RankCommunication], instances: Sequence[Instanc
 
 
 def corrected(fit: ClockFit, time_ns: int) -> int:
-    """A time of this rank on the reference rank's clock, to the nearest ns; unchanged unless corrected."""
+    """Return a time of this rank on the reference rank's clock, to the nearest ns; it is unchanged unless corrected."""
     if fit.status != "corrected":
         return time_ns
     return time_ns - round(fit.offset_ns + fit.drift * (time_ns - fit.at_ns))
@@ -122,7 +122,7 @@ class _Line:
 
 
 def fit_line(times_ns: Ints, differences_ns: Ints) -> _Line:
-    """Robust offset and drift of a clock: Theil-Sen, then least squares over what lies within three deviations.
+    """Fit a clock's offset and drift robustly: Theil-Sen, then least squares over what lies within three deviations.
 
     The drift counts only if it explains the differences clearly better than a constant does. residual: 1.4826 x
     median absolute deviation.
@@ -206,7 +206,7 @@ def _lines(
 def _agreeing_steps(
     line: _Line, times: Sequence[int], differences: Sequence[int], numbers: Sequence[int | None]
 ) -> int | None:
-    """In how many steps a difference lies on the line; None where the steps are not marked."""
+    """Count the steps in which a difference lies on the line; None where the steps are not marked."""
     if all(number is None for number in numbers):
         return None
     allowed = max(float(AGREE_NS), 3 * line.residual)
@@ -225,7 +225,7 @@ def _between_steps(rank: RankCommunication) -> float | None:
 
 
 def _one_per_host(lines: dict[int, _Line], look: Mapping[int, RankCommunication], reference: int) -> dict[int, _Line]:
-    """Ranks of one host share a clock: one line for them, unless the name is one that many machines have and their own
+    """Give ranks of one host, which share a clock, one line, unless many machines have the host's name and the ranks' own
     lines contradict it."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in lines:
@@ -289,7 +289,7 @@ def _decided(
 
 
 def _based(fit: ClockFit, shifts: dict[int, int], *, reference: int | None = None) -> ClockFit:
-    """The fit in terms of the rank's own recorded times, its base time included."""
+    """Return the fit in terms of the rank's own recorded times, its base time included."""
     ahead = shifts[fit.rank] - (0 if reference is None else shifts[reference])
     at = fit.at_ns - shifts[fit.rank]
     if ahead == 0:
@@ -306,7 +306,7 @@ def _based(fit: ClockFit, shifts: dict[int, int], *, reference: int | None = Non
 
 
 def _uncorrected(fit: ClockFit) -> ClockFit:
-    """The same without the correction."""
+    """Return the fit without its correction."""
     if fit.status != "corrected":
         return fit
     fields = {**asdict(fit), "status": "unknown", "reason": "correcting it would make collectives impossible"}

@@ -128,7 +128,7 @@ class _Copies:
         self._next = 0
 
     def take(self, elements: int, *, after: int) -> tuple[str, ...] | None:
-        """The next copies that together have so many elements; None (and none taken) where they do not add up."""
+        """Take the next copies that together have so many elements; None, and none is taken, where they do not add up."""
         at = max(self._next, int(np.searchsorted(self._times, after)))
         begin, left = at, elements
         while left > 0 and at < len(self._shapes) and (shape := self._shapes[at]) is not None:
@@ -217,8 +217,8 @@ def backward_passes(
 
 
 def pass_starts(events: Events) -> Ints:
-    """When each run of the autograd engine begins: within one, nodes come in falling order of their numbers. Runs inside a
-    node (recomputation) are part of it."""
+    """Return when each run of the autograd engine begins: within one, nodes come in falling order of their numbers. Runs
+    inside a node (recomputation) are part of it."""
     nodes = np.flatnonzero(autograd_nodes(events) & (events.sequence >= 0) & (events.forward_thread > 0))
     if not len(nodes):
         return np.empty(0, dtype=np.int64)
@@ -235,7 +235,7 @@ def pass_starts(events: Events) -> Ints:
 
 
 def _until(events: Events, begins: Ints, marks: Marks) -> Ints:
-    """Until when what is launched belongs to each pass: the next one, the next forward operator, optimizer, or step."""
+    """Return where each pass ends for what is launched: at the next pass, forward operator, optimizer, or step."""
     bounds = np.sort(
         np.concatenate([begins, marks.starts, marks.ends, _optimizer_steps(events), events.ts_ns[with_nodes(events)]])
     )
@@ -244,6 +244,6 @@ def _until(events: Events, begins: Ints, marks: Marks) -> Ints:
 
 
 def _optimizer_steps(events: Events) -> Ints:
-    """When each step of an optimizer begins; one inside another's is the other's."""
+    """Return when each step of an optimizer begins; one inside another optimizer's step belongs to that one."""
     marks = np.flatnonzero(events.of(Category.USER_ANNOTATION, Category.CPU_OP) & events.begins(_OPTIMIZER))
     return events.spans(marks).starts

@@ -75,7 +75,7 @@ def cached(
     folder: Path | None = None,
     limit_bytes: int = LIMIT_BYTES,
 ) -> RankTrace:
-    """The trace of this file from the cache, else from ``load`` and put there for the next time.
+    """Return the trace of this file from the cache, else from ``load``, and keep it there for the next time.
 
     A cache that cannot be written is no error: the trace then carries a note. A complete entry serves
     ``device_only`` too. Raises what ``load`` raises.

@@ -48,12 +48,12 @@ class NotReadError(DataError):
 
 
 def installed() -> bool:
-    """Whether the extra is."""
+    """Return whether dask's ``distributed`` is installed."""
     return find_spec("distributed") is not None
 
 
 def scheduler_of(text: str) -> str:
-    """The scheduler's address as dask writes it, of ``dask://HOST:PORT``. Raises UsageError, MissingError."""
+    """Turn ``dask://HOST:PORT`` into the scheduler's address as dask writes it. Raises UsageError, MissingError."""
     host, _, port = text.removeprefix(SCHEME).rstrip("/").rpartition(":")
     if not text.startswith(SCHEME) or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise UsageError(
@@ -73,7 +73,7 @@ def read_on_cluster(
     size_of: Callable[[Path], int],
     done: Callable[[Path], None],
 ) -> dict[Path, RankPass | StepscopeError]:
-    """By file: its pass, or why there is none. ``scheduler`` None: ``workers`` processes are started on this machine.
+    """Return by file its pass, or why there is none. ``scheduler`` None: ``workers`` processes are started on this machine.
 
     Raises MissingError where there is no scheduler or no worker, or where workers cannot read.
     """
@@ -136,7 +136,7 @@ def _read(
 def _pass_each(
     work: Callable[[Path], RankPass], files: Sequence[Path], version: str
 ) -> list[RankPass | StepscopeError]:
-    """On a worker, for a command of this version. Raises MissingError where the worker has another one."""
+    """Analyse the files on a worker, for a command of this version. Raises MissingError where the worker has another one."""
     if version != __version__:
         raise MissingError(
             "a worker of the cluster has another stepscope", why=f"it has {__version__}, this is {version}", fix=_SAME
@@ -151,7 +151,8 @@ def _pass_each(
 
 
 def _finished(client: Client, pending: Sequence[Future], *, read: int) -> Collection[Future]:
-    """Those that are, as soon as there are any. Raises MissingError where nobody is left to finish them."""
+    """Return the futures that are finished, as soon as there are any. Raises MissingError where nobody is left to finish
+    them."""
     from distributed import wait
 
     alone_since = None
@@ -231,7 +232,7 @@ def _require_workers(client: Client) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """dask's own words stay away: what is lost and why is said once, by the caller."""
+    """Silence dask's own messages: the caller says once what is lost and why."""
     import dask
     import distributed  # noqa: F401 - with its settings
 

@@ -89,7 +89,7 @@ def whole_of_span(op: str, inputs: Inputs, ranks: int | None) -> int | None:
 
 
 def sized(elements: int | None, dtype: str | None) -> int | None:
-    """Bytes; None when either is unknown."""
+    """Return the bytes of so many elements; None when either is unknown."""
     return None if elements is None or dtype is None else elements * DTYPE_BYTES[dtype]
 
 
@@ -169,7 +169,7 @@ def op_named(name: str) -> str | None:
 
 
 def direction_of(name: str) -> str | None:
-    """send or recv, for the two halves of a point-to-point message."""
+    """Return send or recv, for the two halves of a point-to-point message; None for other names."""
     first = name.rsplit(":", 1)[-1].strip("_ ").lower().split(" ", 1)[0]
     return first if first in ("send", "recv") else "recv" if first == "recv_any_source" else None
 
@@ -181,7 +181,7 @@ def op_of_kernel(name: str) -> str:
 
 
 def dtype_of_kernel(name: str) -> str | None:
-    """dtype in a reducing kernel's name. Copying kernels always say int8_t and so tell nothing."""
+    """Return the dtype in a reducing kernel's name. Copying kernels always say int8_t and so tell nothing."""
     bare = name.split("(", 1)[0]
     if op_of_kernel(name) not in ("all_reduce", "reduce_scatter", "reduce"):
         return None
@@ -195,7 +195,7 @@ def dtype_named(name: str) -> str | None:
 
 
 def elements_of(op: str, args: CollectiveArgs) -> int | None:
-    """Elements of S: of the whole buffer where ranks hold parts of it, else of the tensor."""
+    """Return the elements of S: of the whole buffer where ranks hold parts of it, else of the tensor."""
     elements = [n for n in (args.in_elements, args.out_elements) if n is not None]
     if not elements:
         return None
@@ -289,7 +289,7 @@ def _identity(call: _Call, kernel: str, groups: Groups, *, stream: int | None) -
 
 
 def _op(call: _Call, kernel: str) -> tuple[str, str, str]:
-    """op, where it comes from, and how it was spelled there. NCCL runs a barrier as an all_reduce."""
+    """Return the op, where it comes from, and how it was spelled there. NCCL runs a barrier as an all_reduce."""
     if call.operator and op_named(call.operator) == "barrier":
         return "barrier", "launch", call.operator
     for text, source in (
@@ -303,7 +303,7 @@ def _op(call: _Call, kernel: str) -> tuple[str, str, str]:
 
 
 def _calls(events: Events, kernels: Ints, launch: Ints) -> list[_Call]:
-    """For each kernel the host's calls around its launch, and the arguments on itself or on any of them."""
+    """Return for each kernel the host's calls around its launch, and the arguments on itself or on any of them."""
     if not len(kernels):
         return []
     host = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
@@ -323,7 +323,7 @@ def _calls(events: Events, kernels: Ints, launch: Ints) -> list[_Call]:
 
 
 def _around(events: Events, tree: Nest, place: int) -> _Call:
-    """From the innermost call outwards; the innermost of each kind counts."""
+    """Collect the calls around a place from the innermost outwards; the innermost of each kind counts."""
     args: CollectiveArgs | None = None
     operator: tuple[str, Inputs | None] | None = None
     span: tuple[str, Inputs | None] | None = None

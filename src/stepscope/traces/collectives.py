@@ -23,10 +23,10 @@ from stepscope.traces.waits import exact
 
 
 def own_times(activity: Activity, gaps: IdleGaps, starts: Ints, ends: Ints) -> list[OwnTime]:
-    """For each collective [starts[i], ends[i]), ascending by start: the time since the rank left the one before.
+    """Return for each collective [starts[i], ends[i]), ascending by start, the time since the rank left the one before.
 
-    That is since the latest end of those that started earlier; 0 when one of them is still running. What a rank of the CPU
-    is blocked on a collective counts for nothing.
+    It counts from the latest end of those that started earlier and is 0 when one of them is still running. Time for which a
+    rank of the CPU is blocked on a collective does not count.
     """
     window = activity.window
     if window is None or not len(starts):
@@ -78,9 +78,9 @@ def rank_communication(trace: RankTrace) -> RankCommunication:
 def communication(
     trace: RankTrace, activity: Activity, launches: Launches, windows: StepWindows, gaps: IdleGaps
 ) -> RankCommunication:
-    """As ``rank_communication``, from what the caller knows of the rank already.
+    """Return the same as ``rank_communication``, from what the caller knows of the rank already.
 
-    Device traces: its communication kernels. CPU traces: the ``gloo:*`` spans.
+    The collectives of device traces are communication kernels, those of CPU traces the ``gloo:*`` spans.
     """
     events = trace.events
     groups = Groups(trace.meta)
@@ -128,7 +128,7 @@ def communication(
 
 
 def _steps(windows: StepWindows, starts: Ints, launched: Ints) -> Ints:
-    """Number of the step that called each collective, else of the step in whose device time it ran; or NONE.
+    """Return the number of the step that called each collective, else of the step in whose device time it ran, or NONE.
 
     Without a recorded launch, where others have one, it may have been called before the capture: the first step has none.
     """
@@ -144,7 +144,7 @@ def _steps(windows: StepWindows, starts: Ints, launched: Ints) -> Ints:
 
 
 def _hidden_under(events: Events, activity: Activity, starts: Ints, ends: Ints) -> list[tuple[HiddenUnder, ...]]:
-    """For each collective the names of computation that ran longest during it, longest first.
+    """Return for each collective the names of computation that ran longest during it, longest first.
 
     Pairs are found stream by stream, where kernels do not overlap: their number is that of real overlaps.
     """

@@ -110,8 +110,8 @@ def critical_path(
 def rank_legs(
     trace: RankTrace, activity: Activity, launches: Launches, *, walk: Walk | None = None
 ) -> RankLegs | Unavailable:
-    """The path of a device in legs from collective to collective, for ``cross_path.cross_rank_path``; of a CPU rank:
-    ``cpu_legs``.
+    """Return the path of a device in legs from collective to collective, for ``cross_path.cross_rank_path``; ``cpu_legs``
+    has that of a CPU rank.
 
     Collectives are numbered by start, as the communication events of ``activity`` are.
     """
@@ -133,7 +133,8 @@ def rank_legs(
 
 
 def _leg(walk: Walk, link: list[_Segment], node: _Node | None, walked: dict[_Node, tuple[int | None, Ints]]) -> PathLeg:
-    """Totals of ``link`` and from ``node`` back to the first collective; a node is walked once for all legs."""
+    """Sum up ``link`` and the path from ``node`` back to the first collective; ``walked`` keeps each node's totals for all
+    legs."""
     chain: list[tuple[_Node, Ints]] = []
     back_to: int | None = None
     total = np.zeros(len(_PARTS), dtype=np.int64)
@@ -185,7 +186,8 @@ class Walk:
         )
 
     def _links(self, communicates: NDArray[np.bool_]) -> None:
-        """For each device event: the time of its launch and the place it waited for (NONE: its launch, or nothing)."""
+        """Find for each device event the time of its launch and the place that it waited for (NONE: its launch, or
+        nothing)."""
         n = len(self.device)
         linked = self.launch != NONE
         self.called = np.where(linked, self.events.ts_ns[np.maximum(self.launch, 0)], NEVER)
@@ -213,8 +215,8 @@ class Walk:
         self._busy = busy
 
     def _across(self, bound: Ints, previous: Ints, has: NDArray[np.bool_]) -> None:
-        """Work that a wait between streams held back: it waited for the last to end on any other stream that was launched
-        before the wait, if that came later than its own stream and its launch.
+        """Find work that a wait between streams held back: it waited for the last to end on any other stream that was
+        launched before the wait, if that came later than its own stream and its launch.
 
         A wait holds back the next launch on the stream that it names, from whichever thread. Where the profiler did not
         record that stream, also the next launch of its own thread on any.
@@ -435,7 +437,7 @@ def cross_rank_path(legs: Sequence[RankLegs], matched: Sequence[MatchedCollectiv
 
 
 def _entered(match: MatchedCollective | None, rank: int, legs: Mapping[int, RankLegs]) -> tuple[int, int] | None:
-    """Where the path goes on: the rank that all others waited for, and the collective's place there."""
+    """Return where the path goes on: the rank that all others waited for, and the collective's place there."""
     if match is None:
         return None
     last = rank if match.last_rank is None else match.last_rank
@@ -445,8 +447,9 @@ def _entered(match: MatchedCollective | None, rank: int, legs: Mapping[int, Rank
 
 
 def _transfer(match: MatchedCollective, rank: int) -> int | None:
-    """What the collective takes on this rank once all have begun it: its transfer, and how much later than the first rank
-    this one leaves it; of a message, until this rank is done with it. None where it is not split."""
+    """Return the time that the collective takes on this rank once all have begun it: its transfer, and how much later than
+    the first rank this one leaves it; for a message, the time until this rank is done with it. None where it is not split.
+    """
     own_end = next(r.end_ns for r in match.ranks if r.rank == rank)
     if match.op == "send_recv" and len(match.ranks) == 2:
         return max(0, own_end - max(r.start_ns for r in match.ranks))

@@ -217,7 +217,7 @@ class ColumnBuilder:
         return True
 
     def _take_loose(self, block: bytes) -> None:
-        """Event by event, and where that fails field by field."""
+        """Decode event by event, and where that fails field by field."""
         events = []
         for raw in RAW_LIST.decode(b"[" + block + b"]"):
             try:
@@ -299,7 +299,7 @@ class ColumnBuilder:
         self._count += len(events)
 
     def _sparse(self, indices: NDArray[np.int64], events: Sequence[Any], codes: NDArray[np.int8]) -> None:
-        """What few events have: of these, at ``indices`` among all."""
+        """Keep what only few events have; ``indices`` are the places of ``events`` among all."""
         for i, e, code in zip(indices.tolist(), events, codes.tolist(), strict=True):
             a = e.args
             if a is None:
@@ -412,7 +412,7 @@ class ColumnBuilder:
         )
 
     def notes(self) -> list[Note]:
-        """What was odd in the events, one note a kind."""
+        """Return what was odd in the events, one note a kind."""
         remarks = [Note(kind="repaired", text=f"{n:,} {kind} repaired") for kind, n in self._repairs.items()]
         if self._loose:
             text = f"{self._loose:,} events with values of unexpected types; invalid values count as not recorded"

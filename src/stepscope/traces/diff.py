@@ -113,7 +113,8 @@ def only_steps(profile: WorkProfile, steps: Collection[int]) -> WorkProfile:
 
 
 def diff_profiles(before: WorkProfile, after: WorkProfile, *, limit: int | None = 30) -> TraceDiff:
-    """after against before, per step; rows by how much they changed. Kernels and operators beyond ``limit`` are counted.
+    """Compare ``after`` with ``before`` per step, rows by how much they changed. Kernels and operators beyond ``limit`` are
+    only counted.
 
     The verdict is of the step time alone and needs 4 steps on each side. Raises UsageError when one is a CPU trace and
     the other is not: their parts do not mean the same.
@@ -169,8 +170,8 @@ _DIFFERENT = {"less": "faster", "more": "slower"}
 
 
 def step_verdict(step: Change, over: str) -> tuple[str, str]:
-    """faster | slower | not clear | no significant difference | not tested, and what that rests on; a test or interval that
-    is lacking is named. over: what was tested, in words."""
+    """Return faster | slower | not clear | no significant difference | not tested, and what that rests on, with the name of
+    a test or interval that is lacking. over: what was tested, in words."""
     if step.untested is not None:
         return "not tested", step.untested
     rests = f"Mann-Whitney {over}, p = {step.p_value:.2g}"
@@ -236,7 +237,7 @@ def _of_kind(profile: WorkProfile, kind: str) -> dict[str, StepSeries]:
 
 
 def _per_step(series: StepSeries | None, profile: WorkProfile) -> Sequence[int]:
-    """Zeros where the trace does not have it."""
+    """Return the values per step, zeros where the trace does not have the series."""
     return (0,) * len(profile.steps) if series is None else series.per_step_ns
 
 

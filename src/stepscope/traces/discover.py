@@ -24,7 +24,7 @@ SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite")
 
 
 def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
-    """Files to look at, in natural order, and those of them that were named one by one.
+    """Return the files to look at, in natural order, and those of them that were named one by one.
 
     A folder gives its trace-like files (not below it, except in a ``trace`` folder or in folders of ranks); a file that
     was named itself must be a trace, one found in a folder may be skipped. Raises DataError for a path that matches
@@ -88,7 +88,7 @@ def _behind(url: str) -> list[RemoteFile]:
 
 
 def _readable(path: Path) -> Path:
-    """The path itself; for a report of Nsight Systems its export."""
+    """Return the path itself, or for a report of Nsight Systems its export."""
     if path.suffix not in REPORTS:
         return path
     from stepscope.traces.nsys import exported
@@ -175,6 +175,6 @@ with profile(schedule=plan, record_shapes=True, on_trace_ready=save) as prof:
 
 
 def how_to_record(otherwise: str) -> str:
-    """``otherwise``, or how to record traces: for the fix of an error that found none."""
+    """Return ``otherwise``, or how to record traces, as the fix of an error that found none."""
     indented = "".join(f"\n    {line}" for line in RECIPE.splitlines())
     return f"{otherwise}; without traces: `stepscope profile -- COMMAND`, or in the training script{indented}"

@@ -89,7 +89,7 @@ class EventStream:
         yield from self._finish(buffer)
 
     def _begun(self, text: bytes, least: int) -> bytes:
-        """``text`` and what follows, until it holds ``least`` bytes besides leading blanks; long blanks are passed over."""
+        """Read on from ``text`` until it holds ``least`` bytes besides leading blanks; long blanks are passed over."""
         while len(text.lstrip(_SPACE)) < least and (chunk := next(self._chunks, None)):
             kept = text if text.strip(_SPACE) else text[-64:]
             self.offset += len(text) - len(kept)
@@ -133,7 +133,7 @@ class EventStream:
         raise NotATrace('no "traceEvents" in it')
 
     def _read_bare(self, text: bytes) -> bytes:
-        """The inside of an array of events; any other array is no trace."""
+        """Return the inside of an array of events; any other array is no trace."""
         self._bare = True
         self.offset = self.source.bytes_read - len(text) + 1
         text = self._begun(text[1:], 4096)
@@ -143,7 +143,7 @@ class EventStream:
         raise NotATrace("an array of other values than events")
 
     def _cut(self, buffer: bytes) -> tuple[int, int]:
-        """Where the last whole event of the buffer ends, and where the next one begins; (0, 0) if nowhere."""
+        """Return where the last whole event of the buffer ends and where the next one begins; (0, 0) if nowhere."""
         if len(buffer) < self._next_try:
             return 0, 0
         if self.kineto:
@@ -177,7 +177,7 @@ class EventStream:
         return mended is None
 
     def _finish(self, buffer: bytes) -> Iterator[bytes]:
-        """The rest of the stream: last events, end of the array, tail."""
+        """Yield the rest of the stream: last events, end of the array, tail."""
         if self.kineto:
             cut, rest = self._cut(buffer)
             if cut:
@@ -218,7 +218,7 @@ class EventStream:
         return self._next_try == _NEVER
 
     def _broken_tail(self, buffer: bytes) -> Iterator[bytes]:
-        """A file that stops in the middle of an event, as a killed profiler leaves it."""
+        """Yield the last whole events of a file that stops in the middle of one, as a killed profiler leaves it."""
         whole = buffer.rstrip(_SPACE + b",")
         if is_valid(whole):
             cut, rest = len(whole), len(buffer)
@@ -267,7 +267,7 @@ class EventStream:
 
 
 def _squeezed(chunk: bytes) -> bytes:
-    """A chunk with one blank for many at its ends; of nothing but blanks, none."""
+    """Replace many blanks at a chunk's ends by one; a chunk of nothing but blanks becomes empty."""
     inner = chunk.strip(_SPACE)
     if len(chunk) - len(inner) < 128:
         return chunk
@@ -341,7 +341,7 @@ def rank_from_name(path: Path) -> int | None:
 
 
 def _first(recorded: int | None, own: int | None) -> int | None:
-    """What the profiler recorded; it does where torch.distributed is initialised. Else what our own metadata say."""
+    """Return what the profiler recorded (it does where torch.distributed is initialised), else what our own metadata say."""
     return own if recorded is None else recorded
 
 
@@ -364,7 +364,7 @@ def _groups(entries: list[Any]) -> list[ProcessGroup]:
 
 
 def _own(value: Any) -> object:
-    """Our metadata is JSON inside a JSON string."""
+    """Decode our own metadata, which is JSON inside a JSON string."""
     if not isinstance(value, str):
         return value
     try:

@@ -37,7 +37,8 @@ NEAR = 16
 
 
 def mismatches(group: GroupView) -> list[FlightFinding]:
-    """One finding a set of ranks that first differs from the majority at one place. Only what two ranks kept is compared.
+    """Return one finding for each set of ranks that first differs from the majority at one place. Only what two ranks kept
+    is compared.
 
     What comes after the first difference of a group follows from it and is only counted.
     """
@@ -59,7 +60,7 @@ def _sequences(by_rank: dict[int, dict[int, Calls]]) -> list[int]:
 
 
 def _sides(calls: dict[int, Calls]) -> dict[Calls, list[int]]:
-    """Ranks by what they called: the largest side first, of equal ones that with the lowest rank."""
+    """Group ranks by what they called: the largest side first, of equal ones that with the lowest rank."""
     sides: dict[Calls, list[int]] = defaultdict(list)
     for rank in sorted(calls):
         sides[calls[rank]].append(rank)
@@ -115,7 +116,8 @@ def _mismatch(
 
 
 def _waits_there(group: GroupView, rank: int, sequence: int, *, displaced: bool) -> bool:
-    """Whether the rank waits because of it: in that very call, or in a later one where the numbers are displaced."""
+    """Return whether the rank waits because of the mismatch: in that very call, or in a later one where the numbers are
+    displaced."""
     pending = group.lines[rank].pending()
     return any(s >= sequence for s in pending) if displaced else sequence in pending
 
@@ -137,9 +139,10 @@ def _swapped(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) ->
 
 
 def _shift(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) -> int | None:
-    """k > 0: from here on the deviant makes the calls that the others make k later; k < 0: k earlier.
+    """Return k > 0 where from here on the deviant makes the calls that the others make k later, k < 0 where it makes those k
+    earlier.
 
-    None unless every call that both kept agrees under that shift, and None where it agrees without one.
+    It is None unless every call that both kept agrees under that shift, and None where they agree without one.
     """
     later = [s for s in reference if s > at and s in deviant]
     if later and all(reference[s] == deviant[s] for s in later):
@@ -167,7 +170,7 @@ _CIRCLE = " (these ranks wait for each other)"
 
 
 def compare(dumps: Sequence[FlightDump], *, world_size: int | None = None) -> tuple[FlightFinding, ...]:
-    """What went differently on different ranks, causes first; empty when nothing did.
+    """Return what went differently on different ranks, causes first; empty when nothing did.
 
     dumps: at most one a rank. world_size: None takes it from the dumps; with it, ranks without a dump are named.
     Differences in calls are facts. Waits are a snapshot: of a job that goes on they only say who was behind.
@@ -215,7 +218,8 @@ def culprits(findings: Iterable[FlightFinding]) -> tuple[int, ...]:
 
 
 def _waits(view: GroupView, *, broken: bool) -> list[FlightFinding]:
-    """``broken``: ranks sit in calls that were not the same, so that "one is out, one is not" means nothing."""
+    """Return the view's waits. ``broken``: ranks sit in calls that were not the same, so that "one is out, one is not" means
+    nothing."""
     return [*([] if broken else stuck_inside(view)), *missing_calls(view), *point_to_point(view)]
 
 
@@ -225,7 +229,7 @@ def _with_causes(
     open_ends: Sequence[FlightFinding],
     views: Sequence[GroupView],
 ) -> list[FlightFinding]:
-    """The waits, those that follow from something else marked so.
+    """Return the waits, with those marked that follow from something else.
 
     A rank that waits for another one cannot be blamed for what it has not called since; neither can ranks that sit in
     a call which was not the same everywhere, nor a stuck rank for what it did not call afterwards.
@@ -253,7 +257,7 @@ def _waits_for_another(rank: int, waits: Sequence[FlightFinding]) -> bool:
 
 
 def _only(finding: FlightFinding, ranks: Sequence[int]) -> FlightFinding:
-    """The finding about some of its ranks, with which its sentence begins."""
+    """Return the finding for some of its ranks alone, with which its sentence begins."""
     if tuple(ranks) == finding.ranks or finding.kind != "missing_call":
         return replace(finding, ranks=tuple(ranks))
     rest = finding.sentence.removeprefix(ranks_text(finding.ranks))
@@ -261,7 +265,8 @@ def _only(finding: FlightFinding, ranks: Sequence[int]) -> FlightFinding:
 
 
 def _earliest(open_ends: Sequence[FlightFinding], views: Sequence[GroupView]) -> list[FlightFinding]:
-    """With no other cause: the collectives nobody got out of; those that ranks entered first are the cause."""
+    """Take, with no other cause, those collectives for the cause that ranks entered first, of those that nobody got out
+    of."""
     first: dict[int, int] = {}
     entered: dict[tuple[str, int, int], int] = {}
     for view in views:
@@ -279,7 +284,7 @@ def _earliest(open_ends: Sequence[FlightFinding], views: Sequence[GroupView]) ->
 def _incomplete(
     dumps: Sequence[FlightDump], world_size: int | None, open_ends: Sequence[FlightFinding]
 ) -> list[FlightFinding]:
-    """Ranks that left no dump, unless a wait for them is told already; and dumps that hold nothing."""
+    """Report ranks that left no dump, unless a wait for them is told already, and dumps that hold nothing."""
     waited_for = {rank for f in open_ends if f.cause for rank in f.ranks}
     silent = [r for r in range(world_size or 0) if r not in {d.rank for d in dumps} | waited_for]
     findings = []

@@ -116,7 +116,8 @@ class GroupOnRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """members: global ranks, as far as any dump knows; lines: by rank, of those whose recorder could be read."""
+    """One process group as all dumps together show it. members: global ranks, as far as any dump knows; lines: by rank, of
+    those whose recorder could be read."""
 
     name: str
     description: str | None
@@ -132,16 +133,16 @@ class GroupView:
         return tuple(r for r in self.members if r not in self.lines)
 
     def calls_at(self, sequence: int) -> dict[int, Sequence[FlightEntry]]:
-        """By rank, of those that kept it."""
+        """Return by rank the calls under ``sequence``, of ranks that kept it."""
         return {r: line.calls[sequence] for r, line in self.lines.items() if sequence in line.calls}
 
     def first_ns(self, sequence: int) -> int | None:
-        """Wall clock of the first call of it; None where unknown."""
+        """Return the wall clock of the first call under ``sequence``, ns; None where unknown."""
         times = [c.created_ns for calls in self.calls_at(sequence).values() for c in calls]
         return min((t for t in times if t is not None), default=None)
 
     def finding(self, kind: Kind, ranks: Sequence[int], sentence: str, *, sequence: int, **more: Any) -> FlightFinding:
-        """About this group at ``sequence``. more: the other fields."""
+        """Make a finding about this group at ``sequence``. more: its other fields."""
         return FlightFinding(
             kind=kind, ranks=tuple(ranks), sentence=sentence, group=self.name, group_description=self.description,
             sequence=sequence, **{"first_ns": self.first_ns(sequence), **more},
@@ -149,7 +150,7 @@ class GroupView:
 
 
 def group_views(dumps: Sequence[FlightDump], *, world_size: int | None) -> tuple[GroupView, ...]:
-    """Every process group that any dump knows, by name; of one name with different members, one each."""
+    """Return every process group that any dump knows, by name; groups of one name with different members stay apart."""
     readable = [d for d in dumps if d.unavailable is None]
     descriptions = _members_by_name(readable, world_size)
     views = []
@@ -182,7 +183,8 @@ def _members_by_name(
 
 
 def _guessed_members(description: str | None, seen: Iterable[int], world_size: int | None) -> tuple[int, ...]:
-    """Where no dump lists them: everybody for the default group, else those that called something in it."""
+    """Guess a group's members where no dump lists them: everybody for the default group, else those that called something in
+    it."""
     if description == DEFAULT and world_size is not None:
         return tuple(range(world_size))
     return tuple(sorted(seen))
@@ -213,7 +215,8 @@ def _line(dump: FlightDump, name: str, entries: Sequence[FlightEntry], *, use_co
 
 
 def missing_calls(group: GroupView) -> list[FlightFinding]:
-    """Ranks that never called a collective in which others wait: one finding for each place where ranks stopped."""
+    """Report ranks that never called a collective in which others wait, with one finding for each place where ranks
+    stopped."""
     reached = {r: line.last_called for r, line in group.lines.items() if line.last_called is not None}
     top = max(reached.values(), default=0)
     stopped: dict[int, list[int]] = defaultdict(list)
@@ -248,7 +251,7 @@ def missing_calls(group: GroupView) -> list[FlightFinding]:
 
 
 def stuck_inside(group: GroupView) -> list[FlightFinding]:
-    """Ranks still inside a collective that others have left, though nobody can leave it before all are in.
+    """Report ranks still inside a collective that others have left, though nobody can leave it before all are in.
 
     Their device or network does not go on, or its clean-up thread does not run.
     """
@@ -301,7 +304,7 @@ def unfinished(group: GroupView) -> FlightFinding | None:
 
 
 def point_to_point(group: GroupView) -> list[FlightFinding]:
-    """Sends without their recv and the reverse, and pairs that differ; of what has not finished.
+    """Report sends without their recv and the reverse, and pairs that differ, among calls that have not finished.
 
     Point-to-point calls have no common number: the n-th unfinished of one pair of ranks belongs to the n-th of the
     other side.
@@ -367,7 +370,7 @@ def _unequal(group: GroupView, source: int, destination: int, send: FlightEntry,
 
 
 def _pair(group: GroupView, entry: FlightEntry) -> tuple[int, int] | None:
-    """Global ranks (from, to)."""
+    """Return the global ranks (from, to) of a message."""
     if entry.source is None or entry.destination is None:
         return None
     if max(entry.source, entry.destination) >= len(group.members):

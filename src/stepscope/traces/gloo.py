@@ -155,8 +155,8 @@ def _spans(events: Events, groups: Groups) -> list[_Span]:
 def _group_of_threads(
     events: Events, indices: Ints, ops: list[str | None], groups: Groups
 ) -> dict[int, CollectiveGroup]:
-    """Which group a worker thread serves, where every group's workers are there: each group starts its two when it is
-    created, so that thread ids in ascending order are the groups in pairs. Where a worker is missing, as of a group that
+    """Return which group each worker thread serves, where every group's workers are there: each group starts its two when it
+    is created, so that thread ids in ascending order are the groups in pairs. Where a worker is missing, as of a group that
     called nothing, the others may be of any: a busy machine leaves gaps between the ids of one group, too."""
     workers: dict[int, int] = {}
     for i in indices.tolist():

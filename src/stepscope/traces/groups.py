@@ -141,7 +141,7 @@ norms are fewer, and have none in the backward pass."""
 
 
 def kind_by_name(group: CollectiveGroup | None) -> str:
-    """dp | tp | pp | ep | cp as the group's description says, else its name; empty where neither does."""
+    """Return dp | tp | pp | ep | cp as the group's description says, else its name; empty where neither does."""
     for text in (group.description, group.name) if group is not None else ():
         words = re.sub(r"[^a-z0-9]+", "_", text.lower())
         meaning = next((kind for kind, pattern in _WORDS if re.search(pattern, words)), "")
@@ -151,7 +151,8 @@ def kind_by_name(group: CollectiveGroup | None) -> str:
 
 
 def kind_by_operations(calls: Sequence[RankCollective], forward: Sequence[bool]) -> str:
-    """The same from what the group does; ``forward``: launched in the forward pass. Empty where that is unclear.
+    """Return the same from what the group does; ``forward``: whether each call was launched in the forward pass. Empty where
+    that is unclear.
 
     Messages alone: pipeline. Exchanges of all with all alone: experts. Gathers with reduce-scatters of the backward
     pass alone: sharded data parallel; of both passes: tensor parallel with a split sequence. Reductions of both
@@ -183,7 +184,8 @@ UNNAMED = ""
 def group_budgets(
     rank: int, activity: Activity, collectives: Sequence[RankCollective], phases: Mapping[str, Spans]
 ) -> tuple[GroupBudget, ...]:
-    """One row per process group, most exposed first; groups that communicate at the same time count it each."""
+    """Return one row per process group, most exposed first; time in which several groups communicate counts for each of
+    them."""
     by_group: dict[str, list[RankCollective]] = defaultdict(list)
     for collective in collectives:
         by_group[collective.group.name if collective.group else UNNAMED].append(collective)

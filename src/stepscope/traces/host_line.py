@@ -96,7 +96,7 @@ class HostLine:
         return Break(*rows[at, 2:].tolist()) if at >= 0 else None
 
     def _copied(self, device: Ints, launch: Ints) -> Ints:
-        """Asynchronous copies that returned after their copy had ended: they did wait for it (pageable memory)."""
+        """Find asynchronous copies that returned after their copy had ended: they did wait for it (pageable memory)."""
         events = self._events
         copies = events.named(_COPIES.search)
         places = np.flatnonzero(launch != NONE)
@@ -109,7 +109,7 @@ class HostLine:
         return np.stack([*columns, events.end_ns[device[places]]], axis=1)
 
     def _waited(self, device: Ints, launch: Ints) -> Ints:
-        """Calls that wait, and during which device work ended that was launched before them."""
+        """Find calls that wait, and during which device work ended that was launched before them."""
         events = self._events
         calls = events.where(Category.RUNTIME, Category.DRIVER)
         calls = calls[events.named(_WAITS.search)[calls]]
@@ -134,7 +134,7 @@ class HostLine:
         return np.array(rows, dtype=np.int64).reshape(-1, 5)
 
     def _handovers(self) -> list[Ints]:
-        """A thread that was idle and goes on after another one of the training's threads had come to an end."""
+        """Find where a thread that was idle goes on after another one of the training's threads had come to an end."""
         activity = {t: self._activity(t) for t in self._training_threads()}
         gloo = self._gloo_threads()
         parts = []
@@ -223,7 +223,7 @@ class _Flat:
         return parts[0], parts[1], parts[2], parts[3]
 
     def _at(self, time: int) -> list[int]:
-        """Time before ``time`` by kind; of OTHER none, it is what is left."""
+        """Return the time before ``time`` by kind; OTHER is not counted, it is what is left."""
         done = [0, 0, 0, 0]
         at = int(np.searchsorted(self.edges, time, side="right")) - 1
         if at < 0:
@@ -260,7 +260,8 @@ class StreamWaits:
     recorded: NDArray[np.bool_]
 
     def last_before(self, calls: Ints, streams: Ints) -> Ints:
-        """When the last wait began that can hold back a launch by ``calls[i]`` on ``streams[i]``; NEVER without one."""
+        """Return when the last wait began that can hold back a launch by ``calls[i]`` on ``streams[i]``; NEVER without
+        one."""
         times = self.events.ts_ns[calls]
         with_stream, unrecorded = self.streams != NONE, ~self.recorded
         on_stream = _last(self.streams[with_stream], self.times[with_stream], streams, times)
@@ -271,7 +272,8 @@ class StreamWaits:
 
 
 def stream_waits(events: Events, calls: Ints, streams: Ints, communicates: NDArray[np.bool_]) -> StreamWaits:
-    """All waits. ``calls``: the launches of device work on ``streams``, some of which ``communicates``.
+    """Return all waits between streams. ``calls``: the launches of device work on ``streams``, some of which
+    ``communicates``.
 
     Where the stream is not recorded it is that of the next launch of the waiting thread: a collective's stream waits right
     before the collective, a thread's own stream before it goes on. A thread that launches nothing more (autograd's, after
@@ -306,7 +308,8 @@ def _accounts(events: Events, waits: Ints) -> Ints:
 
 
 def _last(keys: Ints, times: Ints, wanted: Ints, before: Ints) -> Ints:
-    """For each of ``wanted``: the place of the last entry with this key and a time below ``before``; NONE without one."""
+    """Find for each of ``wanted`` the place of the last entry with this key and a time below ``before``; NONE without
+    one."""
     if not len(keys):
         return np.full(len(wanted), NONE, dtype=np.int64)
     all_keys = distinct(np.concatenate([keys, wanted]))

@@ -111,8 +111,8 @@ def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: di
 
 
 def _returned(events: Events, call: Ints, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """For each gap: when the host came back from the wait for the device in which it was at the gap's start (that start,
-    where it was in none), at most ``launched``; and the name of the call that waited, NONE where there is none.
+    """Return for each gap when the host came back from the wait for the device in which it was at the gap's start (that
+    start where it was in none), at most ``launched``, and the name of the call that waited, NONE where there is none.
 
     Only a wait in the line of host code that launches the gap's next work holds it back. Autograd's threads are in one
     line with the training loop's: each is idle while the other has work.
@@ -141,8 +141,9 @@ def _returned(events: Events, call: Ints, starts: Ints, launched: Ints, late: ND
 
 
 def _host_lines(events: Events) -> Ints:
-    """For each thread, the number of its line: its own, for autograd's threads that of the training loop. The loop's thread
-    is the one with most time under the user's annotations, without any the one with most time in other operators."""
+    """Return for each thread the number of its line: its own, or for autograd's threads that of the training loop. The
+    loop's thread is the one with most time under the user's annotations, without any the one with most time in other
+    operators."""
     line = np.arange(len(events.threads), dtype=np.int64)
     operators = events.category == Category.CPU_OP
     autograd = autograd_work(events)
@@ -199,7 +200,7 @@ ALONE_NS = 1_000_000_000
 
 
 def long_gaps(events: Events, gaps: IdleGaps, marks: Marks, *, rank: int) -> tuple[IdleGaps, tuple[LongGap, ...]]:
-    """The gaps with the long ones under the cause ``long_gap``, and the long ones in order of time.
+    """Return the gaps with the long ones under the cause ``long_gap``, and the long ones in order of time.
 
     Long are at most ``MOST_GAPS``, each ``LEAST_SHARE`` of the window, ``LEAST_NS`` and ``OUTSTANDING`` times the longest
     other gap, in at most half of the marked steps; with one marked step nothing tells what is usual.
@@ -240,8 +241,8 @@ def _long_gap(events: Events, gaps: IdleGaps, marks: Marks, place: int, *, rank:
 
 
 def _host_in(events: Events, start: int, end: int) -> str | None:
-    """The operator or annotation that fills most of [start, end); None where none fills half of it, or one that is much
-    longer itself, which says nothing of the gap."""
+    """Return the operator or annotation that fills most of [start, end); None where none fills half of it, or one that is
+    much longer itself, which says nothing of the gap."""
     host = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
     host &= ~events.begins("ProfilerStep")
     during = (events.ts_ns < end) & (events.end_ns > start) & (events.dur_ns <= 1.5 * (end - start))
@@ -301,7 +302,7 @@ def launch_statistics(trace: RankTrace, launches: Launches) -> LaunchStatistics 
 
 
 def _late(trace: RankTrace, work: Ints, launch: Ints) -> tuple[int, int]:
-    """Of the linked events with a predecessor on their stream: launched after it had ended; and how many."""
+    """Count, of the linked events with a predecessor on their stream, those launched after it had ended, and all of them."""
     events = trace.events
     place = events.lane(work)
     order = np.lexsort((events.ts_ns[work], place))
@@ -313,7 +314,7 @@ def _late(trace: RankTrace, work: Ints, launch: Ints) -> tuple[int, int]:
 
 
 def queue_length(launched: Ints, started: Ints, *, slices: int = SLICES) -> QueueLength | None:
-    """Launched and not yet started, over time; each entry of the inputs, shape (n,), is one piece of work.
+    """Count what is launched and not yet started, over time; each entry of the inputs, shape (n,), is one piece of work.
 
     None without work, or when all of it was launched at one moment and started at once.
     """
@@ -374,8 +375,8 @@ _IN_PYTHON = ("PythonSubclass", "Redistribute", "_ToTorchTensor", "_FromTorchTen
 
 
 def host_dispatch(events: Events) -> tuple[int, int, int]:
-    """Of the thread of the training loop, within the steps where they are marked: how many operators are as short as their
-    call; their time with that of Python's dispatch, ns; and how many operators are in no other."""
+    """Return of the training loop's thread, within the steps where they are marked, how many operators are as short as their
+    call, their time with that of Python's dispatch (ns), and how many operators are in no other."""
     operators = events.where(Category.CPU_OP)
     operators = operators[~events.begins("gloo:")[operators]]
     if not len(operators):

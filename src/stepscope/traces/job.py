@@ -64,7 +64,7 @@ def analyse_captures(
     sample: Collection[int] | None = None,
 ) -> dict[str, TraceSummary]:
     """Load and analyse every rank's trace under ``paths``, then match the ranks of each capture. ``wanted`` None:
-    everything. By the captures' names; one capture, as usual, is called "".
+    everything. The summaries are by the captures' names; one capture, as usual, is called "".
 
     ``executor`` maps the files over its workers; without one, ``processes`` (None: one per core) are started where that
     pays. ``cache``: keep the columns of each file for the next time. ``started`` is told the files, ``advanced`` how far
@@ -126,7 +126,7 @@ def analyse_job(
     scheduler: str | None = None,
     said: Callable[[str], None] | None = None,
 ) -> TraceSummary:
-    """As ``analyse_captures`` for files of one capture. Raises DataError too where there are several."""
+    """Analyse files of one capture as ``analyse_captures`` does. Raises DataError too where there are several."""
     summaries = analyse_captures(
         paths,
         wanted=wanted,
@@ -145,7 +145,7 @@ def analyse_job(
 
 
 def several_captures(summaries: Mapping[str, TraceSummary]) -> DataError:
-    """What to answer where one capture is asked for and there are several."""
+    """Return the error for several captures where one is asked for."""
     first = [Path(p.facts.file).name for p in next(iter(summaries.values())).ranks]
     return DataError(
         f"{len(summaries)} captures in these files: {', '.join(list(summaries)[:6])}",
@@ -155,7 +155,7 @@ def several_captures(summaries: Mapping[str, TraceSummary]) -> DataError:
 
 
 def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> TraceSummary:
-    """What the ranks say together; ``passes`` ascending by rank."""
+    """Put together what the ranks say; ``passes`` ascend by rank."""
     world = next((p.facts.world_size for p in passes if p.facts.world_size is not None), None)
     notes = (*notes, *_differences(passes, world))
     if all(p.partial or p.budget is None for p in passes):
@@ -200,7 +200,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
 
 
 def _unread(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:
-    """The verdict on ranks whose device was not read: none, and why."""
+    """Return the verdict on ranks whose device was not read: there is none, and why."""
     return tuple(
         RankVerdict(
             rank=p.facts.rank,
@@ -212,7 +212,7 @@ def _unread(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:
 
 
 def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[FileNote]:
-    """What keeps the given traces from being the whole job, side by side."""
+    """Yield what keeps the given traces from being the whole job, side by side."""
     if world is not None and world > len(passes):
         text = (
             f"traces of {len(passes)} of {world} ranks: the missing ranks' activity, and whether others waited for "
@@ -283,7 +283,7 @@ def _map(
 
 
 def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote]) -> LeaveOut:
-    """Also leaves out what a listing behind a URL names and is no trace: only reading it tells."""
+    """Make a ``left_out`` that also takes what a listing behind a URL names and is no trace: only reading it tells."""
 
     def leave(file: Path, error: DataError) -> None:
         if isinstance(error, NoTraceError) and getattr(file, "listed", False):
@@ -299,7 +299,7 @@ def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote]) -> Lea
 def _for_cluster(
     scheduler: str | None, report: Callable[[str], None] | None, files: Sequence[Path], processes: int | None
 ) -> bool:
-    """Whether a cluster reads the files; where one should and cannot be had, says so."""
+    """Return whether a cluster reads the files; ``report`` is told where one should and cannot be had."""
     if scheduler is not None:
         return True
     if report is None or len(files) <= FILES_HERE or processes == 1 or text_bytes(files) < CLUSTER_FROM_BYTES:
@@ -346,7 +346,7 @@ def _size(file: Path) -> int:
 
 
 def _get_ready(meanwhile: Callable[[], None] | None, *, quick: bool) -> None:
-    """What comes after the reading, and takes as long to import as a rank of 1 MB to read."""
+    """Import what comes after the reading, which takes as long as reading a rank of 1 MB."""
     if not quick:
         import stepscope.traces.activity
         import stepscope.traces.stragglers
@@ -362,7 +362,8 @@ def _finished(work: Callable[[Path], RankPass], done: Callable[[Path], None], fi
 
 
 def _readable(files: Sequence[Path], read: Callable[[Path], RankPass], left_out: LeaveOut | None) -> list[RankPass]:
-    """What ``read`` makes of the files, those that it refuses left out. Raises the first DataError where none is left."""
+    """Return what ``read`` makes of the files, without those that it refuses. Raises the first DataError where none is
+    left."""
     passes: list[RankPass] = []
     damaged: list[tuple[Path, DataError]] = []
     for file in files:
@@ -399,7 +400,7 @@ def _fork(
 
 
 def _largest_first(files: Sequence[Path]) -> list[Path]:
-    """So that no process starts a long one last."""
+    """Order files by size, so that no process starts a long one last."""
     return sorted(files, key=_size, reverse=True)
 
 
@@ -440,9 +441,9 @@ _NUMBER = re.compile(r"\d{5,}")
 
 
 def captures(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
-    """The captures by name, each with every rank once: by file names without the rank, or by time, whichever makes fewer.
-    None where ranks are there twice and neither tells them apart, or one file is a copy of another: the same rank, taken
-    at the same time.
+    """Return the captures by name, each with every rank once, told apart by file names without the rank or by time,
+    whichever makes fewer. None where ranks are there twice and neither tells them apart, or one file is a copy of another:
+    the same rank, taken at the same time.
     """
     times = [(one_pass.facts.rank, one_pass.facts.unix_ns) for one_pass in passes if one_pass.facts.unix_ns is not None]
     if len(set(times)) < len(times):

@@ -194,7 +194,7 @@ def _apart(places: Ints, length: int) -> Ints:
 
 
 def _closed(sequences: list[tuple[int, Ints]], device: Ints, name: NDArray[np.int32]) -> list[tuple[int, Ints]]:
-    """Those that some longer one with the same number of occurrences does not contain."""
+    """Keep the sequences that no longer one with the same number of occurrences contains."""
     kept: list[tuple[int, Ints]] = []
     inside: set[tuple[int, bytes]] = set()
     for length, places in sorted(sequences, key=lambda f: -f[0]):

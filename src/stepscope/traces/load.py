@@ -41,7 +41,8 @@ _WAITING = 2  # stretches a process that are read ahead of what is merged
 
 
 def cuts(path: Path, *, part_bytes: int = PART_BYTES) -> list[tuple[int, int]]:
-    """[start, end) of stretches of whole events, the first event to nearly the last; empty where it cannot be cut."""
+    """Return [start, end) of stretches of whole events, the first event to nearly the last; empty where the file cannot be
+    cut."""
     size = path.stat().st_size
     with path.open("rb") as file:
         if is_packed(file.read(4)):
@@ -107,7 +108,7 @@ def read_parts(
 
 
 def read_part(path: Path, start: int, end: int, device_only: bool) -> DecodedPart | None:
-    """The events of one stretch; None where they need a second look. Runs in any process."""
+    """Decode the events of one stretch; None where they need a second look. Runs in any process."""
     import gc
 
     gc.disable()  # as in load_file; this process ends with its work
@@ -125,7 +126,7 @@ def read_part(path: Path, start: int, end: int, device_only: bool) -> DecodedPar
 
 
 def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
-    """Whole events at a time, as EventStream yields them."""
+    """Yield whole events at a time, as EventStream does."""
     with path.open("rb", buffering=0) as file:
         file.seek(start)
         left, rest = end - start, b""
@@ -202,7 +203,7 @@ def load_file(
 
 
 def sampled_from(ours: Mapping[str, object]) -> int | None:
-    """Number of the first step that a window recorded for the shapes of the others; None: of none."""
+    """Return the number of the first step that a window recorded for the shapes of the others, or None without one."""
     profile = ours.get("profile")
     first = profile.get("sampled_from") if isinstance(profile, dict) else None
     return first if isinstance(first, int) else None
@@ -276,7 +277,7 @@ def with_ranks(traces: list[RankTrace], stated: Mapping[str, int]) -> tuple[Rank
 
 
 def one_per_rank(items: Iterable[T], *, rank: Callable[[T], int], path: Callable[[T], Path]) -> tuple[T, ...]:
-    """What was read of each rank's file, ascending by rank. Raises DataError when two are of one rank."""
+    """Return what was read of each rank's file, ascending by rank. Raises DataError when two are of one rank."""
     by_rank: dict[int, T] = {}
     for item in items:
         earlier = by_rank.setdefault(rank(item), item)
@@ -317,7 +318,8 @@ def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
 
 
 def _is_sqlite(path: Path) -> bool:
-    """By its name or its first bytes: nsys exports are also called .db, .sqlite3 or after the report."""
+    """Return whether a file is SQLite, by its name or its first bytes: nsys exports are also called .db, .sqlite3 or after
+    the report."""
     if path.suffix == ".sqlite":
         return True
     if not path.is_file():  # of a pipe or a URL nothing may be read twice
@@ -338,7 +340,8 @@ def _not_a_trace(path: Path, why: str) -> DataError:
 
 
 def why_no_trace(path: Path, header_limit: int | None) -> str | None:
-    """Why a file is no trace of a rank, by its beginning alone; None: it is one. Raises DataError where it is unreadable."""
+    """Say why a file is no trace of a rank, by its beginning alone; None where it is one. Raises DataError where it is
+    unreadable."""
     if path.suffix in REPORTS or _is_sqlite(path):
         return None
     stream = EventStream(ByteSource(path, chunk_bytes=PEEK_BYTES), header_limit=header_limit)
@@ -350,7 +353,7 @@ def why_no_trace(path: Path, header_limit: int | None) -> str | None:
 
 
 def rank_of(trace: RankTrace, stated: Mapping[str, int], *, alone: bool) -> tuple[int, tuple[Note, ...]]:
-    """The rank as stated, as recorded, or from the file name; rank 0 for a single file that has none.
+    """Return the rank as stated, as recorded, or from the file name; rank 0 for a single file that has none.
 
     Raises DataError when one of several files tells nothing.
     """

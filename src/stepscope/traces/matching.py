@@ -23,7 +23,7 @@ _UNEVEN = ("all_to_all", "all_to_all_v", "unknown")
 
 
 def match_collectives(ranks: Sequence[RankCommunication]) -> tuple[Instance, ...]:
-    """Every collective of every rank in exactly one instance, in order of the earliest start. Near-linear.
+    """Put every collective of every rank in exactly one instance, in order of the earliest start. Near-linear.
 
     Point-to-point messages are matched by source and destination, or by number in groups of two; the number that
     NCCL gives them counts each rank's own messages and does not match otherwise.
@@ -70,7 +70,7 @@ def _number(c: RankCollective, names: dict[int, Key | None]) -> tuple[Key | None
 
 
 def _channel(c: RankCollective, names: dict[int, Key | None], *, by_stream: bool) -> Key | None:
-    """What puts collectives in one order on all ranks: their group; where it is unknown, their stream."""
+    """Return what puts collectives in one order on all ranks: their group; where it is unknown, their stream."""
     group = names.get(id(c.group)) if c.group is not None else None
     if c.op == "send_recv":
         if c.peers is not None:
@@ -88,7 +88,7 @@ def _streams_agree(ranks: Sequence[RankCommunication]) -> bool:
 
 
 def _group_keys(ranks: Iterable[RankCommunication]) -> dict[int, Key | None]:
-    """id of a group object -> what names that group on all ranks; None where it cannot be told.
+    """Map the id of a group object to what names that group on all ranks; None where it cannot be told.
 
     Groups of one name are told apart by their members (tensor-parallel groups often share a name). A number stands for
     them: keys are hashed once a collective, and a group may have thousands.
@@ -126,8 +126,8 @@ def _in_order(
     shifts: dict[int, int],
     hosts: dict[int, str | None],
 ) -> list[Instance]:
-    """One group's collectives. The rank with most of them leads; the others' are paired with its, and with each
-    other where they captured what it did not."""
+    """Match one group's collectives. The rank with most of them leads; the others' are paired with its, and with each other
+    where they captured what it did not."""
     if len(by_rank) == 1:
         return [_alone(Member(rank=rank, position=p)) for rank, places in by_rank.items() for p in places]
     leader = min(by_rank, key=lambda r: (-len(by_rank[r]), r))
@@ -167,7 +167,8 @@ def _in_order(
 
 
 def _kind(c: RankCollective, *, first: bool) -> str:
-    """The operation; of a message between two ranks also which way it goes: what one sends is what the other receives."""
+    """Return the operation, and for a message between two ranks which way it goes: what one sends is what the other
+    receives."""
     if c.op != "send_recv" or c.direction is None or c.peers is not None:
         return c.op
     return f"{c.op} {'from' if (c.direction == 'send') == first else 'to'} the first"
@@ -180,7 +181,8 @@ class _Codes:
         self._ops: dict[str, int] = {"unknown": 0}
 
     def line(self, rank: RankCommunication, positions: list[int], shift_ns: int, *, first: bool) -> RankOrder:
-        """first: this is the lowest of the ranks that are compared."""
+        """Return the rank's collectives at ``positions`` in codes. first: this is the lowest of the ranks that are
+        compared."""
         chosen = [rank.collectives[p] for p in positions]
         return RankOrder(
             op=np.array([self._ops.setdefault(_kind(c, first=first), len(self._ops)) for c in chosen], dtype=np.int64),

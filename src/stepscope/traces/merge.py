@@ -213,7 +213,7 @@ def _decoded(block: bytes, path: Path, offset: int) -> list[dict[str, msgspec.Ra
 
 
 def _joined(fields: Mapping[str, Any]) -> bytes:
-    """In Kineto's own spelling, which readers recognise."""
+    """Join fields in Kineto's own spelling, which readers recognise."""
     keys = _KEYS
     return b", ".join([keys[key] + text for key, text in fields.items()])
 
@@ -253,7 +253,7 @@ def _header(ranks: list[int], clocks: ClockAlignment | None) -> bytes:
 
 @contextmanager
 def _writing(output: Path) -> Iterator[IO[bytes]]:
-    """The output, packed if its name says so; it takes its place only when everything was written."""
+    """Open the output, packed if its name says so; it takes its place only when everything was written."""
     make_dir(output.parent)
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:

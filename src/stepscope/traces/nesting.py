@@ -121,17 +121,17 @@ class _Line:
 
     @property
     def ends(self) -> Ints:
-        """Of all spans; not kept, few ask."""
+        """Ends of all spans; they are not kept, as few callers ask."""
         return self.at(self._thread, self._ends)
 
     def _depths(self) -> Ints:
-        """Of each span with length: how many are open where it begins."""
+        """Count for each span with length how many are open where it begins."""
         depths = np.arange(self._count, dtype=np.int64)
         depths -= np.searchsorted(self._long_ends, self._long_starts, side="right")
         return depths
 
     def at(self, thread: AnyInts, times: Ints) -> Ints:
-        """Times beyond the spans of a thread stay between it and the next."""
+        """Put times on the one time line. Times beyond the spans of a thread stay between it and the next."""
         place: Ints = times - self._low
         np.clip(place, -1, self._width - 2, out=place)
         place += 1
@@ -176,7 +176,7 @@ _AT_A_TIME = 1 << 18
 
 
 def _slices(count: int) -> Iterator[slice]:
-    """0 .. count in pieces whose intermediate results need little memory."""
+    """Yield 0 .. count in pieces whose intermediate results need little memory."""
     return (slice(low, min(low + _AT_A_TIME, count)) for low in range(0, count, _AT_A_TIME))
 
 
@@ -217,7 +217,7 @@ def nest_events(events: Events, chosen: Ints) -> Nest:
 
 
 def _cut_off(starts: Ints, ends: Ints) -> int:
-    """Shorten, in place, every span of one thread that outlasts the span it began in; how many there were."""
+    """Shorten, in place, every span of one thread that outlasts the span it began in; return how many there were."""
     stack: list[int] = []
     new, cut = ends.tolist(), 0
     for i, (start, end) in enumerate(zip(starts.tolist(), new, strict=True)):
@@ -245,7 +245,7 @@ def _depths(parent: AnyInts) -> Ints:
 
 
 def _dense(labels: Ints) -> Ints:
-    """0, 1, 2, ... for the runs of equal labels."""
+    """Number the runs of equal labels 0, 1, 2, ..."""
     if not len(labels):
         return np.zeros(0, dtype=np.int64)
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(labels[1:] != labels[:-1])])
@@ -283,7 +283,8 @@ def union_by_group(groups: Ints, starts: Ints, ends: Ints, *, count: int) -> Int
 
 
 def find(keys: AnyInts, wanted: AnyInts) -> Ints:
-    """Place of the first of ``keys`` that equals each of ``wanted``, NONE where none does. Shapes (n,), (m,) -> (m,)."""
+    """Return the place of the first of ``keys`` that equals each of ``wanted``, NONE where none does. Shapes (n,), (m,) ->
+    (m,)."""
     if not len(keys):
         return np.full(len(wanted), NONE, dtype=np.int64)
     order = np.argsort(keys, kind="stable")
@@ -318,7 +319,7 @@ def launches_of(events: Events, indices: Ints) -> Launches:
 
 
 def computed_before(events: Events, activity: Activity, launches: Launches, times: Ints) -> Ints:
-    """For each time of the host, when all computation launched before it has ended on the device; NONE: there is none."""
+    """Return for each time of the host when all computation launched before it has ended on the device; NONE without any."""
     chosen = launches.linked & (activity.work == Work.COMPUTE)
     called, ends = events.ts_ns[launches.launch[chosen]], events.end_ns[launches.of[chosen]]
     return last_end(called, ends, times)

@@ -361,12 +361,12 @@ def _process_and_thread(global_id: int) -> tuple[str, str]:
 
 
 def _small(values: Ints) -> NDArray[np.int32]:
-    """int32, NONE for what is unset (2**32 - 1) or absent."""
+    """Convert to int32, with NONE for what is unset (2**32 - 1) or absent."""
     return np.where((values < 0) | (values > 2**31 - 1), NONE, values).astype(np.int32)
 
 
 def _copy_name(label: Any) -> str:
-    """As Kineto writes it: ``Memcpy HtoD (Pinned -> Device)``."""
+    """Name a copy as Kineto writes it: ``Memcpy HtoD (Pinned -> Device)``."""
     kinds = [int(x) for x in str(label).split() if x.isdecimal()]
     if len(kinds) != 3:
         return "Memcpy ?"
@@ -377,7 +377,7 @@ def _copy_name(label: Any) -> str:
 
 
 def _sync_name(label: Any) -> str:
-    """As Kineto writes it, by what was waited for and by whom."""
+    """Name a wait as Kineto writes it, by what was waited for and by whom."""
     stream, _, event = str(label).partition(" ")
     if not event:
         return "Synchronization"

@@ -45,7 +45,7 @@ def _mv(dims: Dims) -> int:
 
 
 def _added_to(product: Callable[[Dims], int]) -> Callable[[Dims], int]:
-    """Of a product whose first input is what it is added to."""
+    """Return the FLOP formula of a product whose first input is what it is added to."""
     return lambda dims: product(dims[1:])
 
 
@@ -73,7 +73,8 @@ Values = list[str]
 
 
 def _attention(first: int, causal: int, products: float) -> Callable[[Dims, Values], int]:
-    """first: the query's place among the inputs; causal: that of ``is_causal``; products: of one S x S x D each.
+    """Return the FLOP formula of attention. first: the query's place among the inputs; causal: that of ``is_causal``;
+    products: of one S x S x D each.
 
     A causal mask leaves half, as in ``workloads._common.attention_flops``.
     """
@@ -110,7 +111,8 @@ def _as_long_as(image: list[int], text: str) -> list[int]:
 
 
 def _convolution_backward(dims: Dims, values: Values) -> int:
-    """A product of the forward pass's size for the input's gradient and one for the weight's, where they are asked for."""
+    """Count a product of the forward pass's size for the input's gradient and one for the weight's, where they are asked
+    for."""
     gradient, image, weight = dims[:3]
     wanted = msgspec.json.decode(values[10].lower(), type=list[bool])
     whole = image if values[7] != "False" else gradient
@@ -147,7 +149,8 @@ _FAMILIES = (("conv", ("aten::convolution", "aten::convolution_backward")), ("at
 
 
 def flop_by_event(events: Events, indices: NDArray[np.integer[Any]]) -> tuple[Ints, str | None, str | None]:
-    """FLOP of each of these events, shape of ``indices``, UNKNOWN where not known; where from; why not at all.
+    """Return FLOP of each of these events (shape of ``indices``, UNKNOWN where not known), where they are from, and why
+    there are none.
 
     As recorded when any event has a record (an operator without one then has none of its own: 0), else from shapes.
     """
@@ -360,7 +363,7 @@ def operator_table(
 def _flop(
     events: Events, tree: Nest, labels: Ints, count: int
 ) -> tuple[Ints, NDArray[np.bool_], str | None, str | None]:
-    """FLOP by row, whether known for all of its calls, where from, or why not at all."""
+    """Return FLOP by row, whether they are known for all of its calls, where they are from, and why there are none."""
     flop, source, why_not = flop_by_event(events, tree.index)
     has = flop >= 0
     complete = np.ones(count, dtype=bool)
@@ -391,7 +394,7 @@ class LayerCalls:
 
 
 def layer_calls(events: Events) -> LayerCalls:
-    """Of one rank's trace."""
+    """Count the layers' calls in one rank's trace."""
     linear: Counter[tuple[int, int]] = Counter()
     embedding: Counter[tuple[int, int]] = Counter()
     attention: Counter[tuple[Shape, Shape]] = Counter()

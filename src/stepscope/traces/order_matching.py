@@ -113,7 +113,7 @@ def _best_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> _
 
 
 def _sure(costs: list[float]) -> float:
-    """_PROVEN where the least cost is far below the next, _GUESSED where both are alike."""
+    """Return _PROVEN where the least cost is far below the next, _GUESSED where both are alike."""
     costs = sorted(costs)
     doubt = min(1.0, (costs[0] + 1) / (costs[1] + 1)) if len(costs) > 1 else 0.0
     return _PROVEN - (_PROVEN - _GUESSED) * doubt
@@ -198,7 +198,7 @@ def _compatible(a: Ints, b: Ints) -> NDArray[np.bool_]:
 
 
 def _by_time(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pairing:
-    """With gaps on either side (lost events, sampled traces): the nearest end of the same kind, both ways.
+    """Pair the nearest ends of the same kind, both ways, where either side has gaps (lost events, sampled traces).
 
     How far the clocks are apart is voted for by all pairs of one kind that lie near each other.
     """
@@ -272,7 +272,7 @@ class StepShift:
 
 
 def places(line: RankOrder) -> list[Place]:
-    """Where each collective stands: the same on all ranks that recorded the step, whatever thread began it."""
+    """Return where each collective stands: the same on all ranks that recorded the step, whatever thread began it."""
     order = np.lexsort((np.arange(len(line)), line.called_ns, line.size, line.op, line.step))
     kinds = np.stack([line.step[order], line.op[order], line.size[order]])
     fresh = np.ones(len(line), dtype=bool)
@@ -284,7 +284,7 @@ def places(line: RankOrder) -> list[Place]:
 
 
 def step_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> StepShift | None:
-    """How the steps of two ranks lie to each other; None where steps are not marked, or their calls do not agree. Ranks
+    """Find how the steps of two ranks lie to each other; None where steps are not marked, or their calls do not agree. Ranks
     that recorded different steps have none in common: nothing of them is joined."""
     if not len(reference) or not len(other):
         return None
@@ -333,8 +333,8 @@ class _Joined:
 def _joined(
     reference: RankOrder, other: RankOrder, there: dict[Place, int], here: list[Place], numbers: set[int], steps: int
 ) -> _Joined:
-    """The ranks with the other's steps moved by ``steps``: how many calls of the common steps find their like, how many
-    pairs of those that all ranks leave together cannot have been one collective, and how far their ends lie apart."""
+    """Compare the ranks with the other's steps moved by ``steps``: how many calls of the common steps find their like, how
+    many pairs of those that all ranks leave together cannot have been one collective, and how far their ends lie apart."""
     pairs: list[tuple[int, int]] = []
     among = 0
     for j, (step, op, size, count) in enumerate(here):

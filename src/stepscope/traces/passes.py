@@ -85,7 +85,7 @@ def autograd_nodes(events: Events) -> NDArray[np.bool_]:
 
 
 def autograd_work(events: Events) -> NDArray[np.bool_]:
-    """Its nodes and the operators that they run, shape (len(events),)."""
+    """The autograd engine's nodes and the operators that they run, shape (len(events),)."""
     return events.of(Category.CPU_OP) & (events.begins(AUTOGRAD) | (events.forward_thread > 0))
 
 
@@ -103,14 +103,15 @@ _BACKWARD = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Disjoint. after_backward: operators between a backward pass and what begins next."""
+    """Evaluations and operators of no pass, which are disjoint. after_backward: operators between a backward pass and what
+    begins next."""
 
     evaluation: Spans
     after_backward: Spans
 
 
 def passes_of(events: Events, *, backward: Spans, optimizer: Spans) -> Passes:
-    """What the operators outside of these two phases do. O(n log n)."""
+    """Tell what the operators outside of these two phases do. O(n log n)."""
     operators = events.by_start(events.category == Category.CPU_OP)
     graph = with_nodes(events)
     marks = step_marks(events)
@@ -136,8 +137,8 @@ def passes_of(events: Events, *, backward: Spans, optimizer: Spans) -> Passes:
 
 
 def with_nodes(events: Events) -> Ints:
-    """The forward operators that have a node in a backward pass, by time: of those with the node's number before it, the
-    last. What comes after a backward pass shows the number of the operator that is next to get a node."""
+    """Return the forward operators that have a node in a backward pass, by time: of those with the node's number before it,
+    the last. What comes after a backward pass shows the number of the operator that is next to get a node."""
     numbered = np.flatnonzero((events.category == Category.CPU_OP) & (events.sequence >= 0))
     node = events.forward_thread[numbered] > 0
     nodes, others = numbered[node], numbered[~node & ~events.begins(AUTOGRAD)[numbered]]
@@ -206,9 +207,9 @@ class CpuWork:
 
 
 def cpu_work(events: Events) -> CpuWork:
-    """Communication: spans of gloo's threads, and the time in which the thread that calls collectives is blocked on one.
-    Compute: operators that are neither calls nor inside gloo's spans nor inside the data loader on the same thread
-    (collation and augmentation are data time), without the time that they are blocked.
+    """Classify the work of a rank of the CPU. Communication: spans of gloo's threads, and the time in which the thread that
+    calls collectives is blocked on one. Compute: operators that are neither calls nor inside gloo's spans nor inside the
+    data loader on the same thread (collation and augmentation are data time), without the time that they are blocked.
     """
     names = np.zeros(len(events.names), dtype=np.int8)
     for code, name in enumerate(events.names):
@@ -235,7 +236,8 @@ def cpu_work(events: Events) -> CpuWork:
 
 
 def _in_operators(events: Events, operators: Ints, calls: Ints) -> Spans:
-    """When any thread of the CPU is in an operator and not, inside it, in a call of a collective or a wait for one."""
+    """Return when any thread of the CPU is in an operator and not, inside it, in a call of a collective or a wait for
+    one."""
     parts = []
     for thread in distinct(events.thread[operators]).tolist():
         on_thread, calls_there = operators[events.thread[operators] == thread], calls[events.thread[calls] == thread]
@@ -245,8 +247,8 @@ def _in_operators(events: Events, operators: Ints, calls: Ints) -> Spans:
 
 
 def _waits(events: Events, operators: Ints, calls: Ints, gloo: Ints) -> Spans:
-    """When the rank is blocked on a collective: no thread is in an operator that computes, in a call or loading data, and
-    the next one of these begins after one of gloo's spans has ended; until the end of the last such span.
+    """Return when the rank is blocked on a collective: no thread is in an operator that computes, in a call or loading data,
+    and the next one of these begins after one of gloo's spans has ended; until the end of the last such span.
 
     Inside an operator that holds others, and inside a framework's hook, until that next one: little but waking up is done
     there. Operators that compute are never cut: what ends while they run was not waited for.
@@ -278,7 +280,7 @@ def _only_holds(name: str) -> bool:
 
 
 def _begin_inside(events: Events, operators: Ints, marks: Ints) -> NDArray[np.bool_]:
-    """Which of these operators begin inside one of the marks of their own thread."""
+    """Return which of these operators begin inside one of the marks of their own thread."""
     inside = np.zeros(len(operators), dtype=bool)
     for thread in distinct(events.thread[marks]).tolist():
         on_thread = marks[events.thread[marks] == thread]

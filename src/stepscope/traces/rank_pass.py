@@ -105,7 +105,7 @@ _LAUNCH = re.compile(r"launch|enqueue|submit|execute", re.IGNORECASE)
 
 
 def unread_device(events: Events, meta: TraceMeta) -> str | None:
-    """Why a trace without device events does not show what the device did; None where there is no device."""
+    """Say why a trace without device events does not show what the device did; None where there is no device."""
     if meta.unread:
         listed = ", ".join(f"{category} ({counted(n, 'event')})" for category, n in list(meta.unread.items())[:3])
         return f"the device's work was not read: stepscope does not know its event categories: {listed}"
@@ -171,7 +171,8 @@ def setup_of_model(model: Mapping[str, Any]) -> JobSetup | None:
 
 
 def _variables(model: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """None: not recorded; a job in which none is set has its settings alone."""
+    """Return the environment's variables, or None where they were not recorded; a job in which none is set has its settings
+    alone."""
     if "settings" not in model:
         return None
     return {str(name): str(value) for name, value in _facts(model.get("environment")).items()}
@@ -193,7 +194,7 @@ def _loader(loaders: Sequence[Mapping[str, Any]]) -> LoaderSetup | None:
 
 
 def _objects(recorded: object) -> list[Mapping[str, Any]]:
-    """The facts of the objects of one kind: of all that were recorded, else of the first."""
+    """Return the facts of the objects of one kind: of all that were recorded, else of the first."""
     facts = _facts(recorded)
     return [_facts(entry) for entry in _list(facts.get("all"))] or [
         _facts(facts[key]) for key in ("first",) if key in facts
@@ -201,7 +202,7 @@ def _objects(recorded: object) -> list[Mapping[str, Any]]:
 
 
 def _same(objects: Sequence[Mapping[str, Any]], name: str, read: Callable[[object], T | None]) -> T | None:
-    """What all of these objects have; None where they differ."""
+    """Return the value that all of these objects have; None where they differ."""
     values = [read(facts.get(name)) for facts in objects]
     return values[0] if values and all(value == values[0] for value in values) else None
 

@@ -45,7 +45,7 @@ class RemoteFile:
         return hash(self.url)
 
     def is_file(self) -> bool:
-        """False: it is of no file system of this machine, and is not read in parts."""
+        """Return False: it is of no file system of this machine, and is not read in parts."""
         return False
 
     def stat(self) -> SimpleNamespace:
@@ -57,14 +57,15 @@ class RemoteFile:
 
     @contextmanager
     def open(self, mode: str = "rb") -> Iterator[IO[bytes]]:
-        """Its bytes from the start. Raises DataError, MissingError."""
+        """Open its bytes from the start. Raises DataError, MissingError."""
         fs, path = _opened(self.url)
         with _asked(self.url, lambda: fs.open(path, mode, block_size=BLOCK_BYTES)) as file:
             yield _Stream(self.url, file)  # type: ignore[misc] # what ByteSource uses of a file
 
 
 class _Stream:
-    """Read once from its start; goes back as far as its first bytes, which some servers do not send a second time."""
+    """A stream that is read once from its start; it goes back as far as its first bytes, which some servers do not send a
+    second time."""
 
     def __init__(self, url: str, file: Any) -> None:
         self._url, self._file = url, file
@@ -93,8 +94,8 @@ class _Stream:
 
 
 def files_at(url: str, rank_folder: re.Pattern[str]) -> list[RemoteFile]:
-    """The file itself, the trace files of a folder, or those that a glob matches. rank_folder: what a folder of one rank is
-    called. Raises DataError, MissingError."""
+    """Return the file itself, the trace files of a folder, or those that a glob matches. rank_folder: what a folder of one
+    rank is called. Raises DataError, MissingError."""
     fs, path = _opened(url)
     if url.endswith(_DATABASES):
         raise DataError(
@@ -114,7 +115,7 @@ def files_at(url: str, rank_folder: re.Pattern[str]) -> list[RemoteFile]:
 
 
 def _in_folder(fs: Any, url: str, path: str, rank_folder: re.Pattern[str]) -> list[RemoteFile]:
-    """Its trace files; where it has none, those of its folder ``trace``, or of its folders of ranks."""
+    """Return a folder's trace files; where it has none, those of its folder ``trace``, or of its folders of ranks."""
     entries = _asked(url, lambda: fs.ls(path, detail=True))
     files = _files(fs, entries)
     if files:
@@ -157,7 +158,7 @@ def _opened(url: str) -> tuple[Any, str]:
 
 
 def _asked(url: str, ask: Callable[[], T]) -> T:
-    """What the library answers; its failures as ours."""
+    """Return what the library answers, and raise its failures as ours."""
     try:
         return ask()
     except _failures() as error:
@@ -165,7 +166,8 @@ def _asked(url: str, ask: Callable[[], T]) -> T:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What the libraries loaded so far raise where a server refuses or is not reached: not all of it is an OSError."""
+    """Return what the libraries loaded so far raise where a server refuses or is not reached: not all of it is an
+    OSError."""
     of = {
         "aiohttp": ("ClientError",),
         "botocore.exceptions": ("BotoCoreError", "ClientError"),
@@ -198,7 +200,8 @@ def _explained(url: str, error: Exception) -> StepscopeError:
 
 
 def _status(error: BaseException | None) -> int | None:
-    """Of HTTP, as the error has it, or what it was raised from: fsspec says "not found" of a page that it may not see."""
+    """Return the HTTP status that the error has, or the one that it was raised from: fsspec says "not found" of a page that
+    it may not see."""
     while error is not None:
         for name in ("status", "code"):
             if isinstance(status := getattr(error, name, None), int):

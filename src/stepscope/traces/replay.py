@@ -131,7 +131,8 @@ def _calls(
 
 
 def _waits(pauses: Spans, ends: Ints, launched: tuple[Ints, Ints] | None, source: str) -> Spans:
-    """From where computation pauses to the end of the last collective in that pause, where it waited for that one."""
+    """Return the waits, from where computation pauses to the end of the last collective in that pause, where it waited for
+    that one."""
     if not len(pauses) or not len(ends):
         return spans.EMPTY
     last = np.searchsorted(ends, pauses.ends, side="right") - 1
@@ -148,9 +149,9 @@ def _waits(pauses: Spans, ends: Ints, launched: tuple[Ints, Ints] | None, source
 
 
 def _used(collectives: Sequence[RankCollective], phases: dict[str, Spans], launched: tuple[Ints, Ints] | None) -> Ints:
-    """When computation with what each gather brings begins, as far as the next gather of its pass tells; else NONE.
+    """Return when computation with what each gather brings begins, as far as the next gather of its pass tells; else NONE.
 
-    The last of a pass: as long after the one before as that one after its own.
+    The last one of a pass is as long after the one before as that one is after its own.
     """
     begins = np.full(len(collectives), NONE, dtype=np.int64)
     gathers = [i for i, c in enumerate(collectives) if c.op == "all_gather" and c.launch_ns is not None]
@@ -185,7 +186,8 @@ def _launched(events: Events, activity: Activity, launches: Launches) -> tuple[I
 
 
 def _ready(events: Events, activity: Activity, launches: Launches, collectives: Sequence[RankCollective]) -> Ints:
-    """When each could have begun: on a device as the computation launched before it ends, else when it was called."""
+    """Return when each collective could have begun: on a device as the computation launched before it ends, else when it was
+    called."""
     starts = np.array([c.start_ns for c in collectives], dtype=np.int64)
     called = np.array([NONE if c.launch_ns is None else c.launch_ns for c in collectives], dtype=np.int64)
     if activity.source != "device":
@@ -199,7 +201,7 @@ def _launch(call: RankCollective) -> tuple[int, int]:
 
 
 def _lanes(calls: Sequence[RankCollective]) -> int:
-    """How many ran at once at most, not counting those that merely touch."""
+    """Count how many ran at once at most, not counting those that merely touch."""
     most = 1
     for call in calls:
         beside = [
@@ -233,7 +235,7 @@ def cpu_legs(rank: int, activity: Activity, collectives: Sequence[RankCollective
     until, by = ended[last[waited]], by_end[last[waited]]
 
     def leg(times: Ints) -> list[PathLeg]:
-        """From each time back to the end of the wait before it."""
+        """Return a leg from each time back to the end of the wait before it."""
         at = np.searchsorted(until, times, side="right") - 1
         after_wait = at >= 0
         begins = np.full(len(times), low, dtype=np.int64)

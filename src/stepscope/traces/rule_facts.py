@@ -74,7 +74,7 @@ def kernel_mix(trace: RankTrace) -> KernelMix | None:
 
 
 def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
-    """What the host did in the gaps whose cause is ``host_late``; None where no operator was recorded."""
+    """Return what the host did in the gaps whose cause is ``host_late``; None where no operator was recorded."""
     events = trace.events
     late = gaps.by_cause.get("host_late")
     operators = events.category == Category.CPU_OP
@@ -126,7 +126,7 @@ def step_flop(trace: RankTrace) -> float | None:
 
 
 def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> GradientSync | None:
-    """Where the reductions were launched; None without marked steps, a backward pass or reductions."""
+    """Return where the reductions were launched; None without marked steps, a backward pass or reductions."""
     marks = step_marks(trace.events)
     calls = [i for i, c in enumerate(collectives) if c.op in _REDUCTIONS and c.launch_ns is not None]
     if not len(marks) or not calls:
@@ -192,14 +192,15 @@ _REGIONS = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Call:
-    """size_bytes: -1 where it was not recorded. phase: empty where it does not matter, or cannot be told."""
+    """One call of a collective or message. size_bytes: -1 where it was not recorded. phase: empty where it does not matter,
+    or cannot be told."""
 
     op: str
     size_bytes: int
     phase: str
 
     def may_be(self, seen: Call) -> bool:
-        """A size that was not recorded may be any."""
+        """Return whether ``seen`` can be this call; a size that was not recorded may be any."""
         return (self.op, self.phase) == (seen.op, seen.phase) and seen.size_bytes in (-1, self.size_bytes)
 
     def __str__(self) -> str:
@@ -209,8 +210,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _Differences:
-    """texts: in words, what is missing and what is too much. certain: no order, batching or prefetch of the plan explains
-    them."""
+    """How a step differs from the plan. texts: in words, what is missing and what is too much. certain: no order, batching
+    or prefetch of the plan explains them."""
 
     texts: tuple[str, ...]
     certain: bool
@@ -218,7 +219,7 @@ class _Differences:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """ranks: the members of its group, as far as the mesh tells."""
+    """A call of the plan. ranks: the members of its group, as far as the mesh tells."""
 
     call: Call
     group: str
@@ -291,7 +292,7 @@ def _planned(op: Mapping[str, Any], trace: RankTrace, *, phased: bool) -> _Plann
 
 
 def _group(name: str, trace: RankTrace) -> tuple[int | None, tuple[int, ...] | None]:
-    """Number of ranks and members; None where the trace does not tell the mesh."""
+    """Return a group's number of ranks and its members; None where the trace does not tell the mesh."""
     shape, world = trace.meta.stepscope.get("mesh"), trace.meta.world_size
     if not isinstance(shape, Mapping) or world is None:
         return None, None

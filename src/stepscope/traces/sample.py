@@ -16,8 +16,8 @@ _NAMED = 4
 
 
 def files_of(files: Sequence[Path], ranks: Collection[int], stated: Mapping[str, int]) -> list[Path]:
-    """The files of these ranks, as the user states them, or as their names do: looking into files takes as long as reading
-    them. Raises UsageError."""
+    """Return the files of these ranks, as the user states them, or as their names do: looking into files takes as long as
+    reading them. Raises UsageError."""
     by_file = {file: stated.get(str(file), stated.get(file.name, rank_from_name(file))) for file in files}
     present = sorted({rank for rank in by_file.values() if rank is not None})
     if missing := sorted(set(ranks) - set(present)):
@@ -45,7 +45,7 @@ def what_a_sample_leaves_open(summary: TraceSummary, files: int) -> tuple[FileNo
 
 
 def _incomplete(summary: TraceSummary) -> dict[str, tuple[int, int]]:
-    """By name: ranks read of a group, and its size; only of groups that lack some."""
+    """Return by name how many ranks of a group were read, and its size, for groups alone that lack some."""
     seen: dict[tuple[str, object, int], set[int]] = defaultdict(set)
     for rank in summary.ranks:
         for call in rank.communication.collectives if rank.communication is not None else ():

@@ -48,7 +48,7 @@ def without_sampled(events: Events, first: int) -> Events:
 
 
 def _calls(events: Events, start: int, end: int) -> dict[int, Ints]:
-    """Name of an operator -> its calls that begin then, in order."""
+    """Map an operator's name to its calls that begin in [start, end), in order."""
     inside = (events.ts_ns >= start) & (events.ts_ns < end)
     chosen = events.by_start(inside & events.of(Category.CPU_OP, Category.USER_ANNOTATION))
     names = events.name[chosen]
@@ -58,9 +58,10 @@ def _calls(events: Events, start: int, end: int) -> dict[int, Ints]:
 
 
 def _agreed(events: Events, steps: list[dict[int, Ints]]) -> dict[int, Ints]:
-    """Name -> its calls in the last of these steps, where all call it as often and with the same shapes.
+    """Map an operator's name to its calls in the last of these steps, where all steps call it as often and with the same
+    shapes.
 
-    Of no operator that computes where one that computes differs: a part of a step's FLOP is no figure.
+    Where one operator that computes differs, no operator that computes is in it: a part of a step's FLOP is no figure.
     """
     last = steps[-1]
     same = {

@@ -126,6 +126,6 @@ def _keys() -> list[tuple[bytes, int]]:
 
 @cache
 def _text_bits() -> int:
-    """Bit i: the link i may be text."""
+    """Return a mask in which bit i says that link i may be text."""
     kinds = {spec.name: spec.type for spec in msgspec.structs.fields(Args)}
     return sum(1 << i for i, key in enumerate(LINKS) if kinds[key] is not int)

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted: Wanted) -> RankPass:
-    """``result``, which holds the budget, with everything else that is wanted."""
+    """Complete ``result``, which holds the budget, with everything else that is wanted."""
     events = trace.events
     launches = launches_of(events, activity.indices)
     windows = whole_steps(trace, activity, step_windows(events, activity, launches))
@@ -66,7 +66,7 @@ def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted
 
 
 def _with_passes(result: RankPass, trace: RankTrace, activity: Activity, calls: RankCommunication) -> RankPass:
-    """The facts of backward passes and pipeline stages, where steps are marked."""
+    """Add the facts of backward passes and pipeline stages, where steps are marked."""
     if not result.steps:
         return result
     if (trace.events.forward_thread > 0).any():
@@ -101,7 +101,7 @@ def _details(
     gaps: IdleGaps | None,
     wanted: Wanted,
 ) -> RankPass:
-    """The sections that are computed, and imported, only where asked for."""
+    """Add the sections that are computed, and imported, only where asked for."""
     asked = wanted.sections
     missing: list[Missing] = []
 

@@ -32,7 +32,8 @@ CERTAIN = 0.05
 
 
 def slow_operators(passes: Sequence[RankPass], ranks: Collection[int]) -> tuple[OperatorExcess, ...]:
-    """Of each late rank against the first that is not late; nothing where either was not profiled by step."""
+    """Return what takes each late rank longer than the first one that is not late; nothing where either was not profiled by
+    step."""
     profiles = {
         one_pass.facts.rank: one_pass.profile
         for one_pass in passes
@@ -55,7 +56,8 @@ def slow_operators(passes: Sequence[RankPass], ranks: Collection[int]) -> tuple[
 
 
 def slow_step_operators(passes: Sequence[RankPass]) -> tuple[OperatorExcess, ...]:
-    """Of the slow steps, those nearer to the slowest than to the median one, on the rank that takes most of them itself.
+    """Return what takes longer in the slow steps, those nearer to the slowest than to the median one, on the rank that takes
+    most of them itself.
 
     An operator counts where each slow step takes longer for it than every other step, by ``WORTH_SLOW`` of what those steps
     take more. Nothing where there is no slow step, or where more than a quarter of the steps are.

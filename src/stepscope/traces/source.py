@@ -90,7 +90,7 @@ class ByteSource:
         yield from iter(lambda: file.read(self.chunk_bytes), b"")
 
     def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
-        """All members of a gzip file; a stream that breaks off gives what it holds, and a note."""
+        """Yield all members of a gzip file; a stream that breaks off gives what it holds, and a note."""
         inflater, errors = _inflate()
         packed = b""
         while packed := _next_member(file, packed):
@@ -112,7 +112,7 @@ class ByteSource:
                 packed = member.unused_data if member.eof else member.unconsumed_tail
 
     def _unpacked_zstd(self, file: IO[bytes]) -> Iterator[bytes]:
-        """All frames of a zstd file, as above."""
+        """Yield all frames of a zstd file; one that breaks off gives what it holds, and a note."""
         import zstandard
 
         context = zstandard.ZstdDecompressor()
@@ -221,7 +221,7 @@ def repaired(text: bytes) -> Repair:
 
 
 def why_invalid(block: bytes) -> TextDamage | None:
-    """None when the text is a sequence of JSON values separated by commas, else the first thing wrong with it."""
+    """Return None when the text is a sequence of JSON values separated by commas, else the first thing wrong with it."""
     try:
         _RAW_LIST.decode(b"[" + block + b"]")
     except msgspec.DecodeError as error:
@@ -252,7 +252,7 @@ def _is_right(text: bytes) -> bool:
 
 
 def _mended_piece(piece: bytes, before: bytes, after: bytes) -> Repair | None:
-    """One event, or a text without known boundaries. None when it is not readable, nor merely cut short, after it."""
+    """Mend one event, or a text without known boundaries; None when it is not readable, nor merely cut short, afterwards."""
     kinds: Counter[str] = Counter()
     try:
         piece.decode()

@@ -39,7 +39,7 @@ class Late:
 
 
 def lateness(split: Sequence[MatchedCollective], work: RankWork) -> dict[int, Late]:
-    """By rank, over the instances whose last rank can be told."""
+    """Return what each rank did to the others, over the instances whose last rank can be told."""
     decided = [m for m in sorted(split, key=lambda m: min(r.start_ns for r in m.ranks)) if _has_last(m)]
     by_rank: dict[int, list[int]] = defaultdict(list)
     for place, m in enumerate(decided):
@@ -99,13 +99,14 @@ def delay_ns(
     *,
     idle_only: bool = False,
 ) -> int:
-    """How much ``late`` (of a collective, ns) delays the peer that it delays most; never more than the capture.
+    """Return how much ``late`` (of a collective, ns) delays the peer that it delays most; never more than the capture.
 
     idle_only: at most what the peers stand idle in the collectives, as what they compute meanwhile costs nothing.
 
-    A peer's sum over episodes. Of an episode: what the ranks of a set that meet in it (median) stand idle in it beyond the
-    late rank, at least its latest single arrival there and at most the sum of all, which counts the same lateness again in
-    every collective that carries it. Sets that one peer is in carry the same lateness too: the larger counts.
+    A peer's delay is its sum over episodes. An episode counts what the ranks of a set that meet in it (median) stand idle in
+    it beyond the late rank, at least its latest single arrival there and at most the sum of all, which counts the same
+    lateness again in every collective that carries it. Sets that one peer is in carry the same lateness too: the larger
+    counts.
     """
     idle = _idle(work, episodes)
     total: dict[int, int] = defaultdict(int)
@@ -128,7 +129,7 @@ def delay_ns(
 
 
 def _idle(work: RankWork, episodes: Sequence[Episode]) -> Mapping[int, Mapping[int, int]]:
-    """By rank and episode: how long it communicates in it without computing, each moment once."""
+    """Return by rank and episode how long the rank communicates in it without computing, each moment once."""
     places: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for at, episode in enumerate(episodes):
         for m in episode:
@@ -169,7 +170,7 @@ _EXPLAINS = 0.5  # of the excess, for a cause to be named
 
 
 def find_stragglers(ranks: Sequence[RankCommunication], job: JobCollectives) -> StragglerReport:
-    """Ranks that came last more than chance allows (short traces) or whose own time a step exceeds the others'.
+    """Find ranks that came last more than chance allows (short traces) or whose own time a step exceeds the others'.
 
     Only collectives that all ranks leave together count, and of them those that could be split. The causes come
     from what the rank did between its collectives, against the median of the others in the same instances.
@@ -325,7 +326,7 @@ def _by_steps(by_rank: Mapping[int, Late], work: RankWork, skew: int) -> list[St
 
 
 def _medians_of_others(values: Mapping[int, float], ranks: Collection[int]) -> dict[int, float]:
-    """For each of these ranks that has a value, the median of those of the others; O(n log n) for all n ranks."""
+    """Return for each of these ranks that has a value the median of those of the others; O(n log n) for all n ranks."""
     ordered = sorted((values[rank], rank) for rank in ranks if rank in values)
     below, above = (len(ordered) - 2) // 2, (len(ordered) - 1) // 2
     return {
@@ -386,7 +387,7 @@ def _straggler(
 
 
 def _kind(late: Late, work: RankWork) -> str:
-    """chronic: last in most steps; with fewer than three steps, in most collectives."""
+    """Return ``chronic`` for a rank that is last in most steps; with fewer than three steps, in most collectives."""
     if work.step_count >= 3:
         hit = {m.step for m in late.last if m.step is not None}
         if len(hit) == 1:
@@ -428,7 +429,7 @@ def _pattern(stragglers: Sequence[Straggler], split: Sequence[MatchedCollective]
 
 
 def _mostly_last(split: Sequence[MatchedCollective], skew: int) -> tuple[int, float] | None:
-    """(rank, share) where one rank is last in most of the skew."""
+    """Return (rank, share) where one rank is last in most of the skew."""
     by_rank: Counter[int] = Counter()
     for m in split:
         if len(m.last_ranks) == 1:

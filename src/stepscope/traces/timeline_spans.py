@@ -101,8 +101,8 @@ def coarser(given: RankSpans, *, limit: int, named: int, gaps: int = MAX_GAPS) -
 
 
 def waiting_apart(given: RankSpans, waits: Spans) -> RankSpans:
-    """Communication as two kinds each: the part within ``waits`` (the rank has entered a collective, another one has not)
-    and the rest. The two totals sum to what they were of; where gaps were closed the split is as exact as the spans.
+    """Split each kind of communication in two: the part within ``waits`` (the rank has entered a collective, another one has
+    not) and the rest. The two totals sum to that of the kind; where gaps were closed the split is as exact as the spans.
     """
     kinds: list[KindSpans] = []
     for kind_spans in given.kinds:

@@ -201,7 +201,8 @@ def by_order(calls: Sequence[RankCollective], in_backward: Sequence[bool], *, wo
 
 
 def _alike(a: RankCollective, b: RankCollective) -> bool:
-    """Of one unit as far as sizes tell; gradients may be reduced in another type than parameters are gathered in."""
+    """Return whether two calls are of one unit, as far as sizes tell; gradients may be reduced in another type than
+    parameters are gathered in."""
     return None in (a.size_bytes, b.size_bytes) or a.dtype != b.dtype or a.size_bytes == b.size_bytes
 
 
@@ -258,7 +259,7 @@ _DIRECTIONS = {"HtoD": "parameters to the device", "DtoH": "gradients to the hos
 
 
 def unit_copies(events: Events, activity: Activity, launches: Launches, windows: StepWindows) -> tuple[UnitCopies, ...]:
-    """Those of the steps (without marks: of the window) by kind, longest exposed first.
+    """Return the copies in the steps (without marks: in the window) by kind, longest exposed first.
 
     Exposed: kernels under no other computation, memory copies under no other work at all, as in the budget.
     """
@@ -296,7 +297,8 @@ def unit_copies(events: Events, activity: Activity, launches: Launches, windows:
 
 
 def _kinds(events: Events, activity: Activity, called: Ints) -> NDArray[np.object_]:
-    """What each event of ``activity`` copies, by where its launch was ``called``; "" for what is no copy of a unit."""
+    """Return what each event of ``activity`` copies, by where its launch was ``called``; "" for what is no copy of a
+    unit."""
     host = events.of(Category.USER_ANNOTATION, Category.CPU_OP)
     kinds = np.full(len(called), "", dtype=object)
     for mark, kernels_copy in _MARKS.items():

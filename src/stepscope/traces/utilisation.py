@@ -153,8 +153,8 @@ def _impossible(mfu: float | None, hfu: float | None) -> str | None:
 def _executed(
     events: Events, *, cut: bool = False
 ) -> tuple[float | None, float | None, str | None, tuple[str, ...], str | None]:
-    """FLOP per step as executed and as the model asks, where from, what is not counted, or why it is not known. cut: the
-    file stops within its last step, which counts for nothing."""
+    """Return FLOP per step as executed and as the model asks, where they are from, what is not counted, or why they are not
+    known. cut: the file stops within its last step, which counts for nothing."""
     chosen = events.where(Category.CPU_OP)
     flop, source, why = flop_by_event(events, chosen)
     if why is not None:

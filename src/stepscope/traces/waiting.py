@@ -54,7 +54,7 @@ def job_collectives(ranks: Sequence[RankCommunication]) -> JobCollectives:
 def measured(
     ranks: Sequence[RankCommunication], instances: Sequence[Instance], clocks: ClockAlignment
 ) -> JobCollectives:
-    """Every instance with its split, in order of time on the reference clock."""
+    """Return every instance with its split, in order of time on the reference clock."""
     look = {r.rank: r for r in ranks}
     fits = {f.rank: f for f in clocks.fits}
     residual = max((f.residual_ns or 0.0 for f in clocks.fits), default=0.0)
@@ -165,7 +165,8 @@ def _why_unsplit(op: str, ranks: int, confidence: float | None, *, impossible: b
 
 
 def _basis(transfer_ns: int | None, calls: Sequence[RankCollective]) -> tuple[str, float]:
-    """What bytes are divided by. Where waiting is not known, the longest duration holds it: a lower bound."""
+    """Return what bytes are divided by, and its seconds. Where waiting is not known, the longest duration includes it: a
+    lower bound."""
     if transfer_ns is not None:
         return "transfer", transfer_ns / 1e9
     return "duration", max(c.duration_ns for c in calls) / 1e9
@@ -262,7 +263,7 @@ def measured_bubble(ranks: Sequence[RankPass]) -> MeasuredBubble | None:
 
 
 def _exposed(messages: Sequence[RankCollective], activity: Activity) -> Spans:
-    """When one of these runs and nothing is computed."""
+    """Return when one of these messages runs and nothing is computed."""
     starts = np.array([c.start_ns for c in messages], dtype=np.int64)
     ends = np.array([c.end_ns for c in messages], dtype=np.int64)
     return spans.subtract(spans.union(starts, ends), activity.compute)

@@ -32,7 +32,7 @@ from stepscope.traces.events import Ints
 
 
 def exact(given: Spans) -> ExactSpans:
-    """``given`` to the ns."""
+    """Pack ``given`` exactly, to the ns."""
     start = int(given.starts[0]) if len(given) else 0
     return ExactSpans(start_ns=start, packed=pack(given, origin=start, unit=1))
 
@@ -43,7 +43,7 @@ def spans_of(given: ExactSpans) -> Spans:
 
 
 def pack(given: Spans, *, origin: int, unit: int) -> str:
-    """``given`` as ``records.trace_budget.KindSpans.packed``. Spans shorter than a unit become one long.
+    """Pack ``given`` as ``records.trace_budget.KindSpans.packed`` has it. Spans shorter than a unit become one unit long.
 
     Gaps must be 2 units or more, or the unit 1.
     """
@@ -79,7 +79,7 @@ def _leb128(numbers: NDArray[np.uint64]) -> bytes:
 
 
 def _numbers(data: bytes) -> Ints:
-    """What :func:`_leb128` wrote."""
+    """Read what :func:`_leb128` wrote."""
     raw = np.frombuffer(data, dtype=np.uint8)
     if not len(raw):
         return np.zeros(0, dtype=np.int64)
@@ -94,7 +94,7 @@ def _numbers(data: bytes) -> Ints:
 def wait_totals(
     instances: Sequence[MatchedCollective], ranks: Mapping[int, RankCommunication]
 ) -> tuple[RankWaitTotal, ...]:
-    """By rank, ascending: what it waited, in sum and while nothing transferred.
+    """Return what each rank waited, in sum and while nothing transferred, ascending by rank.
 
     A collective that could not be split counts as transferring from its start to its end.
     """
@@ -130,7 +130,7 @@ def wait_totals(
 
 
 def _times(part: Sequence[RankWaiting], rank: RankCommunication) -> tuple[Ints, Ints, Ints]:
-    """On the rank's own clock: when it entered each, when all had, and when it left."""
+    """Return, on the rank's own clock, when it entered each collective, when all had, and when it left."""
     own = [rank.collectives[wait.position] for wait in part]
     entered = np.array([c.start_ns for c in own], dtype=np.int64)
     left = np.array([c.end_ns for c in own], dtype=np.int64)
@@ -158,12 +158,12 @@ def _ahead(instances: Sequence[MatchedCollective], waited: Mapping[int, Sequence
 
 
 def waits_of(job: JobCollectives | None) -> dict[int, RankWaitTotal]:
-    """The totals by rank, of ranks with collectives that could be split: of the others it is not known."""
+    """Return the totals by rank, for ranks with collectives that could be split; those of the others are not known."""
     return {total.rank: total for total in job.totals if total.instances} if job is not None else {}
 
 
 def exposed_waits(total: RankWaitTotal, rank: RankCommunication) -> Spans:
-    """When the rank waits, nothing transfers and it computes nothing, on its own clock."""
+    """Return when the rank waits, nothing transfers and it computes nothing, on its own clock."""
     return spans.intersect(spans_of(total.alone), spans_of(rank.exposed))
 
 
@@ -198,14 +198,15 @@ class RankWork:
         return totals
 
     def exposed_once(self, rank: int, positions: Sequence[int]) -> list[int]:
-        """Of each of these collectives, ascending: what no computation covers, ns, and one before it does not count."""
+        """Return for each of these collectives, ascending, the ns that neither computation nor a collective before it
+        covers."""
         return [int(exposed) for exposed in self._exposed(rank, *self._once(rank, positions))]
 
     def _exposed(self, rank: int, begins: Ints, ends: Ints) -> Ints:
         return spans.measure_within(spans_of(self._ranks[rank].exposed), begins, ends)
 
     def _once(self, rank: int, positions: Sequence[int]) -> tuple[Ints, Ints]:
-        """Start and end of each without what those before it cover."""
+        """Return start and end of each collective without what those before it cover."""
         chosen = [self._ranks[rank].collectives[i] for i in positions]
         starts = np.array([c.start_ns for c in chosen], dtype=np.int64)
         ends = np.array([c.end_ns for c in chosen], dtype=np.int64)
@@ -225,7 +226,7 @@ class RankWork:
         return behind_ns > 0 and later >= _MOSTLY * behind_ns
 
     def causes(self, rank: int, instances: Sequence[MatchedCollective]) -> tuple[CauseShare, ...]:
-        """By kind of own time, over these instances: the rank's, the median of the others', the difference."""
+        """Return by kind of own time, over these instances, the rank's, the median of the others', and the difference."""
         rank_ns: Counter[str] = Counter()
         peers_ns: Counter[str] = Counter()
         for m in instances:
@@ -274,7 +275,7 @@ def _hidden(c: RankCollective) -> int:
 
 
 def _met(split: Sequence[MatchedCollective]) -> dict[int, frozenset[int]]:
-    """For each rank the largest set of ranks that met in one collective, itself among them."""
+    """Return for each rank the largest set of ranks that met in one collective, itself among them."""
     largest: dict[int, frozenset[int]] = {}
     for members in {frozenset(r.rank for r in m.ranks) for m in split}:
         for rank in members:

@@ -120,7 +120,7 @@ _FIELDS = msgspec.structs.fields(Args)
 
 
 def loosely(event: LooseEvent) -> ExactEvent:
-    """What can be read of the event, each field by itself; the rest is as if not recorded."""
+    """Read what can be read of the event, each field by itself; the rest is as if not recorded."""
     args = Args()
     try:
         fields = _RAW_FIELDS.decode(event.args)
@@ -177,7 +177,7 @@ class GrowingColumn:
 
 
 def wide(values: Sequence[int]) -> NDArray[np.int64]:
-    """int64, with NONE for what does not fit."""
+    """Convert to int64, with NONE for what does not fit."""
     try:
         return np.array(values, dtype=np.int64)
     except OverflowError:
@@ -185,7 +185,7 @@ def wide(values: Sequence[int]) -> NDArray[np.int64]:
 
 
 def narrow(values: NDArray[np.int64]) -> NDArray[np.int32]:
-    """int32, with NONE for what does not fit: CUPTI writes an unset stream as 2**32 - 1."""
+    """Convert to int32, with NONE for what does not fit: CUPTI writes an unset stream as 2**32 - 1."""
     return np.where((values > INT32_MAX) | (values < 0), NONE, values).astype(np.int32)
 
 
@@ -200,7 +200,7 @@ def snug(values: NDArray[Any], *, least: type[np.signedinteger[Any]] = np.int8) 
 
 
 def as_number(value: int | str) -> int:
-    """A number, or digits as ROCm's runtime writes some of them; NONE for other text (a pointer)."""
+    """Return a number, also one written in digits as ROCm's runtime does with some; NONE for other text (a pointer)."""
     if isinstance(value, int):
         return value
     return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else NONE

@@ -43,7 +43,8 @@ def _ring_rate(place: Place, protocol: int) -> float:
 
 
 def ring_latency_us(op: str, place: Place, protocol: int) -> float:
-    """Steps: 2(n-1) of an all-reduce, n-1 of the others; each lap crosses every node boundary but one."""
+    """Return the time of a ring's steps: 2(n-1) of an all-reduce, n-1 of the others; each lap crosses every node boundary
+    but one."""
     lat = latencies(place, tree=False)
     steps = collective(op).steps(world_size=place.ranks, algorithm="chain" if op in _CHAINS else "ring")
     hops = (place.domains - 1) * (2 if op == "all_reduce" else 1)
@@ -114,7 +115,8 @@ def _tuner_us(place: Place, protocol: int, wire: float, size_bytes: int) -> floa
 
 
 def tree_latency_us(place: Place, protocol: int, size_bytes: int = 0) -> float:
-    """Up and down the chain of a node and the tree of nodes; large messages wait for whole chunks at every step."""
+    """Return the time up and down the chain of a node and the tree of nodes; large messages wait for whole chunks at every
+    step."""
     lat = latencies(place, tree=True)
     inside, across = step_us(place, lat, protocol), hop_us(place, lat, protocol)
     if protocol != LL and place.library == "nccl":
@@ -145,12 +147,12 @@ def tree(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
 
 
 def halving_steps(op: str, ranks: int) -> int:
-    """ceil(log2 n) of one half, twice that of an all-reduce."""
+    """Return ceil(log2 n) for one half, twice that for an all-reduce."""
     return math.ceil(math.log2(ranks)) * (2 if op == "all_reduce" else 1)
 
 
 def halving_wire_factor(op: str, ranks: int) -> float:
-    """(n - 1) / n of one half, twice that of an all-reduce: as much as a ring's."""
+    """Return (n - 1) / n for one half, twice that for an all-reduce: as much as a ring's."""
     return (ranks - 1) / ranks * (2 if op == "all_reduce" else 1)
 
 

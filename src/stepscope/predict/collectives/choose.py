@@ -110,7 +110,7 @@ def candidates(op: str, size_bytes: int, where: Place) -> list[AlgorithmCost]:
 
 
 def call_us(where: Place) -> float:
-    """What comes on top of the library's own time: launches by one process, or a waiting caller."""
+    """Return what comes on top of the library's own time: launches by one process, or a waiting caller."""
     if where.caller == "torch":
         return constants.TORCH_CALL_US
     if launched_by_one(where):

@@ -20,7 +20,8 @@ Row = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """base_us: of the call, by protocol. link_us, pci_us, net_us: of one step over NVLink or xGMI, PCIe, the network."""
+    """Latencies of one algorithm. base_us: of the call, by protocol. link_us, pci_us, net_us: of one step over NVLink or
+    xGMI, PCIe, the network."""
 
     base_us: Row
     link_us: Row

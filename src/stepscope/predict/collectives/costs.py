@@ -95,7 +95,7 @@ def fill_us(place: Place, size_bytes: int, gb_per_s: float) -> float:
 
 
 def limit(place: Place, inside: float, net: float) -> str:
-    """Which of two rates is the narrow one, in words."""
+    """Say which of two rates is the narrow one."""
     if place.domains > 1 and net < inside:
         return "network"
     return "PCIe" if place.over_pcie else "links"
@@ -166,7 +166,7 @@ _NODE = 8
 
 
 def interval(op: str, where: Place, chosen: AlgorithmCost, *, extra_us: float) -> tuple[float, float]:
-    """Factors on the predicted time: its 10% and 90% quantile."""
+    """Return factors on the predicted time: its 10% and 90% quantile."""
     latency = chosen.latency_us + extra_us
     share = latency / (latency + chosen.transfer_us)
     low, high = _at(share)

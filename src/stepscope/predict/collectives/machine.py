@@ -258,7 +258,7 @@ def place(
     sharp: bool,
     caller: Caller,
 ) -> Place:
-    """Raises UsageError for counts that cannot be."""
+    """Place a job's ranks on the machine. Raises UsageError for counts that cannot be."""
     if n_gpus < 1:
         raise UsageError(f"{n_gpus} GPUs cannot hold a collective", fix="give 2 or more")
     if gpus_per_node is not None and gpus_per_node < 1:
@@ -406,7 +406,7 @@ def _between(
 
 
 def launched_by_one(where: Place) -> bool:
-    """Published tables of one node before Hopper are taken with one process that drives all GPUs."""
+    """Return whether one process drives all GPUs, as in published tables of one node before Hopper."""
     return (
         where.caller == "nccl-tests"
         and where.library == "nccl"

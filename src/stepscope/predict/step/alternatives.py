@@ -45,14 +45,15 @@ def knee(base: StepPrediction, at: Callable[[int], StepPrediction]) -> int | Non
 
 
 def base_of(predictions: Sequence[StepPrediction]) -> StepPrediction:
-    """The one on fewest GPUs."""
+    """Return the prediction on fewest GPUs."""
     return min(predictions, key=lambda p: p.layout.gpus)
 
 
 def changed(
     cluster: Cluster, layout: Layout, calibration: StepCalibration, what: WhatIf
 ) -> tuple[Cluster, Layout, StepCalibration]:
-    """The three with ``what`` applied. batch: the micro-batch times a whole number, or the accumulation where it is none.
+    """Return the three with ``what`` applied. batch: the micro-batch times a whole number, or the accumulation where it is
+    none.
 
     Raises UsageError for what this model cannot obey.
     """
@@ -105,7 +106,7 @@ REMEDIES = 5
 
 
 def remedies(prediction: StepPrediction, calibration: StepCalibration | None = None) -> tuple[Remedy, ...]:
-    """Single changes, and pairs of them where no single one is cheap; those that fit, by their cost in speed."""
+    """Find single changes that fit, and pairs of them where no single one is cheap, by their cost in speed."""
     cluster, layout = prediction.cluster, prediction.layout
     single = list(_changes(cluster, layout))
     fitting = _fitting(prediction, single, calibration)
@@ -138,7 +139,7 @@ def _fitting(
 
 
 def _changes(cluster: Cluster, layout: Layout) -> Iterator[tuple[str, Layout]]:
-    """(words whose first one names the kind of change, layout)."""
+    """Yield (words whose first one names the kind of change, layout)."""
     if layout.micro_batch > 1:
         less = layout.micro_batch // 2
         while less >= 1:
@@ -175,7 +176,7 @@ LAUNCH, BUBBLE, GRADIENTS, TENSOR = 0.1, 0.2, 0.25, 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
-    """cause; share: of the step; advice: what to change."""
+    """A warning. share: of the step that the cause takes; advice: what to change."""
 
     cause: str
     share: float
@@ -186,7 +187,7 @@ class Warned:
 
 
 def warnings_of(prediction: StepPrediction) -> tuple[Warned, ...]:
-    """Largest share first."""
+    """Return the warnings, largest share first."""
     layout, budget, step = prediction.layout, prediction.budget, prediction.step_s
     warned: list[Warned] = []
 
@@ -207,8 +208,9 @@ def warnings_of(prediction: StepPrediction) -> tuple[Warned, ...]:
 
 
 def cause_of(prediction: StepPrediction, better: StepPrediction) -> str | None:
-    """What takes most time of a token above ``better``'s, in the words of the warnings, else the part of the step; a mistake
-    that is worth a warning and costs nothing to correct comes first. None: the layout is not much slower than ``better``."""
+    """Return what takes most time of a token above ``better``'s, in the words of the warnings, else the part of the step; a
+    mistake that is worth a warning and costs nothing to correct comes first. None: the layout is not much slower than
+    ``better``."""
     if prediction.tokens_per_s_per_gpu >= MUCH_SLOWER * better.tokens_per_s_per_gpu:
         return None
     if any(warned.cause == SYNC for warned in warnings_of(prediction)):

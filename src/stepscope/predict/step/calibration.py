@@ -151,7 +151,7 @@ def of_stack(name: str | None) -> StepCalibration:
 
 
 def gpu_family(key: str) -> str:
-    """``h100`` of ``h100-sxm``."""
+    """Return the family in a GPU's key: ``h100`` of ``h100-sxm``."""
     return key.split("-")[0]
 
 

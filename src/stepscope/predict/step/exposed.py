@@ -12,7 +12,7 @@ from stepscope.records.mesh import PipelineLayout
 
 
 def held_parameters(setup: StepSetup, stage: Stage) -> HeldParameters:
-    """Tensor parallelism splits all matrices; expert parallelism the experts."""
+    """Return what a rank of the stage holds: tensor parallelism splits all matrices, expert parallelism the experts."""
     model, layout, moe = setup.model, setup.layout, stage.moe_layers
     ends = model.embedding_params * (stage.first + (stage.last and not (model.tied and stage.first)))
     expert_params = model.experts * model.expert_params
@@ -47,7 +47,8 @@ def _replicated(setup: StepSetup, stage: Stage) -> float:
 
 
 def _tail(reduce: float, after: float, units: int) -> float:
-    """What is left of ``units`` equal reductions, each launched when its layer's gradients are ready, after the last."""
+    """Return what is left of ``units`` equal reductions, each launched when its layer's gradients are ready, after the
+    last."""
     end = 0.0
     for index in range(1, units + 1):
         end = max(end, index * after) + reduce
@@ -128,7 +129,8 @@ def _formulas(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[flo
 
 
 def _simulated(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[float, float] | None:
-    """Two rounds of micro-batches; each further one takes what the busiest rank does. None: no such schedule, too large."""
+    """Simulate two rounds of micro-batches; each further one takes what the busiest rank does. None where there is no such
+    schedule, or it is too large."""
     schedule = "interleaved" if layout.vpp > 1 and layout.schedule == "1f1b" else layout.schedule
     p, v, m = layout.pp, layout.vpp, layout.micro_batches
     few = m if m <= 3 * p else 2 * p + m % p

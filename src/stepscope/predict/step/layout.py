@@ -20,7 +20,8 @@ from stepscope.predict.step.model import ModelShape
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """gpus: all of them. gpus_per_node, network, adapters_per_node: None: what is usual for the GPU (with a note)."""
+    """GPUs of one kind and what lies between them. gpus: all of them. gpus_per_node, network, adapters_per_node: None: what
+    is usual for the GPU (with a note)."""
 
     gpu: Accelerator
     gpus: int
@@ -31,7 +32,7 @@ class Cluster:
 
     @classmethod
     def of(cls, gpu: str, gpus: int, *, network: str | None = None, gpus_per_node: int | None = None) -> Cluster:
-        """From names. Raises UsageError with did-you-mean."""
+        """Make a cluster from names. Raises UsageError with did-you-mean."""
         fabric = None if network is None else find_fabric(network)
         return cls(gpu=known_gpu(gpu), gpus=gpus, gpus_per_node=gpus_per_node, network=fabric)
 
@@ -53,7 +54,7 @@ class Cluster:
         return {}
 
     def group(self, size: int, stride: int) -> Place:
-        """Where a group of every ``stride``-th rank sits; the other groups use the adapters at the same time."""
+        """Return where a group of every ``stride``-th rank sits; the other groups use the adapters at the same time."""
         whole = self.whole
         inside = min(size, max(1, self.domain // stride))
         domains = -(-size // inside)
@@ -134,7 +135,7 @@ class Layout:
 
     @property
     def micro_batches(self) -> int:
-        """Per data-parallel rank and step."""
+        """Micro-batches per data-parallel rank and step."""
         return max(1, self.global_batch // (self.dp * self.micro_batch))
 
     @property
@@ -152,7 +153,7 @@ class Layout:
 
     @property
     def element_bytes(self) -> int:
-        """Of an activation."""
+        """Bytes of one element of an activation."""
         return 4 if self.precision in ("fp32", "tf32") else 2
 
 
@@ -277,7 +278,7 @@ class AskedLayout:
 
 
 def parse_layout(texts: tuple[str, ...], model: ModelShape, *, seq_len: int | None = None) -> AskedLayout:
-    """Keys: those of ``KEYS``; acc: micro-batches per step and rank. Raises UsageError with did-you-mean.
+    """Read a layout. Keys: those of ``KEYS``; acc: micro-batches per step and rank. Raises UsageError with did-you-mean.
 
     seq_len: where the texts give none; None: a usual one, which is assumed.
     """
@@ -333,7 +334,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def layout_text(layout: Layout) -> str:
-    """What :func:`parse_layout` reads: what differs from the defaults, dp always."""
+    """Write what :func:`parse_layout` reads: what differs from the defaults, and dp always."""
     default = {field.name: field.default for field in fields(Layout)}
     parts = [f"dp={layout.dp}"]
     for key, name in _NUMBERS.items():

@@ -34,15 +34,15 @@ MOST_OFF = 5.0
 
 
 def shipped(gpu: Accelerator, model: ModelShape) -> StepCalibration:
-    """Fitted on published training runs, with the factor of the GPU's family where it has one. Its interval is that of code
-    which nothing was fitted on: nobody has said what will run."""
+    """Return the calibration fitted on published training runs, with the factor of the GPU's family where it has one. Its
+    interval is that of code which nothing was fitted on: nobody has said what will run."""
     return replace(
         PUBLISHED, factor=FAMILY_FACTOR.get(gpu_family(gpu.key), 1.0), range=SEEN, reach=_reach("unseen", model)
     )
 
 
 def calibrated(c: StepCalibration, measured: Calibration, gpu: Accelerator) -> StepCalibration:
-    """``c`` with what ``measured`` says of ``gpu``. Raises UsageError where that is nothing."""
+    """Return ``c`` with what ``measured`` says of ``gpu``. Raises UsageError where that is nothing."""
     fit = next((fit for fit in measured.steps if fit.accelerator == gpu.key), None)
     if fit is None:
         accelerators = ", ".join(fit.accelerator for fit in measured.steps)
@@ -69,7 +69,8 @@ def calibrated(c: StepCalibration, measured: Calibration, gpu: Accelerator) -> S
 def corrected(
     calibration: StepCalibration, predicted: Mapping[int, StepPrediction], measured: Mapping[int, float]
 ) -> StepCalibration:
-    """With the factor that brings ``predicted`` to ``measured`` tokens per second of the whole job, both by GPUs.
+    """Return ``calibration`` with the factor that brings ``predicted`` to ``measured`` tokens per second of the whole job,
+    both by GPUs.
 
     Raises UsageError for a speed above the GPU's peak, or far from any that this job can have.
     """
@@ -112,8 +113,8 @@ _PRECISIONS = (("bfloat16", "bf16"), ("float16", "fp16"))
 
 
 def fit_machine(calibration: Calibration) -> tuple[tuple[StepFit, ...], tuple[str, ...]]:
-    """A fit where the run was on GPUs of one kind that the table knows, with a part for each kind of measurement in it; and
-    what could not be used. Nothing of a run on CPUs: the step model is of GPUs."""
+    """Fit a run on GPUs of one kind that the table knows, with a part for each kind of measurement in it; return what could
+    not be used, too. A run on CPUs gives nothing: the step model is of GPUs."""
     names = sorted(set(calibration.machine.gpus))
     if not names:
         return (), ()
@@ -141,7 +142,7 @@ def fit_machine(calibration: Calibration) -> tuple[tuple[StepFit, ...], tuple[st
 
 
 def _products(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:
-    """The best product in each 2-byte type, over what this GPU's best ones reach."""
+    """Yield the best product in each 2-byte type, over what this GPU's best ones reach."""
     for dtype, precision in _PRECISIONS:
         rates = [one.flops_per_s for one in calibration.matmul if one.dtype in (dtype, precision)]
         peak = gpu.peak(precision)
@@ -150,7 +151,7 @@ def _products(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:
 
 
 def _collectives(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:
-    """Predicted over measured time of each large size."""
+    """Yield predicted over measured time of each large size."""
     for fit in calibration.fits:
         if fit.device != "cuda" or fit.network is not None:
             continue

@@ -49,7 +49,7 @@ AHEAD_PIPELINE_GPUS, AHEAD_PIPELINE_TP = 128, 16
 
 
 def stage_memory(setup: StepSetup, stage: Stage, index: int) -> PredictedMemory:
-    """Of stage ``index`` (0: first)."""
+    """Predict the peak memory of stage ``index`` (0: first)."""
     model, layout, calibration = setup.model, setup.layout, setup.calibration
     have = held_parameters(setup, stage)
     n = have.all
@@ -87,8 +87,9 @@ def stage_memory(setup: StepSetup, stage: Stage, index: int) -> PredictedMemory:
 
 
 def _ahead(setup: StepSetup, room: float) -> float:
-    """Gathered inputs of tensor parallelism that live until the device is done with them, where the code leaves them to
-    the allocator and the host is that far ahead. Receiving from another stage waits: that leaves them to warm-up."""
+    """Return the bytes of gathered inputs of tensor parallelism that live until the device is done with them, where the code
+    leaves them to the allocator and the host is that far ahead. Receiving from another stage waits: that leaves them to
+    warm-up."""
     layout = setup.layout
     if layout.tp == 1 or not layout.sequence_parallel:
         return 0.0

@@ -73,7 +73,7 @@ class ModelShape:
 
     @property
     def attention_params(self) -> int:
-        """Of one layer."""
+        """Attention's parameters in one layer."""
         if self.latent:
             a = self.latent
             nope = self.head_dim - a.rope_dim
@@ -84,12 +84,12 @@ class ModelShape:
 
     @property
     def mlp_params(self) -> int:
-        """Of one dense MLP."""
+        """Parameters of one dense MLP."""
         return self.matrices * self.hidden * self.ffn
 
     @property
     def expert_params(self) -> int:
-        """Of one expert."""
+        """Parameters of one expert."""
         return self.matrices * self.hidden * self.moe_ffn
 
     @property
@@ -98,11 +98,11 @@ class ModelShape:
 
     @property
     def embedding_params(self) -> int:
-        """Of the input embedding."""
+        """Parameters of the input embedding."""
         return self.vocab * self.hidden
 
     def layer_params(self, *, moe: bool, active: bool = False) -> int:
-        """Of one layer with its norms. active: the experts that one token visits instead of all."""
+        """Return the parameters of one layer with its norms. active: the experts that one token visits instead of all."""
         common = self.attention_params + 2 * self.hidden
         if not moe:
             return common + self.mlp_params
@@ -303,7 +303,8 @@ def model_of(text: str) -> ModelShape:
 
 
 def read_model(path: Path) -> ModelShape:
-    """Raises DataError that names the file and everything that is missing or strange."""
+    """Read a model's dimensions from a file. Raises DataError that names the file and everything that is missing or
+    strange."""
     from stepscope.store.yaml_loader import read_yaml
 
     document = read_yaml(path)

@@ -37,8 +37,8 @@ class UsualLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSearch:
-    """best: layouts that fit, fastest first. priced: how many were; dropped: families of layouts without a price, as they
-    cannot be or do not fit in their smallest form."""
+    """What a search came to. best: layouts that fit, fastest first. priced: how many were; dropped: families of layouts
+    without a price, as they cannot be or do not fit in their smallest form."""
 
     best: tuple[StepPrediction, ...]
     alternatives: tuple[UsualLayout, ...]
@@ -53,7 +53,8 @@ def plan(
     pinned: frozenset[str] = frozenset(),
     calibration: StepCalibration | None = None,
 ) -> LayoutSearch:
-    """Layouts of ``base`` (batch, sequence, precision, and the fields in ``pinned`` are kept) on all GPUs of ``cluster``.
+    """Search the layouts of ``base`` (batch, sequence, precision, and the fields in ``pinned`` are kept) on all GPUs of
+    ``cluster``.
 
     Raises UsageError where no layout is possible at all.
     """
@@ -85,7 +86,7 @@ def plan(
 
 
 def _obstacle(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozenset[str]) -> str:
-    """What forbids the pinned fields, all others being 1."""
+    """Say what forbids the pinned fields, all others being 1."""
     free: dict[str, Any] = {name: 1 for name in ("tp", "pp", "cp", "ep", "vpp", "micro_batch") if name not in pinned}
     layout = replace(base, **free)
     split = layout.tp * layout.pp * layout.cp
@@ -106,7 +107,7 @@ def _choices(base: Layout, pinned: frozenset[str], name: str, sizes: list[int]) 
 
 
 def _families(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozenset[str]) -> Iterator[Layout]:
-    """Layouts with the smallest micro-batch; only those without errors. Each choice narrows the next one."""
+    """Yield layouts with the smallest micro-batch, only those without errors. Each choice narrows the next one."""
     gpus = cluster.gpus
     tps = [n for n in _divisors(gpus) if n <= min(cluster.domain, model.heads) and model.heads % n == 0]
     for tp in _choices(base, pinned, "tp", tps):
@@ -125,7 +126,8 @@ def _families(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozens
 
 
 def _finer(model: ModelShape, cluster: Cluster, layout: Layout, pinned: frozenset[str]) -> Iterator[Layout]:
-    """Experts, sharing of states, chunks. ZeRO-3 gathers for every micro-batch of a pipeline: not looked at unless asked."""
+    """Vary experts, sharing of states and chunks. ZeRO-3, which gathers for every micro-batch of a pipeline, is not looked
+    at in one unless asked."""
     eps = [n for n in _divisors(model.experts) if layout.dp * layout.cp % n == 0] if model.experts else [1]
     zeros = [0] if layout.dp * layout.cp == 1 else [1, 3] if layout.pp == 1 else [1]
     even = model.layers if model.layers % layout.pp == 0 else model.layers + 2  # embedding and output count as layers
@@ -158,7 +160,7 @@ def _some(numbers: list[int]) -> list[int]:
 def _least_fits(
     model: ModelShape, cluster: Cluster, layout: Layout, c: StepCalibration, pinned: frozenset[str]
 ) -> bool:
-    """Whether its smallest form does, without a reserve: one sequence, everything recomputed."""
+    """Return whether the layout's smallest form fits, without a reserve: one sequence, everything recomputed."""
     smallest = layout if "recompute" in pinned else replace(layout, recompute="full")
     setup = StepSetup(model, cluster, smallest, c)
     stages = enumerate(stages_of(setup))
@@ -168,7 +170,8 @@ def _least_fits(
 def _members(
     model: ModelShape, cluster: Cluster, layout: Layout, c: StepCalibration, pinned: frozenset[str]
 ) -> Iterator[StepPrediction]:
-    """Micro-batches from small to large until one does not fit, with recomputation only where it is needed for that."""
+    """Yield micro-batches from small to large until one does not fit, with recomputation only where it is needed for
+    that."""
     kinds: list[Recompute] = ["none", "full"] if layout.flash else ["none", "selective", "full"]
     for recompute in [layout.recompute] if "recompute" in pinned else kinds:
         micro = layout.micro_batch
@@ -182,7 +185,7 @@ def _members(
 
 
 def _distinct(predictions: list[StepPrediction]) -> list[StepPrediction]:
-    """The best of those alike but for micro-batch, recomputation and chunks; of equal ones that with fewest chunks."""
+    """Keep the best of those alike but for micro-batch, recomputation and chunks, of equal ones that with fewest chunks."""
     kept: dict[tuple[object, ...], list[StepPrediction]] = {}
     for p in predictions:
         layout = p.layout
@@ -197,7 +200,7 @@ def _distinct(predictions: list[StepPrediction]) -> list[StepPrediction]:
 def _alternatives(
     model: ModelShape, cluster: Cluster, base: Layout, best: StepPrediction, c: StepCalibration
 ) -> Iterator[UsualLayout]:
-    """What people try first, each in its fastest form that fits."""
+    """Yield what people try first, each in its fastest form that fits."""
     node, gpus = min(cluster.domain, 8, cluster.gpus), cluster.gpus
     obvious: dict[str, dict[str, Any]] = {
         "DDP": {"dp": gpus},
@@ -229,7 +232,7 @@ _PLAIN: dict[str, Any] = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "vpp": 1,
 
 
 def slower_because(one: StepPrediction, best: StepPrediction) -> str:
-    """By how much it is slower, the cause where that is much, and the two parts of the step that grew most."""
+    """Say by how much it is slower, the cause where that is much, and the two parts of the step that grew most."""
     share = one.step_s / best.step_s - 1
     more = {name: value - best.budget.parts[name] for name, value in one.budget.parts.items()}
     worst = sorted((name for name in more if more[name] > 0.01 * best.step_s), key=lambda name: -more[name])[:2]
@@ -263,7 +266,7 @@ def require_measurable(model: ModelShape, layout: Layout) -> None:
 
 
 def cell_of(layout: Layout) -> tuple[str, str]:
-    """(the cell that runs the layout, as keys of YAML, "") or ("", why there is none)."""
+    """Return (the cell that runs the layout, as keys of YAML, "") or ("", why there is none)."""
     from stepscope.strategies import REGISTRY
 
     extra = [name for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
@@ -303,7 +306,7 @@ def cell_of(layout: Layout) -> tuple[str, str]:
 
 
 def _unlike(model: ModelShape) -> list[str]:
-    """What of the model bench's gpt does not have, and what stands in its place."""
+    """Say what of the model bench's gpt does not have, and what stands in its place."""
     differences = ["a gated MLP is a plain one of as many parameters"] if model.gated else []
     if model.kv_heads != model.heads:
         differences.append(f"{model.kv_heads} key and value heads are {model.heads}")
@@ -315,8 +318,8 @@ def _unlike(model: ModelShape) -> list[str]:
 
 
 def matrix_yaml(model: ModelShape, layouts: Sequence[Layout]) -> str:
-    """The first three of ``layouts`` that bench can run, a cell each; the best that it cannot run as comments
-    with the reason.
+    """Write the first three of ``layouts`` that bench can run, a cell each; the best that it cannot run as comments with the
+    reason.
 
     The workload ``gpt`` has the model's layers, width, heads and MLP; it is a plain GPT block, and what stands in for
     another one is a comment. Raises UsageError where bench can run none, or would measure another job.

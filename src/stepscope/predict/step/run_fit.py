@@ -55,7 +55,7 @@ class Material:
 
     @cached_property
     def unasked(self) -> Counter[str]:
-        """Why the others are not ``timed``: with those every row of the folder."""
+        """Why the other rows are not ``timed``; these and those are every row of the folder."""
         counts = Counter(self.unread)
         for row, asked in self.questions:
             if row.failed:
@@ -92,7 +92,7 @@ class Material:
 
     @cached_property
     def whole(self) -> list[Asked]:
-        """Of those the ones whose speed alone can be predicted."""
+        """Rows that are ``near`` whose tokens are all real, so that the speed alone can be predicted."""
         return [asked for asked in self.near if not asked.padded]
 
     @cached_property
@@ -104,7 +104,7 @@ class Material:
         return speed(asked) < NEAR * self.best.get(sweep_of(asked), 0.0)
 
     def step(self, asked: Asked) -> StepPrediction:
-        """With the shipped constants."""
+        """Predict the row's step with the shipped constants."""
         key = id(asked.row)
         if key not in self._steps:
             self._steps[key] = predict_step(asked.model, asked.cluster, asked.layout, calibration.of_stack(asked.stack))
@@ -143,7 +143,7 @@ OWN_ROWS, OWN_LAYOUTS = 10, 5
 
 
 def fit_rows(path: Path) -> tuple[tuple[StepFit, ...], tuple[str, ...]]:
-    """A fit for each GPU of a table, or folder, of runs in the published layout; and why rows were left out, with their
+    """Fit each GPU of a table, or folder, of runs in the published layout, and say why rows were left out, with their
     number. Raises DataError where no row can be used."""
     material = Material(path)
     left = Counter({reason: n for reason, n in material.not_whole.items() if n})
@@ -166,7 +166,7 @@ def fit_rows(path: Path) -> tuple[tuple[StepFit, ...], tuple[str, ...]]:
 
 
 def _predicted(asked: Asked) -> float:
-    """As ``predict --model`` has it."""
+    """Return tokens/s per GPU as ``predict --model`` predicts it."""
     constants = shipped(asked.cluster.gpu, asked.model)
     return predict_step(asked.model, asked.cluster, asked.layout, constants).tokens_per_s_per_gpu
 

@@ -141,7 +141,7 @@ def as_layout(row: TrainingRow) -> Layout | str:
 
 
 def _code(row: TrainingRow) -> str | None:
-    """Of what ran the row, as any of its words names it, or precision and recomputation tell it."""
+    """Return the code that ran the row, as any of its words names it, or precision and recomputation tell it."""
     if row.sharding == "ddp":
         return "ddp"
     old = _BEFORE_H100.match(row.accelerator) is not None
@@ -153,7 +153,8 @@ def _code(row: TrainingRow) -> str | None:
 
 
 def precision_of(row: TrainingRow) -> str | None:
-    """Of the matrix products: ``bf16``, ``fp16``, ``fp8``, ``tf32``, ``fp32``; None: another or none stated."""
+    """Return the precision of the matrix products: ``bf16``, ``fp16``, ``fp8``, ``tf32``, ``fp32``; None: another or none
+    stated."""
     text = row.precision.lower()
     if "fp4" in text:
         return None
@@ -181,7 +182,7 @@ def _recompute(text: str) -> Any:
 
 @cache
 def _gpu(accelerator: str, hardware: str) -> Accelerator | str:
-    """Of the table; slower where the hardware's words state less power."""
+    """Return the table's GPU, or why there is none; slower where the hardware's words state less power."""
     try:
         gpu = find(gpu_key(accelerator))
     except SkipRowError as reason:

@@ -41,7 +41,7 @@ def number(row: Mapping[str, str], column: str) -> float | None:
 
 
 def above_zero(row: Mapping[str, str], column: str) -> float | None:
-    """A speed, a time, a size: zero stands for none measured."""
+    """Read a speed, a time or a size: zero stands for none measured."""
     value = number(row, column)
     if value is not None and value < 0:
         raise UsageError(f"{column} is below zero", why=f"{value:g}")
@@ -49,7 +49,7 @@ def above_zero(row: Mapping[str, str], column: str) -> float | None:
 
 
 def whole(row: Mapping[str, str], column: str, *, least: int = 1) -> int | None:
-    """A count, ``least`` or more."""
+    """Read a count, ``least`` or more."""
     value = number(row, column)
     if value is None:
         return None
@@ -124,8 +124,8 @@ class TrainingRow:
 
 
 def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
-    """Every row of every table of training runs in ``folder``, or of one table with models.csv beside it, and a reason for
-    each row that cannot be read.
+    """Read every row of every table of training runs in ``folder``, or of one table with models.csv beside it, and give a
+    reason for each row that cannot be read.
 
     Tables of data-parallel jobs (their own columns) are read too, others left alone. Raises DataError for a folder that
     is not there and files that cannot be opened.
@@ -157,7 +157,7 @@ def of_runs(columns: Collection[str]) -> bool:
 
 
 def _shapes(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
-    """By key; without those that models.csv does not describe in numbers."""
+    """Return shapes by key, without those that models.csv does not describe in numbers."""
     by_name: dict[str, ModelShape] = {}
     for row in models:
         try:
@@ -170,7 +170,7 @@ def _shapes(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
 
 
 def _data_parallel(row: Mapping[str, str]) -> dict[str, str]:
-    """A row of replicas alone in the columns of the other tables. throughput: of the whole job."""
+    """Rewrite a row of replicas alone in the columns of the other tables. throughput: of the whole job."""
     n_gpus, seq_len, per_gpu = (whole(row, column) for column in ("n_gpus", "seq_len", "batch_per_gpu"))
     unit = row.get("unit") or ""
     if unit not in ("sequences/s", "tokens/s"):
@@ -239,7 +239,7 @@ def _row(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> TrainingRo
 
 
 def _published_shape(row: Mapping[str, str]) -> ModelShape | None:
-    """From models.csv; None where a dimension is missing."""
+    """Read a shape from models.csv; None where a dimension is missing."""
     layers, hidden, heads = whole(row, "layers"), whole(row, "hidden"), whole(row, "heads")
     ffn, vocab = whole(row, "ffn"), whole(row, "vocab")
     name = (row.get("model_key") or "").strip()
@@ -278,7 +278,8 @@ def _after(pattern: str, text: str) -> int:
 
 
 def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelShape | None:
-    """The named model's; a row's own number of layers counts (a proxy). Else from the dimensions that the row prints."""
+    """Return the named model's shape, with the row's own number of layers (a proxy), else one of the dimensions that the row
+    prints."""
     layers, key = whole(row, "layers"), (row.get("model_key") or "").strip()
     if layers is not None and layers > _MOST_LAYERS:
         return None
@@ -305,7 +306,8 @@ def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelSha
 
 
 def _nearest(shape: ModelShape, params: float) -> ModelShape | None:
-    """With two or three matrices an MLP and one or two embeddings, as comes nearest to ``params``; None: none is near."""
+    """Return the shape with two or three matrices an MLP and one or two embeddings, as comes nearest to ``params``; None:
+    none is near."""
     offered = [replace(shape, gated=gated, tied=tied) for gated in (True, False) for tied in (False, True)]
     best = min(offered, key=lambda one: abs(one.params - params))
     return best if abs(best.params / params - 1) <= _NEAR_PARAMS else None

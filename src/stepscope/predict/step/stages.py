@@ -23,7 +23,7 @@ _USUAL_REACH = 0.80
 
 
 def reached(gpu: Accelerator) -> float:
-    """Of the peak by large matrix products; a usual share where nobody has published one."""
+    """Return the share of the peak that large matrix products reach; a usual one where nobody has published one."""
     return _REACHED.get(gpu.key.split("-")[0], _USUAL_REACH)
 
 
@@ -65,7 +65,7 @@ class StepSetup:
         return size_bytes / (self.cluster.gpu.memory_bytes_per_s * self.calibration.memory_share)
 
     def product(self, m: float, n: float, k: float, *, count: float = 1.0) -> float:
-        """``count`` products of m x k by k x n."""
+        """Return the seconds of ``count`` products of m x k by k x n."""
         size = self.layout.element_bytes * (m * k + k * n + m * n) * self.calibration.gemm_traffic
         return count * (2 * m * n * k / self.peak() + self.moved(size) + self.calibration.kernel_us / 1e6)
 

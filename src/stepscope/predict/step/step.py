@@ -96,7 +96,7 @@ class StepPrediction:
 
     @property
     def fits(self) -> bool:
-        """With the reserve of ``MEMORY_LIMIT``."""
+        """Whether it fits with the reserve of ``MEMORY_LIMIT``."""
         return self.memory.total <= MEMORY_LIMIT * self.cluster.gpu.total_bytes
 
     @property
@@ -113,7 +113,7 @@ def predict_step(
     *,
     simulated: bool = True,
 ) -> StepPrediction:
-    """Prices one optimizer step. simulated: a pipeline pass by pass, not by formula (fast, for searches and fits).
+    """Price one optimizer step. simulated: a pipeline pass by pass, not by formula (fast, for searches and fits).
 
     Raises UsageError with everything that makes the layout impossible.
     """
@@ -185,7 +185,8 @@ def _budget(setup: StepSetup, stages: list[Stage], *, simulated: bool) -> Budget
 
 
 def _optimizer(setup: StepSetup, stage: Stage) -> float:
-    """Reads gradients, master weights and moments, writes them: 30 bytes a parameter; the norm reads gradients again."""
+    """Return the optimizer's seconds: it reads gradients, master weights and moments and writes them, 30 bytes a parameter;
+    the norm reads gradients again."""
     layout, have = setup.layout, held_parameters(setup, stage)
     shared = have.dense / layout.shards + have.expert / max(layout.shards // layout.ep, 1)
     here = shared if layout.zero else have.all

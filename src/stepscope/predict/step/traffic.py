@@ -38,18 +38,18 @@ class HeldParameters:
 
 
 def seconds(cluster: Cluster, calls: Iterable[Calls]) -> float:
-    """One after the other."""
+    """Return the seconds of these calls, one after the other."""
     return sum(c.count * cluster.time(c.op, c.size_bytes, c.ranks, c.stride) for c in calls)
 
 
 def _activation_bytes(model: ModelShape, layout: Layout) -> float:
-    """Of one micro-batch between two layers, whole."""
+    """Return the bytes of one micro-batch's activations between two layers, whole."""
     return layout.micro_batch * layout.seq_len / layout.cp * model.hidden * layout.element_bytes
 
 
 def tensor_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
-    """One pass of one layer. Sequence parallel: an all-gather before and a reduce-scatter after attention and MLP; without:
-    two all-reduces (Korthikanti et al., arXiv 2205.05198)."""
+    """Plan one pass of one layer. Sequence parallel: an all-gather before and a reduce-scatter after attention and MLP;
+    without: two all-reduces (Korthikanti et al., arXiv 2205.05198)."""
     if layout.tp == 1:
         return ()
     ops = ("all_gather", "reduce_scatter") if layout.sequence_parallel else ("all_reduce",)
@@ -58,7 +58,8 @@ def tensor_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
 
 
 def context_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
-    """Forward pass of one layer: keys and values once round the ring (arXiv 2310.01889); backward sends twice that."""
+    """Plan the forward pass of one layer: keys and values once round the ring (arXiv 2310.01889); backward sends twice
+    that."""
     if layout.cp == 1:
         return ()
     tokens = layout.micro_batch * layout.seq_len / layout.cp
@@ -67,7 +68,7 @@ def context_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
 
 
 def expert_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
-    """One pass of one layer of experts: dispatch and combine."""
+    """Plan one pass of one layer of experts: dispatch and combine."""
     if layout.ep == 1:
         return ()
     spread = layout.tp if layout.sequence_parallel else 1
@@ -76,7 +77,7 @@ def expert_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
 
 
 def message(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
-    """One micro-batch from a stage to the next one; tensor-parallel ranks send their shares of a divided sequence."""
+    """Send one micro-batch from a stage to the next one; tensor-parallel ranks send their shares of a divided sequence."""
     if layout.pp == 1:
         return ()
     size = _activation_bytes(model, layout) / (layout.tp if layout.sequence_parallel else 1)
@@ -85,12 +86,12 @@ def message(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
 
 
 def gather_calls(layout: Layout, parameters: HeldParameters, units: int) -> tuple[Calls, ...]:
-    """Shared parameters once, unit by unit, in the dtype of computation."""
+    """Gather shared parameters once, unit by unit, in the dtype of computation."""
     return _by_unit("all_gather", layout.element_bytes, layout, parameters, units)
 
 
 def reduce_calls(layout: Layout, parameters: HeldParameters, units: int) -> tuple[Calls, ...]:
-    """Gradients once, unit by unit; with a shard group, the shards of all copies are then added up (HSDP)."""
+    """Reduce gradients once, unit by unit; with a shard group, the shards of all copies are then added up (HSDP)."""
     if not layout.zero:
         return _by_unit("all_reduce", layout.reduce_bytes, layout, parameters, units)
     calls = _by_unit("reduce_scatter", layout.reduce_bytes, layout, parameters, units)
@@ -116,7 +117,8 @@ def _by_unit(op: str, item: int, layout: Layout, parameters: HeldParameters, uni
 def step_calls(
     model: ModelShape, layout: Layout, parameters: HeldParameters, *, layers: int, moe_layers: int
 ) -> tuple[Calls, ...]:
-    """All of one optimizer step of a rank in the middle of its pipeline; recomputation repeats the forward pass."""
+    """Plan all calls of one optimizer step of a rank in the middle of its pipeline; recomputation repeats the forward
+    pass."""
     m = layout.micro_batches
     passes = m * (3 if layout.recompute == "full" else 2)
     calls = [replace(c, count=c.count * layers * passes) for c in tensor_calls(model, layout)]
