@@ -24,7 +24,7 @@ COMPLETING = "_STEPSCOPE_COMPLETE"
 
 
 class _PlainHelp:
-    """Shows switches without ``<bool>``, arguments without ``<list[Path]>`` and double brackets, bounds of what has a name."""
+    """Shows switches without ``<bool>``, arguments without ``<list[Path]>`` and double brackets, bounds with their name."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]

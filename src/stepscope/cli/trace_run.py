@@ -273,7 +273,7 @@ def _nearest(name: str, files: Collection[str]) -> str:
 
 
 def import_numpy_alone() -> None:
-    """Import numpy without the threads of its linear algebra: they have no work, and a process with threads cannot be forked."""
+    """Import numpy without the threads of its linear algebra: they have no work here, and forbid to fork the process."""
     key = "OPENBLAS_NUM_THREADS"
     if "numpy" in sys.modules or key in os.environ:
         return
@@ -296,7 +296,7 @@ def _conditions(texts: Sequence[str]) -> tuple[Sequence[Condition], bool]:
 
 
 def _diagnosed(summary: TraceSummary, name: str, *, rules_asked: bool) -> Diagnosis:
-    """Return what the rules say; nothing where only device events were read, of which none can tell, and none is asked for."""
+    """Return what the rules say; nothing where only device events were read, which tell none, and no rule is asked for."""
     if not rules_asked and all(p.partial for p in summary.ranks):
         from stepscope.records.finding import Diagnosis
 

@@ -74,7 +74,7 @@ class Drawing:
     pictures: Callable[[], tuple[tuple[bytes, ...], ...]]
 
     def for_page(self) -> tuple[tuple[Chart, str], ...]:
-        """Each chart with its SVG, whose colours the page gives; names inside one SVG are its own."""
+        """Return each chart with its SVG, whose colours the page gives; names inside one SVG are its own."""
         return tuple(
             (chart, picture.inside(images[0].decode(), f"f{number}", chart.full_title))
             for number, (chart, images) in enumerate(zip(self.charts, self.pictures(), strict=True))
@@ -82,7 +82,10 @@ class Drawing:
 
 
 def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
-    """What charts need and want, by the names that they use. Of runs over time all but their history draw the newest."""
+    """Return what charts need and want, by the names that they use.
+
+    Of runs over time all but their history draw the newest.
+    """
     past = history(evidence)
     older = set() if past is None else {run.path for run in past.runs[:-1]}
     runs = tuple(run for run in evidence.runs if run.source not in older)
@@ -102,7 +105,7 @@ def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
 
 
 def charts_of(records: Mapping[str, Any], limit: int | None = None) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
-    """(to be drawn, left out): charts in the order of their names; of too many, every chart's first ones are kept."""
+    """Return (to be drawn, left out): charts in the order of their names; of too many every chart's first ones are kept."""
     charted: list[list[tuple[str, Any]]] = []
     stems: dict[str, int] = {}
     keys = list(views())
@@ -190,7 +193,7 @@ def write(drawing: Drawing, folder: Path) -> tuple[Path, ...]:
 
 
 def described_json(spec: Spec) -> str:
-    """A description to read and to change; nothing in it is markup, whoever shows it."""
+    """Return a description to read and to change; nothing in it is markup, whoever shows it."""
     return json.dumps(spec, indent=1, allow_nan=False).replace("<", "\\u003c") + "\n"
 
 

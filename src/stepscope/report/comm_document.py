@@ -27,7 +27,7 @@ _SWEEP = (
 def comm_suite_document(
     rows: Sequence[CommRow], run: str, *, timestamp: str | None = None, device: str | None = None
 ) -> dict[str, Any]:
-    """``comm --format document-001``: name, world_size, timestamp, config, results.communication.<op>.
+    """Return the JSON of ``comm --format document-001``: name, world_size, timestamp, config, results.communication.<op>.
 
     Operations are spelled as there (``allreduce``); each holds its sweeps, and a sweep its sizes. Keys that hold a
     quantity name its base unit: bytes, ns, bytes/s. What differs between sweeps is null at the top and said in each:
@@ -61,7 +61,7 @@ def comm_suite_document(
 
 
 def rows_csv(rows: Sequence[CommRow]) -> str:
-    """Rows as CSV in base units: unknown is an empty field, settings and lists are JSON text."""
+    """Write rows as CSV in base units: unknown is an empty field, settings and lists are JSON text."""
     return records_csv(rows, CommRow)
 
 
@@ -88,13 +88,13 @@ def _fields(row: CommRow, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _with_status(row: CommRow, entry: dict[str, Any]) -> dict[str, Any]:
-    """``entry`` with what it lacks figures for: the size that was asked, and why."""
+    """Return ``entry`` with what it lacks figures for: the size that was asked, and why."""
     if row.status == "ok":
         return entry
     return {**entry, "asked_bytes": row.asked_bytes, "status": row.status, "error": comm_failure_label(row)}
 
 
 def _common(values: Iterable[Any]) -> Any:
-    """The one value that all have; None where they differ or there is none."""
+    """Return the one value that all have; None where they differ or there is none."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None

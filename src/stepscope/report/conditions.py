@@ -34,7 +34,7 @@ class Condition:
     percent: bool = False
 
     def holds(self, metrics: Mapping[str, float | None], fired: Collection[str]) -> bool:
-        """Whether the check fails. A number that is unknown holds nothing."""
+        """Return whether the condition holds, and so the check fails. A number that is unknown holds nothing."""
         if self.op is None:
             return self.key in fired
         value = metrics[self.key]
@@ -45,7 +45,7 @@ MOST_NAMED = 8
 
 
 def _some(figures: Iterable[str]) -> str:
-    """The first ones, and where the others are."""
+    """Name the first figures, and say where the others are."""
     named = list(figures)
     more = ", ... (docs/reference/metrics.md)" if len(named) > MOST_NAMED else ""
     return ", ".join(named[:MOST_NAMED]) + more
@@ -72,7 +72,7 @@ class Changed:
 
 
 def parse_changes(texts: Iterable[str], figures: Mapping[str, Figure]) -> tuple[Condition, ...]:
-    """``KEY OP NUMBER[%]``; % is the change against the first run. Raises UsageError."""
+    """Read ``KEY OP NUMBER[%]``; % is the change against the first run. Raises UsageError."""
     return tuple(parse_condition(text, figures=figures, rules=(), percent=True) for text in texts)
 
 

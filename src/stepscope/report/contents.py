@@ -39,14 +39,14 @@ from stepscope.results.labels import sweeps
 
 
 def experiment_tables(evidence: Evidence) -> tuple[Table, ...]:
-    """What experiments expected and found; none without one."""
+    """Return the tables of what experiments expected and measured; none without one."""
     table = findings.experiment_table(checks_of(evidence))
     return (table,) if table.rows else ()
 
 
 def run_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]:
-    """Of training runs: precisions against FP32, machines against each other, bucket sizes, phases over steps and ranks,
-    what overlap gains, memory by batch, and what the links under them carry."""
+    """Return the tables of training runs: precisions against FP32, machines against each other, bucket sizes, phases over
+    steps and ranks, what overlap gains, memory by batch, and what the links under them carry."""
     made = (
         *(bars.compared_table(key, evidence.runs, drop_epochs) for key in ("precision", "hardware")),
         buckets.bucket_sweep_table(evidence.cells),
@@ -59,13 +59,13 @@ def run_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]
 
 
 def step_tables(evidence: Evidence) -> tuple[Table, ...]:
-    """Of profiled jobs: the parts of all their steps, ranks x phases, and what happened between steps."""
+    """Return the tables of profiled jobs: the parts of all their steps, ranks x phases, and what happened between steps."""
     made = tuple(view.build(evidence.profiled) for view in (step_parts, ranks, diary))
     return tuple(table for table in made if table.rows)
 
 
 def machine_tables(evidence: Evidence) -> tuple[Table, ...]:
-    """What NCCL's logs, the link matrix and memory snapshots hold."""
+    """Return the tables of what NCCL's logs, the link matrix and memory snapshots hold."""
     matrix = topology_of(evidence)
     made = [table for debug in evidence.nccl for table in nccl_debug.build_all(debug)]
     made += [links.topology_table(matrix)] if matrix is not None and len(matrix.devices) > 1 else []
@@ -73,7 +73,7 @@ def machine_tables(evidence: Evidence) -> tuple[Table, ...]:
 
 
 def memory_tables(evidence: Evidence) -> tuple[Table, ...]:
-    """Memory snapshots: the devices, then what held their memory by kind, by line and by module."""
+    """Return the tables of memory snapshots: devices, then what held their memory by kind, by line and by module."""
     snapshots = evidence.memory
     made = (
         memory.memory_snapshots_table(snapshots),
@@ -84,7 +84,7 @@ def memory_tables(evidence: Evidence) -> tuple[Table, ...]:
 
 
 def comm_tables(rows: Sequence[CommRow]) -> tuple[Table, ...]:
-    """Sweeps first, then what is made of them; pairs, overlap and matrix products where they were measured."""
+    """Return the tables of sweeps, then of what is made of them; pairs, overlap and matrix products where measured."""
     several = len(sweeps(row for row in rows if row.kind == "collective")) > comm.MAX_AVERAGES
     tables = (
         comm.comm_table(rows),
@@ -125,7 +125,7 @@ class Shown:
 
 
 def shown(table: Table, *, fold: bool = False, keep: int = MAX_ROWS) -> Shown:
-    """``table`` without empty columns, with names that all rows share said once, and at most ``keep`` rows."""
+    """Return ``table`` without empty columns, with names that all rows share said once, and at most ``keep`` rows."""
     rows = table.rows[:keep]
     columns = [
         i
@@ -156,7 +156,7 @@ def _said_once(column: Column, value: Value) -> str:
 
 
 def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]:
-    """Every table of the page but scaling's, which stands with its charts."""
+    """Return every table of the page but scaling's, which stands with its charts."""
     made = [shown(table) for table in (*experiment_tables(evidence), *step_tables(evidence))]
     if evidence.runs:
         table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)
@@ -175,7 +175,7 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
 
 
 def trace_tables(evidence: Evidence, *, first: Sequence[str] = ()) -> tuple[tuple[str, tuple[Shown, ...]], ...]:
-    """For each traced job its name and tables: where the time went, and for few jobs also collectives and waiting.
+    """Return for each traced job its name and tables: where the time went, for few jobs also collectives and waiting.
 
     first: names in the order wanted.
     """
@@ -190,5 +190,5 @@ def _sections(trace: TraceEvidence, sections: Sequence[str]) -> list[Shown]:
 
 
 def rows_left_out(table: Shown) -> str | None:
-    """What a reader must know of a table that was cut."""
+    """Write what a reader must know of a table that was cut; None where it is whole."""
     return f"{counted(table.left_out, 'more row')}: in the CSV files" if table.left_out else None

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 
 
 def trace_figures(summary: TraceSummary) -> dict[str, float | None]:
-    """Job-wide figures; None where nothing was measured."""
+    """Return the job-wide figures; None where nothing was measured."""
     return {key: figure.read(summary) for key, figure in figures_of("job").items()}
 
 
 def trace_document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any]:
-    """Plain dicts and lists; unknown is null. Sections that were not computed are empty or null."""
+    """Return the document of a trace as plain dicts and lists; unknown is null.
+
+    Sections that were not computed are empty or null.
+    """
     ranks, job, late = summary.ranks, summary.collectives, summary.stragglers
     return {
         **headed("trace/1"),
@@ -89,8 +92,11 @@ def _step(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def diagnose_figures(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, float | None]:
-    """Counts of findings, the largest stake, the worst scaling, None where there is none; of jobs with a diary its
-    figures too, of several the worst of each, of one the parts of its wall time."""
+    """Return the figures that ``--fail-if`` of diagnose knows: counts of findings, the largest stake, the worst scaling.
+
+    None where there is none; of jobs with a diary its figures too, of several the worst of each, of one the parts of its
+    wall time.
+    """
     facts = SimpleNamespace(evidence=evidence, diagnosis=diagnosis)
     figures = {key: figure.read(facts) for key, figure in figures_of("diagnosis").items()}
     if not evidence.profiled:
@@ -104,7 +110,7 @@ def diagnose_figures(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, floa
 
 
 def diagnose_document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None = None) -> dict[str, Any]:
-    """Plain dicts and lists; unknown is null."""
+    """Return the document of a diagnosis as plain dicts and lists; unknown is null."""
     return {
         **headed("diagnose/1"),
         "sources": [
@@ -122,7 +128,7 @@ def diagnose_document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerd
 
 
 def watch_document(seen: Watched, verdict: JobVerdict | None) -> dict[str, Any]:
-    """A job at one moment; every rank of it, ms nowhere: times are ns a step, means of the steps looked at."""
+    """Return a job at one moment, with every rank of it: times are ns a step, means of the steps looked at."""
     job, steps = seen.job, seen.job.steps
     parts = {} if steps is None else {key: values.mean(axis=1) for key, values in parts_of(steps).items()}
     late = (
@@ -167,7 +173,7 @@ def watch_document(seen: Watched, verdict: JobVerdict | None) -> dict[str, Any]:
 
 
 def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
-    """Rules as `diagnose --rules list --json` and `--explain RULE --json` print them."""
+    """Return rules as `diagnose --rules list --json` and `--explain RULE --json` print them."""
     return {
         **headed("rules/1"),
         "rules": [
@@ -187,7 +193,7 @@ def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
 
 
 def compare_document(comparison: Comparison) -> dict[str, Any]:
-    """Plain dicts and lists; unknown is null. ``change`` is relative to the first side."""
+    """Return a comparison as plain dicts and lists; unknown is null. ``change`` is relative to the first side."""
     from stepscope.results.comparing import lacking
 
     return {
@@ -210,7 +216,7 @@ UNCHANGED = ("no significant difference", "not clear")
 
 
 def compare_changes(comparison: Comparison) -> tuple[Changed, ...]:
-    """What conditions are about; a change that may be none is none."""
+    """Return the changes that conditions are about; a change that may be none is none."""
     return tuple(
         Changed(
             key=row.metric,
@@ -223,7 +229,7 @@ def compare_changes(comparison: Comparison) -> tuple[Changed, ...]:
 
 
 def compare_unchecked(conditions: Iterable[Condition], comparison: Comparison) -> tuple[Condition, ...]:
-    """Conditions on a figure that the comparison does not have: they can never hold."""
+    """Return the conditions on a figure that the comparison does not have: they can never hold."""
     there = {figure.metric for figure in comparison.figures}
     return tuple(condition for condition in conditions if condition.key not in there)
 
@@ -234,7 +240,10 @@ _ROWS = {key: figure.value for key, figure in figures_of("rank").items()}
 def diff_document(
     diffs: Iterable[TraceDiff], conditions: Conditions | None, *, notes: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Plain dicts and lists; values of differences: before, after. conditions None: one and the same job."""
+    """Return a trace diff as plain dicts and lists; values of differences: before, after.
+
+    conditions None: one and the same job.
+    """
     return {
         **headed("trace_diff/1"),
         "differences": plain(conditions.differ if conditions else ()),
@@ -246,7 +255,7 @@ def diff_document(
 
 
 def diff_changes(diffs: Sequence[TraceDiff]) -> tuple[Changed, ...]:
-    """What conditions are about, of every rank; a change that its test calls no significant difference is none."""
+    """Return the changes that conditions are about, of every rank; one that its test calls not significant is none."""
     return tuple(
         Changed(key=key, what=f"rank {diff.rank_after}", value=row.after_ns, change=_diff_change(row))
         for diff in diffs
@@ -257,7 +266,7 @@ def diff_changes(diffs: Sequence[TraceDiff]) -> tuple[Changed, ...]:
 
 
 def diff_unchecked(conditions: Sequence[Condition], diffs: Sequence[TraceDiff]) -> tuple[Condition, ...]:
-    """Changes against nothing: the older trace has no time in that part, on any rank."""
+    """Return the conditions on changes against nothing: the older trace has no time in that part, on any rank."""
     compared = {row.name for diff in diffs for row in diff.parts if row.ratio is not None}
     return tuple(condition for condition in conditions if condition.percent and _ROWS[condition.key] not in compared)
 

@@ -24,11 +24,11 @@ STRETCHES, LEAST_STEPS = 100, 10
 """Points of a curve at most in one write; steps of each."""
 
 MOST_RANKS = 64
-"""Of more ranks curves are of the job alone."""
+"""Of a job with more ranks curves are of the job alone."""
 
 
 def export(folder: Path, targets: Sequence[str]) -> tuple[str, ...]:
-    """Write the job of ``folder`` to each ``KIND:PLACE``; where it lies. Raises StepscopeError."""
+    """Write the job of ``folder`` to each ``KIND:PLACE``; return where it lies. Raises StepscopeError."""
     job = read_profiled_job(folder)
     if job is None or job.steps is None:
         raise DataError(
@@ -53,7 +53,7 @@ class Exports:
         self._sinks: list[Sink] = [REGISTRY.load(key)(place, folder.resolve().name) for key, place in parsed]
 
     def look(self, *, last: bool = False) -> bool:
-        """Write what the folder holds now, where it is time to; ``last``: in any case. Whether it was written.
+        """Write what the folder holds now, where it is time to; ``last``: in any case. Return whether it was written.
 
         Raises StepscopeError, OSError.
         """
@@ -67,7 +67,7 @@ class Exports:
         return True
 
     def write(self, job: ProfiledJob) -> None:
-        """To every target; the first failure is raised once all were asked."""
+        """Write to every target; the first failure is raised once all were asked."""
         assert job.steps is not None
         failed: StepscopeError | OSError | None = None
         now = _snapshot(job, job.steps, whole=True)
@@ -83,12 +83,12 @@ class Exports:
             raise failed
 
     def close(self) -> tuple[str, ...]:
-        """Where each lies."""
+        """Close every target and return where each lies."""
         return tuple(sink.close() for sink in self._sinks)
 
 
 def parse_target(text: str) -> tuple[str, str]:
-    """(kind, place) of ``KIND:PLACE``. Raises UsageError."""
+    """Return (kind, place) of ``KIND:PLACE``. Raises UsageError."""
     key, colon, place = text.partition(":")
     if key not in REGISTRY.names():
         raise UsageError(unknown("export", key, REGISTRY.names()), fix="KIND:PLACE, for example prometheus:metrics")
@@ -104,7 +104,10 @@ _EXAMPLES = {
 
 
 def _snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
-    """whole: of all steps; else what lies between steps, memory and hardware, is left out: it is known of the whole job."""
+    """Return the job's figures up to its last step.
+
+    whole: of all steps; else what lies between steps, memory and hardware, is left out: it is known of the whole job.
+    """
     step = steps.all_steps if whole else int(steps.numbers[-1])
     first = steps.diaries[0]
     figures, ranks = job_figures(steps), rank_figures(steps) if whole or steps.ranks <= MOST_RANKS else {}
@@ -125,7 +128,7 @@ def _snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
 
 
 def _stretches(job: ProfiledJob, steps: JobSteps, *, after: int) -> Iterator[Snapshot]:
-    """Consecutive timed steps beyond the number ``after``, of equal count; of few steps one."""
+    """Yield consecutive timed steps beyond the number ``after``, in stretches of equal count; of few steps one."""
     at = np.flatnonzero(steps.numbers > after)
     count = max(1, min(STRETCHES, at.size // LEAST_STEPS))
     for kept in np.array_split(at, count):

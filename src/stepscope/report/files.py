@@ -43,7 +43,10 @@ MAX_RUNS = 60
 def performance_report(
     evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, verdict: JobVerdict | None = None
 ) -> str:
-    """The whole text: ASCII, lines of 100 characters where words and commands allow. verdict: of a profiled job."""
+    """Write the whole text: ASCII, lines of 100 characters where words and commands allow.
+
+    verdict: of a profiled job.
+    """
     sections = [
         _title(evidence),
         "" if verdict is None else _verdict(verdict),
@@ -82,7 +85,7 @@ def _title(evidence: Evidence) -> str:
 
 
 def _verdict(verdict: JobVerdict) -> str:
-    """The first screen without its tree, which is the table below."""
+    """Write the first screen without its tree, which is the table below."""
     lines = [paragraph(f"{verdict.headline}.")]
     if rests_on := coverage_line(verdict):
         lines.append(f"  {rests_on}")
@@ -160,7 +163,7 @@ def _runs(evidence: Evidence, drop_epochs: int) -> str:
 
 
 def _worth_saying(evidence: Evidence, diagnosis: Diagnosis) -> Sequence[Skipped]:
-    """Of a profile without traces no rule could look."""
+    """Return the skipped checks that are worth a word; none where no rule could look, as at a profile without traces."""
     if not evidence.profiled:
         return diagnosis.skipped
     return worth_saying(diagnosis) if diagnosis.findings or diagnosis.quiet else ()
@@ -227,7 +230,7 @@ def write_tables(
     drop_epochs: int = 1,
     verdict: JobVerdict | None = None,
 ) -> tuple[Path, ...]:
-    """The tables that ``evidence`` fills, and ``performance_report.txt``; the files written.
+    """Write the tables that ``evidence`` fills, and ``performance_report.txt``; return the files written.
 
     ``comprehensive_summary.csv``: everything known of every run. ``summary_table.tex``, ``summary_table.md``: what of it a
     page holds. ``scaling.*``, ``overlap_gain.*``, ``memory_batches.*``, ``links.*``, ``collectives.*``, ``step_parts.*``,
@@ -258,7 +261,10 @@ def write_tables(
 
 
 def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, raw: bool = False) -> dict[str, Table]:
-    """Stem of the file -> table, of those that have a row. raw: for programs, every figure in a column of its own."""
+    """Return stem of the file -> table, of those that have a row.
+
+    raw: for programs, every figure in a column of its own.
+    """
     made = {
         "summary_table": runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs),
         "scaling": scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs, raw=raw),
@@ -278,7 +284,10 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
 
 
 def comprehensive_csv(every: Iterable[TrainingRun], scaled: Iterable[ScalingRow], *, drop_epochs: int = 1) -> str:
-    """One line a run with everything known of it, in base units (ns, bytes, 1/s, fractions of 1); unknown is empty."""
+    """Write one line a run with everything known of it; unknown is empty.
+
+    Figures are in base units: ns, bytes, 1/s, fractions of 1.
+    """
     by_run = {row.run_id: row for row in scaled}
     facts_of_runs = [run_facts(run, by_run.get(run.run_id), drop_epochs=drop_epochs) for run in every]
     return csv_text(tuple(CSV), [[figure.of(facts) for figure in CSV.values()] for facts in facts_of_runs])
@@ -289,7 +298,7 @@ CHARTS = frozenset({"png", "svg", "pdf"})
 
 
 def is_of_others(folder: Path, of: Sequence[str]) -> bool:
-    """Whether the report in ``folder`` is of other results than ``of``; False where none is, or one that was stopped."""
+    """Return whether the report in ``folder`` is of other results than ``of``; False without one, or if it was stopped."""
     former = _former(folder)
     left = any((folder / name).exists() for name in former.files)
     return left and former.of not in ("", _hash(of))
@@ -298,7 +307,7 @@ def is_of_others(folder: Path, of: Sequence[str]) -> bool:
 def replace_former(
     folder: Path, written: Sequence[Path], *, of: Sequence[str], formats: Collection[str]
 ) -> tuple[Path, ...]:
-    """Remove what the former report left in ``folder`` and this one did not write; the files removed.
+    """Remove what the former report left in ``folder`` and this one did not write; return the files removed.
 
     A report of the same results (``of``) in other ``formats`` adds to the former one: the files that it has in others stay.
     A file that is not as it was written stays, too. Raises WriteError.
@@ -332,7 +341,7 @@ def remember(folder: Path, written: Iterable[Path]) -> None:
 
 
 def _former(folder: Path) -> ReportFiles:
-    """What the last report wrote: nothing where no list says so; names with a folder in them are none of a report's."""
+    """Return what the last report wrote: nothing where no list says so. A name with a folder in it is none of a report's."""
     former = None
     with suppress(DataError):
         former = read_if_there(folder / LIST, ReportFiles)
@@ -342,7 +351,7 @@ def _former(folder: Path) -> ReportFiles:
 
 
 def _formats_of(name: str) -> frozenset[str]:
-    """The options of `report` with which it writes this file."""
+    """Return the options of `report` with which it writes this file."""
     if name == CAPTIONS or name.endswith(".vl.json"):
         return CHARTS
     return frozenset({"html" if name.endswith(".gz") else Path(name).suffix.lstrip(".")})

@@ -19,7 +19,7 @@ _WRAPPERS = frozenset({"gpu_kernel_impl", "gpu_kernel_impl_nocast", "Kernel", "K
 """Templates that say nothing themselves: their first argument is the kernel."""
 
 _TELLING = {"AUnaryFunctor": -1, "BUnaryFunctor": -1, "BinaryFunctor": -1, "func_wrapper_t": -1, "ReduceOp": 1}
-"""Templates of which one argument says what they do: its place."""
+"""Templates of which one argument says what they do, and the place of that argument."""
 
 _ELEMENTWISE = re.compile(r"(\w*elementwise)_kernel")
 _SUFFIX = re.compile(r"(?<=\w)(_kernel_cuda|_cuda_kernel|_kernel_impl|_kernel)(?=<|$)")
@@ -35,7 +35,7 @@ _PLAIN_NUMBER = re.compile(r"(\(\w+\))?-?\d+[uUlL]*|true|false")
 
 
 def short_names(names: Iterable[str], *, limit: int = 44) -> dict[str, str]:
-    """A short form of each name, at most ``limit`` characters, no two alike.
+    """Return a short form of each name, at most ``limit`` characters, no two alike.
 
     Where two would be alike, the short form shows the part in which the names differ.
     """
@@ -54,7 +54,7 @@ def short_names(names: Iterable[str], *, limit: int = 44) -> dict[str, str]:
 
 
 def elided(text: str, limit: int) -> str:
-    """``text`` with its middle left out where it is longer than ``limit``."""
+    """Return ``text`` with its middle left out where it is longer than ``limit``."""
     if len(text) <= limit:
         return text
     tail = (limit - 1) // 2
@@ -62,7 +62,7 @@ def elided(text: str, limit: int) -> str:
 
 
 def plain(name: str) -> str:
-    """A kernel's name without return type, argument list and namespaces; template arguments that matter stay."""
+    """Return a kernel's name without return type, argument list and namespaces; template arguments that matter stay."""
     base, args = _parts(name)
     return _text(base, args)
 
@@ -85,7 +85,7 @@ def _fitted(name: str, limit: int) -> str:
 
 
 def _told_apart(group: Sequence[str], limit: int) -> dict[str, str]:
-    """Short forms of names whose short forms are alike: their beginning, then from the first difference on."""
+    """Return short forms of names whose short forms are alike: their beginning, then from the first difference on."""
     full = {name: plain(name) for name in group}
     if len(set(full.values())) < len(group):
         full = {name: _bare(name) for name in group}
@@ -107,7 +107,7 @@ def _bare(name: str) -> str:
 
 
 def _numbered(shown: dict[str, str], limit: int) -> dict[str, str]:
-    """The last resort: ``~2`` behind the second of two that are still alike."""
+    """Put, as the last resort, ``~2`` behind the second of two that are still alike."""
     used: set[str] = set()
     numbered = {}
     for name, short in shown.items():
@@ -126,7 +126,7 @@ def _text(base: str, args: Sequence[str]) -> str:
 
 
 def _parts(name: str) -> tuple[str, list[str]]:
-    """The function's own name and its template arguments, simplified."""
+    """Return the function's own name and its template arguments, simplified."""
     text = name.strip().removesuffix(".kd")
     if text.startswith("_ZN"):
         return _mangled(text)
@@ -186,13 +186,13 @@ def _short_type(text: str, depth: int) -> str:
 
 
 def _arguments(piece: str) -> list[str]:
-    """``{lambda(float, float)#1}`` -> float, float."""
+    """Read ``{lambda(float, float)#1}`` as float, float."""
     opened = piece.find("(")
     return [a for a in _split(piece[opened + 1 : _matching(piece, opened)], ",") if a.strip()]
 
 
 def _split(text: str, by: str) -> list[str]:
-    """``text`` at every ``by`` outside brackets."""
+    """Split ``text`` at every ``by`` outside brackets."""
     parts, depth, start, at = [], 0, 0, 0
     while at < len(text):
         if match := _OPERATOR.match(text, at):
@@ -217,7 +217,7 @@ def _first(text: str, chars: str) -> int:
 
 
 def _matching(text: str, opened: int) -> int:
-    """Index of the bracket that closes the one at ``opened``; the end of the text where none does."""
+    """Return the index of the bracket that closes the one at ``opened``; the end of the text where none does."""
     depth = 0
     for at in range(max(opened, 0), len(text)):
         if text[at] == ">" and text[at - 1] == "-":
@@ -229,7 +229,7 @@ def _matching(text: str, opened: int) -> int:
 
 
 def _mangled(text: str) -> tuple[str, list[str]]:
-    """The names inside a mangled symbol: the function's, then those (and the numbers) of its template arguments.
+    """Return the names in a mangled symbol: the function's, then those (and the numbers) of its template arguments.
 
     Lengths stand before names in the Itanium C++ ABI; no more of it is read.
     """
@@ -250,7 +250,7 @@ def _mangled(text: str) -> tuple[str, list[str]]:
 
 
 def _name_parts(text: str, at: int) -> Iterable[str]:
-    """Innermost names of nested ones and literal numbers, in order."""
+    """Yield the innermost names of nested ones and literal numbers, in order."""
     while at < len(text):
         if match := re.compile(r"L[a-z](\d+)E").match(text, at):
             yield match[1]

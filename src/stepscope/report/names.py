@@ -17,7 +17,7 @@ LONGEST = 60
 
 @lru_cache(maxsize=4096)
 def clean(text: str, longest: int = LONGEST) -> str:
-    """One printable line of at most ``longest`` characters."""
+    """Return one printable line of at most ``longest`` characters."""
     kept = text if text.isascii() and text.isprintable() else "".join(map(_printable, text))
     return shortened(" ".join(kept.split()), longest)
 
@@ -29,7 +29,7 @@ def _printable(char: str) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """``text`` with an ellipsis for its middle where it is too long: names mostly differ at their ends."""
+    """Return ``text`` with an ellipsis for its middle where it is too long: names mostly differ at their ends."""
     if len(text) <= longest:
         return text
     head = (longest - 1) * 3 // 5
@@ -38,7 +38,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 def lines(text: str, width: int, most: int = 2) -> str:
-    """``text`` broken into at most ``most`` lines of ``width`` characters; what does not fit is cut."""
+    """Break ``text`` into at most ``most`` lines of ``width`` characters; what does not fit is cut."""
     import textwrap
 
     wrapped = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
@@ -48,13 +48,13 @@ def lines(text: str, width: int, most: int = 2) -> str:
 
 
 def file_part(text: str) -> str:
-    """``AG_News``: letters, digits and ``-_.``, never a path or a hidden file; ``unnamed`` where nothing is left."""
+    """Write ``AG_News``: letters, digits and ``-_.``, never a path or a hidden file; ``unnamed`` where none is left."""
     kept = "".join(c if c.isalnum() or c in "-_." else "_" if c.isspace() else "-" for c in clean(text))
     return kept.strip(".-_") or "unnamed"
 
 
 def sweep_labels(cells: Sequence[CommSpec]) -> tuple[str, ...]:
-    """``all_reduce float32, 2 ranks``; what else tells the cells of this set apart follows (sum, in place, async x4)."""
+    """Write ``all_reduce float32, 2 ranks``; what else sets the cells of the set apart follows (sum, in place, async x4)."""
     names = [f"{_cell_kind(cell)}, {counted(cell.world_size, 'rank')}" for cell in cells]
     details = [_cell_details(cell) for cell in cells]
     alike: dict[str, list[dict[str, Any]]] = {}
@@ -79,7 +79,7 @@ def _cell_kind(cell: CommSpec) -> str:
 
 
 def _cell_details(cell: CommSpec) -> dict[str, Any]:
-    """What a cell can have beside its name; what it cannot have is absent and sets it apart from nothing."""
+    """Return what a cell can have beside its name; what it cannot have is absent and sets it apart from nothing."""
     details: dict[str, Any] = {f"env.{name}": f"{name}={value}" for name, value in sorted(cell.env.items())}
     if cell.reduce_op is not None:
         details["reduce_op"] = cell.reduce_op

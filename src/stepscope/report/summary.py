@@ -37,7 +37,7 @@ from stepscope.store.writer import write_bytes
 def write_summary(
     layout: RunLayout, rows: Sequence[TrainingRun], *, run: RunRecord | None = None, findings: Sequence[Finding] = ()
 ) -> None:
-    """Write ``report/summary.md`` of a run folder; ``run`` None: read from it, where it is there."""
+    """Write ``report/summary.md`` of a run folder. ``run`` None: it is read from the folder, where it is there."""
     run = run or read_if_there(layout.run, RunRecord)
     environment = read_if_there(layout.environment, EnvironmentRecord)
     parts = [f"# Results: {run.name if run else layout.root.name}", ""]
@@ -62,9 +62,8 @@ def write_summary(
 def environment_lines(
     environment: EnvironmentRecord | None, rows: Sequence[TrainingRun], ranks: Sequence[RankSummary]
 ) -> tuple[str, ...]:
-    """What it ran on: host, processor or GPUs, torch, backend, threads and scheduling policy; unknown parts
-    say so.
-    """
+    """Say what it ran on: host, processor or GPUs, torch, backend, threads and scheduling policy; unknown parts
+    say so."""
     lines = []
     if environment is None:
         lines.append("environment: not recorded")
@@ -100,7 +99,7 @@ def _gpu_line(environment: EnvironmentRecord) -> str:
 
 
 def _status(layout: RunLayout, row: TrainingRun) -> CellStatus | None:
-    """The cell's status; None where there is none or it is damaged (the row says so already)."""
+    """Return the cell's status; None where there is none or it is damaged (the row says so already)."""
     try:
         return read_if_there(layout.cell(row.run_id).status, CellStatus)
     except DataError:
@@ -108,7 +107,7 @@ def _status(layout: RunLayout, row: TrainingRun) -> CellStatus | None:
 
 
 def _first_summaries(layout: RunLayout, rows: Sequence[TrainingRun]) -> list[RankSummary]:
-    """Rank 0's summary of every cell that has one."""
+    """Return rank 0's summary of every cell that has one."""
     summaries = (read_if_there(layout.cell(row.run_id).summary(0), RankSummary) for row in rows if row.status == "ok")
     return [summary for summary in summaries if summary is not None]
 
@@ -143,9 +142,8 @@ COMM = "comm"
 
 
 def suite_document(run: RunRecord, evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any]:
-    """What ``bench --json`` prints of a matrix with sections: head, ``results`` with a key for each section that has any,
-    ``links`` and ``recommendations``. Keys that hold a quantity name its base unit; unknown is null.
-    """
+    """Return what ``bench --json`` prints of a matrix with sections: head, ``results`` with a key for each section that has
+    any, ``links`` and ``recommendations``. Keys that hold a quantity name its base unit; unknown is null."""
     created = next((source.created for source in evidence.sources if source.created), None)
     ran = [training_run for training_run in evidence.runs if training_run.status == "ok"]
     hardware = dict.fromkeys(training_run.hardware for training_run in ran if training_run.hardware)
@@ -177,7 +175,7 @@ def suite_document(run: RunRecord, evidence: Evidence, diagnosis: Diagnosis) -> 
 
 
 def suite_tables(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tuple[Table, ...]]]:
-    """(section, its tables), the sweep of collectives first; of sections that were run."""
+    """Yield (section, its tables) of the sections that were run, the sweep of collectives first."""
     if evidence.comm:
         made = (
             comm.overview_table(evidence.comm),
@@ -189,7 +187,7 @@ def suite_tables(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tupl
 
 
 def _sections(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tuple[TrainingRun, ...]]]:
-    """Sections of which every cell was asked for, with the runs of these."""
+    """Yield the sections of which every cell was asked for, with the runs of these."""
     by_id = {training_run.run_id: training_run for training_run in evidence.runs}
     whole = {*run.cells, *run.earlier_cells}
     for name, cells in run.sections.items():

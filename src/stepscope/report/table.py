@@ -44,7 +44,7 @@ class Value:
 
 
 def unknown() -> Value:
-    """Not measured, or not to be had; never 0."""
+    """Return the value of what was not measured, or is not to be had; never 0."""
     return Value(text=UNKNOWN, raw=None, tone="dim")
 
 
@@ -82,19 +82,19 @@ gigabytes = Format(lambda bytes_per_s: format_decimal(bytes_per_s / 1e9), unit="
 
 
 def said(words: str | None, raw: Raw = None, *, tone: Tone = "plain", compact: str | None = None) -> Value:
-    """A text; ``raw`` is what stands in CSV where that is not the same. None: unknown."""
+    """Return a text; ``raw`` is what stands in CSV where that is not the same. None: unknown."""
     return (
         unknown() if words is None else Value(text=words, raw=words if raw is None else raw, tone=tone, compact=compact)
     )
 
 
 def with_share(ns: float, share: float, tone: Tone = "plain") -> Value:
-    """A duration and its share of a whole, aligned below each other: ``12.3 ms  39%``."""
+    """Return a duration and its share of a whole, aligned below each other: ``12.3 ms  39%``."""
     return Value(text=f"{format_duration(ns)} {format_percent(share):>4}", raw=ns, tone=tone)
 
 
 def judged(share: float | None, warn: float, bad: float) -> Tone:
-    """Yellow from ``warn`` on, red from ``bad`` on."""
+    """Return the tone: yellow from ``warn`` on, red from ``bad`` on."""
     if share is None or share < warn:
         return "plain"
     return "bad" if share >= bad else "warn"
@@ -132,7 +132,7 @@ class Column:
         return self.role in ("lead", "identity")
 
     def value(self, item: Any) -> Value:
-        """The cell of one row."""
+        """Return the cell of one row."""
         content = self.get(item)
         return content if isinstance(content, Value) else self.format(content)
 
@@ -157,11 +157,11 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def to_pandas(self) -> Any:
-        """The raw values as a pandas DataFrame (unknown: None). Raises MissingError without pandas."""
+        """Return the raw values as a pandas DataFrame (unknown: None). Raises MissingError without pandas."""
         return _frame_library("pandas").DataFrame(self._raw())
 
     def to_polars(self) -> Any:
-        """The raw values as a polars DataFrame (unknown: null). Raises MissingError without polars."""
+        """Return the raw values as a polars DataFrame (unknown: null). Raises MissingError without polars."""
         return _frame_library("polars").DataFrame(self._raw(), strict=False)
 
     def _raw(self) -> dict[str, list[Raw]]:
@@ -177,7 +177,10 @@ def tabled(
     footnotes: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> Table:
-    """The table with one row an item. failure: why an item has no measured values; footnotes stand under rows only."""
+    """Return the table with one row an item.
+
+    failure: why an item has no measured values; footnotes stand under rows only.
+    """
     rows = tuple(
         Row(values=tuple(c.value(item) for c in columns), failure=None if failure is None else failure(item))
         for item in items
@@ -195,7 +198,7 @@ def _frame_library(name: str) -> Any:
 
 
 def blocks(table: Table) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Consecutive rows with equal group values: what stands above them, and their numbers."""
+    """Group consecutive rows with equal group values: what stands above them, and their numbers."""
     indices = [i for i, column in enumerate(table.columns) if column.role == "group"]
     runs = groupby(range(len(table.rows)), lambda number: tuple(table.rows[number].values[i] for i in indices))
     return tuple((" · ".join(value.text for value in head), tuple(numbers)) for head, numbers in runs)

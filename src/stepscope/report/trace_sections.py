@@ -21,16 +21,16 @@ SECTIONS = {
     "annotations": "operators", "modules": "operators", "sequences": "kernels", "memory": "kernels",
     "utilisation": "operators", "path": "path", "conformance": "collectives",
 }  # fmt: skip
-"""Each has its view, ``trace_KEY``, in the file ``views/trace_FILE.py``."""
+"""Key of a section -> its file: each has its view, ``trace_KEY``, in ``views/trace_FILE.py``."""
 
 DEFAULT = ("budget", "collectives", "stragglers")
-"""Shown after the findings when nothing else is asked for."""
+"""Sections that are shown after the findings when nothing else is asked for."""
 
 ALL = "all"
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:
-    """The sections asked for, in report order; ``all`` for every one. Raises UsageError for an unknown name."""
+    """Return the sections asked for, in report order; ``all`` for every one. Raises UsageError for an unknown name."""
     asked = {n.strip() for n in names if n.strip()}
     for name in sorted(asked - {ALL}):
         if name not in SECTIONS:
@@ -41,12 +41,12 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def table(summary: TraceSummary, section: str) -> Table:
-    """One section of a trace as a table (``.to_pandas()``, ``.to_polars()``). Raises UsageError for an unknown one."""
+    """Return one section of a trace as a table (``.to_pandas()``, ``.to_polars()``). Raises UsageError if it is unknown."""
     [key] = chosen([section])
     made: Table = next(view.table(summary) for view in load(key).VIEWS if view.key == f"trace_{key}")
     return made
 
 
 def load(section: str) -> ModuleType:
-    """The module of a section's view."""
+    """Return the module of a section's view."""
     return importlib.import_module(f"stepscope.report.views.trace_{SECTIONS[section]}")

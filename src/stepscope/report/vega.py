@@ -31,7 +31,7 @@ PALETTE = {
 
 
 def color(name: str) -> str:
-    """The colour ``name`` of the page."""
+    """Return the colour ``name`` of the page."""
     assert name in PALETTE, name
     return f"var(--{name})"
 
@@ -75,12 +75,12 @@ _CONFIG: Spec = {
 
 
 def resolved(text: str) -> str:
-    """``text`` with the light colours in place of the page's variables: what stands alone has no page."""
+    """Put the light colours in place of the page's variables in ``text``: what stands alone has no page."""
     return re.sub(r"var\(--([\w-]+)\)", lambda match: PALETTE[match[1]], text)
 
 
 def chart(title: str, *layers: Spec, width: int, height: float, x: Spec, y: Spec, **more: Any) -> Spec:
-    """Layers over the same axes. width: of the whole picture; height: of the plot alone."""
+    """Put layers over the same axes. width: of the whole picture; height: of the plot alone."""
     return {
         **head(title, width),
         "width": width,
@@ -93,7 +93,7 @@ def chart(title: str, *layers: Spec, width: int, height: float, x: Spec, y: Spec
 
 
 def head(title: str, width: int) -> Spec:
-    """What every description begins with."""
+    """Return what every description begins with."""
     return {
         "$schema": SCHEMA,
         "config": _CONFIG,
@@ -105,7 +105,7 @@ def head(title: str, width: int) -> Spec:
 def layer(
     mark: str, values: Iterable[Mapping[str, Any]], encoding: Mapping[str, Any] | None = None, **how: Any
 ) -> Spec:
-    """One kind of mark over its own data; ``said`` of a value is what the mark tells. how: of the mark."""
+    """Return one kind of mark over its own data; ``said`` of a value is what the mark tells. how: of the mark."""
     rows = [dict(value) for value in values]
     described = any("said" in value for value in rows)
     mark_ = {"type": mark, **({} if described else {"aria": False}), **how}
@@ -114,7 +114,7 @@ def layer(
 
 
 def unsaid(values: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """``values`` for a mark that tells nothing: another one over them does."""
+    """Return ``values`` for a mark that tells nothing: another one over them does."""
     return [{key: content for key, content in value.items() if key != "said"} for value in values]
 
 
@@ -137,7 +137,7 @@ def by_series(names: Sequence[str], colors: Sequence[str] = COLORS, *, width: in
 
 
 def shape_by_series(names: Sequence[str]) -> Spec:
-    """Marker by ``series``; its legend joins that of the colours, and where those begin again it is another marker."""
+    """Mark by ``series``; the legend joins that of the colours, and where those begin again it is another marker."""
     shapes = [SHAPES[(n + n // len(COLORS)) % len(SHAPES)] for n in range(len(names))]
     return {
         "field": "series",
@@ -158,13 +158,16 @@ _SIZES = (
 
 
 def _axis(field: str, title: str, scale: Spec, ticks: Spec, /, **axis: Any) -> Spec:
-    """An axis of numbers, written plainly unless ``axis`` says how."""
+    """Return an axis of numbers, written plainly unless ``axis`` says how."""
     labelled = {**ticks, "labelExpr": PLAIN, **axis}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labelled}
 
 
 def number_axis(field: str, title: str, *, low: float | None = None, top: float | None = None, **axis: Any) -> Spec:
-    """A linear axis with plain numbers. low: where it begins; None: near the data. top: where it ends; None: after them."""
+    """Return a linear axis with plain numbers.
+
+    low: where it begins; None: near the data. top: where it ends; None: after them.
+    """
     scale: Spec = {"nice": False} if top is not None else {"nice": True}
     scale["zero"] = low == 0.0
     domain = {name: sig(end) for name, end in (("domainMin", low), ("domainMax", top)) if end is not None}
@@ -172,7 +175,7 @@ def number_axis(field: str, title: str, *, low: float | None = None, top: float 
 
 
 def whole_axis(field: str, title: str, values: Iterable[float]) -> Spec:
-    """Whole numbers of what is drawn only: there is no epoch 2.5, nor one before the first."""
+    """Return an axis of whole numbers of what is drawn only: there is no epoch 2.5, nor one before the first."""
     drawn = sorted({float(value) for value in values})
     low, high = drawn[0], drawn[-1]
     step = next(s * 10**p for p in range(310) for s in (1, 2, 5) if (high - low) / (s * 10**p) <= 7)
@@ -184,7 +187,7 @@ def whole_axis(field: str, title: str, values: Iterable[float]) -> Spec:
 
 
 def log_axis(field: str, title: str, values: Iterable[float], **axis: Any) -> Spec:
-    """A logarithmic axis around ``values`` with plain numbers: 0.01, 1, 100; 2 and 5 between them in a short range."""
+    """Return a logarithmic axis around ``values`` with plain numbers: 0.01, 1, 100; in a short range 2 and 5 between."""
     low, high = min(values := list(values)), max(values)
     if high / low < 3:  # so little differs that the whole axis should not go into it
         low, high = low / 1.7, high * 1.7
@@ -197,13 +200,13 @@ def log_axis(field: str, title: str, values: Iterable[float], **axis: Any) -> Sp
 
 
 def doubling_axis(field: str, title: str, ticks: Sequence[float], domain: tuple[float, float], **axis: Any) -> Spec:
-    """An axis on which each doubling is as far as the next."""
+    """Return an axis on which each doubling is as far as the next."""
     scale = {"type": "log", "base": 2, "domain": [sig(end) for end in domain], "nice": False}
     return _axis(field, title, scale, {"values": list(ticks)}, **axis)
 
 
 def size_axis(field: str, sizes: Iterable[int]) -> Spec:
-    """Message sizes across, ticks at sizes that were measured."""
+    """Return an axis of message sizes, ticks at sizes that were measured."""
     measured = sorted(set(sizes))
     step = max(1, -(-len(measured) // 5))
     ends = (measured[0] / 2, measured[0] * 2) if len(measured) == 1 else (measured[0] / 1.2, measured[-1] * 1.2)
@@ -219,7 +222,7 @@ DOWN = ("row", "run", "rank", "sender")
 
 
 def name_axis(field: str, names: Sequence[str], title: str | None = None, **axis: Any) -> Spec:
-    """Names in their order; each may have several lines."""
+    """Return an axis of names in their order; each may have several lines."""
     second = {
         "test": "indexof(datum.label, '\\n') >= 0",
         "value": -4,
@@ -245,28 +248,28 @@ def name_axis(field: str, names: Sequence[str], title: str | None = None, **axis
 
 
 def apart(names: Sequence[str]) -> list[str]:
-    """``names`` with a number where one came before: rows of one name are two rows."""
+    """Return ``names`` with a number where one came before: rows of one name are two rows."""
     return [f"{name} ({names[: n + 1].count(name)})" if name in names[:n] else name for n, name in enumerate(names)]
 
 
 def sig(value: float) -> float:
-    """Six digits: what the last ones are depends on the machine's mathematics library."""
+    """Round to six digits: what the last ones are depends on the machine's mathematics library."""
     return float(f"{value:.6g}")
 
 
 def drawable(value: float | None) -> TypeGuard[float]:
-    """Whether there is a figure to draw: a loss may have become no number."""
+    """Return whether there is a figure to draw: a loss may have become no number."""
     return value is not None and isfinite(value)
 
 
 def size_tick(size_bytes: float) -> str:
-    """``64 KiB``; no decimals that are zero."""
+    """Write ``64 KiB``; no decimals that are zero."""
     figure, _, unit = format_bytes_binary(size_bytes).partition(" ")
     return f"{figure.rstrip('0').rstrip('.') if '.' in figure else figure} {unit}"
 
 
 def whiskers(values: Sequence[Mapping[str, Any]], *, across: bool = False, **encoding: Any) -> list[Spec]:
-    """Intervals from ``low`` to ``high`` with ends; other fields say where they stand."""
+    """Draw intervals from ``low`` to ``high`` with ends; other fields say where they stand."""
     if not values:
         return []
     along = "x" if across else "y"
@@ -287,18 +290,18 @@ def whiskers(values: Sequence[Mapping[str, Any]], *, across: bool = False, **enc
 
 
 def words(values: Sequence[Mapping[str, Any]], encoding: Mapping[str, Any], **how: Any) -> list[Spec]:
-    """``text`` of each value on a ground of its own, so that it is read where it lies on something."""
+    """Write ``text`` of each value on a ground of its own, so that it is read where it lies on something."""
     shown = {**encoding, "text": {"field": "text"}}
     ground = layer("text", values, shown, stroke=color("ground"), strokeWidth=2, strokeOpacity=0.85, **how)
     return [ground, layer("text", values, shown, **how)] if values else []
 
 
 FAILED = {"color": "transparent", "stroke": BAD, "strokeDash": [3, 2], "strokeWidth": 0.8}
-"""What stands where a run failed."""
+"""How the mark looks that stands where a run failed."""
 
 
 def figure_said(value: float, axis: str) -> str:
-    """A figure with the unit of its axis: ``time (ms)`` -> ``12.3 ms``."""
+    """Write a figure with the unit of its axis: ``time (ms)`` -> ``12.3 ms``."""
     unit = axis.partition("(")[2].rstrip(")")
     figure = format_number(value)
     return f"{figure}{unit}" if unit == "x" else f"{figure} {unit}".rstrip()

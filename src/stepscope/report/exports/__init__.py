@@ -42,14 +42,14 @@ class Sink(Protocol):
     """An open place."""
 
     def write(self, now: Snapshot, stretches: Sequence[Snapshot]) -> None:
-        """The job so far, and stretches of steps that were not written yet. Raises StepscopeError, OSError."""
+        """Write the job so far, and stretches of steps that were not written yet. Raises StepscopeError, OSError."""
 
     def close(self) -> str:
-        """Where it lies."""
+        """Close the place and return where it lies."""
 
 
 Exporter = Callable[[str, str], Sink]
-"""Of place and name of the job. Raises StepscopeError."""
+"""Makes a sink from a place and the name of the job. Raises StepscopeError."""
 
 REGISTRY: Registry[Exporter] = Registry("stepscope.report.exports", "EXPORTER", "export")
 

@@ -10,7 +10,7 @@ from stepscope.report.exports import Snapshot, extra
 
 EXPERIMENT = "stepscope"
 MOST_METRICS = 1000
-"""Of one call, by MLflow's own limit."""
+"""Figures that one call may log, by MLflow's own limit."""
 
 
 class MlflowRun:

@@ -27,7 +27,7 @@ class Textfile:
 
 
 def text(now: Snapshot) -> str:
-    """The exposition format 0.0.4. Times are in seconds, shares are called ratios; of the job and of each rank."""
+    """Write the exposition format 0.0.4, of the job and of each rank. Times are in seconds, shares are called ratios."""
     job: Labels = {"job": now.job}
     lines = [
         *_metric("stepscope_job_steps_total", "counter", "steps that every rank has ended", [(job, now.step)]),

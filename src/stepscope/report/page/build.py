@@ -30,12 +30,12 @@ KIND_WORDS = {"bench": "stepscope bench", "comm": "stepscope comm", "trace": "tr
 
 
 def environment_sections(evidence: Evidence) -> tuple[Section, ...]:
-    """As `doctor` prints them; empty where the machine was not recorded, or differs between sources."""
+    """Return the sections as `doctor` prints them; empty where the machine was not recorded, or differs between sources."""
     return () if evidence.environment is None else overview(evidence.environment)
 
 
 def configurations(evidence: Evidence) -> tuple[tuple[str, str, str], ...]:
-    """For each run folder: its name, the commands that made it, and its resolved matrix as YAML."""
+    """Return for each run folder its name, the commands that made it, and its resolved matrix as YAML."""
     return tuple((record.name, "\n".join(_commands(record)), _yaml(record.matrix)) for record in evidence.records)
 
 
@@ -50,7 +50,7 @@ def _yaml(matrix: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Mappings and sequences of any kind as those that YAML knows."""
+    """Return mappings and sequences of any kind as those that YAML knows."""
     if isinstance(value, Mapping):
         return {str(key): _plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
@@ -59,7 +59,7 @@ def _plain(value: Any) -> Any:
 
 
 def sources(evidence: Evidence) -> tuple[tuple[str, str], ...]:
-    """Path and what it was read as; then the files of folders of mixed files, and whether they were read."""
+    """Return each path with what it was read as; then the files of folders of mixed files, and whether they were read."""
     paths = [
         (str(source.path), source.format or KIND_WORDS.get(source.kind, source.kind)) for source in evidence.sources
     ]
@@ -67,7 +67,7 @@ def sources(evidence: Evidence) -> tuple[tuple[str, str], ...]:
 
 
 def notes(evidence: Evidence) -> tuple[str, ...]:
-    """What was repaired, left out or assumed on the way, of every source; each once."""
+    """Return what was repaired, left out or assumed on the way, of every source; each once."""
     texts = list(evidence.said)
     for trace in evidence.traces:
         many = len(evidence.traces) > 1
@@ -121,7 +121,7 @@ def page_text(
     verdict: JobVerdict | None = None,
     live: tuple[float, str] | None = None,
 ) -> str:
-    """The whole page. Every string from outside is escaped; scripts and style are allowed by their hashes alone.
+    """Return the whole page. Every string from outside is escaped; scripts and style are allowed by their hashes alone.
 
     made_by: the command line. drop_epochs: as in ``evidence.scaling``. drawing: its charts, where they are being drawn
     already. merged: files beside the page, as of ``merged_files``. verdict: of a profiled job, which leads. live: of a job
@@ -195,13 +195,13 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
 
 
 def _sources(*names: str) -> str:
-    """Files of the templates' folder, one after the other."""
+    """Return the files of the templates' folder, one after the other."""
     folder = resources.files(_PACKAGE).joinpath(_FOLDER)
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def _policy(styles: str, scripts: str) -> str:
-    """Content security policy: nothing from anywhere, our style and our script by hash, pictures made in the page."""
+    """Write the content security policy: nothing from anywhere, our style and script by hash, pictures made in the page."""
     return (
         f"default-src 'none'; style-src {_hash(styles)}; script-src {_hash(scripts)}; img-src data:;"
         " base-uri 'none'; form-action 'none'"

@@ -58,7 +58,7 @@ class KeyFigure:
 
 
 def shown_findings(diagnosis: Diagnosis, timeline: Mapping[str, Any] | None = None) -> tuple[ShownFinding, ...]:
-    """The findings in their order. timeline: the page's, whose places they link to."""
+    """Return the findings in their order. timeline: the page's, whose places they link to."""
     return tuple(_shown(finding, timeline or {"jobs": ()}) for finding in diagnosis.findings)
 
 
@@ -75,7 +75,7 @@ def _shown(finding: Finding, timeline: Mapping[str, Any]) -> ShownFinding:
 
 
 def _explained(finding: Finding) -> str | None:
-    """Why what was measured is not the stake; None where there are no two shares to tell apart."""
+    """Say why what was measured is not the stake; None where there are no two shares to tell apart."""
     if finding.share is None or finding.stake_fraction is None:
         return None
     measured, stake = format_percent(finding.share), format_percent(finding.stake_fraction)
@@ -88,12 +88,12 @@ def _explained(finding: Finding) -> str | None:
 
 
 def answer(diagnosis: Diagnosis) -> Finding | None:
-    """The finding that answers what is wrong: the first; None where there is nothing but good news."""
+    """Return the finding that answers what is wrong: the first; None where there is nothing but good news."""
     return next((finding for finding in diagnosis.findings if finding.severity != "info"), None)
 
 
 def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
-    """One sentence: what was looked at and what was found."""
+    """Write one sentence: what was looked at and what was found."""
     counts = Counter[str](finding.severity for finding in diagnosis.findings)
     worries = [
         counted(counts[severity], word)
@@ -122,7 +122,7 @@ def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
 
 
 def key_figures(evidence: Evidence, diagnosis: Diagnosis) -> tuple[KeyFigure, ...]:
-    """At most eight, those that the evidence has; none from a run that a finding declares wrong."""
+    """Return at most eight key figures, those that the evidence has; none from a run that a finding declares wrong."""
     trusted = believable(evidence, diagnosis.findings)
     figures = [
         _failed(evidence),
@@ -253,7 +253,10 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownVerdict:
-    """why: of the first cost. next: what to do first. also: costs after the first. findings_title: where they come from."""
+    """The verdict as the page shows it.
+
+    why: of the first cost. next: what to do first. also: costs after the first. findings_title: where they come from.
+    """
 
     headline: str
     coverage: tuple[tuple[str, str], ...]
@@ -269,7 +272,7 @@ class ShownVerdict:
 
 
 def shown_verdict(verdict: JobVerdict) -> ShownVerdict:
-    """The verdict in words and widths."""
+    """Return the verdict in words and widths."""
     memory = verdict.memory
     return ShownVerdict(
         headline=verdict.headline,
@@ -287,7 +290,7 @@ def shown_verdict(verdict: JobVerdict) -> ShownVerdict:
 
 
 def findings_title(verdict: JobVerdict | None) -> str:
-    """Which steps the findings are about."""
+    """Say which steps the findings are about."""
     if verdict is None or not verdict.steps_profiled:
         return "Findings"
     worth = "" if verdict.window_sized else f", {slowed(verdict)}"
@@ -311,7 +314,7 @@ def _color(part: VerdictPart) -> str:
 
 
 def _bar(verdict: JobVerdict) -> tuple[BarPart, ...]:
-    """The ends of the tree, side by side: together the whole width, whatever they sum to."""
+    """Return the ends of the tree, side by side: together they fill the whole width, whatever they sum to."""
     marked = {child.key for _, part in tree_rows(verdict.tree) if part.cause for _, child in tree_rows((part,))}
     ends = [part for _, part in tree_rows(verdict.tree) if not part.parts and part.ns > 0]
     total = sum(part.ns for part in ends)
@@ -332,7 +335,7 @@ def _bar(verdict: JobVerdict) -> tuple[BarPart, ...]:
 
 
 def profiled_machine(job: ProfiledJob) -> tuple[str, ...]:
-    """What is known of each host of a profiled job; the command's where no rank made a step."""
+    """Return what is known of each host of a profiled job; the command's where no rank made a step."""
     hosts = grouped(job.steps.diaries if job.steps is not None else (), lambda diary: diary.header.host)
     lines = []
     for host, diaries in hosts.items():
@@ -347,12 +350,12 @@ def profiled_machine(job: ProfiledJob) -> tuple[str, ...]:
 
 
 def _one(values: Iterable[int | None]) -> list[int]:
-    """The value that all share; empty where there is none."""
+    """Return the value that all share; empty where there is none."""
     distinct = set(values)
     return [value for value in distinct if value is not None] if len(distinct) == 1 else []
 
 
 def worth_saying(diagnosis: Diagnosis) -> tuple[Skipped, ...]:
-    """Rules that could not look, without those that look at anything else than a profile."""
+    """Return the rules that could not look, without those that look at anything else than a profile."""
     others = {reason for reason, _ in NEEDS.values()}
     return tuple(skip for skip in diagnosis.skipped if skip.reason not in others)

@@ -29,14 +29,15 @@ from stepscope.traces.timeline_spans import MAX_GAPS, MAX_NAMED, MAX_SPANS, coar
 from stepscope.traces.waits import spans_of, waits_of
 
 MOST_BYTES = 32 << 20
-"""Of a job's traces, as they lie on disk: more take longer to merge than the rest of a report."""
+"""Bytes of a job's traces, as they lie on disk: more take longer to merge than the rest of a report."""
 
 MOST_JOBS = 4
 
 
 def merged_files(evidence: Evidence, folder: Path) -> dict[str, Path]:
-    """Write each job's ranks into one file in ``folder``; name of the job -> its file. Jobs that are large, that are of one
-    rank, or that come after many others have none. Raises DataError, WriteError.
+    """Write each job's ranks into one file in ``folder``; return name of the job -> its file.
+
+    Jobs that are large, that are of one rank, or that come after many others have none. Raises DataError, WriteError.
     """
     written: dict[str, Path] = {}
     jobs = [job for job in evidence.traces if _small(job)][:MOST_JOBS]
@@ -57,7 +58,7 @@ def _small(job: TraceEvidence) -> bool:
 
 
 def how_to_get(job: TraceEvidence, file: Path | None) -> str:
-    """What to open in a viewer, in words."""
+    """Say what to open in a viewer."""
     if file is not None:
         return f"{file.name} beside this page: all ranks on one clock"
     if len(job.summary.ranks) == 1:
@@ -66,7 +67,7 @@ def how_to_get(job: TraceEvidence, file: Path | None) -> str:
 
 
 PAGE_BYTES = 1_350_000
-"""For all timelines of one page together: 50 jobs of 8 ranks stay below 2 MB with everything else."""
+"""Bytes of all timelines of one page together: 50 jobs of 8 ranks stay below 2 MB with everything else."""
 
 MAX_ROWS = 64
 """Ranks of one job that are drawn."""
@@ -88,7 +89,7 @@ KIND_NAMES = {
     "hidden_wait": "hidden waiting",
     "hidden_comm": "hidden communication",
 }
-"""In the order of the legend; idle time is what is left. Without a comparison of ranks nothing is waiting."""
+"""Names of kinds in the order of the legend; idle time is what is left. Without a comparison of ranks nothing is waiting."""
 
 APART = {"exposed_comm": TITLES["transfer"], "hidden_comm": "hidden transfer"}
 """The names where every collective could be split into waiting and transfer."""
@@ -105,8 +106,10 @@ _STRIP = tuple(
 def timeline(
     evidence: Evidence, findings: Sequence[Finding] = (), merged: Mapping[str, Path] | None = None
 ) -> dict[str, Any]:
-    """The page's timeline data: ``jobs``, traces first, the one of the first finding before the others, those without a
-    finding last, and cells without a trace, by what they do not compute; empty: nothing to draw.
+    """Return the page's timeline data: ``jobs``, empty where there is nothing to draw.
+
+    Traces come first, the one of the first finding before the others, those without a finding last; then cells without a
+    trace, by what they do not compute.
 
     merged: files as of ``merged_files``.
     """
@@ -144,7 +147,7 @@ class TimelinePlace:
 
 
 def place(data: Mapping[str, Any], finding: Finding) -> TimelinePlace | None:
-    """The place of a finding of a job that is drawn."""
+    """Return the place of a finding of a job that is drawn."""
     candidates = (
         (n, job) for n, job in enumerate(data["jobs"]) if job["name"] == finding.job and job["kind"] == "trace"
     )
@@ -161,7 +164,7 @@ def place(data: Mapping[str, Any], finding: Finding) -> TimelinePlace | None:
 
 
 def _computing(strip: Mapping[str, Any]) -> float:
-    """The smallest share of a rank's step in which it neither communicates nor waits."""
+    """Return the smallest share of a rank's step in which it neither communicates nor waits."""
     idle = [n for n, (kind, _) in enumerate(strip["kinds"]) if kind in ("data_wait", "exposed_wait", "exposed_comm")]
     shares: list[float] = [
         1 - sum(row["phases"][n] for n in idle) / max(1, sum(row["phases"])) for row in strip["rows"]
@@ -170,24 +173,24 @@ def _computing(strip: Mapping[str, Any]) -> float:
 
 
 def _lost(trace: TraceEvidence) -> float:
-    """The largest share of a rank's window without computation."""
+    """Return the largest share of a rank's window without computation."""
     parts = [p.budget.parts for p in trace.summary.ranks if p.budget is not None]
     return max((1 - p.compute_ns / max(1, p.window_ns) for p in parts), default=0.0)
 
 
 def drawn(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the script needs of ``data``: without the ranks' own clocks, whose numbers are too large for it."""
+    """Return what the script needs of ``data``: without the ranks' own clocks, whose numbers are too large for it."""
     return {"jobs": [{key: value for key, value in job.items() if key != "zeros"} for job in data["jobs"]]}
 
 
 def embedded(data: Mapping[str, Any]) -> str:
-    """JSON that may stand inside a script element whatever the strings in it say."""
+    """Write JSON that may stand inside a script element whatever the strings in it say."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _job(trace: TraceEvidence, named: Collection[int], limits: Mapping[str, int]) -> dict[str, Any]:
-    """named: ranks that findings are about, which are drawn whatever is left out."""
+    """Return what the timeline draws of one trace. named: ranks that findings are about, drawn whatever is left out."""
     spanned = [(p, p.spans) for p in trace.summary.ranks if p.spans is not None]
     kept = sorted(spanned, key=lambda pair: pair[1].rank not in named)[:MAX_ROWS]
     waits, complete = _waits(trace)
@@ -215,8 +218,9 @@ def _job(trace: TraceEvidence, named: Collection[int], limits: Mapping[str, int]
 
 
 def _waits(trace: TraceEvidence) -> tuple[dict[int, Spans], bool]:
-    """When each rank waited in collectives and nothing transferred, on its own clock; whether that is known of all
-    collectives. Empty: of none.
+    """Return when each rank waited in collectives and nothing transferred, on its own clock; whether that is known of all.
+
+    Empty: of no collective.
     """
     instances = trace.summary.collectives.instances if trace.summary.collectives is not None else ()
     split = [i for i in instances if i.transfer_ns is not None]
@@ -231,12 +235,12 @@ def _fits(trace: TraceEvidence) -> dict[int, ClockFit]:
 
 
 def _start(spans: RankSpans, fit: ClockFit | None) -> int:
-    """The rank's first event on the reference rank's clock, where clocks could be compared."""
+    """Return the rank's first event on the reference rank's clock, where clocks could be compared."""
     return spans.start_ns if fit is None else corrected(fit, spans.start_ns)
 
 
 def _together(drawn: Sequence[tuple[RankPass, RankSpans]], starts: Mapping[int, int]) -> bool:
-    """Whether all ranks' windows overlap: files with unrelated clocks are drawn each from its own start."""
+    """Return whether all ranks' windows overlap: files with unrelated clocks are drawn each from its own start."""
     ends = [starts[s.rank] + s.window_ns for _, s in drawn]
     return not drawn or max(starts.values()) < min(ends)
 
@@ -284,7 +288,7 @@ def _notes(
 
 
 def _strip(cell: CellEvidence) -> dict[str, Any] | None:
-    """The step whose slowest rank took the median time: its phases on every rank, end to end."""
+    """Return the step whose slowest rank took the median time: its phases on every rank, end to end."""
     step = _median_step(cell)
     if step is None:
         return None

@@ -19,9 +19,8 @@ from stepscope.store.writer import csv_text
 
 
 def as_csv(table: Table) -> str:
-    """One header line (``key_unit`` where there is a unit), one line a row; unknown is empty, ``failure``
-    comes last.
-    """
+    """Write a header line (``key_unit`` where there is a unit) and one line a row; unknown is empty, ``failure``
+    comes last."""
     names = [*(_header(c.key, c.unit) for c in table.columns), "failure"]
     return csv_text(names, ([*(v.raw for v in row.values), row.failure or ""] for row in table.rows))
 
@@ -32,7 +31,7 @@ def _header(key: str, unit: str) -> str:
 
 
 def as_markdown(table: Table, *, heading_level: int = 3, footnotes: bool = True) -> str:
-    """``table`` as GitHub-flavoured Markdown; a failed row has its reason in the first measured column."""
+    """Write ``table`` as GitHub-flavoured Markdown; a failed row has its reason in the first measured column."""
     shown = worth_showing(table)
     columns = [table.columns[i] for i in shown]
     lines: list[str] = []
@@ -70,12 +69,12 @@ def _markdown_line(texts: Iterable[str]) -> str:
 
 
 def _markdown_escape(text: str) -> str:
-    """No cell may end its column or start markup of its own."""
+    """Escape ``text``: no cell may end its column or start markup of its own."""
     return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
 
 
 def plain_text(text: str) -> str:
-    """``text`` as words of a Markdown page: one line, and nothing in it is markup, a link or HTML."""
+    """Write ``text`` as words of a Markdown page: one line, and nothing in it is markup, a link or HTML."""
     one_line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return "".join(f"\\{c}" if c in "\\`*[]<>#|!" else c for c in one_line)
 
@@ -85,9 +84,9 @@ WIDE_TEXT = 28
 
 
 def as_html(table: Table, columns: Sequence[int], label: str) -> str:
-    """The element of a page, of these ``columns``. label: id of its heading. What is no name has its raw value beside it.
+    """Write the element of a page, of these ``columns``. label: id of its heading.
 
-    A failed row has its reason across the measured columns that stand together.
+    What is no name has its raw value beside it. A failed row has its reason across the measured columns that stand together.
     """
     from markupsafe import escape
 
@@ -144,7 +143,10 @@ _LIGATURES = "-,'"
 
 
 def latex_escape(text: str) -> str:
-    """``text`` so that LaTeX prints it and does nothing else; one line. Letters that pdflatex lacks are spelt out."""
+    """Write ``text`` so that LaTeX prints it and does nothing else; one line.
+
+    Letters that pdflatex lacks are spelt out.
+    """
     out: list[str] = []
     before = ""
     for char in " ".join(text.split()):
@@ -163,7 +165,7 @@ def latex_escape(text: str) -> str:
 
 
 def _western(char: str) -> bool:
-    """Letters with accents that every encoding of LaTeX's fonts has."""
+    """Return the letters with accents that every encoding of LaTeX's fonts has."""
     return char.isalpha() and 0xC0 <= ord(char) <= 0xFF and char not in "ÐÞðþ"
 
 
@@ -176,9 +178,9 @@ class _Shown:
 
 
 def as_latex(table: Table, *, label: str | None = None) -> str:
-    """``table`` as a float (longer ones: longtable); columns that a page has no room for are named below it.
+    """Write ``table`` as a float (longer ones: longtable); columns that a page has no room for are named below it.
 
-    label: for ``\\ref``; None: ``tab:KEY``.
+    label: for ``\ref``; None: ``tab:KEY``.
     """
     shown = _shown(table)
     long = len(table.rows) > LONG
@@ -274,7 +276,7 @@ def _latex_line(cells: Sequence[str]) -> str:
 
 
 def _notes(table: Table, layout: ShownColumns) -> list[str]:
-    """What stands under the table: columns said once, left out, footnotes and notes."""
+    """Write what stands under the table: columns said once, left out, footnotes and notes."""
     texts = []
     if stated := said_once(table, layout):
         texts.append(f"All rows: {stated}.")

@@ -34,7 +34,10 @@ _EMPTY = re.compile(r"<g(?: [^>]*)?></g>")
 
 
 def pictures(work: tuple[str, str, str, tuple[Format, ...]]) -> tuple[bytes, ...]:
-    """The SVG with the page's colours, then a file for each format. work: (spec as JSON, title, caption, formats)."""
+    """Return the SVG with the page's colours, then a file for each format.
+
+    work: (spec as JSON, title, caption, formats).
+    """
     spec, title, caption, formats = work
     drawn = page_svg(spec)
     alone = resolved(drawn)
@@ -42,21 +45,21 @@ def pictures(work: tuple[str, str, str, tuple[Format, ...]]) -> tuple[bytes, ...
 
 
 def page_svg(spec: str) -> str:
-    """The description as an SVG whose colours are CSS variables and whose marks have ``<title>``s."""
+    """Return the description as an SVG whose colours are CSS variables and whose marks have ``<title>``s."""
     import vl_convert
 
     return _plain(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
 
 
 def inside(svg: str, prefix: str, title: str) -> str:
-    """``svg`` for a page that holds others: as wide as its place, with names of its own."""
+    """Return ``svg`` for a page that holds others: as wide as its place, with names of its own."""
     svg = re.sub(r'(id="|url\(#)', rf"\1{prefix}", svg)
     svg = re.sub(r' (?:width|height)="[\d.]+"', "", svg, count=2)
     return svg.replace("<svg ", f'<svg role="group" tabindex="0" aria-label={quoteattr(title)} ', 1)
 
 
 def _plain(svg: str) -> str:
-    """Without what says nothing; what a mark tells is its ``<title>``: shown under the pointer, read by screen readers."""
+    """Leave out what says nothing; what a mark tells is its ``<title>``: shown under the pointer, read by screen readers."""
     svg = _GROUND.sub("", _NOTHING.sub("", svg))
     svg = _MARK.sub(r"<\1\2\4><title>\3</title></\1>", svg)
     svg = _NOISE.sub("", svg)
@@ -74,7 +77,7 @@ def _plain(svg: str) -> str:
 
 
 def _file(svg: str, format_: Format, title: str, caption: str) -> bytes:
-    """With title and caption for whoever cannot see it or finds it alone."""
+    """Return the picture as a file, with title and caption for whoever cannot see it or finds it alone."""
     import vl_convert
 
     if format_ == "pdf":
@@ -89,13 +92,13 @@ def _file(svg: str, format_: Format, title: str, caption: str) -> bytes:
 
 
 def _on_white(svg: str) -> str:
-    """A picture alone may be shown on anything."""
+    """Put a white ground under the picture: alone it may be shown on anything."""
     head, end, rest = svg.partition(">")
     return f'{head}{end}<rect width="100%" height="100%" fill="white"/>{rest}'
 
 
 def _with_texts(png: bytes, texts: dict[str, str]) -> bytes:
-    """``png`` with keyword -> text (UTF-8) behind its header."""
+    """Return ``png`` with keyword -> text (UTF-8) behind its header."""
     after = 8 + 12 + 13  # signature; length, name and sum of the header; its fields
     chunks = (
         b"iTXt" + key.encode("latin-1") + b"\0\0\0\0\0" + text.encode(errors="replace") for key, text in texts.items()

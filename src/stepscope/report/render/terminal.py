@@ -44,7 +44,7 @@ class ShownColumns:
 
 
 def fit(table: Table, width: int) -> ShownColumns:
-    """The richest layout of the ungrouped columns that is at most ``width`` characters wide.
+    """Return the richest layout of the ungrouped columns that is at most ``width`` characters wide.
 
     In this order: everything; constant columns stated once; names wrapped; compact forms; columns left out
     one by one. Columns without any known value are always left out. When nothing else helps, names are
@@ -71,19 +71,19 @@ def fit(table: Table, width: int) -> ShownColumns:
 
 
 def worth_showing(table: Table) -> list[int]:
-    """Columns beside those of group values: that say which row this is, and measured ones with a known value."""
+    """Return the columns beside those of group values: which say which row this is, or are measured with a known value."""
     return [i for i, c in enumerate(table.columns) if c.names or (c.role == "measured" and _has_value(table, i))]
 
 
 def said_once(table: Table, layout: ShownColumns) -> str:
-    """``ranks 2, type float32`` of the columns that are stated once; empty without any."""
+    """Write ``ranks 2, type float32`` of the columns that are stated once; empty without any."""
     if not table.rows:
         return ""
     return ", ".join(f"{table.columns[i].title} {table.rows[0].values[i].text}" for i in layout.stated)
 
 
 def left_out(table: Table, layout: ShownColumns) -> str:
-    """Titles of the columns without room; empty without any."""
+    """Write the titles of the columns without room; empty without any."""
     return ", ".join(table.columns[i].title for i in layout.dropped)
 
 
@@ -113,7 +113,7 @@ def _width(table: Table, index: int, title: str, compact: bool) -> int:
 
 
 def _narrowed(table: Table, layout: ShownColumns, width: int, *, least: int) -> ShownColumns:
-    """``layout`` with its widest name column taken in by what is too much, down to ``least``."""
+    """Return ``layout`` with its widest name column taken in by what is too much, down to ``least``."""
     names = [p for p, i in enumerate(layout.indices) if table.columns[i].align == "left"]
     if not names or layout.width <= width:
         return layout
@@ -132,9 +132,8 @@ def _has_value(table: Table, index: int) -> bool:
 
 
 def _is_constant(table: Table, index: int) -> bool:
-    """Whether a column may be stated once: the same in every row, and not what rows are told apart by at
-    sight.
-    """
+    """Return whether a column may be stated once: the same in every row, and not what rows are told apart by at
+    sight."""
     return table.columns[index].role != "lead" and len({row.values[index].text for row in table.rows}) == 1
 
 
@@ -143,7 +142,7 @@ _MIN_FAILURE = 30
 
 
 def render(table: Table, *, width: int, footnotes: bool = True) -> Text:
-    """``table`` in lines of at most ``width`` characters where that is possible; styles only where they mean
+    """Write ``table`` in lines of at most ``width`` characters where that is possible; styles only where they mean
     something.
 
     A failed row shows its reason in place of its figures. Columns that found no room are named below the
@@ -240,7 +239,7 @@ _ASCII = {
 
 
 def ascii_text(text: str) -> str:
-    """``text`` in ASCII: letters lose their accents, what has no counterpart is named by its number (``[U+4E2D]``).
+    """Write ``text`` in ASCII: letters lose accents, what has no counterpart is named by its number (``[U+4E2D]``).
 
     Line breaks stay, other control characters go.
     """
@@ -263,7 +262,7 @@ def _nearest(char: str) -> str:
 
 
 def render_ascii(table: Table, *, width: int = WIDTH) -> str:
-    """``table`` as on a terminal of ``width`` characters, in ASCII (which may be longer: it is fitted as such)."""
+    """Write ``table`` as on a terminal of ``width`` characters, in ASCII (which may be longer: it is fitted as such)."""
     rows = tuple(
         replace(
             row,
@@ -282,7 +281,7 @@ def render_ascii(table: Table, *, width: int = WIDTH) -> str:
 
 
 def paragraph(text: str, *, indent: str = "", first: str | None = None, width: int = WIDTH) -> str:
-    """``text`` in lines of at most ``width`` characters (longer words stay whole). first: before the first line."""
+    """Break ``text`` into lines of at most ``width`` characters (longer words stay whole). first: before the first line."""
     one_line = " ".join(ascii_text(text).split())
     return textwrap.fill(
         one_line,

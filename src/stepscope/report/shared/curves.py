@@ -20,7 +20,7 @@ from stepscope.results.diary import JobSteps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """x as drawn, y in base units; low, high None: no interval. efficiency: of a speed-up."""
+    """A point: x as drawn, y in base units; low, high None: no interval. efficiency: of a speed-up."""
 
     x: float
     y: float
@@ -40,7 +40,10 @@ class RunCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCurves:
-    """dropped: first epochs that means leave out (shaded). marked: where something changed (a line from top to bottom)."""
+    """Curves of one chart.
+
+    dropped: first epochs that means leave out (shaded). marked: where something changed (a line from top to bottom).
+    """
 
     key: str
     title: str
@@ -59,7 +62,7 @@ APART = 0.003
 
 
 def alike_as_one(curves: Sequence[RunCurve]) -> tuple[RunCurve, ...]:
-    """``curves`` with those that look the same as one, under their names; one that ends early is like a longer one."""
+    """Return ``curves`` with those that look alike as one, under their names; one that ends early is like a longer one."""
     ys = [p.y for curve in curves for p in curve.points]
     least = APART * max(max(ys) - min(ys), 0.02 * max(abs(y) for y in ys))
     groups: list[list[RunCurve]] = []
@@ -74,7 +77,10 @@ def alike_as_one(curves: Sequence[RunCurve]) -> tuple[RunCurve, ...]:
 
 
 def _alike(a: RunCurve, b: RunCurve, least: float) -> bool:
-    """Whether ``b`` lies on ``a``, which is no shorter; the last point of a shorter one may be a mean of fewer steps."""
+    """Return whether ``b`` lies on ``a``, which is no shorter.
+
+    The last point of a shorter one may be a mean of fewer steps.
+    """
     if any(p.low is not None for p in (*a.points, *b.points)):
         return False
     ends_early = len(b.points) < len(a.points)
@@ -96,7 +102,7 @@ def epoch_curves(
     typical: Callable[[TrainingRun], float | None] = lambda _: None,
     dropped: Callable[[TrainingRun], int] = lambda _: 0,
 ) -> tuple[RunCurves, ...]:
-    """One chart a data set of a figure over epochs, of the runs that have it of at least two. A single run has none.
+    """Return one chart a data set of a figure over epochs, of runs that have it of at least two; none of a single run.
 
     y_axis: largest value -> title with its unit, and factor from base units. dropped: first epochs that a run's ``typical``
     leaves out.
@@ -125,7 +131,10 @@ def epoch_curves(
 
 
 def curves_chart(data: RunCurves, *, over: bool = False, zero: bool = False) -> Spec:
-    """Lines over whole numbers. over: each line thinner than the one below it, so that lines on each other all show."""
+    """Draw lines over whole numbers.
+
+    over: each line thinner than the one below it, so that lines on each other all show.
+    """
     data = replace(data, curves=alike_as_one(data.curves))
     xs = [p.x for curve in data.curves for p in curve.points]
     top = max(p.y for curve in data.curves for p in curve.points) * data.scale * 1.08 if zero else None
@@ -150,7 +159,7 @@ def curves_chart(data: RunCurves, *, over: bool = False, zero: bool = False) -> 
 def curve_layers(
     data: RunCurves, *, over: bool = False, of: Callable[[RunCurve, CurvePoint], str] | None = None
 ) -> list[Spec]:
-    """Lines, points and intervals of ``data``. of: what a point tells."""
+    """Return the lines, points and intervals of ``data``. of: what a point tells."""
     called = vega.apart([shortened(curve.name, 60) for curve in data.curves])
     most = max(len(curve.points) for curve in data.curves)
     every = max(1, most // 8) if over else 1
@@ -197,7 +206,7 @@ Numbers = NDArray[np.float64]
 
 
 def extremes(values: Numbers, buckets: int) -> NDArray[np.int64]:
-    """Places of the first, the last, and of each bucket's smallest and largest value, in order; all where they are few.
+    """Return the places of the first, the last, and of each bucket's smallest and largest value, in order; of few all.
 
     buckets: equal runs of steps. Values that are no number are left out.
     """
@@ -214,14 +223,14 @@ def extremes(values: Numbers, buckets: int) -> NDArray[np.int64]:
 
 
 def middles(values: Numbers, buckets: int) -> tuple[list[float], list[float]]:
-    """(middle step, median) of each bucket of equal runs of steps; steps count from 1."""
+    """Yield (middle step, median) of each bucket of equal runs of steps; steps count from 1."""
     edges = np.linspace(0, values.size, buckets + 1).astype(np.int64)
     pairs = list(pairwise(edges.tolist()))
     return [(low + 1 + high) / 2 for low, high in pairs], [float(np.nanmedian(values[low:high])) for low, high in pairs]
 
 
 def bucketed(values: Numbers, buckets: int) -> Numbers:
-    """Means of runs of steps along the last axis, at most ``buckets`` of them."""
+    """Return the means of runs of steps along the last axis, at most ``buckets`` of them."""
     count = values.shape[-1]
     buckets = min(buckets, count)
     starts = np.linspace(0, count, buckets, endpoint=False).astype(np.int64)
@@ -230,5 +239,5 @@ def bucketed(values: Numbers, buckets: int) -> Numbers:
 
 
 def drawn_steps(steps: JobSteps) -> int:
-    """Where the axis of steps ends: the steps of the rank that made most."""
+    """Return where the axis of steps ends: the steps of the rank that made most."""
     return max(diary.first + diary.steps for diary in steps.diaries)

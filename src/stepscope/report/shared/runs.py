@@ -20,11 +20,14 @@ from stepscope.results.scaling import is_plain
 T = TypeVar("T")
 
 FACETS = ("hardware", "dataset", "model", "strategy", "ranks", "precision", "accumulation", "batch")
-"""What tells runs apart, in the order in which names say it."""
+"""The facets that tell runs apart, in the order in which names say them."""
 
 
 def facets(run: TrainingRun) -> dict[str, str]:
-    """Facet -> its text; empty where it is unknown. The batch is what scaling keeps: the global one, or each rank's."""
+    """Return facet -> its text; empty where it is unknown.
+
+    The batch is what scaling keeps: the global one, or each rank's.
+    """
     return {
         "hardware": clean(run.hardware or ""),
         "dataset": clean(run.dataset or ""),
@@ -44,7 +47,7 @@ def _batch(run: TrainingRun) -> str:
 
 
 def names(runs: Sequence[TrainingRun], *, in_title: Iterable[str] = ()) -> tuple[str, ...]:
-    """One name a run: the facets in which ``runs`` differ, those that are ``in_title`` left out; all different."""
+    """Return one name a run: the facets in which ``runs`` differ, those that are ``in_title`` left out; all different."""
     facet_texts = [facets(run) for run in runs]
     telling = [f for f in FACETS if f not in in_title and _differs(one[f] for one in facet_texts)]
     telling = telling or ["strategy", "ranks"]
@@ -54,12 +57,12 @@ def names(runs: Sequence[TrainingRun], *, in_title: Iterable[str] = ()) -> tuple
 
 
 def _differs(texts: Iterable[str]) -> bool:
-    """Whether at least two different things are known: what one run does not tell sets it apart from nothing."""
+    """Return whether at least two different things are known: what one run does not tell sets it apart from nothing."""
     return len(set(texts) - {""}) > 1
 
 
 def on_their_machines(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
-    """``runs``; those that failed before they told their device get that of their source, where it has only one."""
+    """Return ``runs``; those that failed before they told their device get their source's, where it has only one."""
     every = list(runs)
     machines: dict[str, set[str]] = {}
     for run in every:
@@ -73,14 +76,14 @@ def on_their_machines(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
 
 
 def parts(items: Sequence[T], most: int) -> list[Sequence[T]]:
-    """``items`` in as few parts of at most ``most`` as there can be, of about equal length."""
+    """Return ``items`` in as few parts of at most ``most`` as there can be, of about equal length."""
     count = max(1, -(-len(items) // most))
     size = -(-len(items) // count) if items else 1
     return [items[at : at + size] for at in range(0, len(items), size)]
 
 
 def numbered_parts(items: Sequence[T], most: int) -> Iterator[tuple[int, str, Sequence[T]]]:
-    """:func:`parts`, each with its number and what titles say of it: `` (2 of 3)``; nothing of a single one."""
+    """Return :func:`parts`, each with its number and what titles say of it: `` (2 of 3)``; nothing of a single one."""
     split = parts(items, most)
     for number, part in enumerate(split, start=1):
         yield number, f" ({number} of {len(split)})" if len(split) > 1 else "", part
@@ -101,7 +104,7 @@ class DatasetPart:
 
 
 def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...]:
-    """One chart a data set; where its runs are more than ``most``, one a model, in as few parts as can be."""
+    """Return one part a data set; where its runs are more than ``most``, one a model, in as few parts as can be."""
     charts: list[DatasetPart] = []
     for dataset, of_dataset in grouped(runs, lambda run: facets(run)["dataset"]).items():
         models = grouped(of_dataset, lambda run: facets(run)["model"])
@@ -124,18 +127,18 @@ def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...
 
 
 def titled(text: str, runs: Iterable[TrainingRun]) -> str:
-    """``text`` with the precision that all of ``runs`` share, where they do: names say those that differ."""
+    """Return ``text`` with the precision that all of ``runs`` share, where they do: names say those that differ."""
     precisions = {facets(run)["precision"] for run in runs}
     return ", ".join(part for part in (text, precisions.pop() if len(precisions) == 1 else "") if part)
 
 
 def model_on(model: str, dataset: str) -> str:
-    """``bert on IMDB``; what of it is known."""
+    """Write ``bert on IMDB``, as far as it is known."""
     return " on ".join(text for text in (model, dataset) if text)
 
 
 def failure(run: TrainingRun) -> str | None:
-    """``out of GPU memory``; None for a run that finished."""
+    """Write ``out of GPU memory``; None for a run that finished."""
     return None if run.status == "ok" else status_label(run.status)
 
 
@@ -154,14 +157,14 @@ class Quantity:
     ends: str
 
     def gain(self, run_id: str, reference: str) -> float | None:
-        """How much faster than ``reference``: t_reference / t_run - 1; None where either is unknown."""
+        """Return how much faster than ``reference``: t_reference / t_run - 1; None where either is unknown."""
         own, base = self.values.get(run_id), self.values.get(reference)
         if own is None or base is None or not own.value or not base.value:
             return None
         return (base.value / own.value if self.lower_is_better else own.value / base.value) - 1
 
     def overlap(self, run_id: str, other: str) -> bool:
-        """Whether the intervals of two runs meet: then nothing is said about which is faster."""
+        """Return whether the intervals of two runs meet: then nothing is said about which is faster."""
         first, second = self.values.get(run_id), self.values.get(other)
         ends = [e for m in (first, second) if m is not None for e in (m.low, m.high) if e is not None]
         if len(ends) < 4:
@@ -170,7 +173,7 @@ class Quantity:
 
 
 def quantity(runs: Sequence[TrainingRun], drop_epochs: int, *, steps_alike: bool = True) -> Quantity | None:
-    """What most runs have: time per step (of one batch only), else time per epoch, else throughput; None without any."""
+    """Return what most runs have: time per step (of one batch only), time per epoch, or throughput; None without any."""
     done = [run for run in runs if run.status == "ok"]
     steps = {run.run_id: run.step_ns for run in done if run.step_ns is not None}
     epochs = {run.run_id: time for run in done if (time := epoch_time(run, drop_epochs)) is not None}
@@ -198,21 +201,21 @@ INTERVAL = "95% interval of the median"
 
 
 def epochs_kept(drop_epochs: int) -> str:
-    """What an epoch time of whole epochs is made of, for captions."""
+    """Say what an epoch time of whole epochs is made of, for captions."""
     first = "the first" if drop_epochs == 1 else f"the first {drop_epochs}"
     left_out = f", {first} left out" if drop_epochs else ""
     return f"95% interval of the median over epochs{left_out} (of fewer than 6: their range)"
 
 
 def time_unit(largest_ns: float) -> tuple[float, str]:
-    """Factor from ns and unit for an axis up to ``largest_ns``."""
+    """Return the factor from ns and the unit for an axis up to ``largest_ns``."""
     if largest_ns >= 1e9:
         return 1e-9, "s"
     return (1e-6, "ms") if largest_ns >= 1e6 else (1e-3, "µs")
 
 
 def rate_unit(largest: float, unit: str) -> tuple[str, float]:
-    """Unit and factor for an axis of throughput up to ``largest``."""
+    """Return the unit and the factor for an axis of throughput up to ``largest``."""
     return (f"1000 {unit}/s", 1e-3) if largest >= 1e5 else (f"{unit}/s", 1.0)
 
 
@@ -226,12 +229,12 @@ _TONES: dict[str, Tone] = {"excellent": "good", "good": "good", "fair": "warn", 
 
 
 def first_epochs(drop_epochs: int) -> str:
-    """``the first epoch``, ``the first 3 epochs``."""
+    """Write ``the first epoch``, ``the first 3 epochs``."""
     return "the first epoch" if drop_epochs == 1 else f"the first {drop_epochs} epochs"
 
 
 def speedup_value(row: ScalingRow | None) -> Value:
-    """``3.49x``; ``3.49x (3.41 to 3.58)`` with an interval."""
+    """Write ``3.49x``; ``3.49x (3.41 to 3.58)`` with an interval."""
     if row is None:
         return unknown()
     text = f"{row.speedup:.2f}x"
@@ -241,9 +244,10 @@ def speedup_value(row: ScalingRow | None) -> Value:
 
 
 def rate_column(runs: Iterable[TrainingRun], get: Callable[[Any], Any], **how: Any) -> Column:
-    """Throughput under the unit that ``runs`` count in: ``tokens/s``; ``per s`` with it beside each where they differ.
+    """Return the column of throughput in the unit that ``runs`` count in: ``tokens/s``.
 
-    get: a row's item -> Measured or 1/s. of: the item's run, where it is not the item itself.
+    ``per s``, with the unit beside each value, where they differ. get: a row's item -> Measured or 1/s. of: the item's run,
+    where it is not the item itself.
     """
     of = how.pop("of", lambda item: item)
     units = {run.unit for run in runs if run.status == "ok"} or {"samples"}
@@ -258,7 +262,7 @@ def rate_column(runs: Iterable[TrainingRun], get: Callable[[Any], Any], **how: A
 
 
 def efficiency_value(row: ScalingRow | None) -> Value:
-    """``87.3% good``; ``baseline``; a speed-up that is not rated says so."""
+    """Write ``87.3% good``; ``baseline``; a speed-up that is not rated says so."""
     if row is None:
         return unknown()
     if row.is_baseline:
@@ -272,7 +276,7 @@ def efficiency_value(row: ScalingRow | None) -> Value:
 
 
 def baselines_said(runs: Iterable[TrainingRun], scaling: Iterable[ScalingRow]) -> tuple[str, ...]:
-    """Which runs speed-ups refer to, where one is no plain process on one rank."""
+    """Say which runs speed-ups refer to, where one is no plain process on one rank."""
     by_id = {run.run_id: run for run in runs}
     bases = dict.fromkeys(row.baseline_id for row in scaling if not row.is_baseline)
     baselines = [by_id[base] for base in bases if base in by_id]
@@ -283,14 +287,17 @@ def baselines_said(runs: Iterable[TrainingRun], scaling: Iterable[ScalingRow]) -
 
 
 def interval_text(middle: float, low: float | None, high: float | None) -> str:
-    """``±2%``, the larger side of the interval; empty where there is none."""
+    """Write ``±2%``, the larger side of the interval; empty where there is none."""
     if low is None or high is None or middle <= 0:
         return ""
     return format_plus_minus(max(high - middle, middle - low) / middle)
 
 
 def measured(value: Measured | None, form: Format, *, estimated: bool = False, tight: bool = False) -> Value:
-    """``1.23 s ±2% est.``: the larger side of the interval in per cent of the median. tight: with it in narrow displays."""
+    """Write ``1.23 s ±2% est.``: the larger side of the interval in per cent of the median.
+
+    tight: with it in narrow displays.
+    """
     if value is None:
         return unknown()
     around, text = interval_text(value.value, value.low, value.high), form.write(value.value)
@@ -303,11 +310,11 @@ def measured(value: Measured | None, form: Format, *, estimated: bool = False, t
 
 
 NONE = "none"
-"""Where there is no communication: of one rank."""
+"""What stands for the communication of one rank: there is none."""
 
 
 def exposed_value(run: TrainingRun) -> Value:
-    """Exposed communication of a step with its share; ``none`` for one rank."""
+    """Return the exposed communication of a step with its share; ``none`` for one rank."""
     exposed = run.exposed_comm_ns
     value = measured(exposed, duration, tight=True)
     share = exposed_fraction(run)
@@ -319,6 +326,6 @@ def exposed_value(run: TrainingRun) -> Value:
 
 
 def exposed_share(run: TrainingRun) -> Value:
-    """Exposed communication as a share of the step or epoch; ``none`` for one rank."""
+    """Return the exposed communication as a share of the step or epoch; ``none`` for one rank."""
     share = exposed_fraction(run)
     return Value(text=NONE, raw=share, tone="dim") if share == 0 and run.world_size == 1 else percent(share)

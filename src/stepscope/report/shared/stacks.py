@@ -36,7 +36,7 @@ class StackRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks:
-    """kinds: what the parts are. whole: end of the axis; None: open."""
+    """Bars of one chart. kinds: what the parts are. whole: end of the axis; None: open."""
 
     key: str
     title: str
@@ -58,18 +58,18 @@ def stacks_of(
     colors: tuple[str, ...] = vega.COLORS[:1],
     whole: float | None = None,
 ) -> Stacks:
-    """The bars of the runs of one chart of a data set."""
+    """Return the bars of the runs of one chart of a data set."""
     rows, key, title = tuple(rows), part.key, part.title
     return Stacks(key=key, title=title, kinds=kinds, colors=colors, rows=rows, axis=axis, scale=scale, whole=whole)
 
 
 def sorted_rows(data: Stacks) -> list[StackRow]:
-    """Those with a result, the longest bar first."""
+    """Return the rows with a result, the longest bar first."""
     return sorted((row for row in data.rows if row.failure is None), key=lambda row: -sum(row.parts))
 
 
 def stacks_chart(data: Stacks) -> Spec:
-    """The bars, the first row on top; what failed has a dashed outline and its reason."""
+    """Return the bars, the first row on top; what failed has a dashed outline and its reason."""
     longest = max((len(row.name) for row in data.rows), default=0)
     width, wrap = (vega.COLUMN, NAME_CHARS) if longest <= 2 * NAME_CHARS else (vega.PAGE, 2 * NAME_CHARS)
     names = vega.apart([lines(row.name, wrap) for row in data.rows])
@@ -118,7 +118,10 @@ def stacks_chart(data: Stacks) -> Spec:
 def stacked_areas(
     at: Sequence[float], parts: Iterable[tuple[str, Sequence[float], str]], scale: float
 ) -> list[list[dict[str, Any]]]:
-    """The points of areas on top of each other over ``at``. parts: name, base units at each place, what the area tells."""
+    """Return the points of areas on top of each other over ``at``.
+
+    parts: name, base units at each place, what the area tells.
+    """
     areas = []
     below = [0.0] * len(at)
     for name, values, sentence in parts:
@@ -137,7 +140,7 @@ AREA = {"y": {"field": "from", "type": "quantitative"}, "y2": {"field": "to"}}
 
 
 def failed_text(rows: Sequence[StackRow]) -> str:
-    """A sentence that names rows without a result; empty where there are none."""
+    """Write a sentence that names rows without a result; empty where there are none."""
     failed = [f"{row.name} ({row.failure})" for row in rows if row.failure is not None]
     if not failed:
         return ""

@@ -34,21 +34,21 @@ PARTIAL = "only device events were read"
 
 
 def shared(ns: float, whole: float) -> Value:
-    """A duration and its share of ``whole``; without a share where ``whole`` is 0."""
+    """Return a duration and its share of ``whole``; without a share where ``whole`` is 0."""
     if not whole:
         return duration(ns)
     return with_share(ns, ns / whole)
 
 
 def who(ranks: Collection[int]) -> str:
-    """``rank 3``, ``ranks 0-7``."""
+    """Write ``rank 3``, ``ranks 0-7``."""
     return f"{plural(len(ranks), 'rank')} {ranges(ranks)}"
 
 
 def gaps(
     summary: TraceSummary, section: str, has: Callable[[RankPass], bool] | None = None, *, otherwise: str
 ) -> tuple[str, ...]:
-    """One line for each reason why ranks have nothing to show in a section; ``otherwise`` where none is recorded.
+    """Return one line for each reason why ranks have nothing to show in a section; ``otherwise`` without a recorded one.
 
     has: whether a rank has something; None: by the field of the section's name.
     """
@@ -63,49 +63,52 @@ def gaps(
 
 
 def by_ranks(summary: TraceSummary, ranks_by_text: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-    """Each text once, with the ranks it holds for unless it holds for all."""
+    """Return each text once, with the ranks it holds for unless it holds for all."""
     return tuple(
         text if len(ranks) == len(summary.ranks) else f"{who(ranks)}: {text}" for text, ranks in ranks_by_text.items()
     )
 
 
 def over_ranks(rows: Iterable[T], key: Callable[[T], object], time: Callable[[T], float]) -> list[list[T]]:
-    """Rows of several ranks with those about the same thing together, most time first."""
+    """Group rows of several ranks by what they are about, most time first."""
     return sorted(grouped(rows, key).values(), key=lambda same: -sum(map(time, same)))
 
 
 def time_over_ranks(
     rows: Iterable[Any], field: str, whole: float, *, worry: tuple[float, float] | None = None
 ) -> Value:
-    """Median of a time over the rows of one thing on several ranks, with the share of ``whole`` that all of them take."""
+    """Return the median of a time over the rows of one thing on several ranks, with the share of ``whole`` they all take."""
     rows = list(rows)
     share = sum(getattr(row, field) for row in rows) / whole if whole else 0.0
     return with_share(middle(rows, field) or 0.0, share, "plain" if worry is None else judged(share, *worry))
 
 
 def standing_out(rows: Sequence[T], key: Callable[[T], float]) -> Sequence[T]:
-    """``rows`` as they are; when they are many, with those of the largest ``key`` first."""
+    """Return ``rows`` as they are; when they are many, with those of the largest ``key`` first."""
     return rows if len(rows) <= MANY else sorted(rows, key=key, reverse=True)
 
 
 def many_note(count: int, first: str) -> tuple[str, ...]:
-    """How a table of many ranks is ordered; nothing for a few."""
+    """Say how a table of many ranks is ordered; nothing for a few."""
     return (f"{count} ranks, {first} first",) if count > MANY else ()
 
 
 def median_over(values: Mapping[int, float]) -> float:
-    """Median over the ranks that have a value; 0 without any."""
+    """Return the median over the ranks that have a value; 0 without any."""
     return statistics.median(values.values()) if values else 0.0
 
 
 def middle(rows: Iterable[Any], field: str) -> float | None:
-    """Median of a field over the rows of one thing on several ranks; None where it is known of none."""
+    """Return the median of a field over the rows of one thing on several ranks; None where it is known of none."""
     values = [value for row in rows if (value := getattr(row, field)) is not None]
     return statistics.median(values) if values else None
 
 
 def median_a_step(calls: Iterable[tuple[int, C]], of: Callable[[C], int | None]) -> float | None:
-    """Sum over the calls of a step, median over ranks and steps; None where no call has it. calls: (rank, call)."""
+    """Sum over the calls of a step and return the median over ranks and steps; None where no call has it.
+
+    calls: (rank, call).
+    """
     sums: dict[tuple[int, int | None], int] = defaultdict(int)
     for rank, call in calls:
         if (value := of(call)) is not None:
@@ -114,23 +117,26 @@ def median_a_step(calls: Iterable[tuple[int, C]], of: Callable[[C], int | None])
 
 
 def step_counts(called: Iterable[Any]) -> dict[int, int]:
-    """How many steps the calls of each rank are of, at least 1. called: what has ``rank`` and ``calls`` with ``step``."""
+    """Return how many steps the calls of each rank are of, at least 1.
+
+    called: what has ``rank`` and ``calls`` with ``step``.
+    """
     return {row.rank: max(1, len({call.step for call in row.calls})) for row in called}
 
 
 def step_length(summary: TraceSummary, steps: Mapping[int, int]) -> int:
-    """The window of a rank divided by its steps, median over ranks, ns. steps: rank -> their number."""
+    """Return the window of a rank divided by its steps, median over ranks, ns. steps: rank -> their number."""
     windows = {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
     return int(median_over({rank: windows[rank] / count for rank, count in steps.items()}))
 
 
 def exposed_a_step(calls: Iterable[tuple[int, C]], step_ns: int) -> Value:
-    """Exposed time a step, and its share of ``step_ns``."""
+    """Return the exposed time a step, and its share of ``step_ns``."""
     return timed(median_a_step(calls, lambda call: call.exposed_ns) or 0, step_ns, worry=(0.05, 0.15))
 
 
 def most(values: Mapping[int, float], ranks: Sequence[int]) -> Value:
-    """The rank with the largest value where it stands out: ``rank 7 1.3x`` the median. Raw: the rank.
+    """Return the rank with the largest value where it stands out: ``rank 7 1.3x`` the median. Raw: the rank.
 
     Where not all ``ranks`` have a value: how many do.
     """
@@ -152,7 +158,7 @@ def most(values: Mapping[int, float], ranks: Sequence[int]) -> Value:
 
 
 def over_ranks_note(ranks: Sequence[int]) -> tuple[str, ...]:
-    """How to read figures over several ranks; nothing for one."""
+    """Say how to read figures over several ranks; nothing for one."""
     if len(ranks) < 2:
         return ()
     return (
@@ -162,12 +168,12 @@ def over_ranks_note(ranks: Sequence[int]) -> tuple[str, ...]:
 
 
 def rank_column(get: Callable[[Any], int]) -> Column:
-    """The column that says which rank a row is of."""
+    """Return the column that says which rank a row is of."""
     return Column("rank", "rank", get, whole, role="lead")
 
 
 def parts_columns(of: Callable[[Any], Parts]) -> tuple[Column, ...]:
-    """A budget: times with their share of the window. of: a row's item -> its parts."""
+    """Return the columns of a budget: times with their share of the window. of: a row's item -> its parts."""
 
     def part(name: str, worry: tuple[float, float] | None = None) -> Callable[[Any], Value]:
         return lambda item: timed(getattr(of(item), name), of(item).window_ns, worry=worry)
@@ -187,7 +193,7 @@ def parts_columns(of: Callable[[Any], Parts]) -> tuple[Column, ...]:
 
 
 def timed(ns: float, window_ns: float, *, worry: tuple[float, float] | None = None) -> Value:
-    """A duration and its share of the window; from ``worry`` on in yellow and red."""
+    """Return a duration and its share of the window; from ``worry`` on in yellow and red."""
     share = ns / window_ns if window_ns else 0.0
     tone = "plain" if worry is None else judged(share, *worry)
     return replace(with_share(ns, share, tone), compact=format_percent(share))

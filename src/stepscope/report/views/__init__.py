@@ -37,19 +37,19 @@ class Charts:
     stem: str | None = None
 
     def given(self, records: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The keywords for ``prepare`` out of ``records``; None where one that it needs is missing."""
+        """Return the keywords for ``prepare`` out of ``records``; None where one that it needs is missing."""
         if any(records.get(name) is None for name in self.needs):
             return None
         return {n: records[n] for n in (*self.needs, *self.wants) if records.get(n) is not None}
 
     def data(self, records: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What there is to draw of ``records``."""
+        """Return what there is to draw of ``records``."""
         keywords = self.given(records)
         return () if keywords is None else self.prepare(**keywords)
 
 
 def distinct(charts: Iterable[C]) -> tuple[C, ...]:
-    """``charts``, those with the key of one before with a number behind it."""
+    """Return ``charts``; the key of one that has the key of one before gets a number behind it."""
     numbered: list[C] = []
     seen: Counter[str] = Counter()
     for chart in charts:
@@ -87,7 +87,7 @@ def drawn(
     wants: tuple[str, ...] = (),
     stem: str | None = None,
 ) -> View:
-    """A view with charts, and with tables where they need the same records."""
+    """Return a view with charts, and with tables where they need the same records."""
     charts = Charts(needs, prepare, chart, caption, wants=wants, stem=stem)
     return View(key, title, needs=needs if table or tables else (), table=table, tables=tables, charts=charts)
 
@@ -97,6 +97,6 @@ TOPICS: Registry[tuple[View, ...]] = Registry("stepscope.report.views", "VIEWS",
 
 @cache
 def views() -> dict[str, View]:
-    """Every view by its key, sorted; loads all files of the folder."""
+    """Return every view by its key, sorted; loads all files of the folder."""
     by_key = {view.key: view for topic in TOPICS.names() for view in TOPICS.load(topic)}
     return dict(sorted(by_key.items()))

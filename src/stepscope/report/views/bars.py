@@ -55,8 +55,11 @@ class BarCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarGroups:
-    """series: names of the bars of a cluster. reference: that labels refer to. scale: base units -> axis. shared: all that
-    its runs have in common, also what the title leaves out."""
+    """Bars of one chart.
+
+    series: names of the bars of a cluster. reference: that labels refer to. scale: base units -> axis. shared: all that
+    its runs have in common, also what the title leaves out.
+    """
 
     key: str
     title: str
@@ -92,12 +95,12 @@ class BarComparison:
     note: str = ""
 
     def value(self, run: TrainingRun) -> str:
-        """Text of the facet that varies; empty: not compared."""
+        """Return the text of the facet that varies; empty: not compared."""
         return facets(run)[self.along] if self.own is None else self.own(run)
 
 
 def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
-    """The same as a table: a line for each group of bars, a column for each series, with its ratio to the reference."""
+    """Return the charts as a table: a line a group of bars, a column a series, with its ratio to the reference."""
     series = list(dict.fromkeys(name for data in charts for name in data.series))
     rows = [(data, cluster) for data in charts for cluster in data.clusters]
 
@@ -149,12 +152,12 @@ _Line = tuple[BarGroups, BarCluster]
 
 
 def _about(data: BarGroups) -> str:
-    """``mlp large on synthetic, GA 1: time per step``."""
+    """Write ``mlp large on synthetic, GA 1: time per step``."""
     return f"{data.shared}: {data.quantity}"
 
 
 def compare(runs: Iterable[TrainingRun], how: BarComparison, *, drop_epochs: int) -> tuple[BarGroups, ...]:
-    """One chart a model and data set (and device); groups without two values to compare are left out."""
+    """Return one chart a model and data set (and device); groups without two values to compare are left out."""
     fixed = tuple(f for f in ("hardware", "dataset", "model") if f not in (how.along, *how.ignore))
     rest = tuple(f for f in FACETS if f not in fixed and f not in (how.along, *how.ignore))
     charts: list[BarGroups] = []
@@ -190,7 +193,7 @@ def _by_ranks(slots: Mapping[tuple[str, ...], list[TrainingRun]], names: Sequenc
 
 
 def _repeats(runs: Sequence[TrainingRun], how: BarComparison) -> list[list[TrainingRun]]:
-    """The first run of each value, then the second of each: repeats stand beside each other, none is lost."""
+    """Return the first run of each value, then the second of each: repeats stand beside each other, none is lost."""
     by_value = grouped(runs, how.value)
     deepest = max(len(repeats) for repeats in by_value.values())
     return [[repeats[n] for repeats in by_value.values() if n < len(repeats)] for n in range(deepest)]
@@ -206,7 +209,7 @@ def _appearance(values: Sequence[str]) -> Callable[[str], tuple[float, str]]:
 
 
 def _series_parts(series: Sequence[str], reference: str) -> list[tuple[str, ...]]:
-    """At most as many series as there are colours, with the reference first in each part."""
+    """Split the series into at most as many as there are colours, with the reference first in each part."""
     others = [name for name in series if name != reference]
     if len(series) <= MAX_SERIES:
         return [tuple(series)]
@@ -287,19 +290,19 @@ def _bar(cluster: Sequence[TrainingRun], name: str, reference: str, how: BarComp
 
 
 def faster(gain: float) -> str:
-    """``25% faster``, ``8% slower``: t_a / t_b - 1; ``equal`` below a thousandth."""
+    """Write ``25% faster``, ``8% slower``: t_a / t_b - 1; ``equal`` below a thousandth."""
     if abs(gain) < 0.0005:
         return "equal"
     return f"{format_percent(abs(gain))} {'faster' if gain > 0 else 'slower'}"
 
 
 def times(gain: float) -> str:
-    """``1.43x``: speed-up over the reference."""
+    """Write ``1.43x``: the speed-up over the reference."""
     return f"{gain + 1:.2f}x"
 
 
 def groups_chart(data: BarGroups) -> Spec:
-    """Bars of a cluster side by side, each with its label; what failed has a dashed outline and its reason."""
+    """Return bars of a cluster side by side, each with its label; what failed has a dashed outline and its reason."""
     shown = [bar for c in data.clusters for bar in c.bars if bar is not None]
     width = vega.PAGE if len(shown) > NARROW_BARS or len(data.clusters) > 5 else vega.COLUMN
     longest = max((len(bar.label) for bar in shown), default=0)
@@ -347,12 +350,12 @@ def groups_chart(data: BarGroups) -> Spec:
 
 
 def _bar_width(width: int, clusters: int, series: int) -> float:
-    """Points, by the spaces between and beside clusters that ``name_axis`` leaves."""
+    """Return the width of a bar in points, by the spaces between and beside clusters that ``name_axis`` leaves."""
     return (width - _Y_AXIS) / (clusters - vega.BETWEEN + 2 * vega.BESIDE) * (1 - vega.BETWEEN) / series
 
 
 def groups_caption(data: BarGroups, what: str) -> str:
-    """Which runs, the extremes, what labels and whiskers are, what failed."""
+    """Say which runs these are, the extremes, what labels and whiskers are, what failed."""
     bars = [(c, n, b) for c in data.clusters for n, b in zip(data.series, c.bars, strict=True) if b is not None]
     failed = [f"{named(c, n)} ({b.failure})" for c, n, b in bars if b.value is None]
     gains = [f"{named(c, n)} {b.label}" for c, n, b in bars if b.label and b.label != UNCLEAR]
@@ -393,7 +396,7 @@ def _on_machines(runs: Sequence[TrainingRun]) -> BarComparison:
 
 
 def _file(run: TrainingRun) -> str:
-    """Name of the run's source, without the line (``results.md:52``) that some importers add."""
+    """Return the name of the run's source, without the line (``results.md:52``) that some importers add."""
     name, colon, line = PurePath(run.source).name.rpartition(":")
     return name if colon and line.isdigit() else PurePath(run.source).name
 
@@ -437,13 +440,13 @@ COMPARED: dict[str, tuple[str, str, BarComparison | Callable[[Sequence[TrainingR
 
 
 def compared_charts(key: str, runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroups, ...]:
-    """The charts of ``runs`` under a key of :data:`COMPARED`."""
+    """Return the charts of ``runs`` under a key of :data:`COMPARED`."""
     how = COMPARED[key][2]
     return compare(runs, how if isinstance(how, BarComparison) else how(runs), drop_epochs=drop_epochs)
 
 
 def compared_table(key: str, runs: Sequence[TrainingRun], drop_epochs: int = 1) -> Table:
-    """The same as a table."""
+    """Return the runs compared under that key as a table."""
     return groups_table(compared_charts(key, runs, drop_epochs), key, COMPARED[key][1])
 
 

@@ -34,7 +34,7 @@ from stepscope.results.sweeps import BucketSweep, SizedStep, bucket_conclusions,
 
 
 def verdict(choice: BucketChoice, advice: BucketAdvice) -> tuple[str, ...]:
-    """The size to take and what says so; the size that the model alone would name, where a measurement refutes it."""
+    """Say which size to take and why; name the model's own size where a measurement refutes it."""
     size = f"{choice.strategy}'s default buckets" if advice.way == DEFAULT else f"buckets of {advice.way} MiB"
     step = format_duration(advice.step.value)
     if not advice.measured:
@@ -63,9 +63,9 @@ def _error(advice: BucketAdvice) -> str:
 def bucket_choice_table(
     choice: BucketChoice, measured: Mapping[str, Measured] | None = None, advice: BucketAdvice | None = None
 ) -> Table:
-    """One row per partition, then the untuned ways. measured: step (ns) by the row's ``key``, where it was run.
+    """Return the table: one row per partition, then the untuned ways.
 
-    advice: which row to mark; None: the model's.
+    measured: step (ns) by the row's ``key``, where it was run. advice: which row to mark; None: the model's.
 
     Keys: ``4`` for 4 MiB (any size of the row), ``naive``, ``default``.
     """
@@ -159,7 +159,7 @@ _Line = tuple[BucketSweep, SizedStep]
 
 
 def bucket_sweep_table(cells: Sequence[CellEvidence]) -> Table:
-    """One row a size, a block a strategy."""
+    """Return the table: one row a size, a block a strategy."""
     sweeps = bucket_sweeps(cells)
     return tabled(
         "bucket_sweep",
@@ -204,7 +204,7 @@ FORWARD, BACKWARD, AFTER, QUEUED, HIDDEN, EXPOSED = "░", "█", "░", "·", "
 
 
 def timeline_table(timeline: Timeline) -> Table:
-    """One row per collective, in launch order; times since the backward pass began."""
+    """Return the table: one row per collective, in launch order; times since the backward pass began."""
     return tabled(
         "timeline",
         "Predicted bucket timeline",
@@ -226,7 +226,7 @@ def timeline_table(timeline: Timeline) -> Table:
 
 
 def timeline_picture(timeline: Timeline, *, width: int = 100) -> tuple[str, ...]:
-    """Lines of at most ``width`` characters: computation above, what travels below, one character a span of time.
+    """Draw lines of at most ``width`` characters: computation above, what travels below, one character a span of time.
 
     A row for each bucket, or for each lane when there are many; the last line explains the signs.
     """
@@ -286,7 +286,7 @@ def _compute(timeline: Timeline) -> list[_Bar]:
 
 
 def _bars(timeline: Timeline) -> tuple[list[str], list[list[_Bar]]]:
-    """Labels and bars of the rows below the computation."""
+    """Return the labels and bars of the rows below the computation."""
     many = len(timeline.buckets) > MOST_ROWS
     rows: dict[str, list[_Bar]] = {}
     for bucket in sorted(timeline.buckets, key=lambda b: b.lane if many else b.index):
@@ -319,7 +319,7 @@ def _draw(bars: Sequence[_Bar], *, total: int, columns: int) -> str:
 
 
 def _axis(total: int, columns: int) -> str:
-    """Times at the quarters of the line, the whole step's at its end."""
+    """Write times at the quarters of the line, the whole step's at its end."""
     line = [" "] * columns
     for quarter in range(5):
         text = format_duration(total * quarter / 4) if quarter else "0"

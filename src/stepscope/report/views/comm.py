@@ -54,7 +54,7 @@ Head = tuple[Column, ...]
 
 
 def size_column(title: str, form: Format = whole, **how: Any) -> Column:
-    """Bytes as nccl-tests prints them, or with their unit; ``all sizes`` for a cell that has none."""
+    """Return the column of sizes: bytes as nccl-tests prints them, or with a unit; ``all sizes`` for a cell without one."""
 
     def size(row: CommRow) -> Value:
         size_bytes = size_of(row)
@@ -64,7 +64,7 @@ def size_column(title: str, form: Format = whole, **how: Any) -> Column:
 
 
 def of_link(row: CommRow | None) -> Value:
-    """busbw / peak of the link: ``above`` where it exceeds the peak, which is no share of it."""
+    """Return busbw / peak of the link: ``above`` where it exceeds the peak, which is no share of it."""
     fraction = None if row is None else row.link_fraction
     if row is None or fraction is None or above_peak(row, row.link_peak_bytes_per_s) is None:
         return percent(fraction)
@@ -72,19 +72,19 @@ def of_link(row: CommRow | None) -> Value:
 
 
 def above_notes(rows: Iterable[CommRow]) -> tuple[str, ...]:
-    """Why some of ``rows`` are above the peak of their link."""
+    """Say why some of ``rows`` are above the peak of their link."""
     why = dict.fromkeys(above_peak(row, row.link_peak_bytes_per_s) for row in rows)
     return tuple(f"{ABOVE}: faster than the link's peak: {reason}." for reason in why if reason is not None)
 
 
 def average_busbw(sweep: Sequence[CommRow]) -> float | None:
-    """Unweighted mean of busbw over a sweep's sizes, bytes/s (nccl-tests' last line); None without any."""
+    """Return the unweighted mean of busbw over a sweep's sizes, bytes/s (nccl-tests' last line); None without any."""
     rates = [row.busbw_bytes_per_s for row in sweep if row.status == "ok" and row.busbw_bytes_per_s is not None]
     return sum(rates) / len(rates) if rates else None
 
 
 def heading(rows: Sequence[CommRow], *, env: bool = True, op: bool = True) -> Head:
-    """Group columns: operation, ranks, device and, where they say something, mode, settings, network and origin."""
+    """Return the group columns: operation, ranks, device; where they say something mode, settings, network and origin."""
     origin = origins(rows)
     paced = len({row.pacing for row in rows}) > 1
 
@@ -106,13 +106,13 @@ def heading(rows: Sequence[CommRow], *, env: bool = True, op: bool = True) -> He
 
 
 def in_groups(rows: Iterable[CommRow], head: Head) -> tuple[CommRow, ...]:
-    """``rows`` with those of one heading together, in order of first appearance."""
+    """Put ``rows`` of one heading together, in order of first appearance."""
     blocks = grouped(rows, lambda row: tuple(column.value(row).text for column in head))
     return tuple(row for block in blocks.values() for row in block)
 
 
 def failed(row: CommRow) -> str | None:
-    """Why a row has no figures."""
+    """Say why a row has no figures; None where it has them."""
     return None if row.status == "ok" else comm_failure_label(row)
 
 
@@ -121,7 +121,7 @@ MAX_AVERAGES = 4
 
 
 def comm_table(rows: Sequence[CommRow]) -> Table:
-    """The table of the collectives among ``rows``; sizes keep their order."""
+    """Return the table of the collectives among ``rows``; sizes keep their order."""
     collectives = [row for row in rows if row.kind == "collective"]
     head = heading(collectives)
     ordered = in_groups(collectives, head)
@@ -172,7 +172,7 @@ _COLUMNS = (
 
 
 def average_lines(rows: Sequence[CommRow]) -> tuple[str, ...]:
-    """nccl-tests' average bus bandwidth, one line a sweep, with what it is an average of; none for many sweeps."""
+    """Write nccl-tests' average bus bandwidth, one line a sweep, with what it is an average of; none for many sweeps."""
     averages = [(sweep, mean) for sweep in sweeps(rows).values() if (mean := average_busbw(sweep)) is not None]
     if len(averages) > MAX_AVERAGES:
         return ()
@@ -245,7 +245,7 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
 
 
 def _notes(rows: Sequence[CommRow]) -> tuple[str, ...]:
-    """Notes of rows, each said once with the sweeps it belongs to."""
+    """Return the notes of rows, each said once with the sweeps it belongs to."""
     by_note: dict[str, dict[str, None]] = {}
     called = sweep_names(rows)
     for row in rows:
@@ -259,7 +259,7 @@ def _notes(rows: Sequence[CommRow]) -> tuple[str, ...]:
 
 
 def overview_table(rows: Sequence[CommRow]) -> Table:
-    """Sweeps over sizes among ``rows``, grouped by everything but the operation and its types."""
+    """Return the table of sweeps over sizes among ``rows``, grouped by everything but the operation and its types."""
     collectives = [row for row in rows if row.kind == "collective"]
     head = heading(collectives, op=False)
     by_sweep = sweeps(in_groups(collectives, head))
@@ -316,7 +316,7 @@ def _latency(sweep: Sequence[CommRow]) -> float | None:
 
 
 def _best(field: str) -> Callable[[Sequence[CommRow]], Raw]:
-    """A field of :func:`best_size`."""
+    """Return what reads a field of :func:`best_size`."""
 
     def get(sweep: Sequence[CommRow]) -> Raw:
         best = best_size(sweep)
@@ -329,7 +329,7 @@ MAX_TIED = 3
 
 
 def winners_table(rows: Sequence[CommRow]) -> Table:
-    """One line a size that several settings were measured at."""
+    """Return the table: one line a size that several settings were measured at."""
     fastest = winners(rows)
     head = heading([w.row for w in fastest], env=False)
     by_row = {id(w.row): w for w in fastest}
@@ -373,7 +373,7 @@ FREE = 1.1
 
 
 def beside_table(rows: Sequence[CommRow]) -> Table:
-    """The ``overlap`` rows."""
+    """Return the table of the ``overlap`` rows."""
     overlaps = [row for row in rows if row.kind == "overlap"]
     head = heading(overlaps)
     return tabled(
@@ -411,7 +411,7 @@ def _verdict(collective: float | None, product: float | None) -> Value:
 
 
 def matmul_table(rows: Sequence[CommRow]) -> Table:
-    """The ``matmul`` rows; the best rate of each type is marked."""
+    """Return the table of the ``matmul`` rows; the best rate of each type is marked."""
     products = [row for row in rows if row.kind == "matmul"]
     head = heading(products, op=False)
     best: dict[str, float] = {}

@@ -77,7 +77,10 @@ def size_view(
     more: Callable[[SizeChart], str],
     with_peak: bool = False,
 ) -> View:
-    """The view of one figure over message size. what: its name in captions, which ``more`` ends; label: with its unit."""
+    """Return the view of one figure over message size.
+
+    what: its name in captions, which ``more`` ends; label: with its unit.
+    """
 
     def prepare(rows: Sequence[CommRow], calibration: Calibration | None = None) -> tuple[SizeChart, ...]:
         return size_charts(rows, calibration, value, with_peak=with_peak)
@@ -95,7 +98,7 @@ def size_view(
 def size_charts(
     rows: Sequence[CommRow], calibration: Calibration | None, value: Value, *, with_peak: bool
 ) -> tuple[SizeChart, ...]:
-    """One chart for each operation and device; more where its sweeps are more than :data:`MAX_LINES`."""
+    """Return one chart for each operation and device; more where its sweeps are more than :data:`MAX_LINES`."""
     drawn = [row for row in rows if row.kind == "collective" and row.status == "ok" and row.time_ns and row.size_bytes]
     drawn = [row for row in drawn if row.correct is not False and value(row, row.time_ns or 0.0)]
     groups = grouped(sweeps(drawn).values(), lambda sweep: (op_label(sweep[0]), device_label(sweep[0])))
@@ -146,7 +149,7 @@ def _line(sweep: Sequence[CommRow], name: str, calibration: Calibration | None, 
 
 
 def fit_of(row: CommRow, calibration: Calibration) -> CollectiveFit | None:
-    """The fit that holds for a row's sweep; None where there is none or several (placements) would do."""
+    """Return the fit that holds for a row's sweep; None where there is none or several (placements) would do."""
     wanted = (row.op, row.dtype, row.in_place, row.pattern, row.world_size, row.backend, row.device, row.network)
     fits = [
         f
@@ -158,7 +161,7 @@ def fit_of(row: CommRow, calibration: Calibration) -> CollectiveFit | None:
 
 
 def _fitted(sweep: Sequence[CommRow], fit: CollectiveFit, value: Value) -> tuple[tuple[float, float], ...]:
-    """The curve from the smallest to the largest size measured, at its knots and evenly between."""
+    """Return the curve from the smallest to the largest size measured, at its knots and evenly between."""
     low, high = sweep[0].size_bytes or 1, sweep[-1].size_bytes or 1
     even = {round(low * (high / low) ** (n / CURVE_STEPS)) for n in range(CURVE_STEPS + 1)}
     knots = {knot.size_bytes for knot in fit.curve.knots if low <= knot.size_bytes <= high}
@@ -169,7 +172,7 @@ def _fitted(sweep: Sequence[CommRow], fit: CollectiveFit, value: Value) -> tuple
 
 
 def _sized(row: CommRow, size_bytes: int) -> CommRow:
-    """``row`` as it would be at another size: same factor between time, algbw and busbw."""
+    """Return ``row`` as it would be at another size: same factor between time, algbw and busbw."""
     factor = (row.busbw_bytes_per_s or 0.0) * (row.time_ns or 0.0) / (row.size_bytes or 1)
     return replace(row, size_bytes=size_bytes, busbw_bytes_per_s=factor * size_bytes, time_ns_median=1.0)
 
@@ -190,7 +193,7 @@ FITTED = "fitted curve"
 
 
 def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
-    """All lines of ``data``, values times ``scale``; ``label`` names the value and its unit."""
+    """Draw all lines of ``data``, values times ``scale``; ``label`` names the value and its unit."""
     names = vega.apart([line.name for line in data.lines])
     unit = label.partition("(")[2].rstrip(")")
     points: list[dict[str, Any]] = []
@@ -236,7 +239,7 @@ def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
 
 
 def lines_caption(chart: SizeChart, what: str) -> str:
-    """Which operation, sizes and sweeps, what points and bands are, where the values end."""
+    """Say which operation, sizes and sweeps these are, what points and bands are, where the values end."""
     points = [p for line in chart.lines for p in line.points]
     sizes = [p.size_bytes for p in points]
     ranged = " to ".join(dict.fromkeys((vega.size_tick(min(sizes)), vega.size_tick(max(sizes)))))
@@ -255,7 +258,7 @@ def lines_caption(chart: SizeChart, what: str) -> str:
 
 
 def _busbw(row: CommRow, time_ns: float) -> float | None:
-    """Of a fast call's time it is high, so ``fast`` lies above ``slow``."""
+    """Return busbw in bytes/s; of a fast call's time it is high, so ``fast`` lies above ``slow``."""
     if row.busbw_bytes_per_s is None or row.time_ns is None or not time_ns:
         return None
     return row.busbw_bytes_per_s * row.time_ns / time_ns

@@ -54,7 +54,7 @@ _TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """One row a figure; blocks by what is compared. Changes are shown against the first side."""
+    """Return the table: one row a figure; blocks by what is compared. Changes are shown against the first side."""
     many = many_sides(comparison)
     first, second = comparison.sides[0], comparison.sides[1]
     kinds = dict.fromkeys(f.replicate for f in comparison.figures if f.p_value is not None)
@@ -103,12 +103,12 @@ class _Sum:
     figures: tuple[ComparedFigure, ...]
 
     def ratio(self, at: float) -> float:
-        """The quantile ``at`` of their ratios."""
+        """Return the quantile ``at`` of their ratios."""
         return float(np.quantile([f.ratio for f in self.figures], at))
 
 
 def build_summed(comparison: Comparison) -> Table:
-    """Many figures on a screen: a line for each label of the first kind of figure, one for each of the other kinds."""
+    """Return the table of many figures: a line for each label of the first kind of figure, one for each other kind."""
     kinds = grouped(comparison.figures, lambda f: (f.side, metric_name(f)))
     first = dict(reversed(kinds))
     sums = []
@@ -146,13 +146,13 @@ def many_sides(comparison: Comparison) -> bool:
 
 
 def _verdict(compared: ComparedFigure) -> str:
-    """The verdict, and in brackets which of test and interval it lacks."""
+    """Write the verdict, and in brackets which of test and interval it lacks."""
     missing = lacking(compared)
     return compared.verdict if missing is None else f"{compared.verdict} ({missing})"
 
 
 def step_sentence(compared: ComparedFigure) -> str:
-    """Of all steps of two jobs: what came out, and what it rests on."""
+    """Say what came out of all steps of two jobs, and what it rests on."""
     if compared.p_value is None:
         return f"step {signed_percent(compared.change)}, not tested: {compared.untested}"
     change = f"{signed_percent(compared.change)} (95% interval {_interval(compared)}, p {compared.p_value:.2g})"
@@ -168,7 +168,7 @@ def step_sentence(compared: ComparedFigure) -> str:
 
 
 def unclear_sentence(compared: ComparedFigure) -> str:
-    """Of a figure on which test and interval disagree: the change, and which of the two does not show it."""
+    """Say of a figure on which test and interval disagree the change, and which of the two does not show it."""
     change = f"{metric_name(compared)} {signed_percent(compared.change)}, 95% interval {_interval(compared)}"
     if lacking(compared) == "test":
         return f"{change}, but p {compared.p_value:.2g} from {compared.first.n} + {compared.second.n} replicates"
@@ -176,12 +176,12 @@ def unclear_sentence(compared: ComparedFigure) -> str:
 
 
 def build_differences(comparison: Comparison) -> Table:
-    """What is not the same in how the sides were made."""
+    """Return the table of what is not the same in how the sides were made."""
     return differences_table(comparison.differences, comparison.sides)
 
 
 def differences_table(differences: Sequence[Difference], sides: Sequence[str]) -> Table:
-    """The same of any differences, a column a side."""
+    """Return the table of any differences, a column a side."""
 
     def side(number: int) -> Callable[[Difference], Value]:
         def value(difference: Difference) -> Value:
@@ -201,7 +201,7 @@ def differences_table(differences: Sequence[Difference], sides: Sequence[str]) -
 
 
 def most_telling(differences: Sequence[Difference]) -> tuple[Difference, ...]:
-    """The first of each key, machine and software before settings, no more than a screen has room for."""
+    """Return the first difference of each key, machine and software before settings, no more than a screen has room for."""
     first: dict[str, Difference] = {}
     for difference in differences:
         first.setdefault(difference.key, difference)
@@ -209,7 +209,7 @@ def most_telling(differences: Sequence[Difference]) -> tuple[Difference, ...]:
 
 
 def said_of_conditions(comparison: Comparison | Conditions) -> tuple[str, ...]:
-    """What all sides share, and what some or all of them do not tell: a line each."""
+    """Say what all sides share, and what some or all of them do not tell: a line each."""
     lines = []
     if comparison.same:
         values = grouped(comparison.same, lambda difference: difference.key)
@@ -231,7 +231,7 @@ def said_of_conditions(comparison: Comparison | Conditions) -> tuple[str, ...]:
 
 
 def _short(text: str, *, most: int = 60) -> str:
-    """The first line, cut where it is long: a link matrix is a page of text."""
+    """Return the first line, cut where it is long: a link matrix is a page of text."""
     line = text.splitlines()[0] if text else ""
     return line if len(line) <= most and line == text else f"{line[: most - 3]}..."
 
@@ -239,17 +239,17 @@ def _short(text: str, *, most: int = 60) -> str:
 OF_RUNS = "intervals hold what two runs of one command differ by (0.9% each, and more where the machine had other work)"
 
 _OWN = ("step", "call")
-"""Replicates of which a run's own figure is the median too."""
+"""Replicates whose median is a run's own figure, too."""
 
 
 def _title(compared: ComparedFigure) -> str:
-    """``step``, or ``step, median of blocks`` where that is not the figure that the run has by itself."""
+    """Write ``step``, or ``step, median of blocks`` where that is not the figure that the run has by itself."""
     name, kind = metric_name(compared), compared.replicate
     return name if kind is None or kind in _OWN else f"{name}, median of {kind.partition(' ')[0]}s"
 
 
 def metric_name(compared: ComparedFigure) -> str:
-    """``step``; a throughput by what it counts: ``tokens/s``."""
+    """Write ``step``; a throughput by what it counts: ``tokens/s``."""
     if compared.unit is not None:
         return f"{compared.unit}/s"
     return COMPARED[compared.metric].title
@@ -275,12 +275,12 @@ def _figure(metric: str, measured: Measured) -> Value:
 
 
 def signed_percent(change: float) -> str:
-    """``+3.1%``; whole numbers from 100% on."""
+    """Write ``+3.1%``; whole numbers from 100% on."""
     return f"{change * 100:+.0f}%" if abs(change) >= 1 else f"{change * 100:+.1f}%"
 
 
 def comparison_tables(comparison: Comparison) -> tuple[Table, ...]:
-    """What differs in how the sides were made, then the figures."""
+    """Return the tables of what differs in how the sides were made, then of the figures."""
     return build_differences(comparison), comparison_table(comparison)
 
 
@@ -288,7 +288,7 @@ NOISE_P = 0.05
 
 
 def diff_table(diff: TraceDiff) -> tuple[Table, ...]:
-    """Parts, kernels and operators of one pair of ranks; lists without rows are left out."""
+    """Return the tables of parts, kernels and operators of one pair of ranks; lists without rows are left out."""
     tables = (
         _table("parts", "Parts of a step", diff.parts),
         _table("kernels", "Kernels that changed most", diff.kernels),

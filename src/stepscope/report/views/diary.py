@@ -23,16 +23,16 @@ from stepscope.results.diary import EVENT_WORDS, Between, JobSteps, between_step
 from stepscope.results.profiled_job import ProfiledJob
 
 POINTS = 2_000
-"""Of all lines together."""
+"""Points of all lines together."""
 
 MOST_LINES = 4
 """Ranks with a line of their own; more are a band from the fastest to the slowest."""
 
 MARKS = 120
-"""Of one kind of event: those that lie closer together are one mark."""
+"""Marks of one kind of event: those that lie closer together are one mark."""
 
 HIGH, LANE = 130, 9
-"""Points: of the step times, and of each row of events above them."""
+"""Heights in points: of the step times, and of each row of events above them."""
 
 FAR = 5.0
 """Highest / median step from which on times are drawn on a logarithmic axis."""
@@ -46,7 +46,7 @@ _COLORS: dict[EventKind, str] = {
     "compilation": "c6",
 }
 EVENTS = {kind: (EVENT_WORDS[kind], color(name)) for kind, name in _COLORS.items()}
-"""Kinds that take time of their own: name and colour, from the lowest row up."""
+"""Kinds that take time of their own -> name and colour, from the lowest row up."""
 
 _LINES = tuple(color(name) for name in ("c0", "c1", "c2", "c5"))
 _SHADES = {"warm-up": color("k-idle"), "profiled": color("k-forward"), "the job's own profiler": color("k-other")}
@@ -103,7 +103,7 @@ class Diary:
 
 
 def prepare(profiled: Sequence[ProfiledJob]) -> tuple[Diary, ...]:
-    """One chart a job of which more than one step is known."""
+    """Return one chart a job of which more than one step is known."""
     return distinct(_diary(job, job.steps) for job in profiled if job.steps is not None and drawn_steps(job.steps) > 1)
 
 
@@ -133,7 +133,7 @@ def _lines(steps: JobSteps) -> tuple[StepLine, ...]:
 
 
 def _line(name: str, net: Numbers, first: int, most: int) -> StepLine:
-    """At most so many points. first: steps before those of ``net``."""
+    """Return a line of at most so many points. first: steps before those of ``net``."""
     buckets = most // 3
     kept = extremes(net, buckets)
     few = kept.size == np.isfinite(net).sum()
@@ -147,7 +147,7 @@ def _line(name: str, net: Numbers, first: int, most: int) -> StepLine:
 
 
 def _band(steps: JobSteps) -> tuple[StepLine, ...]:
-    """From the fastest to the slowest rank, and the median rank."""
+    """Return the band from the fastest to the slowest rank, and the median rank."""
     first = steps.first
     count = steps.all_steps - first
     net = np.stack([diary.net_ns[:count] for diary in steps.diaries])
@@ -171,7 +171,7 @@ def _highest(net: Numbers, first: int) -> tuple[int, float]:
 
 
 def _lanes(steps: JobSteps, between: Sequence[Between]) -> tuple[EventLane, ...]:
-    """Kinds that happened, the costliest lowest; those of the warm-up alone come last."""
+    """Return the kinds that happened, the costliest lowest; those of the warm-up alone come last."""
     by_kind: dict[EventKind, list[DiaryEvent]] = defaultdict(list)
     for diary in steps.diaries:
         for event in diary.events:
@@ -192,7 +192,7 @@ def _lane_name(kind: EventKind, between: Between | None) -> str:
 
 
 def _marks(events: Iterable[DiaryEvent], steps: int) -> tuple[tuple[int, int, int, float], ...]:
-    """Events of a stretch of steps too short to be told apart as one mark."""
+    """Join events of a stretch of steps too short to be told apart to one mark."""
     stretch = max(1, ceil(steps / MARKS))
     together: dict[int, list[DiaryEvent]] = defaultdict(list)
     for event in events:
@@ -228,13 +228,13 @@ def _shades(steps: JobSteps) -> tuple[Shade, ...]:
 
 
 def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """(first, last) step of each stretch of flagged steps."""
+    """Return (first, last) step of each stretch of flagged steps."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     return [(int(first) + 1, int(last)) for first, last in edges.reshape(-1, 2)]
 
 
 def step_chart(data: Diary) -> Spec:
-    """Lines of step times, shades of what is not timed behind them, a row of marks for each kind of event above them."""
+    """Draw lines of step times, shades of what is not timed behind them, a row of marks for each kind of event above."""
     values = [ns for line in data.lines for point in line.points for ns in point[1:]]
     highest, lowest = max(values), min(value for value in values if value > 0)
     scale, unit = time_unit(highest)
@@ -264,7 +264,7 @@ def step_chart(data: Diary) -> Spec:
 
 
 def _linear(title: str, top: float, height: int) -> Spec:
-    """From 0, with ``HIGH`` points for what is measured and the rest for events."""
+    """Return an axis from 0, with ``HIGH`` points for what is measured and the rest for events."""
     raw = top / 5
     size = 10 ** floor(log10(raw))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
@@ -280,7 +280,7 @@ def _log(title: str, low: float, high: float, height: int) -> Spec:
 
 
 def _shaded(shades: Sequence[Shade], hue: Spec) -> list[Spec]:
-    """A layer for each kind, for each has its own strength; one step of a million is as wide as its edge."""
+    """Return a layer for each kind, for each has its own strength; one step of a million is as wide as its edge."""
     layers = []
     for name in dict.fromkeys(shade.name for shade in shades):
         rects = [
@@ -300,7 +300,7 @@ def _shade_said(shade: Shade) -> str:
 
 
 def _drawn(line: StepLine, hue: Spec, scale: float, *, under: int) -> list[Spec]:
-    """under: lines above this one, which is wider than they, so that equal ones all show."""
+    """Draw a line. under: lines above this one, which is wider than they, so that equal ones all show."""
     description = {"said": _line_said(line)}
     if line.band:
         values: list[dict[str, float | str]] = [
@@ -346,7 +346,7 @@ def _lane(lane: EventLane, hue: Spec, *, y: int) -> Spec:
 
 
 def caption(data: Diary) -> str:
-    """What is seen, in sentences."""
+    """Say what is seen, in sentences."""
     first = data.lines[0]
     ranks = "" if data.ranks == 1 else f" on {counted(data.ranks, 'rank')}"
     steps = f"steps {data.first + 1:,} to {data.steps:,}" if data.first else f"all {data.steps:,} steps"
@@ -375,7 +375,7 @@ def _how_often(between: Between) -> str:
 
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
-    """One row a kind of event."""
+    """Return the table: one row a kind of event."""
     rows = [(job, job.steps, step) for job in profiled if job.steps is not None for step in between_steps(job.steps)]
     return tabled(
         "events",

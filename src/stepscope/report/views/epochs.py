@@ -39,7 +39,7 @@ from stepscope.stats.measured import common_steps
 
 
 def epochs_table(runs: Sequence[TrainingRun]) -> Table:
-    """One row an epoch."""
+    """Return the table: one row an epoch."""
 
     def of_epoch(field: str) -> Callable[[Any], Any]:
         return lambda item: getattr(item[1], field)
@@ -64,7 +64,7 @@ def epochs_table(runs: Sequence[TrainingRun]) -> Table:
 
 
 def epoch_time_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[RunCurves, ...]:
-    """ns over epochs, of runs that timed at least two."""
+    """Return charts of ns over epochs, of runs that timed at least two."""
 
     def typical(run: TrainingRun) -> float | None:
         time = epoch_time(run, drop_epochs)
@@ -90,7 +90,7 @@ def epoch_time_caption(data: RunCurves) -> str:
 
 
 def accuracy_charts(runs: Sequence[TrainingRun]) -> tuple[RunCurves, ...]:
-    """Share of right answers over epochs, of runs that validated at least two."""
+    """Return charts of the share of right answers over epochs, of runs that validated at least two."""
     return epoch_curves(runs, lambda e: e.validation_accuracy, y_axis=lambda _: ("validation accuracy (%)", 100.0))
 
 
@@ -111,14 +111,17 @@ MAX_POINTS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossChart(RunCurves):
-    """difference: largest relative difference to the first line at the same epoch or step; where: at which."""
+    """Losses of one chart.
+
+    difference: largest relative difference to the first line at the same epoch or step; where: at which.
+    """
 
     difference: float
     where: float
 
 
 def loss_charts(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> tuple[LossChart, ...]:
-    """One chart for all runs alike but for strategy and ranks: over epochs where they have two, else over steps."""
+    """Return one chart for all runs alike but for strategy and ranks: over epochs where they have two, else steps."""
     by_cell = {cell.run.run_id: cell for cell in cells}
     done = [run for run in runs if run.status == "ok"]
     charts: list[LossChart] = []
@@ -153,7 +156,7 @@ ALIKE = ("hardware", "dataset", "model", "precision", "accumulation", "batch")
 
 
 def _alike(runs: Sequence[TrainingRun]) -> list[tuple[tuple[str, ...], list[TrainingRun]]]:
-    """Runs that should learn the same, with what they share; where a batch is unknown, it tells nobody apart."""
+    """Group the runs that should learn the same, with what they share; where a batch is unknown, it tells nobody apart."""
     groups: list[tuple[tuple[str, ...], list[TrainingRun]]] = []
     for about, alike in grouped(runs, lambda run: tuple(facets(run)[f] for f in ALIKE[:-1])).items():
         if all(facets(run)["batch"] for run in alike):
@@ -182,7 +185,7 @@ def _lines(runs: Sequence[TrainingRun], cells: dict[str, CellEvidence]) -> list[
 
 
 def _step_losses(cell: CellEvidence) -> tuple[CurvePoint, ...]:
-    """Mean loss of a sample over all ranks in every step of the first round, warm-up included."""
+    """Return the mean loss of a sample over all ranks in every step of the first round, warm-up included."""
     steps = common_steps(cell.result.samples, cell.result.spec.world_size).by_key
     first = min((number for number, _ in steps), default=0)
     losses: list[CurvePoint] = []
@@ -195,13 +198,13 @@ def _step_losses(cell: CellEvidence) -> tuple[CurvePoint, ...]:
 
 
 def _means(points: Sequence[CurvePoint], width: int) -> tuple[CurvePoint, ...]:
-    """Means of ``width`` neighbours; all lines of a chart have one width, so that they can be compared."""
+    """Return the means of ``width`` neighbours; all lines of a chart have one width, so that they can be compared."""
     windows = [points[at : at + width] for at in range(0, len(points), width)]
     return tuple(CurvePoint(x=sum(p.x for p in w) / len(w), y=sum(p.y for p in w) / len(w)) for w in windows)
 
 
 def _difference(lines: Sequence[tuple[CurvePoint, ...]]) -> tuple[float, float]:
-    """Largest relative difference to the first line where both have a point, and where; (0, 0) without such a place."""
+    """Return the largest relative difference to the first line where both have a point, and where; (0, 0) without any."""
     first = {p.x: p.y for p in lines[0]}
     differences = [(abs(p.y / first[p.x] - 1), p.x) for line in lines[1:] for p in line if first.get(p.x)]
     return max(differences, default=(0.0, 0.0))
@@ -224,7 +227,7 @@ def loss_caption(data: LossChart) -> str:
 
 
 def throughput_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, ...]:
-    """samples/s over all ranks; epochs per hour where nobody says how many samples an epoch has."""
+    """Return charts of samples/s over all ranks; epochs per hour where nobody says how many samples an epoch has."""
     charts = []
     for part in by_dataset(on_their_machines(runs), MAX_ROWS):
         rates = [_rate(run, drop_epochs) for run in part.runs]
@@ -254,14 +257,14 @@ def _row(run: TrainingRun, name: str, rate: Measured | None, scale: float) -> St
 
 
 def _rate(run: TrainingRun, drop_epochs: int) -> Measured | None:
-    """samples/s as measured, else from whole epochs of known size."""
+    """Return samples/s as measured, else from whole epochs of known size."""
     if run.status != "ok" or run.samples_per_s is not None:
         return run.samples_per_s if run.status == "ok" else None
     return None if run.dataset_size is None else _passes(run, drop_epochs, run.dataset_size)
 
 
 def _passes(run: TrainingRun, drop_epochs: int, samples: int = 1) -> Measured | None:
-    """Epochs per second, or their samples."""
+    """Return epochs per second, or their samples."""
     time = epoch_time(run, drop_epochs) if run.status == "ok" else None
     return None if time is None or time.value <= 0 else per_second(time, samples)
 
@@ -282,7 +285,7 @@ def throughput_caption(data: Stacks) -> str:
 
 
 def mfu_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
-    """One chart a data set, where runs differ."""
+    """Return one chart a data set, where runs differ."""
     charts = []
     for part in by_dataset([run for run in runs if run.mfu is not None and run.status == "ok"], MAX_ROWS):
         shares = [run.mfu or 0.0 for run in part.runs]

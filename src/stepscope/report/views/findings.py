@@ -33,7 +33,7 @@ _FINDINGS_TONES: dict[str, Tone] = {"problem": "bad", "warning": "warn", "info":
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
-    """One line a finding, in their order: the largest stake first."""
+    """Return the table: one line a finding, in their order: the largest stake first."""
     stakes = any(finding.stake_fraction is not None for finding in findings)
     returns = (
         "returns: share of the step (of a trace's window) that a fix could recover at most; –: not a matter of time."
@@ -62,7 +62,7 @@ _NAMED = 4
 
 
 def experiment_table(checks: Sequence[Expectation]) -> Table:
-    """A row for each figure; none where no run is an experiment."""
+    """Return the table: a row for each figure; none where no run is an experiment."""
     return tabled(
         "experiment",
         "Expected and measured",
@@ -87,14 +87,14 @@ _READING = (
 
 
 def conclusion(checks: Sequence[Expectation]) -> str:
-    """``9 of 12 figures agree with what is expected; differ: 2; undecided: 1``."""
+    """Write ``9 of 12 figures agree with what is expected; differ: 2; undecided: 1``."""
     counts = Counter(check.verdict for check in checks)
     rest = [f"{word}: {counts[verdict]}" for verdict, word in _REST.items() if counts[verdict]]
     return "; ".join([f"{counts['agrees']} of {counted(len(checks), 'figure')} agree with what is expected", *rest])
 
 
 def reasons(checks: Sequence[Expectation]) -> tuple[str, ...]:
-    """Why figures differ or are undecided, each reason once with those that it is about."""
+    """Say why figures differ or are undecided, each reason once with those that it is about."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for check in checks:
         if check.reason:
@@ -108,7 +108,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def document(checks: Sequence[Expectation]) -> list[dict[str, Any]]:
-    """For ``--json``: base units, unknown is null."""
+    """Return the document for ``--json``: base units, unknown is null."""
     return [
         {
             "run": _heading(c), "quantity": c.quantity, "unit": _FORMATS[c.unit].unit,
@@ -127,7 +127,7 @@ def _heading(check: Expectation) -> str:
 
 
 def _expected(check: Expectation) -> Value:
-    """With what the model leaves out: ``38.6 ms ±10%``."""
+    """Write what is expected with what the model leaves out: ``38.6 ms ±10%``."""
     value = _figure(check, check.expected)
     slack = f" {format_plus_minus(check.tolerance)}" if check.expected is not None and check.tolerance else ""
     return replace(value, text=value.text + slack)

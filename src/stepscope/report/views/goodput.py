@@ -15,7 +15,7 @@ from stepscope.results.profiled_job import ProfiledJob
 
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
-    """One row a part of the wall time that is there."""
+    """Return the table: one row a part of the wall time that is there."""
     jobs = [(job, budget) for job in profiled if not isinstance(budget := goodput(job), Unavailable)]
     rows = [
         (job, budget, figure, budget.parts_ns[part])
@@ -41,7 +41,7 @@ def _title(figure: Figure) -> str:
 
 
 def _footnote(budget: Goodput) -> str:
-    """Wall time, attempts, ranks, and what a restart lost."""
+    """Say the wall time, attempts, ranks, and what a restart lost."""
     text = f"{format_duration(budget.wall_ns)} of wall time, {counted(budget.steps, 'step')}"
     if budget.restarts:
         lost = format_percent(budget.share("repeated"))

@@ -12,7 +12,10 @@ from stepscope.results.profiled_job import ProfiledJob
 
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
-    """One row a group's name and operation, the longest first; none of a job that waits for one group in one operation."""
+    """Return the table: one row a group's name and operation, the longest first.
+
+    There are none of a job that waits for one group in one operation.
+    """
     rows = [(job, group_wait) for job in profiled if job.steps is not None for group_wait in group_waits(job.steps)]
     return tabled(
         "group_waits",

@@ -21,11 +21,11 @@ from stepscope.results.profiled_job import ProfiledJob
 from stepscope.store.diary import RankDiary
 
 MOST_LINES, MOST_ROWS = 4, 16
-"""Ranks: those that grow fastest, then those that hold most."""
+"""Ranks in a chart and in the table: those that grow fastest, then those that hold most."""
 
 Points = tuple[tuple[float, float], ...]
 POINTS = 600
-"""Of a line."""
+"""Points of a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class HeldOverTime:
 
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
-    """One row a rank and kind of memory, where memory was sampled."""
+    """Return the table: one row a rank and kind of memory, where memory was sampled."""
     timed = [(job, job.steps) for job in profiled if job.steps is not None]
     rows = [
         (job, memory) for job, steps in timed for of in ("host", "device") for memory in _first(steps, of)[:MOST_ROWS]
@@ -79,7 +79,7 @@ def _first(steps: JobSteps, of: Of) -> list[RankMemory]:
 
 
 def prepare(profiled: Sequence[ProfiledJob]) -> tuple[HeldOverTime, ...]:
-    """One chart a job and kind of memory of which a rank has two samples."""
+    """Return one chart a job and kind of memory of which a rank has two samples."""
     return distinct(
         HeldOverTime(
             key=f"{file_part(job.name)}-{of}",
@@ -113,7 +113,7 @@ def _line(diary: RankDiary, of: Of, begun: float) -> Points:
 
 
 def memory_chart(data: HeldOverTime) -> Spec:
-    """A line a rank, over the time since the first sample."""
+    """Draw a line a rank, over the time since the first sample."""
     lasts = max(points[-1][0] for _, points in data.lines)
     most = max(amount for _, points in data.lines for _, amount in points)
     span, time = next((pair for pair in ((3600.0, "h"), (60.0, "min")) if lasts >= 2 * pair[0]), (1.0, "s"))
@@ -138,7 +138,7 @@ def memory_chart(data: HeldOverTime) -> Spec:
 
 
 def caption(data: HeldOverTime) -> str:
-    """What is seen, in sentences."""
+    """Say what is seen, in sentences."""
     seen, points = max(data.lines, key=lambda line: line[1][-1][1])
     lasts, amount = points[-1]
     what = "Resident memory" if data.of == "host" else "Memory that torch's allocator has reserved"

@@ -47,7 +47,7 @@ LEAST, USUAL = 0.5, 0.7
 
 
 def links_table(rows: Sequence[CommRow], environment: EnvironmentRecord | None, topology: Topology | None) -> Table:
-    """One row a pair of ranks, then one a collective."""
+    """Return the table: one row a pair of ranks, then one a collective."""
     rates = link_rates(rows, environment, topology)
     above = dict.fromkeys(rate.above for rate in rates if rate.above is not None)
     why = dict.fromkeys(rate.unknown for rate in rates if rate.unknown is not None)
@@ -89,9 +89,9 @@ MAX_LISTED = 20
 
 
 def slow_pairs_table(rows: Sequence[CommRow]) -> Table:
-    """Slow ends first (a rank or host with most of its pairs), then slow pairs that no end explains, worst first.
+    """Return the table of slow ends (a rank or host with most of its pairs), then of slow pairs that no end explains.
 
-    Without any: no rows and no footnotes.
+    The worst come first. Without any: no rows and no footnotes.
     """
     lines: list[Line] = []
     notes = []
@@ -150,7 +150,7 @@ def _seen(slow: SlowEnd | SlowPair) -> str:
 
 
 def topology_table(topology: Topology) -> Table:
-    """One row a device, one column a GPU (its number alone, so that eight fit a narrow terminal)."""
+    """Return the table: one row a device, one column a GPU (its number alone, so that eight fit a narrow terminal)."""
     kinds = {link.kind for link in topology.links.values()}
 
     def cell(row: Device, gpu: Device) -> Value:
@@ -202,7 +202,7 @@ class PairsChart:
 
 
 def pairs_charts(rows: Sequence[CommRow]) -> tuple[PairsChart, ...]:
-    """One chart for each cell, size and direction of the ``pairs`` rows."""
+    """Return one chart for each cell, size and direction of the ``pairs`` rows."""
     verdicts = {verdict.cell_id: verdict for verdict in slow_pairs(rows)}
     charts: list[PairsChart] = []
     for number, (cell_id, cell) in enumerate(cells_of(rows, "pairs").items(), start=1):
@@ -244,7 +244,7 @@ def _end_name(host: str | None, ranks: Sequence[int], direction: str) -> str:
 
 
 def pairs_chart(data: PairsChart) -> Spec:
-    """A cell for each sender (down) and receiver (across); few ranks have the figures written in them."""
+    """Draw a cell for each sender (down) and receiver (across); few ranks have the figures written in them."""
     scale, scheme, label = _SHOWN[data.quantity]
     ranks = len(data.values)
     several = len(set(data.hosts)) > 1 and ranks <= MAX_WRITTEN and max(map(len, data.hosts)) <= 12
@@ -291,7 +291,7 @@ def pairs_chart(data: PairsChart) -> Spec:
 
 
 def _short(value: float, largest: float) -> str:
-    """Three digits at most, the same decimals in all cells."""
+    """Write three digits at most, the same decimals in all cells."""
     places = 0 if largest >= 100 else 1 if largest >= 10 else 2 if largest >= 1 else 3
     return f"{value:.{places}f}"
 
@@ -321,7 +321,7 @@ MAX_MATRIX = 32
 
 
 def pairs_table(rows: Sequence[CommRow]) -> Table:
-    """One matrix for each size and direction of the ``pairs`` rows, those of one cell after each other."""
+    """Return one matrix for each size and direction of the ``pairs`` rows, those of one cell after each other."""
     verdicts = {verdict.cell_id: verdict for verdict in slow_pairs(rows)}
     cells = cells_of(rows, "pairs")
     width = min(max((cell[0].world_size for cell in cells.values()), default=0), MAX_MATRIX)
@@ -431,7 +431,7 @@ def _value(by_peer: Mapping[tuple[int, int], CommRow], peer: tuple[int, int], *,
 
 
 def _quantity(row: CommRow) -> Value:
-    """Raw in ns or bytes/s."""
+    """Return the pair's quantity; raw in ns or bytes/s."""
     if (row.size_bytes or 0) <= LATENCY_BYTES:
         return microseconds(row.time_ns_median)
     return gigabytes(row.busbw_bytes_per_s)

@@ -39,7 +39,10 @@ MEMORY_UNKNOWN = "kind unknown"
 
 
 def memory_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
-    """One chart a data set: bytes a rank by kind, small batches first; the peak as a whole where kinds are unknown."""
+    """Return one chart a data set: bytes a rank by kind, small batches first.
+
+    The peak is one part where kinds are unknown.
+    """
     shown = [run for run in runs if _total(run) or run.status in ("oom", "host_oom")]
     charts = []
     for part in by_dataset(sorted(shown, key=_order), MAX_ROWS):
@@ -67,7 +70,7 @@ def _total(run: TrainingRun) -> int:
 
 
 def _unknown(run: TrainingRun) -> int:
-    """Bytes of the peak that no kind accounts for."""
+    """Return the bytes of the peak that no kind accounts for."""
     return _total(run) - sum(run.memory.values()) if run.status == "ok" else 0
 
 
@@ -105,7 +108,7 @@ _KINDS = {"parameters": "params", "gradients": "grads", "optimizer": "optim", "a
 
 
 def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> Table:
-    """One row a batch, of runs that differ in nothing else."""
+    """Return the table: one row a batch, of runs that differ in nothing else."""
     batches = [batch for group in memory_by_batch(runs, cells) for batch in group]
     devices = {batch.run.device for batch in batches}
     return tabled(
@@ -151,7 +154,7 @@ def _per_sample(batch: BatchMemory) -> Value | float | None:
 
 
 def held_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
-    """One table over all cells; nothing where no cell counted its tensors."""
+    """Return one table over all cells; nothing where no cell counted its tensors."""
     holdings = held(cells)
     if not holdings:
         return ()
@@ -191,7 +194,7 @@ def _off(counted_bytes: int | None, planned: int | None) -> Value:
 
 
 def memory_snapshots_table(memory: Sequence[MemorySnapshot]) -> Table:
-    """One row a device of a snapshot."""
+    """Return the table: one row a device of a snapshot."""
     return tabled(
         "memory_snapshots",
         "Memory snapshots",
@@ -222,7 +225,7 @@ class _MemoryKindsRow:
 
 
 def memory_kinds_table(memory: Sequence[MemorySnapshot]) -> Table:
-    """One row a kind and device, and their sum."""
+    """Return the table: one row a kind and device, and their sum."""
     return tabled(
         "memory_kinds",
         "Memory by kind",
@@ -267,7 +270,7 @@ def _footnotes(memory: Sequence[MemorySnapshot]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverTime:
-    """kinds: name and bytes at each of ``at``, which is in units of ``axis``."""
+    """Memory of a device over its history. kinds: name and bytes at each of ``at``, which is in units of ``axis``."""
 
     key: str
     title: str
@@ -277,7 +280,7 @@ class OverTime:
 
 
 def memory_kinds_charts(memory: Sequence[MemorySnapshot]) -> tuple[OverTime, ...]:
-    """One chart a device whose history has more than one moment."""
+    """Return one chart a device whose history has more than one moment."""
     charts = []
     for snapshot in memory:
         over = snapshot.over_time
@@ -293,7 +296,7 @@ def memory_kinds_charts(memory: Sequence[MemorySnapshot]) -> tuple[OverTime, ...
 
 
 def memory_kinds_chart(data: OverTime) -> Spec:
-    """Kinds on top of each other over time; each moment is the highest of its slice."""
+    """Draw kinds on top of each other over time; each moment is the highest of its slice."""
     over = data.memory.over_time
     assert over is not None
     peak = data.memory.peak_requested_bytes or 1
@@ -329,7 +332,7 @@ _MemoryHoldersRow = tuple[MemorySnapshot, MemoryHolder]
 
 
 def memory_holders_tables(memory: Sequence[MemorySnapshot]) -> tuple[Table, ...]:
-    """By line and by module, the largest first; where no history was recorded, by line at the snapshot."""
+    """Return the tables by line and by module, the largest first; without a history by line at the snapshot."""
     lines = [(snapshot, holder) for snapshot in memory for holder in snapshot.peak_holders or snapshot.holders]
     modules = [(snapshot, holder) for snapshot in memory for holder in snapshot.peak_modules]
     footnotes = ("the largest ones; line: the innermost outside torch that asked for the memory",)

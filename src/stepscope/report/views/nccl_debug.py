@@ -15,7 +15,7 @@ NICS_SHOWN = 8
 
 
 def build(debug: NcclDebug) -> Table:
-    """One row a communicator."""
+    """Return the table: one row a communicator."""
     labels = _labels(debug)
     return replace(
         tabled(
@@ -39,7 +39,7 @@ def build(debug: NcclDebug) -> Table:
 
 
 def build_links(debug: NcclDebug) -> Table:
-    """One row per communicator and transport, links between hosts apart from those inside one."""
+    """Return the table: one row per communicator and transport, links between hosts apart from those inside one."""
     labels = _labels(debug)
     items: list[tuple[str, str, str, list[NcclLink]]] = []
     for i, communicator in enumerate(debug.communicators):
@@ -70,7 +70,7 @@ def build_links(debug: NcclDebug) -> Table:
 
 
 def build_choices(debug: NcclDebug) -> Table:
-    """One row per operation and range of sizes for which NCCL chose the same."""
+    """Return the table: one row per operation and range of sizes for which NCCL chose the same."""
     labels = _labels(debug)
     items = [
         (labels[i], alike)
@@ -94,7 +94,7 @@ def build_choices(debug: NcclDebug) -> Table:
 
 
 def build_messages(debug: NcclDebug) -> Table:
-    """Warnings, then errors on their way up; one row per place and process."""
+    """Return the table of warnings, then of errors on their way up; one row per place and process."""
     return tabled(
         "nccl_messages",
         "NCCL's warnings",
@@ -109,13 +109,13 @@ def build_messages(debug: NcclDebug) -> Table:
 
 
 def build_all(debug: NcclDebug) -> tuple[Table, ...]:
-    """The tables that have something to show."""
+    """Return the tables that have something to show."""
     tables = (build(debug), build_links(debug), build_choices(debug), build_messages(debug))
     return tuple(t for t in tables if t.rows)
 
 
 def _labels(debug: NcclDebug) -> list[str]:
-    """NCCL's id; where it states none, a number."""
+    """Return NCCL's id of each communicator; where it states none, a number."""
     return [
         communicator.id or (f"#{i}" if communicator.nranks is not None else "not stated")
         for i, communicator in enumerate(debug.communicators)
@@ -156,7 +156,7 @@ def _state(communicator: NcclCommunicator) -> Value:
 
 
 def _ways(communicator: NcclCommunicator) -> dict[tuple[str, str, bool | None], list[NcclLink]]:
-    """Links by transport, what they connect, and whether the NIC reaches GPU memory."""
+    """Group links by transport, what they connect, and whether the NIC reaches GPU memory."""
     hosts = {r.rank: r.host for r in communicator.ranks}
     return grouped(communicator.links, lambda link: (link.transport, _where(link, hosts), link.gdrdma))
 
@@ -187,7 +187,7 @@ def _channels(choice: NcclChoice) -> Value:
 
 
 def _alike(choices: Sequence[NcclChoice]) -> Iterator[list[NcclChoice]]:
-    """Runs of neighbouring sizes of one operation with one choice; they come ordered by size."""
+    """Group neighbouring sizes of one operation with one choice; they come ordered by size."""
     run: list[NcclChoice] = []
     for choice in choices:
         if run and _chosen(run[-1]) != _chosen(choice):

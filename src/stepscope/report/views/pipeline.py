@@ -22,7 +22,7 @@ from stepscope.results.pipeline import MeasuredPipeline, bubble_text, conclusion
 
 MAX_CHARTS = 4
 MAX_SPANS = 1_500
-"""Of one picture; larger schedules are told by the tables alone."""
+"""Spans of one picture; larger schedules are told by the tables alone."""
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward, input's gradient", "W": "backward, weights' gradient"}
 _STRENGTH = {"F": 0.45, "B": 1.0, "I": 0.85, "W": 0.65}
@@ -42,7 +42,7 @@ class Schedule:
 
 
 def pipeline_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
-    """The pipelines, and their stages; nothing without a pipeline."""
+    """Return the tables of the pipelines and of their stages; none without a pipeline."""
     pairs = pipelines(cells)
     if not pairs:
         return ()
@@ -81,7 +81,7 @@ def _even(pipeline: MeasuredPipeline) -> Value:
 
 
 def list_text(split: Sequence[int]) -> str:
-    """As an option is written."""
+    """Write the numbers as an option is written."""
     return f"[{', '.join(map(str, split))}]"
 
 
@@ -116,7 +116,7 @@ def _share(ns: float, pipeline: MeasuredPipeline) -> Value:
 
 
 def pipeline_charts(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
-    """A few: of each kind of schedule the one with the middle number of micro-batches first."""
+    """Return a few charts: of each kind of schedule the one with the middle number of micro-batches first."""
     small = [(cell, pipeline) for cell, pipeline in pipelines(cells) if len(pipeline.typical) <= MAX_SPANS]
     kinds = grouped(small, lambda pair: (pair[1].layout.schedule, pair[1].layout.ranks, pair[1].layout.chunks))
     middle = [
@@ -139,7 +139,7 @@ def pipeline_charts(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
 
 
 def pipeline_chart(data: Schedule) -> Spec:
-    """A row for each rank; a colour for each micro-batch, pale forward, full backward; hatched where nothing is computed."""
+    """Draw a row for each rank; a colour for each micro-batch, pale forward, full backward; hatched without computation."""
     end = max(span.end_ns for span in data.spans)
     scale, unit = time_unit(end)
     bars, texts = [], []
@@ -193,7 +193,7 @@ def _row(rank: int) -> dict[str, float]:
 
 
 def _gaps(data: Schedule) -> Iterator[tuple[int, float, float]]:
-    """Rank, from, to of every stretch without a computation."""
+    """Yield rank, from, to of every stretch without a computation."""
     by_rank = grouped(sorted(data.spans, key=lambda s: s.start_ns), lambda s: s.rank)
     end = max(span.end_ns for span in data.spans)
     for rank, spans in by_rank.items():
@@ -202,7 +202,7 @@ def _gaps(data: Schedule) -> Iterator[tuple[int, float, float]]:
 
 
 def _hatching(rank: int, start: float, stop: float, end: float) -> Iterator[dict[str, float]]:
-    """Slanted lines at even distances over the whole picture, cut where the stretch ends."""
+    """Return slanted lines at even distances over the whole picture, cut where the stretch ends."""
     run, distance = end * _ROW * _FILL / _PLOT, end / _LINES
     first = int((start - run) // distance)
     for number in range(first, int(stop // distance) + 1):
@@ -238,7 +238,7 @@ class BubbleCurves:
 
 
 def pipeline_bubble_charts(cells: Sequence[CellEvidence]) -> tuple[BubbleCurves, ...]:
-    """One chart for each number of ranks that has runs with different micro-batches."""
+    """Return one chart for each number of ranks that has runs with different micro-batches."""
     by_ranks: defaultdict[int, defaultdict[str, dict[int, tuple[PipelineLayout, Measured]]]] = defaultdict(
         lambda: defaultdict(dict)
     )
@@ -261,7 +261,7 @@ def pipeline_bubble_charts(cells: Sequence[CellEvidence]) -> tuple[BubbleCurves,
 
 
 def pipeline_bubble_chart(data: BubbleCurves) -> Spec:
-    """Points with intervals; lines: the formula."""
+    """Draw points with intervals; lines: the formula."""
     names = [curve.name for curve in data.curves]
     look = {"color": vega.by_series(names), "shape": vega.shape_by_series(names)}
     counts = sorted({layout.micro_batches for curve in data.curves for layout, _ in curve.points})

@@ -35,7 +35,7 @@ from stepscope.report.views import View, drawn
 
 
 def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
-    """One row a size."""
+    """Return the table: one row a size."""
     notes = dict.fromkeys(note for predicted in predictions.values() for note in predicted.notes)
     return tabled(
         "predicted_sizes",
@@ -58,7 +58,7 @@ def _next(predicted: Predicted) -> str | None:
 
 
 def interval_text(predicted: Predicted) -> str:
-    """``280 us to 420 us``."""
+    """Write ``280 us to 420 us``."""
     return f"{format_duration(predicted.low_ns)} to {format_duration(predicted.high_ns)}"
 
 
@@ -67,7 +67,7 @@ def _interval(predicted: Predicted) -> Value:
 
 
 def build_alternatives(predicted: Predicted) -> Table:
-    """The chosen way first, then the others, fastest first."""
+    """Return the table: the chosen way first, then the others, fastest first."""
     ways: list[tuple[str, str, float, str, Tone]] = [
         (predicted.algorithm, predicted.protocol or "", predicted.time_ns, "chosen", "good")
     ]
@@ -113,7 +113,7 @@ class FitChart:
 
 
 def calibration_charts(calibration: Calibration) -> tuple[FitChart, ...]:
-    """One chart a fit that says how far off it is at each size; two fits are never called the same."""
+    """Return one chart a fit that says how far off it is at each size; two fits are never called the same."""
     fits = [fit for fit in calibration.fits if fit.errors]
     names = [_title(fit) for fit in fits]
     return tuple(
@@ -125,7 +125,7 @@ def calibration_charts(calibration: Calibration) -> tuple[FitChart, ...]:
 
 
 def calibration_chart(data: FitChart) -> Spec:
-    """Above: predicted over measured time; below: their ratio, half and double as far away."""
+    """Draw predicted over measured time above; below their ratio, half and double as far away."""
     measured = [p.measured_ns / 1e3 for p in data.points]
     ends = [vega.sig(min(measured) / 1.3), vega.sig(max(measured) * 1.3)]
     line, curve = (
@@ -183,7 +183,7 @@ def calibration_chart(data: FitChart) -> Spec:
 
 
 def _off(fit: Line | Curve) -> tuple[str, str]:
-    """Mean and largest relative error, in words."""
+    """Write the mean and the largest relative error."""
     return format_percent(fit.mean_relative_error), format_percent(fit.max_relative_error)
 
 
@@ -224,11 +224,11 @@ def _key(fit: CollectiveFit) -> str:
 
 
 _WORRY = (0.15, 0.30)
-"""Mean relative error from which on a fit is shown in yellow, and in red."""
+"""Mean relative errors: from which on a fit is shown in yellow, and in red."""
 
 
 def build_steps(calibration: Calibration) -> Table:
-    """One row a GPU and part of the step model; why rows were left out stands in the notes."""
+    """Return the table: one row a GPU and part of the step model; why rows were left out stands in the notes."""
     return tabled(
         "step_calibration",
         "Corrections of the step model",
@@ -247,7 +247,7 @@ def build_steps(calibration: Calibration) -> Table:
 
 
 def calibration_table(calibration: Calibration) -> Table:
-    """One row a fit, in the order of the calibration; what was not fitted stands in the notes."""
+    """Return the table: one row a fit, in the order of the calibration; what was not fitted stands in the notes."""
     over_tcp = any(_over_tcp(fit) for fit in calibration.fits)
     return tabled(
         "calibration",
@@ -307,7 +307,7 @@ def _op(fit: CollectiveFit) -> str:
 
 
 def _over_tcp(fit: CollectiveFit) -> bool:
-    """Whether beta is the rate of a link that carries TCP: gloo between hosts, real or emulated."""
+    """Return whether beta is the rate of a link that carries TCP: gloo between hosts, real or emulated."""
     between_hosts = fit.network is not None or "+" in fit.placement
     return fit.backend == "gloo" and between_hosts and fit.line.beta_bytes_per_s is not None
 
@@ -345,7 +345,7 @@ def _with_interval(shown: float, value: float, low: float | None, high: float | 
 
 
 def _digits(value: float) -> str:
-    """Three digits, without an exponent."""
+    """Write three digits, without an exponent."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"

@@ -48,7 +48,7 @@ PART = {
 
 
 def interval(p: StepPrediction) -> Value:
-    """Of tokens per second."""
+    """Write the interval of tokens per second."""
     low, high = p.low_tokens_per_s, p.high_tokens_per_s
     return Value(text=f"{low:,.0f} to {high:,.0f}", raw=f"{low:.0f} {high:.0f}")
 
@@ -68,7 +68,7 @@ _MOST = 0.0005
 
 
 def build_scaling(predictions: Sequence[StepPrediction]) -> Table:
-    """One row a number of GPUs."""
+    """Return the table: one row a number of GPUs."""
     base = base_of(predictions)
 
     def worst(p: StepPrediction) -> str:
@@ -102,7 +102,7 @@ def build_scaling(predictions: Sequence[StepPrediction]) -> Table:
 
 
 def build_budget(prediction: StepPrediction) -> Table:
-    """One row a part of the step."""
+    """Return the table: one row a part of the step."""
     parts = [(name, value) for name, value in prediction.budget.parts.items() if value > _MOST * prediction.step_s]
     return tabled(
         "predicted_budget",
@@ -115,7 +115,7 @@ def build_budget(prediction: StepPrediction) -> Table:
 
 
 def build_memory(prediction: StepPrediction) -> Table:
-    """One row a kind of memory of the fullest rank."""
+    """Return the table: one row a kind of memory of the fullest rank."""
     amounts = [(name, getattr(prediction.memory, name)) for name in _MEMORY]
     where = f", stage {prediction.memory_stage + 1} of {prediction.layout.pp}" if prediction.layout.pp > 1 else ""
     return tabled(
@@ -129,7 +129,7 @@ def build_memory(prediction: StepPrediction) -> Table:
 
 
 def build_remedies(remedies: Sequence[Remedy]) -> Table:
-    """One row a way, cheapest first."""
+    """Return the table: one row a way, cheapest first."""
     return tabled(
         "predicted_remedies",
         "What would make it fit, cheapest first",
@@ -143,7 +143,7 @@ def build_remedies(remedies: Sequence[Remedy]) -> Table:
 
 
 def verdict(p: StepPrediction) -> str:
-    """Whether it fits, speed and its interval, in a sentence."""
+    """Say whether it fits, speed and its interval, in a sentence."""
     low, high = format_duration(p.low_s * 1e9), format_duration(p.high_s * 1e9)
     what = f"{p.model.name} on {p.layout.gpus} x {p.cluster.gpu.name}"
     if p.tight:
@@ -157,7 +157,7 @@ def verdict(p: StepPrediction) -> str:
 
 
 def bound(p: StepPrediction) -> tuple[str, ...]:
-    """Lines: computation and the largest part beside it; utilisation; memory where it fits."""
+    """Write lines: computation and the largest part beside it; utilisation; memory where it fits."""
     parts = sorted(p.budget.parts, key=lambda name: -p.budget.parts[name])
     first, *others = ("compute", *(name for name in parts if name != "compute"))
     shares = [f"{PART[name]} {p.budget.parts[name] / p.step_s:.0%}" for name in (first, *others[:2])]
@@ -174,7 +174,7 @@ SHOWN = 5
 
 
 def explain(p: StepPrediction) -> str:
-    """The two largest parts of the step beside computation, and warnings by their cause."""
+    """Write the two largest parts of the step beside computation, and warnings by their cause."""
     parts = {name: value / p.step_s for name, value in p.budget.parts.items() if name != "compute"}
     top = sorted(parts, key=lambda name: -parts[name])[:2]
     text = "; ".join(f"{PART[name]} {format_percent(parts[name])}" for name in top if parts[name] > 0.005)
@@ -183,7 +183,7 @@ def explain(p: StepPrediction) -> str:
 
 
 def build_plan(plan: LayoutSearch) -> Table:
-    """One row a layout, fastest first."""
+    """Return the table: one row a layout, fastest first."""
     best = plan.best[0]
     return tabled(
         "planned",
@@ -207,7 +207,7 @@ def build_plan(plan: LayoutSearch) -> Table:
 
 
 def build_alternatives(plan: LayoutSearch) -> Table:
-    """One row an obvious layout."""
+    """Return the table: one row an obvious layout."""
 
     def form(item: UsualLayout) -> str | None:
         return None if item.prediction is None else layout_text(item.prediction.layout)
@@ -235,7 +235,7 @@ DOMINANT = {
 
 
 def scaled_steps_table(prediction: ScalePrediction) -> Table:
-    """One row for each number of GPUs asked for, beside what was measured there."""
+    """Return the table: one row for each number of GPUs asked for, beside what was measured there."""
     measured = {point.ranks: point.step_ns for point in prediction.measured}
     samples = any(step.samples_per_s is not None for step in prediction.steps)
 
@@ -287,7 +287,7 @@ class ScalePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleCurve:
-    """unit: ``tokens/s``, ``samples/s``. knee: GPUs up to which the curve is good."""
+    """Throughput over GPUs. unit: ``tokens/s``, ``samples/s``. knee: GPUs up to which the curve is good."""
 
     key: str
     title: str
@@ -301,7 +301,7 @@ def predicted_scaling_charts(scale_curves: Sequence[ScaleCurve]) -> tuple[ScaleC
 
 
 def predicted_scaling_chart(data: ScaleCurve) -> Spec:
-    """Both axes logarithmic; dashed: as fast as the first point times the GPUs."""
+    """Draw both axes logarithmic; dashed: as fast as the first point times the GPUs."""
     points = sorted(data.points, key=lambda p: p.gpus)
     predicted = [p for p in points if not p.measured]
     first = points[0]

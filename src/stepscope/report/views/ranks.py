@@ -20,7 +20,7 @@ from stepscope.results.profiled_job import ProfiledJob
 
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
-    """Rows of ``rank_rows``; none of a job of one rank."""
+    """Return the table of ``rank_rows``; no rows of a job of one rank."""
     rows = [
         (job, rank_row)
         for job in profiled
@@ -49,7 +49,7 @@ def _part(key: str) -> Callable[[tuple[ProfiledJob, RankRow]], float | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """rank: whose steps are counted."""
+    """Steps a second of a job over its time. rank: whose steps are counted."""
 
     key: str
     title: str
@@ -58,7 +58,7 @@ class Throughput:
 
 
 def prepare(profiled: Sequence[ProfiledJob]) -> tuple[Throughput, ...]:
-    """One chart a job with steps in several stretches of time."""
+    """Return one chart a job with steps in several stretches of time."""
     return distinct(
         Throughput(key=file_part(job.name), title=job.name, pace=job.pace, rank=job.diaries[0].rank)
         for job in profiled
@@ -67,7 +67,7 @@ def prepare(profiled: Sequence[ProfiledJob]) -> tuple[Throughput, ...]:
 
 
 def pace_chart(data: Throughput) -> Spec:
-    """Steps a second over the time since the first step: a level a stretch."""
+    """Draw steps a second over the time since the first step: a level a stretch."""
     lasts = (data.pace.end_unix_ns - data.pace.begin_unix_ns) / 1e9
     scale, unit = next((pair for pair in ((3600.0, "h"), (60.0, "min")) if lasts >= 2 * pair[0]), (1.0, "s"))
     values = data.pace.steps_per_s
@@ -87,7 +87,7 @@ def pace_chart(data: Throughput) -> Spec:
 
 
 def caption(data: Throughput) -> str:
-    """What is seen, in sentences."""
+    """Say what is seen, in sentences."""
     pace = data.pace
     return (
         f"Steps/s of rank {data.rank}, with all that is between steps, by {format_duration(pace.seconds * 1e9)}: "

@@ -69,19 +69,19 @@ CELLS = (
     "epoch_ns", "step_ns", "exposed_comm_ns", "comm_bytes", "samples_per_s", "speedup", "efficiency", "mfu", "hfu",
     "best_accuracy", "peak_memory_bytes", *MORE,
 )  # fmt: skip
-"""What ``bench`` prints of the cells of one run folder."""
+"""Columns that ``bench`` prints of the cells of one run folder."""
 
 PAPER = (
     "group", "label", "world_size", "global_batch", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_fraction",
     *_OUTCOME,
 )  # fmt: skip
-"""What of runs of any source a page of paper holds."""
+"""Columns of runs of any source that a page of paper holds."""
 
 PAGE = (
     "group", "label", "dataset", "strategy", "precision", "world_size", "global_batch", "accumulation", "num_parameters",
     "hardware", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_comm_ns", *_OUTCOME, "run_id",
 )  # fmt: skip
-"""With all that tells runs apart, for displays that leave out what is the same throughout."""
+"""Columns with all that tells runs apart, for displays that leave out what is the same throughout."""
 
 
 def build(
@@ -91,7 +91,10 @@ def build(
     drop_epochs: int = 1,
     show: Sequence[str] = PAPER,
 ) -> Table:
-    """The table of ``runs``: groups in order of first appearance, runs in their order. show: keys of columns, in order."""
+    """Return the table of ``runs``: groups in order of first appearance, runs in their order.
+
+    show: keys of columns, in order.
+    """
     by_run = {row.run_id: row for row in scaling}
     blocks: dict[object, list[TrainingRun]] = grouped(
         runs, lambda run: run.group if "group" in show else (run.model, run.dataset, run.device, run.backend)
@@ -180,14 +183,14 @@ def _figure(
     title: str | None = None,
     drop: int = 0,
 ) -> Column:
-    """The column of a declared figure: headings and format as declared, unless this table has its own."""
+    """Return the column of a declared figure: headings and format as declared, unless this table has its own."""
     declared = FIGURES[key]
     written = text or _FORMATS.get(declared.unit, figure)
     return Column(key, title or declared.title, value, written, short=declared.short, drop=drop)
 
 
 def _declared(key: str, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> Column:
-    """The column of a figure of which nothing special is to be shown."""
+    """Return the column of a figure of which nothing special is to be shown."""
     declared = FIGURES[key]
 
     def value(run: TrainingRun) -> Value:
@@ -198,7 +201,7 @@ def _declared(key: str, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> 
 
 
 def _notes(runs: Sequence[TrainingRun], *, every: bool) -> tuple[str, ...]:
-    """What the runs' source leaves open, and with ``every`` their notes; the same note on several runs is one line."""
+    """Say what the runs' source leaves open, and with ``every`` their notes; one note on several runs is one line."""
     names = _names(runs)
     by_note: dict[str, list[str]] = {}
     for run, name in zip(runs, names, strict=True):
@@ -219,7 +222,7 @@ def _notes(runs: Sequence[TrainingRun], *, every: bool) -> tuple[str, ...]:
 
 
 def _names(runs: Sequence[TrainingRun]) -> list[str]:
-    """``ddp on 2 ranks``, with the group and then the id where several are called so."""
+    """Write ``ddp on 2 ranks``, with the group and then the id where several are called so."""
     grouped_ = [f"{run.label} ({run.group})" for run in runs]
     by_id = [f"{name} {run.run_id}" for name, run in zip(grouped_, runs, strict=True)]
     return distinct([run.label for run in runs], grouped_, by_id)
@@ -286,7 +289,7 @@ def _recomputes(runs: Sequence[TrainingRun]) -> bool:
 
 
 def _mfu_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
-    """The convention; of GPUs why it is unknown. CPUs have no peak to compare with."""
+    """State the convention; of GPUs why MFU is unknown. CPUs have no peak to compare with."""
     why = {utilisation.reason for run in runs if run.device == "cuda" and run.model_flop is not None
            if isinstance(utilisation := mfu(run), Unavailable)}  # fmt: skip
     stated = any(run.mfu is not None and run.model_flop is None for run in runs)
@@ -301,7 +304,7 @@ def _mfu_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
 
 
 def _thread_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
-    """Said when runs that a speed-up compares computed with different numbers of threads a rank."""
+    """Say so when runs that a speed-up compares computed with different numbers of threads a rank."""
     by_id = {run.run_id: run for run in runs}
     pairs = [(run, by_id[run.baseline_id]) for run in runs if run.baseline_id in by_id]
     differ = [pair for pair in pairs if len({run.threads_per_rank for run in pair} - {None}) > 1]
@@ -320,7 +323,7 @@ def _thread_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
 
 
 def of_cells(runs: Sequence[TrainingRun]) -> Table:
-    """What ``bench`` shows of the cells of one run folder."""
+    """Return the table that ``bench`` shows of the cells of one run folder."""
     return build(runs, tuple(speedups(runs).values()), show=CELLS)
 
 
@@ -336,7 +339,7 @@ def _cell_names(history: History) -> tuple[str, ...]:
 
 
 def change_text(history: History, cell: CellHistory) -> str:
-    """``+20% since nightly-5 (2026-11-05), p = 0.004``; why nothing changed, or why nobody can say."""
+    """Write ``+20% since nightly-5 (2026-11-05), p = 0.004``; why nothing changed, or why nobody can say."""
     change = cell.change
     if isinstance(change, Unavailable):
         return f"not tested: {change.reason}"
@@ -356,7 +359,7 @@ def _run_name(history: History, at: int) -> str:
 
 
 def history_table(history: History | None) -> Table:
-    """One row a cell, and one for all together where there are several."""
+    """Return the table: one row a cell, and one for all together where there are several."""
     rows = [] if history is None else list(zip(history.cells, _cell_names(history), strict=True))
     footnotes: tuple[str, ...] = ()
     common = Value(text="", raw=None)
@@ -402,7 +405,7 @@ def history_table(history: History | None) -> Table:
 
 
 def history_charts(history: History) -> tuple[HistoryChart, ...]:
-    """One chart: of more cells than lines can be told apart, those that changed most."""
+    """Return one chart: of more cells than lines can be told apart, those that changed most."""
     pairs = sorted(zip(history.cells, _cell_names(history), strict=True), key=lambda pair: -_spread(pair[0]))[
         :MAX_LINES
     ]

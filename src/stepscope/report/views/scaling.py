@@ -54,7 +54,7 @@ class ScalingChart(RunCurves):
 
 
 def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple[ScalingChart, ...]:
-    """One chart a data set, rule and baseline's ranks; a line for everything else, if it has two numbers of ranks."""
+    """Return one chart a data set, rule and baseline's ranks, a line for everything else with two numbers of ranks."""
     pairs = scaled(runs, scaling)
     baselines = {row.run_id: row for _, row in pairs if row.is_baseline}
     charts: list[ScalingChart] = []
@@ -96,7 +96,7 @@ def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -
 
 
 def _series(pair: tuple[TrainingRun, ScalingRow]) -> tuple[str, ...]:
-    """What one line has in common: everything but ranks, and the batch that follows from them."""
+    """Return what one line has in common: everything but ranks, and the batch that follows from them."""
     run, row = pair
     run_facets = facets(run)
     return (*(run_facets[f] for f in ("model", "strategy", "precision", "accumulation", "batch")), row.baseline_id)
@@ -116,14 +116,14 @@ def _points(
 
 
 def _efficiency(point: CurvePoint) -> str:
-    """As the table has it."""
+    """Write the efficiency as the table has it."""
     return (
         "efficiency unknown" if point.efficiency is None else f"efficiency {format_percent(point.efficiency, digits=0)}"
     )
 
 
 def scaling_chart(data: ScalingChart) -> Spec:
-    """Lines of speed-up with the one that nothing beats; over a wide range both axes double at each step."""
+    """Draw lines of speed-up with the one that nothing beats; over a wide range both axes double at each step."""
     ranks = sorted({p.x for curve in data.curves for p in curve.points})
     ends = [p for curve in data.curves for p in curve.points]
     ideal = [{"x": x, "y": vega.sig(x / data.base)} for x in (ranks[0], ranks[-1])]
@@ -170,7 +170,7 @@ NEVER = "never"
 def scaling_table(
     scaling: Sequence[ScalingRow], runs: Sequence[TrainingRun] = (), *, drop_epochs: int = 1, raw: bool = False
 ) -> Table:
-    """One line a run and target accuracy; groups in order of first appearance.
+    """Return the table: one line a run and target accuracy; groups in order of first appearance.
 
     raw: for programs, with columns for what people read inside another one (interval, rating).
     """
@@ -263,7 +263,7 @@ class SpeedupChart:
 
 
 def _at_best(row: ScalingRow) -> float:
-    """The speed-up that nothing beats."""
+    """Return the speed-up that nothing beats."""
     return row.world_size / row.baseline_world_size
 
 
@@ -272,7 +272,7 @@ def _reached(row: ScalingRow) -> str:
 
 
 def speedup_efficiency_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple[SpeedupChart, ...]:
-    """One chart a data set (and model, where there are many); baselines themselves are not shown."""
+    """Return one chart a data set (and model, where there are many); baselines themselves are not shown."""
     by_run = {run.run_id: (run, row) for run, row in scaled(runs, scaling) if not row.is_baseline}
     return tuple(
         SpeedupChart(
@@ -285,13 +285,13 @@ def speedup_efficiency_charts(runs: Sequence[TrainingRun], scaling: Sequence[Sca
 
 
 def _with_ranks(run: TrainingRun, name: str) -> str:
-    """A speed-up says nothing without them."""
+    """Return the name with the ranks: a speed-up says nothing without them."""
     ranks = facets(run)["ranks"]
     return name if ranks in name else ", ".join(text for text in (name, ranks) if text)
 
 
 def speedup_efficiency_chart(data: SpeedupChart) -> Spec:
-    """Left: speed-up, a tick at what it can be at most; right: efficiency, lines at 0.8 and 0.9."""
+    """Draw left the speed-up, a tick at what it can be at most; right the efficiency, lines at 0.8 and 0.9."""
     longest = max(len(name) for name, _ in data.runs)
     width, wrap = (vega.COLUMN, NAME_CHARS) if longest <= NAME_CHARS else (vega.PAGE, 2 * NAME_CHARS)
     names = vega.apart([lines(name, wrap) for name, _ in data.runs])
@@ -378,7 +378,10 @@ class _Line:
 
 
 def scaling_budget_table(budgets: Sequence[ScalingBudget]) -> Table:
-    """One row a part, the largest loss first, and the whole below; a block for every pair and reading that has parts."""
+    """Return the table: one row a part, the largest loss first, and the whole below.
+
+    There is a block for every pair and reading that has parts.
+    """
     budgets = [budget for budget in budgets if budget.readings[0].parts]
     first = budgets[0] if len(budgets) == 1 else None
     return tabled(

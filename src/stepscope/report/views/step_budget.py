@@ -29,7 +29,7 @@ _PHASE_COLORS = tuple(color(COLOURS[SAMPLED[phase]]) for phase in PHASES)
 
 
 def step_budget_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
-    """One chart a data set (and model, where there are many): medians of the slowest rank's phases in ns."""
+    """Return one chart a data set (and model, where there are many): medians of the slowest rank's phases in ns."""
     shown = [run for run in runs if run.phases is not None or run.status != "ok"]
     charts = []
     for part in by_dataset(shown, MAX_ROWS):
@@ -69,8 +69,10 @@ def step_budget_caption(data: Stacks) -> str:
 
 
 def share_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
-    """Shares of the median step on several ranks, or of the epoch where only that was timed. The interval of the exposed
-    part lies around the end of the first."""
+    """Return charts of the shares of the median step on several ranks, or of the epoch where only that was timed.
+
+    The interval of the exposed part lies around the end of the first.
+    """
     charts = []
     several = [run for run in runs if run.world_size is not None and run.world_size > 1]
     shown = [run for run in several if run.status != "ok" or exposed_fraction(run) is not None]
@@ -93,7 +95,7 @@ def _share_row(run: TrainingRun, name: str) -> StackRow:
 
 
 def _interval(run: TrainingRun) -> tuple[float | None, float | None]:
-    """Where the computation ends by the interval of the exposed part; None without one."""
+    """Return where the computation ends by the interval of the exposed part; None without one."""
     exposed, step = run.exposed_comm_ns, run.step_ns
     if exposed is None or step is None or exposed.low is None or exposed.high is None:
         return None, None
@@ -135,7 +137,7 @@ class PhaseSpread:
 
 
 def spreads(cells: Iterable[CellEvidence]) -> tuple[PhaseSpread, ...]:
-    """Of every cell with timed steps on all ranks: its phases, then the step."""
+    """Return, of every cell with timed steps on all ranks, its phases, then the step."""
     return tuple(row for cell in cells for row in _of(cell))
 
 
@@ -152,7 +154,7 @@ def _of(cell: CellEvidence) -> list[PhaseSpread]:
 
 
 def _spread(cell: CellEvidence, phase: str, times: NDArray[np.float64], step: float) -> PhaseSpread:
-    """times: [steps, ranks]."""
+    """Return the spread of one phase. times: [steps, ranks]."""
     by_step, by_rank = times.mean(axis=1), times.mean(axis=0)
     return PhaseSpread(
         group=cell.run.group,
@@ -167,7 +169,7 @@ def _spread(cell: CellEvidence, phase: str, times: NDArray[np.float64], step: fl
 
 
 def phase_spread_table(cells: Sequence[CellEvidence]) -> Table:
-    """One row a phase of a cell."""
+    """Return the table: one row a phase of a cell."""
     return tabled(
         "phase_times",
         "Phases over steps and ranks",
@@ -197,9 +199,8 @@ MAX_CELLS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerChart:
-    """excess: [rank][column], own time - median of the other ranks' own times in the same step, ns. medians: each rank's
-    over all steps, as a share of the others' own time. width: steps in a column.
-    """
+    """Own times of one cell. excess: [rank][column], own time - median of the other ranks' own times in the same step, ns.
+    medians: each rank's over all steps, as a share of the others' own time. width: steps in a column."""
 
     key: str
     title: str
@@ -212,7 +213,7 @@ class StragglerChart:
 
 
 def stragglers_charts(cells: Sequence[CellEvidence]) -> tuple[StragglerChart, ...]:
-    """The cells in which some rank stands out most, by own time: a step without its exposed communication."""
+    """Return the cells in which some rank stands out most, by own time: a step without its exposed communication."""
     ranked = []
     for cell in cells:
         times = own_times(cell.result) if cell.run.status == "ok" else None
@@ -240,7 +241,7 @@ def _chart(cell: CellEvidence, times: OwnTimes) -> StragglerChart:
 
 
 def stragglers_chart(data: StragglerChart) -> Spec:
-    """A row for each rank, a column for each stretch of steps; colours from shorter (purple) to longer (orange)."""
+    """Draw a row for each rank, a column for each stretch of steps; colours from shorter (purple) to longer (orange)."""
     scale, unit = time_unit(max(abs(value) for rank in data.excess for value in rank))
     sizes = sorted(abs(value) * scale for rank in data.excess for value in rank)
     reach = sig(sizes[min(len(sizes) - 1, int(0.98 * len(sizes)))] or 1.0)

@@ -36,7 +36,7 @@ from stepscope.traces.timeline_spans import fewer
 from stepscope.traces.waits import unpack
 
 GAP = 3.0
-"""Usual distances between moments, from which on nothing is drawn between two."""
+"""Usual distances between two moments, from which on nothing is drawn between them."""
 
 MOMENTS = 200
 """Runs of steps whose means are drawn."""
@@ -46,9 +46,8 @@ INDENT = "\u00a0\u00a0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """at: number of the step in the middle of each moment. parts: name and mean ns at each moment, of all ranks. stretches:
-    (first, end) of the moments without a gap between them, such as the profiled steps.
-    """
+    """Parts of the steps over a job. at: number of the step in the middle of each moment. parts: name and mean ns at each
+    moment, of all ranks. stretches: (first, end) of the moments without a gap between them, such as the profiled steps."""
 
     key: str
     title: str
@@ -62,7 +61,7 @@ class StepParts:
 
 
 def prepare(profiled: Sequence[ProfiledJob]) -> tuple[StepParts, ...]:
-    """One chart a job with three timed steps."""
+    """Return one chart a job with three timed steps."""
     return distinct(_parts(job, job.steps) for job in profiled if job.steps is not None and job.steps.steps > 2)
 
 
@@ -84,14 +83,14 @@ def _parts(job: ProfiledJob, steps: JobSteps) -> StepParts:
 
 
 def _stretches(at: Numbers) -> tuple[tuple[int, int], ...]:
-    """Where moments follow each other: a gap is longer than three usual distances."""
+    """Return where moments follow each other: a gap is longer than three usual distances."""
     apart = np.diff(at)
     gaps = np.flatnonzero(apart > GAP * np.median(apart)) + 1
     return tuple(pairwise([0, *gaps.tolist(), at.size]))
 
 
 def area_chart(data: StepParts) -> Spec:
-    """Parts on top of each other, in the order of a step."""
+    """Draw parts on top of each other, in the order of a step."""
     sums = [sum(moment) for moment in zip(*(values for _, values in data.parts), strict=True)]
     scale, unit = time_unit(max(sums))
     total = sum(sums)
@@ -122,7 +121,7 @@ def area_chart(data: StepParts) -> Spec:
 
 
 def caption(data: StepParts) -> str:
-    """What is seen, in sentences."""
+    """Say what is seen, in sentences."""
     total = sum(sum(values) for _, values in data.parts)
     shares = [f"{PARTS[key][0]} {format_percent(sum(values) / total)}" for key, values in data.parts]
     ranks = "" if data.ranks == 1 else f", mean of {counted(data.ranks, 'rank')}"
@@ -133,7 +132,7 @@ def caption(data: StepParts) -> str:
 
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
-    """One row a part, each below what it is a part of; the rows of one level add up to the step."""
+    """Return the table: one row a part, each below what it is a part of; the rows of one level add up to the step."""
     rows = [(job, depth, part) for job in profiled if job.steps is not None for depth, part in _rows(job.steps)]
     ranks = sorted({rank for _, _, part in rows for rank, _ in part.by_rank})
     return tabled(
@@ -164,7 +163,7 @@ def _rows(steps: JobSteps) -> list[tuple[int, VerdictPart]]:
 
 
 def _of_ranks(ranks: Sequence[int]) -> tuple[Column, ...]:
-    """A column a rank; of many the lowest and the highest."""
+    """Return a column a rank; of many those of the lowest and the highest."""
 
     def one(rank: int) -> Callable[[tuple[ProfiledJob, int, VerdictPart]], float | None]:
         return lambda row: dict(row[2].by_rank).get(rank)
@@ -198,7 +197,8 @@ class _Row:
 
 
 def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> Table:
-    """A row for each cell that reduces after the backward pass, and for each of the same work that reduces inside it."""
+    """Return the table: a row a cell that reduces after the backward pass, and a row for each of the same work that reduces
+    inside it."""
     every_gain = gains(cells, traces)
     rows: list[_Row] = []
     for gain in every_gain:
@@ -265,7 +265,7 @@ class StepPicture:
 
 
 def step_pictures(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> tuple[StepPicture, ...]:
-    """Each cell that reduces after the backward pass, then those of the same work that reduce inside it; same axis."""
+    """Return each cell that reduces after the backward pass, then those of the same work that reduce inside; same axis."""
     jobs = traces_of(cells, [trace for trace in traces if any(p.spans for p in trace.summary.ranks)])
     groups: dict[str, tuple[OverlapGain, ...]] = {}
     for gain in gains(cells, traces):
@@ -307,7 +307,7 @@ def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> I
 
 
 def _typical(trace: TraceEvidence) -> tuple[int, int, list[RankPass]] | None:
-    """(number, length on its slowest rank, ranks to draw) of the step of median length; None without marked steps."""
+    """Return (number, length on its slowest rank, ranks to draw) of the step of median length; None without marks."""
     drawn = [rank for rank in trace.summary.ranks if rank.spans is not None][:MAX_RANKS]
     lengths = {
         step: max(s.parts.window_ns for rank in drawn for s in rank.steps if s.step == step)
@@ -341,7 +341,7 @@ def _bars(rank_pass: RankPass, number: int) -> Iterator[tuple[str, str, int, int
 
 
 def picture_chart(data: StepPicture) -> Spec:
-    """Two lanes a rank over the time since its step began."""
+    """Draw two lanes a rank over the time since its step began."""
     scale, unit = time_unit(data.end_ns)
     bars = [
         {

@@ -45,7 +45,7 @@ KINDS = (
 
 
 def budget_charts(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
-    """One chart a trace: shares of each rank's window; of many ranks those that compute least."""
+    """Return one chart a trace: shares of each rank's window; of many ranks those that compute least."""
     from stepscope.traces.waits import waits_of
 
     charts: list[Stacks] = []
@@ -95,7 +95,7 @@ def budget_caption(data: Stacks) -> str:
 
 
 def budget_table(summary: TraceSummary) -> Table:
-    """One row a rank."""
+    """Return the table: one row a rank."""
     budgets = [(p, p.budget) for p in summary.ranks if p.budget is not None]
     usual = statistics.median([budget.parts.exposed_comm_fraction for _, budget in budgets] or [0.0])
     verdicts = {v.rank: v.verdict.kind for v in summary.verdicts}
@@ -125,7 +125,7 @@ _CPU_NOTE = "no device in this trace: compute = operators, communication = gloo'
 
 
 def steps_table(summary: TraceSummary) -> Table:
-    """One row per step and rank, steps together."""
+    """Return the table: one row per step and rank, steps together."""
     steps = sorted((s for p in summary.ranks for s in p.steps), key=lambda s: (s.step, s.rank))
     notes = []
     if any(s.boundary == "host" for s in steps):
@@ -155,7 +155,7 @@ def steps_table(summary: TraceSummary) -> Table:
 
 
 def phases_table(summary: TraceSummary) -> Table:
-    """One row per rank and phase; phases without any time are left out."""
+    """Return the table: one row per rank and phase; phases without any time are left out."""
     windows = {p.facts.rank: p.budget.parts.window_ns if p.budget else 0 for p in summary.ranks}
 
     def part(of: Callable[[PhaseBudget], int]) -> Callable[[PhaseBudget], Value]:
@@ -203,7 +203,7 @@ CAUSES = {
 
 
 def idle_table(summary: TraceSummary) -> Table:
-    """One row per rank and cause."""
+    """Return the table: one row per rank and cause."""
     windows = {p.facts.rank: p.budget.parts.window_ns if p.budget else 0 for p in summary.ranks}
     return tabled(
         "idle",
@@ -223,7 +223,7 @@ NO_COMMUNICATION = "no communication in this trace: nothing to overlap"
 
 
 def overlap_efficiency(parts: Parts) -> float | None:
-    """Overlap / the shorter of computation and communication: 1 where one hides wholly under the other.
+    """Return overlap / the shorter of computation and communication: 1 where one hides wholly under the other.
 
     None without communication; 0 without computation.
     """
@@ -234,7 +234,10 @@ def overlap_efficiency(parts: Parts) -> float | None:
 
 
 def overlap_table(summary: TraceSummary) -> Table:
-    """One row per rank for the whole capture, then one per step and rank; ranks without communication in notes."""
+    """Return the table: one row per rank for the whole capture, then one per step and rank.
+
+    Ranks without communication are named in notes.
+    """
     ranks = [p for p in summary.ranks if p.budget is not None and p.budget.parts.comm_ns]
     names = short_names(
         (h.name for p in ranks if p.communication for c in p.communication.collectives for h in c.hidden_under),
@@ -288,7 +291,7 @@ def overlap_table(summary: TraceSummary) -> Table:
 
 
 def _under(rank_pass: RankPass, step: int | None, parts: Parts, names: dict[str, str]) -> Value | None:
-    """The kernel or operator that hid most, with its share of what was hidden."""
+    """Return the kernel or operator that hid most, with its share of what was hidden."""
     hidden: Counter[str] = Counter()
     for c in rank_pass.communication.collectives if rank_pass.communication else ():
         if step is None or c.step == step:

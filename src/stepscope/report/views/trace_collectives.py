@@ -40,7 +40,7 @@ _NONE = "no collective was recorded"
 
 
 def collectives_table(summary: TraceSummary) -> Table:
-    """One row per operation, size, type and group, most time first."""
+    """Return the table: one row per operation, size, type and group, most time first."""
     job = summary.collectives
     notes = gaps(
         summary,
@@ -81,7 +81,7 @@ Item = tuple[Key, list[MatchedCollective]]
 
 
 def _key_columns(instances: Sequence[MatchedCollective]) -> tuple[Column, ...]:
-    """What tells the rows apart; a group only where one is recorded."""
+    """Return the columns that tell the rows apart; a group only where one is recorded."""
     op = Column("op", "operation", lambda item: item[0][0], role="lead")
     if not instances:
         return (op,)
@@ -154,7 +154,7 @@ def _waiting(instances: Sequence[MatchedCollective], shown: set[int]) -> Value:
 
 
 def _last(instances: Sequence[MatchedCollective]) -> Value:
-    """Who came last most often, of the instances in which one rank alone did."""
+    """Say who came last most often, of the instances in which one rank alone did."""
     split = [m for m in instances if m.skew_ns is not None]
     lasts = Counter(m.last_ranks[0] for m in split if len(m.last_ranks) == 1)
     if not lasts:
@@ -164,7 +164,7 @@ def _last(instances: Sequence[MatchedCollective]) -> Value:
 
 
 def _bus_bandwidth(instances: Sequence[MatchedCollective]) -> Value:
-    """Bus bytes of all instances / their time. With waiting inside, or ranks missing, the least it can be."""
+    """Return the bus bytes of all instances / their time. With waiting inside, or ranks missing, the least it can be."""
     rated = [m for m in instances if m.busbw_bytes_per_s and m.bandwidth_basis is not None]
     transfers = [m for m in rated if m.bandwidth_basis == "transfer"]
     used = transfers or rated
@@ -224,7 +224,7 @@ def _residual(job: JobCollectives) -> str:
 
 
 def _unsplit(instances: Sequence[MatchedCollective]) -> tuple[str, ...]:
-    """Why instances were not split; those seen on one rank only the job's own notes count."""
+    """Say why instances were not split; those seen on one rank only the job's own notes count."""
     reasons = Counter(m.unsplit for m in instances if m.unsplit and len(m.ranks) > 1)
     return tuple(f"{counted(n, 'collective')} not split: {why}" for why, n in reasons.most_common())
 
@@ -271,7 +271,7 @@ def _queue(instances: Sequence[MatchedCollective], own: RankCommunication | None
 
 
 def groups_table(summary: TraceSummary) -> Table:
-    """One row per group; median over the ranks that use it."""
+    """Return the table: one row per group; median over the ranks that use it."""
     windows = {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
 
     def exposed(budgets: Sequence[GroupBudget]) -> Value:
@@ -326,7 +326,7 @@ NO_PLAN = "no communication plan in this trace (`stepscope bench --profile` writ
 
 
 def conformance_table(summary: TraceSummary) -> Table:
-    """One row per set of ranks with the same outcome."""
+    """Return the table: one row per set of ranks with the same outcome."""
     checks = [p.conformance for p in summary.ranks if p.conformance is not None]
     alike = grouped(
         checks,

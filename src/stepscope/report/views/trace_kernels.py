@@ -58,7 +58,7 @@ NO_KERNELS = "no kernels in this trace: a CPU job, or the profiler did not recor
 
 
 def kernels_table(summary: TraceSummary) -> Table:
-    """One row a kernel, over all ranks, most time first."""
+    """Return the table: one row a kernel, over all ranks, most time first."""
     tables = [p.kernels for p in summary.ranks if p.kernels is not None and p.kernels.rows]
     ranks = [t.rank for t in tables]
     whole = sum(t.total_ns for t in tables)
@@ -92,7 +92,7 @@ def kernels_table(summary: TraceSummary) -> Table:
 
 
 def _weighted_median(rows: Sequence[KernelRow]) -> float:
-    """The ranks' medians, each counting as often as the kernel ran there; one rank's own for one rank."""
+    """Return the ranks' medians as one, each counting as often as the kernel ran there; one rank's own for one rank."""
     ordered = sorted((r.median_ns, r.calls) for r in rows)
     half, seen = sum(calls for _, calls in ordered) / 2, 0
     for median, calls in ordered:
@@ -136,7 +136,7 @@ ARROW = " → "
 
 
 def sequences_table(summary: TraceSummary) -> Table:
-    """One row a sequence, over all ranks, most time in and between its kernels first."""
+    """Return the table: one row a sequence, over all ranks, most time in and between its kernels first."""
     passes = [p for p in summary.ranks if p.sequences]
     ranks = [p.facts.rank for p in passes]
     rows = (r for p in passes for r in p.sequences)
@@ -169,7 +169,7 @@ def sequences_table(summary: TraceSummary) -> Table:
 
 
 def _once_a_cycle(ranked: Sequence[Sequence[SequenceRow]]) -> list[Sequence[SequenceRow]]:
-    """Without those that are the same cycle as one before, begun at another kernel or gone round more than once."""
+    """Leave out sequences that are the same cycle as one before, begun at another kernel or gone round more than once."""
     seen: set[tuple[str, ...]] = set()
     kept = []
     for rows in ranked:
@@ -184,7 +184,7 @@ def _once_a_cycle(ranked: Sequence[Sequence[SequenceRow]]) -> list[Sequence[Sequ
 
 
 def _joined(kernels: Sequence[str], names: Mapping[str, str]) -> str:
-    """Short names; the same kernel several times in a row is said once with how often."""
+    """Join short names; the same kernel several times in a row is said once with how often."""
     # Without blanks inside, so that lines break at the arrows.
     runs = [(names[name].replace(", ", ","), len(list(again))) for name, again in groupby(kernels)]
     return ARROW.join(name if count == 1 else f"{name}\u00a0x{count}" for name, count in runs)
@@ -202,7 +202,7 @@ KINDS = {
 
 
 def copies_table(summary: TraceSummary) -> Table:
-    """One row per kind and host memory, over all ranks, most time first."""
+    """Return the table: one row per kind and host memory, over all ranks, most time first."""
     passes = [p for p in summary.ranks if p.copies is not None and p.copies.rows]
     ranks = [p.facts.rank for p in passes]
     window = sum(p.budget.parts.window_ns for p in passes if p.budget)
@@ -255,14 +255,14 @@ def copies_table(summary: TraceSummary) -> Table:
 
 
 def _rate(rows: Sequence[CopyRow]) -> float | None:
-    """Bytes / time over all ranks: each rank's rate weighs as its bytes do."""
+    """Return bytes / time over all ranks: each rank's rate weighs as its bytes do."""
     rated = [(r.size_bytes, r.bytes_per_s) for r in rows if r.size_bytes and r.bytes_per_s]
     seconds = sum(moved / rate for moved, rate in rated)
     return sum(moved for moved, _ in rated) / seconds if seconds else None
 
 
 def memory_table(summary: TraceSummary) -> Table:
-    """One row per rank and device, then one per phase and one per step."""
+    """Return the table: one row per rank and device, then one per phase and one per step."""
     devices = [m for p in summary.ranks for m in p.memory]
     shown = {p.facts.rank: {s.step for s in p.steps} for p in summary.ranks}
     items: list[Item] = [(m, None) for m in standing_out(devices, lambda m: m.peak.allocated_bytes)]
@@ -342,7 +342,7 @@ def _growth(m: DeviceMemory) -> Value:
 
 
 def _during(peak: MemoryPeak) -> str | None:
-    """``step 12, backward, aten::mm``: as much as is known."""
+    """Write ``step 12, backward, aten::mm``: as much as is known."""
     innermost = peak.annotations[-1] if peak.annotations else None
     if innermost is not None and innermost.startswith("ProfilerStep#"):
         innermost = None

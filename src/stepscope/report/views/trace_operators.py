@@ -62,7 +62,7 @@ _SORT_KEYS: tuple[Callable[[OperatorRow], float], ...] = (
 
 
 def operators_table(summary: TraceSummary) -> Table:
-    """One row per operator (and shape, when grouped so), over all ranks, in the order the ranks were sorted by."""
+    """Return the table: one row per operator (and shape, when grouped so), over all ranks, in the ranks' own order."""
     tables = [p.operators for p in summary.ranks if p.operators is not None and p.operators.rows]
     ranks = [t.rank for t in tables]
     rows = [r for t in tables for r in t.rows]
@@ -113,7 +113,7 @@ def _elided(name: str | None, limit: int) -> Value | None:
 
 
 def _order(tables: Sequence[OperatorTable]) -> Callable[[OperatorRow], float]:
-    """The figure by which every rank's rows are sorted; the same for all where they are sorted by name."""
+    """Return the figure by which every rank's rows are sorted; the same for all where they are sorted by name."""
     for key in _SORT_KEYS:
         values = [[key(r) for r in t.rows] for t in tables]
         if any(v[0] > v[-1] for v in values) and all(v == sorted(v, reverse=True) for v in values):
@@ -126,7 +126,7 @@ def _operators_time(rows: Sequence[OperatorRow], field: str, whole: int) -> Valu
 
 
 def _rate(rows: Sequence[OperatorRow], *, on_device: bool) -> float | None:
-    """FLOP of all ranks / the time of all ranks: derived last, never averaged."""
+    """Return FLOP of all ranks / the time of all ranks: derived last, never averaged."""
     with_flop = [r for r in rows if r.flop]
     ns = sum(r.device_total_ns if on_device else r.host_total_ns for r in with_flop)
     return sum(r.flop or 0 for r in with_flop) / (ns / 1e9) if with_flop and ns else None
@@ -169,7 +169,7 @@ MOST = 40
 
 
 def modules_table(summary: TraceSummary) -> Table:
-    """One row a module, medians over ranks, most time first."""
+    """Return the table: one row a module, medians over ranks, most time first."""
     passes = [p for p in summary.ranks if p.modules]
     merged = over_ranks((r for p in passes for r in p.modules), lambda r: r.module, _modules_time)
     whole = sum(_modules_time(r) for rows in merged for r in rows)
@@ -211,7 +211,7 @@ NONE = "no user annotations: torch.profiler.record_function and profiler.step() 
 
 
 def annotations_table(summary: TraceSummary) -> Table:
-    """One row an annotation, over all ranks, most host time first."""
+    """Return the table: one row an annotation, over all ranks, most host time first."""
     passes = [p for p in summary.ranks if p.annotations]
     ranks = [p.facts.rank for p in passes]
     merged = over_ranks((r for p in passes for r in p.annotations), lambda r: r.name, lambda r: r.host_ns)
@@ -255,8 +255,10 @@ MANY_OPERATORS = 4
 
 
 def utilisation_table(summary: TraceSummary) -> Table:
-    """One row per rank for its median step, then one per step and rank; without MFU and HFU the rate that was reached, and
-    why there are none."""
+    """Return the table: one row per rank for its median step, then one per step and rank.
+
+    Without MFU and HFU it has the rate that was reached, and why there are none.
+    """
     utilisations = [p.utilisation for p in summary.ranks if p.utilisation is not None]
     shown = [u for u in utilisations if u.step_ns and (u.model_flop is not None or u.hardware_flop is not None)]
     kept = {p.facts.rank: {s.step for s in p.steps} for p in summary.ranks}
@@ -332,7 +334,7 @@ def _range(shares: list[float]) -> str:
 
 
 def _utilisation_notes(summary: TraceSummary) -> tuple[str, ...]:
-    """Every reason once, with the ranks it holds for."""
+    """Return every reason once, with the ranks it holds for."""
     ranks_by_text: dict[str, list[int]] = defaultdict(list)
     for rank in summary.ranks:
         u = rank.utilisation
@@ -357,7 +359,7 @@ NO_DEVICE = "no device work in this trace: nothing was launched"
 
 
 def launches_table(summary: TraceSummary) -> Table:
-    """One row a rank."""
+    """Return the table: one row a rank."""
     launches = [p.launches for p in summary.ranks if p.launches is not None and p.launches.unavailable is None]
     rows = standing_out(launches, lambda s: s.late_share or 0.0)
 

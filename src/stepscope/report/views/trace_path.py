@@ -55,7 +55,10 @@ _TITLES = {
 
 
 def path_table(summary: TraceSummary) -> Table:
-    """One rank: its parts, each with what took most of it. Several: one row each, after the path across them."""
+    """Return the table.
+
+    One rank: its parts, each with what took most of it. Several: a row each, after the path across them.
+    """
     passes = [p for p in summary.ranks if p.path is not None]
     notes = gaps(summary, "path", otherwise="the path could not be followed in this trace")
     if summary.path_unavailable is not None:
@@ -172,7 +175,7 @@ def _several(across: CrossRankPath | None, passes: list[RankPass], notes: tuple[
 
 
 def _top(path: CriticalPath) -> Value | None:
-    """What takes most of it under one name."""
+    """Return what takes most of it under one name."""
     if not path.contributors:
         return None
     top = path.contributors[0]
@@ -225,7 +228,7 @@ CAUSES = {
 
 
 def stragglers_table(summary: TraceSummary) -> Table:
-    """One row a straggler; without one the report's own words stand below."""
+    """Return the table: one row a straggler; without one the report's own words stand below."""
     report = summary.stragglers
     stragglers = report.stragglers if report is not None else ()
     table = tabled(
@@ -262,7 +265,7 @@ def _certainty(s: Straggler) -> Value:
 
 
 def _why(s: Straggler) -> str:
-    """The cause and the kind of time that exceeds the peers' most: ``launch-bound: +1.42 ms host not launching``."""
+    """Write the cause and the kind of time that most exceeds the peers': ``launch-bound: +1.42 ms host not launching``."""
     longer = [c for c in s.causes if c.excess_ns > 0]
     cause = "cause unknown" if s.cause == "unknown" else s.cause
     if not longer:
@@ -288,7 +291,7 @@ def _stragglers_footnotes(summary: TraceSummary, stragglers: tuple[Straggler, ..
 
 
 def _waits(job: JobCollectives | None) -> tuple[str, ...]:
-    """Who waited least and most: the other side of who came last."""
+    """Say who waited least and most: the other side of who came last."""
     totals = [t for t in job.totals if t.instances] if job is not None else []
     if len(totals) < 2 or not any(t.alone_ns for t in totals):
         return ()

@@ -39,7 +39,7 @@ _WRAPPERS = {"fsdp1": "FullyShardedDataParallel (FSDP1)", "fsdp2": "fully_shard 
 
 
 def units_table(summary: TraceSummary) -> Table:
-    """One row per unit in order of the forward pass; times per step, medians over ranks and steps."""
+    """Return the table: one row per unit in order of the forward pass; times per step, medians over ranks and steps."""
     sharded = [p.units for p in summary.ranks if p.units is not None]
     by_unit: dict[str, list[tuple[int, UnitCall]]] = defaultdict(list)
     for units in sharded:
@@ -99,11 +99,11 @@ def _early(calls: Sequence[tuple[int, UnitCall]]) -> Value:
 LAYERS_NONE = "no tensor parallelism: no group reduces or gathers activations in the forward pass"
 
 Called = Sequence[tuple[int, LayerCall]]
-"""Rank and call."""
+"""Calls, each with its rank."""
 
 
 def layers_table(summary: TraceSummary) -> Table:
-    """One row per layer in order of the forward pass; figures per step, medians over ranks and steps."""
+    """Return the table: one row per layer in order of the forward pass; figures per step, medians over ranks and steps."""
     divided = [p.layers for p in summary.ranks if p.layers is not None]
     window = step_length(summary, step_counts(divided))
     by_layer: dict[str, list[tuple[int, LayerCall]]] = defaultdict(list)
@@ -152,7 +152,7 @@ BUCKETS_NONE = (
 
 
 def buckets_table(summary: TraceSummary) -> Table:
-    """One row per bucket (place in the step, size), medians over ranks and steps."""
+    """Return the table: one row per bucket (place in the step, size), medians over ranks and steps."""
     rows = [b for p in summary.ranks for b in _chosen(p.buckets, {s.step for s in p.steps})]
     first = _first_ready(rows)
     by_bucket = grouped(rows, lambda b: (b.index, b.op, b.size_bytes, b.dtype))
@@ -189,13 +189,13 @@ def buckets_table(summary: TraceSummary) -> Table:
 
 
 def _chosen(buckets: Sequence[BucketRow], steps: set[int]) -> Sequence[BucketRow]:
-    """Those of the steps that are shown; all where none of them belongs to one."""
+    """Return the buckets of the steps that are shown; all where none of them belongs to one."""
     inside = [b for b in buckets if b.step in steps]
     return inside or buckets
 
 
 def _first_ready(rows: Sequence[BucketRow]) -> dict[tuple[int, int | None], int]:
-    """When the first bucket of each rank and step was ready: where its times count from."""
+    """Return when the first bucket of each rank and step was ready: where its times count from."""
     first: dict[tuple[int, int | None], int] = {}
     for b in rows:
         at = b.launch_ns if b.ready_ns is None else min(b.ready_ns, b.launch_ns)

@@ -10,7 +10,7 @@ from stepscope.report.views import View
 
 
 def gain(estimate: Estimate | None) -> Value:
-    """``1.52x (1.40 to 1.66)``."""
+    """Write ``1.52x (1.40 to 1.66)``."""
     if estimate is None:
         return said(None)
     ends = "" if estimate.low is None or estimate.high is None else f" ({estimate.low:.2f} to {estimate.high:.2f})"
@@ -18,7 +18,7 @@ def gain(estimate: Estimate | None) -> Value:
 
 
 def tuned_table(tuned: Tuned) -> Table:
-    """One row a configuration, the baseline first."""
+    """Return the table: one row a configuration, the baseline first."""
 
     def loss(trial: Trial) -> Value:
         if trial.loss is None:
