@@ -85,8 +85,7 @@ def world_spread(ranks: int, measured: int) -> float:
 
 
 def machine_warnings(calibration: Calibration, machine: CalibratedMachine) -> tuple[str, ...]:
-    """Say in sentences what differs between the machine that was calibrated and ``machine``; empty where nothing is known
-    to."""
+    """Say in sentences what differs between the calibrated machine and ``machine``; empty where nothing is known to."""
     ours, theirs = machine, calibration.machine
     return tuple(
         f"calibrated on {_counted_names(before)}, used on {_counted_names(now)}: {consequence}"

@@ -140,8 +140,7 @@ def _stretch(held_out: _HeldOut) -> float:
 
 
 def _fitted(point_sets: Sequence[_Points]) -> list[Predictor]:
-    """Return for each of ``point_sets`` the mean of the families fitted to it, with the standard deviation that holds their
-    distance."""
+    """Return for each of ``point_sets`` the mean of the fitted families; the standard deviation holds their distance."""
 
     def joined(x: Floats, predictors: Sequence[Predictor]) -> Prediction:
         means, deviations = (np.array(part) for part in zip(*(predict(x) for predict in predictors), strict=True))

@@ -260,8 +260,7 @@ def sending(job: MeasuredJob, *, gradients: float, activations: float) -> Measur
 
 
 def rebucketed(job: MeasuredJob, bucket_bytes: int) -> MeasuredJob:
-    """Return ``job`` with DDP's buckets of this size: each bucket is closed as it reaches the size. Raises UsageError where
-    none are known."""
+    """Return ``job`` with DDP's buckets closed as they reach this size. Raises UsageError where none are known."""
     if not job.gradients:
         raise UsageError(
             f"--what-if bucket={format_size(bucket_bytes)}: {job.name} shows no gradient buckets to make again",

@@ -52,8 +52,7 @@ class Loading:
 
 
 def step_with_workers(loading: Loading, workers: int) -> float:
-    """Return the ns of a step with so many workers; never longer than without more workers, never shorter than what has to
-    be done in it."""
+    """Return a step's ns; it is never longer than without more workers, never shorter than what has to be done in it."""
     if workers <= loading.workers:
         return loading.step_ns
     waits = max(LEFT * loading.wait_ns, loading.batch_ns / workers - loading.rest_ns)
@@ -66,8 +65,7 @@ def hidden_share(loading: Loading, workers: int) -> float:
 
 
 def fewest_workers(loading: Loading) -> int | None:
-    """Return the fewest workers that bring nearly all that any number can, or None where none makes the job ``AT_LEAST`` as
-    fast."""
+    """Return the fewest workers that bring nearly all that any number can; None: none makes the job ``AT_LEAST`` as fast."""
     steps = {workers: step_with_workers(loading, workers) for workers in range(1, MOST_WORKERS + 1)}
     best = min(steps.values())
     if best <= 0 or loading.step_ns / best < AT_LEAST:

@@ -143,8 +143,7 @@ class Transfer:
 
 
 def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> float:
-    """Let time pass until computation and all of ``jobs``, launched in their order, are done; return how long it waits for
-    them.
+    """Let time pass until computation and ``jobs``, launched in their order, are done; return how long it waits for them.
 
     That is time in which computation stands still or is over, and a collective is not.
 

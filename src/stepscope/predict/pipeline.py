@@ -78,8 +78,7 @@ def _rounds(layout: PipelineLayout, rank: int, *, hops: int, deferred: int | Non
 
 
 def _zbv(layout: PipelineLayout, rank: int) -> Iterator[Action]:
-    """Yield a rank's actions of ZBV. It is made for at least 2 p - 1 micro-batches; those that a step does not have are left
-    out."""
+    """Yield the actions for at least 2 p - 1 micro-batches; those that a step does not have are left out."""
     for kind, stage, micro_batch in _full_zbv(layout, rank):
         if micro_batch < layout.micro_batches:
             yield kind, stage, micro_batch
@@ -292,8 +291,7 @@ def meets(layout: PipelineLayout, *, device: str) -> bool:
 
 
 def balanced_split(costs: Sequence[float], stages: int) -> tuple[int, ...]:
-    """Return how many consecutive pieces each stage gets, so that the dearest stage is as cheap as can be; at least one
-    each."""
+    """Give each stage consecutive pieces, at least one, so that the dearest stage is as cheap as can be; return how many."""
     before = [0.0, *itertools.accumulate(costs)]
     # best[n]: (cost of the dearest stage, where each begins) of the first n pieces over the stages so far
     best: dict[int, tuple[float, tuple[int, ...]]] = {n: (before[n], (0,)) for n in range(1, len(costs) + 1)}

@@ -198,8 +198,7 @@ def _of_job(job: MeasuredJob, here: Callable[[str, int], Price] | None) -> Calla
 
 
 def _here(job: MeasuredJob) -> Callable[[str, int], Price] | None:
-    """Return prices from a line over the transfers of each collective, at the job's own ranks; None where transfers were not
-    measured."""
+    """Fit a line over the transfers of each collective, at the job's own ranks; None where transfers were not measured."""
     seen: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for call in job.calls:
         if call.time_ns is None:

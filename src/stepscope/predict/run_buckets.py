@@ -53,8 +53,7 @@ def choose_buckets(
 
 
 def own_timeline(cell: CellResult, calibration: Calibration, *, transport: Transport | None = None) -> Timeline:
-    """Return the step that the collectives of ``cell``, as its strategy launches them, allow: what must be exposed, what
-    hides.
+    """Predict the step that the collectives of ``cell``, as its strategy launches them, allow: what is exposed, what hides.
 
     transport: None: the backend's, nothing slowed. Raises DataError for a cell without a profile, UsageError for
     collectives that were not calibrated.
@@ -79,8 +78,7 @@ def _comm_time(spec: CellSpec, calibration: Calibration) -> CommTime:
 
 
 def profile_of(cell: CellResult) -> BackwardProfile:
-    """Return the cell's backward profile, at every point that of the slowest rank. Raises DataError for a cell that has
-    none."""
+    """Return the backward profile, at every point the slowest rank's. Raises DataError for a cell that has none."""
     profiles = [summary.backward for summary in cell.summaries if summary.backward is not None]
     if not profiles:
         raise DataError(
@@ -162,8 +160,7 @@ def advised(choice: BucketChoice, measured: Mapping[str, Measured]) -> BucketAdv
 
 
 def _ways(choice: BucketChoice, measured: Mapping[str, Measured]) -> tuple[dict[str, float], dict[str, Measured]]:
-    """Return the step of every way, ns, as predicted, and as measured where it ran; sizes that make the same buckets are
-    one."""
+    """Return every way's step, ns, as predicted and as measured where it ran; sizes that make the same buckets are one."""
     foreseen: dict[str, float] = {DEFAULT: choice.default.step_ns}
     seen = {DEFAULT: measured[DEFAULT]} if DEFAULT in measured else {}
     for candidate in choice.candidates:

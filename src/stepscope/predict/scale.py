@@ -168,8 +168,7 @@ def _against(step: ScaledStep, base: float, base_ranks: int) -> ScaledStep:
 
 
 def _length(job: MeasuredJob, change: ComputeChange, body: float) -> float:
-    """Return the step's own work, ns: computation changes by ``body``, copies and loading with the batch, the host's pauses
-    do not."""
+    """Return the step's own work: computation changes by ``body``, copies and loading with the batch, pauses do not."""
     tail = min(job.tail_ns, job.compute_ns)  # what pauses there is in the tail counts as pause of the body
     return (
         (job.compute_ns - tail) * body

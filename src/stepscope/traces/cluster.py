@@ -151,8 +151,7 @@ def _pass_each(
 
 
 def _finished(client: Client, pending: Sequence[Future], *, read: int) -> Collection[Future]:
-    """Return the futures that are finished, as soon as there are any. Raises MissingError where nobody is left to finish
-    them."""
+    """Return finished futures as soon as there are any. Raises MissingError where nobody is left to finish them."""
     from distributed import wait
 
     alone_since = None

@@ -133,8 +133,7 @@ def rank_legs(
 
 
 def _leg(walk: Walk, link: list[_Segment], node: _Node | None, walked: dict[_Node, tuple[int | None, Ints]]) -> PathLeg:
-    """Sum up ``link`` and the path from ``node`` back to the first collective; ``walked`` keeps each node's totals for all
-    legs."""
+    """Sum up ``link`` and the path from ``node`` back to the first collective; ``walked`` keeps nodes' totals."""
     chain: list[tuple[_Node, Ints]] = []
     back_to: int | None = None
     total = np.zeros(len(_PARTS), dtype=np.int64)
@@ -186,8 +185,7 @@ class Walk:
         )
 
     def _links(self, communicates: NDArray[np.bool_]) -> None:
-        """Find for each device event the time of its launch and the place that it waited for (NONE: its launch, or
-        nothing)."""
+        """Find for each device event its launch's time and the place that it waited for (NONE: its launch, or nothing)."""
         n = len(self.device)
         linked = self.launch != NONE
         self.called = np.where(linked, self.events.ts_ns[np.maximum(self.launch, 0)], NEVER)

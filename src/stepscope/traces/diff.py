@@ -113,8 +113,7 @@ def only_steps(profile: WorkProfile, steps: Collection[int]) -> WorkProfile:
 
 
 def diff_profiles(before: WorkProfile, after: WorkProfile, *, limit: int | None = 30) -> TraceDiff:
-    """Compare ``after`` with ``before`` per step, rows by how much they changed. Kernels and operators beyond ``limit`` are
-    only counted.
+    """Compare per step; rows by how much they changed. Kernels and operators beyond ``limit`` are only counted.
 
     The verdict is of the step time alone and needs 4 steps on each side. Raises UsageError when one is a CPU trace and
     the other is not: their parts do not mean the same.

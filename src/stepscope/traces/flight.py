@@ -37,8 +37,7 @@ NEAR = 16
 
 
 def mismatches(group: GroupView) -> list[FlightFinding]:
-    """Return one finding for each set of ranks that first differs from the majority at one place. Only what two ranks kept
-    is compared.
+    """Report each set of ranks that first differs from the majority at one place. Only what two ranks kept is compared.
 
     What comes after the first difference of a group follows from it and is only counted.
     """
@@ -116,8 +115,7 @@ def _mismatch(
 
 
 def _waits_there(group: GroupView, rank: int, sequence: int, *, displaced: bool) -> bool:
-    """Return whether the rank waits because of the mismatch: in that very call, or in a later one where the numbers are
-    displaced."""
+    """Return whether the rank waits due to it: in that very call, or in a later one where the numbers are displaced."""
     pending = group.lines[rank].pending()
     return any(s >= sequence for s in pending) if displaced else sequence in pending
 
@@ -139,8 +137,7 @@ def _swapped(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) ->
 
 
 def _shift(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) -> int | None:
-    """Return k > 0 where from here on the deviant makes the calls that the others make k later, k < 0 where it makes those k
-    earlier.
+    """Return k > 0 where from here on the deviant makes the calls that the others make k later, k < 0 where k earlier.
 
     It is None unless every call that both kept agrees under that shift, and None where they agree without one.
     """
@@ -218,8 +215,7 @@ def culprits(findings: Iterable[FlightFinding]) -> tuple[int, ...]:
 
 
 def _waits(view: GroupView, *, broken: bool) -> list[FlightFinding]:
-    """Return the view's waits. ``broken``: ranks sit in calls that were not the same, so that "one is out, one is not" means
-    nothing."""
+    """Find waits. ``broken``: ranks sit in calls that were not the same, so that "one is out, one is not" means nothing."""
     return [*([] if broken else stuck_inside(view)), *missing_calls(view), *point_to_point(view)]
 
 
@@ -265,8 +261,7 @@ def _only(finding: FlightFinding, ranks: Sequence[int]) -> FlightFinding:
 
 
 def _earliest(open_ends: Sequence[FlightFinding], views: Sequence[GroupView]) -> list[FlightFinding]:
-    """Take, with no other cause, those collectives for the cause that ranks entered first, of those that nobody got out
-    of."""
+    """With no other cause, name as the cause, of the collectives that nobody got out of, those that ranks entered first."""
     first: dict[int, int] = {}
     entered: dict[tuple[str, int, int], int] = {}
     for view in views:

@@ -183,8 +183,7 @@ def _members_by_name(
 
 
 def _guessed_members(description: str | None, seen: Iterable[int], world_size: int | None) -> tuple[int, ...]:
-    """Guess a group's members where no dump lists them: everybody for the default group, else those that called something in
-    it."""
+    """Guess members that no dump lists: everybody for the default group, else those that called something in it."""
     if description == DEFAULT and world_size is not None:
         return tuple(range(world_size))
     return tuple(sorted(seen))
@@ -215,8 +214,7 @@ def _line(dump: FlightDump, name: str, entries: Sequence[FlightEntry], *, use_co
 
 
 def missing_calls(group: GroupView) -> list[FlightFinding]:
-    """Report ranks that never called a collective in which others wait, with one finding for each place where ranks
-    stopped."""
+    """Report ranks that never called a collective in which others wait: one finding for each place where ranks stopped."""
     reached = {r: line.last_called for r, line in group.lines.items() if line.last_called is not None}
     top = max(reached.values(), default=0)
     stopped: dict[int, list[int]] = defaultdict(list)

@@ -151,8 +151,7 @@ def kind_by_name(group: CollectiveGroup | None) -> str:
 
 
 def kind_by_operations(calls: Sequence[RankCollective], forward: Sequence[bool]) -> str:
-    """Return the same from what the group does; ``forward``: whether each call was launched in the forward pass. Empty where
-    that is unclear.
+    """Return the kind by what the group does; ``forward``: launched in the forward pass. Empty where that is unclear.
 
     Messages alone: pipeline. Exchanges of all with all alone: experts. Gathers with reduce-scatters of the backward
     pass alone: sharded data parallel; of both passes: tensor parallel with a split sequence. Reductions of both
@@ -184,8 +183,7 @@ UNNAMED = ""
 def group_budgets(
     rank: int, activity: Activity, collectives: Sequence[RankCollective], phases: Mapping[str, Spans]
 ) -> tuple[GroupBudget, ...]:
-    """Return one row per process group, most exposed first; time in which several groups communicate counts for each of
-    them."""
+    """Return one row per process group, most exposed first; time that several groups communicate in counts for each."""
     by_group: dict[str, list[RankCollective]] = defaultdict(list)
     for collective in collectives:
         by_group[collective.group.name if collective.group else UNNAMED].append(collective)

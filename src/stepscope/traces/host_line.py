@@ -260,8 +260,7 @@ class StreamWaits:
     recorded: NDArray[np.bool_]
 
     def last_before(self, calls: Ints, streams: Ints) -> Ints:
-        """Return when the last wait began that can hold back a launch by ``calls[i]`` on ``streams[i]``; NEVER without
-        one."""
+        """Return when the last wait began that can delay a launch by ``calls[i]`` on ``streams[i]``; NEVER without one."""
         times = self.events.ts_ns[calls]
         with_stream, unrecorded = self.streams != NONE, ~self.recorded
         on_stream = _last(self.streams[with_stream], self.times[with_stream], streams, times)
@@ -272,8 +271,7 @@ class StreamWaits:
 
 
 def stream_waits(events: Events, calls: Ints, streams: Ints, communicates: NDArray[np.bool_]) -> StreamWaits:
-    """Return all waits between streams. ``calls``: the launches of device work on ``streams``, some of which
-    ``communicates``.
+    """Find all waits. ``calls``: the launches of device work on ``streams``, some of which ``communicates``.
 
     Where the stream is not recorded it is that of the next launch of the waiting thread: a collective's stream waits right
     before the collective, a thread's own stream before it goes on. A thread that launches nothing more (autograd's, after
@@ -308,8 +306,7 @@ def _accounts(events: Events, waits: Ints) -> Ints:
 
 
 def _last(keys: Ints, times: Ints, wanted: Ints, before: Ints) -> Ints:
-    """Find for each of ``wanted`` the place of the last entry with this key and a time below ``before``; NONE without
-    one."""
+    """Find for each of ``wanted`` the last entry's place with this key and a time below ``before``; NONE without one."""
     if not len(keys):
         return np.full(len(wanted), NONE, dtype=np.int64)
     all_keys = distinct(np.concatenate([keys, wanted]))

@@ -362,8 +362,7 @@ def _finished(work: Callable[[Path], RankPass], done: Callable[[Path], None], fi
 
 
 def _readable(files: Sequence[Path], read: Callable[[Path], RankPass], left_out: LeaveOut | None) -> list[RankPass]:
-    """Return what ``read`` makes of the files, without those that it refuses. Raises the first DataError where none is
-    left."""
+    """Return what ``read`` makes of files, those that it refuses left out. Raises the first DataError where none is left."""
     passes: list[RankPass] = []
     damaged: list[tuple[Path, DataError]] = []
     for file in files:

@@ -38,8 +38,7 @@ is FP32 as XF32. nvjet writes input, accumulator, output: t = BF16, h = FP16, q 
 
 @lru_cache(maxsize=1 << 14)
 def kernel_dtype(name: str) -> str | None:
-    """Return fp8 | bf16 | fp16 | tf32 | fp32 | fp64 | int8 for a matrix kernel of this name; None where the name does not
-    tell."""
+    """Tell fp8 | bf16 | fp16 | tf32 | fp32 | fp64 | int8 of a matrix kernel by its name; None where it does not tell."""
     return next((dtype for dtype, pattern in _NAMED if re.search(pattern, name)), None)
 
 

@@ -41,8 +41,7 @@ _WAITING = 2  # stretches a process that are read ahead of what is merged
 
 
 def cuts(path: Path, *, part_bytes: int = PART_BYTES) -> list[tuple[int, int]]:
-    """Return [start, end) of stretches of whole events, the first event to nearly the last; empty where the file cannot be
-    cut."""
+    """Return [start, end) of stretches of whole events, first event to nearly the last; empty where it cannot be cut."""
     size = path.stat().st_size
     with path.open("rb") as file:
         if is_packed(file.read(4)):
@@ -318,8 +317,7 @@ def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
 
 
 def _is_sqlite(path: Path) -> bool:
-    """Return whether a file is SQLite, by its name or its first bytes: nsys exports are also called .db, .sqlite3 or after
-    the report."""
+    """Judge by name or first bytes: nsys exports are also called .db, .sqlite3 or after the report."""
     if path.suffix == ".sqlite":
         return True
     if not path.is_file():  # of a pipe or a URL nothing may be read twice
@@ -340,8 +338,7 @@ def _not_a_trace(path: Path, why: str) -> DataError:
 
 
 def why_no_trace(path: Path, header_limit: int | None) -> str | None:
-    """Say why a file is no trace of a rank, by its beginning alone; None where it is one. Raises DataError where it is
-    unreadable."""
+    """Say by its beginning alone why a file is no rank's trace; None: it is one. Raises DataError where it is unreadable."""
     if path.suffix in REPORTS or _is_sqlite(path):
         return None
     stream = EventStream(ByteSource(path, chunk_bytes=PEEK_BYTES), header_limit=header_limit)

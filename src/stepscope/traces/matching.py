@@ -167,8 +167,7 @@ def _in_order(
 
 
 def _kind(c: RankCollective, *, first: bool) -> str:
-    """Return the operation, and for a message between two ranks which way it goes: what one sends is what the other
-    receives."""
+    """Return the operation, and of a message between two ranks its direction: what one sends is what the other receives."""
     if c.op != "send_recv" or c.direction is None or c.peers is not None:
         return c.op
     return f"{c.op} {'from' if (c.direction == 'send') == first else 'to'} the first"
@@ -181,8 +180,7 @@ class _Codes:
         self._ops: dict[str, int] = {"unknown": 0}
 
     def line(self, rank: RankCommunication, positions: list[int], shift_ns: int, *, first: bool) -> RankOrder:
-        """Return the rank's collectives at ``positions`` in codes. first: this is the lowest of the ranks that are
-        compared."""
+        """Return the collectives at ``positions`` in codes. first: this is the lowest of the ranks that are compared."""
         chosen = [rank.collectives[p] for p in positions]
         return RankOrder(
             op=np.array([self._ops.setdefault(_kind(c, first=first), len(self._ops)) for c in chosen], dtype=np.int64),

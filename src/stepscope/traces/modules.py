@@ -104,8 +104,7 @@ def _operators(events: Events) -> tuple[Ints, Ints]:
 
 
 def _modules_of(events: Events, tree: Nest, host: Ints) -> tuple[Ints, Ints]:
-    """Return the position of the module of each host call, for calls in a forward pass and for those that autograd made;
-    else NONE."""
+    """Return the position of each host call's module, for calls in a forward pass and for autograd's; else NONE."""
     threads, times = events.thread[host].astype(np.int64), events.ts_ns[host]
     engine = nest_events(events, np.flatnonzero(autograd_nodes(events)))
     inside = engine.innermost(threads, times)

@@ -283,8 +283,7 @@ def union_by_group(groups: Ints, starts: Ints, ends: Ints, *, count: int) -> Int
 
 
 def find(keys: AnyInts, wanted: AnyInts) -> Ints:
-    """Return the place of the first of ``keys`` that equals each of ``wanted``, NONE where none does. Shapes (n,), (m,) ->
-    (m,)."""
+    """Find the first place in ``keys`` of each of ``wanted``, NONE where none does. Shapes (n,), (m,) -> (m,)."""
     if not len(keys):
         return np.full(len(wanted), NONE, dtype=np.int64)
     order = np.argsort(keys, kind="stable")

@@ -111,8 +111,7 @@ def _as_long_as(image: list[int], text: str) -> list[int]:
 
 
 def _convolution_backward(dims: Dims, values: Values) -> int:
-    """Count a product of the forward pass's size for the input's gradient and one for the weight's, where they are asked
-    for."""
+    """Count a product of the forward pass's size for the input's gradient and one for the weight's, where asked for."""
     gradient, image, weight = dims[:3]
     wanted = msgspec.json.decode(values[10].lower(), type=list[bool])
     whole = image if values[7] != "False" else gradient
@@ -149,8 +148,7 @@ _FAMILIES = (("conv", ("aten::convolution", "aten::convolution_backward")), ("at
 
 
 def flop_by_event(events: Events, indices: NDArray[np.integer[Any]]) -> tuple[Ints, str | None, str | None]:
-    """Return FLOP of each of these events (shape of ``indices``, UNKNOWN where not known), where they are from, and why
-    there are none.
+    """Return each event's FLOP (shape of ``indices``, UNKNOWN where not known), where they are from, and why there are none.
 
     As recorded when any event has a record (an operator without one then has none of its own: 0), else from shapes.
     """

@@ -103,8 +103,7 @@ _BACKWARD = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Evaluations and operators of no pass, which are disjoint. after_backward: operators between a backward pass and what
-    begins next."""
+    """Disjoint spans of operators. after_backward: those between a backward pass and what begins next."""
 
     evaluation: Spans
     after_backward: Spans
@@ -236,8 +235,7 @@ def cpu_work(events: Events) -> CpuWork:
 
 
 def _in_operators(events: Events, operators: Ints, calls: Ints) -> Spans:
-    """Return when any thread of the CPU is in an operator and not, inside it, in a call of a collective or a wait for
-    one."""
+    """Return when any CPU thread is in an operator and not, inside it, in a call of a collective or a wait for one."""
     parts = []
     for thread in distinct(events.thread[operators]).tolist():
         on_thread, calls_there = operators[events.thread[operators] == thread], calls[events.thread[calls] == thread]

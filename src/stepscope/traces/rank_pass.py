@@ -171,8 +171,7 @@ def setup_of_model(model: Mapping[str, Any]) -> JobSetup | None:
 
 
 def _variables(model: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """Return the environment's variables, or None where they were not recorded; a job in which none is set has its settings
-    alone."""
+    """Return environment variables; None: not recorded. A job in which none is set has its settings alone."""
     if "settings" not in model:
         return None
     return {str(name): str(value) for name, value in _facts(model.get("environment")).items()}

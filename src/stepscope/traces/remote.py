@@ -64,8 +64,7 @@ class RemoteFile:
 
 
 class _Stream:
-    """A stream that is read once from its start; it goes back as far as its first bytes, which some servers do not send a
-    second time."""
+    """Reads once from the start; goes back as far as its first bytes, which some servers do not send a second time."""
 
     def __init__(self, url: str, file: Any) -> None:
         self._url, self._file = url, file
@@ -166,8 +165,7 @@ def _asked(url: str, ask: Callable[[], T]) -> T:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Return what the libraries loaded so far raise where a server refuses or is not reached: not all of it is an
-    OSError."""
+    """List what libraries loaded so far raise where a server refuses or is not reached: not all of it is an OSError."""
     of = {
         "aiohttp": ("ClientError",),
         "botocore.exceptions": ("BotoCoreError", "ClientError"),

@@ -131,8 +131,7 @@ def _calls(
 
 
 def _waits(pauses: Spans, ends: Ints, launched: tuple[Ints, Ints] | None, source: str) -> Spans:
-    """Return the waits, from where computation pauses to the end of the last collective in that pause, where it waited for
-    that one."""
+    """Find waits: from where computation pauses to the end of the last collective in that pause, if it waited for it."""
     if not len(pauses) or not len(ends):
         return spans.EMPTY
     last = np.searchsorted(ends, pauses.ends, side="right") - 1
@@ -186,8 +185,7 @@ def _launched(events: Events, activity: Activity, launches: Launches) -> tuple[I
 
 
 def _ready(events: Events, activity: Activity, launches: Launches, collectives: Sequence[RankCollective]) -> Ints:
-    """Return when each collective could have begun: on a device as the computation launched before it ends, else when it was
-    called."""
+    """Return when each could have begun: on a device as the computation launched before it ends, else when it was called."""
     starts = np.array([c.start_ns for c in collectives], dtype=np.int64)
     called = np.array([NONE if c.launch_ns is None else c.launch_ns for c in collectives], dtype=np.int64)
     if activity.source != "device":

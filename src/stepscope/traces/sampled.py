@@ -58,8 +58,7 @@ def _calls(events: Events, start: int, end: int) -> dict[int, Ints]:
 
 
 def _agreed(events: Events, steps: list[dict[int, Ints]]) -> dict[int, Ints]:
-    """Map an operator's name to its calls in the last of these steps, where all steps call it as often and with the same
-    shapes.
+    """Map an operator's name to its calls in the last of these steps, where all call it as often and with the same shapes.
 
     Where one operator that computes differs, no operator that computes is in it: a part of a step's FLOP is no figure.
     """

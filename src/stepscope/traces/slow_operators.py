@@ -32,8 +32,7 @@ CERTAIN = 0.05
 
 
 def slow_operators(passes: Sequence[RankPass], ranks: Collection[int]) -> tuple[OperatorExcess, ...]:
-    """Return what takes each late rank longer than the first one that is not late; nothing where either was not profiled by
-    step."""
+    """Compare each late rank with the first that is not late; nothing where either was not profiled by step."""
     profiles = {
         one_pass.facts.rank: one_pass.profile
         for one_pass in passes

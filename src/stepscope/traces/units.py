@@ -297,8 +297,7 @@ def unit_copies(events: Events, activity: Activity, launches: Launches, windows:
 
 
 def _kinds(events: Events, activity: Activity, called: Ints) -> NDArray[np.object_]:
-    """Return what each event of ``activity`` copies, by where its launch was ``called``; "" for what is no copy of a
-    unit."""
+    """Tell what each event of ``activity`` copies, by where its launch was ``called``; "" for what is no copy of a unit."""
     host = events.of(Category.USER_ANNOTATION, Category.CPU_OP)
     kinds = np.full(len(called), "", dtype=object)
     for mark, kernels_copy in _MARKS.items():

@@ -165,8 +165,7 @@ def _why_unsplit(op: str, ranks: int, confidence: float | None, *, impossible: b
 
 
 def _basis(transfer_ns: int | None, calls: Sequence[RankCollective]) -> tuple[str, float]:
-    """Return what bytes are divided by, and its seconds. Where waiting is not known, the longest duration includes it: a
-    lower bound."""
+    """Return what bytes are divided by. Where waiting is not known, the longest duration holds it: a lower bound."""
     if transfer_ns is not None:
         return "transfer", transfer_ns / 1e9
     return "duration", max(c.duration_ns for c in calls) / 1e9

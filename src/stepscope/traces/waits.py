@@ -198,8 +198,7 @@ class RankWork:
         return totals
 
     def exposed_once(self, rank: int, positions: Sequence[int]) -> list[int]:
-        """Return for each of these collectives, ascending, the ns that neither computation nor a collective before it
-        covers."""
+        """Return for each, ascending, the ns that neither computation nor a collective before it covers."""
         return [int(exposed) for exposed in self._exposed(rank, *self._once(rank, positions))]
 
     def _exposed(self, rank: int, begins: Ints, ends: Ints) -> Ints:

@@ -43,8 +43,8 @@ def _ring_rate(place: Place, protocol: int) -> float:
 
 
 def ring_latency_us(op: str, place: Place, protocol: int) -> float:
-    """Return the time of a ring's steps: 2(n-1) of an all-reduce, n-1 of the others; each lap crosses every node boundary
-    but one."""
+    """Return a ring's latency: 2(n-1) steps of an all-reduce, n-1 of the others; a lap crosses all node boundaries but
+    one."""
     lat = latencies(place, tree=False)
     steps = collective(op).steps(world_size=place.ranks, algorithm="chain" if op in _CHAINS else "ring")
     hops = (place.domains - 1) * (2 if op == "all_reduce" else 1)
@@ -115,8 +115,7 @@ def _tuner_us(place: Place, protocol: int, wire: float, size_bytes: int) -> floa
 
 
 def tree_latency_us(place: Place, protocol: int, size_bytes: int = 0) -> float:
-    """Return the time up and down the chain of a node and the tree of nodes; large messages wait for whole chunks at every
-    step."""
+    """Return the time up and down a node's chain and the tree of nodes; large messages wait for whole chunks each step."""
     lat = latencies(place, tree=True)
     inside, across = step_us(place, lat, protocol), hop_us(place, lat, protocol)
     if protocol != LL and place.library == "nccl":

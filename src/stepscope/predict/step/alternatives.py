@@ -52,8 +52,7 @@ def base_of(predictions: Sequence[StepPrediction]) -> StepPrediction:
 def changed(
     cluster: Cluster, layout: Layout, calibration: StepCalibration, what: WhatIf
 ) -> tuple[Cluster, Layout, StepCalibration]:
-    """Return the three with ``what`` applied. batch: the micro-batch times a whole number, or the accumulation where it is
-    none.
+    """Apply ``what`` to the three. batch: the micro-batch times a whole number, or the accumulation where it is none.
 
     Raises UsageError for what this model cannot obey.
     """

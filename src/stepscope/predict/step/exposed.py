@@ -47,8 +47,7 @@ def _replicated(setup: StepSetup, stage: Stage) -> float:
 
 
 def _tail(reduce: float, after: float, units: int) -> float:
-    """Return what is left of ``units`` equal reductions, each launched when its layer's gradients are ready, after the
-    last."""
+    """Return what is left of ``units`` equal reductions, launched as their layers' gradients are ready, after the last."""
     end = 0.0
     for index in range(1, units + 1):
         end = max(end, index * after) + reduce

@@ -69,8 +69,7 @@ def calibrated(c: StepCalibration, measured: Calibration, gpu: Accelerator) -> S
 def corrected(
     calibration: StepCalibration, predicted: Mapping[int, StepPrediction], measured: Mapping[int, float]
 ) -> StepCalibration:
-    """Return ``calibration`` with the factor that brings ``predicted`` to ``measured`` tokens per second of the whole job,
-    both by GPUs.
+    """Add the factor that brings ``predicted`` to ``measured`` tokens per second of the whole job, both by GPUs.
 
     Raises UsageError for a speed above the GPU's peak, or far from any that this job can have.
     """

@@ -303,8 +303,7 @@ def model_of(text: str) -> ModelShape:
 
 
 def read_model(path: Path) -> ModelShape:
-    """Read a model's dimensions from a file. Raises DataError that names the file and everything that is missing or
-    strange."""
+    """Read a model from a file. Raises DataError that names the file and everything that is missing or strange."""
     from stepscope.store.yaml_loader import read_yaml
 
     document = read_yaml(path)

@@ -53,8 +53,7 @@ def plan(
     pinned: frozenset[str] = frozenset(),
     calibration: StepCalibration | None = None,
 ) -> LayoutSearch:
-    """Search the layouts of ``base`` (batch, sequence, precision, and the fields in ``pinned`` are kept) on all GPUs of
-    ``cluster``.
+    """Search layouts of ``base`` (batch, sequence, precision and the fields in ``pinned`` stay) on all GPUs of ``cluster``.
 
     Raises UsageError where no layout is possible at all.
     """
@@ -170,8 +169,7 @@ def _least_fits(
 def _members(
     model: ModelShape, cluster: Cluster, layout: Layout, c: StepCalibration, pinned: frozenset[str]
 ) -> Iterator[StepPrediction]:
-    """Yield micro-batches from small to large until one does not fit, with recomputation only where it is needed for
-    that."""
+    """Yield micro-batches from small to large until one does not fit, with recomputation only where that needs it."""
     kinds: list[Recompute] = ["none", "full"] if layout.flash else ["none", "selective", "full"]
     for recompute in [layout.recompute] if "recompute" in pinned else kinds:
         micro = layout.micro_batch
@@ -318,8 +316,8 @@ def _unlike(model: ModelShape) -> list[str]:
 
 
 def matrix_yaml(model: ModelShape, layouts: Sequence[Layout]) -> str:
-    """Write the first three of ``layouts`` that bench can run, a cell each; the best that it cannot run as comments with the
-    reason.
+    """Write the first three of ``layouts`` that bench can run, a cell each; the best that it cannot run as comments, with
+    why.
 
     The workload ``gpt`` has the model's layers, width, heads and MLP; it is a plain GPT block, and what stands in for
     another one is a comment. Raises UsageError where bench can run none, or would measure another job.

@@ -153,8 +153,7 @@ def _code(row: TrainingRow) -> str | None:
 
 
 def precision_of(row: TrainingRow) -> str | None:
-    """Return the precision of the matrix products: ``bf16``, ``fp16``, ``fp8``, ``tf32``, ``fp32``; None: another or none
-    stated."""
+    """Return the products' precision: ``bf16``, ``fp16``, ``fp8``, ``tf32``, ``fp32``; None: another or none stated."""
     text = row.precision.lower()
     if "fp4" in text:
         return None

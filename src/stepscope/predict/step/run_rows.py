@@ -278,8 +278,7 @@ def _after(pattern: str, text: str) -> int:
 
 
 def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelShape | None:
-    """Return the named model's shape, with the row's own number of layers (a proxy), else one of the dimensions that the row
-    prints."""
+    """Return the named model, with the row's own number of layers (a proxy), else one of the dimensions in the row."""
     layers, key = whole(row, "layers"), (row.get("model_key") or "").strip()
     if layers is not None and layers > _MOST_LAYERS:
         return None
@@ -306,8 +305,8 @@ def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelSha
 
 
 def _nearest(shape: ModelShape, params: float) -> ModelShape | None:
-    """Return the shape with two or three matrices an MLP and one or two embeddings, as comes nearest to ``params``; None:
-    none is near."""
+    """Give ``shape`` two or three matrices an MLP and one or two embeddings, to come nearest to ``params``; None: none
+    does."""
     offered = [replace(shape, gated=gated, tied=tied) for gated in (True, False) for tied in (False, True)]
     best = min(offered, key=lambda one: abs(one.params - params))
     return best if abs(best.params / params - 1) <= _NEAR_PARAMS else None

@@ -58,8 +58,7 @@ def tensor_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
 
 
 def context_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
-    """Plan the forward pass of one layer: keys and values once round the ring (arXiv 2310.01889); backward sends twice
-    that."""
+    """Plan a forward pass of one layer: keys and values once round the ring (arXiv 2310.01889); backward twice that."""
     if layout.cp == 1:
         return ()
     tokens = layout.micro_batch * layout.seq_len / layout.cp
@@ -117,8 +116,7 @@ def _by_unit(op: str, item: int, layout: Layout, parameters: HeldParameters, uni
 def step_calls(
     model: ModelShape, layout: Layout, parameters: HeldParameters, *, layers: int, moe_layers: int
 ) -> tuple[Calls, ...]:
-    """Plan all calls of one optimizer step of a rank in the middle of its pipeline; recomputation repeats the forward
-    pass."""
+    """Plan one optimizer step of a rank in the middle of its pipeline; recomputation repeats the forward pass."""
     m = layout.micro_batches
     passes = m * (3 if layout.recompute == "full" else 2)
     calls = [replace(c, count=c.count * layers * passes) for c in tensor_calls(model, layout)]
