@@ -90,7 +90,7 @@ def remainder(diagnosis: Diagnosis) -> str:
 
 
 def shown_by_window(verdict: JobVerdict, diagnosis: Diagnosis) -> str | None:
-    """What profiled steps add: the operator that a late rank takes longer for, or the finding that explains the verdict."""
+    """Say what profiled steps add: the operator that a late rank takes longer for, or what explains the verdict."""
     if verdict.operators:
         return _operator(verdict.operators[0])
     rules = verdict.costs[0].rules if verdict.costs else ()
@@ -313,7 +313,7 @@ def _longer(job: ProfiledJob) -> tuple[Advice, ...]:
 
 
 def percent(share: Estimate) -> str:
-    """``38 % (±2)``; the interval's half width in points where there is one."""
+    """Format a share as ``38 % (±2)``, with the interval's half width in points where there is one."""
     text, half = format_percent(share.value), half_width(share)
     if half is None:
         return text
@@ -374,7 +374,7 @@ def _with_memory(verdict: JobVerdict, line: str, steps: JobSteps) -> str:
 
 
 def _with_line(memory: JobMemory, steps: JobSteps, *, ended: bool) -> JobMemory:
-    """With its words: ``1.20 GiB a rank, steady``, ``+1.0 MiB a step on rank 1; host memory full in 3 h``."""
+    """Return the memory in words: ``1.20 GiB a rank, steady``, ``+1.0 MiB a step on rank 1; host memory full in 3 h``."""
     if memory.growth:
         return replace(memory, line="; ".join(_growth_line(growth, steps, ended=ended) for growth in memory.growth))
     parts = [f"{format_bytes_binary(memory.host_bytes)} a rank"] if memory.host_bytes else []
@@ -402,7 +402,7 @@ def _growth_line(growth: MemoryGrowth, steps: JobSteps, *, ended: bool = False) 
 
 
 def _rough(seconds: float) -> str:
-    """``40 min``, ``3 h``, ``12 days``: what is extrapolated is known to no more."""
+    """Say a time as roughly as it is known, being extrapolated: ``40 min``, ``3 h``, ``12 days``."""
     for length, unit in ((172_800.0, 86_400.0), (5_400.0, 3_600.0)):
         if seconds >= length:
             return f"{seconds / unit:.0f} {'days' if unit > 3_600 else 'h'}"

@@ -48,7 +48,7 @@ def named(rule: str, outcome: Outcome) -> Outcome:
 
 
 def together(statements: Iterable[Statement]) -> Outcome:
-    """One outcome of several of one rule, at least one: findings win over quiet, quiet over skipped."""
+    """Make one outcome of several of one rule, at least one: findings win over quiet, quiet over skipped."""
     outcomes = [outcome_of(statement) for statement in statements]
     findings = tuple(f for outcome in outcomes if isinstance(outcome, tuple) for f in outcome)
     if findings:
@@ -91,7 +91,7 @@ def each_job(
 
 
 def folded(findings: Iterable[Finding], repeats: Mapping[str, object] | None = None) -> tuple[Finding, ...]:
-    """``findings`` of one rule, largest stake first; from the fifth on as lines of one finding without a stake.
+    """Return ``findings`` of one rule, largest stake first; from the fifth on as lines of one finding without a stake.
 
     repeats: run_id -> what the run repeats (:func:`results.days.repeated`): the same on such runs is one finding.
     """
@@ -121,7 +121,7 @@ def folded(findings: Iterable[Finding], repeats: Mapping[str, object] | None = N
 
 
 def _over_time(findings: Iterable[Finding], repeats: Mapping[str, object]) -> list[Finding]:
-    """``findings`` with those on runs that repeat each other as one: the one with most at stake, with the others."""
+    """Merge those ``findings`` that are on runs that repeat each other: the one with most at stake names the others."""
     alike: dict[object, list[Finding]] = {}
     for finding in findings:
         kinds = tuple(repeats.get(run_id) for run_id in finding.runs)
@@ -166,8 +166,8 @@ class AdviceFor(Advice):
 def advise(
     text: str, command: str | None = None, *, key: str | None = None, only_for: tuple[Condition, ...] = ()
 ) -> Advice:
-    """One change to make, and how. key: of ``advised.ADVICE``, whose conditions it has, too; None: of cells and runs alone,
-    whose command tries it. only_for: what has to hold of the job, as far as its facts say."""
+    """Advise one change, and how to make it. key: of ``advised.ADVICE``, whose conditions it has, too; None: of cells and
+    runs alone, whose command tries it. only_for: what has to hold of the job, as far as its facts say."""
     conditions = (*(ADVICE[key] if key is not None else ()), *only_for)
     return (
         AdviceFor(text=text, command=command, applies_to=tuple(dict.fromkeys(conditions)))
@@ -177,7 +177,7 @@ def advise(
 
 
 def inspect(text: str, command: str | None = None) -> Advice:
-    """One thing to look at: it changes nothing of the job."""
+    """Advise one thing to look at: it changes nothing of the job."""
     return Advice(text=text, command=command)
 
 
@@ -280,7 +280,7 @@ class Rule(Declared):
             object.__setattr__(self, "needs", self.needs or ("traces",))
 
     def check(self, evidence: Evidence) -> Outcome:
-        """What the rule says of evidence that has what it needs."""
+        """Return what the rule says of evidence that has what it needs."""
         if self.is_blind(evidence):
             return self.blind
         outcomes: list[Outcome] = []
@@ -307,7 +307,7 @@ class Rule(Declared):
 
     @property
     def module(self) -> str:
-        """Where it is written; the docstring there is its page."""
+        """The module that it is written in; the docstring there is its page."""
         look = self.look or self.look_at_job
         assert look is not None
         return look.__module__
@@ -316,7 +316,7 @@ class Rule(Declared):
 def over_share(
     evidence: Evidence, phase: str, limit: float, finding: Callable[[Evidence, list[TimedCell]], Finding], *, spent: str
 ) -> Statement:
-    """``finding`` on the cells in which ``phase`` takes more than ``limit`` of the step: one a model, the worst cell first.
+    """Report ``finding`` on cells in which ``phase`` takes more than ``limit`` of the step: one a model, worst cell first.
 
     spent: what the step does there (``of the step waits for data``).
     """

@@ -207,12 +207,12 @@ class Part:
 
     @property
     def percent(self) -> str:
-        """``52%``: beside another share of the same."""
+        """The share alone, beside another share of the same: ``52%``."""
         return format_percent(self.share)
 
     @property
     def spread(self) -> tuple[str, ...]:
-        """How the mean over ranks comes about; nothing for one rank."""
+        """How the mean over ranks comes about, in words; nothing for one rank."""
         if len(self.shares) < 2:
             return ()
         least, most = format_percent(min(self.shares)), format_percent(max(self.shares))
@@ -308,7 +308,7 @@ def share_rule(
 
 
 def trace_command(job: TraceEvidence, options: str) -> str:
-    """``stepscope trace FOLDER OPTIONS`` for this job's files; of files in folders of their ranks, each by its name."""
+    """Return ``stepscope trace FOLDER OPTIONS`` for this job's files, or each file by name where folders are several."""
     files = list(dict.fromkeys(p.facts.file for p in job.summary.ranks))
     folders = {url_of(parent) or str(parent) for parent in (Path(file).parent for file in files)}
     where = folders if len(folders) == 1 < len(files) else files

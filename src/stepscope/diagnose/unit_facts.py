@@ -44,7 +44,7 @@ class MessageCost:
         return max(_LEAST_BUCKET, self.latency_ns / self.ns_per_byte) if self.ns_per_byte > 0 else float("inf")
 
     def least_exposed(self, total_bytes: float, room_ns: float) -> float:
-        """What stays exposed of ``total_bytes`` in the best buckets, of which all but the last may run beside ``room_ns``
+        """Return how long ``total_bytes`` stay exposed in the best buckets, if all but the last may run beside ``room_ns``
         of computation."""
         return min(self._exposed(total_bytes, cap, room_ns) for cap in BUCKET_CAPS)
 
@@ -86,14 +86,14 @@ def fitted(transfers: Iterable[tuple[int, int]]) -> MessageCost | None:
 
 
 def _spread(points: list[tuple[int, float]], most: int = 64) -> list[tuple[int, float]]:
-    """At most so many of the points, the smallest and the largest among them."""
+    """Return at most so many of the points, the smallest and the largest among them."""
     if len(points) <= most:
         return points
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
 def _transfers(summary: TraceSummary) -> list[tuple[int, int]]:
-    """(bytes, ns) of each reduction, without waiting for late ranks where several ranks were traced."""
+    """Return (bytes, ns) of each reduction, without waiting for late ranks where several ranks were traced."""
     instances = summary.collectives.instances if summary.collectives is not None else ()
     matched = [
         (i.size_bytes, i.transfer_ns)
@@ -157,7 +157,7 @@ class Units:
 
     @property
     def fullest(self) -> tuple[int, int] | None:
-        """(bytes reserved at most, capacity) of the rank with least room; None where none recorded them."""
+        """Bytes reserved at most, and capacity, of the rank with least room; None where none recorded them."""
         pairs = [
             (u.reserved_bytes, u.capacity_bytes)
             for u in self.ranks

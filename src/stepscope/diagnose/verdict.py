@@ -272,7 +272,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
 
 
 def _slowdown(steps: JobSteps) -> tuple[float | None, float | None]:
-    """(profiled / timed step, how many times as much the most slowed rank is slowed as the least); None: not known."""
+    """Return (profiled / timed step, slowdown of the most slowed rank / that of the least); None: not known."""
     ratio, by_rank = window_slowdown(steps) or (None, {})
     return ratio, max(by_rank.values()) / min(by_rank.values()) if len(by_rank) > 1 else None
 

@@ -57,7 +57,7 @@ def why_of(
 
 
 def _collectives(summary: TraceSummary) -> Iterator[str]:
-    """What a step sends, by operation and size, the most exposed first: of the median rank that has steps."""
+    """Say what a step of a rank sends, mean over ranks, by operation and size, the most exposed first."""
     ranks = [p for p in summary.ranks if p.communication is not None and p.steps]
     calls = Counter[tuple[str, int | None]]()
     exposed = Counter[tuple[str, int | None]]()
@@ -82,7 +82,7 @@ def _collectives(summary: TraceSummary) -> Iterator[str]:
 
 
 def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
-    """Which operators (on devices, kernels) computation is made of, and how many of them a step calls."""
+    """Say which operators (on devices, kernels) computation is made of, and how many of them a step calls."""
     totals = Counter[str]()
     for rank in summary.ranks:
         if rank.budget is not None and rank.budget.source == "device":
@@ -104,7 +104,7 @@ def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
 
 
 def _events(job: ProfiledJob, kind: VerdictKind) -> Iterator[str]:
-    """Which call it is, and how often it was seen."""
+    """Say which call it is, and how often it was seen."""
     assert job.steps is not None
     for step in between_steps(job.steps):
         if KIND_OF_EVENT.get(step.kind) == kind:
@@ -113,7 +113,7 @@ def _events(job: ProfiledJob, kind: VerdictKind) -> Iterator[str]:
 
 
 def _loader(job: ProfiledJob) -> Iterator[str]:
-    """How many workers the training loader has, as advice and stake count them."""
+    """Say how many workers the training loader has, as advice and stake count them."""
     workers = job.loader_workers
     if workers == 0:
         yield "the DataLoader has no workers: the training process makes each batch itself"

@@ -13,7 +13,7 @@ REGISTRY: Registry[Rule] = Registry("stepscope.diagnose.rules", "RULE", "rule")
 
 @cache
 def declared(key: str) -> Declared:
-    """What the rule asks for, from its file without importing what it works with; the rule itself of third parties."""
+    """Return what a rule asks for, from its file without importing what it works with; of third parties the rule itself."""
     if key not in REGISTRY.shipped:
         return REGISTRY.load(key)
     fields = REGISTRY.written(key, Declared.__dataclass_fields__)
@@ -23,7 +23,7 @@ def declared(key: str) -> Declared:
 
 
 def kind_of(finding: Finding) -> VerdictKind | None:
-    """What a finding is about in the verdict's terms, as its rule declares."""
+    """Return what a finding is about in the verdict's terms, as its rule declares."""
     rule = _declared_by(finding)
     return None if rule is None else rule.kind
 

@@ -74,7 +74,7 @@ def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
 
 
 def _twin(cell: TimedCell, cells: Sequence[CellEvidence]) -> CellEvidence | None:
-    """The same cell in FP32, without a hook of its own."""
+    """Return the same cell in FP32, without a hook of its own."""
     spec = cell.cell.spec
     return next(
         (

@@ -141,7 +141,7 @@ def _timeline_of(choice: BucketChoice, cap_mb: float) -> Timeline:
 
 
 def _findings(evidence: Evidence, kind: list[_Judged]) -> list[Finding]:
-    """At most one for each direction: of the cell with the most to gain."""
+    """Return at most one finding for each direction: that on the cell with the most to gain."""
     firing = [judged for judged in kind if judged.gain > MIN_GAIN.value and not judged.unclear]
     findings = []
     for too_large in (True, False):

@@ -92,7 +92,7 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
 
 
 def _keep_together(job: TraceEvidence, moved: list[ClockFit], reference: int) -> tuple[Advice, ...]:
-    """What to do about the clocks: nothing of hosts where the ranks share one."""
+    """Advise what to do about the clocks: nothing on hosts where the ranks share one."""
     hosts = {p.facts.rank: p.facts.host for p in job.summary.ranks}
     others = {hosts.get(fit.rank) for fit in moved}
     if None in others or hosts.get(reference) is None:

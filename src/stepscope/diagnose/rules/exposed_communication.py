@@ -147,7 +147,7 @@ def _not_split(summary: TraceSummary) -> tuple[float, str]:
 
 
 def _room(summary: TraceSummary) -> str:
-    """How much of the communication, waiting left out, the computation beside it could hide at the very best."""
+    """Say how much of the communication, waiting left out, the computation beside it could hide at the very best."""
     room = compute_to_transfer(summary)
     if room < 1:
         return (
@@ -209,7 +209,7 @@ def _size_or_kind(summary: TraceSummary) -> str:
 
 
 def _small_messages(summary: TraceSummary) -> str:
-    """How many of a step's collectives are small, on the median rank."""
+    """Say how many of a step's collectives are small, on the median rank."""
     calls = [
         (sum((c.size_bytes or SMALL.value) < SMALL.value for c in p.communication.collectives), len(p.steps) or 1)
         for p in summary.ranks

@@ -87,7 +87,7 @@ def _row(kind: str, memory: str | None, rows: list[CopyRow]) -> str:
 
 
 def _advice(kind: str, memory: str | None) -> Advice:
-    """What helps against the kind of copy with most exposed time; pinning only where host memory is copied to the device."""
+    """Advise against the kind of copy with most exposed time; pinning only where host memory is copied to the device."""
     if memory == "unified":
         text = "the driver moves pages of managed memory on demand: prefetch them before the kernels (cudaMemPrefetchAsync)"
     elif kind == "DtoH":

@@ -86,7 +86,7 @@ def _returned(steps: list[Step]) -> float:
 
 
 def _idle_before(before: list[BucketRow], last: list[BucketRow]) -> float:
-    """How long no bucket before the last was under way while gradients of the last became ready, least of the ranks."""
+    """Return how long no bucket before the last was under way while its gradients became ready, least of the ranks."""
     of_rank = {row.rank: row for row in before}
     return (
         min(

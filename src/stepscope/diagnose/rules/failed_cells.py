@@ -160,7 +160,7 @@ def _left_out(cells: list[CellEvidence], total: int) -> Finding:
 
 
 def _reasons(cells: Sequence[CellEvidence]) -> tuple[str, ...]:
-    """One line for each different end, with the cells it befell."""
+    """Return one line for each different end, with the cells it befell."""
     same: dict[tuple[str, str], list[CellEvidence]] = {}
     for cell in cells:
         same.setdefault((cell.run.status, cell.run.error or NO_REASON), []).append(cell)

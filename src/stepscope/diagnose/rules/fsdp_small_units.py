@@ -97,8 +97,8 @@ def _limit(units: Units, cost: MessageCost | None) -> float:
 
 
 def _kept(calls: Sequence[Call], limit_bytes: float) -> list[tuple[int, int]]:
-    """(calls that are left, bytes together) of each step, operation and pass, when units are merged to four times the limit,
-    of which latency is a fifth."""
+    """Return (calls that are left, bytes together) of each step, operation and pass, when units are merged to four times the
+    limit, of which latency is a fifth."""
     alike: dict[tuple[int | None, str, str], list[int]] = defaultdict(list)
     for first, *_ in calls:
         alike[first.step, first.op, first.phase].append(first.size_bytes or 0)

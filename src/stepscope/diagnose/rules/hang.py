@@ -104,7 +104,7 @@ def _report(cause: FlightFinding, every: tuple[FlightFinding, ...], watchdog: tu
 
 
 def _calls(watchdog: Iterable[WatchdogTimeout]) -> dict[tuple[int, str], str]:
-    """(sequence, op) -> which ranks waited in it until the timeout; the earliest call first."""
+    """Map (sequence, op) to the ranks that waited in it until the timeout, the earliest call first."""
     calls: dict[tuple[int, str], list[WatchdogTimeout]] = {}
     for timeout in watchdog:
         calls.setdefault((timeout.sequence, timeout.op), []).append(timeout)

@@ -136,7 +136,7 @@ def _figures(u: Utilisation, name: str) -> str:
 
 
 def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: float) -> list[_Point]:
-    """Where the time goes: parts of the window that hold no matrix product, and the products' own distance from the peak.
+    """Say where the time goes: parts of the window without a matrix product, and the products' distance from the peak.
 
     They add up to the whole time but for kernels that run at once on several streams.
     """

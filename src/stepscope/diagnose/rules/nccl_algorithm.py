@@ -77,7 +77,7 @@ def _beaten(winner: Winner) -> bool:
 
 
 def _losing(key: tuple[str, str, str], swept: list[Winner]) -> list[tuple[int, float]]:
-    """(size, time / the default's) where the same setting is slower than the default beyond noise, largest size first."""
+    """List (size, time / the default's) where the same setting is slower beyond noise, largest size first."""
     slower = []
     for winner in swept:
         default = winner.default

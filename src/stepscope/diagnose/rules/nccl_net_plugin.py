@@ -147,7 +147,7 @@ def _only_ethernet(evidence: Evidence, communicator: NcclCommunicator) -> str | 
 
 
 def _stake(evidence: Evidence, communicator: NcclCommunicator) -> float | None:
-    """What a faster network could return at most: known where the only traced job has this communicator's ranks."""
+    """Return what a faster network could return at most, if the only traced job has this communicator's ranks; else None."""
     if len(evidence.traces) != 1 or len(evidence.nccl) != 1:
         return None
     summary = evidence.traces[0].summary

@@ -88,7 +88,7 @@ class _Job:
 
     @cached_property
     def state_bytes(self) -> int | None:
-        """What one rank holds beside activations, by the plan of a cell's strategy."""
+        """Bytes that one rank holds beside activations, by the plan of a cell's strategy."""
         if self.cell is None:
             return None
         from stepscope.predict.specs import specs_of  # only cells have a spec

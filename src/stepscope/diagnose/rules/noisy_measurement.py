@@ -95,7 +95,7 @@ def check(evidence: Evidence) -> Statement:
 
 
 def _count(run: TrainingRun) -> tuple[int, str] | None:
-    """How many replicates a run's time rests on, and of what; repeats of a whole run are few by nature."""
+    """Return how many replicates a run's time rests on, and of what; repeats of a whole run are few by nature."""
     if isinstance(repeats := run.settings.get("repeats"), int):
         return repeats, "repeat"
     if run.step_ns is not None:

@@ -135,7 +135,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
 
 
 def _more_kernels(stages: Sequence[Sequence[RankPass]], slowest: int) -> float | None:
-    """How many times the kernels of the other stages the slowest runs; None where no kernel was recorded."""
+    """Return how many times the others' kernels the slowest stage runs; None where no kernel was recorded."""
     calls = [[p.mix.calls for p in stage if p.mix is not None] for stage in stages]
     if not all(calls):
         return None

@@ -111,7 +111,7 @@ def _judge_cell(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -
 
 
 def _bound(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -> tuple[float | None, float | None, str]:
-    """(least exposed time, time of all communication, what says so), ns; None where nothing is recorded."""
+    """Return (least exposed time, time of all communication, what says so), ns; None where nothing is recorded."""
     result = timed.cell.result
     if costs is not None:
         timeline = costs.timeline(result)

@@ -111,7 +111,7 @@ def _same(one: Any, other: Any) -> bool:
 def _once_each(
     differing_pairs: list[tuple[Pair, dict[str, tuple[Any, Any]]]],
 ) -> list[tuple[Pair, dict[str, tuple[Any, Any]]]]:
-    """One pair for each group and set of differing names: the first."""
+    """Keep the first pair of each group and set of differing names."""
     first: dict[object, tuple[Pair, dict[str, tuple[Any, Any]]]] = {}
     for pair, differing in differing_pairs:
         first.setdefault((pair.row.group, pair.base.run_id, tuple(sorted(differing))), (pair, differing))

@@ -184,7 +184,7 @@ def _of_days(day: Nights) -> Finding:
 
 
 def _listed(run: TrainingRun) -> str:
-    """What names the code of a run (commit, version), as its row states it."""
+    """List what names the code of a run (commit, version), as its row states it."""
     names = ("commit", "sha", "revision", "build", "version")
     return ", ".join(f"{key} {value}" for key, value in run.settings.items() if key.lower() in names)
 
