@@ -101,8 +101,8 @@ def wait_totals(
     parts: dict[int, list[RankWaiting]] = {rank: [] for rank in sorted(ranks)}
     last: dict[int, int] = defaultdict(int)
     for m in instances:
-        for rank in m.ranks:
-            parts[rank.rank].append(rank)
+        for wait in m.ranks:
+            parts[wait.rank].append(wait)
         if len(m.last_ranks) == 1:
             last[m.last_ranks[0]] += 1
     alone: dict[int, Spans] = {}
