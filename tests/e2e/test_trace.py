@@ -28,7 +28,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_folder_of_traces_shows_findings_and_the_budget_of_every_rank(here: Here, job: Path) -> None:
     done = here("trace", str(job))
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("4 ranks · ")
+    assert done.out.startswith("Straggler: rank 2 ")
+    assert "  from   4 ranks · " in done.out
     assert "Time budget" in done.out
     assert "\x1b" not in done.out
 

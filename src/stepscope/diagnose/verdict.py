@@ -36,6 +36,7 @@ from stepscope.records.finding import (
 )
 from stepscope.records.nouns import Estimate
 from stepscope.records.parts import COMPUTATION, STEP, below
+from stepscope.records.profile import PROFILED
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.diary import (
     FEW_STEPS,
@@ -717,6 +718,7 @@ def _sized(diagnosis: Diagnosis, verdict: JobVerdict, steps: JobSteps, *, pipeli
     of_window = {doubt.why for finding in diagnosis.findings for doubt in finding.casts_doubt.values()}
     kept: list[Finding] = []
     quiet = list(diagnosis.quiet)
+    outside = _outside_of_window(steps)
 
     def leave(finding: Finding, why: str) -> None:
         quiet.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: {why}"))
@@ -743,6 +745,8 @@ def _sized(diagnosis: Diagnosis, verdict: JobVerdict, steps: JobSteps, *, pipeli
             kept.append(finding)
         elif not verdict.window_sized:
             leave(finding, f"profiled steps are {slowed(verdict)}")
+        elif "idle" in _claimed(finding) and finding.stake_fraction - outside < WORTH:
+            leave(finding, f"events between steps take {format_percent(outside)} of the profiled steps")
         elif limit is not None and limit < WORTH:
             leave(finding, f"that part takes {format_percent(limit)} of the timed steps")
         else:
@@ -752,9 +756,24 @@ def _sized(diagnosis: Diagnosis, verdict: JobVerdict, steps: JobSteps, *, pipeli
 
 def _timed_share(finding: Finding, tree: Sequence[VerdictPart]) -> float | None:
     """Share of the timed steps in the parts that the finding's rule claims; None: of the whole step, or not known."""
-    words = next(iter(claims_of(finding)), "").split("/")
-    parts = _PART_OF_CLAIM.get(words[1], ()) if len(words) > 1 else ()
+    parts = [part for claim in _claimed(finding) for part in _PART_OF_CLAIM.get(claim, ())]
     return sum(part.share for part in tree if part.key in parts) if parts else None
+
+
+def _claimed(finding: Finding) -> tuple[str, ...]:
+    """The part of a step that the finding's rule claims first, as its second word has it; empty: the whole step."""
+    return tuple(next(iter(claims_of(finding)), "").split("/")[1:2])
+
+
+def _outside_of_window(steps: JobSteps) -> float:
+    """Of the profiled steps, the share of evaluations, checkpoints and the like, mean of the ranks: a trace shows them as
+    idle time, or as Python. 0 where no step is profiled."""
+    shares = [
+        float(np.nan_to_num(diary.columns["outside_ns"])[profiled].sum() / diary.whole_ns[profiled].sum())
+        for diary in steps.diaries
+        if (profiled := (diary.flags & PROFILED) != 0).any()
+    ]
+    return float(np.mean(shares)) if shares else 0.0
 
 
 def _of_timed(

@@ -155,7 +155,8 @@ def hang_words(hang: Hang, place: str | None) -> str:
         since = f"{ranks_text(hang.timed_out)} gave up waiting in step {step} after {hang.silent_s:.0f} s"
         since += f": {text}" if text else ""
     if hang.said is not None:
-        return f"{hang.said}{at}; {since}"
+        where = f"; rank {ranks[0]} {'was' if hang.timed_out else 'is'} at {place}" if place and ranks else at
+        return f"{hang.said}{where}; {since}"
     if hang.timed_out:
         if not ranks:
             return f"{since}; which rank did not come is unknown"

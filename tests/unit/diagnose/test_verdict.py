@@ -19,7 +19,7 @@ from stepscope.diagnose.narrator import below, cost_line, faster, percent
 from stepscope.diagnose.verdict import FEW_STEPS, Judged, _ordered, _tiny_operators, judge
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, TimeCost, VerdictPart
 from stepscope.records.nouns import Estimate
-from stepscope.records.profile import HookedRank, JobEnd
+from stepscope.records.profile import PROFILED, HookedRank, JobEnd
 from stepscope.records.trace_path import Straggler, StragglerReport
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.open import load_evidence
@@ -498,6 +498,22 @@ def test_a_part_that_timed_steps_hardly_have_is_no_finding(tmp_path: Path) -> No
     """Waiting for experts lies in communication, of which the timed steps have 4%."""
     simulate(tmp_path, ranks=2, steps=100, seed=2, transfer_ms=0.3)
     assert judged_of(tmp_path, [of_window("expert-skew", 0.3)]).diagnosis.findings == ()
+
+
+@pytest.mark.parametrize(("saved_ms", "told"), [(0.0, ["python-overhead"]), (60.0, [])])
+def test_a_checkpoint_in_the_window_is_no_python_between_operators(
+    saved_ms: float, told: list[str], tmp_path: Path
+) -> None:
+    """Of 10 profiled steps of 20 ms one is longer by a save: a trace shows that as Python."""
+    profiled = [20 < step <= 30 for step in range(1, 101)]
+    columns = {
+        "forward": [6.0] * 100,
+        "backward": [14.0] * 100,
+        "outside": [saved_ms if step == 25 else 0.0 for step in range(1, 101)],
+    }
+    write_diary(tmp_path, columns, flags=[PROFILED if flag else 0 for flag in profiled])
+    found = judged_of(tmp_path, [of_window("python-overhead", 0.2)]).diagnosis.findings
+    assert [finding.rule for finding in found] == told
 
 
 def test_a_cause_has_the_stake_of_the_verdict_and_no_size_of_the_window(tmp_path: Path) -> None:
