@@ -43,7 +43,7 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
 
     Raises UsageError for jobs that are not data parallel alone, DataError for traces without steps or sizes.
     """
-    passes = [one_pass for one_pass in summary.ranks if one_pass.replay]
+    passes = [rank_pass for rank_pass in summary.ranks if rank_pass.replay]
     if not passes:
         raise DataError(
             f"{name}: no step is marked in these traces",
@@ -53,13 +53,13 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
     world = summary.world_size or len(summary.ranks)
     _require_data_parallel(passes, world, name)
     step, rank = _typical(passes)
-    here = next(one_pass for one_pass in passes if one_pass.facts.rank == rank)
+    here = next(rank_pass for rank_pass in passes if rank_pass.facts.rank == rank)
     rank_step = next(candidate for candidate in here.replay if candidate.step == step)
     calls, notes = _traced_calls(summary, here, rank_step, name)
-    spread, values, of = _spread([one_pass.replay for one_pass in passes])
+    spread, values, of = _spread([rank_pass.replay for rank_pass in passes])
     entry = Unavailable("no device") if here.facts.device_name is None else find(here.facts.device_name)
     products, dtype = _products(here)
-    hosts = {one_pass.facts.host for one_pass in passes}
+    hosts = {rank_pass.facts.host for rank_pass in passes}
     all_seen = len(passes) == world and None not in hosts
     reductions = [c for c in calls if c.op == "all_reduce"]
     in_backward = (
@@ -102,7 +102,7 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
 
 def _require_data_parallel(passes: Sequence[RankPass], world: int, name: str) -> None:
     kinds = {
-        group.kind for one_pass in passes for group in one_pass.groups if group.kind in _KINDS and group.collectives
+        group.kind for rank_pass in passes for group in rank_pass.groups if group.kind in _KINDS and group.collectives
     }
     if kinds:
         words = listed([_KINDS[kind] for kind in sorted(kinds)], between=" and ")
@@ -113,8 +113,8 @@ def _require_data_parallel(passes: Sequence[RankPass], world: int, name: str) ->
         )
     groups = {
         (group.group, group.size)
-        for one_pass in passes
-        for group in one_pass.groups
+        for rank_pass in passes
+        for group in rank_pass.groups
         if group.size is not None and 1 < group.size < world and group.collectives
     }
     if groups:

@@ -192,12 +192,12 @@ class MeasuredPipeline:
         ]
         changed = [
             replace(
-                time_ns,
-                forward_ns=time_ns.forward_ns * factor,
-                backward_ns=time_ns.backward_ns * factor,
-                weight_ns=None if time_ns.weight_ns is None else time_ns.weight_ns * factor,
+                stage_times,
+                forward_ns=stage_times.forward_ns * factor,
+                backward_ns=stage_times.backward_ns * factor,
+                weight_ns=None if stage_times.weight_ns is None else stage_times.weight_ns * factor,
             )
-            for time_ns, factor in zip(self.times, scale, strict=True)
+            for stage_times, factor in zip(self.times, scale, strict=True)
         ]
         ours, theirs = (simulate(self.layout, times, meeting=self.meeting).step_ns for times in (changed, self.times))
         return split, ours / theirs

@@ -214,7 +214,7 @@ def _pair(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:
         time=times[1],
         decided_by=why,
         readings=tuple(readings),
-        no_interval=None if ratio.low is not None else _why_no_interval("step", [time_ns.n for time_ns in times]),
+        no_interval=None if ratio.low is not None else _why_no_interval("step", [length.n for length in times]),
         traced=True,
     )
 
@@ -338,9 +338,7 @@ def _budget(
             _reading(*reading, ranks[1] / ranks[0], times[1].value, times[0].value, base_parts, parts)
             for reading in readings
         ),
-        no_interval=None
-        if readings[0][1].low is not None
-        else _why_no_interval(unit, [time_ns.n for time_ns in times]),
+        no_interval=None if readings[0][1].low is not None else _why_no_interval(unit, [length.n for length in times]),
         no_parts=None if keys else f"the files record only the time of {a_unit}, not its parts",
     )
 

@@ -356,9 +356,9 @@ def _get_ready(meanwhile: Callable[[], None] | None, *, quick: bool) -> None:
 
 
 def _finished(work: Callable[[Path], RankPass], done: Callable[[Path], None], file: Path) -> RankPass:
-    one_pass = work(file)
+    rank_pass = work(file)
     done(file)
-    return one_pass
+    return rank_pass
 
 
 def _readable(files: Sequence[Path], read: Callable[[Path], RankPass], left_out: LeaveOut | None) -> list[RankPass]:
@@ -444,7 +444,9 @@ def captures(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
     whichever makes fewer. None where ranks are there twice and neither tells them apart, or one file is a copy of another:
     the same rank, taken at the same time.
     """
-    times = [(one_pass.facts.rank, one_pass.facts.unix_ns) for one_pass in passes if one_pass.facts.unix_ns is not None]
+    times = [
+        (rank_pass.facts.rank, rank_pass.facts.unix_ns) for rank_pass in passes if rank_pass.facts.unix_ns is not None
+    ]
     if len(set(times)) < len(times):
         return None
     groupings = [
@@ -460,12 +462,12 @@ def _once_each(passes: Iterable[RankPass]) -> bool:
 
 
 def _by_name(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
-    keys = [_place_and_stem(Path(one_pass.facts.file)) for one_pass in passes]
+    keys = [_place_and_stem(Path(rank_pass.facts.file)) for rank_pass in passes]
     one_place = len({place for place, _ in keys}) == 1
     groups: dict[str, list[RankPass]] = {}
-    for one_pass, (place, stem) in zip(passes, keys, strict=True):
+    for rank_pass, (place, stem) in zip(passes, keys, strict=True):
         name = stem if one_place and stem else f"{place.name}/{stem}".rstrip("/")
-        groups.setdefault(name, []).append(one_pass)
+        groups.setdefault(name, []).append(rank_pass)
     return groups
 
 
@@ -482,14 +484,14 @@ def _place_and_stem(path: Path) -> tuple[Path, str]:
 
 def _by_time(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
     """Traces whose stretches of time overlap are of one capture; none where a time is unknown."""
-    timed = [(one_pass.facts.unix_ns, one_pass) for one_pass in passes if one_pass.facts.unix_ns is not None]
+    timed = [(rank_pass.facts.unix_ns, rank_pass) for rank_pass in passes if rank_pass.facts.unix_ns is not None]
     if len(timed) < len(passes):
         return {}
     groups: list[list[RankPass]] = []
     end = 0
-    for (start, stop), one_pass in sorted(timed, key=lambda item: item[0]):
+    for (start, stop), rank_pass in sorted(timed, key=lambda item: item[0]):
         if not groups or start >= end:
             groups.append([])
-        groups[-1].append(one_pass)
+        groups[-1].append(rank_pass)
         end = max(end, stop)
     return {f"capture {i + 1}": group for i, group in enumerate(groups)}

@@ -158,12 +158,12 @@ def _used(collectives: Sequence[RankCollective], phases: dict[str, Spans], launc
     passes: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, back in zip(gathers, (pass_at(phases, called) == BACKWARD).tolist(), strict=True):
         passes[collectives[i].step, collectives[i].group, back].append(i)
-    for one_pass in passes.values():
-        one_pass.sort(key=lambda i: _launch(collectives[i]))
-        for i, following in pairwise(one_pass):
+    for rank_pass in passes.values():
+        rank_pass.sort(key=lambda i: _launch(collectives[i]))
+        for i, following in pairwise(rank_pass):
             begins[i] = _begins(collectives[following], launched)
-        if len(one_pass) > 2 and begins[one_pass[-3]] != NONE:
-            begins[one_pass[-1]] = 2 * begins[one_pass[-2]] - begins[one_pass[-3]]
+        if len(rank_pass) > 2 and begins[rank_pass[-3]] != NONE:
+            begins[rank_pass[-1]] = 2 * begins[rank_pass[-2]] - begins[rank_pass[-3]]
     return begins
 
 

@@ -34,9 +34,9 @@ CERTAIN = 0.05
 def slow_operators(passes: Sequence[RankPass], ranks: Collection[int]) -> tuple[OperatorExcess, ...]:
     """Compare each late rank with the first that is not late; nothing where either was not profiled by step."""
     profiles = {
-        one_pass.facts.rank: one_pass.profile
-        for one_pass in passes
-        if one_pass.profile is not None and one_pass.profile.marked
+        rank_pass.facts.rank: rank_pass.profile
+        for rank_pass in passes
+        if rank_pass.profile is not None and rank_pass.profile.marked
     }
     usual = next((rank for rank in sorted(profiles) if rank not in ranks), None)
     excesses: list[OperatorExcess] = []
@@ -63,7 +63,7 @@ def slow_step_operators(passes: Sequence[RankPass]) -> tuple[OperatorExcess, ...
     """
     candidates: list[list[OperatorExcess]] = []
     for profile in (
-        one_pass.profile for one_pass in passes if one_pass.profile is not None and one_pass.profile.marked
+        rank_pass.profile for rank_pass in passes if rank_pass.profile is not None and rank_pass.profile.marked
     ):
         rows = {(series.kind, series.name): np.array(series.per_step_ns, dtype=float) for series in profile.series}
         whole = rows["part", "window"]

@@ -128,9 +128,9 @@ def check(evidence: Evidence) -> Statement:
     cells = timed_cells(evidence, least_ranks=2)
     times = {id(cell): own for cell in cells if (own := own_times(cell.cell.result)) is not None}
     enough = [cell for cell in cells if id(cell) in times and times[id(cell)].steps >= LEAST_STEPS]
-    slow = {at: late for at, time_ns in times.items() if (late := slow_ranks(time_ns))}
+    slow = {at: late for at, own in times.items() if (late := slow_ranks(own))}
     if not enough and not slow:
-        most = max((time_ns.steps for time_ns in times.values()), default=0)
+        most = max((own.steps for own in times.values()), default=0)
         return Skipped(
             reason=f"{LEAST_STEPS} timed steps on several ranks are needed"
             + (f", the most of any cell is {most}" if times else ", no cell has any"),

@@ -206,7 +206,7 @@ def copies_table(summary: TraceSummary) -> Table:
     passes = [p for p in summary.ranks if p.copies is not None and p.copies.rows]
     ranks = [p.facts.rank for p in passes]
     window = sum(p.budget.parts.window_ns for p in passes if p.budget)
-    rows = (row for one_pass in passes for row in (one_pass.copies.rows if one_pass.copies else ()))
+    rows = (row for rank_pass in passes for row in (rank_pass.copies.rows if rank_pass.copies else ()))
     merged = over_ranks(rows, lambda r: (r.kind, r.memory), lambda r: r.busy_ns)
     pageable = sum(r.busy_ns for rows in merged for r in rows if r.memory == "pageable")
 

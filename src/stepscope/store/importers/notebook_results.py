@@ -185,7 +185,7 @@ def _settings(row: Mapping[str, Any], strategy: str) -> dict[str, Any]:
     settings: dict[str, Any] = {name: row[name] for name in ("lr", "n_samples", "batch_size") if name in row}
     if strategy == "naive":
         times = row.get("comm_times")
-        seconds = [positive(time_ns) for time_ns in times] if isinstance(times, list) else []
+        seconds = [positive(second) for second in times] if isinstance(times, list) else []
         timed = [second for second in seconds if second is not None]
         mean = _mean([second * SECOND for second in timed])
         settings["exposed_comm_ns_per_epoch"] = mean.value if mean is not None and len(timed) == len(seconds) else None
