@@ -80,8 +80,8 @@ def test_trace_opens_its_file_before_it_loads_what_shows_the_answer(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "needless", "most"),
     [
-        (["--show", "budget,overlap"], ("shlex", "stepscope.machine.peaks", "stepscope.diagnose.rules"), 55),
-        ([], ("stepscope.records.samples", "stepscope.records.environment", "stepscope.machine.collect"), 103),
+        (["--show", "budget,overlap"], ("shlex", "stepscope.machine.peaks", "stepscope.diagnose.rules"), 56),
+        ([], ("stepscope.records.samples", "stepscope.records.environment", "stepscope.machine.collect"), 104),
     ],
 )
 def test_a_trace_is_shown_with_little_loaded(

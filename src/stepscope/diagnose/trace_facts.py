@@ -183,7 +183,7 @@ def severity_of(share: float) -> Severity:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankShares:
     """A part of what ``limit`` is a share of, as its share on each rank; the mean decides.
 
     job, ranks: whose it is. also: the other share that a rule compares with a limit, where it has two. grave: from which on
@@ -264,8 +264,8 @@ def share_rule(
     without: str,
     measure: Callable[[Sequence[RankPass]], Sequence[float]],
     also: tuple[Callable[[Sequence[RankPass]], float], Limit] | None = None,
-    figures: Callable[[Part], str],
-    report: Callable[[Part], Statement],
+    figures: Callable[[RankShares], str],
+    report: Callable[[RankShares], Statement],
     limit: Limit = OF_WINDOW,
     grave: Limit = SHARES["problem"],
     thresholds: Mapping[str, Limit] | None = None,
@@ -288,7 +288,7 @@ def share_rule(
         judged = ranks(job.summary)
         if not judged:
             return unread(job.summary, without)
-        part = Part(measure(judged), job, judged, 0.0 if also is None else also[0](judged), limit, grave)
+        part = RankShares(measure(judged), job, judged, 0.0 if also is None else also[0](judged), limit, grave)
         if part.share >= limit.value and (also is None or part.also >= also[1].value):
             return report(part)
         return (

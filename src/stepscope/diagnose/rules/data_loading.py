@@ -31,7 +31,15 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import JobFacts, facts_of
 from stepscope.diagnose.rule import Limit, Statement, advise, inspect, over_share
-from stepscope.diagnose.trace_facts import OF_STEP, WORTH, Part, idle_share, read_in_full, share_rule, trace_command
+from stepscope.diagnose.trace_facts import (
+    OF_STEP,
+    WORTH,
+    RankShares,
+    idle_share,
+    read_in_full,
+    share_rule,
+    trace_command,
+)
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
@@ -112,7 +120,7 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-def _report(part: Part) -> Finding:
+def _report(part: RankShares) -> Finding:
     assert part.job is not None
     on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in part.ranks)
     idles = "no operator runs" if on_cpu else "the device idles"

@@ -26,7 +26,7 @@ from __future__ import annotations
 from stepscope.core.units import format_bandwidth, format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, advise, inspect
-from stepscope.diagnose.trace_facts import WORTH, Part, on_device, share_rule, window_ns
+from stepscope.diagnose.trace_facts import WORTH, RankShares, on_device, share_rule, window_ns
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_work import CopyRow
@@ -47,7 +47,7 @@ _DIRECTION = {
 }
 
 
-def _report(part: Part) -> Finding:
+def _report(part: RankShares) -> Finding:
     rows = [row for p in part.ranks if p.copies is not None for row in p.copies.rows]
     kinds = _by_kind(rows)
     most, memory = next(iter(kinds), ("other", None))

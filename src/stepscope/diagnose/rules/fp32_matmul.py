@@ -27,13 +27,13 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.rule import Statement, advise, inspect
-from stepscope.diagnose.trace_facts import Part, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
+from stepscope.diagnose.trace_facts import RankShares, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
 from stepscope.records.finding import Skipped
 from stepscope.records.trace_rules import KernelMix
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, kernel_dtype
 
 
-def _report(part: Part) -> Statement:
+def _report(part: RankShares) -> Statement:
     from stepscope.machine.peaks.lookup import has_tf32, peak_ratio
 
     mixes, device = mixes_of(part.ranks), part.device

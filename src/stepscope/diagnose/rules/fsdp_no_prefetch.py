@@ -28,7 +28,7 @@ from __future__ import annotations
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.rule import Limit, Rule, Statement, inspect
 from stepscope.diagnose.trace_facts import WORTH as LAUNCHES
-from stepscope.diagnose.trace_facts import Part, idle_share, on_device
+from stepscope.diagnose.trace_facts import RankShares, idle_share, on_device
 from stepscope.diagnose.unit_facts import WORTH, Call, Units, min_exposed_ns, on_units
 from stepscope.records.finding import Skipped
 
@@ -56,7 +56,7 @@ def _judge_units(units: Units) -> Statement:
             f"late gathers: {counts}; hiding them returns {format_percent(share)} of the step, limit "
             f"{format_percent(WORTH.value)}"
         )
-    launches = Part([idle_share(p, "host_late", "launch_latency") for p in on_device(units.job.summary)] or [0.0])
+    launches = RankShares([idle_share(p, "host_late", "launch_latency") for p in on_device(units.job.summary)] or [0.0])
     host = launches.share >= LAUNCHES
     evidence = [f"gathers that start after the computation before them has ended: {counts}"]
     for phase, fire in fires.items():

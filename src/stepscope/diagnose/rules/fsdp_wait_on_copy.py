@@ -28,7 +28,7 @@ from collections import defaultdict
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.diagnose.rule import Rule, Statement, advise
-from stepscope.diagnose.trace_facts import Part
+from stepscope.diagnose.trace_facts import RankShares
 from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
 from stepscope.records.finding import Advice, Skipped
 from stepscope.records.trace_rules import UnitCopies
@@ -40,7 +40,7 @@ _HOST = ("parameters to the device", "gradients to the host")
 def _judge_units(units: Units) -> Statement:
     if not any(rank.copies for rank in units.ranks):
         return Skipped(reason="the trace shows no copies of units: no ranges or operators of FSDP mark them")
-    part = Part(
+    part = RankShares(
         [min(1.0, sum(row.exposed_ns for row in rank.copies) / units.step_ns) for rank in units.ranks], limit=WORTH
     )
     if part.share < WORTH.value:

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.diagnose.rule import advise, inspect
-from stepscope.diagnose.trace_facts import Part, idle_share, on_device, share_rule
+from stepscope.diagnose.trace_facts import RankShares, idle_share, on_device, share_rule
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import IdleCause
 
@@ -39,7 +39,7 @@ _ALLOCATES = re.compile(r"Malloc|Free|HostAlloc", re.IGNORECASE)
 _EXPLICIT = re.compile(r"(Device|Ctx)Synchronize")
 
 
-def _report(part: Part) -> Finding:
+def _report(part: RankShares) -> Finding:
     gaps = [i for p in part.ranks for i in p.idle if i.cause == "sync"]
     call, ranks = _most(gaps), len(part.ranks)
     count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
@@ -62,7 +62,7 @@ def _most(gaps: Sequence[IdleCause]) -> str | None:
     return max(spent, key=lambda call: spent[call], default="") or None
 
 
-def _advice(part: Part, call: str | None) -> tuple[Advice, ...]:
+def _advice(part: RankShares, call: str | None) -> tuple[Advice, ...]:
     look = part.command("--show idle,operators --sort host_self")
     if call is not None and _ALLOCATES.search(call):
         return (

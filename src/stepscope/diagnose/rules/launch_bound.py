@@ -29,7 +29,7 @@ from collections.abc import Sequence
 
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rule import advise
-from stepscope.diagnose.trace_facts import Part, idle_share, on_device, python_shares, share_rule
+from stepscope.diagnose.trace_facts import RankShares, idle_share, on_device, python_shares, share_rule
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
 
@@ -45,15 +45,17 @@ def _python(ranks: Sequence[RankPass]) -> list[float]:
     return python_shares(ranks) or [0.0] * len(ranks)
 
 
-def _figures(part: Part) -> str:
+def _figures(part: RankShares) -> str:
     rest = ", without Python between operators" if any(_python(part.ranks)) else ""
     return f"the device idles {part} because launches are late{rest}"
 
 
-def _report(part: Part) -> Finding:
-    split = ", ".join(f"{text} {Part([idle_share(p, c) for p in part.ranks]).percent}" for c, text in _CAUSES.items())
+def _report(part: RankShares) -> Finding:
+    split = ", ".join(
+        f"{text} {RankShares([idle_share(p, c) for p in part.ranks]).percent}" for c, text in _CAUSES.items()
+    )
     if any(python := _python(part.ranks)):
-        split += f"; of it {Part(python).percent} is Python between operators (python-overhead)"
+        split += f"; of it {RankShares(python).percent} is Python between operators (python-overhead)"
     return part.finding(
         f"launch-bound: the device idles {part} because the host launches work too late",
         (split,),
@@ -62,7 +64,7 @@ def _report(part: Part) -> Finding:
     )
 
 
-def _advice(part: Part) -> tuple[Advice, ...]:
+def _advice(part: RankShares) -> tuple[Advice, ...]:
     look = part.command("--show launches,idle,sequences")
     late = [i for p in part.ranks for i in p.idle if i.cause == "host_late"]
     graphs = sum(i.idle_ns for i in late if i.call is not None and "GraphLaunch" in i.call)

@@ -33,7 +33,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rule import Limit, advise
 from stepscope.diagnose.trace_facts import (
-    Part,
+    RankShares,
     cut,
     kinds_ns,
     kinds_shares,
@@ -71,7 +71,7 @@ def _of_kernels(ranks: Sequence[RankPass], *kinds: str) -> float:
     return sum(kinds_ns(p.mix, *kinds) for p in ranks) / total if total else 0.0
 
 
-def _report(part: Part) -> Finding:
+def _report(part: RankShares) -> Finding:
     mixes = mixes_of(part.ranks)
     kinds = [kind for mix in mixes for kind in mix.kinds if kind.kind == BANDWIDTH]
     largest = max(kinds, key=lambda kind: kind.largest_ns)

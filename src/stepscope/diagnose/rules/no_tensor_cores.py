@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.rule import Limit, Statement, advise, inspect
-from stepscope.diagnose.trace_facts import Part, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
+from stepscope.diagnose.trace_facts import RankShares, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
 from stepscope.records.finding import Skipped
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN, kernel_dtype
 
@@ -36,7 +36,7 @@ _NONE = Limit(
 )
 
 
-def _report(part: Part) -> Statement:
+def _report(part: RankShares) -> Statement:
     mixes, device = mixes_of(part.ranks), part.device
     total = sum(kinds_ns(mix, *MATRIX) for mix in mixes)
     kinds = {kind: sum(kinds_ns(mix, kind) for mix in mixes) / total for kind in MATRIX}

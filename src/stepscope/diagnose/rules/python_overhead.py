@@ -31,7 +31,7 @@ from dataclasses import replace
 from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rule import Limit, Statement, advise, inspect
-from stepscope.diagnose.trace_facts import PYTHON_OWNS, Part, idle_share, read_in_full, share_rule, window_ns
+from stepscope.diagnose.trace_facts import PYTHON_OWNS, RankShares, idle_share, read_in_full, share_rule, window_ns
 from stepscope.records.trace_summary import RankPass
 
 SURE_ON_CPU = Limit(
@@ -41,13 +41,13 @@ SURE_ON_CPU = Limit(
 )
 
 
-def _figures(part: Part) -> str:
+def _figures(part: RankShares) -> str:
     cpu = _on_cpu(part.ranks[0])
     subject = "Python between operators takes" if cpu else "the device waits for Python between operators"
     return f"{subject} {part}"
 
 
-def _report(part: Part) -> Statement:
+def _report(part: RankShares) -> Statement:
     of_late, on_cpu = _of_late(part.ranks), _on_cpu(part.ranks[0])
     if of_late is not None and of_late < PYTHON_OWNS.value:
         return f"{_figures(part)}, {format_percent(of_late)} of the host's delay, which is mostly in operators"
@@ -103,8 +103,8 @@ def _split(ranks: Sequence[RankPass]) -> tuple[str, ...]:
     late = [(p.host_lateness, window_ns(p)) for p in ranks if p.host_lateness is not None and not _on_cpu(p)]
     if not late:
         return ("no operator, collective or data loader runs in that time",)
-    total = Part([h.late_ns / w for h, w in late])
-    operators = Part([h.operator_ns / w for h, w in late])
+    total = RankShares([h.late_ns / w for h, w in late])
+    operators = RankShares([h.operator_ns / w for h, w in late])
     return (
         f"the device idles {total} because launches come late; for {operators.percent} the host is in "
         "operators and runtime calls meanwhile, for the rest in Python",

@@ -33,7 +33,7 @@ from stepscope.diagnose.trace_facts import (
     GRAVE,
     SHARES,
     WORTH,
-    Part,
+    RankShares,
     idle_share,
     is_amd_device,
     mostly_short_kernels,
@@ -55,14 +55,14 @@ def _judge_job(job: TraceEvidence) -> Statement:
     if not ranks:
         return unread(job.summary, "no device work: a CPU job has no queue")
     queued = ("dependency",) if mostly_short_kernels(ranks) else ("dependency", "kernel_gap")
-    between = Part([idle_share(p, *queued) for p in ranks])
-    unlinked = Part([idle_share(p, "unknown") for p in ranks])
+    between = RankShares([idle_share(p, *queued) for p in ranks])
+    unlinked = RankShares([idle_share(p, "unknown") for p in ranks])
     findings = [*_between(job, ranks, between, queued), *_unlinked(job, unlinked)]
     if findings:
         return findings
-    causes = {cause: Part([idle_share(p, cause) for p in ranks]) for cause in (*_OTHER_CAUSES, "kernel_gap")}
+    causes = {cause: RankShares([idle_share(p, cause) for p in ranks]) for cause in (*_OTHER_CAUSES, "kernel_gap")}
     causes |= {"queued": between, "not recorded": unlinked}
-    total = Part([sum(i.idle_ns for i in p.idle) / window_ns(p) for p in ranks])
+    total = RankShares([sum(i.idle_ns for i in p.idle) / window_ns(p) for p in ranks])
     if total.share >= GRAVE and all(part.share < WORTH for part in causes.values()):
         return _scattered(job, total, causes)
     return (
@@ -71,7 +71,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     )
 
 
-def _between(job: TraceEvidence, ranks: list[RankPass], part: Part, causes: tuple[str, ...]) -> Iterator[Finding]:
+def _between(job: TraceEvidence, ranks: list[RankPass], part: RankShares, causes: tuple[str, ...]) -> Iterator[Finding]:
     if part.share < WORTH:
         return
     gaps = [i for p in ranks for i in p.idle if i.cause in causes]
@@ -92,7 +92,7 @@ def _between(job: TraceEvidence, ranks: list[RankPass], part: Part, causes: tupl
     )
 
 
-def _unlinked(job: TraceEvidence, part: Part) -> Iterator[Finding]:
+def _unlinked(job: TraceEvidence, part: RankShares) -> Iterator[Finding]:
     if part.share < WORTH:
         return
     yield part.finding(
@@ -113,7 +113,7 @@ def _by_nsys(job: TraceEvidence) -> bool:
     return all(Path(p.facts.file).suffix in (".sqlite", ".sqlite3", ".db", ".nsys-rep") for p in job.summary.ranks)
 
 
-def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Finding:
+def _scattered(job: TraceEvidence, total: RankShares, causes: dict[str, RankShares]) -> Finding:
     ranked = sorted(causes.items(), key=lambda item: -item[1].share)
     text = ", ".join(f"{cause.replace('_', ' ')} {part.percent}" for cause, part in ranked if part.share >= 0.005)
     return total.finding(

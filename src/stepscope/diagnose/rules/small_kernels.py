@@ -30,7 +30,7 @@ from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rule import advise
 from stepscope.diagnose.trace_facts import (
     MOSTLY_SHORT,
-    Part,
+    RankShares,
     idle_share,
     mixes_of,
     share_rule,
@@ -47,13 +47,13 @@ def _short(ranks: Sequence[RankPass]) -> float:
     return sum(m.short_calls for m in mixes) / sum(m.calls for m in mixes)
 
 
-def _many(part: Part) -> str:
+def _many(part: RankShares) -> str:
     mixes = mixes_of(part.ranks)
     calls, limit = sum(m.calls for m in mixes), format_duration(mixes[0].short_limit_ns)
     return f"{format_percent(part.also)} of {calls:,} compute kernels take at most {limit}"
 
 
-def _report(part: Part) -> Finding:
+def _report(part: RankShares) -> Finding:
     return part.finding(
         f"kernels are too short: {_many(part)}, and {part} goes to them and to the gaps between kernels",
         (*_per_step(part.ranks),),
