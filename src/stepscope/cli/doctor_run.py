@@ -29,7 +29,7 @@ from stepscope.matrix.runner import OnEvent
 from stepscope.matrix.work import CellMoved, Event, GroupStarted
 from stepscope.records import codec
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.report.table import Column, Table, Value, duration, said, tabled, whole
+from stepscope.report.table import Column, Table, Value, duration, tabled, whole, worded
 from stepscope.stats.compare import MIN_EXCESS
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _show(record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> None
     _show_verdict(verdicts)
     for section in overview(record):
         say(section.title, "bold")
-        lines = ((line.label, line.text, line.known) for line in section.lines)
+        lines = ((line.label, line.text, line.recorded) for line in section.lines)
         show_facts(
             (label, text if is_known else Text(f"unknown: {text}", style="dim")) for label, text, is_known in lines
         )
@@ -188,7 +188,9 @@ def _print(check: QuickCheck) -> None:
 def _table(check: QuickCheck) -> Table:
     def excess(facts: dict[str, Any]) -> Value:
         share = facts["excess_fraction"]
-        return said(format_percent(share, digits=1, signed=True), share, tone="warn" if share > MIN_EXCESS else "plain")
+        return worded(
+            format_percent(share, digits=1, signed=True), share, tone="warn" if share > MIN_EXCESS else "plain"
+        )
 
     return tabled(
         "quick_check",

@@ -137,7 +137,7 @@ def _load(paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, 
         spans=spans,
         on_trace=_log_reading if err().is_terminal else None,
         scheduler=scheduler_of(options.executor),
-        said=log,
+        log=log,
     )
 
 

@@ -58,7 +58,7 @@ def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> 
     from stepscope.diagnose.narrator import files_found
 
     files = files_found(evidence)
-    if files or evidence.said:
+    if files or evidence.all_notes:
         say()
     for state, text in files[:most]:
         _hanging(f"{state:<9} ", text, "dim" if state == "read" else "yellow")

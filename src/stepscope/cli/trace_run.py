@@ -75,7 +75,7 @@ def run(
                 advanced=watch.advanced,
                 meanwhile=meanwhile,
                 scheduler=scheduler,
-                said=log,
+                log=log,
                 sample=sample,
             )
         watch.end()

@@ -259,7 +259,7 @@ def _measure_basis(runs: _Runs, *, probe: bool) -> JobBasis:
         ddp=None if not ddp else ddp.get("first") or {},
         workers=min(workers) if workers else None,
         micro_steps=micro,
-        found=rules,
+        fired=rules,
         used_ns=None if loading is None else loading.used_ns,
         cores=None if loading is None else loading.cores,
         share=_follows_batch(runs, recorded) if probe else None,

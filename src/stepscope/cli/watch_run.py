@@ -174,11 +174,11 @@ class _Looks:
 
 def state_line(seen: Watched) -> str:
     """Write ``running; step 1,234; 8 of 8 ranks on 2 hosts; 18.6 steps/s``."""
-    parts = [seen.said if seen.state == "ended" and seen.said else seen.state]
+    parts = [seen.ended_as if seen.state == "ended" and seen.ended_as else seen.state]
     if seen.state == "waiting":
         parts = ["no rank has made a step yet"]
-    if seen.state == "silent" and seen.said:
-        parts = [seen.said]
+    if seen.state == "silent" and seen.ended_as:
+        parts = [seen.ended_as]
     if seen.step:
         parts.append(f"step {seen.step:,}")
     if seen.ranks_seen:

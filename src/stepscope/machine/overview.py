@@ -26,7 +26,7 @@ class Fact:
 
     label: str
     text: str
-    known: bool = True
+    recorded: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def overview(record: EnvironmentRecord) -> tuple[Section, ...]:
 
 
 def _missing(label: str, reason: str) -> Fact:
-    return Fact(label=label, text=reason, known=False)
+    return Fact(label=label, text=reason, recorded=False)
 
 
 def _environment(record: EnvironmentRecord) -> Iterable[Fact]:

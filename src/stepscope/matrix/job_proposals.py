@@ -38,7 +38,7 @@ class JobBasis:
 
     job, prices: from traces of a window; None: there are none. ddp: arguments of its DistributedDataParallel that are known;
     None: it has none. workers: of its loader; None: it has no loader. used_ns, cores: as of a ``Loading``. micro_steps:
-    backward passes of a step, each of which reduces; 1: one does. found: rules with a finding.
+    backward passes of a step, each of which reduces; 1: one does. fired: rules with a finding.
     """
 
     step_ns: float
@@ -54,7 +54,7 @@ class JobBasis:
     ddp: Mapping[str, object] | None = None
     workers: int | None = None
     micro_steps: int = 1
-    found: frozenset[str] = frozenset()
+    fired: frozenset[str] = frozenset()
     used_ns: float | None = None
     cores: float | None = None
 
@@ -153,7 +153,7 @@ def _proposal(
         gain=gain,
         exact=exact,
         risk=RISK.get(knob, "unknown: the command's own option"),
-        because=tuple(sorted(set(RULES.get(knob, ())) & basis.found)),
+        because=tuple(sorted(set(RULES.get(knob, ())) & basis.fired)),
     )
 
 

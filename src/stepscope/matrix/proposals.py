@@ -87,7 +87,7 @@ class Basis:
     """What a cell's proposals rest on. cell: finished. others: of the same run. prices: None: one rank, or not known.
     replica, probe: two cells that differ in the batch of a rank alone, for what of the computation follows it (whole
     replicas where the cell is sharded); None: the usual share.
-    found: names of rules with a finding. cores: of the machine. most_batch: of a rank; None: whatever the model favours.
+    fired: names of rules with a finding. cores: of the machine. most_batch: of a rank; None: whatever the model favours.
     allowed: knobs that may change the mathematics in what is tried.
     """
 
@@ -97,7 +97,7 @@ class Basis:
     transport: Transport | None = None
     replica: CellResult | None = None
     probe: CellResult | None = None
-    found: frozenset[str] = frozenset()
+    fired: frozenset[str] = frozenset()
     cores: int = 1
     scale_lr: bool = True
     most_batch: int | None = None
@@ -163,7 +163,7 @@ def _proposal(basis: Basis, model: _Model, changes: Mapping[str, Any], knobs: tu
     if after == spec or _refused(after):
         return None
     exact = after.global_batch == spec.global_batch and not CHANGES_MATHEMATICS.intersection(knobs)
-    rules = {rule for knob in knobs for rule in RULES.get(knob, ())} & basis.found
+    rules = {rule for knob in knobs for rule in RULES.get(knob, ())} & basis.fired
     return Proposal(
         key=" ".join(f"{key.removeprefix('strategy_options.')}={_value_text(value)}" for key, value in changes.items()),
         knobs=knobs,

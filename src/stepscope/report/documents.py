@@ -123,7 +123,7 @@ def diagnose_document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerd
         "skipped": plain(diagnosis.skipped),
         "quiet": plain(diagnosis.quiet),
         "scaling": plain(evidence.scaling),
-        "notes": list(evidence.said),
+        "notes": list(evidence.all_notes),
     }
 
 
@@ -151,7 +151,7 @@ def watch_document(seen: Watched, verdict: JobVerdict | None) -> dict[str, Any]:
         **headed("watch/1"),
         "run": str(job.folder),
         "state": seen.state,
-        "said": seen.said,
+        "said": seen.ended_as,
         "silent_s": seen.silent_s,
         "step": seen.step,
         "steps_looked_at": 0 if steps is None else steps.steps,

@@ -210,7 +210,7 @@ def _sources(evidence: Evidence) -> str:
         f"{source.path} ({source.kind}{f', read as {source.format}' * (source.format is not None)})"
         for source in evidence.sources
     )
-    lines += _items([*(f"{state}: {text}" for state, text in narrator.files_found(evidence)), *evidence.said])
+    lines += _items([*(f"{state}: {text}" for state, text in narrator.files_found(evidence)), *evidence.all_notes])
     for record in evidence.records:
         lines += [f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv]
     return "\n".join([*lines, ""])

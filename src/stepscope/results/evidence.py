@@ -134,7 +134,7 @@ class Evidence:
     remarks: tuple[str, ...] = ()
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def all_notes(self) -> tuple[str, ...]:
         """Notes, then remarks."""
         return (*self.notes, *self.remarks)
 

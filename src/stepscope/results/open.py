@@ -67,14 +67,14 @@ def load_evidence(
     spans: bool = False,
     on_trace: Callable[[Path], None] | None = None,
     scheduler: str | None = None,
-    said: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Evidence:
     """Read what lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined.
     Trace files of one folder are ranks of one job.
 
     cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
     targets: accuracies to give times to; empty: round ones that tell most. traces: whether traces of cells are read. spans:
-    traces also carry what timelines draw. on_trace: told each trace file as it is finished. scheduler, said: as of
+    traces also carry what timelines draw. on_trace: told each trace file as it is finished. scheduler, log: as of
     ``analyse_captures``. Raises DataError for a path that nothing reads.
     """
     how = Reading(
@@ -84,7 +84,7 @@ def load_evidence(
         spans=spans,
         on_trace=on_trace,
         scheduler=scheduler,
-        said=said,
+        log=log,
     )
     parts = _sources([Path(path) for path in paths], how)
     if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
@@ -108,7 +108,7 @@ class Reading:
     by_step: bool = False
     on_trace: OnTrace | None = None
     scheduler: str | None = None
-    said: Callable[[str], None] | None = None
+    log: Callable[[str], None] | None = None
 
     @property
     def wanted(self) -> Wanted:
@@ -122,7 +122,7 @@ class Reading:
         """The traces of one job."""
         from stepscope.traces.job import analyse_job
 
-        return analyse_job(files, wanted=self.wanted, done=self.on_trace, scheduler=self.scheduler, said=self.said)
+        return analyse_job(files, wanted=self.wanted, done=self.on_trace, scheduler=self.scheduler, log=self.log)
 
     def captures(
         self, files: Sequence[Path], ranks: Mapping[str, int], left_out: Callable[[Path, DataError], None]
@@ -137,7 +137,7 @@ class Reading:
             done=self.on_trace,
             left_out=left_out,
             scheduler=self.scheduler,
-            said=self.said,
+            log=self.log,
         )
 
 

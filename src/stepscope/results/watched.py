@@ -51,7 +51,7 @@ class Watched:
     world_size: int | None
     hosts: int
     silent_s: float | None
-    said: str | None
+    ended_as: str | None
     happened: tuple[Happened, ...]
 
 
@@ -83,7 +83,7 @@ def watched(job: ProfiledJob, *, written_unix_ns: int | None, now_unix_ns: int) 
         world_size=max((diary.header.world_size for diary in newest), default=None),
         hosts=len({diary.header.host for diary in newest}),
         silent_s=silent_s,
-        said=sentence,
+        ended_as=sentence,
         happened=tuple(sorted((*_events(job), *_restarts(job), *_errors(job)), key=lambda event: event.at_unix_ns))[
             -LATEST:
         ],

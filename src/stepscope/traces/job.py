@@ -60,7 +60,7 @@ def analyse_captures(
     meanwhile: Callable[[], None] | None = None,
     left_out: LeaveOut | None = None,
     scheduler: str | None = None,
-    said: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
     sample: Collection[int] | None = None,
 ) -> dict[str, TraceSummary]:
     """Load and analyse every rank's trace under ``paths``, then match the ranks of each capture. ``wanted`` None:
@@ -71,7 +71,7 @@ def analyse_captures(
     those read here have got, ``done`` each one as it is finished. ``meanwhile`` is called once while other processes read,
     where they do: it may load what the caller needs for the answer. ``left_out`` is told a file that cannot be read, and
     why; without it, and where no file can be read, the DataError is raised. ``scheduler`` of a dask cluster: its
-    workers read; with ``said`` alone workers of this machine do where there is much to read, and it is told where none can
+    workers read; with ``log`` alone workers of this machine do where there is much to read, and it is told where none can
     be had. A file that ends every worker is left out with a note. ``sample``: only these ranks are read, and notes say what
     that leaves open. Raises DataError as ``load_traces`` does.
     """
@@ -88,7 +88,7 @@ def analyse_captures(
     if any(url_of(file) is not None for file in files):
         left_out = _skips_what_is_none(left_out, notes)
     done = done or (lambda _: None)
-    if _for_cluster(scheduler, said, files, processes):
+    if _for_cluster(scheduler, log, files, processes):
         passes, unread = _on_cluster(scheduler, work, files, processes, done, left_out)
         notes += unread
     else:
@@ -124,7 +124,7 @@ def analyse_job(
     done: Callable[[Path], None] | None = None,
     left_out: LeaveOut | None = None,
     scheduler: str | None = None,
-    said: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> TraceSummary:
     """Analyse files of one capture as ``analyse_captures`` does. Raises DataError too where there are several."""
     summaries = analyse_captures(
@@ -137,7 +137,7 @@ def analyse_job(
         done=done,
         left_out=left_out,
         scheduler=scheduler,
-        said=said,
+        log=log,
     )
     if len(summaries) > 1:
         raise several_captures(summaries)

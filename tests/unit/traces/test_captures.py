@@ -93,4 +93,4 @@ def test_trace_shows_every_capture_and_refuses_what_is_of_one(
 def test_diagnose_looks_at_every_capture(tmp_path: Path) -> None:
     evidence = load_source(modes(tmp_path), Reading(stated=Stated()))
     assert {job.name for job in evidence.traces} == {"naive", "ddp"}
-    assert any("2 captures of the same ranks" in note for note in evidence.said)
+    assert any("2 captures of the same ranks" in note for note in evidence.all_notes)

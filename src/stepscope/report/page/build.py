@@ -68,7 +68,7 @@ def sources(evidence: Evidence) -> tuple[tuple[str, str], ...]:
 
 def notes(evidence: Evidence) -> tuple[str, ...]:
     """Return what was repaired, left out or assumed on the way, of every source; each once."""
-    texts = list(evidence.said)
+    texts = list(evidence.all_notes)
     for trace in evidence.traces:
         many = len(evidence.traces) > 1
         for note in trace.summary.notes:

@@ -23,11 +23,11 @@ from stepscope.report.table import (
     gigabytes,
     microseconds,
     percent,
-    said,
     tabled,
     times,
     unknown,
     whole,
+    worded,
 )
 from stepscope.report.vega import COLORS, COLUMN, Spec, chart, layer, name_axis, sig, size_tick, unsaid
 from stepscope.report.views import Charts, View
@@ -155,11 +155,11 @@ def topology_table(topology: Topology) -> Table:
 
     def cell(row: Device, gpu: Device) -> Value:
         if row is gpu:
-            return said("·", tone="dim")
+            return worded("·", tone="dim")
         link = topology.link(row.name, gpu.name)
         if link is None:
-            return said("?", tone="bad")
-        return said(link.label, tone="good" if link.is_nvlink else "warn" if link.crosses_socket else "plain")
+            return worded("?", tone="bad")
+        return worded(link.label, tone="good" if link.is_nvlink else "warn" if link.crosses_socket else "plain")
 
     def column(gpu: Device) -> Column:
         return Column(f"to_{gpu.name}", gpu.name.removeprefix("GPU"), lambda row: cell(row, gpu))
@@ -339,7 +339,7 @@ def pairs_table(rows: Sequence[CommRow]) -> Table:
             if cell[0].world_size <= MAX_MATRIX
             for line in _lines(cell, verdicts[cell_id])
         ),
-        Column("world", "ranks", lambda line: said(line.world, line.cell[0].world_size), role="group"),
+        Column("world", "ranks", lambda line: worded(line.world, line.cell[0].world_size), role="group"),
         Column("size_bytes", "size", lambda line: line.size, unit="bytes", role="group"),
         Column("direction", "direction", lambda line: line.direction, role="group"),
         Column("quantity", "quantity", lambda line: line.quantity, role="group"),
@@ -374,7 +374,7 @@ class _Line:
 
     @property
     def size(self) -> Value:
-        return said(UNKNOWN) if self.size_bytes is None else byte_size(self.size_bytes)
+        return worded(UNKNOWN) if self.size_bytes is None else byte_size(self.size_bytes)
 
     @property
     def direction(self) -> str:
@@ -389,10 +389,10 @@ class _Line:
     @property
     def sent_by(self) -> Value:
         if self.sender is None:
-            return said("all pairs")
+            return worded("all pairs")
         hosts = max((row.rank_hosts for row in self.cell), key=len)
         several = self.sender < len(hosts) and len(set(hosts)) > 1
-        return said(f"{self.sender} {hosts[self.sender]}" if several else str(self.sender), self.sender)
+        return worded(f"{self.sender} {hosts[self.sender]}" if several else str(self.sender), self.sender)
 
     def value(self, receiver: int) -> Value:
         if self.sender is None or self.size_bytes is None:

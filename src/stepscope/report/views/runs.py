@@ -39,11 +39,11 @@ from stepscope.report.table import (
     duration,
     figure,
     percent,
-    said,
     size,
     tabled,
     times,
     whole,
+    worded,
 )
 from stepscope.report.vega import MAX_LINES
 from stepscope.report.views import View, drawn
@@ -364,7 +364,7 @@ def history_table(history: History | None) -> Table:
     footnotes: tuple[str, ...] = ()
     common = Value(text="", raw=None)
     if history is not None:
-        common = said(change_text(history, history.common), None)
+        common = worded(change_text(history, history.common), None)
         footnotes = (
             f"{counted(len(history.runs), 'run')} from {_run_name(history, 0)} to"
             f" {_run_name(history, len(history.runs) - 1)};"
