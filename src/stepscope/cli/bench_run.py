@@ -42,7 +42,7 @@ from stepscope.report.views.pipeline import pipeline_table as pipeline_tables
 from stepscope.report.views.runs import of_cells
 from stepscope.results.evidence import Evidence
 from stepscope.results.experiments import checks_of
-from stepscope.results.held import differing, held, in_words
+from stepscope.results.held import differing, held_states, in_words
 from stepscope.results.open import load_evidence
 from stepscope.results.pipeline import conclusions, pipelines
 from stepscope.results.run_figures import bench_document
@@ -283,7 +283,7 @@ def _print(
     # A cell that was stopped before its first step has nothing to show; the error says how many there are.
     if shown := [run for run in runs if run.status != "interrupted" or run.notes]:
         show_table(of_cells(shown))
-    holding = held(evidence.cells)
+    holding = held_states(evidence.cells)
     different = differing(holding)
     further = [bars.compared_table("precision", runs)]
     further += [*pipeline_tables(evidence.cells), *(held_tables(evidence.cells) if different else ())]

@@ -219,7 +219,7 @@ def _measure_basis(bench: Bench, spec: CellSpec, options: Tune) -> proposing.Bas
         transport=transport,
         replica=copy if sharded and copy is not None and failure_of(copy) is None else cell,
         probe=larger if larger is not None and failure_of(larger) is None else None,
-        found=frozenset(f.rule for f in diagnose(load_evidence([layout.root], traces=False)).findings),
+        fired=frozenset(f.rule for f in diagnose(load_evidence([layout.root], traces=False)).findings),
         cores=1 if environment is None else environment.usable_cores,
     )
 

@@ -212,7 +212,7 @@ def _memory_rows(section_runs: Sequence[TrainingRun], evidence: Evidence) -> dic
                 "world_size": batch.run.world_size,
                 "micro_batch": batch.micro_batch,
                 "peak_memory_bytes": batch.peak_bytes,
-                "held_bytes": dict(batch.held) or None,
+                "held_bytes": dict(batch.held_bytes) or None,
                 "bytes_per_further_sample": batch.per_sample_bytes,
                 "samples_per_s": None if batch.run.samples_per_s is None else batch.run.samples_per_s.value,
             }

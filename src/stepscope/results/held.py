@@ -57,7 +57,7 @@ def held_by(cell: CellEvidence) -> Held | None:
     return Held(cell=cell, sizes=sizes, plan=specs_of(cell.spec).memory_plan)
 
 
-def held(cells: Sequence[CellEvidence]) -> tuple[Held, ...]:
+def held_states(cells: Sequence[CellEvidence]) -> tuple[Held, ...]:
     """Return what ranks hold in the cells whose ranks counted their tensors."""
     return tuple(holding for cell in cells if (holding := held_by(cell)) is not None)
 

@@ -309,7 +309,7 @@ class BatchMemory:
     micro_batch: int
     peak_bytes: int | None
     per_sample_bytes: float | None
-    held: Mapping[str, int]
+    held_bytes: Mapping[str, int]
 
 
 def memory_by_batch(
@@ -337,7 +337,7 @@ def _group(runs: Sequence[TrainingRun], counted: Mapping[str, Mapping[str, int]]
     return tuple(
         BatchMemory(
             run=run, micro_batch=_batch(run), peak_bytes=_peak(run), per_sample_bytes=growth.get(run.run_id),
-            held=counted.get(run.run_id, {}),
+            held_bytes=counted.get(run.run_id, {}),
         )
         for run in ordered
     )  # fmt: skip

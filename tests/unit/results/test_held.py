@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench_evidence import Made, bench, made
 
 from stepscope.report.views import memory as view
-from stepscope.results.held import conclusions, differing, held, in_words
+from stepscope.results.held import conclusions, differing, held_states, in_words
 
 MB = 10**6
 REPLICA = {"parameters": 4 * MB, "gradients": 4 * MB, "optimizer": 8 * MB, "activations": 2 * MB, "gathered": 0}
@@ -27,12 +27,12 @@ def test_one_process_and_ddp_are_shown_by_kind() -> None:
         shown = dict(zip(kinds, (value.raw for value in row.values), strict=True))
         assert {kind: shown[kind] for kind in REPLICA} == REPLICA
         assert shown["total"] == 18 * MB
-    assert differing(held(cells)) == ()
-    assert conclusions(held(cells)) == (), "nothing holds less than another"
+    assert differing(held_states(cells)) == ()
+    assert conclusions(held_states(cells)) == (), "nothing holds less than another"
 
 
 def test_cells_that_hold_the_same_are_one_line_and_those_that_counted_nothing_none() -> None:
-    (line,) = in_words(held(bench(SINGLE, cell("ddp", REPLICA)).cells))
+    (line,) = in_words(held_states(bench(SINGLE, cell("ddp", REPLICA)).cells))
     assert line.startswith("a rank holds 18.0 MB: parameters 4.00 MB, gradients 4.00 MB, optimizer 8.00 MB")
     assert "single on 1 rank" in line
     assert "ddp on 2 ranks" in line
@@ -40,7 +40,7 @@ def test_cells_that_hold_the_same_are_one_line_and_those_that_counted_nothing_no
 
 
 def test_holding_less_is_compared_within_the_same_work() -> None:
-    found = held(bench(SINGLE, cell("ddp", REPLICA), cell("zero", SHARD, strategy="naive")).cells)
+    found = held_states(bench(SINGLE, cell("ddp", REPLICA), cell("zero", SHARD, strategy="naive")).cells)
     assert [each.cell.cell_id for each in differing(found)] == ["ddp", "zero"]
     (text,) = conclusions(found)
     assert text.startswith("naive on 2 ranks: 10.0 MB a rank, 44% less than ddp on 2 ranks")

@@ -62,7 +62,7 @@ def test_what_a_batch_holds_by_kind_is_that_of_the_rank_with_most_and_unknown_wh
     counted = {"parameters": 8, "gradients": 8, "optimizer": 16, "activations": 64}
     found = bench(cell(64, memory=counted), cell(128))
     (group,) = memory_by_batch(found.runs, found.cells)
-    assert [each.held for each in group] == [counted, {}]
+    assert [each.held_bytes for each in group] == [counted, {}]
     table = memory.memory_batches_table(found.runs, found.cells)
     row = dict(zip((c.key for c in table.columns), table.rows[0].values, strict=True))
     assert {kind: row[kind].raw for kind in counted} == counted

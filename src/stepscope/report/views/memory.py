@@ -28,7 +28,7 @@ from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, l
 from stepscope.report.views import View, drawn
 from stepscope.results.evidence import CellEvidence, in_line
 from stepscope.results.held import KINDS as HELD_KINDS
-from stepscope.results.held import conclusions, held
+from stepscope.results.held import conclusions, held_states
 from stepscope.results.labels import failure_label
 from stepscope.results.sweeps import BatchMemory, memory_by_batch
 
@@ -135,7 +135,7 @@ def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEviden
             *(("peak memory: on a GPU what torch's allocator gave out.",) if "cuda" in devices else ()),
             *(
                 (f"{', '.join(_KINDS)}: of the tensors that a step holds, counted one by one.",)
-                if any(batch.held for batch in batches)
+                if any(batch.held_bytes for batch in batches)
                 else ()
             ),
             "per further sample: growth of the peak since the next smaller batch, for each sample more.",
@@ -144,7 +144,7 @@ def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEviden
 
 
 def _held(kind: str) -> Callable[[BatchMemory], int | None]:
-    return lambda batch: batch.held.get(kind)
+    return lambda batch: batch.held_bytes.get(kind)
 
 
 def _per_sample(batch: BatchMemory) -> Value | float | None:
@@ -155,7 +155,7 @@ def _per_sample(batch: BatchMemory) -> Value | float | None:
 
 def held_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
     """Return one table over all cells; nothing where no cell counted its tensors."""
-    holdings = held(cells)
+    holdings = held_states(cells)
     if not holdings:
         return ()
     table = tabled(
