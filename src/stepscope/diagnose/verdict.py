@@ -129,6 +129,10 @@ def tree_of(
 WORTH_TRANSFER = 0.25
 """For communication of which no rule names a cause: DDP always leaves its last bucket exposed."""
 
+MOST_BY_OTHERS = 0.5
+"""For the same where other processes use the processors: with one of two cores busy it took 0.24 to 0.36 of the steps of
+clean jobs, and 0.58 where the job itself sent many small messages (2026-11)."""
+
 WORTH_BEFORE = 0.2
 """For time before the forward pass that no loader explains: metrics of the step before lie there, too."""
 
@@ -159,7 +163,8 @@ CONTENDED = 0.2
 are as many ranks as cores (15 clean jobs, 2 ranks on 2 quiet cores, 2026-11)."""
 
 CROWDED = 0.1
-"""The same where ranks have more threads than there are cores, so that some wait whenever all of them compute."""
+"""The same where ranks have more threads than there are cores, so that some wait whenever all of them compute, and where
+other processes are seen to use them."""
 
 OPTIMIZER_HEAVY = 0.3
 
@@ -360,24 +365,29 @@ def _costs(
         updating = tuple(_optimizer(steps))
         yield from updating
         skip = SIZED | ({"pipeline-bubble"} if pipeline else set())
-        beyond = tuple(_beyond_timed((*fed, *updating), diagnosis, skip=skip, slowdown=slowdown))
+        beyond = tuple(_beyond_timed((*fed, *updating), diagnosis, steps, skip=skip, slowdown=slowdown))
         yield from beyond
         if window is not None and not any(cost.kind == "host-bound" for cost in beyond):
             yield from _tiny_operators(steps, window.summary)
     else:
-        yield from _seen_in_window(diagnosis, skip=frozenset(), slowdown=slowdown)
+        yield from _seen_in_window(diagnosis, steps, skip=frozenset(), slowdown=slowdown)
     yield from _between(steps)
 
 
 def _beyond_timed(
-    timed: Sequence[TimeCost], diagnosis: Diagnosis, *, skip: frozenset[str] | set[str], slowdown: float | None
+    timed: Sequence[TimeCost],
+    diagnosis: Diagnosis,
+    steps: JobSteps,
+    *,
+    skip: frozenset[str] | set[str],
+    slowdown: float | None,
 ) -> Iterable[TimeCost]:
     """Yield what the window shows, without what is mostly a part that the diary timed: Python that prepares batches, and
     kernels of the optimizer that move memory."""
     prepared = sum(cost.share.value for cost in timed if cost.rules == ("before",))
     updating = sum(cost.share.value for cost in timed if cost.kind == "optimizer-bound")
     timed_shares: dict[VerdictKind, float] = {"host-bound": prepared, "memory-bound": updating}
-    for cost in _seen_in_window(diagnosis, skip=skip, slowdown=slowdown):
+    for cost in _seen_in_window(diagnosis, steps, skip=skip, slowdown=slowdown):
         if cost.share.value - timed_shares.get(cost.kind, 0.0) >= WORTH:
             yield cost
 
@@ -410,8 +420,26 @@ def _rules(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[str, ...]:
 
 def _contended(steps: JobSteps) -> Iterable[TimeCost]:
     part = share(steps.delay_ns, steps.whole_ns)
-    if part is not None and part.value >= (CONTENDED if crowd(steps) is None else CROWDED):
+    crowded = crowd(steps) is not None or _taken_by_others(steps) > 0
+    if part is not None and part.value >= (CROWDED if crowded else CONTENDED):
         yield TimeCost(kind="contended-machine", share=part, stake_fraction=part.value)
+
+
+def _taken_by_others(steps: JobSteps) -> float:
+    """Return the share of a host's processors that processes outside the job use, the most of any host; 0 where they use too
+    little to be named, or it is not known."""
+    from stepscope.results.host_load import (
+        WORTH_CORES,
+        WORTH_OF_CORES,
+        host_loads,
+    )  # a running job asks again and again
+
+    shares = [
+        load.others / load.cores
+        for load in host_loads(steps)
+        if load.others >= max(WORTH_CORES, WORTH_OF_CORES * load.cores)
+    ]
+    return max(shares, default=0.0)
 
 
 def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
@@ -529,7 +557,9 @@ def _communication(
     taken = np.broadcast_to(steps.transfer_ns, steps.whole_ns.shape) if _settled(late) else steps.comm_ns
     part = share(taken, steps.whole_ns)
     causes = [f for f in _findings_of(diagnosis, "communication-bound") if names_cause(f)]
-    if part is None or part.value < (WORTH if causes else WORTH_TRANSFER):
+    # Where others use the processors, threads of the communication wait for one, and no clock tells that apart.
+    unexplained = min(MOST_BY_OTHERS, WORTH_TRANSFER + _taken_by_others(steps))
+    if part is None or part.value < (WORTH if causes else unexplained):
         return
     cause = max(causes, key=lambda f: f.stake_fraction or 0.0, default=None)
     yield TimeCost(
@@ -601,7 +631,7 @@ def _optimizer(steps: JobSteps) -> Iterable[TimeCost]:
 
 
 def _seen_in_window(
-    diagnosis: Diagnosis, *, skip: frozenset[str] | set[str], slowdown: float | None
+    diagnosis: Diagnosis, steps: JobSteps, *, skip: frozenset[str] | set[str], slowdown: float | None
 ) -> Iterable[TimeCost]:
     """Yield what rules find in the window, of kinds that the diary does not measure: the largest of each kind.
 
@@ -619,7 +649,7 @@ def _seen_in_window(
     for kind, finding in best.items():
         value = finding.stake_fraction or 0.0
         if kind == "host-bound":
-            value = without_profiler(value, slowdown)
+            value = without_profiler(max(0.0, value - _lost_in_window(steps)), slowdown)
         if value < WORTH or (kind != "host-bound" and (slowdown or 1.0) > MOST_SLOWED):
             continue
         part = Estimate(value=value)
@@ -718,7 +748,7 @@ def _sized(diagnosis: Diagnosis, verdict: JobVerdict, steps: JobSteps, *, pipeli
     of_window = {doubt.why for finding in diagnosis.findings for doubt in finding.casts_doubt.values()}
     kept: list[Finding] = []
     quiet = list(diagnosis.quiet)
-    outside = _outside_of_window(steps)
+    lost = _lost_in_window(steps)
 
     def leave(finding: Finding, why: str) -> None:
         quiet.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: {why}"))
@@ -745,8 +775,9 @@ def _sized(diagnosis: Diagnosis, verdict: JobVerdict, steps: JobSteps, *, pipeli
             kept.append(finding)
         elif not verdict.window_sized:
             leave(finding, f"profiled steps are {slowed(verdict)}")
-        elif "idle" in _claimed(finding) and finding.stake_fraction - outside < WORTH:
-            leave(finding, f"events between steps take {format_percent(outside)} of the profiled steps")
+        elif "idle" in _claimed(finding) and finding.stake_fraction - lost < WORTH:
+            why = "events between steps, and waits for a processor, take"
+            leave(finding, f"{why} {format_percent(lost)} of the profiled steps")
         elif limit is not None and limit < WORTH:
             leave(finding, f"that part takes {format_percent(limit)} of the timed steps")
         else:
@@ -765,15 +796,17 @@ def _claimed(finding: Finding) -> tuple[str, ...]:
     return tuple(next(iter(claims_of(finding)), "").split("/")[1:2])
 
 
-def _outside_of_window(steps: JobSteps) -> float:
-    """Of the profiled steps, the share of evaluations, checkpoints and the like, mean of the ranks: a trace shows them as
-    idle time, or as Python. 0 where no step is profiled."""
-    shares = [
-        float(np.nan_to_num(diary.columns["outside_ns"])[profiled].sum() / diary.whole_ns[profiled].sum())
-        for diary in steps.diaries
-        if (profiled := (diary.flags & PROFILED) != 0).any()
-    ]
-    return float(np.mean(shares)) if shares else 0.0
+def _lost_in_window(steps: JobSteps) -> float:
+    """Return the share of the profiled steps in evaluations, checkpoints and the like, and ready to run without a processor,
+    mean of the ranks: a trace shows both as idle time, or as Python. 0 where no step is profiled."""
+    shares = []
+    for diary in steps.diaries:
+        profiled = (diary.flags & PROFILED) != 0
+        if profiled.any():
+            whole = diary.whole_ns[profiled]
+            lost = np.nan_to_num(diary.columns["outside_ns"])[profiled] + np.nan_to_num(diary.delay)[profiled] * whole
+            shares.append(float(lost.sum() / whole.sum()))
+    return min(1.0, float(np.mean(shares))) if shares else 0.0
 
 
 def _of_timed(

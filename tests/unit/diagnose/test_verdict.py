@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.diaries import simulate, write_diary, write_gpu
+from tests.diaries import simulate, write_diary, write_gpu, write_load
 from tests.diaries import write_record as profile_record
 
 from stepscope.diagnose.narrator import below, cost_line, faster, percent
@@ -485,10 +485,34 @@ def test_ranks_that_the_profiler_slows_unequally_give_no_sizes(tmp_path: Path) -
     assert not told.window_sized
 
 
+@pytest.mark.parametrize(
+    ("others", "transfer_ms", "kinds"),
+    [
+        (0.0, 7.0, ["communication-bound"]),
+        (1.0, 7.0, ["contended-machine"]),
+        (1.0, 20.0, ["contended-machine", "communication-bound"]),
+    ],
+)
+def test_what_others_take_of_the_processors_is_no_communication(
+    others: float, transfer_ms: float, kinds: list[str], tmp_path: Path
+) -> None:
+    """A seventh of the step without a processor is gloo's own doing, unless somebody else is seen to use one."""
+    simulate(tmp_path, ranks=2, steps=100, seed=2, transfer_ms=transfer_ms, delay=0.14)
+    for rank in range(2):
+        write_load(tmp_path, rank=rank, steps=100, busy_s=1.0 + others, process_s=0.5, samples=80)
+    assert [cost.kind for cost in verdict_of(tmp_path).costs] == kinds
+
+
+def test_waits_for_a_processor_in_the_window_are_no_python(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=1, steps=100, seed=2, delay=0.15, profiled=range(40, 50))
+    assert verdict_of(tmp_path, [of_window("python-overhead", 0.2)]).costs == ()
+
+
 @pytest.mark.parametrize(("stake", "share"), [(0.6, 0.44), (0.3, None)])
 def test_what_the_profiler_adds_is_no_time_of_the_host(tmp_path: Path, stake: float, share: float | None) -> None:
     """A profiled step takes 1.4 times a timed one: of 60% at least 1.4 * 60% - 40% are a timed step's, of 30% maybe none."""
-    simulate(tmp_path, ranks=1, steps=100, seed=2, noise=0.001, profiled=range(40, 50), profiler_ms=0.4 * 13.2)
+    window = {"profiled": range(40, 50), "profiler_ms": 0.4 * 13.2}
+    simulate(tmp_path, ranks=1, steps=100, seed=2, noise=0.001, delay=0.0, **window)
     costs = verdict_of(tmp_path, [of_window("python-overhead", stake)]).costs
     assert [each.kind for each in costs] == ([] if share is None else ["host-bound"])
     assert share is None or costs[0].share.value == pytest.approx(share, abs=0.01)
