@@ -338,7 +338,9 @@ def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], en
         if steps.independent:
             same = sum(process.rank == steps.diaries[0].rank for process in steps.processes)
             return f"{noun(verdict.kind)}: {counted(same, 'process')} train at the same time without a process group"
-        return f"{noun(verdict.kind)}: {counted(steps.ranks, 'rank')} train, and none ever communicates"
+        seen = any(part.key == "communication" and part.share > 0 for part in verdict.tree)  # a sum of losses, say
+        what = "no profiled step reduces gradients" if seen else "none ever communicates"
+        return f"{noun(verdict.kind)}: {counted(steps.ranks, 'rank')} train, and {what}"
     if verdict.kind == "undecided":
         return f"{counted(steps.steps, 'timed step')}: too few for a verdict"
     if not verdict.costs:
@@ -457,11 +459,14 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
     elif cost.kind == "input-bound" and cost.period is not None and cost.event_ns is not None:
         who = "" if not cost.ranks or len(cost.ranks) == steps.ranks else f" on rank {listed(cost.ranks)}"
         length = format_duration(cost.event_ns)
-        sentence = f"every {cost.period} steps one waits {length} for data{who} and takes {much} of the time"
+        often = "every step" if cost.period == 1 else f"every {cost.period} steps one"
+        sentence = f"{often} waits {length} for data{who} and takes {much} of the time"
     elif cost.kind == "input-bound" and cost.rules == ("before",):
         sentence = f"the loop waits {much} of every step before its forward pass, outside any DataLoader"
     elif cost.kind == "host-bound" and cost.event_ns is not None:
         sentence = f"launching operators, {format_duration(cost.event_ns)} for each, takes {much} of every step"
+    elif cost.kind == "communication-bound" and any(slow.kind in ("chronic", "rotating") for slow in late):
+        sentence = f"transfers that no computation hides take {much} of every step, beside waits for late ranks"
     elif cost.kind in _TAKES and cost.of == "step":
         sentence = _TAKES[cost.kind].format(much)
     else:
@@ -469,7 +474,7 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
         where = (
             "" if not cost.ranks or len(cost.ranks) == steps.ranks else f" on rank {', '.join(map(str, cost.ranks))}"
         )
-        when = "" if cost.period is None else f" every {cost.period} steps"
+        when = "" if cost.period is None else f" every {cost.period} steps" if cost.period > 1 else " in every step"
         base = "wall time" if cost.of == "wall" else "time"
         sentence = f"{_HAPPENS[cost.kind]}{where}{when}{took} and takes {much} of the {base}"
     return f"{noun(cost.kind)}: {sentence}"

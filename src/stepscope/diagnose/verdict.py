@@ -365,10 +365,11 @@ def _costs(
         updating = tuple(_optimizer(steps))
         yield from updating
         skip = SIZED | ({"pipeline-bubble"} if pipeline else set())
-        beyond = tuple(_beyond_timed((*fed, *updating), diagnosis, steps, skip=skip, slowdown=slowdown))
-        yield from beyond
-        if window is not None and not any(cost.kind == "host-bound" for cost in beyond):
-            yield from _tiny_operators(steps, window.summary)
+        tiny = () if window is None else tuple(_tiny_operators(steps, window.summary))
+        yield from tiny
+        if tiny:
+            skip = skip | {"host-bound"}
+        yield from _beyond_timed((*fed, *updating), diagnosis, steps, skip=skip, slowdown=slowdown)
     else:
         yield from _seen_in_window(diagnosis, steps, skip=frozenset(), slowdown=slowdown)
     yield from _between(steps)
@@ -396,6 +397,9 @@ EMPTY_NS = 2_000
 """Nanoseconds of computation for each operator that a step calls, below which they are launched rather than computed: a call
 on one element takes 1.7 to 2.6 us (torch 2.13, CPU, 2026-11), and the operators inside of it count, too."""
 
+LEAST_NS = 800
+"""The same below which no operator ends: then the profiled steps called more than timed ones do."""
+
 
 def _tiny_operators(steps: JobSteps, summary: TraceSummary) -> Iterable[TimeCost]:
     """Yield computation that so many operators share that none has time to compute. A count: the profiler adds none."""
@@ -406,7 +410,7 @@ def _tiny_operators(steps: JobSteps, summary: TraceSummary) -> Iterable[TimeCost
     if not counts or part is None or part.value < WORTH:
         return
     each_ns = float(computation.mean()) / median(counts)
-    if each_ns < EMPTY_NS:
+    if LEAST_NS <= each_ns < EMPTY_NS:
         yield TimeCost(kind="host-bound", share=part, rules=("operators",), event_ns=each_ns)
 
 
@@ -638,6 +642,8 @@ def _seen_in_window(
     slowdown: profiled / timed step. All that the profiler adds is the host's, so the host's time is at least that much of a
     timed step; of what devices and memory take in such a window nothing is known.
     """
+    if (slowdown or 1.0) < 1 / MOST_SLOWED:
+        return  # the profiled steps are other ones than most
     best: dict[VerdictKind, Finding] = {}
     for finding in diagnosis.findings:
         kind, stake = kind_of(finding), finding.stake_fraction or 0.0

@@ -342,7 +342,8 @@ class JobVerdict:
     @property
     def window_sized(self) -> bool:
         """Whether sizes of the window are near those of timed steps: the profiler slows it little, and all ranks alike."""
-        return (self.slowdown or 1.0) <= MOST_SLOWED and (self.slowed_apart or 1.0) <= MOST_APART
+        alike = 1 / MOST_SLOWED <= (self.slowdown or 1.0) <= MOST_SLOWED
+        return alike and (self.slowed_apart or 1.0) <= MOST_APART
 
 
 MOST_SLOWED, MOST_APART = 1.5, 1.25

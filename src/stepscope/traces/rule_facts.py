@@ -25,7 +25,7 @@ from stepscope.traces.events import Category, Events, Ints, RankTrace
 from stepscope.traces.idle import IdleGaps
 from stepscope.traces.kernel_names import Work, kernel_kind, work_of
 from stepscope.traces.nesting import sums
-from stepscope.traces.passes import Marks, autograd_work, step_marks
+from stepscope.traces.passes import DATA_MARKS, Marks, autograd_work, step_marks
 from stepscope.traces.steps import phase_of
 
 SHORT_NS = 10_000
@@ -100,12 +100,16 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
 
 
 def step_operators(trace: RankTrace) -> float | None:
-    """Operators called in a marked step; None without marks, or where none was recorded."""
-    marks = step_marks(trace.events)
-    starts = trace.events.ts_ns[trace.events.category == Category.CPU_OP]
+    """Operators called in a marked step, but for those by which its loader makes batches; None without marks, or where none
+    was recorded."""
+    events = trace.events
+    marks = step_marks(events)
+    starts = events.ts_ns[events.category == Category.CPU_OP]
     if not len(marks) or not len(starts):
         return None
-    return int(((starts >= marks.starts[0]) & (starts < marks.ends[-1])).sum()) / len(marks)
+    starts = starts[(starts >= marks.starts[0]) & (starts < marks.ends[-1])]
+    loading = events.spans(events.of(Category.USER_ANNOTATION, Category.CPU_OP) & events.begins(DATA_MARKS))
+    return int((~spans.holds(loading, starts)).sum()) / len(marks)
 
 
 def step_flop(trace: RankTrace) -> float | None:

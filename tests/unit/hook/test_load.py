@@ -53,6 +53,17 @@ def test_worker_processes_are_counted_apart(hook: Any) -> None:
     assert 0.2 <= seconds <= 0.5
 
 
+def test_workers_that_end_between_two_samples_are_the_jobs_own(hook: Any) -> None:
+    """Those of an epoch may live for less than a second; what they used is nobody else's."""
+    of = load(hook)
+    for _ in range(2):
+        worker = multiprocessing.get_context("fork").Process(target=spin, args=(0.2,))
+        worker.start()
+        worker.join()
+    assert 0.35 <= read(of)["workers_s"] <= 0.7
+    assert read(of)["workers_s"] == 0
+
+
 def test_the_command_of_another_host_is_not_looked_for(hook: Any) -> None:
     here = load(hook, command=(socket.gethostname(), os.getpid()))
     spin(0.05)

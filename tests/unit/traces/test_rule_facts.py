@@ -18,7 +18,7 @@ from stepscope.records.trace_collectives import ConformanceCheck
 from stepscope.traces.job import analyse_job
 from stepscope.traces.load import Wanted
 from stepscope.traces.rank_pass import analyse
-from stepscope.traces.rule_facts import check_plan, kernel_mix
+from stepscope.traces.rule_facts import check_plan, kernel_mix, step_operators
 
 
 def test_kernels_by_kind_and_how_many_are_short() -> None:
@@ -33,6 +33,16 @@ def test_kernels_by_kind_and_how_many_are_short() -> None:
     first = mix.kinds[0]
     assert (first.kind, first.calls, first.total_ns) == ("matrix_fp32", 2, 60_000)
     assert (first.largest, first.largest_ns) == ("ampere_sgemm_128x64_nn", 50_000)
+
+
+def test_operators_by_which_a_loader_makes_its_batch_are_none_of_the_step() -> None:
+    made = trace(
+        mark("ProfilerStep#1", 0, 100_000),
+        mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 50_000),
+        *(op("aten::stack", at, at + 1_000) for at in range(1_000, 41_000, 10_000)),
+        op("aten::mm", 60_000, 90_000),
+    )
+    assert step_operators(made) == 1
 
 
 def test_communication_alone_has_no_mix() -> None:

@@ -216,7 +216,9 @@ def _small_messages(summary: TraceSummary) -> str:
         if p.communication is not None
     ]
     small_calls = median(small / steps for small, steps in calls)
-    return f"{small_calls:.0f} collectives a step carry less than {format_bytes_binary(SMALL.value)} each"
+    one = round(small_calls) == 1
+    many = "1 collective a step carries" if one else f"{small_calls:.0f} collectives a step carry"
+    return f"{many} less than {format_bytes_binary(SMALL.value)}" + ("" if one else " each")
 
 
 _MORE_WORK = advise("increase the work per step: a larger micro-batch", key="larger micro-batch")

@@ -29,8 +29,9 @@ class Load:
         self.cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         host, pid = command or (None, None)
         self.command = pid if host == socket.gethostname() else None
-        self.of_workers = {}
-        """CPU seconds of each worker process as it was seen last."""
+        self.of_workers = 0.0
+        """CPU seconds of worker processes, ended ones too, as they were seen last."""
+        self.workers()
         self.before = self.totals()
 
     def facts(self):
@@ -65,13 +66,12 @@ class Load:
         """Return the CPU seconds since the last call of processes that this one started with multiprocessing: loaders'
         workers."""
         children = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
-        used, since = {}, 0.0
+        ended = os.times()
+        used = ended.children_user + ended.children_system
         for pid in [getattr(child, "pid", None) for child in list(children)]:
             seconds = NAN if pid is None else self.of_process(pid)
-            if seconds == seconds:
-                used[pid] = seconds
-                since += max(0.0, seconds - self.of_workers.get(pid, 0.0))
-        self.of_workers = used
+            used += seconds if seconds == seconds else 0.0
+        since, self.of_workers = max(0.0, used - self.of_workers), max(used, self.of_workers)
         return since
 
     def of_process(self, pid):
