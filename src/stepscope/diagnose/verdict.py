@@ -397,7 +397,7 @@ EMPTY_NS = 2_000
 """Nanoseconds of computation for each operator that a step calls, below which they are launched rather than computed: a call
 on one element takes 1.7 to 2.6 us (torch 2.13, CPU, 2026-11), and the operators inside of it count, too."""
 
-LEAST_NS = 800
+LEAST_NS = 500
 """The same below which no operator ends: then the profiled steps called more than timed ones do."""
 
 

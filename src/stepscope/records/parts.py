@@ -16,7 +16,8 @@ class Part:
     """One part of a step. Parts of one parent sum to it, those without a parent to the step.
 
     key: in trees and JSON. title: in tables and trees; short: over a narrow column; colour: of ``report/vega.py``.
-    column: of a diary, that a recorder fills; None: computed. sample: of a cell's step, likewise; None: cells have it not.
+    column: of a diary, that a recorder fills; None: computed. figure: whether its mean is a headline number.
+    sample: phase of a cell's step, likewise; None: cells have it not.
     inside: where a rank is that stands still in it, or spends its excess; late: the latter, where it is said otherwise.
     """
 
@@ -27,13 +28,14 @@ class Part:
     colour: str | None = None
     column: str | None = None
     sample: str | None = None
+    figure: bool = False
     inside: str | None = None
     late: str | None = None
 
 
 STEP = (
     Part(
-        key="data", title="waiting for data", colour="k-wait", column="data_ns", sample="data_wait",
+        key="data", title="waiting for data", colour="k-wait", column="data_ns", figure=True, sample="data_wait",
         inside="in data loading", late="waiting for data",
     ),
     Part(key="computation", title="computation"),
@@ -47,17 +49,17 @@ STEP = (
     ),
     Part(
         key="forward", parent="computation", title="forward", short="forw.", colour="k-forward", column="forward_ns",
-        sample="forward", inside="in the forward pass",
+        figure=True, sample="forward", inside="in the forward pass",
     ),
     Part(
         key="backward", parent="computation", title="backward", short="backw.", colour="k-compute", column="backward_ns",
-        sample="backward_compute", inside="in the backward pass",
+        figure=True, sample="backward_compute", inside="in the backward pass",
     ),
     Part(
         key="optimizer", parent="computation", title="optimizer", short="optim.", colour="k-copies",
-        column="optimizer_ns", sample="optimizer", inside="in the optimizer",
+        column="optimizer_ns", figure=True, sample="optimizer", inside="in the optimizer",
     ),
-    Part(key="communication", title=EXPOSED_COMM, colour="k-exposed", column="comm_ns", sample="exposed_comm"),
+    Part(key="communication", title=EXPOSED_COMM, colour="k-exposed", column="comm_ns", figure=True, sample="exposed_comm"),
     Part(key="transfer", parent="communication", title="exposed transfer", short="transf.", colour="k-exposed"),
     Part(key="waiting", parent="communication", title="waiting for other ranks", colour="k-late"),
     Part(

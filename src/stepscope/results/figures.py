@@ -14,7 +14,7 @@ from typing import Any, Literal
 from stepscope.core.dataclass import dataclass
 from stepscope.records.finding import Diagnosis
 from stepscope.records.nouns import EXPOSED_COMM, Measured
-from stepscope.records.parts import RECORDED, TITLES
+from stepscope.records.parts import STEP, TITLES
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.epochs import PER_EPOCH, best_accuracy, dropped_epochs, epoch_time, train_loss
 
@@ -210,8 +210,10 @@ FIGURES: tuple[Figure, ...] = (
     _figure("diary_step_ns", "steps", "ns", "step", "step",
             "median of all timed steps of the slowest rank, without what is outside"),
     *(
-        _figure(f"diary_{column}_ns", "steps", "ns", TITLES[key], column, "mean over steps and ranks")
-        for column, key in RECORDED.items()
+        _figure(f"diary_{part.column}", "steps", "ns", part.title, part.column.removesuffix("_ns"),
+                "mean over steps and ranks")
+        for part in STEP
+        if part.column is not None and part.figure
     ),
     _figure("diary_outside_ns", "steps", "ns", "outside the steps", "outside", "mean over all steps after the first"),
     _figure("input_fraction", "shares", "fraction", TITLES["data"], "data",

@@ -256,7 +256,7 @@ def test_verdicts_come_in_section_order_and_the_tally_counts_them_all() -> None:
 
 
 def text_of(record: EnvironmentRecord) -> dict[str, Any]:
-    return {s.title: {line.label: (line.text, line.known) for line in s.lines} for s in overview(record)}
+    return {s.title: {line.label: (line.text, line.recorded) for line in s.lines} for s in overview(record)}
 
 
 def test_the_overview_says_why_a_fact_is_missing() -> None:
