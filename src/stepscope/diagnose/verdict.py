@@ -592,13 +592,20 @@ def _crowding(steps: JobSteps, job: ProfiledJob) -> float:
 def _returned(
     cause: Finding, part: float, of_window: float | None, slowdown: float | None, *, crowding: float
 ) -> float:
-    """Share of a timed step that goes with a cause of its communication: of the part, and of the waits for cores that its
-    threads have, what goes in the window, and of the host's own time beside it what is not the profiler's."""
+    """Return the share of a timed step that goes with a cause of its communication: of the part, and of the waits for cores
+    that its threads have, what goes in the window, and of the host's own time beside it what is not the profiler's.
+
+    of_window: exposed communication, of a profiled step. The profiler adds to all that the host does beside it, in
+    proportion: of a share s of a profiled step that is r times as long as a timed one, and in which the host computes for
+    the share H, s (r - (r - 1) / H) is left.
+    """
     if cause.stake_fraction is None:
         return part
     within = max(0.0, cause.stake_fraction - cause.stake_on_host)
     gone = min(1.0, within / of_window) if of_window else 1.0
-    return min(1.0, gone * (part + crowding) + without_profiler(cause.stake_on_host, slowdown))
+    ratio, computes = max(slowdown or 1.0, 1.0), max(1.0 - (of_window or 0.0), cause.stake_on_host)
+    on_host = cause.stake_on_host * max(0.0, ratio - (ratio - 1) / computes) if computes else 0.0
+    return min(1.0, gone * (part + crowding) + on_host)
 
 
 def without_profiler(share: float, slowdown: float | None) -> float:

@@ -16,7 +16,7 @@ from tests.diaries import simulate, write_diary, write_gpu, write_load
 from tests.diaries import write_record as profile_record
 
 from stepscope.diagnose.narrator import below, cost_line, faster, percent
-from stepscope.diagnose.verdict import FEW_STEPS, Judged, _ordered, _tiny_operators, judge
+from stepscope.diagnose.verdict import FEW_STEPS, Judged, _ordered, _returned, _tiny_operators, judge
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, TimeCost, VerdictPart
 from stepscope.records.nouns import Estimate
 from stepscope.records.profile import PROFILED, HookedRank, JobEnd
@@ -516,6 +516,13 @@ def test_what_the_profiler_adds_is_no_time_of_the_host(tmp_path: Path, stake: fl
     costs = verdict_of(tmp_path, [of_window("python-overhead", stake)]).costs
     assert [each.kind for each in costs] == ([] if share is None else ["host-bound"])
     assert share is None or costs[0].share.value == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize(("slowdown", "stake"), [(1.0, 0.4 + 0.2), (1.25, 0.4 + 0.15), (3.0, 0.4)])
+def test_the_profiler_adds_to_all_that_the_host_does(slowdown: float, stake: float) -> None:
+    """Half of the window is communication, all of which goes; of the other half two fifths are the wrapper's own."""
+    units = replace(of_window("fsdp-small-units", 0.7), stake_on_host=0.2)
+    assert _returned(units, 0.4, 0.5, slowdown, crowding=0.0) == pytest.approx(stake)
 
 
 def test_a_part_that_timed_steps_hardly_have_is_no_finding(tmp_path: Path) -> None:
