@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.validate.collectives import ALL, ErrorGroup, ValidationReport
 from benchmarks.validate.grade import Answer, Question, figures, met, summary
 from stepscope.core.words import counted
-from stepscope.report.table import Column, Format, Table, Value, judged, percent, worded, tabled, whole
+from stepscope.report.table import Column, Format, Table, Value, judged, percent, tabled, whole, worded
 
 Asked = tuple[Question, Answer]
 
