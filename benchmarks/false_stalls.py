@@ -23,7 +23,7 @@ JOB = Path(__file__).with_name("_clean_job.py")
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 RUNS = int(os.environ.get("STALLS_RUNS", "200"))
 LIMIT_S = float(os.environ.get("STALLS_LIMIT_S", "1"))
-AT_ONCE = 2
+AT_ONCE = 3
 
 
 def watched(seed: int) -> tuple[int, bool, list[Hang]]:
