@@ -33,26 +33,26 @@ def watched(seed: int) -> tuple[int, bool, list[Hang]]:
         job = [str(TORCHRUN), "--standalone", "--nproc-per-node", "2", str(JOB), str(seed)]
         line = [sys.executable, "-m", "stepscope.cli", "run", "-o", str(out), "--", *job]
         process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        watch, told = HangWatch(ProfileLayout(out), None, stall_s=LIMIT_S), []
+        watch, stalls = HangWatch(ProfileLayout(out), None, stall_s=LIMIT_S), []
         while process.poll() is None:
             time.sleep(0.05)
             if (seen := watch.look()) is not None:
-                told.append(seen[1])
-        return process.returncode, ProfileLayout(out).stack_request.exists(), told
+                stalls.append(seen[1])
+        return process.returncode, ProfileLayout(out).stack_request.exists(), stalls
 
 
 def main() -> None:
     """Print each stall that is told, and how many jobs have one."""
     heading(f"stalls told of {RUNS} clean jobs, asked after {LIMIT_S:g} s")
-    asked = told = failed = 0
+    asked = stalled = failed = 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for seed, (code, was_asked, stalls) in enumerate(pool.map(watched, range(RUNS))):
-            asked, told, failed = asked + was_asked, told + bool(stalls), failed + bool(code)
-            for each in stalls:
-                print(f"job {seed}: after {each.silent_s:.1f} s rank {each.ranks}: {dict(each.parts)} {each.place}")
+            asked, stalled, failed = asked + was_asked, stalled + bool(stalls), failed + bool(code)
+            for stall in stalls:
+                print(f"job {seed}: after {stall.silent_s:.1f} s rank {stall.ranks}: {dict(stall.parts)} {stall.place}")
             if code:
                 print(f"job {seed}: exit code {code}")
-    print(f"false stalls: {told} of {RUNS} jobs; ranks were asked in {asked}; {failed} failed")
+    print(f"false stalls: {stalled} of {RUNS} jobs; ranks were asked in {asked}; {failed} failed")
 
 
 if __name__ == "__main__":

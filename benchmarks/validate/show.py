@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.validate.collectives import ALL, ErrorGroup, ValidationReport
 from benchmarks.validate.grade import Answer, Question, figures, met, summary
 from stepscope.core.words import counted
-from stepscope.report.table import Column, Format, Table, Value, judged, percent, tabled, whole, worded
+from stepscope.report.table import Column, Format, Table, Value, judged, percent, tabled, whole, wording
 
 Asked = tuple[Question, Answer]
 
@@ -42,7 +42,7 @@ def build_questions(asked: Sequence[Asked]) -> Table:
         parts = [(bar, values[bar.figure]) for bar in item[0].bars if bar.figure in values]
         text = ", ".join(f"{_short(bar.figure)} {value:.1%} ({bar.text})" for bar, value in parts)
         good = met(*item)
-        return worded(text or None, tone="plain" if good is None else "good" if good else "bad")
+        return wording(text or None, tone="plain" if good is None else "good" if good else "bad")
 
     return tabled(
         "published_questions",

@@ -21,7 +21,7 @@ from stepscope.launch.hosts.session import HostSession, Reach
 from stepscope.launch.hosts.tasks import answer_first_task, gather, named_apart
 from stepscope.launch.join import world_environ
 from stepscope.machine.nodes import shared
-from stepscope.report.table import Column, Table, duration, tabled, worded
+from stepscope.report.table import Column, Table, duration, tabled, wording
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.doctor import Doctor
@@ -165,7 +165,7 @@ def pairs_table(checkup: Checkup) -> Table:
         Column("round_trip_ns", "round trip", lambda pair: pair.round_trip_ns, duration),
         Column(
             "bytes_per_s", "rate",
-            lambda pair: None if pair.bytes_per_s is None else worded(
+            lambda pair: None if pair.bytes_per_s is None else wording(
                 format_bandwidth(pair.bytes_per_s), pair.bytes_per_s, tone="warn" if pair in checkup.slow else "plain"
             ),
         ),

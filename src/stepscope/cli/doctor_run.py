@@ -29,7 +29,7 @@ from stepscope.matrix.runner import OnEvent
 from stepscope.matrix.work import CellMoved, Event, GroupStarted
 from stepscope.records import codec
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.report.table import Column, Table, Value, duration, tabled, whole, worded
+from stepscope.report.table import Column, Table, Value, duration, tabled, whole, wording
 from stepscope.stats.compare import MIN_EXCESS
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _print(check: QuickCheck) -> None:
 def _table(check: QuickCheck) -> Table:
     def excess(facts: dict[str, Any]) -> Value:
         share = facts["excess_fraction"]
-        return worded(
+        return wording(
             format_percent(share, digits=1, signed=True), share, tone="warn" if share > MIN_EXCESS else "plain"
         )
 

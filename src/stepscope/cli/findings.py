@@ -233,7 +233,7 @@ def _tree(screen: Screen) -> list[Line]:
         mark = f"   <- {screen.mark}" if part.cause else ""
         line = f"  {name:<{width}}{format_duration(part.ns):>9} {format_percent(part.share):>5}{mark}"
         ranks = (narrator.by_rank(part, most=MOST_RANKS), narrator.by_rank(part, most=1), narrator.most_of_ranks(part))
-        full = (f"{line}   {rank}" for rank in ranks if rank)
+        full = (f"{line}   {text}" for text in ranks if text)
         lines.append((next((text for text in full if len(text) <= _width()), line), "bold" if part.cause else ""))
     return lines
 

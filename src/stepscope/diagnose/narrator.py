@@ -574,15 +574,15 @@ def _clock_line(drop: ClockDrop, ranks: int) -> str:
 
 
 def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:
-    """Say events too small for a verdict, too: of the job, not of a step."""
+    """Say events too small for a verdict, too: of the job, not of a event."""
     from stepscope.results.diary import EVENT_WORDS, between_steps
 
     kinds = {cost.kind for cost in verdict.costs}
     return [
-        f"{EVENT_WORDS[step.kind]}: {counted(step.count, 'time')}, {format_duration(step.mean_ns)} each, "
-        f"{format_percent(step.share.value)} of the wall time"
-        for step in between_steps(steps)
-        if KIND_OF_EVENT.get(step.kind) not in kinds and step.share.value >= 0.005
+        f"{EVENT_WORDS[event.kind]}: {counted(event.count, 'time')}, {format_duration(event.mean_ns)} each, "
+        f"{format_percent(event.share.value)} of the wall time"
+        for event in between_steps(steps)
+        if KIND_OF_EVENT.get(event.kind) not in kinds and event.share.value >= 0.005
     ]
 
 

@@ -14,8 +14,8 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose import narrator
-from stepscope.diagnose.rules import claims_of
-from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, VerdictPart
+from stepscope.diagnose.rules import claimed_part
+from stepscope.records.finding import RANKS_DIFFER, Advice, Diagnosis, Finding, JobVerdict, VerdictPart
 from stepscope.records.trace_summary import RankPass, TraceSummary
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ MOST_ADVICE = 3
 
 MOST_ALSO = 4
 """Titles of further findings."""
-
-RANKS_DIFFER = 0.02
-"""Of the window: parts whose ranks are further apart show each rank's."""
 
 _GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
 
@@ -102,7 +99,9 @@ def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
         about = list(evidence.traces)
     screen = _of_findings(diagnosis, rests_on=narrator.looked_at(evidence), complete=evidence.complete)
     if evidence.profiled and not diagnosis.quiet and first is None:
-        screen = replace(screen, headline="No rule has anything to look at without a window of profiled steps")
+        screen = replace(
+            screen, headline="No rule has anything to look at without a window of profiled steps: stepscope profile"
+        )
     following = further(diagnosis)
     screen = replace(screen, also=(f"below: {narrator.counts(following)}",) if following else ())
     return _with_window(screen, about[0].summary, diagnosis) if len(about) == 1 else screen
@@ -165,7 +164,7 @@ def _brief(
 def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) -> Screen:
     """Make the window the tree: that of the rank that is median in what the first finding is about."""
     first = diagnosis.findings[0] if screen.reasons else None
-    key = "" if first is None else _claimed(first)
+    key = "" if first is None else claimed_part(first)
     median = _median_rank(summary, key)
     if median is None:
         return screen
@@ -177,21 +176,6 @@ def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) ->
         tree=_window_tree(summary, median, key),
         mark="" if first is None else first.rule,
     )
-
-
-_PART_OF: Mapping[str, str] = {
-    "idle": "idle",
-    "computation": "computation",
-    "communication": "communication",
-    "waiting": "waiting",
-    "copies": "copies",
-}
-"""What a rule claims of a step, by its second word: the part of a window."""
-
-
-def _claimed(finding: Finding) -> str:
-    words = next(iter(claims_of(finding)), "").split("/")
-    return _PART_OF.get(words[1], "") if len(words) > 1 else ""
 
 
 def _parts(rank: RankPass) -> Mapping[str, int]:
@@ -227,7 +211,6 @@ def _window_tree(summary: TraceSummary, median: RankPass, key: str) -> tuple[Ver
 
     exposed = parts["communication"]
     marked = "communication" if key == "waiting" and waits is None else key
-
     everyone = [(rank.facts.rank, _parts(rank)) for rank in summary.ranks if rank.budget is not None]
 
     def part(name: str, ns: int, inner: tuple[VerdictPart, ...] = ()) -> VerdictPart:

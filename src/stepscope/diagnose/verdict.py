@@ -18,11 +18,12 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.narrator import KIND_OF_EVENT, half_width, slowed, worded
-from stepscope.diagnose.rules import claims_of, kind_of, names_cause
+from stepscope.diagnose.rules import claimed_part, kind_of, names_cause
 from stepscope.diagnose.trace_facts import WORTH, exposed_transfer
 from stepscope.diagnose.why import why_of
 from stepscope.records.finding import (
     MOST_SLOWED,
+    RANKS_DIFFER,
     ClockDrop,
     Diagnosis,
     Finding,
@@ -57,14 +58,12 @@ from stepscope.results.diary import (
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.group_waits import group_waits
 from stepscope.results.hardware import clocks_of_change, clocks_of_late, device_busy
+from stepscope.results.host_load import crowding_ns, loader_stake, taken_by_others
 from stepscope.results.job_change import job_change
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
 from stepscope.results.slow_ranks import Slow
 from stepscope.traces.slow_operators import slow_operators, slow_step_operators
-
-RANKS_DIFFER = 0.02
-"""Of the step: parts whose ranks are further apart show each rank's."""
 
 ROUNDING = 1e-6
 """Of the step: what is left of it by the rounding of records is no part."""
@@ -424,26 +423,9 @@ def _rules(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[str, ...]:
 
 def _contended(steps: JobSteps) -> Iterable[TimeCost]:
     part = share(steps.delay_ns, steps.whole_ns)
-    crowded = crowd(steps) is not None or _taken_by_others(steps) > 0
+    crowded = crowd(steps) is not None or taken_by_others(steps) > 0
     if part is not None and part.value >= (CROWDED if crowded else CONTENDED):
         yield TimeCost(kind="contended-machine", share=part, stake_fraction=part.value)
-
-
-def _taken_by_others(steps: JobSteps) -> float:
-    """Return the share of a host's processors that processes outside the job use, the most of any host; 0 where they use too
-    little to be named, or it is not known."""
-    from stepscope.results.host_load import (
-        WORTH_CORES,
-        WORTH_OF_CORES,
-        host_loads,
-    )  # a running job asks again and again
-
-    shares = [
-        load.others / load.cores
-        for load in host_loads(steps)
-        if load.others >= max(WORTH_CORES, WORTH_OF_CORES * load.cores)
-    ]
-    return max(shares, default=0.0)
 
 
 def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
@@ -465,8 +447,6 @@ def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
         if part is not None and part.value >= limit and (part.low is None or part.low >= SURELY_FED * limit):
             stake = part.value
             if name == "data" and job.loader_workers is not None:
-                from stepscope.results.host_load import loader_stake  # as few jobs wait for a loader
-
                 stake = loader_stake(steps, workers=job.loader_workers, share=stake)
             waits = name == "data" or _waits_before(steps)
             kind: VerdictKind = "input-bound" if waits else "before-forward"
@@ -562,7 +542,7 @@ def _communication(
     part = share(taken, steps.whole_ns)
     causes = [f for f in _findings_of(diagnosis, "communication-bound") if names_cause(f)]
     # Where others use the processors, threads of the communication wait for one, and no clock tells that apart.
-    unexplained = min(MOST_BY_OTHERS, WORTH_TRANSFER + _taken_by_others(steps))
+    unexplained = min(MOST_BY_OTHERS, WORTH_TRANSFER + taken_by_others(steps))
     if part is None or part.value < (WORTH if causes else unexplained):
         return
     cause = max(causes, key=lambda f: f.stake_fraction or 0.0, default=None)
@@ -584,8 +564,6 @@ def _settled(late: Sequence[Slow]) -> bool:
 
 def _crowding(steps: JobSteps, job: ProfiledJob) -> float:
     """Share of the step in which ranks wait for a core that threads of their communication have."""
-    from stepscope.results.host_load import crowding_ns  # as few jobs are bound by communication
-
     return crowding_ns(steps, on_cpu=bool(job.on_cpu)) / float(steps.whole_ns.mean())
 
 
@@ -670,17 +648,17 @@ def _seen_in_window(
 
 
 def _between(steps: JobSteps) -> Iterable[TimeCost]:
-    for step in between_steps(steps):
-        kind = KIND_OF_EVENT.get(step.kind)
-        if kind is not None and step.share.value >= WORTH_WALL and step.count >= LEAST_PERIODS:
+    for event in between_steps(steps):
+        kind = KIND_OF_EVENT.get(event.kind)
+        if kind is not None and event.share.value >= WORTH_WALL and event.count >= LEAST_PERIODS:
             yield TimeCost(
                 kind=kind,
-                share=step.share,
+                share=event.share,
                 of="wall",
-                stake_fraction=None if kind == "inference" else step.share.value,
-                ranks=step.ranks,
-                period=step.period,
-                event_ns=step.mean_ns,
+                stake_fraction=None if kind == "inference" else event.share.value,
+                ranks=event.ranks,
+                period=event.period,
+                event_ns=event.mean_ns,
             )
     pause = pauses(steps)
     if pause is not None and pause.share.value >= WORTH_WALL and pause.period is not None:
@@ -788,25 +766,20 @@ def _sized(diagnosis: Diagnosis, verdict: JobVerdict, steps: JobSteps, *, pipeli
             kept.append(finding)
         elif not verdict.window_sized:
             leave(finding, f"profiled steps are {slowed(verdict)}")
-        elif "idle" in _claimed(finding) and finding.stake_fraction - lost < WORTH:
+        elif claimed_part(finding) == "idle" and finding.stake_fraction - lost < WORTH:
             why = "events between steps, and waits for a processor, take"
             leave(finding, f"{why} {format_percent(lost)} of the profiled steps")
         elif limit is not None and limit < WORTH:
             leave(finding, f"that part takes {format_percent(limit)} of the timed steps")
         else:
             kept.append(_of_timed(finding, limit, verdict, doubts=()))
-    return replace(diagnosis, findings=tuple(kept), quiet=tuple(sorted(quiet, key=lambda quiet_rule: quiet_rule.rule)))
+    return replace(diagnosis, findings=tuple(kept), quiet=tuple(sorted(quiet, key=lambda rule: rule.rule)))
 
 
 def _timed_share(finding: Finding, tree: Sequence[VerdictPart]) -> float | None:
     """Share of the timed steps in the parts that the finding's rule claims; None: of the whole step, or not known."""
-    parts = [part for claim in _claimed(finding) for part in _PART_OF_CLAIM.get(claim, ())]
+    parts = _PART_OF_CLAIM.get(claimed_part(finding), ())
     return sum(part.share for part in tree if part.key in parts) if parts else None
-
-
-def _claimed(finding: Finding) -> tuple[str, ...]:
-    """The part of a step that the finding's rule claims first, as its second word has it; empty: the whole step."""
-    return tuple(next(iter(claims_of(finding)), "").split("/")[1:2])
 
 
 def _lost_in_window(steps: JobSteps) -> float:

@@ -106,10 +106,10 @@ def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
 def _events(job: ProfiledJob, kind: VerdictKind) -> Iterator[str]:
     """Say which call it is, and how often it was seen."""
     assert job.steps is not None
-    for step in between_steps(job.steps):
-        if KIND_OF_EVENT.get(step.kind) == kind:
-            what = step.what or EVENT_WORDS[step.kind]
-            yield f"{what}: {counted(step.count, 'time')} in {counted(job.steps.all_steps, 'step')}"
+    for event in between_steps(job.steps):
+        if KIND_OF_EVENT.get(event.kind) == kind:
+            what = event.what or EVENT_WORDS[event.kind]
+            yield f"{what}: {counted(event.count, 'time')} in {counted(job.steps.all_steps, 'step')}"
 
 
 def _loader(job: ProfiledJob) -> Iterator[str]:

@@ -346,6 +346,9 @@ class JobVerdict:
         return alike and (self.slowed_apart or 1.0) <= MOST_APART
 
 
+RANKS_DIFFER = 0.02
+"""Share of the whole: parts of a tree whose ranks are further apart show each rank's."""
+
 MOST_SLOWED, MOST_APART = 1.5, 1.25
 """Of 51 windows a profiled step took 1.13 times a timed one in the median, 7 above 1.5; ranks of these had false stragglers
 (2026-11). Of a window beyond either, order, names and counts alone hold."""

@@ -1,6 +1,7 @@
 """What a training step is made of: one declaration, which tree, tables, colours, words and recorders take their parts from.
 
-To add a part is to add a line here, its column in ``stepscope_hook/record.py`` and the code there that sees it.
+To add a part is to add a line here, its column in ``records/profile.py`` and
+``stepscope_hook/record.py``, and the code of the hook that sees it.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ gigabytes = Format(lambda bytes_per_s: format_decimal(bytes_per_s / 1e9), unit="
 """GB/s, GB = 1e9, as nccl-tests prints it."""
 
 
-def worded(words: str | None, raw: Raw = None, *, tone: Tone = "plain", compact: str | None = None) -> Value:
+def wording(words: str | None, raw: Raw = None, *, tone: Tone = "plain", compact: str | None = None) -> Value:
     """Return a text; ``raw`` is what stands in CSV where that is not the same. None: unknown."""
     return (
         unknown() if words is None else Value(text=words, raw=words if raw is None else raw, tone=tone, compact=compact)

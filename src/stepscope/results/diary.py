@@ -529,7 +529,7 @@ def between_steps(steps: JobSteps) -> tuple[Between, ...]:
         for step, ns, _, _ in events:
             taken[step - steps.warm_up - 1] += ns
         taken *= 1 + _aftermath(steps, diary, {step: ns * inside for step, ns, _, inside in events}, costs[rank])
-        costly = [cost for cost in costs if costs[cost] >= 0.5 * costs[rank]]
+        costly = [candidate for candidate in costs if costs[candidate] >= 0.5 * costs[rank]]
         every = period([step for step, _, _, _ in events])
         if every is not None:  # in whole periods
             numbers = [step for step, _, _, _ in events]
@@ -573,11 +573,11 @@ def _aftermath(steps: JobSteps, diary: RankDiary, inside_ns: Mapping[int, float]
     passes = np.asarray(passes, dtype=float)
     usual = diary.timed.copy()
     usual[: steps.warm_up - steps.first] = False
-    at = np.array(sorted(inside_ns), dtype=np.int64) - 1 - steps.first
-    after = np.unique((at[:, None] + np.arange(AFTER_STEPS)).ravel())
+    columns = np.array(sorted(inside_ns), dtype=np.int64) - 1 - steps.first
+    after = np.unique((columns[:, None] + np.arange(AFTER_STEPS)).ravel())
     after = after[(after < usual.size) & usual[np.minimum(after, usual.size - 1)]]
     for number in range(AFTER_STEPS):
-        usual[np.minimum(at + number, usual.size - 1)] = False
+        usual[np.minimum(columns + number, usual.size - 1)] = False
     if usual.sum() < FEW_STEPS or not after.size:
         return 0.0
     own = np.array([inside_ns.get(int(column) + 1 + steps.first, 0.0) for column in after])

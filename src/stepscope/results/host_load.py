@@ -46,6 +46,11 @@ class HostLoad:
         return max(0.0, self.busy - self.own - (self.stepscope or 0.0))
 
     @property
+    def least(self) -> float:
+        """Processors from which on a user of them is named."""
+        return max(WORTH_CORES, WORTH_OF_CORES * self.cores)
+
+    @property
     def free(self) -> float:
         return max(0.0, self.cores - self.busy)
 
@@ -59,6 +64,13 @@ def host_loads(steps: JobSteps) -> tuple[HostLoad, ...]:
     shared = grouped(sampled, lambda diary: (diary.header.host, diary.load.header.load[0].cpus if diary.load else ()))
     loads = [load for (host, cpus), ranks in shared.items() if (load := _load(steps, host, len(cpus), ranks))]
     return tuple(sorted(loads, key=lambda host_load: host_load.free))
+
+
+def taken_by_others(steps: JobSteps) -> float:
+    """Return the share of a host's processors that processes outside the job use, the most of any host; 0 where they use too
+    little to be named, or it is not known."""
+    shares = [load.others / load.cores for load in host_loads(steps) if load.others >= load.least]
+    return max(shares, default=0.0)
 
 
 def _load(steps: JobSteps, host: str, cores: int, ranks: Sequence[RankDiary]) -> HostLoad | None:
@@ -188,11 +200,12 @@ def contention(
     if threads is not None and cores and ranks * threads > cores:
         contenders.append(Contention(who="threads", takes=float(ranks * threads - cores), cores=cores, host=host))
     if load is not None:
-        least = max(WORTH_CORES, WORTH_OF_CORES * load.cores)
         seen: tuple[tuple[Contender, float], ...] = (("others", load.others), ("stepscope", load.stepscope or 0.0))
-        contenders += [Contention(who=who, takes=n, cores=load.cores, host=load.host) for who, n in seen if n >= least]
-        full = load.own + least > load.cores
-        if load.workers >= least and full and not any(contender.who == "threads" for contender in contenders):
+        contenders += [
+            Contention(who=who, takes=n, cores=load.cores, host=load.host) for who, n in seen if n >= load.least
+        ]
+        full = load.own + load.least > load.cores
+        if load.workers >= load.least and full and not any(contender.who == "threads" for contender in contenders):
             contenders.append(Contention(who="workers", takes=load.workers, cores=load.cores, host=load.host))
     return tuple(sorted(contenders, key=lambda contender: -contender.takes))
 

@@ -531,9 +531,9 @@ def test_a_part_that_timed_steps_hardly_have_is_no_finding(tmp_path: Path) -> No
     assert judged_of(tmp_path, [of_window("expert-skew", 0.3)]).diagnosis.findings == ()
 
 
-@pytest.mark.parametrize(("saved_ms", "told"), [(0.0, ["python-overhead"]), (60.0, [])])
+@pytest.mark.parametrize(("saved_ms", "rules"), [(0.0, ["python-overhead"]), (60.0, [])])
 def test_a_checkpoint_in_the_window_is_no_python_between_operators(
-    saved_ms: float, told: list[str], tmp_path: Path
+    saved_ms: float, rules: list[str], tmp_path: Path
 ) -> None:
     """Of 10 profiled steps of 20 ms one is longer by a save: a trace shows that as Python."""
     profiled = [20 < step <= 30 for step in range(1, 101)]
@@ -543,8 +543,8 @@ def test_a_checkpoint_in_the_window_is_no_python_between_operators(
         "outside": [saved_ms if step == 25 else 0.0 for step in range(1, 101)],
     }
     write_diary(tmp_path, columns, flags=[PROFILED if flag else 0 for flag in profiled])
-    found = judged_of(tmp_path, [of_window("python-overhead", 0.2)]).diagnosis.findings
-    assert [finding.rule for finding in found] == told
+    findings = judged_of(tmp_path, [of_window("python-overhead", 0.2)]).diagnosis.findings
+    assert [finding.rule for finding in findings] == rules
 
 
 def test_a_cause_has_the_stake_of_the_verdict_and_no_size_of_the_window(tmp_path: Path) -> None:

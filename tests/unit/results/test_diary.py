@@ -180,8 +180,8 @@ def test_what_passes_after_an_event_take_longer_is_its_cost(
     after = np.array([longer if s % 20 in (0, 1) and s > 1 else 0.0 for s in range(1, 401)])
     columns = {"forward": rng.normal(10.0, noise, 400) + after, "outside": outside}
     write_diary(tmp_path, columns, events=every)
-    (found,) = between_steps(steps_of(tmp_path))
-    assert found.mean_ns == pytest.approx(mean_ms * 1e6, rel=0.01)
+    (event,) = between_steps(steps_of(tmp_path))
+    assert event.mean_ns == pytest.approx(mean_ms * 1e6, rel=0.01)
 
 
 def test_the_share_of_events_is_that_of_steps_that_nothing_recorded(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_the_share_of_events_is_that_of_steps_that_nothing_recorded(tmp_path: Pa
     inside = [60 < s <= 100 for s in range(1, 201)]
     columns = {"forward": [30.0 if each else 10.0 for each in inside], "outside": outside}
     write_diary(tmp_path, columns, events=every, flags=[PROFILED if each else 0 for each in inside])
-    (found,) = between_steps(steps_of(tmp_path))
-    assert found.share.value == pytest.approx(100 / 300, rel=1e-3)
+    (event,) = between_steps(steps_of(tmp_path))
+    assert event.share.value == pytest.approx(100 / 300, rel=1e-3)
 
 
 def test_who_waits_for_a_checkpoint_waits_for_no_step(tmp_path: Path) -> None:

@@ -34,10 +34,12 @@ def names_cause(finding: Finding) -> bool:
     return rule is not None and rule.names_cause
 
 
-def claims_of(finding: Finding) -> tuple[str, ...]:
-    """The parts of a step that its findings want, as its rule declares."""
+def claimed_part(finding: Finding) -> str:
+    """Return the part of a step that the finding's rule claims first, as the second word of the claim (``waiting`` of
+    ``step/waiting/experts``); empty: the whole step."""
     rule = _declared_by(finding)
-    return () if rule is None else rule.claims
+    words = "" if rule is None else next(iter(rule.claims), "")
+    return words.split("/")[1] if "/" in words else ""
 
 
 def _declared_by(finding: Finding) -> Declared | None:

@@ -14,7 +14,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.report import vega
 from stepscope.report.names import clean, file_part, lines
 from stepscope.report.shared.runs import FACETS, Quantity, facets, failure, on_their_machines, parts, quantity
-from stepscope.report.table import Column, Table, Value, duration, figure, rate, tabled, unknown, worded
+from stepscope.report.table import Column, Table, Value, duration, figure, rate, tabled, unknown, wording
 from stepscope.report.vega import Spec
 from stepscope.report.views import drawn
 
@@ -114,7 +114,7 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
             if own is None:
                 return unknown()
             if own.value is None:
-                return worded(own.failure, tone="bad")
+                return wording(own.failure, tone="bad")
             return (duration if row[0].lower_is_better else rate)(own.value)
 
         return of
@@ -126,7 +126,7 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
                 return unknown()
             factor = base.value / own.value if row[0].lower_is_better else own.value / base.value
             shown = times(factor - 1)
-            return worded(f"{shown} {UNCLEAR}" if own.label == UNCLEAR else shown, factor)
+            return wording(f"{shown} {UNCLEAR}" if own.label == UNCLEAR else shown, factor)
 
         return of
 

@@ -26,7 +26,7 @@ from stepscope.report.table import (
     unknown,
     whole,
     with_share,
-    worded,
+    wording,
 )
 from stepscope.report.views import View
 from stepscope.results.evidence import CellEvidence
@@ -95,7 +95,7 @@ def bucket_choice_table(
 
     def missed(way: _Way) -> Value:
         step = seen(way)
-        return unknown() if step is None else worded(format_percent(way.timeline.step_ns / step - 1, signed=True))
+        return unknown() if step is None else wording(format_percent(way.timeline.step_ns / step - 1, signed=True))
 
     def step(way: _Way) -> Value:
         return duration(way.timeline.step_ns, tone=way.tone)
@@ -113,7 +113,7 @@ def bucket_choice_table(
         Column(
             "bucket_cap",
             "bucket size",
-            lambda way: worded(way.label + (" *" if way.tone == "good" else ""), way.label, tone=way.tone),
+            lambda way: wording(way.label + (" *" if way.tone == "good" else ""), way.label, tone=way.tone),
             role="lead",
         ),
         Column("buckets", "buckets", lambda way: len(way.timeline.buckets), number),
@@ -180,16 +180,16 @@ def bucket_sweep_table(cells: Sequence[CellEvidence]) -> Table:
 def _size(line: _Line) -> Value:
     sweep, size = line
     text = f"{size.cap_mb:g} MiB{' *' if size is sweep.best else ''}"
-    return worded(text, size.cap_mb, tone="good" if size is sweep.best else "plain")
+    return wording(text, size.cap_mb, tone="good" if size is sweep.best else "plain")
 
 
 def _slower(line: _Line) -> Value:
     sweep, size = line
     if size is sweep.best:
-        return worded("fastest", 0.0, tone="good")
+        return wording("fastest", 0.0, tone="good")
     change = size.step.value / sweep.best.step.value - 1
     clear = sweep.best.step.below(size.step)
-    return worded(
+    return wording(
         f"+{format_percent(change)}" + ("" if clear else " not clear"), change, tone="plain" if clear else "dim"
     )
 
@@ -214,7 +214,7 @@ def timeline_table(timeline: Timeline) -> Table:
         Column("dtype", "type", lambda b: b.dtype, role="identity"),
         Column("size", "size", lambda b: b.size_bytes, binary_size, role="lead"),
         Column("count", "gradients", lambda b: len(b.members), number, short="grads"),
-        Column("members", "members", lambda b: worded(_names(b.members), " ".join(b.members)), drop=1),
+        Column("members", "members", lambda b: wording(_names(b.members), " ".join(b.members)), drop=1),
         Column("ready", "ready", lambda b: b.ready_ns, duration),
         Column("launch", "launch", lambda b: b.launch_ns, duration, drop=2),
         Column("start", "start", lambda b: b.start_ns, duration, drop=3),

@@ -29,7 +29,7 @@ from stepscope.report.table import (
     times,
     unknown,
     whole,
-    worded,
+    wording,
 )
 from stepscope.report.views import View
 from stepscope.results.comm_facts import Winner, above_peak, best_size, interval_share, winners
@@ -334,7 +334,7 @@ def winners_table(rows: Sequence[CommRow]) -> Table:
     head = heading([w.row for w in fastest], env=False)
     by_row = {id(w.row): w for w in fastest}
     ordered = [by_row[id(row)] for row in in_groups([w.row for w in fastest], head)]
-    over_default: Value = worded("is default", 1.0, tone="dim")
+    over_default: Value = wording("is default", 1.0, tone="dim")
     size_of = size_column("size", byte_size)
     return tabled(
         "comm_winners",
@@ -404,10 +404,10 @@ def _verdict(collective: float | None, product: float | None) -> Value:
     if collective is None or product is None:
         return unknown()
     if collective < FREE and product < FREE:
-        return worded("neither slows the other", tone="good")
+        return wording("neither slows the other", tone="good")
     if collective < FREE:
-        return worded("the product pays")
-    return worded("the collective pays") if product < FREE else worded("both pay")
+        return wording("the product pays")
+    return wording("the collective pays") if product < FREE else wording("both pay")
 
 
 def matmul_table(rows: Sequence[CommRow]) -> Table:

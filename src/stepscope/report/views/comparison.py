@@ -28,7 +28,7 @@ from stepscope.report.table import (
     tabled,
     unknown,
     whole,
-    worded,
+    wording,
 )
 from stepscope.report.views import View
 from stepscope.results.comparing import STEP_METRIC, lacking
@@ -75,13 +75,13 @@ def comparison_table(comparison: Comparison) -> Table:
         comparison.figures,
         Column("what", "", lambda f: f.what, role="group"),
         *([Column("side", "run", lambda f: f.side, role="lead")] if many else []),
-        Column("metric", "figure", lambda f: worded(_title(f), f.metric), role="lead"),
+        Column("metric", "figure", lambda f: wording(_title(f), f.metric), role="lead"),
         Column("first", first, lambda f: _figure(f.metric, f.first), figure),
         Column("second", "value" if many else second, lambda f: _figure(f.metric, f.second), figure),
-        Column("change", "change", lambda f: worded(signed_percent(f.change), f.change, tone=_tone(f)), figure),
+        Column("change", "change", lambda f: wording(signed_percent(f.change), f.change, tone=_tone(f)), figure),
         Column("interval", "95% interval", _interval, whole, drop=3),
         Column("p_value", "p", lambda f: f.p_value, p_value, drop=2),
-        Column("verdict", "verdict", lambda f: worded(_verdict(f), f.verdict, tone=_TONES.get(f.verdict, "dim"))),
+        Column("verdict", "verdict", lambda f: wording(_verdict(f), f.verdict, tone=_TONES.get(f.verdict, "dim"))),
         footnotes=tuple(footnotes),
         notes=comparison.notes,
     )
@@ -133,9 +133,9 @@ def build_summed(comparison: Comparison) -> Table:
         Column("metric", "figure", lambda s: s.metric, role="group"),
         Column("label", "", lambda s: s.label, role="lead"),
         Column("figures", "figures", lambda s: len(s.figures), whole, drop=2),
-        Column("change", "median", lambda s: worded(signed_percent(s.ratio(0.5) - 1), s.ratio(0.5) - 1), figure),
-        Column("least", "least", lambda s: worded(signed_percent(s.ratio(0) - 1), s.ratio(0) - 1), figure, drop=1),
-        Column("most", "most", lambda s: worded(signed_percent(s.ratio(1) - 1), s.ratio(1) - 1), figure, drop=1),
+        Column("change", "median", lambda s: wording(signed_percent(s.ratio(0.5) - 1), s.ratio(0.5) - 1), figure),
+        Column("least", "least", lambda s: wording(signed_percent(s.ratio(0) - 1), s.ratio(0) - 1), figure, drop=1),
+        Column("most", "most", lambda s: wording(signed_percent(s.ratio(1) - 1), s.ratio(1) - 1), figure, drop=1),
         Column("verdict", "verdicts", verdicts),
         notes=comparison.notes,
     )
@@ -186,7 +186,7 @@ def differences_table(differences: Sequence[Difference], sides: Sequence[str]) -
     def side(number: int) -> Callable[[Difference], Value]:
         def value(difference: Difference) -> Value:
             setting = difference.values[number]
-            return unknown() if setting is None else worded(_short(setting), setting)
+            return unknown() if setting is None else wording(_short(setting), setting)
 
         return value
 
@@ -308,7 +308,7 @@ def _table(key: str, title: str, rows: Sequence[DiffRow]) -> Table:
         title,
         shown,
         Column(
-            "name", "", lambda r: worded(names.get(r.name, r.name) + _MARKS.get(r.presence, ""), r.name), role="lead"
+            "name", "", lambda r: wording(names.get(r.name, r.name) + _MARKS.get(r.presence, ""), r.name), role="lead"
         ),
         Column("before", "before", lambda r: r.before_ns, duration),
         Column("after", "after", lambda r: r.after_ns, duration),

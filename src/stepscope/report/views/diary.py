@@ -16,7 +16,7 @@ from stepscope.records.profile import FIRST, OWN_PROFILER, PROFILED, WINDOW, Dia
 from stepscope.report.names import file_part
 from stepscope.report.shared.curves import Numbers, drawn_steps, extremes, middles
 from stepscope.report.shared.runs import time_unit
-from stepscope.report.table import Column, Table, Value, duration, number, percent, tabled, worded
+from stepscope.report.table import Column, Table, Value, duration, number, percent, tabled, wording
 from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, log_axis, number_axis, sig, whole_axis
 from stepscope.report.views import distinct, drawn
 from stepscope.results.diary import EVENT_WORDS, Between, JobSteps, between_steps
@@ -376,7 +376,7 @@ def _how_often(between: Between) -> str:
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
     """Return the table: one row a kind of event."""
-    rows = [(job, job.steps, step) for job in profiled if job.steps is not None for step in between_steps(job.steps)]
+    rows = [(job, job.steps, event) for job in profiled if job.steps is not None for event in between_steps(job.steps)]
     return tabled(
         "events",
         "Between steps and within them",
@@ -388,14 +388,14 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         Column("period_steps", "every", lambda row: _period(row[2])),
         Column("mean", "each", lambda row: row[2].mean_ns, duration),
         Column("wall_share", "of wall time", lambda row: row[2].share.value, percent),
-        Column("inside", "where", lambda row: worded("in steps" if row[2].inside else "between steps", row[2].inside)),
-        Column("ranks", "ranks", lambda row: worded(_ranks(row[1], row[2]), " ".join(map(str, row[2].ranks)))),
+        Column("inside", "where", lambda row: wording("in steps" if row[2].inside else "between steps", row[2].inside)),
+        Column("ranks", "ranks", lambda row: wording(_ranks(row[1], row[2]), " ".join(map(str, row[2].ranks)))),
         footnotes=("times: on one rank; of the wall time from the end of warm-up on, of the rank that they cost most",),
     )
 
 
 def _period(between: Between) -> Value:
-    return worded(None if between.period is None else f"{between.period:,} steps", between.period)
+    return wording(None if between.period is None else f"{between.period:,} steps", between.period)
 
 
 def _ranks(steps: JobSteps, between: Between) -> str:

@@ -24,7 +24,7 @@ from stepscope.report.table import (
     tabled,
     unknown,
     whole,
-    worded,
+    wording,
 )
 from stepscope.report.views import View
 from stepscope.results.experiments import Expectation, Verdict
@@ -42,7 +42,7 @@ def findings_table(findings: Sequence[Finding]) -> Table:
         "findings",
         "Findings",
         findings,
-        Column("severity", "severity", lambda f: worded(f.severity, tone=_FINDINGS_TONES[f.severity]), role="lead"),
+        Column("severity", "severity", lambda f: wording(f.severity, tone=_FINDINGS_TONES[f.severity]), role="lead"),
         Column("title", "finding", lambda f: f.title, role="lead"),
         Column("stake_fraction", "returns", lambda f: f.stake_fraction, Format(lambda x: format_percent(x, digits=0))),
         Column("subject", "about", lambda f: f.subject or None, drop=4),
@@ -73,7 +73,7 @@ def experiment_table(checks: Sequence[Expectation]) -> Table:
         Column("measured", "measured", lambda c: _figure(c, c.measured), align="right"),
         Column("low", "95% from", lambda c: _end(c, "low"), align="right"),
         Column("high", "to", lambda c: _end(c, "high"), align="right"),
-        Column("verdict", "verdict", lambda c: worded(c.verdict, tone=_EXPERIMENT_TONES[c.verdict])),
+        Column("verdict", "verdict", lambda c: wording(c.verdict, tone=_EXPERIMENT_TONES[c.verdict])),
         Column("model", "expected by", lambda c: c.model, drop=1),
         footnotes=(conclusion(checks), _READING),
         notes=reasons(checks),

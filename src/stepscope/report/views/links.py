@@ -27,7 +27,7 @@ from stepscope.report.table import (
     times,
     unknown,
     whole,
-    worded,
+    wording,
 )
 from stepscope.report.vega import COLORS, COLUMN, Spec, chart, layer, name_axis, sig, size_tick, unsaid
 from stepscope.report.views import Charts, View
@@ -155,11 +155,11 @@ def topology_table(topology: Topology) -> Table:
 
     def cell(row: Device, gpu: Device) -> Value:
         if row is gpu:
-            return worded("·", tone="dim")
+            return wording("·", tone="dim")
         link = topology.link(row.name, gpu.name)
         if link is None:
-            return worded("?", tone="bad")
-        return worded(link.label, tone="good" if link.is_nvlink else "warn" if link.crosses_socket else "plain")
+            return wording("?", tone="bad")
+        return wording(link.label, tone="good" if link.is_nvlink else "warn" if link.crosses_socket else "plain")
 
     def column(gpu: Device) -> Column:
         return Column(f"to_{gpu.name}", gpu.name.removeprefix("GPU"), lambda row: cell(row, gpu))
@@ -339,7 +339,7 @@ def pairs_table(rows: Sequence[CommRow]) -> Table:
             if cell[0].world_size <= MAX_MATRIX
             for line in _lines(cell, verdicts[cell_id])
         ),
-        Column("world", "ranks", lambda line: worded(line.world, line.cell[0].world_size), role="group"),
+        Column("world", "ranks", lambda line: wording(line.world, line.cell[0].world_size), role="group"),
         Column("size_bytes", "size", lambda line: line.size, unit="bytes", role="group"),
         Column("direction", "direction", lambda line: line.direction, role="group"),
         Column("quantity", "quantity", lambda line: line.quantity, role="group"),
@@ -374,7 +374,7 @@ class _Line:
 
     @property
     def size(self) -> Value:
-        return worded(UNKNOWN) if self.size_bytes is None else byte_size(self.size_bytes)
+        return wording(UNKNOWN) if self.size_bytes is None else byte_size(self.size_bytes)
 
     @property
     def direction(self) -> str:
@@ -389,10 +389,10 @@ class _Line:
     @property
     def sent_by(self) -> Value:
         if self.sender is None:
-            return worded("all pairs")
+            return wording("all pairs")
         hosts = max((row.rank_hosts for row in self.cell), key=len)
         several = self.sender < len(hosts) and len(set(hosts)) > 1
-        return worded(f"{self.sender} {hosts[self.sender]}" if several else str(self.sender), self.sender)
+        return wording(f"{self.sender} {hosts[self.sender]}" if several else str(self.sender), self.sender)
 
     def value(self, receiver: int) -> Value:
         if self.sender is None or self.size_bytes is None:

@@ -23,7 +23,7 @@ from stepscope.report.shared.stacks import (
     stacks_chart,
     stacks_of,
 )
-from stepscope.report.table import Column, Table, Value, binary_size, duration, percent, size, tabled, whole, worded
+from stepscope.report.table import Column, Table, Value, binary_size, duration, percent, size, tabled, whole, wording
 from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis
 from stepscope.report.views import View, drawn
 from stepscope.results.evidence import CellEvidence, in_line
@@ -188,7 +188,7 @@ def _column(kind: str) -> Column:
 
 def _off(counted_bytes: int | None, planned: int | None) -> Value:
     if counted_bytes is None or not planned:
-        return worded(None)
+        return wording(None)
     share = counted_bytes / planned - 1
     return Value(text=f"{share:+.1%}", raw=share)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from stepscope.core.words import counted, grouped, ranges
 from stepscope.records.nccl import NcclChoice, NcclCommunicator, NcclDebug, NcclLink
 from stepscope.report.shared.traces import who
-from stepscope.report.table import Column, Table, Value, byte_size, tabled, unknown, whole, worded
+from stepscope.report.table import Column, Table, Value, byte_size, tabled, unknown, whole, wording
 from stepscope.report.views import View
 
 NICS_SHOWN = 8
@@ -57,7 +57,7 @@ def build_links(debug: NcclDebug) -> Table:
         Column(
             "transport",
             "transport",
-            lambda item: worded(item[1], tone="warn" if item[1] == "NET/Socket" else "plain"),
+            lambda item: wording(item[1], tone="warn" if item[1] == "NET/Socket" else "plain"),
             role="identity",
         ),
         Column("where", "between", lambda item: item[2]),
@@ -103,7 +103,7 @@ def build_messages(debug: NcclDebug) -> Table:
         Column("host", "host", lambda m: m.host, role="identity"),
         Column("pid", "pid", lambda m: m.pid, whole, drop=1),
         Column("place", "place", lambda m: m.place, drop=2),
-        Column("text", "text", lambda m: worded(m.text, tone="bad" if m.kind == "warning" else "dim")),
+        Column("text", "text", lambda m: wording(m.text, tone="bad" if m.kind == "warning" else "dim")),
         Column("count", "times", lambda m: m.count, whole),
     )
 
@@ -123,7 +123,7 @@ def _labels(debug: NcclDebug) -> list[str]:
 
 
 def _versions(communicator: NcclCommunicator) -> Value:
-    return worded(", ".join(communicator.versions) or None, tone="warn" if len(communicator.versions) > 1 else "plain")
+    return wording(", ".join(communicator.versions) or None, tone="warn" if len(communicator.versions) > 1 else "plain")
 
 
 def _ranks(communicator: NcclCommunicator) -> Value:
@@ -136,23 +136,23 @@ def _ranks(communicator: NcclCommunicator) -> Value:
 
 def _nvls(communicator: NcclCommunicator) -> Value:
     if communicator.nvls_channels:
-        return worded(counted(communicator.nvls_channels, "channel"), communicator.nvls_channels)
+        return wording(counted(communicator.nvls_channels, "channel"), communicator.nvls_channels)
     if communicator.nvls is False or communicator.nvls_channels == 0:
         return Value(text="no", raw=communicator.nvls_channels)
-    return worded("yes") if communicator.nvls else unknown()
+    return wording("yes") if communicator.nvls else unknown()
 
 
 def _state(communicator: NcclCommunicator) -> Value:
     waiting = [r.rank for r in communicator.ranks if not r.initialised]
     aborted = [r.rank for r in communicator.ranks if r.ended == "aborted"]
     if waiting:
-        return worded(f"init not complete on {who(waiting)}", tone="bad")
+        return wording(f"init not complete on {who(waiting)}", tone="bad")
     if aborted:
-        return worded(f"aborted by {who(aborted)}", tone="bad")
+        return wording(f"aborted by {who(aborted)}", tone="bad")
     if not communicator.ranks:
         return unknown()
     closed = all(r.ended == "destroyed" for r in communicator.ranks)
-    return worded("opened and closed" if closed else "open", tone="dim")
+    return wording("opened and closed" if closed else "open", tone="dim")
 
 
 def _ways(communicator: NcclCommunicator) -> dict[tuple[str, str, bool | None], list[NcclLink]]:
@@ -171,7 +171,7 @@ def _where(link: NcclLink, hosts: dict[int, str]) -> str:
 def _gpu_direct(gdrdma: bool | None) -> Value:
     if gdrdma is None:
         return unknown()
-    return worded("yes" if gdrdma else "no", tone="good" if gdrdma else "warn")
+    return wording("yes" if gdrdma else "no", tone="good" if gdrdma else "warn")
 
 
 def _span(values: Sequence[int]) -> Value:
@@ -183,7 +183,7 @@ def _channels(choice: NcclChoice) -> Value:
     if choice.channels is None:
         return unknown()
     low, high = choice.channels
-    return worded(f"{low} to {high}", high - low + 1)
+    return wording(f"{low} to {high}", high - low + 1)
 
 
 def _alike(choices: Sequence[NcclChoice]) -> Iterator[list[NcclChoice]]:

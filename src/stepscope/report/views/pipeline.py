@@ -14,7 +14,7 @@ from stepscope.records.nouns import Measured
 from stepscope.report import vega
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import time_unit
-from stepscope.report.table import Column, Table, Value, duration, percent, tabled, times, whole, with_share, worded
+from stepscope.report.table import Column, Table, Value, duration, percent, tabled, times, whole, with_share, wording
 from stepscope.report.vega import Spec
 from stepscope.report.views import drawn
 from stepscope.results.evidence import CellEvidence
@@ -59,7 +59,7 @@ def _overview(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
         Column("chunks", "chunks", lambda row: row[1].layout.chunks, whole, role="identity", drop=3),
         Column("micro_batches", "micro-batches", lambda row: row[1].layout.micro_batches, whole, role="lead"),
         Column("step", "schedule time", lambda row: row[1].step_ns, duration),
-        Column("bubble", "bubble", lambda row: worded(bubble_text(row[1].bubble), row[1].bubble.value), percent),
+        Column("bubble", "bubble", lambda row: wording(bubble_text(row[1].bubble), row[1].bubble.value), percent),
         Column("formula", "formula", lambda row: row[1].layout.bubble, percent),
         Column("simulated", "simulated", lambda row: row[1].simulated_bubble, percent),
         Column("imbalance", "slowest stage", lambda row: row[1].imbalance, times, drop=2),
@@ -76,8 +76,8 @@ def _overview(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
 def _even(pipeline: MeasuredPipeline) -> Value:
     split, step = pipeline.balanced
     if split == pipeline.split:
-        return worded("as it is", raw=list_text(split))
-    return worded(f"{list_text(split)}: step {format_percent(step - 1, signed=True)}", raw=list_text(split))
+        return wording("as it is", raw=list_text(split))
+    return wording(f"{list_text(split)}: step {format_percent(step - 1, signed=True)}", raw=list_text(split))
 
 
 def list_text(split: Sequence[int]) -> str:

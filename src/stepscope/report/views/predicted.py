@@ -28,7 +28,7 @@ from stepscope.report.table import (
     tabled,
     unknown,
     whole,
-    worded,
+    wording,
 )
 from stepscope.report.vega import Spec
 from stepscope.report.views import View, drawn
@@ -82,11 +82,11 @@ def build_alternatives(predicted: Predicted) -> Table:
         "predicted_alternatives",
         "",
         ways,
-        Column("algorithm", "algorithm", lambda way: worded(way[0], tone=way[4]), role="lead"),
-        Column("protocol", "protocol", lambda way: worded(way[1], tone=way[4]), role="lead"),
+        Column("algorithm", "algorithm", lambda way: wording(way[0], tone=way[4]), role="lead"),
+        Column("protocol", "protocol", lambda way: wording(way[1], tone=way[4]), role="lead"),
         Column("time_ns", "time", lambda way: duration(way[2], tone=way[4]), duration),
         Column("ratio", "x chosen", lambda way: Format("{:.2f}".format)(ratio(way[2]), tone=way[4]), whole),
-        Column("status", "", lambda way: worded(way[3], tone=way[4])),
+        Column("status", "", lambda way: wording(way[3], tone=way[4])),
     )
 
 

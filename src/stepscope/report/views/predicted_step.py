@@ -28,7 +28,7 @@ from stepscope.report.table import (
     times,
     whole,
     with_share,
-    worded,
+    wording,
 )
 from stepscope.report.vega import COLORS, COLUMN, FAINT, INK, Spec, chart, doubling_axis, layer, log_axis, sig
 from stepscope.report.views import View, drawn
@@ -218,7 +218,7 @@ def build_alternatives(plan: LayoutSearch) -> Table:
         plan.alternatives,
         Column("name", "layout", lambda a: a.name, role="lead"),
         Column("form", "at its best", form, drop=1),
-        Column("why", "why it loses", lambda a: worded(a.why)),
+        Column("why", "why it loses", lambda a: wording(a.why)),
     )
 
 

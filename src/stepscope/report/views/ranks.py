@@ -12,7 +12,7 @@ from stepscope.diagnose.rank_rows import RankRow, rank_rows
 from stepscope.records.parts import LEAVES
 from stepscope.report.names import file_part
 from stepscope.report.shared.parts import PARTS
-from stepscope.report.table import Column, Table, duration, number, tabled, worded
+from stepscope.report.table import Column, Table, duration, number, tabled, wording
 from stepscope.report.vega import PAGE, Spec, chart, color, layer, number_axis, sig
 from stepscope.report.views import distinct, drawn
 from stepscope.results.pace import StepRate
@@ -38,7 +38,7 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         Column("step", "step", lambda row: row[1].step_ns, duration),
         *(Column(key, PARTS[key][0], _part(key), duration) for key in LEAVES),
         Column("own", "own time", lambda row: row[1].own_ns, duration),
-        Column("late", "", lambda row: worded("late" if row[1].late else None, row[1].late or None, tone="bad")),
+        Column("late", "", lambda row: wording("late" if row[1].late else None, row[1].late or None, tone="bad")),
         footnotes=("means of the timed steps; own time: until a rank waits for others",),
     )
 

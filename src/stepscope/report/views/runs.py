@@ -43,7 +43,7 @@ from stepscope.report.table import (
     tabled,
     times,
     whole,
-    worded,
+    wording,
 )
 from stepscope.report.vega import MAX_LINES
 from stepscope.report.views import View, drawn
@@ -364,7 +364,7 @@ def history_table(history: History | None) -> Table:
     footnotes: tuple[str, ...] = ()
     common = Value(text="", raw=None)
     if history is not None:
-        common = worded(change_text(history, history.common), None)
+        common = wording(change_text(history, history.common), None)
         footnotes = (
             f"{counted(len(history.runs), 'run')} from {_run_name(history, 0)} to"
             f" {_run_name(history, len(history.runs) - 1)};"

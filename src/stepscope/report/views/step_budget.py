@@ -17,7 +17,7 @@ from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import by_dataset, failure, time_unit
 from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart, stacks_of
-from stepscope.report.table import Column, Table, duration, percent, tabled, worded
+from stepscope.report.table import Column, Table, duration, percent, tabled, wording
 from stepscope.report.vega import COLUMN, Spec, chart, color, layer, name_axis, number_axis, sig
 from stepscope.report.views import View, drawn
 from stepscope.results.epochs import exposed_fraction
@@ -176,7 +176,7 @@ def phase_spread_table(cells: Sequence[CellEvidence]) -> Table:
         spreads(cells),
         Column("group", "runs", lambda row: row.group, role="group"),
         Column("label", "run", lambda row: row.label, role="group"),
-        Column("phase", "phase", lambda row: worded(row.phase), role="lead"),
+        Column("phase", "phase", lambda row: wording(row.phase), role="lead"),
         Column("mean", "mean", lambda row: row.mean, duration),
         Column("share", "of the step", lambda row: row.share, percent),
         Column("longest", "longest", lambda row: row.longest, duration),

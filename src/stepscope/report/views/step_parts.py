@@ -24,7 +24,7 @@ from stepscope.report.shared.curves import Numbers, bucketed, drawn_steps
 from stepscope.report.shared.parts import PARTS
 from stepscope.report.shared.runs import exposed_value, measured, time_unit
 from stepscope.report.shared.stacks import AREA, stacked_areas
-from stepscope.report.table import Column, Table, Value, duration, percent, tabled, times, whole, worded
+from stepscope.report.table import Column, Table, Value, duration, percent, tabled, times, whole, wording
 from stepscope.report.vega import Spec
 from stepscope.report.views import distinct, drawn
 from stepscope.results.diary import JobSteps, parts_of
@@ -140,7 +140,7 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         "Parts of a timed step",
         rows,
         Column("job", "job", lambda row: row[0].name, role="group"),
-        Column("part", "part", lambda row: worded(INDENT * row[1] + row[2].key, row[2].key), role="lead"),
+        Column("part", "part", lambda row: wording(INDENT * row[1] + row[2].key, row[2].key), role="lead"),
         Column("mean", "mean", lambda row: row[2].ns, duration),
         Column("share", "share", lambda row: row[2].share, percent),
         *_of_ranks(ranks),

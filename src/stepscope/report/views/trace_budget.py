@@ -26,7 +26,7 @@ from stepscope.report.shared.traces import (
     standing_out,
     timed,
 )
-from stepscope.report.table import Column, Table, Value, duration, judged, percent, tabled, whole, worded
+from stepscope.report.table import Column, Table, Value, duration, judged, percent, tabled, whole, wording
 from stepscope.report.vega import color
 from stepscope.report.views import Charts, View, distinct
 
@@ -210,7 +210,7 @@ def idle_table(summary: TraceSummary) -> Table:
         "Idle time by cause",
         (i for rank in summary.ranks for i in sorted(rank.idle, key=lambda i: -i.idle_ns)),
         rank_column(lambda i: i.rank),
-        Column("cause", "why the device idled", lambda i: worded(CAUSES[i.cause], i.cause), role="lead"),
+        Column("cause", "why the device idled", lambda i: wording(CAUSES[i.cause], i.cause), role="lead"),
         Column("idle", "idle", lambda i: timed(i.idle_ns, windows[i.rank], worry=(0.1, 0.3)), duration),
         Column("gaps", "gaps", lambda i: i.gap_count, whole),
         Column("largest", "largest", lambda i: i.largest_ns, duration, drop=1),

@@ -29,7 +29,7 @@ from stepscope.report.table import (
     unknown,
     whole,
     with_share,
-    worded,
+    wording,
 )
 from stepscope.report.views import View
 
@@ -96,7 +96,7 @@ def _key_columns(instances: Sequence[MatchedCollective]) -> tuple[Column, ...]:
 
 
 def _elided(group: str | None) -> Value | None:
-    return None if group is None else worded(elided(group, 20), group)
+    return None if group is None else wording(elided(group, 20), group)
 
 
 def _matched(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]) -> Table:
@@ -284,10 +284,10 @@ def groups_table(summary: TraceSummary) -> Table:
         "groups",
         "Communication by process group",
         by_group.values(),
-        Column("group", "group", lambda budgets: worded(_name(budgets[0]), budgets[0].group), role="lead"),
+        Column("group", "group", lambda budgets: wording(_name(budgets[0]), budgets[0].group), role="lead"),
         Column("kind", "carries", lambda budgets: _carries(budgets[0]), role="identity"),
         Column("size", "ranks in it", lambda budgets: budgets[0].size, whole),
-        Column("seen", "seen", lambda budgets: worded(ranges(m.rank for m in budgets), len(budgets))),
+        Column("seen", "seen", lambda budgets: wording(ranges(m.rank for m in budgets), len(budgets))),
         Column("collectives", "calls", lambda budgets: median(m.collectives for m in budgets), Format("{:g}".format)),
         Column("bytes", "bytes", _sent, size),
         Column("comm", "comm", lambda budgets: _median_of(budgets, "comm_ns"), duration),
@@ -310,7 +310,7 @@ def _name(row: GroupBudget) -> str:
 
 
 def _carries(row: GroupBudget) -> Value:
-    return worded(
+    return wording(
         f"{row.kind} (by operations)" if row.kind_source == "operations" else row.kind or "unknown", row.kind or None
     )
 
@@ -364,7 +364,7 @@ def conformance_table(summary: TraceSummary) -> Table:
         Column(
             "overlap_planned",
             "overlap planned",
-            lambda same: worded("yes" if same[0].overlap_planned else "no", same[0].overlap_planned),
+            lambda same: wording("yes" if same[0].overlap_planned else "no", same[0].overlap_planned),
         ),
         Column("differences", "differences", lambda same: max(len(c.differences) for c in same), number),
         Column(

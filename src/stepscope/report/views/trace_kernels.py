@@ -47,7 +47,7 @@ from stepscope.report.table import (
     size,
     tabled,
     unknown,
-    worded,
+    wording,
 )
 from stepscope.report.views import View
 
@@ -66,16 +66,16 @@ def kernels_table(summary: TraceSummary) -> Table:
     names = short_names(
         dict.fromkeys(r.name for t in tables for r in t.rows), limit=KERNELS_NAME if len(ranks) == 1 else NAME_OF_RANKS
     )
-    tensor = {None: unknown(), True: Value(text="yes", raw=True, tone="good"), False: worded("no", raw=False)}
+    tensor = {None: unknown(), True: Value(text="yes", raw=True, tone="good"), False: wording("no", raw=False)}
 
     def work(rows: Sequence[KernelRow]) -> Value:
-        return worded("comm" if rows[0].work == "communication" else rows[0].work, rows[0].work)
+        return wording("comm" if rows[0].work == "communication" else rows[0].work, rows[0].work)
 
     return tabled(
         "kernels",
         "Kernels",
         merged,
-        Column("kernel", "kernel", lambda r: worded(names[r[0].name], r[0].name), role="lead"),
+        Column("kernel", "kernel", lambda r: wording(names[r[0].name], r[0].name), role="lead"),
         Column("work", "class", work),
         Column("tensor_cores", "TC", lambda r: None if r[0].work == "communication" else tensor[r[0].tensor_cores]),
         Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
@@ -149,7 +149,7 @@ def sequences_table(summary: TraceSummary) -> Table:
         Column(
             "kernels",
             "kernels, one after the other",
-            lambda rows: worded(_joined(rows[0].kernels, names), ARROW.join(rows[0].kernels)),
+            lambda rows: wording(_joined(rows[0].kernels, names), ARROW.join(rows[0].kernels)),
             role="lead",
         ),
         Column("count", "times", lambda rows: middle(rows, "count"), number),
@@ -220,7 +220,7 @@ def copies_table(summary: TraceSummary) -> Table:
         "copies",
         "Memory copies",
         merged,
-        Column("kind", "copy", lambda r: worded(KINDS.get(r[0].kind, r[0].kind), r[0].kind), role="lead"),
+        Column("kind", "copy", lambda r: wording(KINDS.get(r[0].kind, r[0].kind), r[0].kind), role="lead"),
         Column("memory", "host memory", lambda rows: rows[0].memory),
         Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
         Column("busy", "time", lambda rows: time_over_ranks(rows, "busy_ns", window), duration),

@@ -44,7 +44,7 @@ from stepscope.report.table import (
     percent,
     tabled,
     unknown,
-    worded,
+    wording,
 )
 from stepscope.report.views import View
 
@@ -109,7 +109,7 @@ def operators_table(summary: TraceSummary) -> Table:
 
 
 def _elided(name: str | None, limit: int) -> Value | None:
-    return None if name is None else worded(elided(name, limit), name)
+    return None if name is None else wording(elided(name, limit), name)
 
 
 def _order(tables: Sequence[OperatorTable]) -> Callable[[OperatorRow], float]:
@@ -220,7 +220,7 @@ def annotations_table(summary: TraceSummary) -> Table:
         "annotations",
         "Annotations",
         merged,
-        Column("annotation", "annotation", lambda rows: worded(_name(rows[0]), rows[0].name), role="lead"),
+        Column("annotation", "annotation", lambda rows: wording(_name(rows[0]), rows[0].name), role="lead"),
         Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
         Column("host", "host", lambda rows: middle(rows, "host_ns"), duration),
         Column("device_busy", "device", lambda rows: middle(rows, "device_busy_ns") if on_device else None, duration),

@@ -21,7 +21,7 @@ from stepscope.records.trace_path import (
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import elided, short_names
 from stepscope.report.shared.traces import gaps, many_note, rank_column, shared, standing_out
-from stepscope.report.table import Column, Table, Value, duration, percent, tabled, whole, worded
+from stepscope.report.table import Column, Table, Value, duration, percent, tabled, whole, wording
 from stepscope.report.views import View
 
 NAME = 44
@@ -97,16 +97,16 @@ def _one(rank_pass: RankPass, notes: tuple[str, ...]) -> Table:
     def what(item: tuple[str, PathContributor | None, int]) -> Value:
         contributor = item[1]
         return (
-            worded("", "all")
+            wording("", "all")
             if contributor is None
-            else worded(names.get(contributor.name) or elided(contributor.name, NAME), contributor.name)
+            else wording(names.get(contributor.name) or elided(contributor.name, NAME), contributor.name)
         )
 
     return tabled(
         "path",
         "Critical path",
         items,
-        Column("part", "part", lambda i: worded(PARTS[i[0]] if i[1] is None else "", i[0]), role="lead"),
+        Column("part", "part", lambda i: wording(PARTS[i[0]] if i[1] is None else "", i[0]), role="lead"),
         Column("name", "what", what, role="lead"),
         Column("duration", "on the path", lambda i: i[2], duration),
         Column("share", "share", share, percent),
@@ -165,7 +165,7 @@ def _several(across: CrossRankPath | None, passes: list[RankPass], notes: tuple[
         "path",
         "Critical path",
         items,
-        Column("path", "path", lambda line: worded(line.name, line.raw), whole, role="lead"),
+        Column("path", "path", lambda line: wording(line.name, line.raw), whole, role="lead"),
         Column("total", "length", length, duration),
         *(Column(part, _TITLES[part], part_of(part), duration) for part in PARTS),
         Column("top", "most of it", lambda line: line.top, drop=1),
@@ -243,10 +243,10 @@ def stragglers_table(summary: TraceSummary) -> Table:
             lambda s: percent(s.share_of_skew, tone="bad" if s.share_of_skew >= 0.5 else "warn"),
             percent,
         ),
-        Column("times_last", "came last", lambda s: worded(f"{s.times_last} of {s.instances}", s.times_last), whole),
+        Column("times_last", "came last", lambda s: wording(f"{s.times_last} of {s.instances}", s.times_last), whole),
         Column("late", "behind peers", lambda s: s.late_ns, duration, short="behind"),
         Column("confidence", "certainty", _certainty),
-        Column("cause", "why", lambda s: worded(_why(s), s.cause)),
+        Column("cause", "why", lambda s: wording(_why(s), s.cause)),
         Column("saved", "worth up to", lambda s: s.saved_ns, duration, short="worth"),
         notes=_notes(summary, report),
     )
@@ -257,7 +257,7 @@ def _certainty(s: Straggler) -> Value:
     if s.p_value is not None:
         return Value(text=f"p = {s.p_value:.2g}", raw=s.p_value)
     if s.excess_ns is None:
-        return worded(s.confidence)
+        return wording(s.confidence)
     text = f"+{format_duration(s.excess_ns)} a step"
     if s.excess_low_ns is not None:
         text += f", at least {format_duration(s.excess_low_ns)}"

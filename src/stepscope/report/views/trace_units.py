@@ -25,7 +25,7 @@ from stepscope.report.table import (
     unknown,
     whole,
     with_share,
-    worded,
+    wording,
 )
 from stepscope.report.views import View
 
@@ -93,7 +93,7 @@ def _calls(calls: Sequence[tuple[int, UnitCall]], steps: dict[int, int]) -> floa
 
 def _early(calls: Sequence[tuple[int, UnitCall]]) -> Value:
     judged = [c.early for _, c in calls if c.early is not None]
-    return worded(f"{sum(judged)} of {len(judged)}", sum(judged) / len(judged)) if judged else unknown()
+    return wording(f"{sum(judged)} of {len(judged)}", sum(judged) / len(judged)) if judged else unknown()
 
 
 LAYERS_NONE = "no tensor parallelism: no group reduces or gathers activations in the forward pass"

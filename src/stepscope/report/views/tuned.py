@@ -5,16 +5,16 @@ from __future__ import annotations
 from stepscope.core.units import format_percent
 from stepscope.records.nouns import Estimate
 from stepscope.records.tuning import Trial, Tuned
-from stepscope.report.table import Column, Table, Value, duration, tabled, text, worded
+from stepscope.report.table import Column, Table, Value, duration, tabled, text, wording
 from stepscope.report.views import View
 
 
 def gain(estimate: Estimate | None) -> Value:
     """Write ``1.52x (1.40 to 1.66)``."""
     if estimate is None:
-        return worded(None)
+        return wording(None)
     ends = "" if estimate.low is None or estimate.high is None else f" ({estimate.low:.2f} to {estimate.high:.2f})"
-    return worded(f"{estimate.value:.2f}x{ends}", raw=estimate.value)
+    return wording(f"{estimate.value:.2f}x{ends}", raw=estimate.value)
 
 
 def tuned_table(tuned: Tuned) -> Table:
@@ -22,17 +22,17 @@ def tuned_table(tuned: Tuned) -> Table:
 
     def loss(trial: Trial) -> Value:
         if trial.loss is None:
-            return worded(None)
+            return wording(None)
         change = "" if trial.loss_change is None else f" {format_percent(trial.loss_change, digits=1, signed=True)}"
-        return worded(f"{trial.loss:.4g}{change}", raw=trial.loss)
+        return wording(f"{trial.loss:.4g}{change}", raw=trial.loss)
 
     def verdict(trial: Trial) -> Value:
         if trial.proposal is None:
-            return worded("baseline")
-        return worded("best", tone="good") if trial.key == tuned.best else worded(trial.lost)
+            return wording("baseline")
+        return wording("best", tone="good") if trial.key == tuned.best else wording(trial.lost)
 
     def mathematics(trial: Trial) -> Value:
-        return worded(None) if trial.proposal is None else worded("same" if trial.proposal.exact else "changed")
+        return wording(None) if trial.proposal is None else wording("same" if trial.proposal.exact else "changed")
 
     return tabled(
         "tuned",
