@@ -39,7 +39,7 @@ MOST = {
     "report": (117500, 64),
     "results": (91000, 50),
     "stats": (10500, 7),
-    "store": (83000, 42),
+    "store": (82500, 42),
     "strategies": (9500, 12),
     "traces": (115000, 51),
     "workloads": (4500, 6),

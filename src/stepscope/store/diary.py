@@ -30,7 +30,7 @@ from stepscope.records.profile import (
 )
 from stepscope.store.hardware import SAMPLES_AT_MOST, HardwareSamples, read_hardware
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.reader import HEADER_AT_MOST
+from stepscope.store.reader import HEADER_AT_MOST, records_at_end
 
 Numbers = NDArray[np.float64]
 
@@ -227,11 +227,7 @@ def _samples(path: Path) -> Mapping[str, Numbers]:
     """Read the last samples by column; a record cut short is left out."""
     if not path.is_file():
         return _NONE
-    with path.open("rb", buffering=0) as file:
-        end = os.fstat(file.fileno()).st_size // SAMPLE_DTYPE.itemsize
-        first = max(0, end - SAMPLES_AT_MOST)
-        body = os.pread(file.fileno(), (end - first) * SAMPLE_DTYPE.itemsize, first * SAMPLE_DTYPE.itemsize)
-    rows = np.frombuffer(body, dtype=SAMPLE_DTYPE, count=len(body) // SAMPLE_DTYPE.itemsize)
+    rows = np.frombuffer(records_at_end(path, 0, SAMPLE_DTYPE.itemsize, SAMPLES_AT_MOST), dtype=SAMPLE_DTYPE)
     return {name: rows[name].astype(np.float64) for name in SAMPLE_COLUMNS}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from stepscope.core.errors import DataError
 from stepscope.records.hardware import HardwareHeader
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.reader import HEADER_AT_MOST
+from stepscope.store.reader import HEADER_AT_MOST, records_at_end
 
 SAMPLES_AT_MOST = 2_048
 """Last samples of a process that are read: half an hour, or nearly six hours of a job that has run for longer."""
@@ -44,24 +43,20 @@ def read_ports(layout: ProfileLayout) -> tuple[HardwareSamples, ...]:
 def read_hardware(path: Path, *, last: int = SAMPLES_AT_MOST) -> HardwareSamples | None:
     """Read the last samples; None where there is no file, or not yet its header. A record cut short is left out."""
     try:
-        file = path.open("rb", buffering=0)
+        with path.open("rb", buffering=0) as file:
+            head, newline, _ = file.read(HEADER_AT_MOST).partition(b"\n")
     except FileNotFoundError:
         return None
-    with file:
-        head, newline, _ = file.read(HEADER_AT_MOST).partition(b"\n")
-        if not newline:
-            return None
-        try:
-            header = msgspec.convert(json.loads(head), HardwareHeader)
-        except (ValueError, msgspec.ValidationError) as error:
-            raise DataError(f"{path}: not samples of a job's hardware", why=str(error)) from error
-        shape = (len(header.sources), len(header.columns))
-        dtype: Any = np.dtype([("unix_s", "<f8"), ("step", "<u4"), ("values", "<f4", shape)])
-        begin, size = len(head) + 1, os.fstat(file.fileno()).st_size
-        count = (size - begin) // dtype.itemsize if header.sources else 0
-        first = max(0, count - last)
-        body = os.pread(file.fileno(), (count - first) * dtype.itemsize, begin + first * dtype.itemsize)
-    rows = np.frombuffer(body, dtype=dtype, count=len(body) // dtype.itemsize)
+    if not newline:
+        return None
+    try:
+        header = msgspec.convert(json.loads(head), HardwareHeader)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise DataError(f"{path}: not samples of a job's hardware", why=str(error)) from error
+    shape = (len(header.sources), len(header.columns))
+    dtype: Any = np.dtype([("unix_s", "<f8"), ("step", "<u4"), ("values", "<f4", shape)])
+    body = records_at_end(path, len(head) + 1, dtype.itemsize, last if header.sources else 0)
+    rows = np.frombuffer(body, dtype=dtype)
     return HardwareSamples(
         header=header,
         unix_s=rows["unix_s"].astype(float),

@@ -2,51 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from stepscope.core.dataclass import dataclass
 
 
+class _Folder(Protocol):
+    @property
+    def root(self) -> Path: ...
+
+
+class _At:
+    """A file or folder by its name below the layout's root."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, layout: _Folder, _: type) -> Path:
+        return layout.root / self.name
+
+
+class _Numbered(_At):
+    """One of a rank (or a window) each, by its number; those of ranks are zero-padded so that they sort."""
+
+    def __get__(self, layout: _Folder, _: type) -> Callable[[int], Path]:  # type: ignore[override]
+        return lambda rank: layout.root / self.name.format(rank)
+
+
+class _Sorted(_At):
+    """All files whose names fit a pattern, sorted."""
+
+    def __get__(self, layout: _Folder, _: type) -> Callable[[], tuple[Path, ...]]:  # type: ignore[override]
+        return lambda: tuple(sorted(layout.root.glob(self.name)))
+
+
 @dataclass(frozen=True, slots=True)
 class CellLayout:
-    """Files of one cell; rank numbers are zero-padded so that they sort."""
+    """Files of one cell. flight: of a rank's flight recorder, left when it had to leave."""
 
     root: Path
 
-    @property
-    def spec(self) -> Path:
-        return self.root / "spec.json"
-
-    @property
-    def status(self) -> Path:
-        return self.root / "status.json"
-
-    @property
-    def traces(self) -> Path:
-        return self.root / "trace"
-
-    def samples(self, rank: int) -> Path:
-        return self.root / f"samples-{rank:05d}.jsonl"
-
-    def heartbeat(self, rank: int) -> Path:
-        return self.root / f"heartbeat-{rank:05d}"
-
-    def summary(self, rank: int) -> Path:
-        return self.root / f"rank-{rank:05d}.json"
-
-    def error(self, rank: int) -> Path:
-        return self.root / f"error-{rank:05d}.json"
-
-    @property
-    def flights(self) -> Path:
-        return self.root / "flight"
-
-    def flight(self, rank: int) -> Path:
-        """Return the file of a rank's flight recorder, left when it had to leave."""
-        return self.flights / f"rank-{rank:05d}.json"
-
-    def trace(self, rank: int) -> Path:
-        return self.traces / f"rank-{rank:05d}.json.gz"
+    spec = _At("spec.json")
+    status = _At("status.json")
+    traces = _At("trace")
+    flights = _At("flight")
+    samples = _Numbered("samples-{:05d}.jsonl")
+    heartbeat = _Numbered("heartbeat-{:05d}")
+    summary = _Numbered("rank-{:05d}.json")
+    error = _Numbered("error-{:05d}.json")
+    flight = _Numbered("flight/rank-{:05d}.json")
+    trace = _Numbered("trace/rank-{:05d}.json.gz")
 
     def rank_files(self) -> tuple[Path, ...]:
         """Every file that ranks wrote: what an earlier attempt left behind."""
@@ -56,142 +63,102 @@ class CellLayout:
 
 @dataclass(frozen=True, slots=True)
 class GroupLayout:
-    """Files of one worker group."""
+    """Files of one worker group. error: of a rank that failed outside any cell (start-up). joining: the nonce of a rank that
+    a launcher has started (launch/join.py).
+    """
 
     root: Path
 
-    @property
-    def spec(self) -> Path:
-        return self.root / "spec.json"
-
-    @property
-    def launcher_log(self) -> Path:
-        return self.root / "launcher.log"
-
-    @property
-    def rank_logs(self) -> Path:
-        return self.root / "logs"
-
-    def error(self, rank: int) -> Path:
-        """Return the file of a rank that failed outside any cell (start-up)."""
-        return self.root / f"error-{rank:05d}.json"
-
-    def heartbeat(self, rank: int) -> Path:
-        return self.root / f"heartbeat-{rank:05d}"
-
-    def joining(self, rank: int) -> Path:
-        """Return the file with the nonce of a rank that a launcher has started (launch/join.py)."""
-        return self.root / f"joining-{rank:05d}"
+    spec = _At("spec.json")
+    launcher_log = _At("launcher.log")
+    rank_logs = _At("logs")
+    error = _Numbered("error-{:05d}.json")
+    heartbeat = _Numbered("heartbeat-{:05d}")
+    joining = _Numbered("joining-{:05d}")
 
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """A run folder."""
+    """A run folder. results_json: the one document of a matrix with sections. nccl_debug: NCCL's own logs, one file a rank.
+
+    trace_files: of the traces of all cells.
+    """
 
     root: Path
 
-    @property
-    def run(self) -> Path:
-        return self.root / "run.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "run.lock"
-
-    @property
-    def environment(self) -> Path:
-        return self.root / "environment.json"
-
-    @property
-    def results_jsonl(self) -> Path:
-        return self.root / "results.jsonl"
-
-    @property
-    def results_json(self) -> Path:
-        """The file with the one document of a matrix with sections."""
-        return self.root / "results.json"
+    run = _At("run.json")
+    lock = _At("run.lock")
+    environment = _At("environment.json")
+    results_jsonl = _At("results.jsonl")
+    results_json = _At("results.json")
+    results_csv = _At("results.csv")
+    report = _At("report")
+    nccl_debug = _At("nccl-debug")
+    summary_md = _At("report/summary.md")
+    groups = _At("groups")
+    trace_files = _Sorted("cells/*/trace/*")
 
     @property
     def comm_run(self) -> RunLayout:
         """The sweep of collectives that a matrix brings: a run folder of its own."""
         return RunLayout(self.root / "comm")
 
-    @property
-    def results_csv(self) -> Path:
-        return self.root / "results.csv"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report"
-
-    @property
-    def nccl_debug(self) -> Path:
-        """The folder of NCCL's own logs, one file a rank."""
-        return self.root / "nccl-debug"
-
-    @property
-    def summary_md(self) -> Path:
-        return self.report / "summary.md"
-
-    @property
-    def groups(self) -> Path:
-        return self.root / "groups"
-
     def cell(self, cell_id: str) -> CellLayout:
         return CellLayout(self.root / "cells" / cell_id)
-
-    def trace_files(self) -> tuple[Path, ...]:
-        """Files of the traces of all cells."""
-        return tuple(sorted(path for traces in self.root.glob("cells/*/trace") for path in traces.iterdir()))
 
     def group(self, group_id: str) -> GroupLayout:
         return GroupLayout(self.groups / group_id)
 
 
+class _Beside:
+    """The file of a process's own beside one of ``ProfileLayout.diaries``."""
+
+    def __init__(self, kind: str, suffix: str) -> None:
+        self.kind, self.suffix = kind, suffix
+
+    def __call__(self, diary: Path) -> Path:
+        return diary.with_name(diary.name.replace("diary-", f"{self.kind}-", 1)).with_suffix(self.suffix)
+
+
 @dataclass(frozen=True, slots=True)
 class ProfileLayout:
-    """The output folder of ``stepscope profile`` and ``run``; the hook in the job writes into it by the same names."""
+    """The output folder of ``stepscope profile`` and ``run``; the hook in the job writes into it by the same names.
+
+    verdict: what the first screen says, as numbers (records/finding.py); derived. hook: what the hook is told, as JSON: also
+    on hosts that the command line does not start itself. memory: the allocator's snapshots; there once a rank's history is
+    kept. end: how the job ended. stack_request: makes ranks of a job that stands still leave their stacks and flight
+    recorders. port_samples: each host's network ports over time (records/hardware.py). unrecorded: ends of processes of
+    which no step is recorded. failures: exceptions that nobody caught, one a process (records/profile.py).
+
+    Of one of ``diaries``: what happened between its steps, the process's memory over time, whom it waited for, its GPUs and
+    who used its processors over time (records/hardware.py), and how it ended, as Python saw it.
+    """
 
     root: Path
 
-    @property
-    def record(self) -> Path:
-        return self.root / "profile.json"
-
-    @property
-    def verdict(self) -> Path:
-        """The file of what the first screen says, as numbers (records/finding.py); derived."""
-        return self.root / "verdict.json"
-
-    @property
-    def control(self) -> Path:
-        return self.root / ".stepscope"
-
-    @property
-    def hook(self) -> Path:
-        """The file of what the hook is told, as JSON: also on hosts that the command line does not start itself."""
-        return self.control / "hook.json"
-
-    @property
-    def nccl_debug(self) -> Path:
-        return self.root / "nccl-debug"
-
-    @property
-    def memory(self) -> Path:
-        """The folder of the allocator's snapshots; there once a rank's history is kept."""
-        return self.root / "memory"
-
-    def request(self, window: int) -> Path:
-        return self.control / f"request-{window}.json"
-
-    def traces(self, window: int) -> Path:
-        return self.root / f"window-{window}"
-
-    def processes(self) -> tuple[Path, ...]:
-        return tuple(sorted(self.control.glob("process-*.json")))
-
-    def ranks(self) -> tuple[Path, ...]:
-        return tuple(sorted(self.control.glob("rank-*.json")))
+    record = _At("profile.json")
+    verdict = _At("verdict.json")
+    control = _At(".stepscope")
+    nccl_debug = _At("nccl-debug")
+    memory = _At("memory")
+    hook = _At(".stepscope/hook.json")
+    end = _At(".stepscope/job-end.json")
+    stack_request = _At(".stepscope/stack-request.json")
+    request = _Numbered(".stepscope/request-{}.json")
+    traces = _Numbered("window-{}")
+    processes = _Sorted(".stepscope/process-*.json")
+    ranks = _Sorted(".stepscope/rank-*.json")
+    port_samples = _Sorted(".stepscope/ports-*.bin")
+    unrecorded = _Sorted(".stepscope/end-*-p*.json")
+    failures = _Sorted(".stepscope/failure-*.json")
+    stacks = _Sorted(".stepscope/stack-*.txt")
+    flights = _Sorted(".stepscope/flight-*.json")
+    events_of = _Beside("events", ".jsonl")
+    samples_of = _Beside("samples", ".bin")
+    groups_of = _Beside("groups", ".json")
+    devices_of = _Beside("devices", ".bin")
+    load_of = _Beside("load", ".bin")
+    end_of = _Beside("end", ".json")
 
     def window_ranks(self, window: int) -> tuple[Path, ...]:
         return tuple(sorted(self.control.glob(f"window-{window}-rank-*.json")))
@@ -199,64 +166,6 @@ class ProfileLayout:
     def diaries(self, rank: int | None = None) -> tuple[Path, ...]:
         """List the step diaries, one a process that stepped (records/profile.py). rank: those of one; None: all."""
         return tuple(sorted(self.control.glob(f"diary-{'*' if rank is None else f'{rank:05d}-*'}.bin")))
-
-    @staticmethod
-    def events_of(diary: Path) -> Path:
-        """Return the file of what happened between the steps of one of ``diaries``."""
-        return _beside(diary, "events", ".jsonl")
-
-    @staticmethod
-    def samples_of(diary: Path) -> Path:
-        """Return the file of a process's memory over time, for one of ``diaries``."""
-        return _beside(diary, "samples", ".bin")
-
-    @staticmethod
-    def groups_of(diary: Path) -> Path:
-        """Return the file of whom a process waited for, for one of ``diaries``."""
-        return _beside(diary, "groups", ".json")
-
-    @staticmethod
-    def devices_of(diary: Path) -> Path:
-        """Return the file of a process's GPUs over time (records/hardware.py), for one of ``diaries``."""
-        return _beside(diary, "devices", ".bin")
-
-    @staticmethod
-    def load_of(diary: Path) -> Path:
-        """Return the file of who used a process's processors over time (records/hardware.py), for one of ``diaries``."""
-        return _beside(diary, "load", ".bin")
-
-    def port_samples(self) -> tuple[Path, ...]:
-        """List the files of each host's network ports over time (records/hardware.py)."""
-        return tuple(sorted(self.control.glob("ports-*.bin")))
-
-    @staticmethod
-    def end_of(diary: Path) -> Path:
-        """Return the file of how a process ended, as Python saw it, for one of ``diaries``."""
-        return _beside(diary, "end", ".json")
-
-    def unrecorded(self) -> tuple[Path, ...]:
-        """List the files of the ends of processes of which no step is recorded."""
-        return tuple(sorted(self.control.glob("end-*-p*.json")))
-
-    def failures(self) -> tuple[Path, ...]:
-        """List the files of exceptions that nobody caught, one a process (records/profile.py)."""
-        return tuple(sorted(self.control.glob("failure-*.json")))
-
-    @property
-    def end(self) -> Path:
-        """The file of how the job ended."""
-        return self.control / "job-end.json"
-
-    @property
-    def stack_request(self) -> Path:
-        """The file that makes ranks of a job that stands still leave their stacks and flight recorders."""
-        return self.control / "stack-request.json"
-
-    def stacks(self) -> tuple[Path, ...]:
-        return tuple(sorted(self.control.glob("stack-*.txt")))
-
-    def flights(self) -> tuple[Path, ...]:
-        return tuple(sorted(self.control.glob("flight-*.json")))
 
     def windows(self) -> tuple[int, ...]:
         """List the numbers of the windows that left traces."""
@@ -270,10 +179,6 @@ def profiled_job(window: Path) -> Path | None:
     job = window.absolute().parent
     ours = number.isdigit() and window.absolute() == ProfileLayout(job).traces(int(number))
     return job if ours and ProfileLayout(job).record.is_file() else None
-
-
-def _beside(diary: Path, kind: str, suffix: str) -> Path:
-    return diary.with_name(diary.name.replace("diary-", f"{kind}-", 1)).with_suffix(suffix)
 
 
 def shown_as(path: Path) -> Path:

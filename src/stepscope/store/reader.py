@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import stat
 import struct
@@ -174,33 +175,35 @@ def _record(path: Path, header: int) -> tuple[struct.Struct, tuple[str, ...]]:
     ), FIRST_COLUMNS  # the reader of all says what is wrong with it
 
 
+def records_at_end(path: Path, begin: int, size: int, most: int) -> bytes:
+    """Read the last whole records of a file, at most so many; one cut short is left out. begin: where the first one is."""
+    with path.open("rb", buffering=0) as file:
+        there = max(os.fstat(file.fileno()).st_size - begin, 0) // size
+        first = max(there - most, 0)
+        data = os.pread(file.fileno(), (there - first) * size, begin + first * size)
+    return data[: len(data) // size * size]
+
+
+def _last_steps(path: Path, most: int, *, first: int = 0) -> list[tuple[float, float]]:
+    """Return (whole, outside) of the last steps, at most so many, ns. first: steps at the begin that do not count."""
+    if (header := header_bytes(path)) is None:
+        return []
+    record, columns = _record(path, header)
+    data = records_at_end(path, header, record.size, max(min(most, steps_in(path, header) - first), 0))
+    whole, outside = columns.index("whole_ns"), columns.index("outside_ns")
+    return [(step[whole], step[outside]) for step in record.iter_unpack(data)]
+
+
 def latest_step_ns(path: Path) -> float | None:
     """Return the median time of the last steps; None without any."""
-    header = header_bytes(path)
-    if header is None or not (steps := steps_in(path, header)):
-        return None
-    first, (record, columns) = max(steps - LATEST, 0), _record(path, header)
-    whole = columns.index("whole_ns")
-    with path.open("rb") as file:
-        file.seek(header + first * record.size)
-        data = file.read((steps - first) * record.size)
-    times = [step[whole] for step in record.iter_unpack(data[: len(data) // record.size * record.size])]
-    timed = [time_ns for time_ns in times if not math.isnan(time_ns)]
+    timed = [whole for whole, _ in _last_steps(path, LATEST) if not math.isnan(whole)]
     return median(timed) if timed else None
 
 
 def longest_step_ns(path: Path, *, first: int) -> float:
     """Return the longest of the last steps, without what lies outside of them and without the ``first`` ones; 0.0: none."""
-    header = header_bytes(path)
-    if header is None:
-        return 0.0
-    first, (record, columns) = max(first, steps_in(path, header) - LONGEST_OF), _record(path, header)
-    with path.open("rb") as file:
-        file.seek(header + first * record.size)
-        data = file.read(LONGEST_OF * record.size)
-    records = record.iter_unpack(data[: len(data) // record.size * record.size])
-    whole, outside = columns.index("whole_ns"), columns.index("outside_ns")
-    return max((step[whole] - (step[outside] if step[outside] > 0 else 0.0) for step in records), default=0.0)
+    steps = _last_steps(path, LONGEST_OF, first=first)
+    return max((whole - (outside if outside > 0 else 0.0) for whole, outside in steps), default=0.0)
 
 
 MAX_BYTES = 256 << 20
@@ -266,6 +269,25 @@ def whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def amount(value: Any) -> float | None:
+    """Return a finite number of 0 or more, else None."""
+    number = finite(value)
+    return number if number is not None and number >= 0 else None
+
+
+def _natural(value: Any) -> int | None:
+    number = whole(value)
+    return number if number is not None and 0 <= number < 2**62 else None
+
+
+def _of(kind: type[T]) -> Callable[[Any], T | None]:
+    return lambda value: value if isinstance(value, kind) else None
+
+
+def _objects(value: Any) -> list[dict[str, Any]] | None:
+    return value if isinstance(value, list) and all(isinstance(entry, dict) for entry in value) else None
+
+
 def _why(data: bytes, error: json.JSONDecodeError) -> str:
     if not data.strip():
         return "the file is empty"
@@ -284,66 +306,33 @@ class Fields:
     values: Mapping[str, Any]
     at: str = ""
 
-    def number(self, key: str) -> float:
-        """Return a finite number."""
-        value = finite(self._get(key))
-        if value is None:
-            raise self.wrong(key, "a number")
-        return value
-
     def positive(self, key: str) -> float:
         """Return a finite number above 0."""
-        value = self.number(key)
-        if value <= 0:
-            raise self.wrong(key, "a number above 0")
-        return value
+        return self._checked(key, positive, "a number above 0")
 
     def amount(self, key: str) -> float:
         """Return a finite number, 0 or more."""
-        value = self.number(key)
-        if value < 0:
-            raise self.wrong(key, "a number, 0 or more")
-        return value
+        return self._checked(key, amount, "a number, 0 or more")
 
     def whole(self, key: str) -> int:
         """Return a whole number, 0 or more; also written as 8.0."""
-        value = whole(self._get(key))
-        if value is None or not 0 <= value < 2**62:
-            raise self.wrong(key, "a whole number, 0 or more")
-        return value
+        return self._checked(key, _natural, "a whole number, 0 or more")
 
     def count(self, key: str) -> int:
         """Return a whole number of 1 or more."""
-        value = self.whole(key)
-        if value == 0:
-            raise self.wrong(key, "a whole number of 1 or more")
-        return value
+        return self._checked(key, count, "a whole number of 1 or more")
 
     def text(self, key: str) -> str:
-        value = self._get(key)
-        if not isinstance(value, str):
-            raise self.wrong(key, "a text")
-        return value
-
-    def flag(self, key: str) -> bool:
-        value = self._get(key)
-        if not isinstance(value, bool):
-            raise self.wrong(key, "true or false")
-        return value
+        return self._checked(key, _of(str), "a text")
 
     def part(self, key: str) -> Fields:
         """Return an object inside this one."""
-        value = self._get(key)
-        if not isinstance(value, dict):
-            raise self.wrong(key, "an object")
-        return Fields(self.source, value, self._path(key))
+        return Fields(self.source, self._checked(key, _of(dict), "an object"), self._path(key))
 
     def parts(self, key: str) -> tuple[Fields, ...]:
         """Return a list of objects."""
-        value = self._get(key)
-        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-            raise self.wrong(key, "a list of objects")
-        return tuple(Fields(self.source, entry, f"{self._path(key)}[{i}]") for i, entry in enumerate(value))
+        entries = self._checked(key, _objects, "a list of objects")
+        return tuple(Fields(self.source, entry, f"{self._path(key)}[{i}]") for i, entry in enumerate(entries))
 
     def maybe(self, how: Callable[[str], T], key: str) -> T | None:
         """Return ``how(key)``, or None where the key is missing or null."""
@@ -353,23 +342,16 @@ class Fields:
         """Return those of the keys that are there and hold a text, a number or a truth value."""
         return {key: self.values[key] for key in keys if isinstance(self.values.get(key), str | int | float | bool)}
 
-    def wrong(self, key: str, expected: str) -> DataError:
-        """Return the error for a field that is not what it has to be."""
-        return DataError(
-            f"{self.source}: {self._path(key)} is {_short(self.values.get(key))}",
-            why=f"expected {expected}",
-            fix="write the file again with the tool that created it",
-        )
-
-    def _get(self, key: str) -> Any:
+    def _checked(self, key: str, check: Callable[[Any], T | None], expected: str) -> T:
+        """Return what ``check`` makes of a value. Raises DataError where there is none, or it is not what it has to be."""
+        value = check(self.values.get(key))
+        if value is not None:
+            return value
+        what, why = f"{self._path(key)} is {_short(self.values.get(key))}", f"expected {expected}"
         if key not in self.values:
             has = ", ".join(list(self.values)[:8])
-            raise DataError(
-                f"{self.source}: no {self._path(key)}",
-                why=f"there are: {has}" if has else "the object is empty",
-                fix="write the file again with the tool that created it",
-            )
-        return self.values[key]
+            what, why = f"no {self._path(key)}", f"there are: {has}" if has else "the object is empty"
+        raise DataError(f"{self.source}: {what}", why=why, fix="write the file again with the tool that created it")
 
     def _path(self, key: str) -> str:
         return f"{self.at}.{key}" if self.at else key
