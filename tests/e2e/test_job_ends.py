@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.profiled import JOB, PYTHON, Profiled, end_of
 from tests.e2e.runs import Cli, wait_for
 
-from stepscope.launch.job_end import readable_records
+from stepscope.launch.ends.job import readable_records
 from stepscope.records.profile import HookedProcess
 from stepscope.results.profiled_job import end_sentence, read_profiled_job
 from stepscope.store.layout import ProfileLayout

@@ -19,10 +19,10 @@ import pytest
 import stepscope
 from stepscope.core.errors import Unavailable
 from stepscope.launch import torchrun
+from stepscope.launch.ends.cell import exit_codes, first_seen
 from stepscope.launch.netns import namespaces, world
 from stepscope.launch.netns.build import tool
 from stepscope.launch.netns.start import probe_emulation, start
-from stepscope.launch.verdict import exit_codes, first_seen
 from stepscope.records.network import parse_network
 from stepscope.records.samples import RankError
 from stepscope.store.layout import GroupLayout

@@ -19,8 +19,8 @@ from stepscope.cli.console import ReaderGone, log, out, say, typed
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.words import ranges
 from stepscope.launch import hooked_job
+from stepscope.launch.ends.job import EndFacts, diary_facts, job_end, readable_records, without_end
 from stepscope.launch.hang_watch import HangWatch, Stage
-from stepscope.launch.job_end import EndFacts, diary_facts, judge_end, readable_records, without_end
 from stepscope.launch.rank_watch import RankWatch
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.records.profile import (
@@ -106,7 +106,7 @@ def ended(
 ) -> JobEnd:
     """Judge the end, write the judgement into the folder and return it. timed, asked: as ``EndFacts``."""
     diaries = diary_facts(layout)
-    end = judge_end(
+    end = job_end(
         EndFacts(
             code=code,
             ended_ns=time.time_ns(),

@@ -14,7 +14,7 @@ from typing import Self
 
 from stepscope.core.errors import DataError
 from stepscope.launch.black_boxes import LeftState, open_box, read_box
-from stepscope.launch.job_end import Process
+from stepscope.launch.ends.evidence import Process
 from stepscope.records.profile import HookedProcess, HookedRank
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record

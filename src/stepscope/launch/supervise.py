@@ -13,8 +13,10 @@ from typing import TypeVar
 
 from stepscope.core.errors import DataError
 from stepscope.launch import torchrun
-from stepscope.launch.verdict import Deadline, Verdict, exit_codes, first_seen, judge, judge_calls
-from stepscope.records.cell import Cell, CellSpec, GroupSpec
+from stepscope.launch.ends.cell import calls_in, cell_evidence, cell_status, exit_codes, first_seen
+from stepscope.launch.ends.judge import judge
+from stepscope.records.cell import Cell, CellSpec, CellStatus, GroupSpec
+from stepscope.records.profile import Deadline
 from stepscope.records.samples import Heartbeat, RankError, RankSummary
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import rank_of, read_if_there, read_record
@@ -31,11 +33,11 @@ ERROR_GRACE_NS = 5_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellOutcome:
-    """How one cell of an attempt ended. ``verdict`` is None when every rank finished it."""
+    """How one cell of an attempt ended. ``status`` is None when every rank finished it."""
 
     cell: Cell
     wall_ns: int
-    verdict: Verdict | None
+    status: CellStatus | None
     codes: Mapping[int, int]
     stderr_tail: str | None = None
 
@@ -147,7 +149,7 @@ class RunningGroup:
         ended = []
         while self._waiting and self._all_summaries(self._waiting[0]):
             cell = self._waiting.pop(0)
-            ended.append(CellOutcome(cell=cell, wall_ns=self._wall(cell), verdict=None, codes={}))
+            ended.append(CellOutcome(cell=cell, wall_ns=self._wall(cell), status=None, codes={}))
             self._deadline = self._now() + self._spec.measure.timeout_ns
         return ended
 
@@ -233,7 +235,7 @@ class RunningGroup:
         finished = frozenset(rank_of(p) for p in files.root.glob("rank-*.json"))
         log = self._files.launcher_log.read_text(errors="replace")
         codes = exit_codes(log)
-        verdict = judge(
+        evidence = cell_evidence(
             errors=self._errors(cell),
             heartbeats=beats,
             codes=codes,
@@ -242,15 +244,16 @@ class RunningGroup:
             deadline=deadline,
             seen_first=first_seen(log),
             last_words=self._last_words(),
-            calls=judge_calls(files, self._spec.world_size),
+            calls=calls_in(files, self._spec.world_size),
         )
+        status = cell_status(judge(evidence), cell.cell_id)
         self._waiting.remove(cell)
         return CellOutcome(
             cell=cell,
             wall_ns=self._wall(cell),
-            verdict=verdict,
+            status=status,
             codes=codes,
-            stderr_tail=self._stderr_tail(verdict.rank),
+            stderr_tail=self._stderr_tail(status.failing_rank),
         )
 
     def _errors(self, cell: Cell) -> list[RankError]:

@@ -13,12 +13,11 @@ from typing import Any
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_size
 from stepscope.launch.supervise import summaries
-from stepscope.launch.verdict import Verdict
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.resume import backstop
 from stepscope.matrix.work import CellKind, PlannedWork, RunRequest
 from stepscope.predict.specs import Specs, specs_of
-from stepscope.records.cell import Cell, CellSpec
+from stepscope.records.cell import Cell, CellSpec, CellStatus
 from stepscope.records.comm import CommSummary
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_comm_samples, read_record
@@ -70,21 +69,22 @@ def _bench_fields(request: RunRequest, cells: tuple[Cell, ...]) -> Mapping[str, 
     return {"cells": cells, "measure": request.measure}
 
 
-def _conclude(layout: RunLayout, cell: Cell) -> Verdict:
+def _conclude(layout: RunLayout, cell: Cell) -> CellStatus:
     """Return ok, unless the replicas ended with different parameters: then every number of the cell is void."""
     ranks = summaries(layout, cell)
     first = {r.model_part: r for r in reversed(ranks)}
     odd = [r for r in ranks if r.parameter_checksum != first[r.model_part].parameter_checksum]
     if not odd:
-        return Verdict(status="ok")
+        return CellStatus(cell_id=cell.cell_id, status="ok")
     other = first[odd[0].model_part]
-    return Verdict(
+    return CellStatus(
+        cell_id=cell.cell_id,
         status="error",
         phase="verify",
         reason=f"replicas diverged: rank {odd[0].rank} on {odd[0].host} ended with parameters "
         f"{odd[0].parameter_checksum}, rank {other.rank} with {other.parameter_checksum}",
-        rank=odd[0].rank,
-        host=odd[0].host,
+        failing_rank=odd[0].rank,
+        failing_host=odd[0].host,
     )
 
 
@@ -106,25 +106,26 @@ def _comm_fields(request: RunRequest, cells: tuple[Cell, ...]) -> Mapping[str, A
     }
 
 
-def _conclude_comm(layout: RunLayout, cell: Cell) -> Verdict:
+def _conclude_comm(layout: RunLayout, cell: Cell) -> CellStatus:
     """Return ok, unless the backend cannot do it, or a result was wrong: then nobody should trust its time."""
     files = layout.cell(cell.cell_id)
     for rank in range(cell.world_size):
         summary = read_record(files.summary(rank), CommSummary)
         if summary.unsupported is not None:
-            return Verdict(status="unsupported", reason=summary.unsupported)
+            return CellStatus(cell_id=cell.cell_id, status="unsupported", reason=summary.unsupported)
     for rank in range(cell.world_size):
         ranks = read_comm_samples(files.samples(rank))
         for sample in () if ranks is None else ranks.samples:
             if sample.correct is False:
-                return Verdict(
+                return CellStatus(
+                    cell_id=cell.cell_id,
                     status="error",
                     phase="check",
                     reason=f"wrong result on rank {rank} at {format_size(sample.size_bytes or 0)}: {sample.wrong}",
-                    rank=rank,
-                    host=None if ranks is None else ranks.header.host,
+                    failing_rank=rank,
+                    failing_host=None if ranks is None else ranks.header.host,
                 )
-    return Verdict(status="ok")
+    return CellStatus(cell_id=cell.cell_id, status="ok")
 
 
 COMM = CellKind(name="comm", group_fields=_comm_fields, conclude=_conclude_comm)

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -276,15 +276,8 @@ class _Run:
 
     def _settle(self, outcome: CellOutcome, group_id: str) -> None:
         cell = outcome.cell
-        verdict = outcome.verdict or self._request.kind.conclude(self._layout, cell)
-        status = CellStatus(
-            cell_id=cell.cell_id,
-            status=verdict.status,
-            phase=verdict.phase,
-            reason=verdict.reason or None,
-            failing_rank=verdict.rank,
-            failing_host=verdict.host,
-            exception=verdict.exception,
+        status = replace(
+            outcome.status or self._request.kind.conclude(self._layout, cell),
             stderr_tail=outcome.stderr_tail,
             exit_codes={str(rank): code for rank, code in outcome.codes.items()} or None,
             wall_ns=outcome.wall_ns,

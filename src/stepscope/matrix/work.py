@@ -9,7 +9,6 @@ from typing import Any, Literal, Protocol
 
 from stepscope.core.errors import StepscopeError
 from stepscope.launch.hosts.survey import HostWorld
-from stepscope.launch.verdict import Verdict
 from stepscope.records.cell import Cell, CellStatus, MeasureSettings
 from stepscope.records.comm import CommMeasure
 from stepscope.records.environment import EnvironmentRecord
@@ -44,7 +43,7 @@ class CellKind:
 
     name: Literal["bench", "comm"]
     group_fields: Callable[[RunRequest, tuple[Cell, ...]], Mapping[str, Any]]
-    conclude: Callable[[RunLayout, Cell], Verdict]
+    conclude: Callable[[RunLayout, Cell], CellStatus]
     unusable: Callable[[RunRequest, Iterable[Cell], Callable[[str], None]], Mapping[str, StepscopeError]] = lambda *_: {}
     larger: Callable[[PlannedWork, Iterable[PlannedWork]], Mapping[str, str]] = lambda *_: {}
 

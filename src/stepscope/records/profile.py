@@ -184,6 +184,51 @@ class Hang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """The controller ended the ranks because the cell took longer than ``timeout_ns``.
+
+    now_ns: wall clock when the heartbeats were read. total_steps: of the cell, warm-up included; None = not fixed.
+    """
+
+    timeout_ns: int
+    now_ns: int
+    total_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The end of a cell or a job, as judged: status.json and job-end.json are made of it.
+
+    kind: as of ``JobEnd``; of cells also timeout, where all ranks were at work at the deadline, and lost, where they only
+    lost the connection to each other. ranks: at fault, who failed first before the others. victims: in the order in which
+    they noticed. since_ns: when the first of ``ranks`` failed, on the wall clock, None where nobody saw it. host,
+    exception, message, place, step and phase: of it, or of who was last seen. of_host: out of the host's memory rather than
+    a device's. facts: what else the evidence says, in words. The rest: as of ``JobEnd``.
+    """
+
+    kind: EndKind | Literal["timeout", "lost"]
+    ranks: tuple[int, ...] = ()
+    victims: tuple[int, ...] = ()
+    host: str | None = None
+    exception: str | None = None
+    message: str | None = None
+    place: str | None = None
+    step: int | None = None
+    step_exact: bool = True
+    phase: str | None = None
+    rank_code: int | None = None
+    signal: str | None = None
+    since_ns: float | None = None
+    of_host: bool = False
+    likely: bool = False
+    hang: Hang | None = None
+    launcher: bool = False
+    running: tuple[tuple[int, int], ...] = ()
+    deadline: Deadline | None = None
+    facts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
     """job-end.json. ranks: that failed by themselves, or hold the others up in a hang. victims: ranks that failed of it.
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepscope.launch.black_boxes import LeftState
-from stepscope.launch.job_end import DiaryFacts, EndFacts, independent, judge_end, without_end
+from stepscope.launch.ends.job import DiaryFacts, EndFacts, independent, job_end, without_end
 from stepscope.launch.stacks import Frame, Standing
 from stepscope.records.profile import FailedProcess, Hang, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
 from stepscope.results.profiled_job import end_sentence
@@ -55,7 +55,7 @@ def window(status: str = "written", reason: str | None = None) -> WindowOfRank:
 
 
 def end(*diaries: DiaryFacts, code: int | None = 1, **more: Any) -> JobEnd:
-    return judge_end(EndFacts(code=code, ended_ns=T0 + 10 * S, diaries=diaries, **more))
+    return job_end(EndFacts(code=code, ended_ns=T0 + 10 * S, diaries=diaries, **more))
 
 
 CLOSED = "[pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
@@ -227,6 +227,10 @@ STOPPED_0 = [failed((0, 1), (1, -15))]
         (end(raised(0, "torch.distributed.DistBackendError", NCCL), diary(1), failures=STOPPED_0), (1,), (0,)),
         (end(diary(0), diary(1), failures=[failed((0, -6), (1, -15))], stall=replace(HANG, silent_s=20)), (1,), (0,)),
         (end(diary(0), diary(1), failures=[nccl_aborted()], left={("n0", 101): LOADS}), (1,), (0,)),
+        # it had ended its training well before; flight recorders accuse another than its stack
+        (end(raised(0, "RuntimeError", GLOO, at=7), diary(1, end=left(1, at=4))), (1,), (0,)),
+        (end(raised(0, "RuntimeError", GLOO), diary(1, world=3), diary(2, world=3), stall=replace(HANG, ranks=(0, 2)),
+             left={("n0", 101): LOADS}), (2,), (0,)),
         # monitoredBarrier names them
         (end(raised(0, "RuntimeError", "Rank 1 failed to pass monitoredBarrier in 5000 ms"), diary(1)), (1,), (0,)),
     ],

@@ -13,10 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from stepscope.launch.ends.cell import exit_codes, first_seen
 from stepscope.launch.netns.plan import NamespaceCommand, Tap, hosts_file, plan
 from stepscope.launch.netns.router import VNET_BYTES, Port, Router, TokenBucket, wire_bytes
 from stepscope.launch.netns.world import Rank, command_of_ranks, end_ranks, environments, failure_report
-from stepscope.launch.verdict import exit_codes, first_seen
 from stepscope.records.network import parse_network
 
 

@@ -75,7 +75,7 @@ def test_a_ranks_own_error_ends_the_group_although_its_peer_still_waits(
     (outcome,), over = advance(group, clock, ERROR_GRACE_NS + 1)
     assert over
     assert outcome.cell.cell_id == "first"
-    assert (outcome.verdict.status, outcome.verdict.rank) == ("oom", 1), "any out-of-memory wins"
+    assert (outcome.status.status, outcome.status.failing_rank) == ("oom", 1), "any out-of-memory wins"
     assert [cell.cell_id for cell in group.waiting] == ["second"]
 
 

@@ -110,7 +110,7 @@ def end_ranks(ranks: Sequence[Rank], *, grace_s: float = STOP_GRACE_S) -> None:
 
 
 def failure_report(ranks: Sequence[Rank], first: Rank) -> str:
-    """Report the ranks that ended with an error, ``first`` apart, in the form that launch/verdict.py reads from torchrun."""
+    """Report the ranks that ended with an error, ``first`` apart, in torchrun's form, which launch/ends/cell.py reads."""
     failed = [r for r in ranks if r.process.returncode]
     rule = "=" * 60
     blocks = [_block(index, rank) for index, rank in enumerate(r for r in failed if r is not first)]

@@ -1,12 +1,8 @@
-"""Ranks that gave up waiting in a collective, and who never came to it. Pure: from texts and from what is known of ranks.
-
-A timeout is the evidence of those that waited. At fault is who did not enter; where that is not known, nobody is accused.
-"""
+"""Texts of ranks that gave up waiting in a collective."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
 
 from stepscope.core.dataclass import dataclass
 
@@ -26,8 +22,6 @@ _GAVE_UP = (
     r"Application timeout",
 )
 _NAMED = re.compile(r"Ranks? (?P<ranks>\d+(?:, *\d+)*) failed to pass monitoredBarrier")
-LATE_NS = 2_000_000_000
-"""A rank that notices so long after the first timeout that the others are gone came late, and was not inside with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,32 +42,3 @@ def timeout_of(message: str) -> Timeout | None:
             ranks = () if named is None else tuple(int(word) for word in named["ranks"].split(","))
             return Timeout(seconds=next(iter(seconds), None), named=ranks)
     return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherRank:
-    """What is known of a rank that did not time out. left: it had ended its training by itself before. alive: it ran when
-    the first gave up; waits: whether it waited for others then, None: not known. late: it came after they had given up.
-    """
-
-    left: bool = False
-    alive: bool = False
-    waits: bool | None = None
-    late: bool = False
-
-
-def never_came(
-    timed_out: Collection[int], others: Mapping[int, OtherRank], accused: Collection[int]
-) -> tuple[int, ...]:
-    """Return the ranks at fault; empty: not known. others: all ranks that did not time out. accused: by flight recorders,
-    stacks or a message, which are trusted before what is known of ``others``."""
-    if named := sorted(set(accused) - set(timed_out)):
-        return tuple(named)
-    absent = [
-        rank for rank, other in others.items() if other.left or other.late or (other.alive and other.waits is False)
-    ]
-    if absent:
-        return tuple(sorted(absent))
-    open_ = [rank for rank, other in others.items() if other.waits is not True]
-    # All the others were inside; the one of which nobody knows what it did lived, and was not.
-    return tuple(open_) if len(open_) == 1 and others[open_[0]].alive else ()

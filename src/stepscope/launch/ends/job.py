@@ -1,0 +1,372 @@
+"""The evidence of a job under the hook, from what its processes and its launcher left in the folder, and its end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TypeVar
+
+from stepscope.core.errors import DataError
+from stepscope.launch.black_boxes import LeftState
+from stepscope.launch.ends.evidence import EndEvidence, Fate, Launcher, Process, class_name, signal_of, sort_of
+from stepscope.launch.ends.judge import judge
+from stepscope.launch.ends.timeouts import timeout_of
+from stepscope.records.profile import FailedProcess, Hang, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
+from stepscope.results.trainings import ProcessSpan, trainings
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.reader import read_record
+
+_LAUNCHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
+"""Exceptions by which a launcher passes on the failure of a rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiaryFacts:
+    """What the end needs of one process's diary. steps: number of recorded ones; profiled: how many of them lie in the
+    window or its writing."""
+
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    restart: int
+    start_unix_ns: int
+    last_unix_ns: int
+    steps: int
+    profiled: int = 0
+    end: RankEnd | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndFacts:
+    """What is there as a job ends. code: of the command, None where it is not ours; child: its process id; folder: in which
+    it runs; ended_ns: its end.
+
+    signalled: whether a signal ended the command itself, rather than something that it reports. gone_ns: when each process
+    of this host was seen to be gone, on the wall clock. left: what processes of this host leave that no end takes from them.
+    running: those of them that still ran as the command had ended. timed: whether diaries were kept. unrecorded: ends of
+    processes of which no step is recorded. The rest: as of ``EndEvidence``.
+    """
+
+    code: int | None
+    ended_ns: int
+    host: str = ""
+    folder: str = ""
+    child: int | None = None
+    signals: Sequence[tuple[int, int]] = ()
+    diaries: Sequence[DiaryFacts] = ()
+    processes: Sequence[HookedProcess] = ()
+    failures: Sequence[FailedProcess] = ()
+    windows: Sequence[WindowOfRank] = ()
+    unrecorded: Sequence[RankEnd] = ()
+    gone_ns: Mapping[Process, int] = field(default_factory=dict)
+    oom_kills: int = 0
+    memory_low: bool = False
+    hang: Hang | None = None
+    stall: Hang | None = None
+    signalled: bool = False
+    left: Mapping[Process, LeftState] = field(default_factory=dict)
+    running: Collection[Process] = ()
+    timed: bool = True
+    asked: bool = True
+
+
+def job_end(every: EndFacts) -> JobEnd:
+    """Judge the end of the job by its last training."""
+    facts = _of_last_training(every)
+    evidence = job_evidence(facts)
+    if facts.code and facts is not every and all(fate.sort == "fine" for fate in evidence.fates):
+        facts, evidence = every, job_evidence(every)  # the command passes on how an earlier one ended
+    end = judge(evidence)
+    timed, profiled = _steps(facts)
+    stated = [int(p.world_size) for p in facts.processes if p.world_size is not None and p.world_size.isdigit()]
+    written = any(report.status == "written" for report in facts.windows)
+    folder = f"{facts.folder}/" if facts.folder else ""
+    judged = {f.name: getattr(end, f.name) for f in fields(JobEnd) if hasattr(end, f.name)}
+    judged["ranks"] = end.ranks if end.hang is not None else tuple(sorted(end.ranks))
+    judged["victims"] = tuple(sorted(end.victims))
+    judged["place"] = end.place and end.place.removeprefix(folder)
+    return JobEnd(
+        **judged,
+        code=facts.code,
+        world_size=max((d.world_size for d in facts.diaries), default=None) or max(stated, default=None),
+        steps_timed=timed,
+        steps_profiled=profiled,
+        restarts=_all_restarts(every),
+        independent=independent(every.diaries),
+        no_window=None if written else next((report.reason for report in facts.windows if report.reason), None),
+    )
+
+
+def job_evidence(facts: EndFacts) -> EndEvidence:
+    last = _last_of_each(facts.diaries)
+    fates = _fates(facts)
+    worlds = [d.world_size for d in facts.diaries] + [f.world_size or 0 for f in facts.failures]
+    whole = {(d.host, d.pid) for d in last if d.end is not None} | facts.left.keys()
+    return EndEvidence(
+        fates=fates,
+        world_size=max(worlds, default=0),
+        code=facts.code,
+        host=facts.host,
+        launcher=_launcher(facts),
+        signals=facts.signals,
+        hang=facts.hang,
+        stall=facts.stall,
+        oom_kills=facts.oom_kills,
+        memory_low=facts.memory_low,
+        furthest=max((_steps_of(d, facts) for d in last), default=None),
+        counted=frozenset(d.rank for d in last if (d.host, d.pid) in whole),
+        steps=sum(number or 0 for number in _steps(facts)),
+        windows=bool(facts.windows),
+        asked=facts.asked,
+        unrecorded=next((report.message for report in facts.unrecorded if report.message), None),
+    )
+
+
+def _trainings(diaries: Sequence[DiaryFacts]) -> list[list[list[DiaryFacts]]]:
+    return trainings(
+        diaries, lambda d: ProcessSpan(rank=d.rank, restart=d.restart, start_ns=d.start_unix_ns, end_ns=d.last_unix_ns)
+    )
+
+
+def _of_last_training(facts: EndFacts) -> EndFacts:
+    """Leave out the processes of trainings that had ended before the last one began."""
+    runs = _trainings(facts.diaries)
+    if len(runs) <= 1 or independent(facts.diaries):
+        return facts
+    last = [diary for attempt in runs[-1] for diary in attempt]
+    before = {(d.host, d.pid) for d in facts.diaries} - {(d.host, d.pid) for d in last}
+    begin_ns = min(d.start_unix_ns for d in last)
+    failures = [
+        f for f in facts.failures if (f.host, f.pid) not in before and (f.at_unix_ns >= begin_ns or not f.ranks)
+    ]
+    return replace(facts, diaries=last, failures=failures)
+
+
+def _launcher(facts: EndFacts) -> Launcher:
+    ranks = {(p.host, p.pid): int(p.rank) for p in facts.processes if p.rank is not None and p.rank.isdigit()}
+    ranks |= {(d.host, d.pid): d.rank for d in facts.diaries}
+    stepped = ranks.keys() | {(p.host, p.pid) for p in facts.processes if p.rank is not None}
+    stepped |= {(f.host, f.pid) for f in facts.failures if f.rank is not None}
+    running = tuple(sorted((ranks[process], process[1]) for process in facts.running if process in ranks))
+    stopped = any(class_name(f.exception) == "SignalException" and f.rank is None for f in facts.failures)
+    stopped = stopped or (signal_of(facts.code) is not None and (facts.signalled or bool(running)))
+    return Launcher(
+        ended=bool(stepped) and (facts.host, facts.child) not in stepped and stopped,
+        gone_ns=facts.gone_ns.get((facts.host, facts.child or 0), facts.ended_ns),
+        noticed=next((failure.ranks[0].rank for failure in facts.failures if failure.ranks), None),
+        running=running,
+    )
+
+
+def _fates(facts: EndFacts) -> tuple[Fate, ...]:
+    """Return the fates of the last process of each rank, and of processes that failed before they were any rank."""
+    last = _restarts(facts)
+    diaries = {(d.host, d.pid): d for d in _last_of_each([d for d in facts.diaries if d.restart == last])}
+    launched = {(f.host, rank.pid): (rank, f.at_unix_ns) for f in facts.failures for rank in f.ranks}
+    raised = {(f.host, f.pid): f for f in facts.failures if class_name(f.exception) not in _LAUNCHERS}
+    fates = [_of_diary(diary, raised.get(process), launched.get(process), facts) for process, diary in diaries.items()]
+    for process, failure in raised.items():
+        if process not in diaries and failure.restart == last and not _of_a_helper(failure, facts.diaries):
+            fates.append(_fate(process, failure.rank, facts, code=1, failure=failure))
+    there = {fate.process for fate in fates}
+    for process, (rank, at_ns) in launched.items():
+        if process not in there:
+            fates.append(_fate(process, rank.rank, facts, code=rank.code, launched=rank, at_ns=at_ns))
+    return tuple(sorted(fates, key=lambda fate: (fate.at_ns, fate.process)))
+
+
+def _of_diary(
+    diary: DiaryFacts,
+    failure: FailedProcess | None,
+    launched: tuple[LaunchedRank, int] | None,
+    facts: EndFacts,
+) -> Fate:
+    """Return the fate of a process that stepped."""
+    process, end = (diary.host, diary.pid), diary.end
+    code = None if launched is None else launched[0].code
+    if code is None and facts.code is not None and process == (facts.host, facts.child):
+        code = facts.code if facts.code <= 128 else 128 - facts.code
+    raised = end if end is not None and end.kind == "exception" else failure if end is None else None
+    fate = _fate(
+        process,
+        diary.rank,
+        facts,
+        code=code if end is None or end.code is None else end.code,
+        failure=raised,
+        launched=launched[0] if launched is not None and end is None else None,
+        at_ns=facts.ended_ns,
+    )
+    well = end is not None and end.kind == "exit"
+    return replace(
+        fate,
+        at_ns=end.at_unix_ns if end is not None else fate.at_ns,
+        phase=None if end is None else end.phase,
+        steps=_steps_of(diary, facts),
+        stepped=True,
+        silent=end is None,
+        last_ns=diary.last_unix_ns,
+        well=well,
+    )
+
+
+def _fate(
+    process: Process,
+    rank: int | None,
+    facts: EndFacts,
+    *,
+    code: int | None,
+    failure: RankEnd | FailedProcess | None = None,
+    launched: LaunchedRank | None = None,
+    at_ns: int = 0,
+) -> Fate:
+    """Return the fate of a process by its own words, else by its launcher's. at_ns: its end where nobody saw that."""
+    exception, message, place = None, None, None
+    gone_ns = facts.gone_ns.get(process)
+    at_ns = at_ns if gone_ns is None else gone_ns
+    if failure is not None:
+        exception, message, place, at_ns = failure.exception, failure.message, failure.place, failure.at_unix_ns
+        code = code or 1
+    elif launched is not None:
+        exception, message = _passed_on(launched.message or "", code)
+    sort, seen = sort_of(exception, message, code), facts.hang or facts.stall
+    if signal_of(code) == signal.SIGABRT and sort == "failed" and seen is not None and rank in seen.waiting:
+        sort = "timeout"  # NCCL's watchdog ended it while it was seen to wait: its text is on the job's own stderr
+    return Fate(
+        rank=rank,
+        process=process,
+        sort=sort,
+        at_ns=at_ns,
+        code=code,
+        exception=exception,
+        message=message,
+        place=place,
+        silent=True,
+        gone_ns=gone_ns,
+        running=process in facts.running,
+        left=facts.left.get(process),
+    )
+
+
+def _passed_on(message: str, code: int | None) -> tuple[str | None, str | None]:
+    """Return the exception and its message in a launcher's text about a rank: a traceback ends with it."""
+    lines = [line for line in message.splitlines() if line.strip()]
+    if signal_of(code) == signal.SIGABRT and timeout_of(message) is not None:
+        return "DistBackendError", message
+    if not lines or "Traceback (most recent call last)" not in message:
+        return None, None
+    kind, _, text = lines[-1].partition(": ")
+    return class_name(kind), text
+
+
+def _of_a_helper(failure: FailedProcess, diaries: Sequence[DiaryFacts]) -> bool:
+    """Whether the failed process was one that a rank started, and the rank ended steps after that: it did not fail of it."""
+    return any(
+        failure.at_unix_ns < diary.last_unix_ns
+        and (failure.host, failure.restart) == (diary.host, diary.restart)
+        and failure.pid != diary.pid
+        and (failure.parent == diary.pid or failure.rank == diary.rank)
+        for diary in diaries
+    )
+
+
+def _all_restarts(facts: EndFacts) -> int:
+    """Count how often the launchers of all trainings together had started the ranks again."""
+    before = _trainings(facts.diaries)[:-1]
+    return _restarts(_of_last_training(facts)) + sum(max(d.restart for d in attempts[-1]) for attempts in before)
+
+
+def _restarts(facts: EndFacts) -> int:
+    """Count how often the launcher had started the ranks again."""
+    of_diaries = [diary.restart for diary in facts.diaries]
+    return max([0, *of_diaries, *(f.restart for f in facts.failures), *(w.restart for w in facts.windows)])
+
+
+def _last_of_each(diaries: Sequence[DiaryFacts]) -> list[DiaryFacts]:
+    """Return the last process of each rank; of processes that train side by side without a group, each one."""
+    if independent(diaries):
+        return list(diaries)
+    return list({d.rank: d for d in sorted(diaries, key=lambda d: (d.restart, d.start_unix_ns))}.values())
+
+
+def without_end(diaries: Sequence[DiaryFacts]) -> tuple[int, ...]:
+    """Return the ranks whose last process could not write its end, and so not all of its last steps, or called os._exit."""
+    return tuple(sorted({diary.rank for diary in _last_of_each(diaries) if diary.end is None}))
+
+
+def independent(diaries: Sequence[DiaryFacts]) -> int:
+    """Count the processes that trained at the same time as rank 0 of 1 each: no process group joins them. 0: none did."""
+    alone = sorted((d for d in diaries if d.world_size == 1), key=lambda d: d.start_unix_ns)
+    together = {
+        (diary.host, diary.pid)
+        for at, one in enumerate(alone)
+        for other in alone[at + 1 :]
+        if (one.host, one.pid) != (other.host, other.pid) and other.start_unix_ns < one.last_unix_ns
+        for diary in (one, other)
+    }
+    return len(together)
+
+
+def _steps_of(diary: DiaryFacts, facts: EndFacts) -> int:
+    """Return how many steps a process ended, by its diary, its last words, or what it left in memory."""
+    left = facts.left.get((diary.host, diary.pid))
+    return max(diary.steps, 0 if diary.end is None else diary.end.steps, 0 if left is None else left.steps)
+
+
+def _steps(facts: EndFacts) -> tuple[int | None, int]:
+    """Return the (timed, profiled) steps of the rank with the most; timed is None where no process told of itself."""
+    profiled = max((len(report.profiled_ns) for report in facts.windows if report.status == "written"), default=0)
+    if not facts.diaries:
+        reported = facts.timed and (facts.processes or facts.failures) and not facts.windows
+        return 0 if reported else None, profiled
+    diaries = _last_of_each(facts.diaries)
+    return max(d.steps - d.profiled for d in diaries), max(profiled, *(d.profiled for d in diaries))
+
+
+T = TypeVar("T")
+
+
+def diary_facts(layout: ProfileLayout) -> tuple[DiaryFacts, ...]:
+    """Read the facts of every process that left a diary; one that cannot be read is left out."""
+    paths = layout.diaries()
+    return tuple(diary for diary in _readable(paths, _diary_facts) if diary is not None) if paths else ()
+
+
+def _diary_facts(path: Path) -> DiaryFacts | None:
+    import numpy as np
+
+    from stepscope.records.profile import PROFILED
+    from stepscope.store.diary import read_diary
+
+    diary = read_diary(path)
+    if diary is None:
+        return None
+    head = diary.header
+    return DiaryFacts(
+        rank=head.rank,
+        world_size=head.world_size,
+        host=head.host,
+        pid=head.pid,
+        restart=head.restart,
+        start_unix_ns=head.start_unix_ns,
+        last_unix_ns=head.start_unix_ns + int(np.nansum(diary.whole_ns)),
+        steps=diary.steps,
+        profiled=int(np.count_nonzero(diary.flags & PROFILED)),
+        end=diary.end,
+    )
+
+
+def readable_records(paths: Sequence[Path], kind: type[T]) -> tuple[T, ...]:
+    return tuple(_readable(paths, lambda path: read_record(path, kind)))
+
+
+def _readable(paths: Iterable[Path], read: Callable[[Path], T]) -> list[T]:
+    """Return what can be read of a job that was killed, or ran onto a full disk."""
+    contents = []
+    for path in paths:
+        with suppress(DataError, OSError):  # the job may have removed its folder
+            contents.append(read(path))
+    return contents
