@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from tests.corpus.entries import Entry
-from tests.corpus.figures import ABSENT, Leaf, Leaves, condensed, differences, leaves, table
+from tests.corpus.figures import ABSENT, Leaf, Leaves, condensed, differences, leaves, table, worded
 from tests.corpus.inputs import GROUPS, SHARED, rule_outcomes
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -91,7 +91,7 @@ class Workplace:
         printed = place / "printed"
         try:
             code, errors = _forked(lambda: _command(entry, place), printed)
-            return _collected(code, errors, printed, place / "out")
+            return _collected(entry, code, errors, printed, place / "out")
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
@@ -179,13 +179,15 @@ def _command(entry: Entry, place: Path) -> int:
     return 0
 
 
-def _collected(code: int, errors: str, printed: Path, out: Path) -> Leaves:
+def _collected(entry: Entry, code: int, errors: str, printed: Path, out: Path) -> Leaves:
     if code < 0 or "bug in stepscope" in errors or "Traceback" in errors:
         raise RuntimeError(f"it ended with {code}:\n{errors}")
     found: Leaves = {"exit": code}
     text = printed.read_text()
     if text.strip():
-        found |= condensed(leaves(json.loads(text)))
+        document = json.loads(text)
+        told = {key: document.pop(key) for key in entry.worded if key in document}
+        found |= condensed(leaves(document)) | (worded(told) if told else {})
     for path in sorted(out.rglob("[!.]*")) if out.is_dir() else ():
         name = f"{path.relative_to(out)}:"
         if path.suffix == ".csv":

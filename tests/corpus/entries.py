@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+JOBS = Path(__file__).parent / "jobs"
 FAST, LONG = "fast", "long"
 
 
@@ -19,6 +21,12 @@ class Entry:
     name: str
     words: tuple[str, ...]
     speed: str = LONG
+
+    @property
+    def worded(self) -> tuple[str, ...]:
+        """Parts of the document of which the words are compared, too: what is said of a job."""
+        of_job = len(self.words) > 1 and self.words[1].startswith("jobs/")
+        return ("verdict", "said", "state") if of_job and self.words[0] in ("diagnose", "watch") else ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -166,6 +174,43 @@ def _results() -> Iterator[Entry]:
     yield _entry(LONG, asked, "diagnose-megatron-bridge-without-batch")
 
 
+def _jobs() -> Iterator[Entry]:
+    """Folders of measured jobs and matrices (jobs/README.md)."""
+    quick = ("late-rank", "evaluation", "end-raise", "end-timeout-sleeps", "bench-faults")
+    tabled = (
+        "late-rank evaluation end-raise end-restarts few-workers garbage clean-fsdp2 pipeline trained-twice watched-leak "
+        "late-rank-run"
+    )
+    traced = (
+        "late-rank few-workers clean-fsdp2 with-memory-and-modules pipeline one-rank-of-two naive-reduction no-no-sync"
+    )
+    watched = (
+        "late-rank evaluation end-raise end-restarts watched-leak end-hang trained-twice bench-faults bench-scaling"
+    )
+    for name in _job_names():
+        speed = FAST if name in quick else LONG
+        yield from _looked_at(speed, f"jobs/{name}", report=name in tabled.split() or name.startswith("bench-"))
+    for name in traced.split():
+        yield _entry(LONG, f"trace jobs/{name} --show all --processes 1", f"trace-jobs.{name}")
+    for name in watched.split():
+        yield _entry(FAST if name == "watched-leak" else LONG, f"watch jobs/{name}", f"watch-jobs.{name}")
+    pairs = (
+        ("late-rank", "clean-ddp"), ("watched-backward", "watched-stall"), ("evaluation", "evaluation-run"),
+        ("end-raise", "end-restarts"), ("bench-strategies", "bench-accumulation"), ("clean-fsdp2", "fsdp2-small-units"),
+    )  # fmt: skip
+    for one, other in pairs:
+        speed = FAST if one == "late-rank" else LONG
+        yield _entry(speed, f"compare jobs/{one} jobs/{other} --all", f"compare-jobs.{one}-{other}")
+    yield _entry(LONG, "diagnose jobs/clean-ddp jobs/late-rank --all", "diagnose-two-jobs")
+    yield _entry(LONG, "predict --from jobs/late-rank --gpus 2,8", "predict-from-jobs.late-rank")
+    yield _entry(LONG, "predict --from jobs/bench-scaling --gpus 8", "predict-from-jobs.bench-scaling")
+    yield _entry(LONG, "calibrate jobs/comm -o out/calib.json", "calibrate-jobs.comm")
+
+
+def _job_names() -> tuple[str, ...]:
+    return tuple(sorted(path.name.removesuffix(".tar.xz") for path in JOBS.glob("*.tar.xz")))
+
+
 def _predicted() -> Iterator[Entry]:
     collectives = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
     for op in collectives:
@@ -211,8 +256,10 @@ def _plans() -> Iterator[Entry]:
 
 
 def _all() -> tuple[Entry, ...]:
-    parts = (_examples, _generated, _runs, _small, _shared, _predicted, _plans)
-    return tuple(entry for part in parts for entry in part())
+    parts = (_examples, _generated, _runs, _small, _shared, _jobs, _predicted, _plans)
+    there = {f"jobs/{name}" for name in _job_names()}
+    every = (entry for part in parts for entry in part())
+    return tuple(each for each in every if all(not i.startswith("jobs/") or i in there for i in each.inputs))
 
 
 ENTRIES = _all()

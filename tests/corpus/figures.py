@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -65,9 +66,19 @@ def leaves(document: Any, path: str = "") -> Leaves:
     return dict(_leaves(document, path, ""))
 
 
+def worded(part: Any, path: str = "") -> Leaves:
+    """Every leaf of ``part`` with its words."""
+    if not isinstance(part, dict | list) or not part:
+        return {path: json.dumps(part) if isinstance(part, dict | list) else part}
+    items = part.items() if isinstance(part, dict) else ((f"[{at}]", each) for at, each in enumerate(part))
+    mark = "." if isinstance(part, dict) and path else ""
+    return {name: leaf for key, each in items for name, leaf in worded(each, f"{path}{mark}{key}").items()}
+
+
 def _leaves(part: Any, path: str, key: str) -> Iterator[tuple[str, Leaf]]:
-    """``total_ns`` of a document and ``estimate_ns``: what ``bench --plan`` expects of this machine's cores."""
-    if key in LEFT_OUT or path == "total_ns" or key == "estimate_ns":
+    """``total_ns`` of a document and ``estimate_ns``: what ``bench --plan`` expects of this machine's cores;
+    ``silent_s``: what has passed since a job's last step."""
+    if key in LEFT_OUT or path in ("total_ns", "silent_s") or key == "estimate_ns":
         yield path, TEXT
     elif key in OF_FILES and isinstance(part, list):
         yield f"{path}#count", len(part)

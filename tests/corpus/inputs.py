@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tarfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict
@@ -176,7 +177,16 @@ def _cells(layout: RunLayout, *, slower: float = 1.0) -> None:
     write_results(layout, rows)
 
 
-GROUPS: dict[str, Callable[[Path], None]] = {each.__name__: each for each in (examples, built, sharded, sound, runs)}
+def jobs(folder: Path) -> None:
+    """Folders of measured jobs and matrices (jobs/README.md)."""
+    for packed in Path(__file__).with_name("jobs").glob("*.tar.xz"):
+        with tarfile.open(packed) as archive:
+            archive.extractall(folder / packed.name.removesuffix(".tar.xz"), filter="data")
+
+
+GROUPS: dict[str, Callable[[Path], None]] = {
+    each.__name__: each for each in (examples, built, sharded, sound, runs, jobs)
+}
 
 
 def rule_outcomes(module: str, folder: Path) -> Any:
