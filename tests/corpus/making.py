@@ -26,7 +26,8 @@ from benchmarks.own_jobs.planted import PLANTED
 from benchmarks.own_jobs.running import LAUNCHERS, SETTINGS
 
 HERE = Path(__file__).parent
-PACKED, ENDS = HERE / "jobs", HERE / "ends.jsonl"
+INTO = Path(os.environ.get("MADE_INTO", HERE))
+PACKED, ENDS = INTO / "jobs", INTO / "ends.jsonl"
 CHECKOUT = HERE.parents[1]
 PYTHON = sys.executable
 ENDING = str(CHECKOUT / "benchmarks" / "_ending_job.py")
@@ -287,7 +288,7 @@ def anonymous(data: bytes, folder: Path) -> bytes:
 
 def pack(root: Path, target: Path, folder: Path) -> int:
     """Write the archive; traces lie in it with level 0 of gzip, so that xz can pack them. Its size."""
-    target.parent.mkdir(exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for path in sorted(each for each in root.rglob("*") if each.is_file() and not each.is_symlink()):

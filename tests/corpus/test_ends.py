@@ -1,4 +1,4 @@
-"""Every end of a job and of a cell is judged as it was kept: ends.jsonl has what the judgement was made from (jobs/README.md)."""
+"""Every end of a job and of a cell is judged as it was kept: ends.jsonl has what it was judged from (jobs/README.md)."""
 
 from __future__ import annotations
 
