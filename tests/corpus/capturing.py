@@ -30,30 +30,44 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | float | bool | None) else int(value)
 
 
-def captured(judge: Callable[..., Any], kind: str, file: Path) -> Callable[..., Any]:
-    """``judge``, which also appends what it was given and what it answered."""
-
-    def judged(*facts: Any, **given: Any) -> Any:
-        answer = judge(*facts, **given)
-        line = {"kind": kind, "given": plain(facts[0] if facts else given), "answer": plain(answer)}
-        if kind == "job":
-            from stepscope.results.profiled_job import end_sentence
-
-            line["sentence"] = end_sentence(answer)
-        with file.open("a") as out:
-            out.write(json.dumps(line) + "\n")
-        return answer
-
-    return judged
+def cell_answer(status: Any) -> dict[str, Any]:
+    """A cell's status record, as far as it is judged."""
+    of = {"rank": "failing_rank", "host": "failing_host"}
+    return {
+        key: getattr(status, of.get(key, key)) for key in ("status", "rank", "host", "phase", "reason", "exception")
+    }
 
 
 def capture(file: Path) -> None:
     """From here on, judgements are kept in ``file``. Before the modules that use them are imported."""
-    from stepscope.launch import hang_watch, job_end, verdict
+    from stepscope.launch import hang_watch
+    from stepscope.launch.ends import cell, job
+    from stepscope.results.profiled_job import end_sentence
 
-    hang_watch.explain = captured(hang_watch.explain, "hang", file)
-    job_end.judge_end = captured(job_end.judge_end, "job", file)
-    verdict.judge = captured(verdict.judge, "cell", file)
+    last: dict[str, Any] = {}
+
+    def kept(kind: str, given: Any, answer: Any, **more: str) -> None:
+        line = {"kind": kind, "given": plain(given), "answer": plain(answer), **more}
+        with file.open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+    def wrapped(function: Callable[..., Any], then: Callable[[Any, Any], None]) -> Callable[..., Any]:
+        def call(*facts: Any, **given: Any) -> Any:
+            answer = function(*facts, **given)
+            then(given or facts[0], answer)
+            return answer
+
+        return call
+
+    def cell_status(end: Any, cell_id: str, *, original: Callable[..., Any] = cell.cell_status) -> Any:
+        status = original(end, cell_id)
+        kept("cell", last["given"], cell_answer(status))
+        return status
+
+    hang_watch.explain = wrapped(hang_watch.explain, lambda given, answer: kept("hang", given, answer))
+    job.job_end = wrapped(job.job_end, lambda given, answer: kept("job", given, answer, sentence=end_sentence(answer)))
+    cell.cell_evidence = wrapped(cell.cell_evidence, lambda given, _: last.update(given=given))
+    cell.cell_status = cell_status
 
 
 def main() -> None:

@@ -9,15 +9,17 @@ from typing import Any, get_type_hints
 
 import msgspec
 import pytest
-from tests.corpus.capturing import plain
+from tests.corpus.capturing import cell_answer, plain
 
 from stepscope.launch.black_boxes import LeftState
+from stepscope.launch.ends.cell import cell_evidence, cell_status
+from stepscope.launch.ends.evidence import RankCalls
+from stepscope.launch.ends.job import EndFacts, job_end
+from stepscope.launch.ends.judge import judge
 from stepscope.launch.hang_watch import explain
-from stepscope.launch.job_end import EndFacts, judge_end
 from stepscope.launch.stacks import Standing
-from stepscope.launch.verdict import CallsVerdict, Deadline, judge
 from stepscope.records.nccl import FlightDump
-from stepscope.records.profile import JobEnd
+from stepscope.records.profile import Deadline, JobEnd
 from stepscope.records.samples import Heartbeat, RankError
 from stepscope.results.profiled_job import end_sentence
 
@@ -35,13 +37,13 @@ def _job(given: Given) -> Any:
     keyed = {"gone_ns": _mapping(given["gone_ns"]), "left": _mapping(given["left"], LeftState)}
     running = {"running": {(host, pid) for host, pid in given["running"]}}
     rest = {name: value for name, value in given.items() if name not in (*keyed, *running)}
-    return judge_end(
+    return job_end(
         EndFacts(**{name: msgspec.convert(value, kinds[name]) for name, value in rest.items()}, **keyed, **running)
     )
 
 
 def _cell(given: Given) -> Any:
-    return judge(
+    evidence = cell_evidence(
         errors=msgspec.convert(given["errors"], list[RankError]),
         heartbeats=msgspec.convert(given["heartbeats"], list[Heartbeat]),
         codes=_mapping(given["codes"]),
@@ -50,8 +52,9 @@ def _cell(given: Given) -> Any:
         deadline=msgspec.convert(given.get("deadline"), Deadline | None),
         seen_first=given.get("seen_first"),
         last_words=_mapping(given.get("last_words", {})),
-        calls=msgspec.convert(given.get("calls"), CallsVerdict | None),
+        calls=msgspec.convert(given.get("calls"), RankCalls | None),
     )
+    return cell_answer(cell_status(judge(evidence), "c"))
 
 
 def _hang(given: Given) -> Any:
