@@ -30,7 +30,7 @@ from stepscope.records.samples import CellResult
 from stepscope.report.render import terminal
 from stepscope.report.views import buckets
 from stepscope.results.comm_rows import read_comm_rows
-from stepscope.stats.measured import common_steps, slowest
+from stepscope.stats.step_table import cell_table
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell, read_record, read_run
 
@@ -168,7 +168,8 @@ def _by_key(cells: Sequence[CellResult]) -> dict[str, CellResult]:
 
 def _rounds(cell: CellResult) -> list[list[int]]:
     """Step times of the slowest rank, ns, by round."""
-    found = slowest(common_steps(cell.samples, cell.spec.world_size).full, "step_ns")
+    table = cell_table(cell)
+    found = {} if table is None else table.by_round(table.step_ns)
     return [found[number] for number in sorted(found)]
 
 

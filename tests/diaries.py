@@ -12,11 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tests.trace_builder import build, write_job
 
 from stepscope.records.profile import COLUMNS, FIRST, NO_DELAY, PROFILED, RECORD, SAMPLE_COLUMNS, HookedRank
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
-from stepscope.results.slow_ranks import OwnTimes, median_of_others
+from stepscope.stats.step_table import StepTable
 from stepscope.store import writer
 from stepscope.store.diary import DTYPE, SAMPLE_DTYPE
 from stepscope.store.layout import ProfileLayout
@@ -215,19 +216,25 @@ def simulate(
 
 def own_times(
     rng: np.random.Generator, *, ranks: int, per_host: int, steps: int, slow: Planted, spread: float = 0.05
-) -> OwnTimes:
+) -> StepTable:
     """Own times of 12 ms, lognormal with this spread and autocorrelation 0.3; 3 tenths forward, 6 backward, 1 optimizer."""
     noise = np.exp(noise_of(rng, (ranks, steps), spread=spread, dependence=0.3))
     own = 12 * MS * noise * slow.factors(ranks, per_host)[:, None]
-    return OwnTimes(
-        hosts=tuple(f"n{rank // per_host}" for rank in range(ranks)),
-        own_ns=own,
-        exposed_ns=np.zeros_like(own),
-        excess_ns=own - median_of_others(own),
-        parts_ns=np.stack([part * own for part in (0.0, 0.3, 0.6, 0.1, 0.0)]),
-        step_ns=own.max(axis=0),
-        samples=np.ones(ranks),
-    )
+    hosts = [f"n{rank // per_host}" for rank in range(ranks)]
+    return step_table(own, {"data": 0.0, "forward": 0.3, "backward": 0.6, "optimizer": 0.1}, hosts=hosts)
+
+
+def step_table(
+    own_ns: NDArray[np.float64], shares: Mapping[str, float], *, hosts: Sequence[str] = (), delay: float = 0.0
+) -> StepTable:
+    """A table of steps without communication, ns [ranks, steps]. shares: of each part. delay: share without a processor."""
+    ranks, steps = own_ns.shape
+    return StepTable(
+        source="diary", clock="host", rank_numbers=tuple(range(ranks)), hosts=tuple(hosts) or ("n0",) * ranks,
+        numbers=np.arange(1, steps + 1), rounds=np.zeros(steps, dtype=np.int64), whole_ns=own_ns,
+        parts_ns={part: share * own_ns for part, share in shares.items()}, comm_ns=np.zeros_like(own_ns), own_ns=own_ns,
+        delay_ns=delay * own_ns,
+    )  # fmt: skip
 
 
 def drawn_slow(

@@ -325,7 +325,7 @@ def _by_all_steps(diffs: Sequence[TraceDiff], before: Path, after: Path) -> list
         tested = step_change(old, new, (diff.rank_before, diff.rank_after))
         if tested is not None:
             change, kind = tested
-            steps = f"{old.step.size:,} + {new.step.size:,} timed steps of the whole job, replicate: {kind}"
+            steps = f"{old.steps:,} + {new.steps:,} timed steps of the whole job, replicate: {kind}"
             verdict, why = step_verdict(change, f"over {steps}")
             diff = replace(
                 diff, verdict=verdict, why=f"{why}; the tables are of the profiled steps", ratio=change.ratio.value,

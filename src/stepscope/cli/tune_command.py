@@ -38,7 +38,6 @@ from stepscope.store.layout import ProfileLayout
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.tune import Tune
-    from stepscope.results.comparing import TimedSteps
     from stepscope.results.diary import JobSteps
 
 FIRST = WindowRequest(steps="auto", wait="auto", warmup=1, fixed_step=20, collect=(), sampled=("shapes",))
@@ -171,7 +170,7 @@ class _Runs:
             "bold",
         )
         problems: dict[str, str] = {}
-        times: dict[str, list[TimedSteps]] = {key: [] for key in keys}
+        times: dict[str, list[JobSteps]] = {key: [] for key in keys}
         for repeat in range(1, rung + 1):
             for place, key in enumerate(keys):
                 if key in problems:
@@ -200,14 +199,14 @@ class _Runs:
             1.0 if proposal is None else work_of(self.command, command_of(self.command, proposal.changes), self.knobs)
         )
 
-    def _score(self, key: str, runs: Sequence[TimedSteps]) -> Score:
+    def _score(self, key: str, runs: Sequence[JobSteps]) -> Score:
         from stepscope.stats.measured import estimate
 
-        step = estimate({number: [round(ns) for ns in run.step] for number, run in enumerate(runs)})
+        step = estimate({number: [round(ns) for ns in run.step_ns] for number, run in enumerate(runs)})
         return Lost(reason="no timed step") if step is None else step.times(1 / self.work(key))
 
 
-def timed(layout: ProfileLayout) -> TimedSteps | Unavailable:
+def timed(layout: ProfileLayout) -> JobSteps | Unavailable:
     """Return the timed steps that a run left."""
     from stepscope.results.comparing import timed_steps
     from stepscope.store.diary import read_diaries
@@ -247,7 +246,7 @@ def _measure_basis(runs: _Runs, *, probe: bool) -> JobBasis:
     loading = loading_of(recorded, workers=min(workers, default=0))
     job, prices, rules, micro = _traced(layout)
     return JobBasis(
-        step_ns=float(np.median(steps.step)),
+        step_ns=float(np.median(steps.step_ns)),
         data_ns=parts.get("data", 0.0),
         comm_ns=parts.get("transfer", 0.0),
         waiting_ns=parts.get("waiting", 0.0),

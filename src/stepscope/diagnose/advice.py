@@ -47,7 +47,7 @@ def _offered(
     if verdict.kind == "input-bound":
         outside = verdict.costs[0].rules == ("before",) or (bool(job.facts) and not job.loaders)
         return (_in_the_loop(),) if outside else _loader(job, facts)
-    if verdict.kind == "straggler" and any(slow.kind == "chronic" and slow.part == "data_wait" for slow in late):
+    if verdict.kind == "straggler" and any(slow.kind == "chronic" and slow.part == "data" for slow in late):
         from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
 
         return (inspect(CAUSE_ADVICE["data"]),)

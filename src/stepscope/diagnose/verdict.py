@@ -43,7 +43,6 @@ from stepscope.results.diary import (
     FEW_STEPS,
     LEAST_PERIODS,
     JobSteps,
-    Numbers,
     between_steps,
     crowd,
     late_ranks,
@@ -63,6 +62,7 @@ from stepscope.results.job_change import job_change
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
 from stepscope.results.slow_ranks import Slow
+from stepscope.stats.step_table import Numbers
 from stepscope.traces.slow_operators import slow_operators, slow_step_operators
 
 ROUNDING = 1e-6
@@ -317,7 +317,7 @@ def _clocks(
     steps: JobSteps, costs: Sequence[TimeCost], late: Sequence[Slow], change: JobChange | None
 ) -> tuple[ClockDrop, ...]:
     """Return the clock drops of ranks that are late, or became so; a clock is no cause of waiting for data."""
-    loading = {steps.diaries[slow.rank].rank for slow in late if slow.rank is not None and slow.part == "data_wait"}
+    loading = {steps.diaries[slow.rank].rank for slow in late if slow.rank is not None and slow.part == "data"}
     named = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks} - loading
     drops = clocks_of_late(steps, named) if named else ()
     if change is not None and change.slower and change.part != "data":
@@ -499,7 +499,7 @@ def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow], *, ahead:
     chronic = [late_rank for late_rank in slow if late_rank.kind == "chronic" and _by_itself(late_rank)]
     shared = _every_rank_waits(steps, "data", ahead=ahead)
     if shared and (data := share(steps.parts_ns["data"], steps.whole_ns)) is not None and data.value >= WORTH:
-        chronic = [late_rank for late_rank in chronic if late_rank.part != "data_wait"]
+        chronic = [late_rank for late_rank in chronic if late_rank.part != "data"]
         slow = chronic
     if chronic:
         saved = saved_share(steps, chronic)

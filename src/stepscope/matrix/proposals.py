@@ -27,8 +27,9 @@ from stepscope.records.prediction import BackwardProfile
 from stepscope.records.samples import CellResult
 from stepscope.records.tuning import CHANGES_MATHEMATICS, Knob, Proposal
 from stepscope.results.cell_job import job_of_cell
-from stepscope.stats.measured import common_steps, step_of
+from stepscope.stats.measured import step_of
 from stepscope.stats.order import median
+from stepscope.stats.step_table import cell_table
 from stepscope.strategies import REGISTRY as STRATEGIES
 
 CAPS_MB = (50.0, 25.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25)
@@ -393,9 +394,11 @@ def _of_units(basis: Basis) -> tuple[float, float]:
 
 def _computing(cell: CellResult) -> float | None:
     """Return ns of forward and backward passes of one micro-step of the slowest rank, without communication."""
-    steps = common_steps(cell.samples, cell.spec.world_size).full
-    times = [max(s.forward_ns + s.backward_compute_ns for s in ranks) for ranks in steps.values()]
-    return median(times) / cell.spec.accumulation if times else None
+    table = cell_table(cell)
+    if table is None:
+        return None
+    computing = (table.parts_ns["forward"] + table.parts_ns["backward"]).max(axis=0)
+    return median(computing.tolist()) / cell.spec.accumulation
 
 
 def _alone(cell: CellResult) -> MeasuredJob | None:

@@ -31,8 +31,9 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.plan import CommOp
 from stepscope.results.evidence import CellEvidence, Evidence, Source
-from stepscope.results.slow_ranks import OwnTimes, StepCollective, own_times, step_collective
+from stepscope.results.slow_ranks import StepCollective, comparable_ranks, excess_fractions, rank_times, step_collective
 from stepscope.stats.compare import LEAST_STEPS
+from stepscope.stats.step_table import StepTable
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell
 from stepscope.store.yaml_loader import parse_yaml
@@ -51,7 +52,7 @@ class QuickCheck:
     """Everything that the check showed. times, collective: None where no step was timed, or on one rank."""
 
     cell: CellEvidence
-    times: OwnTimes | None
+    times: StepTable | None
     collective: StepCollective | None
     verdicts: tuple[CheckVerdict, ...]
     wall_ns: int
@@ -86,7 +87,7 @@ def quick_check(*, ranks: int | None, torch_timeout_s: float, show: OnEvent) -> 
 def assess(cell: CellEvidence, environment: EnvironmentRecord, plan: Sequence[CommOp], *, wall_ns: int) -> QuickCheck:
     """Judge what the steps of ``cell`` say of the machine. Pure. plan: its collectives in a step; wall_ns: of the whole
     check."""
-    times = own_times(cell.result)
+    times = comparable_ranks(cell.result)
     collective = None if times is None else step_collective(plan, times)
     return QuickCheck(
         cell=cell,
@@ -140,7 +141,7 @@ def matrix_text(machine: Machine, ranks: int | None) -> str:
 
 
 def _verdicts(
-    cell: CellEvidence, times: OwnTimes | None, collective: StepCollective | None, environment: EnvironmentRecord
+    cell: CellEvidence, times: StepTable | None, collective: StepCollective | None, environment: EnvironmentRecord
 ) -> Iterator[CheckVerdict]:
     run, ranks = cell.run, cell.spec.world_size
     if run.status != "ok" or run.step_ns is None:
@@ -182,10 +183,10 @@ def _by_rule(key: str, title: str, evidence: Evidence, good: str | None) -> Iter
             yield _verdict(title, Outcome(status=status, message=finding.title, fix=fix))
 
 
-def _ranks_message(times: OwnTimes | None) -> str | None:
+def _ranks_message(times: StepTable | None) -> str | None:
     if times is None:
         return None
-    return f"none is slow: the slowest takes {format_percent(times.largest_excess_fraction)} more than the others"
+    return f"none is slow: the slowest takes {format_percent(max(excess_fractions(times)))} more than the others"
 
 
 def _steady(collective: StepCollective) -> CheckVerdict:
@@ -220,7 +221,12 @@ def rank_figures(check: QuickCheck, rank: int) -> dict[str, Any]:
     """Return own time of a rank (ns), what it takes beyond the others, how long it waits: medians over the steps."""
     times = check.times
     assert times is not None
-    return {"rank": rank, "host": times.hosts[rank], "device": _devices(check).get(rank), **asdict(times.of_rank(rank))}
+    return {
+        "rank": rank,
+        "host": times.hosts[rank],
+        "device": _devices(check).get(rank),
+        **asdict(rank_times(times, rank)),
+    }
 
 
 def _devices(check: QuickCheck) -> dict[int, str]:

@@ -17,7 +17,8 @@ from stepscope.records.nouns import Estimate
 from stepscope.records.samples import CellResult
 from stepscope.records.tuning import Proposal
 from stepscope.stats.compare import MIN_REPLICATES, change
-from stepscope.stats.measured import common_steps, estimate, slowest
+from stepscope.stats.measured import estimate
+from stepscope.stats.step_table import cell_table, common_steps
 from stepscope.store.yaml_loader import Document, parse_yaml
 
 GROUPS = ("model", "dataset_options", "strategy_options", "env")
@@ -107,7 +108,7 @@ def failure_of(cell: CellResult | None) -> Lost | None:
     status = cell.status
     if status.status in ("oom", "host_oom"):
         return Lost(reason="out of memory" if status.status == "oom" else "out of the host's memory")
-    if status.status == "ok" and common_steps(cell.samples, cell.spec.world_size).full:
+    if status.status == "ok" and cell_table(cell) is not None:
         return None
     why = (status.reason or status.exception or status.phase or "no timed step").strip().splitlines()[0]
     return Lost(reason=f"{status.status}: {why}")
@@ -137,8 +138,9 @@ def gain_of(before: Sequence[CellResult], after: Sequence[CellResult]) -> Estima
     return None if difference is None else difference.ratio.mapped(lambda ratio: 1 / ratio)
 
 
-def _steps(cell: CellResult) -> dict[int, list[int]]:
-    return slowest(common_steps(cell.samples, cell.spec.world_size).full, "step_ns")
+def _steps(cell: CellResult) -> dict[int, list[float]]:
+    table = cell_table(cell)
+    return {} if table is None else table.by_round(table.step_ns)
 
 
 def learned_less(baseline: CellResult | None, cell: CellResult | None, most: float) -> str | None:

@@ -102,9 +102,9 @@ SAMPLED: Mapping[str, str] = {part.sample: part.key for part in STEP if part.sam
 """Phase of a cell's step -> the part."""
 
 LATE: Mapping[str, str] = {
-    part.sample: words for part in STEP if part.sample and (words := part.late or part.inside) is not None
+    part.key: words for part in STEP if part.sample and (words := part.late or part.inside) is not None
 }
-"""Phase of a cell's step, of those that a late rank can spend its excess in -> where that is."""
+"""Part, of those that a late rank can spend its excess in -> where that is."""
 
 INSIDE: Mapping[str, str] = {**{part.key: part.inside for part in STEP if part.inside}, **OUTSIDE}
 """Part or event -> where a rank is that stands still in it."""

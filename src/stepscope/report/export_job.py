@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -133,14 +132,5 @@ def _stretches(job: ProfiledJob, steps: JobSteps, *, after: int) -> Iterator[Sna
     count = max(1, min(STRETCHES, at.size // LEAST_STEPS))
     for kept in np.array_split(at, count):
         if kept.size:
-            own = slice(int(kept[0]), int(kept[-1]) + 1)
-            part = replace(
-                steps,
-                numbers=steps.numbers[own],
-                whole_ns=steps.whole_ns[:, own],
-                parts_ns={name: values[:, own] for name, values in steps.parts_ns.items()},
-                delay_ns=steps.delay_ns[:, own],
-                comm_ns=steps.comm_ns[:, own],
-                own_ns=steps.own_ns[:, own],
-            )
+            part = steps.at(slice(int(kept[0]), int(kept[-1]) + 1))
             yield _snapshot(job, part, whole=False)

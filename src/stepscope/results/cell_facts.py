@@ -89,16 +89,12 @@ class Exposed:
 
 def exposed(cell: CellResult) -> Exposed | None:
     """Exposed communication of a cell, waiting for the last rank apart; None where it was not measured."""
-    from stepscope.stats.measured import common_steps
+    from stepscope.stats.step_table import cell_table
 
-    steps = common_steps(cell.samples, cell.spec.world_size).full
-    if not steps or cell.samples[0].header.comm_source == "none":
+    table = cell_table(cell)
+    if table is None or "communication" not in table.parts_ns:
         return None
-    ranks = [[sample.exposed_comm_ns for sample in step] for step in steps.values()]
-    return Exposed(
-        net_ns=median([min(rank) for rank in ranks]),
-        waiting_ns=median([max(rank) - min(rank) for rank in ranks]),
-    )
+    return Exposed(net_ns=median(table.transfer_ns.tolist()), waiting_ns=median(table.waiting_ns.max(axis=0).tolist()))
 
 
 def by_model(cells: Iterable[TimedCell]) -> tuple[list[TimedCell], ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, named
@@ -18,10 +20,10 @@ from stepscope.records import mesh as meshes
 from stepscope.records.cell import CellSpec
 from stepscope.records.network import hosts_of
 from stepscope.records.prediction import BackwardProfile
-from stepscope.records.samples import CellResult, StepSample
+from stepscope.records.samples import CellResult
 from stepscope.results.pipeline import measured_pipeline
-from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import deviation_within, median
+from stepscope.stats.step_table import StepTable, cell_table
 from stepscope.strategies.pipeline import PipelineOptions, message_bytes
 
 
@@ -32,8 +34,8 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
     cell without steps or profile.
     """
     spec = cell.spec
-    steps = common_steps(cell.samples, spec.world_size).full
-    if not steps:
+    table = cell_table(cell)
+    if table is None:
         raise DataError(f"cell {spec.cell_id} has no timed steps", fix="run it again, or name another with --cell")
     specs = specs_of(_replicated(spec))
     if not specs.strategy.collective:
@@ -44,8 +46,7 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
     _require_own_links(spec)
     names = {summary.device_name for summary in cell.summaries}
     entry = find(names.pop()) if spec.device == "cuda" and len(names) == 1 else Unavailable("no GPU")
-    spread, values, of = _spread(spec, steps.values())
-    times = [value for round_ns in slowest(steps, "step_ns").values() for value in round_ns]
+    spread, values, of = _spread(spec, table)
     common = MeasuredJob(
         name=f"{spec.strategy} on {counted(spec.world_size, 'rank')} (cell {spec.cell_id})",
         source="run",
@@ -55,7 +56,7 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
         backend=spec.backend,
         device="CPU" if spec.device == "cpu" else cell.summaries[0].device_name,
         gpu=None if isinstance(entry, Unavailable) else entry.key,
-        step_ns=median(times),
+        step_ns=median(table.step_ns.tolist()),
         length_ns=0.0,
         compute_ns=0.0,
         copies_ns=0.0,
@@ -93,13 +94,13 @@ def _require_own_links(spec: CellSpec) -> None:
         )
 
 
-def _spread(spec: CellSpec, steps: Iterable[Sequence[StepSample]]) -> tuple[float, int, str]:
+def _spread(spec: CellSpec, table: StepTable) -> tuple[float, int, str]:
     """Return the spread between ranks that do the same work: of a pipeline, ranks of one stage."""
     stages = meshes.size(spec.mesh, spec.world_size, "pp")
     stage = [meshes.coordinates(spec.mesh, spec.world_size, rank).get("pp", 0) for rank in range(spec.world_size)]
     own = [
-        [float(s.step_ns - s.exposed_comm_ns) for s, at in zip(ranks, stage, strict=True) if at == number]
-        for ranks in steps
+        [ns for ns, at in zip(ranks, stage, strict=True) if at == number]
+        for ranks in table.own_ns.T.tolist()
         for number in range(stages)
     ]
     return deviation_within(own)
@@ -156,14 +157,14 @@ def _staged(cell: CellResult, common: MeasuredJob, specs: Specs) -> MeasuredJob:
         meeting=measured.meeting,
         rounds=spec.accumulation,
     )
-    steps = common_steps(cell.samples, spec.world_size).full
+    table = cell_table(cell)
+    assert table is not None
 
-    def usual(*phases: str) -> float:
-        """Return the median ns that the phases take together, on the rank where they take longest."""
-        columns = zip(*steps.values(), strict=True)
-        return max(median([float(sum(getattr(s, phase) for phase in phases)) for s in column]) for column in columns)
+    def usual(*parts: str) -> float:
+        """Return the median ns that the parts take together, on the rank where they take longest."""
+        return float(np.median(sum(table.parts_ns[part] for part in parts), axis=1).max())
 
-    data, after = usual("data_wait_ns"), usual("optimizer_ns", "other_ns")
+    data, after = usual("data"), usual("optimizer", "other")
     schedules = pipeline.alone_ns
     return replace(
         common,
@@ -251,9 +252,7 @@ def _but_for_ranks(cell: CellResult) -> str:
 def _points(cell: CellResult, others: Sequence[CellResult]) -> tuple[tuple[int, float], ...]:
     by_ranks: dict[int, float] = {}
     for other in (*others, cell):
-        steps = common_steps(other.samples, other.spec.world_size).full
-        if steps and _but_for_ranks(other) == _but_for_ranks(cell):
-            by_ranks[other.spec.world_size] = median(
-                [t for round_ns in slowest(steps, "step_ns").values() for t in round_ns]
-            )
+        table = cell_table(other)
+        if table is not None and _but_for_ranks(other) == _but_for_ranks(cell):
+            by_ranks[other.spec.world_size] = median(table.step_ns.tolist())
     return tuple(sorted(by_ranks.items()))

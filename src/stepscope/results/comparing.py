@@ -10,12 +10,11 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent, format_size
-from stepscope.core.words import counted, grouped
+from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Comparison, ComparisonVerdict, Replicates, ScalingBudget
 from stepscope.records.nouns import Estimate, Measured, Scaling
@@ -38,11 +37,10 @@ from stepscope.stats.compare import (
     change,
     step_blocks,
 )
-from stepscope.stats.measured import common_steps, slowest
+from stepscope.stats.step_table import Numbers, StepTable, cell_table, trace_table
 from stepscope.store.diary import RankDiary
 from stepscope.traces.diff import CAUTION
 
-Numbers = NDArray[np.float64]
 Of = Callable[..., Any]
 """np.median or np.mean."""
 
@@ -67,95 +65,75 @@ BUSY = 0.03
 MOST_LOOKED_AT = 2000
 """Values in which the dependence of steps is looked for: of more steps, blocks of them."""
 
-_BY_PART = {figure.value: key for key, figure in figures_of("steps").items() if key != "diary_step_ns"}
-PARTS = tuple(str(part) for part in _BY_PART)
-"""Parts of a step, mean of the ranks; the last lies outside of it."""
-STEP_METRIC = "diary_step_ns"
-"""Figure of all timed steps: the step of the slowest rank, without what is outside of it."""
+STEP_METRIC, OUTSIDE_METRIC = "diary_step_ns", "diary_outside_ns"
+"""Figures of all timed steps: the step of the slowest rank, without what is outside of it; what is."""
+_BY_PART = {figure.value: key for key, figure in figures_of("steps").items()}
+PARTS = tuple(str(part) for part, key in _BY_PART.items() if key not in (STEP_METRIC, OUTSIDE_METRIC))
+"""Parts of a step that are figures."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedSteps:
-    """The timed steps of a job that all its ranks have, warm-up left out. Times in ns.
-
-    step: [steps] of each step's slowest rank, without what is outside; by_rank: of each. parts: [steps] mean of the
-    ranks, those that were seen.
-    outside: mean of all steps after the first. contended: largest share of a rank's time without processor.
-    """
-
-    step: Numbers
-    by_rank: Mapping[int, Numbers]
-    parts: Mapping[str, Numbers]
-    outside: float | None
-    ranks: int
-    contended: float
-
-
-def timed_steps(diaries: Sequence[RankDiary]) -> TimedSteps | Unavailable:
+def timed_steps(diaries: Sequence[RankDiary]) -> JobSteps | Unavailable:
     """Return the timed steps of a job as :func:`stepscope.results.diary.job_steps` chooses them."""
     steps = job_steps(diaries)
     return Unavailable("no step diary") if steps is None else timed_steps_of(steps)
 
 
-def timed_steps_of(steps: JobSteps) -> TimedSteps | Unavailable:
-    """Return the steps of one job that were not profiled."""
+def timed_steps_of(steps: JobSteps) -> JobSteps | Unavailable:
+    """Return the steps of one job where they were not profiled."""
     timed = np.logical_and.reduce([diary.timed[steps.numbers - 1 - steps.first] for diary in steps.diaries])
-    if not timed.all():
-        return Unavailable(f"none of {counted(steps.all_steps, 'step')} is timed on every rank")
-    parts = {
-        part: np.nan_to_num(values).mean(axis=0)
-        for part, values in steps.parts_ns.items()
-        if part in PARTS and np.isfinite(values).mean() > 0.5
+    return steps if timed.all() else Unavailable(f"none of {counted(steps.all_steps, 'step')} is timed on every rank")
+
+
+def part_means(table: StepTable) -> dict[str, Numbers]:
+    """Return by key the mean of the ranks, ns [steps], of each part that most steps have."""
+    return {
+        key: np.nan_to_num(values).mean(axis=0)
+        for key, values in table.parts_ns.items()
+        if key in PARTS and np.isfinite(values).mean() > 0.5
     }
-    outside = [np.nan_to_num(d.columns["outside_ns"][1 : steps.all_steps]) for d in steps.diaries]
-    return TimedSteps(
-        step=steps.step_ns,
-        by_rank={diary.rank: steps.whole_ns[at] for at, diary in enumerate(steps.diaries)},
-        parts=parts,
-        outside=float(np.mean(outside)) if steps.all_steps > 1 else None,
-        ranks=steps.ranks,
-        contended=float(np.max(np.nan_to_num(steps.delay_ns).sum(axis=1) / steps.whole_ns.sum(axis=1))),
-    )
 
 
-def between_runs(*sides: TimedSteps) -> float:
+def between_runs(*sides: StepTable) -> float:
     """Standard deviation of log(ratio) of two runs of one command under these conditions."""
-    contended = min(0.99, max(side.contended for side in sides))
+    contended = min(0.99, max(side.delay_share for side in sides))
     return math.hypot(math.sqrt(2) * BETWEEN_RUNS, DELAY_FACTOR * max(0.0, -math.log1p(-contended) - USUAL_DELAY))
 
 
-def step_change(before: TimedSteps, after: TimedSteps, ranks: tuple[int, int]) -> tuple[Change, str] | None:
+def step_change(before: StepTable, after: StepTable, ranks: tuple[int, int]) -> tuple[Change, str] | None:
     """Compare a rank's step after with that before, and say what a replicate is; None for ranks without a diary.
 
     ranks: that of before, and that of after.
     """
-    first, second = before.by_rank.get(ranks[0]), after.by_rank.get(ranks[1])
-    if first is None or second is None:
+    if ranks[0] not in before.rank_numbers or ranks[1] not in after.rank_numbers:
         return None
-    a, b = _diary_blocks(first, np.median), _diary_blocks(second, np.median)
+    a, b = (
+        _diary_blocks(table.whole_ns[table.rank_numbers.index(rank)], np.median)
+        for table, rank in zip((before, after), ranks, strict=True)
+    )
     difference = change(a.values, b.values, between=between_runs(before, after))
     return None if difference is None else (difference, a.kind)
 
 
-def diary_figures(before: TimedSteps, after: TimedSteps, *, side: str) -> Iterable[ComparedFigure]:
+def diary_figures(before: StepTable, after: StepTable, *, side: str) -> Iterable[ComparedFigure]:
     """Compare the step, then its parts: a part differs where it does so beyond 1% of the step, all of them tested at
     once."""
     between = between_runs(before, after)
-    what = f"all steps: {before.step.size:,} against {after.step.size:,}"
-    yield _figure(what, STEP_METRIC, side, before.step, after.step, between=between, of=np.median)
-    shared = [part for part in PARTS[:-1] if part in before.parts and part in after.parts]
+    what = f"all steps: {before.steps:,} against {after.steps:,}"
+    yield _figure(what, STEP_METRIC, side, before.step_ns, after.step_ns, between=between, of=np.median)
+    parts = [part_means(table) for table in (before, after) if before.clock == after.clock]
+    shared = [part for part in PARTS if parts and part in parts[0] and part in parts[1]]
     for part in shared:
-        a, b = before.parts[part], after.parts[part]
+        a, b = (means[part] for means in parts)
         typical = max(float(a.mean()), float(b.mean()))
         if min(float(a.mean()), float(b.mean())) <= 0:
             continue
-        share = typical / max(float(np.median(before.step)), float(np.median(after.step)))
+        share = typical / max(float(np.median(before.step_ns)), float(np.median(after.step_ns)))
         doubt = math.hypot(between, OF_STEP) / share
         yield _figure(what, _BY_PART[part], side, a, b, between=doubt, of=np.mean, tests=len(shared))
-    if before.outside and after.outside:
-        first, second = (Measured(value=mean) for mean in (before.outside, after.outside))
+    if before.outside_ns and after.outside_ns:
+        first, second = (Measured(value=mean) for mean in (before.outside_ns, after.outside_ns))
         yield figure(
-            what=what, metric=_BY_PART["outside"], side=side, first=first, second=second,
+            what=what, metric=OUTSIDE_METRIC, side=side, first=first, second=second,
             replicates=None,
         )  # fmt: skip
 
@@ -353,8 +331,8 @@ def _contended(first: Side, second: Side) -> list[str]:
     notes = []
     for side in (first, second):
         steps = timed_steps(side.diaries)
-        if not isinstance(steps, Unavailable) and steps.contended > BUSY:
-            share = format_percent(steps.contended, digits=0)
+        if not isinstance(steps, Unavailable) and steps.delay_share > BUSY:
+            share = format_percent(steps.delay_share, digits=0)
             notes.append(
                 f"{side.name}: training threads had no processor for {share} of the time; the intervals hold that"
             )
@@ -437,17 +415,18 @@ def _replicates(side: Side, run: TrainingRun, metric: Figure, drop_epochs: int) 
 
 def step_replicates(cell: CellEvidence) -> Replicates | None:
     """Return medians (ns) over rounds, or over blocks of steps where there is one round."""
-    steps = slowest(common_steps(cell.result.samples, cell.result.spec.world_size).full, "step_ns")
-    if not steps:
+    table = cell_table(cell.result)
+    if table is None:
         return None
-    if len(steps) >= MIN_REPLICATES:
-        return Replicates(kind="round", values=tuple(float(np.median(values)) for values in steps.values()))
-    return _blocks([value for values in steps.values() for value in values])
+    rounds = table.by_round(table.step_ns)
+    if len(rounds) >= MIN_REPLICATES:
+        return Replicates(kind="round", values=tuple(float(np.median(values)) for values in rounds.values()))
+    return _blocks(table.step_ns)
 
 
-def _blocks(series: Sequence[float], *, least: int = 1) -> Replicates:
+def _blocks(series: Numbers, *, least: int = 1) -> Replicates:
     """Return medians over blocks of steps; up to ``least`` steps, every step is its own."""
-    return _cut(np.asarray(series, dtype=np.float64), step_blocks(series, least=least), np.median)
+    return _cut(series, step_blocks(series, least=least), np.median)
 
 
 def _comm_figures(sweep: SweepPair, side: str) -> Iterable[ComparedFigure]:
@@ -470,7 +449,7 @@ def _comm_figures(sweep: SweepPair, side: str) -> Iterable[ComparedFigure]:
 
 def _trace_figures(before: TraceEvidence, after: TraceEvidence, side: str) -> Iterable[ComparedFigure]:
     """Compare the steps of a traced job, each that of its slowest rank."""
-    a, b = _steps_of(before), _steps_of(after)
+    a, b = (figures_by_step(trace_table(trace.summary.ranks)) for trace in (before, after))
     if not a or not b:
         return
     for metric in a:
@@ -480,18 +459,15 @@ def _trace_figures(before: TraceEvidence, after: TraceEvidence, side: str) -> It
             what=f"traced: {_both(before.name, after.name)}",
             metric=metric,
             side=side,
-            first=Measured(value=float(np.median(a[metric])), n=len(a[metric])),
-            second=Measured(value=float(np.median(b[metric])), n=len(b[metric])),
+            first=Measured(value=float(np.median(a[metric])), n=a[metric].size),
+            second=Measured(value=float(np.median(b[metric])), n=b[metric].size),
             replicates=(_blocks(a[metric], least=MOST_BLOCKS), _blocks(b[metric], least=MOST_BLOCKS)),
         )
 
 
-def _steps_of(trace: TraceEvidence) -> Mapping[str, list[float]]:
-    """Return the slowest rank's figures of every traced step, ns; empty without steps that a rank recorded."""
-    steps = grouped((step for rank in trace.summary.ranks for step in rank.steps), lambda step: step.step)
-    if not steps:
+def figures_by_step(table: StepTable | None) -> Mapping[str, Numbers]:
+    """Return the figures of every step by key, ns [steps], of the rank with most; empty without a table."""
+    if table is None:
         return {}
-    return {
-        key: [float(max(step_figure.read(step.parts) for step in steps[n])) for n in sorted(steps)]
-        for key, step_figure in figures_of("step").items()
-    }
+    most = {"whole": table.step_ns} | {key: np.fmax.reduce(values) for key, values in table.parts_ns.items()}
+    return {key: most[str(step_figure.value)] for key, step_figure in figures_of("step").items()}

@@ -20,20 +20,19 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.records.nouns import Estimate, Measured
-from stepscope.records.parts import LATE, LEAVES, RECORDED, SAMPLED
+from stepscope.records.parts import LEAVES, RECORDED
 from stepscope.records.profile import NO_TIMED_STEP, PROFILED, WINDOW, EventKind
-from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
+from stepscope.results.slow_ranks import Slow, slow_ranks
 from stepscope.results.trainings import ProcessSpan, trainings
 from stepscope.stats.compare import bootstrap_median_interval, share_interval
 from stepscope.stats.order import mad
+from stepscope.stats.step_table import Numbers, StepTable
 from stepscope.stats.warmup import warmup_end
 from stepscope.store.diary import RankDiary
 from stepscope.store.hardware import HardwareSamples
 
 if TYPE_CHECKING:
     from stepscope.results.window_effect import WindowEffect
-
-Numbers = NDArray[np.float64]
 
 EVENT_WORDS: dict[EventKind, str] = {
     "evaluation": "evaluation",
@@ -104,27 +103,20 @@ named as its cause."""
 _SEED = 20_261_123
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one job is one object: figures of it are kept
-class JobSteps:
-    """The timed steps of a job as tables [ranks, steps], ns; parts by column of ``RECORDED``, NaN where nothing was seen.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobSteps(StepTable):
+    """The timed steps of a job with what only diaries tell; parts are those of ``RECORDED``.
 
     diaries: one a rank, its last process. processes: all of them; independent: several that trained at the same time as the
-    same rank. trainings: one after the other, of which the steps are those of number ``training``. numbers: [steps], of each
-    timed step. whole_ns: without outside events. delay_ns: ready to run, without a processor. own_ns: until a rank waits for
-    others; own_clock: what it rests on. warm_up: leading steps left out. ports: of each host, where they were sampled.
-    window: what the latest window of profiled steps did to the steps after it, which are left out then, unless they are most
-    of the job; None: nothing beyond noise.
+    same rank. trainings: one after the other, of which the steps are those of number ``training``. whole_ns: without outside
+    events. own_clock: what own time rests on. warm_up: leading steps left out.
+    ports: of each host, where they were sampled. window: what the latest window of profiled steps did to the steps after it,
+    which are left out then, unless they are most of the job; None: nothing beyond noise.
     """
 
     diaries: tuple[RankDiary, ...]
     processes: tuple[RankDiary, ...]
     independent: bool
-    numbers: NDArray[np.int64]
-    whole_ns: Numbers
-    parts_ns: Mapping[str, Numbers]
-    delay_ns: Numbers
-    comm_ns: Numbers
-    own_ns: Numbers
     own_clock: str
     warm_up: int
     all_steps: int
@@ -135,20 +127,8 @@ class JobSteps:
     training: int = 1
 
     @property
-    def ranks(self) -> int:
-        return len(self.diaries)
-
-    @property
-    def steps(self) -> int:
-        return int(self.numbers.size)
-
-    @property
     def world_size(self) -> int:
         return max(diary.header.world_size for diary in self.diaries)
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        return tuple(diary.header.host for diary in self.diaries)
 
     @property
     def together(self) -> bool:
@@ -159,11 +139,6 @@ class JobSteps:
         behind = quarters[:, (took := quarters.sum(axis=0)).argmax()] - quarters[:, took.argmin()]
         far = max(APART_STEPS * float(np.median(whole[took.argmax()])), APART * took.min()) if whole.size else 0.0
         return not (behind > 0).all() or bool(behind.sum() < far)
-
-    @property
-    def step_ns(self) -> Numbers:
-        """Step time of the slowest rank, ns [steps]."""
-        return np.asarray(self.whole_ns.max(axis=0))
 
     @property
     def inside_ns(self) -> Numbers:
@@ -177,16 +152,6 @@ class JobSteps:
         columns = [diary.columns["before_cpu_ns"][self.numbers - 1 - self.first] for diary in self.diaries]
         ahead = self.parts_ns["before"] + np.nan_to_num(self.parts_ns["inference"])
         return np.asarray(np.maximum(ahead - np.stack(columns) - np.nan_to_num(self.delay_ns), 0.0))
-
-    @property
-    def transfer_ns(self) -> Numbers:
-        """Exposed communication of the rank that came last, which waited for nobody, ns [steps]."""
-        return np.asarray(self.comm_ns.min(axis=0))
-
-    @property
-    def waiting_ns(self) -> Numbers:
-        """Exposed communication beyond that of the last rank, ns [ranks, steps]."""
-        return np.asarray(self.comm_ns - self.transfer_ns)
 
 
 def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] = ()) -> JobSteps | None:
@@ -225,17 +190,24 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
     if not kept.any():  # a job of very few steps: the first, or profiled ones, are all there is
         kept = np.ones(count, dtype=bool)
     whole = net[:, kept]
-    parts = {name: np.stack([_column(diary, name, count)[kept] for diary in chosen]) for name in RECORDED}
+    parts = {key: np.stack([_column(diary, name, count)[kept] for diary in chosen]) for name, key in RECORDED.items()}
     cpu = np.stack([_column(diary, "cpu", count)[kept] for diary in chosen])
     delay = np.stack([diary.delay[:count][kept] for diary in chosen]) * np.stack(
         [diary.whole_ns[:count][kept] for diary in chosen]
     )
     comm, own, clock = _own(whole, parts, cpu, delay, alone=max(d.header.world_size for d in chosen) == 1)
+    numbers = np.flatnonzero(kept).astype(np.int64) + first + 1
     return JobSteps(
+        source="diary",
+        clock="device" if any(diary.header.clock == "device" for diary in chosen) else "host",
+        hosts=tuple(diary.header.host for diary in chosen),
+        rank_numbers=tuple(diary.rank for diary in chosen),
+        rounds=np.zeros_like(numbers),
+        outside_ns=_outside_ns(chosen, count),
         diaries=chosen,
         processes=tuple(diaries),
         independent=independent,
-        numbers=np.flatnonzero(kept).astype(np.int64) + first + 1,
+        numbers=numbers,
         whole_ns=whole,
         parts_ns=parts,
         delay_ns=delay,
@@ -250,6 +222,12 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
         trainings=max(len(every), 1),
         training=training + 1,
     )
+
+
+def _outside_ns(diaries: Sequence[RankDiary], steps: int) -> float | None:
+    """Return the mean ns between two steps, of all after the first; None where there is one step."""
+    between = [np.nan_to_num(diary.columns["outside_ns"][1:steps]) for diary in diaries]
+    return float(np.mean(between)) if steps > 1 else None
 
 
 def _window_effect(
@@ -330,7 +308,7 @@ def _own(
     Where the host saw its waits for communication, own time is the rest of the step, without the run queue's delay; else it
     is CPU time and waiting for data, and what is left of the step is communication.
     """
-    comm = parts["comm"]
+    comm = parts["communication"]
     late = np.nan_to_num(delay)
     if alone:
         return np.zeros_like(whole), whole - late, "the wall clock"
@@ -364,7 +342,9 @@ def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None
     if not usual:
         return None
     both = np.concatenate([timed, at])
-    parts = {name: np.stack([_column(diary, name, count)[both] for diary in steps.diaries]) for name in RECORDED}
+    parts = {
+        key: np.stack([_column(diary, name, count)[both] for diary in steps.diaries]) for name, key in RECORDED.items()
+    }
     cpu = np.stack([_column(diary, "cpu", count)[both] for diary in steps.diaries])
     delay = np.stack([(diary.delay * diary.whole_ns)[:count][both] for diary in steps.diaries])
     own = _own(np.hstack([steps.whole_ns, net]), parts, cpu, delay, alone=steps.world_size == 1)[1]
@@ -419,7 +399,7 @@ def parts_of(steps: JobSteps) -> dict[str, Numbers]:
     """Return ns [ranks, steps] for each key of ``LEAVES``; together they are the step. What was not seen is 0: its time
     counts as other."""
     whole = steps.whole_ns
-    named = {key: np.nan_to_num(steps.parts_ns[column]) for column, key in RECORDED.items() if key in LEAVES}
+    named = {key: np.nan_to_num(steps.parts_ns[key]) for key in RECORDED.values() if key in LEAVES}
     comm = np.nan_to_num(steps.comm_ns)
     if steps.own_clock.startswith("CPU"):  # waits that Python did not see lie inside forward and backward
         seen = np.minimum(comm, named["forward"] + named["backward"])
@@ -461,22 +441,7 @@ def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
     ranks run apart."""
     if steps.ranks < 2 or not np.isfinite(steps.own_ns).all() or not steps.together:
         return ()
-    named = {phase: SAMPLED[phase] for phase in LATE if SAMPLED[phase] in RECORDED}
-    parts = [np.nan_to_num(steps.parts_ns[name]) for name in named.values()]
-    other = np.maximum(steps.own_ns - sum(parts), 0.0)
-    every = _stride(steps)
-    own = steps.own_ns[:, ::every]
-    return slow_ranks(
-        OwnTimes(
-            hosts=steps.hosts,
-            own_ns=own,
-            exposed_ns=steps.comm_ns[:, ::every],
-            excess_ns=own - median_of_others(own),
-            parts_ns=np.stack([*parts, other])[:, :, ::every],
-            step_ns=steps.step_ns[::every],
-            samples=np.ones(steps.ranks),
-        )
-    )
+    return slow_ranks(steps.at(slice(None, None, _stride(steps))))
 
 
 def saved_share(steps: JobSteps, late: Iterable[Slow]) -> float:
@@ -619,7 +584,7 @@ def beyond_chance(numbers: NDArray[np.int64], among: int) -> int | None:
 class Pauses:
     """Steps that take far longer than the others and hold no event that the hook knows. rank: whose own time they are.
     period: None where they do not come regularly beyond chance, last differently long, or lacked a processor.
-    part: of ``RECORDED``, the one that is longer then; None: no part holds ``MOSTLY`` of it.
+    part: of those that are recorded, the one that is longer then; None: no part holds ``MOSTLY`` of it.
     """
 
     share: Estimate
@@ -670,8 +635,8 @@ def _part_of(steps: JobSteps, odd: NDArray[np.bool_], beyond: Numbers) -> str | 
     """Return the part that makes the steps ``odd`` longer by ``beyond`` [steps] ns, on the rank that comes last."""
     last = np.nan_to_num(steps.own_ns[:, odd]).argmax(axis=0)
     longer = {}
-    for name in RECORDED:
-        part = np.nan_to_num(steps.parts_ns[name])
+    for name, values in steps.parts_ns.items():
+        part = np.nan_to_num(values)
         longer[name] = float((part[:, odd] - np.median(part, axis=1, keepdims=True))[last, np.arange(last.size)].sum())
     most = max(longer, key=longer.__getitem__)
     return most if longer[most] >= MOSTLY * float(beyond.sum()) else None

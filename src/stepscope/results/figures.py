@@ -22,8 +22,8 @@ Unit = Literal["ns", "bytes", "per s", "fraction", "ratio", "count", "loss"]
 Of = Literal[
     "run", "epoch", "collective", "step", "steps", "shares", "memory", "hardware", "wall", "rank", "job", "diagnosis"
 ]
-"""``run``, ``epoch``: :func:`run_facts`; ``collective``: a CommRow; ``step``: the budget of a traced step, of its slowest
-rank; ``steps``: all timed steps of a profiled job; ``shares``: parts of them, ``memory``: of its ranks
+"""``run``, ``epoch``: :func:`run_facts`; ``collective``: a CommRow; ``step``: a part of a traced step, of the rank with
+most; ``steps``: all timed steps of a profiled job; ``shares``: parts of them, ``memory``: of its ranks
 (results/job_figures.py); ``hardware``: its GPUs and ports (results/hardware.py); ``wall``: a Goodput; ``rank``: a part of
 a rank's step; ``job``: a TraceSummary; ``diagnosis``: evidence and its findings."""
 
@@ -43,8 +43,8 @@ class Figure:
 
     key: in JSON, CSV and conditions, one of ``of``. title: in sentences. short: over a narrow column. better: which way;
     because: why it is the other way than ``BETTER`` says of its unit.
-    value: an attribute's path, or a function, of what it is ``of``; of ``steps`` and ``rank`` the name of the part, of
-    ``shares`` the names of parts that lie in it.
+    value: an attribute's path, or a function, of what it is ``of``; of ``step``, ``steps`` and ``rank`` the name of the
+    part, of ``shares`` the names of parts that lie in it.
     compared: whether ``compare`` shows it; not what follows from other figures. tested: whether repeats of it are tested.
     """
 
@@ -203,14 +203,14 @@ FIGURES: tuple[Figure, ...] = (
             "MFU with the FLOP that checkpointing computes again", better="high", compared=False),
     _figure("comm_time_ns", "collective", "ns", "time", _call_time,
             "of one call, median over calls of the slowest rank"),
-    _figure("trace_step_ns", "step", "ns", "step", "window_ns", "traced step, of the slowest rank"),
-    _figure("trace_exposed_comm_ns", "step", "ns", EXPOSED_COMM, "exposed_comm_ns",
+    _figure("trace_step_ns", "step", "ns", "step", "whole", "traced step, of the slowest rank"),
+    _figure("trace_exposed_comm_ns", "step", "ns", EXPOSED_COMM, "communication",
             "of a traced step, of the rank with most"),
-    _figure("trace_idle_ns", "step", "ns", "idle", "idle_ns", "of a traced step, of the rank with most"),
+    _figure("trace_idle_ns", "step", "ns", "idle", "idle", "of a traced step, of the rank with most"),
     _figure("diary_step_ns", "steps", "ns", "step", "step",
             "median of all timed steps of the slowest rank, without what is outside"),
     *(
-        _figure(f"diary_{part.column}", "steps", "ns", part.title, part.column.removesuffix("_ns"),
+        _figure(f"diary_{part.column}", "steps", "ns", part.title, part.key,
                 "mean over steps and ranks")
         for part in STEP
         if part.column is not None and part.figure

@@ -14,7 +14,8 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.records.finding import ClockDrop
 from stepscope.records.hardware import IDLE, REASONS, SampledDevice
-from stepscope.results.diary import JobSteps, Numbers
+from stepscope.results.diary import JobSteps
+from stepscope.stats.step_table import Numbers
 from stepscope.store.diary import RankDiary
 from stepscope.store.hardware import HardwareSamples
 

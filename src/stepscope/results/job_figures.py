@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from stepscope.results.comparing import TimedSteps, timed_steps_of
-from stepscope.results.diary import JobSteps, Numbers, parts_of
+from stepscope.core.errors import Unavailable
+from stepscope.results.comparing import part_means, timed_steps_of
+from stepscope.results.diary import JobSteps, parts_of
 from stepscope.results.figures import Figure, figures_of
 from stepscope.results.hardware import hardware_figures
 from stepscope.results.memory_growth import LEAST_SAMPLES, Of, RankMemory, largest, rank_memory
+from stepscope.stats.step_table import Numbers
 
 DIARY = figures_of("steps", "shares", "memory", "hardware")
 """Figures of a diary, by key."""
@@ -19,10 +21,8 @@ DIARY = figures_of("steps", "shares", "memory", "hardware")
 def job_figures(steps: JobSteps) -> dict[str, float | None]:
     """Return every figure of ``DIARY``, times in ns; None: not known."""
     timed = timed_steps_of(steps)
-    figures = {
-        key: _time(timed, str(figure.value)) if figure.of == "steps" and isinstance(timed, TimedSteps) else None
-        for key, figure in DIARY.items()
-    }
+    times = {} if isinstance(timed, Unavailable) else _times(timed)
+    figures = {key: times.get(str(figure.value)) if figure.of == "steps" else None for key, figure in DIARY.items()}
     return figures | _shares(steps, slice(None)) | _memory(rank_memory(steps)) | hardware_figures(steps)
 
 
@@ -64,12 +64,10 @@ def worst(jobs: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]
     return figures
 
 
-def _time(timed: TimedSteps, part: str) -> float | None:
-    if part == "step":
-        return float(np.median(timed.step))
-    if part == "outside":
-        return timed.outside
-    return _mean(timed.parts[part]) if part in timed.parts else None
+def _times(steps: JobSteps) -> dict[str, float | None]:
+    """Return the step, its parts and what is outside of it, ns; None: not known."""
+    parts = {key: float(means.mean()) for key, means in part_means(steps).items()}
+    return {"step": float(np.median(steps.step_ns)), "outside": steps.outside_ns, **parts}
 
 
 def _mean(values: Numbers) -> float | None:

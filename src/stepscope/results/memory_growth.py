@@ -18,9 +18,10 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.records.finding import JobMemory, MemoryGrowth
 from stepscope.records.nouns import Estimate, Measured
-from stepscope.results.diary import JobSteps, Numbers
+from stepscope.results.diary import JobSteps
 from stepscope.results.hardware import fullest
 from stepscope.stats.order import slope
+from stepscope.stats.step_table import Numbers
 from stepscope.store.diary import RankDiary
 
 Of = Literal["host", "device"]

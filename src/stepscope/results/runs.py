@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,14 @@ from stepscope.records import codec, mesh
 from stepscope.records.cell import CellSpec, CellStatus
 from stepscope.records.injection import injection_of
 from stepscope.records.nouns import Measured, Scaling
-from stepscope.records.samples import PHASES, CellResult, EpochResult
+from stepscope.records.parts import SAMPLED
+from stepscope.records.samples import CellResult, EpochResult
 from stepscope.records.training import Epoch, PhaseTimes, TrainingRun
 from stepscope.results.epochs import epoch_time, mfu, per_second
 from stepscope.results.labels import cell_labels, settings_of, varied_settings
 from stepscope.results.scaling import with_baselines
 from stepscope.stats import measured
+from stepscope.stats.step_table import CommonSteps, cell_table, common_steps
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_cells, read_if_there, read_run
 
@@ -197,7 +198,7 @@ def _group(run: TrainingRun, model: str) -> str:
 
 def _facts(run: TrainingRun, cell: CellResult) -> TrainingRun:
     """Return what the ranks said about the machine, the model and the data; it goes before the spec's word."""
-    run = replace(run, phases=None if _source(cell) == "none" else _phases(cell), epochs=_epochs(cell))
+    run = replace(run, phases=_phases(cell), epochs=_epochs(cell))
     if not cell.summaries:
         return run
     first = cell.summaries[0]
@@ -225,8 +226,8 @@ def _partial(run: TrainingRun, cell: CellResult) -> TrainingRun:
 
 def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | None) -> TrainingRun:
     spec = cell.spec
-    common = measured.common_steps(cell.samples, spec.world_size)
-    timed = measured.slowest(common.full, "step_ns")
+    common, table = common_steps(cell.samples, spec.world_size), cell_table(cell)
+    timed = {} if table is None else table.by_round(table.step_ns)
     step = measured.estimate(timed)
     notes = list(_notes(cell, common, step, plan))
     notes += measured.stability_notes(timed)
@@ -235,8 +236,8 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
         step_ns=step,
         samples_per_s=None if step is None else per_second(step, spec.global_batch),
         exposed_comm_ns=None
-        if _source(cell) == "none"
-        else measured.estimate(measured.slowest(common.full, "exposed_comm_ns")),
+        if table is None or "communication" not in table.parts_ns
+        else measured.estimate(table.by_round(table.comm_ns.max(axis=0))),
         comm_bytes_per_step=plan.comm_bytes_per_step if isinstance(plan, Planned) else None,
         comm_source=_source(cell),
         model_flop=_model_flop(spec, plan),
@@ -293,15 +294,13 @@ def _estimated_epoch(run: TrainingRun) -> TrainingRun:
 
 
 def _phases(cell: CellResult) -> PhaseTimes | None:
-    steps = measured.common_steps(cell.samples, cell.spec.world_size).full
-    if not steps:
+    """Return medians of what the slowest rank spends in each phase; None where communication was not measured."""
+    table = cell_table(cell)
+    if table is None or "communication" not in table.parts_ns:
         return None
-    fields = [f"{phase}_ns" for phase in PHASES]
-    of_step = attrgetter(*fields)
-    # [steps, ranks, phases]
-    times = np.array([[of_step(sample) for sample in ranks] for ranks in steps.values()], dtype=np.float64)
-    medians = np.median(times.max(axis=1), axis=0)
-    return PhaseTimes(**dict(zip(fields, map(float, medians), strict=True)))
+    return PhaseTimes(
+        **{f"{phase}_ns": float(np.median(table.parts_ns[key].max(axis=0))) for phase, key in SAMPLED.items()}
+    )
 
 
 def _epochs(cell: CellResult) -> tuple[Epoch, ...]:
@@ -331,7 +330,7 @@ def _last_round(epochs: Sequence[EpochResult]) -> list[EpochResult]:
 
 
 def _notes(
-    cell: CellResult, common: measured.CommonSteps, step: Measured | None, plan: Planned | Unavailable | None
+    cell: CellResult, common: CommonSteps, step: Measured | None, plan: Planned | Unavailable | None
 ) -> list[str]:
     notes = [note for summary in cell.summaries for note in summary.notes]
     if cell.spec.inject is not None:

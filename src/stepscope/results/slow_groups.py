@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.stats.compare import MIN_EXCESS, Excess, chronic_excess
+from stepscope.stats.step_table import UNKNOWN_HOST
 
 Floats = NDArray[np.float64]
-
-UNKNOWN_HOST = "?"
 
 NEARLY_ALL = 0.9
 """Share of a group's ranks, and of the others, that counts: what single ranks do otherwise (one that is slower still) hides

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import comb
-from operator import attrgetter
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
@@ -21,17 +20,16 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.records.parts import LATE
 from stepscope.records.plan import CommOp
-from stepscope.results.slow_groups import UNKNOWN_HOST, SlowGroup, rails_of, slow_groups
+from stepscope.results.slow_groups import SlowGroup, rails_of, slow_groups
 from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS, Excess, chronic_excess, lower_bound
-from stepscope.stats.measured import common_steps
 from stepscope.stats.order import mad, mean_interval
+from stepscope.stats.step_table import UNKNOWN_HOST, Numbers, StepTable, cell_table, excess_ns, late_parts_ns
 
 if TYPE_CHECKING:
-    from stepscope.records.samples import CellResult, StepSample
+    from stepscope.records.samples import CellResult
 
 
 Kind = Literal["chronic", "rotating", "one-off"]
-Floats = NDArray[np.float64]
 
 MIN_ROTATING = 0.10
 """Median lead of whoever is last over the others. Ranks whose own times scatter by 3% lose 3.4% (2 ranks) to 4.3% (8
@@ -61,64 +59,18 @@ are alike does: of thousands of ranks the last is late by chance."""
 PARTS = tuple(LATE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnTimes:
-    """Steps that all ranks of a cell have, timed and with a whole global batch; times in ns.
+def typical_ns(table: StepTable) -> float:
+    """Return the median own time over ranks and steps."""
+    return float(np.median(table.own_ns))
 
-    own_ns, exposed_ns, excess_ns: [ranks, steps]; excess: own time minus the median of the others, in the same step.
-    parts_ns: [parts, ranks, steps], in the order of ``PARTS``. step_ns: [steps], slowest rank. samples: [ranks], median.
-    """
 
-    hosts: tuple[str, ...]
-    own_ns: Floats
-    exposed_ns: Floats
-    excess_ns: Floats
-    parts_ns: NDArray[np.float64]
-    step_ns: Floats
-    samples: Floats
-
-    @property
-    def ranks(self) -> int:
-        return int(self.own_ns.shape[0])
-
-    @property
-    def steps(self) -> int:
-        return int(self.own_ns.shape[1])
-
-    @property
-    def rails(self) -> tuple[int | None, ...]:
-        """Place of each rank on its host."""
-        return rails_of(self.hosts)
-
-    @property
-    def typical_ns(self) -> float:
-        """Median own time over ranks and steps."""
-        return float(np.median(self.own_ns))
-
-    def excess_fraction(self, rank: int) -> float:
-        """Median over steps of a rank's own time beyond the others', as a share of theirs; 0 where they take none."""
-        others = float(np.median(self.own_ns[rank] - self.excess_ns[rank]))
-        return float(np.median(self.excess_ns[rank])) / others if others > 0 else 0.0
-
-    @property
-    def excess_fractions(self) -> tuple[float, ...]:
-        """Excess fraction of every rank."""
-        return tuple(self.excess_fraction(rank) for rank in range(self.ranks))
-
-    @property
-    def largest_excess_fraction(self) -> float:
-        """Excess fraction of the slowest rank."""
-        return max(self.excess_fractions)
-
-    def of_rank(self, rank: int) -> RankTimes:
-        own, exposed = self.own_ns[rank], self.exposed_ns[rank]
-        return RankTimes(
-            own_ns_median=float(np.median(own)),
-            own_ns_p90=float(np.quantile(own, 0.9)),
-            excess_ns_median=float(np.median(self.excess_ns[rank])),
-            excess_fraction=self.excess_fraction(rank),
-            waiting_ns_median=float(np.median(exposed - self.exposed_ns.min(axis=0))),
-        )
+def excess_fractions(table: StepTable) -> tuple[float, ...]:
+    """Return for each rank the median over steps of its own time beyond the others', as a share of theirs; 0 where they
+    take none."""
+    excess = excess_ns(table)
+    others = np.median(table.own_ns - excess, axis=1)
+    middles = np.median(excess, axis=1)
+    return tuple(float(ns / of) if of > 0 else 0.0 for ns, of in zip(middles, others, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +82,18 @@ class RankTimes:
     excess_ns_median: float
     excess_fraction: float
     waiting_ns_median: float
+
+
+def rank_times(table: StepTable, rank: int) -> RankTimes:
+    """Return the times of one rank; at least 2 ranks."""
+    own = table.own_ns[rank]
+    return RankTimes(
+        own_ns_median=float(np.median(own)),
+        own_ns_p90=float(np.quantile(own, 0.9)),
+        excess_ns_median=float(np.median(excess_ns(table)[rank])),
+        excess_fraction=excess_fractions(table)[rank],
+        waiting_ns_median=float(np.median(table.waiting_ns[rank])),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,32 +129,17 @@ class Slow:
         return self.of if self.kind == "chronic" else self.kind, shared[self.of]
 
 
-def own_times(cell: CellResult) -> OwnTimes | None:
-    """Return the own times of a cell on several ranks; None for one rank, or where ranks have no timed step in common.
+def comparable_ranks(cell: CellResult) -> StepTable | None:
+    """Return the steps of a cell whose ranks do the same; None for one rank, or where ranks have no timed step in common.
 
-    None for a pipeline, too: its ranks wait for messages all through a step, and are not meant to do the same.
+    None for a pipeline, too: its ranks wait for messages all through a step.
     """
-    if cell.spec.mesh.get("pp", 1) > 1:
+    if cell.spec.mesh.get("pp", 1) > 1 or cell.spec.world_size < 2:
         return None
-    steps = list(common_steps(cell.samples, cell.spec.world_size).full.values())
-    if cell.spec.world_size < 2 or not steps:
-        return None
-    exposed = _table(steps, "exposed_comm")
-    parts = np.stack([_table(steps, part) for part in PARTS])
-    own = parts.sum(axis=0)
-    host = {summary.rank: summary.host for summary in cell.summaries}
-    return OwnTimes(
-        hosts=tuple(host.get(rank, UNKNOWN_HOST) for rank in range(cell.spec.world_size)),
-        own_ns=own,
-        exposed_ns=exposed,
-        excess_ns=own - median_of_others(own),
-        parts_ns=parts,
-        step_ns=np.asarray(_table(steps, "step").max(axis=0)),
-        samples=np.median([[float(s.samples) for s in ranks] for ranks in steps], axis=0),
-    )
+    return cell_table(cell)
 
 
-def slow_ranks(times: OwnTimes) -> tuple[Slow, ...]:
+def slow_ranks(table: StepTable) -> tuple[Slow, ...]:
     """Return the ranks that the others wait for, costliest first: chronic ones; where there is none, rotating ones, then
     accidents.
 
@@ -199,94 +148,75 @@ def slow_ranks(times: OwnTimes) -> tuple[Slow, ...]:
     ranks of a host, or of a rail, are when they are slow as one (``slow_groups``); below 20 steps those of a host alone,
     from 3 steps on, where they come last in every step.
     """
-    groups = _of_slow_groups(times)
-    chronic = list((groups | _chronic(times, groups)).values())
-    if chronic or times.steps < LEAST_STEPS:
+    groups = _of_slow_groups(table)
+    chronic = list((groups | _chronic(table, groups)).values())
+    if chronic or table.steps < LEAST_STEPS:
         return tuple(sorted(chronic, key=lambda slow: -slow.stake_fraction))
-    rotating = _rotating(times)
-    return (rotating,) if rotating is not None else _accidents(times)
+    rotating = _rotating(table)
+    return (rotating,) if rotating is not None else _accidents(table)
 
 
-def median_of_others(values: Floats) -> Floats:
-    """Return for every rank and step the median of all other ranks' ``values`` [ranks, steps]; at least 2 ranks."""
-    ordered = np.sort(values, axis=0)
-    place = np.argsort(np.argsort(values, axis=0), axis=0)
-    count = values.shape[0] - 1
-
-    def pick(k: int) -> Floats:
-        return np.take_along_axis(ordered, np.where(k < place, k, k + 1), axis=0)
-
-    if count % 2:
-        return pick(count // 2)
-    return np.asarray((pick(count // 2 - 1) + pick(count // 2)) / 2)
-
-
-def _table(steps: list[tuple[StepSample, ...]], part: str) -> Floats:
-    of_step = attrgetter(f"{part}_ns")
-    return np.array([[of_step(s) for s in ranks] for ranks in steps], dtype=np.float64).T
-
-
-def _chronic(times: OwnTimes, of_groups: Mapping[int, Slow]) -> dict[int, Slow]:
+def _chronic(table: StepTable, of_groups: Mapping[int, Slow]) -> dict[int, Slow]:
     """Return the ranks that are slow by themselves, beside those of groups (``of_groups``)."""
-    levels = np.median(times.excess_ns, axis=1)
-    likely = levels > MIN_EXCESS * np.median(times.own_ns - times.excess_ns, axis=1)
-    if times.ranks >= MANY:
+    levels = np.median(excess_ns(table), axis=1)
+    likely = levels > MIN_EXCESS * np.median(table.own_ns - excess_ns(table), axis=1)
+    if table.ranks >= MANY:
         alone = np.delete(levels, list(of_groups))
-        likely &= levels > np.median(alone) + mad(alone) * NormalDist().inv_cdf(1 - FALSE / times.ranks)
+        likely &= levels > np.median(alone) + mad(alone) * NormalDist().inv_cdf(1 - FALSE / table.ranks)
     slow_by_rank = {}
-    middles = _middles(times)
-    for rank in (set(np.flatnonzero(likely).tolist()) - of_groups.keys()) if times.steps >= LEAST_STEPS else ():
-        excess = times.excess_ns[rank]
-        others = times.own_ns[rank] - excess
+    middles = _middles(table)
+    for rank in (set(np.flatnonzero(likely).tolist()) - of_groups.keys()) if table.steps >= LEAST_STEPS else ():
+        excess = excess_ns(table)[rank]
+        others = table.own_ns[rank] - excess
         slow = chronic_excess(excess, others)
         if slow is not None:
-            slow_by_rank[rank] = _slow(times, rank, slow, excess, others, parts=_beyond(times, rank, middles=middles))
+            slow_by_rank[rank] = _slow(table, rank, slow, excess, others, parts=_beyond(table, rank, middles=middles))
     return slow_by_rank
 
 
-def _of_slow_groups(times: OwnTimes) -> dict[int, Slow]:
+def _of_slow_groups(table: StepTable) -> dict[int, Slow]:
     """Return every rank of a host, or of a rail, that is slow as one; a rank of both counts as of its host."""
-    if times.steps < LEAST_STEPS:
-        return _of_slow_hosts(times) if times.steps >= HOST_STEPS else {}
+    if table.steps < LEAST_STEPS:
+        return _of_slow_hosts(table) if table.steps >= HOST_STEPS else {}
     slow_by_rank: dict[int, Slow] = {}
-    for group in slow_groups(times.own_ns, times.hosts):
-        slow_by_rank = _of_slow_group(times, group) | slow_by_rank
+    for group in slow_groups(table.own_ns, table.hosts):
+        slow_by_rank = _of_slow_group(table, group) | slow_by_rank
     return slow_by_rank
 
 
-def _of_slow_group(times: OwnTimes, group: SlowGroup) -> dict[int, Slow]:
-    middles = np.median(np.delete(times.parts_ns, group.members, axis=1), axis=1)
+def _of_slow_group(table: StepTable, group: SlowGroup) -> dict[int, Slow]:
+    middles = np.median(np.delete(late_parts_ns(table), group.members, axis=1), axis=1)
     slow_by_rank = {}
     for rank in group.members:
-        excess = times.own_ns[rank] - group.middle_ns
+        excess = table.own_ns[rank] - group.middle_ns
         slow = replace(group.excess, excess_ns=float(np.median(excess)))
-        parts = _beyond(times, rank, middles=middles)
-        slow_by_rank[rank] = _slow(times, rank, slow, excess, group.middle_ns, parts=parts, of=group.kind)
+        parts = _beyond(table, rank, middles=middles)
+        slow_by_rank[rank] = _slow(table, rank, slow, excess, group.middle_ns, parts=parts, of=group.kind)
     return slow_by_rank
 
 
-def _of_slow_hosts(times: OwnTimes) -> dict[int, Slow]:
+def _of_slow_hosts(table: StepTable) -> dict[int, Slow]:
     """Return, from few steps, every rank of a host whose fastest rank comes after the slowest of all other hosts' ranks."""
     slow_by_rank = {}
-    for host in sorted(set(times.hosts) - {UNKNOWN_HOST}):
-        on_host = np.array([name == host for name in times.hosts])
+    for host in sorted(set(table.hosts) - {UNKNOWN_HOST}):
+        on_host = np.array([name == host for name in table.hosts])
         if on_host.all():
             continue
-        rest = times.own_ns[~on_host]
-        if _always_last(times.own_ns[on_host].min(axis=0), rest, int(on_host.sum())):
+        rest = table.own_ns[~on_host]
+        if _always_last(table.own_ns[on_host].min(axis=0), rest, int(on_host.sum())):
             middle = np.median(rest, axis=0)
             for rank in np.flatnonzero(on_host).tolist():
-                excess = times.own_ns[rank] - middle
+                excess = table.own_ns[rank] - middle
                 slow = Excess(
                     excess_ns=float(np.median(excess)),
                     low_ns=float(excess.min()),
                     others_ns=float(np.median(middle)),
                 )
-                slow_by_rank[rank] = _slow(times, rank, slow, excess, middle, parts=_beyond(times, rank), of="host")
+                slow_by_rank[rank] = _slow(table, rank, slow, excess, middle, parts=_beyond(table, rank), of="host")
     return slow_by_rank
 
 
-def _always_last(fastest: Floats, rest: Floats, ranks: int) -> bool:
+def _always_last(fastest: Numbers, rest: Numbers, ranks: int) -> bool:
     """Whether a host of ``ranks`` ranks comes last in every step, beyond chance. fastest: the own time of its fastest rank
     [steps]; rest: those of the other hosts' ranks [ranks, steps]."""
     count, steps = ranks + rest.shape[0], fastest.size
@@ -299,39 +229,39 @@ def _always_last(fastest: Floats, rest: Floats, ranks: int) -> bool:
 
 
 def _slow(
-    times: OwnTimes,
+    table: StepTable,
     rank: int,
     slow: Excess,
-    excess: Floats,
-    others: Floats,
+    excess: Numbers,
+    others: Numbers,
     *,
-    parts: Floats,
+    parts: Numbers,
     of: Literal["rank", "host", "rail"] = "rank",
 ) -> Slow:
     """Describe a chronically slow rank. parts: what each of ``PARTS`` takes beyond the others'."""
     part, part_ns = _part(parts, slow.excess_ns)
-    rest = float(np.median(np.delete(times.samples, rank)))
+    rest = 0.0 if table.samples is None else float(np.median(np.delete(table.samples, rank)))
     return Slow(
         kind="chronic",
         rank=rank,
-        host=times.hosts[rank],
+        host=table.hosts[rank],
         excess_ns=slow.excess_ns,
         low_ns=slow.low_ns,
         others_ns=slow.others_ns,
         late_steps=int((excess > MIN_EXCESS * others).sum()),
-        steps=times.steps,
+        steps=table.steps,
         part=part,
         part_ns=part_ns,
-        samples_ratio=float(times.samples[rank]) / rest if rest > 0 else None,
-        stake_fraction=min(1.0, slow.excess_ns / float(np.median(times.step_ns))),
+        samples_ratio=float(table.samples[rank]) / rest if table.samples is not None and rest > 0 else None,
+        stake_fraction=min(1.0, slow.excess_ns / float(np.median(table.step_ns))),
         of=of,
-        rail=times.rails[rank],
+        rail=rails_of(table.hosts)[rank],
     )
 
 
-def _rotating(times: OwnTimes) -> Slow | None:
-    lead = np.asarray(times.excess_ns.max(axis=0))
-    middle, typical = float(np.median(lead)), times.typical_ns
+def _rotating(table: StepTable) -> Slow | None:
+    lead = np.asarray(excess_ns(table).max(axis=0))
+    middle, typical = float(np.median(lead)), typical_ns(table)
     if middle <= MIN_ROTATING * typical:
         return None
     low = lower_bound(lead)
@@ -345,43 +275,43 @@ def _rotating(times: OwnTimes) -> Slow | None:
         low_ns=low,
         others_ns=typical,
         late_steps=int((lead > MIN_ROTATING * typical).sum()),
-        steps=times.steps,
+        steps=table.steps,
         part=None,
         part_ns=None,
         samples_ratio=None,
-        stake_fraction=min(1.0, middle / float(np.median(times.step_ns))),
+        stake_fraction=min(1.0, middle / float(np.median(table.step_ns))),
     )
 
 
-def _accidents(times: OwnTimes) -> tuple[Slow, ...]:
+def _accidents(table: StepTable) -> tuple[Slow, ...]:
     """Return single steps in which one rank was far beyond its usual, by rank; empty unless they cost enough together."""
-    middle = np.median(times.excess_ns, axis=1, keepdims=True)
-    spread = 1.4826 * np.median(np.abs(times.excess_ns - middle), axis=1, keepdims=True)
-    odd = (times.excess_ns > middle + OUTLIER_MADS * spread) & (
-        times.excess_ns > 0.5 * (times.own_ns - times.excess_ns)
+    middle = np.median(excess_ns(table), axis=1, keepdims=True)
+    spread = 1.4826 * np.median(np.abs(excess_ns(table) - middle), axis=1, keepdims=True)
+    odd = (excess_ns(table) > middle + OUTLIER_MADS * spread) & (
+        excess_ns(table) > 0.5 * (table.own_ns - excess_ns(table))
     )
-    last = odd & (times.excess_ns == times.excess_ns.max(axis=0))
-    total = float(times.step_ns.sum())
-    if float(times.excess_ns[last].sum()) <= MIN_ONE_OFF * total:
+    last = odd & (excess_ns(table) == excess_ns(table).max(axis=0))
+    total = float(table.step_ns.sum())
+    if float(excess_ns(table)[last].sum()) <= MIN_ONE_OFF * total:
         return ()
-    counts = Counter({rank: int(last[rank].sum()) for rank in range(times.ranks) if last[rank].any()})
+    counts = Counter({rank: int(last[rank].sum()) for rank in range(table.ranks) if last[rank].any()})
     accidents = []
-    middles = _middles(times)
+    middles = _middles(table)
     for rank, count in counts.items():
         which = last[rank]
-        excess = times.excess_ns[rank][which]
+        excess = excess_ns(table)[rank][which]
         usual = float(np.median(excess))
-        part, part_ns = _part(_beyond(times, rank, which, middles=middles), usual)
+        part, part_ns = _part(_beyond(table, rank, which, middles=middles), usual)
         accidents.append(
             Slow(
                 kind="one-off",
                 rank=rank,
-                host=times.hosts[rank],
+                host=table.hosts[rank],
                 excess_ns=usual,
                 low_ns=None,
-                others_ns=float(np.median((times.own_ns - times.excess_ns)[rank])),
+                others_ns=float(np.median((table.own_ns - excess_ns(table))[rank])),
                 late_steps=count,
-                steps=times.steps,
+                steps=table.steps,
                 part=part,
                 part_ns=part_ns,
                 samples_ratio=None,
@@ -391,22 +321,22 @@ def _accidents(times: OwnTimes) -> tuple[Slow, ...]:
     return tuple(sorted(accidents, key=lambda slow: -slow.stake_fraction))
 
 
-def _middles(times: OwnTimes) -> Floats | None:
+def _middles(table: StepTable) -> Numbers | None:
     """Return the median of all ranks, ns [parts, steps], where they are so many that none of them moves it; else None."""
-    return np.asarray(np.median(times.parts_ns, axis=1)) if times.ranks >= MANY else None
+    return np.asarray(np.median(late_parts_ns(table), axis=1)) if table.ranks >= MANY else None
 
 
 def _beyond(
-    times: OwnTimes, rank: int, which: NDArray[np.bool_] | slice = slice(None), *, middles: Floats | None = None
-) -> Floats:
+    table: StepTable, rank: int, which: NDArray[np.bool_] | slice = slice(None), *, middles: Numbers | None = None
+) -> Numbers:
     """Return what a rank takes beyond ``middles`` in the median of these steps, ns [parts]; without them, beyond the other
     ranks' medians."""
     if middles is None:
-        middles = np.median(np.delete(times.parts_ns, rank, axis=1), axis=1)
-    return np.asarray(np.median((times.parts_ns[:, rank] - middles)[:, which], axis=1))
+        middles = np.median(np.delete(late_parts_ns(table), rank, axis=1), axis=1)
+    return np.asarray(np.median((late_parts_ns(table)[:, rank] - middles)[:, which], axis=1))
 
 
-def _part(beyond_ns: Floats, excess_ns: float) -> tuple[str | None, float | None]:
+def _part(beyond_ns: Numbers, excess_ns: float) -> tuple[str | None, float | None]:
     """Return the part of the step that holds at least half of the excess, and its ns; (None, None) without one."""
     at = int(np.argmax(beyond_ns))
     return (PARTS[at], float(beyond_ns[at])) if beyond_ns[at] >= 0.5 * excess_ns else (None, None)
@@ -429,7 +359,7 @@ class StepCollective:
         return self.p90_ns / self.time_ns
 
 
-def step_collective(plan: Sequence[CommOp], times: OwnTimes) -> StepCollective | None:
+def step_collective(plan: Sequence[CommOp], table: StepTable) -> StepCollective | None:
     """Return the collective of a step whose ``plan`` is that one alone, with nothing that overlaps; None: it has another
     plan, or took no time."""
     from stepscope.collectives import REGISTRY as COLLECTIVES
@@ -437,11 +367,11 @@ def step_collective(plan: Sequence[CommOp], times: OwnTimes) -> StepCollective |
     if len(plan) != 1:
         return None
     op = plan[0]
-    net = times.exposed_ns.min(axis=0)
+    net = table.transfer_ns
     time_ns = float(np.median(net))
     if time_ns <= 0:
         return None
-    factor = COLLECTIVES.load(op.op).bus_factor(times.ranks)
+    factor = COLLECTIVES.load(op.op).bus_factor(table.ranks)
     return StepCollective(
         op=op.op,
         size_bytes=op.size_bytes,

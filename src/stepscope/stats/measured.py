@@ -12,6 +12,7 @@ from stepscope.core.units import format_percent
 from stepscope.records.nouns import Measured
 from stepscope.stats.compare import rounds_median_interval
 from stepscope.stats.order import measured_median, median
+from stepscope.stats.step_table import StepKey, cell_table
 from stepscope.stats.warmup import drift_fraction, one_level
 
 if TYPE_CHECKING:
@@ -19,49 +20,8 @@ if TYPE_CHECKING:
 
 BOOTSTRAP_SEED = 20_240_601  # fixed: the same samples give the same interval every time
 
-StepKey = tuple[int, int]  # round, step
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommonSteps:
-    """Steps that every rank of the cell recorded, by (round, step); one sample a rank, in the order of
-    ranks.
-    """
-
-    by_key: Mapping[StepKey, tuple[StepSample, ...]]
-    missing_ranks: tuple[int, ...]
-
-    @property
-    def timed(self) -> dict[StepKey, tuple[StepSample, ...]]:
-        """Steps after warm-up, tail windows included."""
-        return {k: s for k, s in self.by_key.items() if not any(x.warmup for x in s)}
-
-    @property
-    def full(self) -> dict[StepKey, tuple[StepSample, ...]]:
-        """Timed steps with a whole global batch: what step times are made of."""
-        return {k: s for k, s in self.timed.items() if all(x.full for x in s)}
-
-
-def common_steps(samples: Iterable[RankSamples], world_size: int) -> CommonSteps:
-    """The steps that all ``world_size`` ranks have; a rank without a file leaves none."""
-    by_rank = {s.header.rank: {(x.round, x.step): x for x in s.steps} for s in samples}
-    missing = tuple(rank for rank in range(world_size) if rank not in by_rank)
-    if missing:
-        return CommonSteps(by_key={}, missing_ranks=missing)
-    ranks = [by_rank[rank] for rank in range(world_size)]
-    keys = sorted(set.intersection(*(set(r) for r in ranks)))
-    return CommonSteps(by_key={k: tuple(r[k] for r in ranks) for k in keys}, missing_ranks=())
-
-
-def slowest(steps: Mapping[StepKey, Sequence[StepSample]], field: str) -> dict[int, list[int]]:
-    """Per round, the maximum over ranks of ``field`` (ns) of every step, in the order of steps."""
-    rounds: dict[int, list[int]] = {}
-    for (round_index, _), ranks in sorted(steps.items()):
-        rounds.setdefault(round_index, []).append(max(getattr(sample, field) for sample in ranks))
-    return rounds
-
-
-def estimate(rounds: Mapping[int, Sequence[int]]) -> Measured | None:
+def estimate(rounds: Mapping[int, Sequence[float]]) -> Measured | None:
     """Median over the steps of all rounds, with an interval that lets rounds differ; None without steps.
 
     One round: order statistics widened by autocorrelation. More: two-stage bootstrap with rounds as blocks.
@@ -77,7 +37,8 @@ def estimate(rounds: Mapping[int, Sequence[int]]) -> Measured | None:
 
 def step_of(cell: CellResult) -> Measured | None:
     """The median step of the slowest rank, ns; None without a whole timed step of every rank."""
-    return estimate(slowest(common_steps(cell.samples, cell.spec.world_size).full, "step_ns"))
+    table = cell_table(cell)
+    return None if table is None else estimate(table.by_round(table.step_ns))
 
 
 def mean_loss(steps: Mapping[StepKey, Sequence[StepSample]]) -> float | None:
@@ -141,7 +102,7 @@ def peak_memory(summaries: Sequence[RankSummary]) -> int | None:
     return max(recorded) if recorded and len(recorded) == len(peaks) else None
 
 
-def stability_notes(rounds: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
+def stability_notes(rounds: Mapping[int, Sequence[float]]) -> tuple[str, ...]:
     """A note for every round whose steps drifted."""
     notes = []
     for number, values in sorted(rounds.items()):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.diaries import job as profiled
-from tests.diaries import write_diary
+from tests.diaries import step_table, write_diary
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.comparison import ComparedFigure
@@ -18,14 +18,16 @@ from stepscope.records.profile import FIRST, PROFILED
 from stepscope.results.comparing import (
     STEP_METRIC,
     Side,
-    TimedSteps,
     between_runs,
     compare,
     diary_figures,
     lacking,
+    part_means,
     timed_steps,
 )
+from stepscope.results.diary import JobSteps
 from stepscope.results.evidence import Evidence
+from stepscope.stats.step_table import StepTable
 from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout
 
@@ -49,12 +51,11 @@ def series(rng: np.random.Generator, *, middle: float = 1.0) -> NDArray[np.float
     return np.asarray(many(rng, 1, middle=middle)[0])
 
 
-def job(step: NDArray[np.float64], *, contended: float = 0.0, **shares: float) -> TimedSteps:
-    parts = {part: share * step for part, share in shares.items()}
-    return TimedSteps(step=step, by_rank={0: step}, parts=parts, outside=None, ranks=2, contended=contended)
+def job(step: NDArray[np.float64], *, contended: float = 0.0, **shares: float) -> StepTable:
+    return step_table(step[None], shares, delay=contended)
 
 
-def step_of(before: TimedSteps, after: TimedSteps) -> ComparedFigure:
+def step_of(before: StepTable, after: StepTable) -> ComparedFigure:
     return next(f for f in diary_figures(before, after, side="b") if f.metric == STEP_METRIC)
 
 
@@ -110,21 +111,21 @@ def diaries(root: Path, *, ranks: int = 2, steps: int = 60, slow: float = 1.0, *
 
 def test_timed_steps_are_those_of_every_rank_without_window_warm_up_and_what_is_outside(tmp_path: Path) -> None:
     found = timed_steps(diaries(tmp_path))
-    assert isinstance(found, TimedSteps)
-    assert found.step.size == 60 - 1 - 8 - 3 - 1  # and without the step of the evaluation
-    assert np.median(found.step) == pytest.approx(17 * MS, rel=0.01)  # of rank 1, without the evaluation
-    assert found.step.max() < 30 * MS
-    assert found.parts["forward"].mean() == pytest.approx(6.5 * MS, rel=0.01)
-    assert found.outside == pytest.approx(100 / 59 * MS)
-    assert np.median(found.by_rank[0]) == pytest.approx(16 * MS, rel=0.01)
-    assert (set(found.parts), found.ranks) == ({"forward", "backward"}, 2)
+    assert isinstance(found, JobSteps)
+    assert found.steps == 60 - 1 - 8 - 3 - 1  # and without the step of the evaluation
+    assert np.median(found.step_ns) == pytest.approx(17 * MS, rel=0.01)  # of rank 1, without the evaluation
+    assert found.step_ns.max() < 30 * MS
+    assert part_means(found)["forward"].mean() == pytest.approx(6.5 * MS, rel=0.01)
+    assert found.outside_ns == pytest.approx(100 / 59 * MS)
+    assert np.median(found.whole_ns[0]) == pytest.approx(16 * MS, rel=0.01)
+    assert (set(part_means(found)), found.ranks) == ({"forward", "backward"}, 2)
 
 
 def test_restarted_processes_are_left_out_and_without_a_timed_step_there_is_none(tmp_path: Path) -> None:
     diaries(tmp_path, slow=3.0)
     found = timed_steps(diaries(tmp_path, attempt=1, start_unix_ns=1_800_000_000_000_000_000))
-    assert isinstance(found, TimedSteps)
-    assert np.median(found.step) == pytest.approx(17 * MS, rel=0.01)
+    assert isinstance(found, JobSteps)
+    assert np.median(found.step_ns) == pytest.approx(17 * MS, rel=0.01)
     assert isinstance(timed_steps(()), Unavailable)
     write_diary(tmp_path / "b", {"forward": [1.0, 2.0]}, flags=PROFILED)
     assert isinstance(timed_steps(read_diaries(ProfileLayout(tmp_path / "b"))), Unavailable)

@@ -26,6 +26,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.engine import diagnose
 from stepscope.records.nouns import Measured
 from stepscope.records.profile import FIRST
+from stepscope.results.comparing import figures_by_step
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.figures import BETTER, FIGURES, Figure, run_facts
 from stepscope.results.goodput import goodput
@@ -33,6 +34,7 @@ from stepscope.results.job_figures import job_figures
 from stepscope.results.joining import derived
 from stepscope.results.runs import Planned, build_runs
 from stepscope.results.scaling import speedups
+from stepscope.stats.step_table import trace_table
 from stepscope.store.importers import read_foreign
 from stepscope.store.layout import RunLayout
 from stepscope.traces.diff import diff_profiles
@@ -98,8 +100,9 @@ def of_a_trace(folder: Path, **plan: Any) -> Iterator[tuple[str, Example]]:
     rows = {row.name: row.after_ns for row in diff_profiles(profile, profile).parts}
     yield "job", Example(read=partial(Figure.measured, facts=summary), length_ns=length_ns)
     yield "rank", Example(read=lambda figure: rows.get(str(figure.value)), length_ns=length_ns / STEPS)
-    for step in summary.ranks[0].steps:
-        yield "step", Example(read=partial(Figure.measured, facts=step.parts), length_ns=length_ns / STEPS)
+    of_steps = figures_by_step(trace_table(summary.ranks))
+    for at in range(STEPS):
+        yield "step", Example(read=lambda figure, at=at: float(of_steps[figure.key][at]), length_ns=length_ns / STEPS)  # type: ignore[misc]
     evidence = Evidence(sources=(), traces=(TraceEvidence(name="job", summary=summary),))
     facts = SimpleNamespace(evidence=evidence, diagnosis=diagnose(evidence))
     yield "diagnosis", Example(read=partial(Figure.measured, facts=facts), length_ns=length_ns)

@@ -58,7 +58,7 @@ def test_a_figure_is_everywhere_under_its_unit(figure: Figure) -> None:
         assert (figure.key in COMPARED) == (figure.compared or figure.of != "run") == (figure.key not in FOLLOW)
         assert not figure.compared or parse_changes([f"{figure.key} > 5%"], COMPARED)[0].key == figure.key
     if figure.of == "steps":
-        assert figure.value in ("step", *PARTS)
+        assert figure.value in ("step", "outside", *PARTS)
     if figure.of == "run":
         assert {column.bench for column in COLUMNS if column.value is figure} & BENCH.keys() or figure.key in NO_COLUMN
         assert {column.csv for column in COLUMNS if column.value is figure} & CSV.keys()

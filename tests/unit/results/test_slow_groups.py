@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from tests.diaries import MS, Planted, drawn_slow, own_times
 
-from stepscope.results.slow_ranks import OwnTimes, slow_ranks
+from stepscope.results.slow_ranks import slow_ranks
+from stepscope.stats.step_table import StepTable
 
 
-def said(times: OwnTimes) -> set[tuple[str, str | int | None]]:
+def said(times: StepTable) -> set[tuple[str, str | int | None]]:
     return {each.about for each in slow_ranks(times) if each.kind == "chronic"}
 
 
@@ -30,7 +31,7 @@ def test_a_slow_host_and_a_bad_rank_beside_it() -> None:
     assert {each.rank for each in found} == {*range(8, 16), 30}
     assert found[0].rank == 30
     assert found[0].excess_ns == pytest.approx(6 * MS, rel=0.05)
-    assert found[0].part == "backward_compute"
+    assert found[0].part == "backward"
     assert found[-1].excess_ns == pytest.approx(2.4 * MS, rel=0.2)
 
 

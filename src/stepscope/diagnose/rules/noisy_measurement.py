@@ -34,8 +34,8 @@ from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import timed_epochs
 from stepscope.results.evidence import CellEvidence, Evidence, cell_of, name_of
-from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
+from stepscope.stats.step_table import cell_table
 from stepscope.stats.warmup import MIN_STEPS, drift_fraction
 
 MIN_STEP_COUNT = Limit(
@@ -139,8 +139,9 @@ def _drifted(cell: CellEvidence | None) -> float | None:
     """
     if cell is None:
         return None
-    rounds = slowest(common_steps(cell.result.samples, cell.spec.world_size).full, "step_ns").values()
-    return max((abs(drift_fraction(steps)) for steps in rounds), default=0.0)
+    table = cell_table(cell.result)
+    rounds = {} if table is None else table.by_round(table.step_ns)
+    return max((abs(drift_fraction(steps)) for steps in rounds.values()), default=0.0)
 
 
 def _fault(noisy: list[_Noisy]) -> str:

@@ -58,12 +58,13 @@ from stepscope.results.slow_ranks import (
     MIN_ONE_OFF,
     MIN_ROTATING,
     OUTLIER_MADS,
-    OwnTimes,
     Slow,
-    own_times,
+    comparable_ranks,
+    excess_fractions,
     slow_ranks,
 )
 from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS
+from stepscope.stats.step_table import StepTable
 from stepscope.traces.waits import exposed_waiting, waits_of
 
 STEPS = Limit(value=LEAST_STEPS, unit="common timed steps", source="docs/reference/metrics.md, Traces")
@@ -126,7 +127,7 @@ CAUSE_ADVICE = {
 
 def check(evidence: Evidence) -> Statement:
     cells = timed_cells(evidence, least_ranks=2)
-    times = {id(cell): own for cell in cells if (own := own_times(cell.cell.result)) is not None}
+    times = {id(cell): own for cell in cells if (own := comparable_ranks(cell.cell.result)) is not None}
     enough = [cell for cell in cells if id(cell) in times and times[id(cell)].steps >= LEAST_STEPS]
     slow = {at: late for at, own in times.items() if (late := slow_ranks(own))}
     if not enough and not slow:
@@ -155,7 +156,7 @@ def _in_short(slow: Slow) -> str:
 
 
 def _of_cell(
-    evidence: Evidence, cell: TimedCell, alike: Sequence[Slow], times: OwnTimes, rest: tuple[str, ...]
+    evidence: Evidence, cell: TimedCell, alike: Sequence[Slow], times: StepTable, rest: tuple[str, ...]
 ) -> Finding:
     """Report late ranks of a cell that are alike, the costliest first."""
     slow = alike[0]
@@ -215,7 +216,7 @@ def _excess(slow: Slow) -> str:
     )
 
 
-def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
+def _evidence(slow: Slow, times: StepTable) -> tuple[str, ...]:
     if slow.kind == "rotating":
         return (
             f"own time {format_duration(slow.others_ns)}; the last rank takes {format_duration(slow.excess_ns)} more than "
@@ -242,7 +243,7 @@ def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _confidence(slow: Slow, times: OwnTimes) -> str:
+def _confidence(slow: Slow, times: StepTable) -> str:
     if slow.kind == "one-off":
         return "measured; what happened in those steps is not recorded"
     text = f"measured over {slow.steps} steps"
@@ -251,7 +252,7 @@ def _confidence(slow: Slow, times: OwnTimes) -> str:
     return text
 
 
-def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) -> tuple[Advice, ...]:
+def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: StepTable) -> tuple[Advice, ...]:
     if slow.kind == "rotating":
         return (
             inspect(
@@ -268,7 +269,7 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) ->
     advice = []
     if slow.samples_ratio is not None and slow.samples_ratio > 1 + MIN_EXCESS:
         advice.append(advise("rebalance: give every rank as many samples", key="even work"))
-    elif slow.part == "data_wait":
+    elif slow.part == "data":
         advice.append(
             advise(
                 f"its data arrives late: check where rank {slow.rank} reads from, and give it loader workers",
@@ -300,10 +301,10 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) ->
     return tuple(advice)
 
 
-def _quiet(cells: Sequence[TimedCell], times: Sequence[OwnTimes]) -> str:
-    at = max(range(len(cells)), key=lambda i: times[i].largest_excess_fraction)
+def _quiet(cells: Sequence[TimedCell], times: Sequence[StepTable]) -> str:
+    at = max(range(len(cells)), key=lambda i: max(excess_fractions(times[i])))
     return (
-        f"{cells[at].name}: the slowest rank takes {format_percent(times[at].largest_excess_fraction)} more than "
+        f"{cells[at].name}: the slowest rank takes {format_percent(max(excess_fractions(times[at])))} more than "
         f"the others, limit {format_percent(MIN_EXCESS)}"
     )
 

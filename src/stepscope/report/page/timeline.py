@@ -7,22 +7,24 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Finding
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.records.parts import TITLES
-from stepscope.records.samples import PHASE_NAMES, PHASES, StepSample
+from stepscope.records.parts import SAMPLED, TITLES
+from stepscope.records.samples import PHASE_NAMES, PHASES
 from stepscope.records.trace_budget import KindSpans, NamedSpan, RankSpans
 from stepscope.records.trace_collectives import ClockFit
 from stepscope.records.trace_summary import RankPass
 from stepscope.report.names import file_part
 from stepscope.report.views.trace_budget import CAUSES
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, in_line
-from stepscope.stats.measured import common_steps
 from stepscope.stats.spans import EMPTY, Spans
+from stepscope.stats.step_table import cell_table
 from stepscope.traces.alignment import corrected
 from stepscope.traces.merge import merge_traces
 from stepscope.traces.timeline_spans import MAX_GAPS, MAX_NAMED, MAX_SPANS, coarser, waiting_apart
@@ -289,35 +291,24 @@ def _notes(
 
 def _strip(cell: CellEvidence) -> dict[str, Any] | None:
     """Return the step whose slowest rank took the median time: its phases on every rank, end to end."""
-    step = _median_step(cell)
-    if step is None:
+    table = cell_table(cell.result)
+    if table is None:
         return None
-    transfer = min(sample.exposed_comm_ns for sample in step)
+    at = int(np.argsort(table.step_ns, kind="stable")[(table.steps - 1) // 2])
+    times = {phase: table.parts_ns[part][:, at] for phase, part in SAMPLED.items() if part != "communication"}
+    transfer = np.full(table.ranks, table.transfer_ns[at])
+    times |= {"exposed_comm": transfer, "exposed_wait": table.comm_ns[:, at] - transfer}
     return {
         "kind": "phases",
         "name": in_line(cell.run),
         "kinds": [list(part) for part in _STRIP],
         "rows": [
-            {"label": f"rank {rank}", "phases": [_phase(sample, key, transfer) for key, _ in _STRIP]}
-            for rank, sample in enumerate(step[:MAX_ROWS])
+            {"label": f"rank {rank}", "phases": [int(times[key][rank]) for key, _ in _STRIP]}
+            for rank in range(min(table.ranks, MAX_ROWS))
         ],
         "notes": [
-            f"Step {step[0].step}: its slowest rank took the median time of all measured steps. Phases are laid end to"
+            f"Step {table.numbers[at]}: its slowest rank took the median time of all measured steps. Phases are laid end to"
             " end; a trace (bench --profile) shows what really ran when. Transfer: what the rank that waits least has"
             " exposed; the rest of it is waiting."
         ],
     }  # fmt: skip
-
-
-def _phase(sample: StepSample, key: str, transfer_ns: int) -> int:
-    if key == "exposed_comm":
-        return transfer_ns
-    return sample.exposed_comm_ns - transfer_ns if key == "exposed_wait" else int(getattr(sample, f"{key}_ns"))
-
-
-def _median_step(cell: CellEvidence) -> tuple[StepSample, ...] | None:
-    steps = common_steps(cell.result.samples, cell.result.spec.world_size).full
-    if not steps:
-        return None
-    ordered = sorted(steps.values(), key=lambda ranks: max(sample.step_ns for sample in ranks))
-    return ordered[(len(ordered) - 1) // 2]

@@ -35,7 +35,7 @@ from stepscope.report.vega import MAX_LINES, drawable
 from stepscope.report.views import View, distinct, drawn
 from stepscope.results.epochs import dropped_epochs, epoch_time, per_second
 from stepscope.results.evidence import CellEvidence
-from stepscope.stats.measured import common_steps
+from stepscope.stats.step_table import common_steps
 
 
 def epochs_table(runs: Sequence[TrainingRun]) -> Table:

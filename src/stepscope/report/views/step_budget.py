@@ -11,7 +11,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.records.parts import COLOURS, SAMPLED
+from stepscope.records.parts import COLOURS, SAMPLED, TITLES
 from stepscope.records.samples import PHASE_NAMES, PHASES
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.names import clean, file_part
@@ -22,8 +22,8 @@ from stepscope.report.vega import COLUMN, Spec, chart, color, layer, name_axis, 
 from stepscope.report.views import View, drawn
 from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import CellEvidence
-from stepscope.results.slow_ranks import OwnTimes, own_times
-from stepscope.stats.measured import common_steps
+from stepscope.results.slow_ranks import comparable_ranks, excess_fractions, typical_ns
+from stepscope.stats.step_table import StepTable, cell_table, excess_ns
 
 _PHASE_COLORS = tuple(color(COLOURS[SAMPLED[phase]]) for phase in PHASES)
 
@@ -115,9 +115,6 @@ def share_caption(data: Stacks) -> str:
     return text + failed_text(data.rows)
 
 
-NAMES = dict(zip(PHASES, PHASE_NAMES, strict=True))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSpread:
     """One phase of one cell over its timed steps and ranks, ns. share: of the mean step.
@@ -142,20 +139,21 @@ def spreads(cells: Iterable[CellEvidence]) -> tuple[PhaseSpread, ...]:
 
 
 def _of(cell: CellEvidence) -> list[PhaseSpread]:
-    steps = common_steps(cell.result.samples, cell.result.spec.world_size).full
-    samples = [step for step in steps.values() if step]
-    if not samples:
+    table = cell_table(cell.result)
+    if table is None:
         return []
-    whole = np.array([[float(s.step_ns) for s in ranks] for ranks in samples])
-    names = [name for name in PHASES if not (name == "exposed_comm" and cell.run.comm_source == "none")]
-    times = {name: np.array([[float(getattr(s, f"{name}_ns")) for s in ranks] for ranks in samples]) for name in names}
-    phases = [_spread(cell, NAMES[name], of, float(whole.mean())) for name, of in times.items() if of.any()]
-    return [*phases, _spread(cell, "step", whole, float(whole.mean()))]
+    whole = float(table.whole_ns.mean())
+    phases = [
+        _spread(cell, TITLES[part], table.parts_ns[part], whole)
+        for part in map(SAMPLED.__getitem__, PHASES)
+        if part in table.parts_ns and table.parts_ns[part].any()
+    ]
+    return [*phases, _spread(cell, "step", table.whole_ns, whole)]
 
 
 def _spread(cell: CellEvidence, phase: str, times: NDArray[np.float64], step: float) -> PhaseSpread:
-    """Return the spread of one phase. times: [steps, ranks]."""
-    by_step, by_rank = times.mean(axis=1), times.mean(axis=0)
+    """Return the spread of one phase. times: [ranks, steps]."""
+    by_step, by_rank = times.mean(axis=0), times.mean(axis=1)
     return PhaseSpread(
         group=cell.run.group,
         label=cell.run.label,
@@ -216,26 +214,26 @@ def stragglers_charts(cells: Sequence[CellEvidence]) -> tuple[StragglerChart, ..
     """Return the cells in which some rank stands out most, by own time: a step without its exposed communication."""
     ranked = []
     for cell in cells:
-        times = own_times(cell.result) if cell.run.status == "ok" else None
-        if times is not None and times.steps >= MIN_STEPS and times.typical_ns > 0:
-            ranked.append((times.largest_excess_fraction, cell, times))
+        table = comparable_ranks(cell.result) if cell.run.status == "ok" else None
+        if table is not None and table.steps >= MIN_STEPS and typical_ns(table) > 0:
+            ranked.append((max(excess_fractions(table)), cell, table))
     ranked.sort(key=lambda entry: -entry[0])
     return tuple(_chart(cell, times) for _, cell, times in ranked[:MAX_CELLS])
 
 
-def _chart(cell: CellEvidence, times: OwnTimes) -> StragglerChart:
+def _chart(cell: CellEvidence, table: StepTable) -> StragglerChart:
     import numpy as np
 
-    width = -(-times.steps // MAX_STEPS)
-    starts = range(0, times.steps, width)
+    width = -(-table.steps // MAX_STEPS)
+    starts = range(0, table.steps, width)
     return StragglerChart(
         key=file_part(cell.run.run_id),
         title=clean(f"{cell.run.model or cell.run.group}, {cell.run.label}", 80),
-        excess=tuple(tuple(float(np.median(rank[at : at + width])) for at in starts) for rank in times.excess_ns),
-        medians=times.excess_fractions,
-        median_own_ns=times.typical_ns,
-        hosts=tuple(clean(host, 16) for host in times.hosts),
-        steps=times.steps,
+        excess=tuple(tuple(float(np.median(rank[at : at + width])) for at in starts) for rank in excess_ns(table)),
+        medians=excess_fractions(table),
+        median_own_ns=typical_ns(table),
+        hosts=tuple(clean(host, 16) for host in table.hosts),
+        steps=table.steps,
         width=width,
     )
 

@@ -9,10 +9,11 @@ from stepscope.records.nouns import Measured
 from stepscope.results.cell_facts import same_but
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.experiments import Expectation, Experiment, difference, finished
-from stepscope.results.slow_ranks import Floats, OwnTimes, own_times, slow_ranks
+from stepscope.results.slow_ranks import comparable_ranks, slow_ranks
 from stepscope.stats.compare import bootstrap_median_interval
 from stepscope.stats.measured import BOOTSTRAP_SEED
 from stepscope.stats.order import median
+from stepscope.stats.step_table import Numbers, StepTable, excess_ns
 
 MATRIX = """\
 # What does one slow rank cost all of them? The same DDP step without a fault, with a rank that computes 30% longer, with
@@ -117,12 +118,12 @@ def _loader(cell: CellEvidence, plain: CellEvidence) -> Expectation:
 
 
 def _data_wait(cell: CellEvidence) -> Measured | None:
-    times = own_times(cell.result)
-    return None if times is None else _median(times.parts_ns[0].max(axis=0))
+    times = comparable_ranks(cell.result)
+    return None if times is None else _median(times.parts_ns["data"].max(axis=0))
 
 
 def _slow_rank(cell: CellEvidence, plain: CellEvidence, rank: int) -> list[Expectation]:
-    times, before = own_times(cell.result), own_times(plain.result)
+    times, before = comparable_ranks(cell.result), comparable_ranks(plain.result)
     named = None if times is None else next((s.rank for s in slow_ranks(times) if s.kind == "chronic"), None)
     planted = next((float(s.planted_ns["slow_rank"]) for s in cell.result.summaries if s.rank == rank), None)
     ahead = None if before is None else _excess(before, rank)
@@ -145,11 +146,11 @@ def _slow_rank(cell: CellEvidence, plain: CellEvidence, rank: int) -> list[Expec
     ]  # fmt: skip
 
 
-def _excess(times: OwnTimes, rank: int) -> Measured:
-    return _median(times.excess_ns[rank])
+def _excess(times: StepTable, rank: int) -> Measured:
+    return _median(excess_ns(times)[rank])
 
 
-def _median(values: Floats) -> Measured:
+def _median(values: Numbers) -> Measured:
     ends = bootstrap_median_interval(values, rng=np.random.default_rng(BOOTSTRAP_SEED))
     return Measured.between(median(values), ends, n=len(values))
 

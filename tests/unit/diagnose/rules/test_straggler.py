@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.bench_evidence import Made, bench, environment, made
 from tests.borders import waited
+from tests.diaries import step_table
 from tests.trace_builder import build, write_job
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
@@ -20,7 +21,8 @@ from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.trace_path import StragglerReport
 from stepscope.report.views import step_budget
 from stepscope.results.evidence import Evidence
-from stepscope.results.slow_ranks import OwnTimes, median_of_others, own_times, slow_ranks
+from stepscope.results.slow_ranks import comparable_ranks, slow_ranks
+from stepscope.stats.step_table import median_of_others
 from stepscope.traces.job import analyse_job
 
 SHARED = Path(__file__).parents[4].parent / "shared" / "data" / "traces"
@@ -171,7 +173,7 @@ def test_a_host_five_times_slower_is_named_from_three_steps_on(steps: int, kind:
 def test_a_host_that_is_steadily_last_is_named_before_a_clear_lead_once_chance_is_out() -> None:
     """A fifth longer, by steps that differ as much: four of two hosts' ranks may be so by chance, not five."""
     times = {
-        n: own_times(
+        n: comparable_ranks(
             made(
                 "c", world_size=4, steps=n, hosts=("a", "a", "b", "b"), own=slow_host(2, 3, factor=1.35, jitter=0.09)
             ).result
@@ -193,11 +195,11 @@ def test_clean_hosts_whose_ranks_scatter_by_a_fifth_are_not_named() -> None:
         rng = np.random.default_rng(seed)
         ranks, steps = (2, 4)[seed % 2], int(rng.integers(3, 20))
         own = 1e8 * (1 + rng.exponential(0.2, (1, ranks, steps)))
-        times = OwnTimes(
-            hosts=("a", "b") if ranks == 2 else ("a", "a", "b", "b"), own_ns=own[0],
-            excess_ns=own[0] - median_of_others(own[0]), parts_ns=np.repeat(own / 5, 5, axis=0),
-            step_ns=own[0].max(axis=0), exposed_ns=0 * own[0], samples=np.ones(ranks),
-        )  # fmt: skip
+        times = step_table(
+            own[0],
+            dict.fromkeys(("data", "forward", "backward", "optimizer"), 0.2),
+            hosts=("a", "b") if ranks == 2 else ("a", "a", "b", "b"),
+        )
         fired += bool(slow_ranks(times))
     assert fired == 0
 
@@ -256,7 +258,7 @@ def test_clean_noise_of_few_ranks_never_fires() -> None:
         def own(rank: int, step: int, phases: dict[str, float], rng: random.Random = rng) -> None:  # noqa: ARG001
             phases["backward_compute"] *= 1 + rng.gauss(0, 0.04)
 
-        times = own_times(made("c", world_size=2 + seed % 3, steps=30, jitter=0, own=own).result)
+        times = comparable_ranks(made("c", world_size=2 + seed % 3, steps=30, jitter=0, own=own).result)
         assert times is not None
         fired += bool(slow_ranks(times))
     assert fired == 0
