@@ -10,18 +10,16 @@ from pathlib import Path
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import MissingError, UsageError
+from stepscope.launch.training_command import MODULE, PYTHON, split_torchrun, words_of_torchrun
 
 KINDS = ("cuda", "nvtx", "osrt", "cudnn", "cublas", "nccl")
 """What is traced, where the installed version knows it. Most versions have no kind for NCCL: its ranges come as NVTX."""
 QUIET = (("--sample", "none"), ("--cpuctxsw", "none"))
 """Sampling of the processor slows the job and says nothing of its GPU."""
-FLAGS_OF_TORCHRUN = frozenset({"--standalone", "--use-agent-store", "--virtual-local-rank"})
-"""Options of torchrun without a value; those about the program are looked for by name."""
 _RANKS = {
     "srun": "SLURM_PROCID", "mpirun": "OMPI_COMM_WORLD_RANK", "mpiexec": "OMPI_COMM_WORLD_RANK",
     "orterun": "OMPI_COMM_WORLD_RANK", "mpiexec.hydra": "PMI_RANK",
 }  # fmt: skip
-_PYTHON = re.compile(r"python[\d.]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,20 +73,23 @@ def around_ranks(command: Sequence[str], nsys: Nsys, folder: Path) -> list[str]:
     Raises UsageError where no part of the command is known to be that program.
     """
     first = Path(command[0]).name
-    if first == "torchrun" or command[1:3] in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
-        begin = 1 if first == "torchrun" else 3
-        at, module = _program_of_torchrun(command, begin)
-        return _without_python(command[:begin], command[begin:], at - begin, module, nsys, folder)
+    if begin := words_of_torchrun(command):
+        given, program = split_torchrun(command[begin:])
+        if not program:
+            raise UsageError(
+                "--nsys: this torchrun command names no script", fix="name it as a file, without --run-path"
+            )
+        return _without_python(command[:begin], [word for option in given for word in option], program, nsys, folder)
     if first == "accelerate" and "launch" in command:
-        script = next((i for i, word in enumerate(command) if word.endswith(".py")), None)
-        flags = [i for i, word in enumerate(command) if word in ("-m", "--module")]
-        if script is not None or flags:
-            at = flags[0] + 1 if script is None else script
-            return _without_python(command[:1], command[1:], at - 1, script is None, nsys, folder)
-    if _PYTHON.fullmatch(first):
+        script = [i for i, word in enumerate(command) if word.endswith(".py")]
+        module = [i + 1 for i, word in enumerate(command) if word in MODULE]
+        if at := next(iter(script or module), 0):
+            options = [word for word in command[1:at] if word not in MODULE]
+            return _without_python(command[:1], options, [*([] if script else ["-m"]), *command[at:]], nsys, folder)
+    if PYTHON.fullmatch(first):
         return [*nsys.line(str(folder / "rank-0")), *command]
     if first in _RANKS:
-        python = next((i for i, word in enumerate(command) if _PYTHON.fullmatch(Path(word).name)), None)
+        python = next((i for i, word in enumerate(command) if PYTHON.fullmatch(Path(word).name)), None)
         if python is not None:
             return [*command[:python], *nsys.line(_report(folder, _RANKS[first])), *command[python:]]
     line = " ".join(nsys.line(_report(folder, "RANK")))
@@ -104,17 +105,14 @@ def _report(folder: Path, variable: str) -> str:
 
 
 def _without_python(
-    launcher: Sequence[str], words: Sequence[str], at: int, module: bool, nsys: Nsys, folder: Path
+    launcher: Sequence[str], options: Sequence[str], program: Sequence[str], nsys: Nsys, folder: Path
 ) -> list[str]:
-    """Return a launcher that starts scripts with Python, told to start nsys, which starts Python. at: place of the
-    script."""
-    options = [word for word in words[:at] if word not in ("-m", "--module")]
+    """Return a launcher that starts scripts with Python, told to start nsys, which starts Python."""
     line = nsys.line(_report(folder, "RANK"))
     if {"--no-python", "--no_python"} & {*options}:
-        return [*launcher, *options, *line, *words[at:]]
-    python = launcher[0] if _PYTHON.fullmatch(Path(launcher[0]).name) else _python_of(launcher[0])
-    script = [*(["-m"] if module else []), *words[at:]]
-    return [*launcher, *options, "--no_python", *line, python, "-u", *script]
+        return [*launcher, *options, *line, *program]
+    python = launcher[0] if PYTHON.fullmatch(Path(launcher[0]).name) else _python_of(launcher[0])
+    return [*launcher, *options, "--no_python", *line, python, "-u", *program]
 
 
 def _python_of(launcher: str) -> str:
@@ -122,20 +120,3 @@ def _python_of(launcher: str) -> str:
     path = shutil.which(launcher)
     beside = None if path is None else Path(path).parent / "python"
     return str(beside) if beside is not None and beside.exists() else "python"
-
-
-def _program_of_torchrun(command: Sequence[str], begin: int) -> tuple[int, bool]:
-    """Return the place of the script or module among the words, and whether it is a module."""
-    at, module = begin, False
-    while at < len(command):
-        word = command[at].replace("_", "-")
-        if word in ("-m", "--module"):
-            module = True
-        elif word == "--run-path":
-            raise UsageError("--nsys does not go with --run-path of torchrun", fix="name the script as a file")
-        elif not word.startswith("-"):
-            return at, module
-        elif "=" not in word and word not in FLAGS_OF_TORCHRUN and word != "--no-python":
-            at += 1  # its value
-        at += 1
-    raise UsageError("--nsys: this torchrun command names no script", fix="add the script")

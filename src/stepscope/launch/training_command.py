@@ -8,10 +8,38 @@ from pathlib import Path
 
 from stepscope.core.errors import UsageError
 
-_PYTHON = re.compile(r"python[\d.]*")
+PYTHON = re.compile(r"python[\d.]*")
+MODULE = ("-m", "--module")
 _RANKS = "--nproc-per-node"
 _PLACES = ("--nnodes", "--node-rank", "--standalone", "--rdzv", "--master", "--local-addr")
 """Beginnings of torchrun's options that say where ranks are and meet."""
+_FLAGS = frozenset({"--standalone", "--use-agent-store", "--virtual-local-rank", "--no-python"})
+"""Options of torchrun without a value."""
+
+
+def words_of_torchrun(command: Sequence[str]) -> int:
+    """Return how many words start torchrun, before its options; 0: another program starts the command's ranks."""
+    if Path(command[0]).name == "torchrun":
+        return 1
+    unbuffered = command[1:2] == ["-u"]
+    module = list(command[1 + unbuffered : 3 + unbuffered])
+    return 3 + unbuffered if module in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]) else 0
+
+
+def split_torchrun(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """Return torchrun's options, each with its value, and what it starts: a script, or ``-m`` and a module."""
+    options: list[list[str]] = []
+    module: list[str] = []
+    coming = iter(words)
+    for word in coming:
+        if word in MODULE:
+            module = ["-m"]
+        elif not word.startswith("-"):
+            return options, [*module, word, *coming]
+        else:
+            alone = "=" in word or word.replace("_", "-") in _FLAGS
+            options.append([word] if alone else [word, next(coming, "")])
+    return options, []
 
 
 def program_of_ranks(command: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
@@ -21,13 +49,11 @@ def program_of_ranks(command: Sequence[str]) -> tuple[tuple[str, ...], int | Non
     Takes ``torchrun [--nproc-per-node N] train.py``, ``python train.py``, ``python -m train`` and ``train.py``. Raises
     UsageError for a command that starts its ranks in another way, and for options that the job's script decides.
     """
+    if begin := words_of_torchrun(command):
+        return _of_torchrun(command[begin:])
     first = Path(command[0]).name
-    if first == "torchrun":
-        return _of_torchrun(command[1:])
-    if _PYTHON.fullmatch(first):
+    if PYTHON.fullmatch(first):
         words = command[2:] if command[1:2] == ["-u"] else command[1:]
-        if list(words[:2]) in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
-            return _of_torchrun(words[2:])
         if words[:1] and (words[0] == "-m" or words[0].endswith(".py")):
             return tuple(words), None
     if first.endswith(".py"):
@@ -40,14 +66,14 @@ def program_of_ranks(command: Sequence[str]) -> tuple[tuple[str, ...], int | Non
 
 
 def _of_torchrun(words: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
+    options, program = split_torchrun(words)
     kept: list[str] = []
     ranks: int | None = None
-    coming = iter(words)
-    for word in coming:
-        name, equals, value = word.partition("=")
+    for option in options:
+        name, equals, value = option[0].partition("=")
         name = name.replace("_", "-")
         if name == _RANKS:
-            value = value if equals else next(coming, "")
+            value = value if equals else option[-1]
             if not value.isdecimal():
                 raise UsageError(f"{_RANKS} {value}: on a cluster the ranks of a node are a number")
             ranks = int(value)
@@ -58,16 +84,5 @@ def _of_torchrun(words: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
                 fix=f"leave {name} out; --nodes and --ranks-per-node say how many",
             )
         else:
-            kept.append(word)
-            if not word.startswith("-") or word in ("-m", "--module"):
-                kept += coming
-                break
-            if not equals and name in _WITH_VALUE:
-                kept += [next(coming, "")]
-    return tuple(kept), ranks
-
-
-_WITH_VALUE = frozenset({
-    "--max-restarts", "--monitor-interval", "--start-method", "--role", "--log-dir", "--redirects", "-r", "--tee", "-t",
-    "--local-ranks-filter", "--logs-specs", "--numa-binding", "--event-log-handler",
-})  # fmt: skip
+            kept += option
+    return (*kept, *program), ranks

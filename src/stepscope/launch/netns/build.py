@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from stepscope.core.errors import MissingError
 from stepscope.launch.netns.namespaces import HostNamespaces, leave_host, make_host, replace_file, within
-from stepscope.launch.netns.plan import (
-    SWITCH,
-    KernelSetting,
-    NamespaceCommand,
-    Step,
-    Tap,
-    burst_bytes,
-    host_name,
-    hosts_file,
-    plan,
-)
+from stepscope.launch.netns.plan import OPTIONAL, SWITCH, Step, burst_bytes, host_name, hosts_file, plan
 from stepscope.records.network import EmulatedNetwork
 
 TUN_DEVICE = Path("/dev/net/tun")
@@ -93,74 +84,61 @@ def _name_hosts(hosts: int) -> None:
 def _carry_out(steps: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> list[int]:
     """Do ``steps``; returns the TAP devices, in order."""
     taps: list[int] = []
-
-    def do(step: Step) -> None:
-        if isinstance(step, KernelSetting):
-            path = Path("/proc/sys/net", step.name)
-            if path.exists() or not step.optional:
-                path.write_text(step.value)
-        elif isinstance(step, Tap):
-            taps.append(_open_tap(step.name))
-
-    for (where, kind), group in groupby(steps, key=_batch_of):
+    for (where, program), group in groupby(steps, key=_batch_of):
         batch = list(group)
         try:
-            if where == SWITCH:
-                _run(kind, batch, hosts)
-            else:
-                with within(hosts[where]):
-                    if kind:
-                        _run(kind, batch, hosts)
-                    for step in batch:
-                        do(step)
+            with nullcontext() if where == SWITCH else within(hosts[where]):
+                if program:
+                    _run(program, batch, hosts)
+                    continue
+                for step in batch:
+                    name, *_, value = step.line.split()
+                    if name == "tap":
+                        taps.append(_open_tap(value))
+                    elif (path := Path("/proc/sys", name)).exists() or not name.endswith(OPTIONAL):
+                        path.write_text(value)
         except OSError as error:
-            raise MissingError(
-                "the emulated network cannot be made",
-                why=f"{batch[0]}: {error.strerror or error}",
-                fix="see docs/reference/emulated-network.md for what a machine must permit",
-            ) from error
+            raise _cannot(f"{batch[0]}: {error.strerror or error}") from error
     return taps
 
 
 def _batch_of(step: Step) -> tuple[str, str]:
     """Return a key: steps with equal keys in a row are done by one process of the program, or by this one."""
-    return step.where, step.argv[0] if isinstance(step, NamespaceCommand) else ""
+    program = step.line.partition(" ")[0]
+    return step.where, program if program in ("ip", "tc") else ""
 
 
 def _run(program: str, batch: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> None:
-    """Run one ``ip -batch`` or ``tc -batch`` for commands of the same namespace. Raises MissingError."""
+    """Run one ``ip -batch`` or ``tc -batch`` for lines of the same namespace. Raises MissingError."""
     path = tool(program)
     if path is None:
         raise MissingError(
             f"the program {program!r} is missing", why="emulated networks need it", fix="install iproute2"
         )
-    commands = [step for step in batch if isinstance(step, NamespaceCommand)]
-    text = "\n".join(" ".join(_resolved(command.argv[1:], hosts)) for command in commands)
+    # Our namespaces have no names outside this process, but paths.
+    lines = [
+        re.sub(r"netns (\w+)", lambda match: f"netns /proc/self/fd/{hosts[match[1]].net}", step.line) for step in batch
+    ]
     done = subprocess.run(
         [path, "-batch", "-"],
-        input=text + "\n",
+        input="".join(f"{line.partition(' ')[2]}\n" for line in lines),
         capture_output=True,
         text=True,
         check=False,
         pass_fds=[h.net for h in hosts.values()],
     )
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        number = lines[-1].removeprefix("Command failed -:")
-        failed = commands[int(number) - 1] if number.isdecimal() else commands[0]
-        raise MissingError(
-            "the emulated network cannot be made",
-            why=f"{failed}: {lines[0]}",
-            fix="see docs/reference/emulated-network.md for what a machine must permit",
-        )
+        errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        number = errors[-1].removeprefix("Command failed -:")
+        raise _cannot(f"{batch[int(number) - 1 if number.isdecimal() else 0]}: {errors[0]}")
 
 
-def _resolved(argv: Sequence[str], hosts: Mapping[str, HostNamespaces]) -> list[str]:
-    """Return ``argv`` with names of namespaces as paths: they have no names outside this process."""
-    return [
-        f"/proc/self/fd/{hosts[word].net}" if before == "netns" else word
-        for before, word in zip(("", *argv), argv, strict=False)
-    ]
+def _cannot(why: str) -> MissingError:
+    return MissingError(
+        "the emulated network cannot be made",
+        why=why,
+        fix="see docs/reference/emulated-network.md for what a machine must permit",
+    )
 
 
 def _open_tap(name: str) -> int:

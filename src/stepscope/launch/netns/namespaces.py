@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -73,9 +74,7 @@ def make_host(name: str) -> HostNamespaces:
     with _back_afterwards():
         _call("unshare", CLONE_NEWNET | CLONE_NEWUTS)
         _set_host_name(name)
-        return HostNamespaces(
-            name, os.open("/proc/self/ns/net", os.O_RDONLY), os.open("/proc/self/ns/uts", os.O_RDONLY)
-        )
+        return _here(name)
 
 
 def entering(host: HostNamespaces) -> Callable[[], None]:
@@ -96,9 +95,13 @@ def within(host: HostNamespaces) -> Iterator[None]:
         yield
 
 
+def _here(name: str) -> HostNamespaces:
+    return HostNamespaces(name, *(os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts")))
+
+
 @contextmanager
 def _back_afterwards() -> Iterator[None]:
-    here = HostNamespaces("here", os.open("/proc/self/ns/net", os.O_RDONLY), os.open("/proc/self/ns/uts", os.O_RDONLY))
+    here = _here("here")
     try:
         yield
     finally:
@@ -126,31 +129,10 @@ VARIABLE = "STEPSCOPE_NETNS_OWNER"
 _PROC = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A process, told from any other that has or will have its number.
-
-    pid_namespace: inode of the namespace in which ``pid`` counts. started: clock ticks after boot.
-    """
-
-    pid_namespace: int
-    pid: int
-    started: int
-
-    def __str__(self) -> str:
-        return f"{self.pid_namespace}-{self.pid}-{self.started}"
-
-
-def this_process() -> Owner:
-    return Owner(_namespace(), os.getpid(), _started(os.getpid()) or 0)
-
-
-def parse_owner(text: str) -> Owner | None:
-    """Return the owner with this name, or None when it is not one."""
-    parts = text.split("-")
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        return None
-    return Owner(*(int(part) for part in parts))
+def this_process() -> str:
+    """Return the name of this process, told from any other that has or will have its number: the inode of the namespace in
+    which that counts, the number, and when it began."""
+    return f"{_namespace()}-{os.getpid()}-{_started(os.getpid()) or 0}"
 
 
 def sweep() -> list[int]:
@@ -160,8 +142,8 @@ def sweep() -> list[int]:
     for folder in _PROC.glob("[0-9]*"):
         pid = int(folder.name)
         started = _started(pid)
-        owner = _owner_of(folder)
-        if owner is None or owner.pid_namespace != here or _started(owner.pid) == owner.started:
+        namespace, owner, began = _owner_of(folder)
+        if namespace != here or _started(owner) == began:
             continue
         # Between the look and the signal the number may have gone to another process.
         if started is not None and _started(pid) == started:
@@ -173,14 +155,14 @@ def sweep() -> list[int]:
     return swept
 
 
-def _owner_of(folder: Path) -> Owner | None:
+def _owner_of(folder: Path) -> tuple[int, ...]:
+    """Return namespace, number and begin of the owner that a process carries; zeros where it carries none."""
     try:
         environ = (folder / "environ").read_bytes()
     except OSError:
-        return None
-    prefix = f"{VARIABLE}=".encode()
-    names = [v.removeprefix(prefix) for v in environ.split(b"\0") if v.startswith(prefix)]
-    return parse_owner(names[-1].decode(errors="replace")) if names else None
+        return 0, 0, 0
+    names = re.findall(rb"(?:\A|\0)%s=(\d+)-(\d+)-(\d+)(?=\0|\Z)" % VARIABLE.encode(), environ)
+    return tuple(map(int, names[-1])) if names else (0, 0, 0)
 
 
 def _started(pid: int) -> int | None:

@@ -7,7 +7,6 @@ bucket limits what leaves a host (on eth0) and what the switch sends to it (on i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stepscope.records.network import MTU_BYTES, EmulatedNetwork
@@ -20,51 +19,28 @@ TRAINS_PER_BURST = 4
 MAX_TRAIN_BYTES = 65_536
 QUEUE_LATENCY = "200ms"
 
+OPTIONAL = "ipv6/conf/all/disable_ipv6"
+"""Not there in a kernel without it."""
 SETTINGS = {
     # The first namespace's default may be one that is not permitted in another (cubic), or one that paces (bbr).
     "ipv4/tcp_congestion_control": "reno",
     # What a connection did before the last pause, or an earlier one between the same hosts, must not show.
     "ipv4/tcp_slow_start_after_idle": "0",
     "ipv4/tcp_no_metrics_save": "1",
+    OPTIONAL: "1",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceCommand:
-    """``argv`` run in namespace ``where``. The argument after ``netns`` is the name of one of our namespaces."""
+class Step:
+    """A line done in namespace ``where``: of ip or tc, in which the word after ``netns`` is the name of one of our
+    namespaces; ``net/NAME = VALUE``, a value for /proc/sys; or ``tap NAME``, a device that is kept open for the router."""
 
     where: str
-    argv: tuple[str, ...]
+    line: str
 
     def __str__(self) -> str:
-        return f"[{self.where}] {' '.join(self.argv)}"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSetting:
-    """A value written to /proc/sys/net/``name`` in namespace ``where``. optional: not where the kernel has no such name."""
-
-    where: str
-    name: str
-    value: str
-    optional: bool = False
-
-    def __str__(self) -> str:
-        return f"[{self.where}] net/{self.name} = {self.value}"
-
-
-@dataclass(frozen=True, slots=True)
-class Tap:
-    """A TAP device ``name`` made in namespace ``where`` and kept open for the router."""
-
-    where: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"[{self.where}] tap {self.name}"
-
-
-Step = NamespaceCommand | KernelSetting | Tap
+        return f"[{self.where}] {self.line}"
 
 
 def host_name(host: int) -> str:
@@ -111,53 +87,43 @@ def plan(network: EmulatedNetwork, hosts: int) -> tuple[Step, ...]:
     """Return everything to do for ``hosts`` hosts, in namespaces that exist and are empty."""
     steps: list[Step] = []
     if not network.delay_ns:
-        steps += [
-            NamespaceCommand(SWITCH, ("ip", "link", "add", "br0", "mtu", str(MTU_BYTES), "type", "bridge")),
-            NamespaceCommand(SWITCH, ("ip", "link", "set", "br0", "up")),
-        ]
+        steps += [Step(SWITCH, f"ip link add br0 mtu {MTU_BYTES} type bridge"), Step(SWITCH, "ip link set br0 up")]
     for host in range(hosts):
         steps += _host(network, host, hosts)
     return tuple(steps)
 
 
-def _host(network: EmulatedNetwork, host: int, hosts: int) -> Iterator[Step]:
-    where, rate = host_name(host), network.rate_of(host)
-    for name, value in SETTINGS.items():
-        yield KernelSetting(where, name, value)
-    yield KernelSetting(where, "ipv6/conf/all/disable_ipv6", "1", optional=True)
-    yield NamespaceCommand(where, ("ip", "link", "set", "lo", "up"))
+def _host(network: EmulatedNetwork, host: int, hosts: int) -> list[Step]:
+    rate, port = network.rate_of(host), f"port{host}"
     if network.delay_ns:
-        yield Tap(where, INTERFACE)
+        device = [Step(host_name(host), f"tap {INTERFACE}")]
     else:
-        yield from _cable(host, rate)
-    yield NamespaceCommand(
-        where,
-        ("ip", "link", "set", INTERFACE, "address", hardware_address(host), "mtu", str(MTU_BYTES), "txqueuelen", "1000",
-         "gso_max_size", str(train_bytes(rate))),
-    )  # fmt: skip
-    yield NamespaceCommand(where, ("ip", "addr", "add", f"{address(host)}/24", "dev", INTERFACE))
-    yield NamespaceCommand(where, _bucket(INTERFACE, rate))
-    yield NamespaceCommand(where, ("ip", "link", "set", INTERFACE, "up"))
-    for other in range(hosts):
-        if other != host:
-            yield NamespaceCommand(
-                where, ("ip", "neigh", "add", address(other), "lladdr", hardware_address(other), "dev", INTERFACE)
-            )
+        peer = f"peer name {INTERFACE} netns {host_name(host)}"
+        device = [
+            Step(SWITCH, f"ip link add {port} mtu {MTU_BYTES} type veth {peer}"),
+            Step(SWITCH, _bucket(port, rate)),
+            Step(SWITCH, f"ip link set {port} master br0 up"),
+        ]
+    hardware = f"address {hardware_address(host)} mtu {MTU_BYTES} txqueuelen 1000 gso_max_size {train_bytes(rate)}"
+    lines = [
+        f"ip link set {INTERFACE} {hardware}",
+        f"ip addr add {address(host)}/24 dev {INTERFACE}",
+        _bucket(INTERFACE, rate),
+        f"ip link set {INTERFACE} up",
+        *(
+            f"ip neigh add {address(other)} lladdr {hardware_address(other)} dev {INTERFACE}"
+            for other in range(hosts)
+            if other != host
+        ),
+    ]
+    before = [*(f"net/{name} = {value}" for name, value in SETTINGS.items()), "ip link set lo up"]
+    return [
+        *(Step(host_name(host), line) for line in before),
+        *device,
+        *(Step(host_name(host), line) for line in lines),
+    ]
 
 
-def _cable(host: int, rate: int) -> Iterator[Step]:
-    port = f"port{host}"
-    yield NamespaceCommand(
-        SWITCH,
-        ("ip", "link", "add", port, "mtu", str(MTU_BYTES), "type", "veth",
-         "peer", "name", INTERFACE, "netns", host_name(host)),
-    )  # fmt: skip
-    yield NamespaceCommand(SWITCH, _bucket(port, rate))
-    yield NamespaceCommand(SWITCH, ("ip", "link", "set", port, "master", "br0", "up"))
-
-
-def _bucket(interface: str, rate: int) -> tuple[str, ...]:
-    return (
-        "tc", "qdisc", "add", "dev", interface, "root", "tbf",
-        "rate", f"{rate}bit", "burst", f"{burst_bytes(rate)}b", "latency", QUEUE_LATENCY,
-    )  # fmt: skip
+def _bucket(interface: str, rate: int) -> str:
+    shape = f"rate {rate}bit burst {burst_bytes(rate)}b latency {QUEUE_LATENCY}"
+    return f"tc qdisc add dev {interface} root tbf {shape}"

@@ -47,7 +47,7 @@ def start(
         argv=argv or [sys.executable, "-m", "stepscope.rank", str(files.spec)],
     )
     environ = environment(os.environ, threads_per_rank=threads_per_rank, extra=extra_env)
-    return launch(line, files.launcher_log, {**environ, namespaces.VARIABLE: str(namespaces.this_process())})
+    return launch(line, files.launcher_log, {**environ, namespaces.VARIABLE: namespaces.this_process()})
 
 
 TIMEOUT_S = 30.0
