@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from stepscope.launch.ends.cell import exit_codes, first_seen
-from stepscope.launch.netns.plan import Step, hosts_file, plan
+from stepscope.launch.netns.plan import NetworkStep, hosts_file, plan
 from stepscope.launch.netns.router import VNET_BYTES, Port, Router, TokenBucket, wire_bytes
 from stepscope.launch.netns.world import Rank, command_of_ranks, end_ranks, environments, failure_report
 from stepscope.records.network import parse_network
@@ -59,7 +59,9 @@ def test_two_hosts_and_a_bridge_are_made_like_this() -> None:
 
 def test_with_a_delay_hosts_have_tap_devices_and_there_is_no_bridge() -> None:
     steps = plan(parse_network("1gbit:3,delay=1ms"), 3)
-    assert [step for step in steps if step.line.startswith("tap")] == [Step(f"host{i}", "tap eth0") for i in range(3)]
+    assert [step for step in steps if step.line.startswith("tap")] == [
+        NetworkStep(f"host{i}", "tap eth0") for i in range(3)
+    ]
     assert all(step.where != "switch" for step in steps)
 
 

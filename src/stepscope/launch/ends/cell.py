@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration
 from stepscope.launch.ends.evidence import EndEvidence, Fate, Launcher, RankCalls, Sort, differed, error_text
 from stepscope.records.cell import CellStatus
@@ -17,6 +22,7 @@ from stepscope.records.nouns import Status
 from stepscope.records.profile import Deadline, End
 from stepscope.records.samples import Heartbeat, RankError
 from stepscope.store.layout import CellLayout
+from stepscope.store.writer import write_record
 from stepscope.traces.flight import cell_findings, culprits, summary
 
 _FAILURE_BLOCK = re.compile(
@@ -42,6 +48,24 @@ def first_seen(launcher_log: str) -> int | None:
     _, heading, rest = launcher_log.rpartition("Root Cause (first observed failure)")
     match = _FAILURE_BLOCK.search(rest) if heading else None
     return int(match["rank"]) if match else None
+
+
+def leave_word(path: Path, error: StepscopeError, why: str, **more: Any) -> None:
+    """Leave word of an error in a rank's name, rank 0's if not another's in ``more``: no rank can say it itself."""
+    word = RankError(
+        rank=0,
+        host=os.uname().nodename,
+        pid=os.getpid(),
+        cell_id=None,
+        phase="start",
+        step=0,
+        kind="usage",
+        exception=f"{type(error).__name__}: {why}",
+        traceback="",
+        fix=error.fix,
+        time_ns=time.time_ns(),
+    )
+    write_record(path, replace(word, **more))
 
 
 def calls_in(cell: CellLayout, world_size: int) -> RankCalls | None:

@@ -88,14 +88,28 @@ class RankCalls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndEvidence:
-    """fates: in order of time. code: of the command as a shell gives it, None: not known. host: where it ran.
+class CommandEnd:
+    """What is known of the command itself. code: as a shell gives it, None: not known. host: where it ran.
 
     signals: that were sent to stepscope: number, and when. hang: what was seen of ranks that stood still to the end; stall:
     the same where that was too short for a hang. oom_kills: processes that the kernel killed for memory on this host;
-    memory_low: it had next to no memory left. furthest: the most steps that any rank had ended, None: nobody counts them;
-    counted: ranks of which every step is known. steps: recorded or profiled; windows: one was tried, asked: one was to be.
-    unrecorded: why there is no step.
+    memory_low: it had next to no memory left. asked: whether a window was asked for at the start.
+    """
+
+    code: int | None
+    host: str = ""
+    signals: Sequence[tuple[int, int]] = ()
+    hang: Hang | None = None
+    stall: Hang | None = None
+    oom_kills: int = 0
+    memory_low: bool = False
+    asked: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndEvidence(CommandEnd):
+    """fates: in order of time. furthest: the most steps that any rank had ended, None: nobody counts them; counted: ranks of
+    which every step is known. steps: recorded or profiled; windows: one was tried. unrecorded: why there is no step.
 
     beats: the last heartbeat of each rank; None: nobody kept any. finished: ranks that were through. calls: what flight
     recorders say.
@@ -103,19 +117,11 @@ class EndEvidence:
 
     fates: Sequence[Fate]
     world_size: int = 0
-    code: int | None = None
-    host: str = ""
     launcher: Launcher = field(default_factory=Launcher)
-    signals: Sequence[tuple[int, int]] = ()
-    hang: Hang | None = None
-    stall: Hang | None = None
-    oom_kills: int = 0
-    memory_low: bool = False
     furthest: int | None = None
     counted: frozenset[int] = frozenset()
     steps: int = 0
     windows: bool = False
-    asked: bool = True
     unrecorded: str | None = None
     beats: Mapping[int, Heartbeat] | None = None
     finished: frozenset[int] = frozenset()

@@ -5,16 +5,26 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
 from stepscope.launch.black_boxes import LeftState
-from stepscope.launch.ends.evidence import EndEvidence, Fate, Launcher, Process, class_name, signal_of, sort_of
+from stepscope.launch.ends.evidence import (
+    CommandEnd,
+    EndEvidence,
+    Fate,
+    Launcher,
+    Process,
+    class_name,
+    signal_of,
+    sort_of,
+)
 from stepscope.launch.ends.judge import judge
 from stepscope.launch.ends.timeouts import timeout_of
-from stepscope.records.profile import FailedProcess, Hang, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
+from stepscope.records.profile import FailedProcess, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
 from stepscope.results.trainings import ProcessSpan, trainings
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
@@ -41,37 +51,28 @@ class DiaryFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndFacts:
-    """What is there as a job ends. code: of the command, None where it is not ours; child: its process id; folder: in which
-    it runs; ended_ns: its end.
+class EndFacts(CommandEnd):
+    """What is there as a job ends. child: the command's process id; folder: in which it runs; ended_ns: its end.
 
     signalled: whether a signal ended the command itself, rather than something that it reports. gone_ns: when each process
     of this host was seen to be gone, on the wall clock. left: what processes of this host leave that no end takes from them.
     running: those of them that still ran as the command had ended. timed: whether diaries were kept. unrecorded: ends of
-    processes of which no step is recorded. The rest: as of ``EndEvidence``.
+    processes of which no step is recorded.
     """
 
-    code: int | None
     ended_ns: int
-    host: str = ""
     folder: str = ""
     child: int | None = None
-    signals: Sequence[tuple[int, int]] = ()
     diaries: Sequence[DiaryFacts] = ()
     processes: Sequence[HookedProcess] = ()
     failures: Sequence[FailedProcess] = ()
     windows: Sequence[WindowOfRank] = ()
     unrecorded: Sequence[RankEnd] = ()
     gone_ns: Mapping[Process, int] = field(default_factory=dict)
-    oom_kills: int = 0
-    memory_low: bool = False
-    hang: Hang | None = None
-    stall: Hang | None = None
     signalled: bool = False
     left: Mapping[Process, LeftState] = field(default_factory=dict)
     running: Collection[Process] = ()
     timed: bool = True
-    asked: bool = True
 
 
 def job_end(every: EndFacts) -> JobEnd:
@@ -107,21 +108,14 @@ def job_evidence(facts: EndFacts) -> EndEvidence:
     worlds = [d.world_size for d in facts.diaries] + [f.world_size or 0 for f in facts.failures]
     whole = {(d.host, d.pid) for d in last if d.end is not None} | facts.left.keys()
     return EndEvidence(
+        **{f.name: getattr(facts, f.name) for f in fields(CommandEnd)},
         fates=fates,
         world_size=max(worlds, default=0),
-        code=facts.code,
-        host=facts.host,
         launcher=_launcher(facts),
-        signals=facts.signals,
-        hang=facts.hang,
-        stall=facts.stall,
-        oom_kills=facts.oom_kills,
-        memory_low=facts.memory_low,
         furthest=max((_steps_of(d, facts) for d in last), default=None),
         counted=frozenset(d.rank for d in last if (d.host, d.pid) in whole),
         steps=sum(number or 0 for number in _steps(facts)),
         windows=bool(facts.windows),
-        asked=facts.asked,
         unrecorded=next((report.message for report in facts.unrecorded if report.message), None),
     )
 

@@ -23,6 +23,7 @@ from stepscope.core.errors import DataError, ExitCode, Interrupted, StepscopeErr
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.processes import die_with_parent
 from stepscope.launch import torchrun
+from stepscope.launch.ends.cell import leave_word
 from stepscope.launch.hosts.conversation import Conversation, HostLost
 from stepscope.launch.hosts.messages import HostMessage
 from stepscope.launch.hosts.session import Reach
@@ -32,7 +33,7 @@ from stepscope.records.cell import GroupSpec
 from stepscope.records.samples import Heartbeat, RankError
 from stepscope.store.layout import GroupLayout, RunLayout
 from stepscope.store.reader import read_record
-from stepscope.store.writer import make_dir, write_bytes, write_record
+from stepscope.store.writer import make_dir, write_bytes
 
 VARIABLE = "STEPSCOPE_HOST_WORLD"
 """The variable that carries the world. An argument would be seen by every user of the machine, with the ranks' variables."""
@@ -276,24 +277,13 @@ class Pump:
 
 def _leave_word(files: GroupLayout, rank: int, error: StepscopeError, last: Heartbeat | None) -> None:
     """Leave word in the name of a lost host's first rank: no rank of it can say why it is gone."""
-    lost = isinstance(error, HostLost)
+    lost: dict[str, Any] = {}
+    if isinstance(error, HostLost):  # before what other ranks say because of it
+        lost = {"host": error.host, "traceback": HostLost.__name__, "time_ns": 0}
+    if last is not None:
+        lost |= {"phase": last.phase, "step": last.step}
     why = "" if error.why is None else f" ({error.why})"
-    write_record(
-        files.error(rank),
-        RankError(
-            rank=rank,
-            host=error.host if isinstance(error, HostLost) else os.uname().nodename,
-            pid=os.getpid(),
-            cell_id=None,
-            phase="start" if last is None else last.phase,
-            step=0 if last is None else last.step,
-            kind="error",
-            exception=f"{type(error).__name__}: {error.what}{why}",
-            traceback=HostLost.__name__ if lost else "",
-            fix=error.fix,
-            time_ns=0 if lost else time.time_ns(),  # before what other ranks say because of it
-        ),
-    )
+    leave_word(files.error(rank), error, f"{error.what}{why}", rank=rank, kind="error", **lost)
 
 
 if __name__ == "__main__":

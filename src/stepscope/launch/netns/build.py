@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stepscope.core.errors import MissingError
 from stepscope.launch.netns.namespaces import HostNamespaces, leave_host, make_host, replace_file, within
-from stepscope.launch.netns.plan import OPTIONAL, SWITCH, Step, burst_bytes, host_name, hosts_file, plan
+from stepscope.launch.netns.plan import OPTIONAL, SWITCH, NetworkStep, burst_bytes, host_name, hosts_file, plan
 from stepscope.records.network import EmulatedNetwork
 
 TUN_DEVICE = Path("/dev/net/tun")
@@ -81,7 +81,7 @@ def _name_hosts(hosts: int) -> None:
         sys.stderr.write(f"hosts of the emulated network have no names in /etc/hosts: {error}\n")
 
 
-def _carry_out(steps: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> list[int]:
+def _carry_out(steps: Sequence[NetworkStep], hosts: Mapping[str, HostNamespaces]) -> list[int]:
     """Do ``steps``; returns the TAP devices, in order."""
     taps: list[int] = []
     for (where, program), group in groupby(steps, key=_batch_of):
@@ -102,13 +102,13 @@ def _carry_out(steps: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> li
     return taps
 
 
-def _batch_of(step: Step) -> tuple[str, str]:
+def _batch_of(step: NetworkStep) -> tuple[str, str]:
     """Return a key: steps with equal keys in a row are done by one process of the program, or by this one."""
     program = step.line.partition(" ")[0]
     return step.where, program if program in ("ip", "tc") else ""
 
 
-def _run(program: str, batch: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> None:
+def _run(program: str, batch: Sequence[NetworkStep], hosts: Mapping[str, HostNamespaces]) -> None:
     """Run one ``ip -batch`` or ``tc -batch`` for lines of the same namespace. Raises MissingError."""
     path = tool(program)
     if path is None:

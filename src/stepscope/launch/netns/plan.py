@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NetworkStep:
     """A line done in namespace ``where``: of ip or tc, in which the word after ``netns`` is the name of one of our
     namespaces; ``net/NAME = VALUE``, a value for /proc/sys; or ``tap NAME``, a device that is kept open for the router."""
 
@@ -83,26 +83,29 @@ def train_bytes(rate_bits_per_s: int) -> int:
     return min(burst_bytes(rate_bits_per_s) // TRAINS_PER_BURST, MAX_TRAIN_BYTES)
 
 
-def plan(network: EmulatedNetwork, hosts: int) -> tuple[Step, ...]:
+def plan(network: EmulatedNetwork, hosts: int) -> tuple[NetworkStep, ...]:
     """Return everything to do for ``hosts`` hosts, in namespaces that exist and are empty."""
-    steps: list[Step] = []
+    steps: list[NetworkStep] = []
     if not network.delay_ns:
-        steps += [Step(SWITCH, f"ip link add br0 mtu {MTU_BYTES} type bridge"), Step(SWITCH, "ip link set br0 up")]
+        steps += [
+            NetworkStep(SWITCH, f"ip link add br0 mtu {MTU_BYTES} type bridge"),
+            NetworkStep(SWITCH, "ip link set br0 up"),
+        ]
     for host in range(hosts):
         steps += _host(network, host, hosts)
     return tuple(steps)
 
 
-def _host(network: EmulatedNetwork, host: int, hosts: int) -> list[Step]:
+def _host(network: EmulatedNetwork, host: int, hosts: int) -> list[NetworkStep]:
     rate, port = network.rate_of(host), f"port{host}"
     if network.delay_ns:
-        device = [Step(host_name(host), f"tap {INTERFACE}")]
+        device = [NetworkStep(host_name(host), f"tap {INTERFACE}")]
     else:
         peer = f"peer name {INTERFACE} netns {host_name(host)}"
         device = [
-            Step(SWITCH, f"ip link add {port} mtu {MTU_BYTES} type veth {peer}"),
-            Step(SWITCH, _bucket(port, rate)),
-            Step(SWITCH, f"ip link set {port} master br0 up"),
+            NetworkStep(SWITCH, f"ip link add {port} mtu {MTU_BYTES} type veth {peer}"),
+            NetworkStep(SWITCH, _bucket(port, rate)),
+            NetworkStep(SWITCH, f"ip link set {port} master br0 up"),
         ]
     hardware = f"address {hardware_address(host)} mtu {MTU_BYTES} txqueuelen 1000 gso_max_size {train_bytes(rate)}"
     lines = [
@@ -118,9 +121,9 @@ def _host(network: EmulatedNetwork, host: int, hosts: int) -> list[Step]:
     ]
     before = [*(f"net/{name} = {value}" for name, value in SETTINGS.items()), "ip link set lo up"]
     return [
-        *(Step(host_name(host), line) for line in before),
+        *(NetworkStep(host_name(host), line) for line in before),
         *device,
-        *(Step(host_name(host), line) for line in lines),
+        *(NetworkStep(host_name(host), line) for line in lines),
     ]
 
 

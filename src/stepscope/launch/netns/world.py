@@ -171,7 +171,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(world, asked.argv, placement, log_dir=asked.log_dir, prepare=prepare)
     except StepscopeError as error:
         sys.stderr.write(f"{error}\n" if asked.argv else f"{error.line}\n")
-        _leave_word(asked.error_file, error)
+        if asked.error_file is not None:
+            # Loaded only when there is something to say: this process is on the way to the first step of every group.
+            from stepscope.launch.ends.cell import leave_word
+
+            leave_word(asked.error_file, error, error.line)
         return error.exit_code
 
 
@@ -214,32 +218,6 @@ def _watch(ranks: Sequence[Rank], world: World) -> int:
         signum = signal.sigwait({*STOP_SIGNALS, signal.SIGCHLD})
         if signum != signal.SIGCHLD:
             return 128 + signum
-
-
-def _leave_word(path: Path | None, error: StepscopeError) -> None:
-    """Leave word in rank 0's name: no rank can tell why there are none."""
-    if path is None:
-        return
-    # Loaded only when there is something to say: this process is on the way to the first step of every group.
-    from stepscope.records.samples import RankError
-    from stepscope.store.writer import write_record
-
-    write_record(
-        path,
-        RankError(
-            rank=0,
-            host=os.uname().nodename,
-            pid=os.getpid(),
-            cell_id=None,
-            phase="start",
-            step=0,
-            kind="usage",
-            exception=f"{type(error).__name__}: {error.line}",
-            traceback="",
-            fix=error.fix,
-            time_ns=time.time_ns(),
-        ),
-    )
 
 
 def _parser() -> argparse.ArgumentParser:
