@@ -331,6 +331,7 @@ def main() -> None:
             *names,
         ]
         os.execvp(here[0], here)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
     for each in ALL:
         if not names or each.name in names:
             kept = ENDS.read_text().splitlines() if ENDS.exists() else []
