@@ -6,10 +6,10 @@ Everything is read from files that ranks write; nothing is sent to them. A class
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.launch import torchrun
@@ -21,8 +21,6 @@ from stepscope.records.samples import Heartbeat, RankError, RankSummary
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import rank_of, read_if_there, read_record
 from stepscope.store.writer import write_record
-
-T = TypeVar("T")
 
 STARTUP_ALLOWANCE_NS = 180_000_000_000
 POLL_S = 0.1
@@ -38,8 +36,6 @@ class CellOutcome:
     cell: Cell
     wall_ns: int
     status: CellStatus | None
-    codes: Mapping[int, int]
-    stderr_tail: str | None = None
 
 
 class RunningGroup:
@@ -91,7 +87,7 @@ class RunningGroup:
         """Return rank 0's last heartbeat about the current cell."""
         if self._current is None:
             return None
-        return _read(partial(read_if_there, self._layout.cell(self._current.cell_id).heartbeat(0), Heartbeat))
+        return _beat(self._layout.cell(self._current.cell_id).heartbeat(0))
 
     def poll(self) -> tuple[list[CellOutcome], bool]:
         """Return (cells that ended since the last call, whether the group is over). Waits at most one poll interval."""
@@ -149,7 +145,7 @@ class RunningGroup:
         ended = []
         while self._waiting and self._all_summaries(self._waiting[0]):
             cell = self._waiting.pop(0)
-            ended.append(CellOutcome(cell=cell, wall_ns=self._wall(cell), status=None, codes={}))
+            ended.append(CellOutcome(cell=cell, wall_ns=self._wall(cell), status=None))
             self._deadline = self._now() + self._spec.measure.timeout_ns
         return ended
 
@@ -223,8 +219,7 @@ class RunningGroup:
         beats = {}
         for root in (self._files.root, self._layout.cell(cell.cell_id).root):
             for path in sorted(root.glob("heartbeat-*")):
-                beat = _read(partial(read_if_there, path, Heartbeat))
-                if beat is not None:
+                if (beat := _beat(path)) is not None:
                     beats[beat.rank] = beat
         return list(beats.values())
 
@@ -248,13 +243,12 @@ class RunningGroup:
         )
         status = cell_status(judge(evidence), cell.cell_id)
         self._waiting.remove(cell)
-        return CellOutcome(
-            cell=cell,
-            wall_ns=self._wall(cell),
-            status=status,
-            codes=codes,
+        status = replace(
+            status,
             stderr_tail=self._stderr_tail(status.failing_rank),
+            exit_codes={str(rank): code for rank, code in codes.items()} or None,
         )
+        return CellOutcome(cell=cell, wall_ns=self._wall(cell), status=status)
 
     def _errors(self, cell: Cell) -> list[RankError]:
         """Return what ranks said of their end: in this cell, or before they reached any."""
@@ -289,9 +283,8 @@ def summaries(layout: RunLayout, cell: Cell) -> list[RankSummary]:
     return [read_record(files.summary(rank), RankSummary) for rank in range(cell.world_size)]
 
 
-def _read(read: Callable[[], T | None]) -> T | None:
+def _beat(path: Path) -> Heartbeat | None:
     """Read a heartbeat, which is replaced while it is read about: damage only means "no news"."""
-    try:
-        return read()
-    except DataError:
-        return None
+    with suppress(DataError):
+        return read_if_there(path, Heartbeat)
+    return None

@@ -14,8 +14,8 @@ from pathlib import Path
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
 from stepscope.launch import hooked_job
-from stepscope.launch.job_window import runs_here
-from stepscope.records.profile import HookedProcess, ProfileRecord
+from stepscope.launch.job_window import runs_here, window_state
+from stepscope.records.profile import HookedProcess, ProfileRecord, WindowRequest
 from stepscope.records.tuning import HookedKnobs, KnobTurn
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record, steps_in
@@ -64,7 +64,7 @@ def run_trial(
             start_new_session=True,
         )  # fmt: skip
     try:
-        timed = _timed(layout, child, budget_s=budget_s, start_s=start_s, window=record.first is not None)
+        timed = _timed(layout, child, budget_s=budget_s, start_s=start_s, window=record.first)
     finally:
         code = child.poll()
         stop(child, layout)
@@ -74,7 +74,12 @@ def run_trial(
 
 
 def _timed(
-    layout: ProfileLayout, child: subprocess.Popen[bytes], *, budget_s: float, start_s: float, window: bool
+    layout: ProfileLayout,
+    child: subprocess.Popen[bytes],
+    *,
+    budget_s: float,
+    start_s: float,
+    window: WindowRequest | None,
 ) -> bool:
     """Wait for the steps of a budget, or the job's end; return whether there were any."""
     began, warm_at, warm_steps = time.monotonic(), None, 0
@@ -89,18 +94,10 @@ def _timed(
             continue
         if now - warm_at > PATIENCE * budget_s + (WINDOW_S if window else 0.0):
             return True
-        written = not window or _window_over(layout)
+        written = window is None or window_state(layout, 1, window).complete
         if written and now - warm_at >= budget_s and steps - warm_steps >= LEAST_STEPS:
             return True
     return True
-
-
-def _window_over(layout: ProfileLayout) -> bool:
-    """Whether every rank has written the traces of the first window."""
-    from stepscope.records.profile import WindowOfRank
-
-    ranks = [read_record(path, WindowOfRank) for path in layout.window_ranks(1)]
-    return bool(ranks) and len(ranks) >= ranks[0].world_size and all(rank.status != "open" for rank in ranks)
 
 
 def _steps(layout: ProfileLayout) -> int:

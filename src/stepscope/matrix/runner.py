@@ -278,8 +278,6 @@ class _Run:
         cell = outcome.cell
         status = replace(
             outcome.status or self._request.kind.conclude(self._layout, cell),
-            stderr_tail=outcome.stderr_tail,
-            exit_codes={str(rank): code for rank, code in outcome.codes.items()} or None,
             wall_ns=outcome.wall_ns,
             group_id=group_id,
             attempt=self._attempt(cell.cell_id),

@@ -13,8 +13,7 @@ the job: what is missing is said once on stderr, or in the record.
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
+import importlib
 import json
 import socket
 import sys
@@ -153,7 +152,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
             write_record(layout.record, record)
         import torch  # noqa: F401 - the hook looks at what is there
 
-        package = sys.modules.get(PACKAGE) or _load()
+        package = _load()
         options = {
             "output": str(self.folder.resolve()), "tool_version": __version__, "step_optimizer": 1, "memory": False,
             "diary": True, "first": None,
@@ -168,15 +167,13 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
 
 
 def _load() -> Any:
-    """Import the hook's package, found by its path as ``hook/sitecustomize.py`` does."""
-    hook = Path(stepscope.__file__).parent / "hook"
-    spec = importlib.machinery.PathFinder.find_spec(PACKAGE, [str(hook)])
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[PACKAGE] = module
-    spec.loader.exec_module(module)
-    return module
+    """Import the hook's package, which lies on no path of the job's."""
+    hook = str(Path(stepscope.__file__).parent / "hook")
+    sys.path.append(hook)
+    try:
+        return importlib.import_module(PACKAGE)
+    finally:
+        sys.path.remove(hook)
 
 
 def _running(folder: Path | None = None) -> Any:

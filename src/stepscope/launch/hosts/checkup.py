@@ -93,17 +93,7 @@ def document(checkup: Checkup) -> dict[str, Any]:
             }
             for node in checkup.nodes
         ],
-        "differences": [
-            {
-                "key": difference.key,
-                "title": difference.title,
-                "values": dict(difference.values),
-                "odd": list(difference.odd),
-                "command": difference.command,
-                "effect": difference.effect,
-            }
-            for difference in checkup.differences
-        ],
+        "differences": [codec.to_builtins(difference) for difference in checkup.differences],
         "pairs": [{**codec.to_builtins(pair), "slow": pair in checkup.slow} for pair in checkup.pairs],
         "slow_ends": [codec.to_builtins(end) for end in checkup.slow_ends],
         "failed": [{"host": e.host, "what": e.what, "why": e.why, "fix": e.fix} for e in checkup.failed],

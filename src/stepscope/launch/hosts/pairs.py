@@ -79,15 +79,7 @@ def _tried(source: Conversation, target: str, listening: Mapping[str, object], a
         ).fields["found"]
     except StepscopeError as error:
         return TriedPair(source=source.host, target=target, address=None, error=error.what)
-    return TriedPair(
-        source=source.host,
-        target=target,
-        address=address,
-        interface=measured.get("interface"),
-        round_trip_ns=measured.get("round_trip_ns"),
-        bytes_per_s=measured.get("bytes_per_s"),
-        error=measured.get("error"),
-    )
+    return TriedPair(source=source.host, target=target, address=address, **measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

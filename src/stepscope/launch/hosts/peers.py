@@ -71,7 +71,7 @@ def listening(port: int = 0) -> socket.socket:
 
 
 def try_addresses(addresses: Sequence[str], port: int, token: str) -> dict[str, dict[str, Any]]:
-    """Connect to each address; give ``local`` and ``interface`` of the connection from here, or ``error``: why there is
+    """Connect to each address; give ``interface`` of the connection from here, or ``error``: why there is
     none."""
 
     def attempt(address: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def try_addresses(addresses: Sequence[str], port: int, token: str) -> dict[str, 
                 local = _plain(link.getsockname()[0])
         except (OSError, EOFError) as error:
             return {"error": reason(error)}
-        return {"local": local, "interface": interface_of(local)}
+        return {"interface": interface_of(local)}
 
     if not addresses:
         return {}
@@ -112,7 +112,6 @@ def measure_peer(address: str, port: int, token: str, *, trips: int, size_bytes:
     return {
         "round_trip_ns": round_trip_ns,
         "bytes_per_s": size_bytes / max(1, min(took) - round_trip_ns) * 1e9,
-        "local": local,
         "interface": interface_of(local),
     }
 
