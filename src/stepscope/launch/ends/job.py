@@ -161,71 +161,46 @@ def _fates(facts: EndFacts) -> tuple[Fate, ...]:
     last = _restarts(facts)
     diaries = {(d.host, d.pid): d for d in _last_of_each([d for d in facts.diaries if d.restart == last])}
     launched = {(f.host, rank.pid): (rank, f.at_unix_ns) for f in facts.failures for rank in f.ranks}
-    raised = {(f.host, f.pid): f for f in facts.failures if class_name(f.exception) not in _LAUNCHERS}
-    fates = [_of_diary(diary, raised.get(process), launched.get(process), facts) for process, diary in diaries.items()]
-    for process, failure in raised.items():
-        if process not in diaries and failure.restart == last and not _of_a_helper(failure, facts.diaries):
-            fates.append(_fate(process, failure.rank, facts, code=1, failure=failure))
-    there = {fate.process for fate in fates}
-    for process, (rank, at_ns) in launched.items():
-        if process not in there:
-            fates.append(_fate(process, rank.rank, facts, code=rank.code, launched=rank, at_ns=at_ns))
+    raised = {
+        (f.host, f.pid): f
+        for f in facts.failures
+        if class_name(f.exception) not in _LAUNCHERS
+        and ((f.host, f.pid) in diaries or (f.restart == last and not _of_a_helper(f, facts.diaries)))
+    }
+    fates = (
+        _fate(process, facts, diaries.get(process), raised.get(process), launched.get(process))
+        for process in diaries | raised | launched
+    )
     return tuple(sorted(fates, key=lambda fate: (fate.at_ns, fate.process)))
-
-
-def _of_diary(
-    diary: DiaryFacts,
-    failure: FailedProcess | None,
-    launched: tuple[LaunchedRank, int] | None,
-    facts: EndFacts,
-) -> Fate:
-    """Return the fate of a process that stepped."""
-    process, end = (diary.host, diary.pid), diary.end
-    code = None if launched is None else launched[0].code
-    if code is None and facts.code is not None and process == (facts.host, facts.child):
-        code = facts.code if facts.code <= 128 else 128 - facts.code
-    raised = end if end is not None and end.kind == "exception" else failure if end is None else None
-    fate = _fate(
-        process,
-        diary.rank,
-        facts,
-        code=code if end is None or end.code is None else end.code,
-        failure=raised,
-        launched=launched[0] if launched is not None and end is None else None,
-        at_ns=facts.ended_ns,
-    )
-    well = end is not None and end.kind == "exit"
-    return replace(
-        fate,
-        at_ns=end.at_unix_ns if end is not None else fate.at_ns,
-        phase=None if end is None else end.phase,
-        steps=_steps_of(diary, facts),
-        stepped=True,
-        silent=end is None,
-        last_ns=diary.last_unix_ns,
-        well=well,
-    )
 
 
 def _fate(
     process: Process,
-    rank: int | None,
     facts: EndFacts,
-    *,
-    code: int | None,
-    failure: RankEnd | FailedProcess | None = None,
-    launched: LaunchedRank | None = None,
-    at_ns: int = 0,
+    diary: DiaryFacts | None,
+    failure: FailedProcess | None,
+    launched: tuple[LaunchedRank, int] | None,
 ) -> Fate:
-    """Return the fate of a process by its own words, else by its launcher's. at_ns: its end where nobody saw that."""
-    exception, message, place = None, None, None
-    gone_ns = facts.gone_ns.get(process)
+    """Return the fate of a process by its own words, else by its launcher's."""
+    end, gone_ns, at_ns = None if diary is None else diary.end, facts.gone_ns.get(process), facts.ended_ns
+    spoke = failure if end is None else end if end.kind == "exception" else None
+    code = exception = message = place = None
+    if launched is not None and (diary is not None or failure is None):
+        code = launched[0].code
+        if end is None:
+            exception, message = _passed_on(launched[0].message or "", code)
+        if diary is None:
+            at_ns = launched[1]
+    elif diary is not None and facts.code is not None and process == (facts.host, facts.child):
+        code = facts.code if facts.code <= 128 else 128 - facts.code
     at_ns = at_ns if gone_ns is None else gone_ns
-    if failure is not None:
-        exception, message, place, at_ns = failure.exception, failure.message, failure.place, failure.at_unix_ns
+    if end is not None:
+        at_ns, code = end.at_unix_ns, code if end.code is None else end.code
+    if spoke is not None:
+        exception, message, place, at_ns = spoke.exception, spoke.message, spoke.place, spoke.at_unix_ns
         code = code or 1
-    elif launched is not None:
-        exception, message = _passed_on(launched.message or "", code)
+    named = diary or failure or (launched and launched[0])
+    rank = None if named is None else named.rank
     sort, seen = sort_of(exception, message, code), facts.hang or facts.stall
     if signal_of(code) == signal.SIGABRT and sort == "failed" and seen is not None and rank in seen.waiting:
         sort = "timeout"  # NCCL's watchdog ended it while it was seen to wait: its text is on the job's own stderr
@@ -238,7 +213,12 @@ def _fate(
         exception=exception,
         message=message,
         place=place,
-        silent=True,
+        phase=None if end is None else end.phase,
+        steps=0 if diary is None else _steps_of(diary, facts),
+        silent=end is None,
+        stepped=diary is not None,
+        last_ns=0 if diary is None else diary.last_unix_ns,
+        well=end is not None and end.kind == "exit",
         gone_ns=gone_ns,
         running=process in facts.running,
         left=facts.left.get(process),
