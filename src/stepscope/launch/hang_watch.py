@@ -16,7 +16,7 @@ from stepscope.records.nccl import FlightDump
 from stepscope.records.profile import Hang
 from stepscope.store.importers.flight_recorder import read_dump
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.reader import header_bytes, latest_step_ns, longest_step_ns, rank_of, steps_in
+from stepscope.store.reader import latest_step_ns, longest_step_ns, rank_of, steps_in
 from stepscope.store.writer import write_bytes
 from stepscope.traces.flight import compare, culprits, summary
 
@@ -110,7 +110,6 @@ class HangWatch:
         self._number = 0
         self._reports = {"stall": 0, "hang": 0}
         self._hangs: dict[Stage, Hang] = {}
-        self._headers: dict[Path, int] = {}
 
     def look(self) -> tuple[Stage, Hang] | None:
         """Return what is found of a job that stands still, once for each stage of it, and a few times for a job."""
@@ -189,7 +188,7 @@ class HangWatch:
         """Return the seconds after which a silent job stalls; None until every rank has made its first steps."""
         diaries = self._layout.diaries()
         times = [latest_step_ns(path) for path in diaries[:8]]
-        if not times or any(steps_in(path, self._header(path)) < FIRST_STEPS for path in diaries[:8]):
+        if not times or any(steps_in(path) < FIRST_STEPS for path in diaries[:8]):
             return None
         longest = max(longest_step_ns(path, first=FIRST_STEPS) for path in diaries[:8])
         return max(self._stall_s, STALL_STEPS * max(ns or 0.0 for ns in times) / 1e9, STALL_FACTOR * longest / 1e9)
@@ -216,7 +215,7 @@ class HangWatch:
     def _explained(self, now: float) -> Hang:
         steps: dict[int, int] = {}
         for path in self._layout.diaries():  # in order of attempt: the last one counts
-            steps[rank_of(path)] = steps_in(path, self._header(path))
+            steps[rank_of(path)] = steps_in(path)
         dumps = {}
         for path in filter(_of_rank, self._layout.flights()):
             with suppress(DataError):
@@ -233,11 +232,6 @@ class HangWatch:
             silent_s=now - self._moved,
             hosts={rank: str(head["host"]) for rank, head in heads.items() if "host" in head},
         )
-
-    def _header(self, path: Path) -> int | None:
-        if path not in self._headers and (length := header_bytes(path)) is not None:
-            self._headers[path] = length
-        return self._headers.get(path)
 
 
 def training_ends(layout: ProfileLayout) -> bool:
