@@ -5,12 +5,11 @@ To renew after a wanted change: ``STEPSCOPE_RENEW_GOLDEN=1 pytest tests/golden``
 
 from __future__ import annotations
 
-import os
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from tests.golden.agreed import agreed
 
 from stepscope.launch.kubernetes import KINDS, TrainingJob, manifest_text
 from stepscope.launch.slurm import (
@@ -24,7 +23,6 @@ from stepscope.launch.slurm import (
     watched_text,
 )
 
-GOLDEN = Path(__file__).parent / "cluster"
 BENCH = ("-m", "stepscope.cli", "bench", "mine.yaml")
 JOB = BatchJob(
     name="mine",
@@ -60,24 +58,19 @@ TEXTS = {
 }
 
 
-def _check(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("STEPSCOPE_RENEW_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_manifest_reads_as_agreed(kind: str) -> None:
     job = TrainingJob(
         name="train", image="me/torch:1", program=("train.py", "--lr", "3"), nodes=2, ranks_per_node=8, gpus_per_node=8,
         claim="shared",
     )  # fmt: skip
-    _check(f"{kind}.yaml", manifest_text(job, kind=kind, typed="stepscope k8s --image me/torch:1 -- torchrun train.py"))
+    agreed(
+        f"cluster/{kind}.yaml",
+        manifest_text(job, kind=kind, typed="stepscope k8s --image me/torch:1 -- torchrun train.py"),
+    )
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_script_reads_as_agreed_and_is_shell(name: str) -> None:
-    _check(f"{name}.sbatch", TEXTS[name])
+    agreed(f"cluster/{name}.sbatch", TEXTS[name])
     subprocess.run(["bash", "-n"], input=TEXTS[name], text=True, check=True, timeout=30)

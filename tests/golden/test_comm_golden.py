@@ -6,13 +6,12 @@ To renew after a wanted change: ``STEPSCOPE_RENEW_GOLDEN=1 pytest tests/golden``
 from __future__ import annotations
 
 import json
-import os
 import random
-from pathlib import Path
 
 import pytest
 from tests import comm_rows
 from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
+from tests.golden.agreed import agreed
 
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.narrator import headline
@@ -22,7 +21,6 @@ from stepscope.report.contents import comm_tables
 from stepscope.report.render import files, terminal
 from stepscope.results.evidence import Evidence
 
-GOLDEN = Path(__file__).parent / "comm"
 HOSTS = ("node-a", "node-b", "node-c", "node-d")
 
 
@@ -67,14 +65,6 @@ def settings() -> list[CommRow]:
     ]
 
 
-def _check(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("STEPSCOPE_RENEW_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
-
-
 def _shown(shown: list[CommRow], width: int) -> str:
     tables = [f"== {table.title}\n\n{terminal.render(table, width=width).plain}" for table in comm_tables(shown)]
     found = [headline(finding) for finding in diagnose(Evidence(sources=(), comm=tuple(shown))).findings]
@@ -83,24 +73,24 @@ def _shown(shown: list[CommRow], width: int) -> str:
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_the_terminal_tables_read_as_agreed(width: int) -> None:
-    _check(f"terminal-{width}.txt", _shown(rows(), width))
+    agreed(f"comm/terminal-{width}.txt", _shown(rows(), width))
 
 
 def test_a_sweep_of_settings_reads_as_agreed() -> None:
-    _check("settings.txt", _shown(settings(), 120))
+    agreed("comm/settings.txt", _shown(settings(), 120))
 
 
 def test_the_markdown_reads_as_agreed() -> None:
-    _check("tables.md", "\n".join(files.as_markdown(table) for table in comm_tables(rows())))
+    agreed("comm/tables.md", "\n".join(files.as_markdown(table) for table in comm_tables(rows())))
 
 
 def test_the_csv_reads_as_agreed() -> None:
-    _check("results.csv", rows_csv(rows()))
+    agreed("comm/results.csv", rows_csv(rows()))
 
 
 def test_comm_suite_document_reads_as_agreed() -> None:
     document = comm_suite_document(rows(), "runs/comm-1", timestamp="2026-11-21T06:00:00Z", device="Example CPU")
-    _check("document-001.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
+    agreed("comm/document-001.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def test_charts_are_described_as_agreed() -> None:
@@ -116,4 +106,4 @@ def test_charts_are_described_as_agreed() -> None:
         }
         for figure in charts_of(records)[0]
     }
-    _check("charts.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+    agreed("comm/charts.json", json.dumps(found, indent=1, allow_nan=False) + "\n")

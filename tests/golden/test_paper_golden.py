@@ -6,20 +6,18 @@ To renew after a wanted change: ``STEPSCOPE_RENEW_GOLDEN=1 pytest tests/golden``
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.evidence import evidence
+from tests.golden.agreed import agreed
 from tests.training_records import everything, imported, study
 
 from stepscope import __version__
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
 from stepscope.report.charts import charts_of
 from stepscope.report.files import write_tables
-
-GOLDEN = Path(__file__).parent / "paper"
 
 DIAGNOSIS = Diagnosis(
     findings=(
@@ -48,14 +46,6 @@ DIAGNOSIS = Diagnosis(
 )
 
 
-def _check(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("STEPSCOPE_RENEW_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
-
-
 FILES = (
     "summary_table.tex", "scaling.tex", "findings.tex", "summary_table.md", "comprehensive_summary.csv",
     "performance_report.txt",
@@ -66,14 +56,14 @@ FILES = (
 def test_paper_files_read_as_agreed(tmp_path: Path, name: str) -> None:
     paths = write_tables(evidence(*study(), *imported()), DIAGNOSIS, tmp_path)
     assert name in {path.name for path in paths}
-    _check(name, (tmp_path / name).read_text().replace(__version__, "VERSION"))
+    agreed(f"paper/{name}", (tmp_path / name).read_text().replace(__version__, "VERSION"))
 
 
 def test_charts_are_described_as_agreed() -> None:
     """Charts of collectives have their own."""
     records = {**everything(), "rows": None, "calibration": None}
     found = {f.stem: {"caption": f.caption, **described_alone(f.spec)} for f in charts_of(records)[0]}
-    _check("charts.json", json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    agreed("paper/charts.json", json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def described_alone(spec: dict[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,11 @@ To renew after a wanted change: ``STEPSCOPE_RENEW_GOLDEN=1 pytest tests/golden``
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.golden.agreed import agreed
 
 from stepscope.diagnose.engine import diagnose
 from stepscope.records.cell import CellStatus, RunRecord
@@ -24,7 +24,6 @@ from stepscope.results.runs import Planned, build_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
 
-GOLDEN = Path(__file__).parent / "summary"
 MS = 1_000_000
 PLANS = {
     "one00000": Planned(num_parameters=1000, comm_bytes_per_step=0),
@@ -88,16 +87,9 @@ def run(fakes: Any, tmp_path: Path) -> tuple[RunLayout, tuple[TrainingRun, ...]]
     return layout, rows
 
 
-def _check(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("STEPSCOPE_RENEW_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
-
-
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_the_terminal_table_reads_as_agreed(run: tuple[RunLayout, tuple[TrainingRun, ...]], width: int) -> None:
-    _check(f"terminal-{width}.txt", terminal.render(build(run[1]), width=width).plain + "\n")
+    agreed(f"summary/terminal-{width}.txt", terminal.render(build(run[1]), width=width).plain + "\n")
 
 
 def test_the_summary_file_reads_as_agreed(run: tuple[RunLayout, tuple[TrainingRun, ...]]) -> None:
@@ -105,11 +97,11 @@ def test_the_summary_file_reads_as_agreed(run: tuple[RunLayout, tuple[TrainingRu
     write_results(layout, rows)
     found = diagnose(load_evidence([layout.root])).findings
     write_summary(layout, rows, findings=found)
-    _check("summary.md", layout.summary_md.read_text())
+    agreed("summary/summary.md", layout.summary_md.read_text())
 
 
 def test_the_csv_reads_as_agreed(run: tuple[RunLayout, tuple[TrainingRun, ...]]) -> None:
     layout, rows = run
     write_results(layout, rows)
     assert layout.results_csv.read_text() == rows_csv(rows)
-    _check("results.csv", rows_csv(rows))
+    agreed("summary/results.csv", rows_csv(rows))

@@ -5,18 +5,16 @@ To renew after a wanted change: ``STEPSCOPE_RENEW_GOLDEN=1 pytest tests/golden``
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.golden.agreed import agreed
 from tests.trace_builder import build, write_job
 
 from stepscope.cli.console import err, out
 from stepscope.cli.main import main
-
-GOLDEN = Path(__file__).parent / "trace"
 
 JOBS: dict[str, dict[str, Any]] = {
     "straggler": {"world": 4, "steps": 6, "late": {2: 900_000}, "late_kind": "compute"},
@@ -46,7 +44,4 @@ def test_the_findings_read_as_agreed(
         main(["trace", name])
     assert not stop.value.code
     text, _, _ = capsys.readouterr().out.partition("\n\nTime budget")
-    path = GOLDEN / f"{name}.txt"
-    if os.environ.get("STEPSCOPE_RENEW_GOLDEN"):
-        path.write_text(text + "\n")
-    assert text + "\n" == path.read_text()
+    agreed(f"trace/{name}.txt", text + "\n")
