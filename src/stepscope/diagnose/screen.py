@@ -6,17 +6,21 @@ on, where the rest is. A job's timed steps, profiled steps alone and results of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose import narrator
 from stepscope.diagnose.rules import claimed_part
-from stepscope.records.finding import RANKS_DIFFER, Advice, Diagnosis, Finding, JobVerdict, VerdictPart
-from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.diagnose.step_tree import tree_of
+from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, VerdictPart
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.stats.step_table import Numbers, StepTable, window_table
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import Evidence
@@ -163,75 +167,39 @@ def _brief(
 
 def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) -> Screen:
     """Make the window the tree: that of the rank that is median in what the first finding is about."""
+    table = window_table(summary.ranks)
+    if table is None:
+        return screen
     first = diagnosis.findings[0] if screen.reasons else None
     key = "" if first is None else claimed_part(first)
-    median = _median_rank(summary, key)
-    if median is None:
-        return screen
-    ranks = sum(rank.budget is not None for rank in summary.ranks)
+    of_part = table.parts_ns["communication" if key == "waiting" else key or "computation"]
+    ranked = np.argsort((of_part / np.maximum(table.whole_ns, 1.0))[:, 0], kind="stable")
+    row = int(ranked[(table.ranks - 1) // 2])
+    rank = table.rank_numbers[row]
+    parts = dict(table.parts_ns) | _waits(summary, table, row)
     return replace(
         screen,
         whole="the window",
-        over="" if ranks == 1 else f"rank {median.facts.rank}, the median of {ranks}",
-        tree=_window_tree(summary, median, key),
+        over="" if table.ranks == 1 else f"rank {rank}, the median of {table.ranks}",
+        tree=tree_of(
+            table, parts, marked="communication" if key == "waiting" and "waiting" not in parts else key, row=row
+        ),
         mark="" if first is None else first.rule,
     )
 
 
-def _parts(rank: RankPass) -> Mapping[str, int]:
-    """Return the parts of a rank's window, ns: they sum to it."""
-    assert rank.budget is not None
-    parts = rank.budget.parts
-    return {
-        "computation": parts.compute_ns,
-        "communication": parts.exposed_comm_ns,
-        "copies": parts.exposed_memory_ns,
-        "idle": parts.idle_ns,
-    }
-
-
-def _median_rank(summary: TraceSummary, key: str) -> RankPass | None:
-    """Return the rank whose part is the median of all, the lower one of two; None where no rank has a window."""
-    part = "communication" if key == "waiting" else key or "computation"
-
-    def share(rank: RankPass) -> float:
-        assert rank.budget is not None
-        return _parts(rank)[part] / max(rank.budget.parts.window_ns, 1)
-
-    ranked = sorted((rank for rank in summary.ranks if rank.budget is not None), key=share)
-    return ranked[(len(ranked) - 1) // 2] if ranked else None
-
-
-def _window_tree(summary: TraceSummary, median: RankPass, key: str) -> tuple[VerdictPart, ...]:
+def _waits(summary: TraceSummary, table: StepTable, row: int) -> dict[str, Numbers]:
+    """Return what communication of this rank consists of, where it is known."""
     from stepscope.traces.waits import waits_of
 
-    assert median.budget is not None
-    parts, window = _parts(median), median.budget.parts.window_ns
-    waits = waits_of(summary.collectives).get(median.facts.rank)
-
-    exposed = parts["communication"]
-    marked = "communication" if key == "waiting" and waits is None else key
-    everyone = [(rank.facts.rank, _parts(rank)) for rank in summary.ranks if rank.budget is not None]
-
-    def part(name: str, ns: int, inner: tuple[VerdictPart, ...] = ()) -> VerdictPart:
-        by_rank = tuple((rank, float(own[name])) for rank, own in everyone if name in own)
-        values = [value for _, value in by_rank]
-        differ = bool(values) and max(values) - min(values) > RANKS_DIFFER * window
-        return VerdictPart(
-            key=name,
-            ns=ns,
-            share=ns / max(window, 1),
-            parts=inner,
-            by_rank=by_rank if differ else (),
-            cause=name == marked,
-        )
-
-    inner: tuple[VerdictPart, ...] = ()
-    if waits is not None and exposed:
-        waited = min(waits.exposed_ns, exposed)
-        both = (("transfer", exposed - waited), ("waiting", waited))
-        inner = tuple(part(name, ns) for name, ns in both if ns)
-    return tuple(part(name, ns, inner if name == "communication" else ()) for name, ns in parts.items() if ns)
+    waits = waits_of(summary.collectives).get(table.rank_numbers[row])
+    exposed = float(table.comm_ns[row, 0])
+    if waits is None or not exposed:
+        return {}
+    waiting = np.full_like(table.comm_ns, np.nan)
+    waiting[row] = min(waits.exposed_ns, exposed)
+    both = {"transfer": exposed - waiting, "waiting": waiting}
+    return {key: values for key, values in both.items() if values[row, 0]}
 
 
 def _sentence(title: str) -> str:

@@ -19,11 +19,11 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.narrator import KIND_OF_EVENT, half_width, slowed, worded
 from stepscope.diagnose.rules import claimed_part, kind_of, names_cause
+from stepscope.diagnose.step_tree import tree_of
 from stepscope.diagnose.trace_facts import WORTH, exposed_transfer
 from stepscope.diagnose.why import why_of
 from stepscope.records.finding import (
     MOST_SLOWED,
-    RANKS_DIFFER,
     ClockDrop,
     Diagnosis,
     Finding,
@@ -36,7 +36,7 @@ from stepscope.records.finding import (
     VerdictPart,
 )
 from stepscope.records.nouns import Estimate
-from stepscope.records.parts import COMPUTATION, STEP, below
+from stepscope.records.parts import COMPUTATION
 from stepscope.records.profile import PROFILED
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.diary import (
@@ -65,9 +65,6 @@ from stepscope.results.slow_ranks import Slow
 from stepscope.stats.step_table import Numbers
 from stepscope.traces.slow_operators import slow_operators, slow_step_operators
 
-ROUNDING = 1e-6
-"""Of the step: what is left of it by the rounding of records is no part."""
-
 _CAUSES: Mapping[VerdictKind, str] = {
     "input-bound": "data",
     "before-forward": "before",
@@ -84,45 +81,13 @@ _CAUSES: Mapping[VerdictKind, str] = {
 }
 
 
-def tree_of(
-    steps: JobSteps, *, cause: VerdictKind, settled: bool = False, every_rank: bool = False
-) -> tuple[VerdictPart, ...]:
-    """The parts of ``records.parts.STEP`` that the job has: they sum to the step.
-
-    settled: who is late is known, so that what communication itself takes is its transfer. every_rank: each part has all
-    ranks' means, not only where they differ.
-    """
-    whole, ends = steps.whole_ns, parts_of(steps)
-    marked = _CAUSES.get(cause)
-    if marked == "data" and ends["data"].sum() < ends["before"].sum():
-        marked = "before"
-    if cause == "communication-bound" and settled:
-        marked = "transfer"
-
-    def part(key: str, values: Numbers, parts: Sequence[VerdictPart] = ()) -> VerdictPart:
-        by_rank = values.mean(axis=1)
-        differ = steps.ranks > 1 and float(np.ptp(by_rank)) > RANKS_DIFFER * float(whole.mean())
-        rank_means = tuple((d.rank, float(ns)) for d, ns in zip(steps.diaries, by_rank, strict=True))
-        mean = float(by_rank.mean())
-        return VerdictPart(
-            key=key,
-            ns=mean,
-            share=mean / float(whole.mean()),
-            parts=tuple(parts),
-            by_rank=rank_means if differ or every_rank else (),
-            cause=key == marked,
-        )
-
-    def group(key: str, names: Sequence[str], *, leave_out: bool) -> VerdictPart:
-        values = sum((ends[name] for name in names), np.zeros_like(whole))
-        return part(key, values, [part(name, ends[name]) for name in names if ends[name].any() or not leave_out])
-
-    tree = [
-        group(key, inner, leave_out=key != "communication") if (inner := below(key)) else part(key, ends[key])
-        for key in (step_part.key for step_part in STEP if step_part.parent is None)
-        if key != "communication" or steps.world_size > 1
-    ]
-    return tuple(verdict_part for verdict_part in tree if verdict_part.share > ROUNDING)
+def _marked(kind: VerdictKind, parts: Mapping[str, Numbers], late: Sequence[Slow]) -> str | None:
+    """Return the part that a verdict is about: where it is known whom ranks wait for, what communication itself takes is its
+    transfer."""
+    part = _CAUSES.get(kind)
+    if part == "data" and parts["data"].sum() < parts["before"].sum():
+        return "before"
+    return "transfer" if kind == "communication-bound" and _settled(late) else part
 
 
 WORTH_TRANSFER = 0.25
@@ -264,7 +229,8 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         groups=group_waits(steps),
         clocks=_clocks(steps, costs, late, change),
     )
-    verdict = replace(verdict, tree=tree_of(steps, cause=verdict.marked, settled=_settled(late)))
+    parts = parts_of(steps)
+    verdict = replace(verdict, tree=tree_of(steps, parts, marked=_marked(verdict.marked, parts, late)))
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:
         verdict = replace(verdict, confidence=f"doubtful: {'; '.join(dict.fromkeys(doubts))}")

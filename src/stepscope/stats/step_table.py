@@ -20,6 +20,7 @@ from stepscope.records.parts import LATE, SAMPLED
 
 if TYPE_CHECKING:
     from stepscope.records.samples import CellResult, RankSamples, StepSample
+    from stepscope.records.trace_budget import Parts
     from stepscope.records.trace_summary import RankPass
 
 Numbers = NDArray[np.float64]
@@ -169,14 +170,21 @@ def trace_table(ranks: Sequence[RankPass]) -> StepTable | None:
     numbers = sorted({step.step for rank in ranks for step in rank.steps})
     if not numbers:
         return None
-    column = {number: at for at, number in enumerate(numbers)}
+    return _of_budgets(ranks, numbers, [{step.step: step.parts for step in rank.steps} for rank in ranks])
 
+
+def window_table(ranks: Sequence[RankPass]) -> StepTable | None:
+    """Return each rank's whole window as one step; None where no rank has one. Ranks without one are left out."""
+    seen = [rank for rank in ranks if rank.budget is not None]
+    return _of_budgets(seen, [0], [{0: rank.budget.parts} for rank in seen if rank.budget]) if seen else None
+
+
+def _of_budgets(ranks: Sequence[RankPass], numbers: Sequence[int], budgets: Sequence[Mapping[int, Parts]]) -> StepTable:
     def of(name: str) -> Numbers:
-        values = np.full((len(ranks), len(numbers)), np.nan)
-        for row, rank in zip(values, ranks, strict=True):
-            for step in rank.steps:
-                row[column[step.step]] = getattr(step.parts, name)
-        return values
+        rows = [
+            [getattr(budget[number], name) if number in budget else np.nan for number in numbers] for budget in budgets
+        ]
+        return np.array(rows, dtype=np.float64)
 
     whole, comm = of("window_ns"), of("exposed_comm_ns")
     return StepTable(

@@ -14,7 +14,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.narrator import MOST_RANKS, tree_rows
-from stepscope.diagnose.verdict import ROUNDING, tree_of
+from stepscope.diagnose.step_tree import ROUNDING, tree_of
 from stepscope.records.finding import VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_summary import RankPass
@@ -151,7 +151,7 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
 
 
 def _rows(steps: JobSteps) -> list[tuple[int, VerdictPart]]:
-    tree = tree_of(steps, cause="undecided", every_rank=True)
+    tree = tree_of(steps, parts_of(steps), marked=None, every_rank=True)
     ns = sum(part.ns for part in tree)
     by_rank = tuple(
         (d.rank, float(mean_ns)) for d, mean_ns in zip(steps.diaries, steps.whole_ns.mean(axis=1), strict=True)
