@@ -12,8 +12,9 @@ from statistics import median
 
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.core.words import counted, listed
+from stepscope.diagnose.costs import Causes
 from stepscope.diagnose.narrator import KIND_OF_EVENT, by_group
-from stepscope.records.finding import Diagnosis, JobVerdict, VerdictKind
+from stepscope.records.finding import JobVerdict, VerdictKind
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.diary import EVENT_WORDS, between_steps
 from stepscope.results.profiled_job import ProfiledJob
@@ -31,15 +32,14 @@ _COMMUNICATES = ("communication-bound", "pipeline-bubble")
 _COMPUTES = ("compute-bound", "memory-bound", "optimizer-bound", "host-bound")
 
 
-def why_of(
-    verdict: JobVerdict, *, job: ProfiledJob, summary: TraceSummary | None, diagnosis: Diagnosis
-) -> tuple[str, ...]:
-    """Return at most ``MOST_LINES`` reasons. summary: of the window, or None. diagnosis: of it, before it is sized."""
+def why_of(verdict: JobVerdict, causes: Causes) -> tuple[str, ...]:
+    """Return at most ``MOST_LINES`` reasons."""
+    job, summary = causes.job, causes.window
     cost, kind = verdict.part_cost, verdict.marked
     lines = list(verdict.evidence)
     lines += [
         finding.cause
-        for finding in diagnosis.findings
+        for finding in causes.diagnosis.findings
         if finding.cause and cost is not None and finding.rule in cost.rules
     ]
     if kind in _COMMUNICATES:
