@@ -330,13 +330,14 @@ def _communication(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     unexplained = min(MOST_BY_OTHERS, WORTH_TRANSFER + taken_by_others(steps))
     if part is None or part.value < (WORTH if named else unexplained):
         return
+    exposed = None if causes.window is None else _exposed(causes.window)
     cause = max(named, key=lambda f: f.stake_fraction or 0.0, default=None)
     yield TimeCost(
         kind="communication-bound",
         share=part,
         stake_fraction=part.value
         if cause is None
-        else _returned(cause, part.value, causes, crowding=_crowding(steps, causes.job)),
+        else _returned(cause, part.value, exposed, causes.slowdown, crowding=_crowding(steps, causes.job)),
         rules=causes.rules("communication-bound"),
         cause=None if cause is None else cause.rule,
     )
@@ -347,20 +348,21 @@ def _crowding(steps: JobSteps, job: ProfiledJob) -> float:
     return crowding_ns(steps, on_cpu=bool(job.on_cpu)) / float(steps.whole_ns.mean())
 
 
-def _returned(cause: Finding, part: float, causes: Causes, *, crowding: float) -> float:
+def _returned(
+    cause: Finding, part: float, of_window: float | None, slowdown: float | None, *, crowding: float
+) -> float:
     """Return the share of a timed step that goes with a cause of its communication: of the part, and of the waits for cores
     that its threads have, what goes in the window, and of the host's own time beside it what is not the profiler's.
 
-    The profiler adds to all that the host does beside it, in
+    of_window: exposed communication, of a profiled step. The profiler adds to all that the host does beside it, in
     proportion: of a share s of a profiled step that is r times as long as a timed one, and in which the host computes for
     the share H, s (r - (r - 1) / H) is left.
     """
     if cause.stake_fraction is None:
         return part
-    of_window = None if causes.window is None else _exposed(causes.window)
     within = max(0.0, cause.stake_fraction - cause.stake_on_host)
     gone = min(1.0, within / of_window) if of_window else 1.0
-    ratio, computes = max(causes.slowdown or 1.0, 1.0), max(1.0 - (of_window or 0.0), cause.stake_on_host)
+    ratio, computes = max(slowdown or 1.0, 1.0), max(1.0 - (of_window or 0.0), cause.stake_on_host)
     on_host = cause.stake_on_host * max(0.0, ratio - (ratio - 1) / computes) if computes else 0.0
     return min(1.0, gone * (part + crowding) + on_host)
 

@@ -15,8 +15,9 @@ import pytest
 from tests.diaries import simulate, write_diary, write_gpu, write_load
 from tests.diaries import write_record as profile_record
 
+from stepscope.diagnose.costs import _ordered, _returned, _tiny_operators
 from stepscope.diagnose.narrator import below, cost_line, faster, percent
-from stepscope.diagnose.verdict import FEW_STEPS, Judged, _ordered, _returned, _tiny_operators, judge
+from stepscope.diagnose.verdict import FEW_STEPS, Judged, judge
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, TimeCost, VerdictPart
 from stepscope.records.nouns import Estimate
 from stepscope.records.profile import PROFILED, HookedRank, JobEnd
