@@ -17,7 +17,6 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose import narrator
 from stepscope.diagnose.rules import claimed_part
-from stepscope.diagnose.step_tree import tree_of
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, VerdictPart
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.stats.step_table import Numbers, StepTable, window_table
@@ -167,6 +166,8 @@ def _brief(
 
 def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) -> Screen:
     """Make the window the tree: that of the rank that is median in what the first finding is about."""
+    from stepscope.diagnose.step_tree import tree_of  # of traces alone
+
     table = window_table(summary.ranks)
     if table is None:
         return screen
