@@ -1,16 +1,12 @@
-"""Linux namespaces: leaving the caller's, entering others (for processes with one thread only); whose a world's processes
-are, and ending those whose owner is gone.
+"""Linux namespaces: leaving the caller's, entering others (for processes with one thread only).
 
-Namespaces here have no names and end with their last process, so leftovers are processes. Each carries the name of the
-command that owns it in its environment; a name whose owner lives is left alone, whoever asks.
+Namespaces here have no names and end with their last process.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import re
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -123,57 +119,3 @@ def _call(name: str, *arguments: int | bytes | None) -> None:
     if getattr(libc, name)(*arguments) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{name}: {os.strerror(error)}")
-
-
-VARIABLE = "STEPSCOPE_NETNS_OWNER"
-_PROC = Path("/proc")
-
-
-def this_process() -> str:
-    """Return the name of this process, told from any other that has or will have its number: the inode of the namespace in
-    which that counts, the number, and when it began."""
-    return f"{_namespace()}-{os.getpid()}-{_started(os.getpid()) or 0}"
-
-
-def sweep() -> list[int]:
-    """End processes of worlds whose owner has ended; returns their numbers. Other users' are not seen."""
-    here = _namespace()
-    swept = []
-    for folder in _PROC.glob("[0-9]*"):
-        pid = int(folder.name)
-        started = _started(pid)
-        namespace, owner, began = _owner_of(folder)
-        if namespace != here or _started(owner) == began:
-            continue
-        # Between the look and the signal the number may have gone to another process.
-        if started is not None and _started(pid) == started:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
-            swept.append(pid)
-    return swept
-
-
-def _owner_of(folder: Path) -> tuple[int, ...]:
-    """Return namespace, number and begin of the owner that a process carries; zeros where it carries none."""
-    try:
-        environ = (folder / "environ").read_bytes()
-    except OSError:
-        return 0, 0, 0
-    names = re.findall(rb"(?:\A|\0)%s=(\d+)-(\d+)-(\d+)(?=\0|\Z)" % VARIABLE.encode(), environ)
-    return tuple(map(int, names[-1])) if names else (0, 0, 0)
-
-
-def _started(pid: int) -> int | None:
-    """Return the clock ticks after boot at which ``pid`` began, or None when there is no such process."""
-    try:
-        stat = (_PROC / str(pid) / "stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in ("Z", "X") else int(fields[19])
-
-
-def _namespace() -> int:
-    return (_PROC / "self" / "ns" / "pid").stat().st_ino

@@ -14,7 +14,7 @@ from functools import partial
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.processes import die_with_parent
-from stepscope.launch.netns import namespaces, world
+from stepscope.launch.netns import world
 from stepscope.launch.netns.build import tool
 from stepscope.launch.torchrun import Launched, environment, launch
 from stepscope.records.network import EmulatedNetwork
@@ -36,7 +36,6 @@ def start(
     argv: what every rank runs; None: the rank half with the group's spec. A network that cannot be made shows as a group
     that failed: ``probe_emulation`` asks first.
     """
-    namespaces.sweep()
     make_dir(files.rank_logs)
     line = world.command_of_ranks(
         str(network),
@@ -47,7 +46,7 @@ def start(
         argv=argv or [sys.executable, "-m", "stepscope.rank", str(files.spec)],
     )
     environ = environment(os.environ, threads_per_rank=threads_per_rank, extra=extra_env)
-    return launch(line, files.launcher_log, {**environ, namespaces.VARIABLE: namespaces.this_process()})
+    return launch(line, files.launcher_log, environ)
 
 
 TIMEOUT_S = 30.0
