@@ -81,8 +81,8 @@ def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) 
     for point in prediction.measured:
         value = scale * prediction.measured_throughput(point)
         points.append(ScalePoint(gpus=point.ranks, value=value, measured=True))
-    curve = ScaleCurve(key="from", title=prediction.name, unit=unit, points=tuple(points), knee=prediction.knee)
-    write_chart(file, curve, predicted_step.predicted_scaling_chart, predicted_step.predicted_scaling_caption)
+    curve = ScaleCurve(title=prediction.name, unit=unit, points=tuple(points), knee=prediction.knee)
+    write_chart(file, predicted_step.predicted_scaling_chart(curve))
 
 
 def measured_job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:

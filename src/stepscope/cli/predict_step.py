@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ from stepscope.store.writer import write_bytes
 if TYPE_CHECKING:
     from stepscope.cli.commands.plan import Plan as Options
     from stepscope.cli.commands.predict import Predict
+    from stepscope.report.vega import Chart
     from stepscope.results.job_from_traces import TracedModel
 
 
@@ -180,7 +181,6 @@ def _draw(
     if len(predictions) < 2:
         raise UsageError("--chart needs several numbers of GPUs", fix="--gpus 8,64,512")
     curve = predicted_step.ScaleCurve(
-        key=predictions[0].model.name,
         title=f"{predictions[0].model.name} on {predictions[0].cluster.gpu.name}",
         unit="tokens/s",
         points=tuple(
@@ -192,7 +192,7 @@ def _draw(
         + tuple(predicted_step.ScalePoint(gpus=n, value=speed, measured=True) for n, speed in measured.items()),
         knee=bend,
     )
-    write_chart(options.chart, curve, predicted_step.predicted_scaling_chart, predicted_step.predicted_scaling_caption)
+    write_chart(options.chart, predicted_step.predicted_scaling_chart(curve))
 
 
 def _document(
@@ -247,13 +247,13 @@ def as_json(p: StepPrediction) -> dict[str, Any]:
     }
 
 
-def write_chart(file: Path, datum: Any, draw: Callable[[Any], Any], caption: Callable[[Any], str]) -> None:
-    """Draw ``datum`` of a view with its functions. Raises UsageError for another kind of file, WriteError."""
+def write_chart(file: Path, chart: Chart) -> None:
+    """Draw ``chart``. Raises UsageError for another kind of file, WriteError."""
     formats = [name for name in picture.FORMATS if name == file.suffix.removeprefix(".").lower()]
     if not formats:
         ends = ", ".join(f".{name}" for name in picture.FORMATS)
         raise UsageError(f"--chart {file} is not a picture", fix=f"end it with {ends}")
-    work = json.dumps(draw(datum)), datum.title, caption(datum), (formats[0],)
+    work = json.dumps(chart.spec), chart.title, chart.caption, (formats[0],)
     write_bytes(file, picture.pictures(work)[1])
     log(f"wrote {file}")
 

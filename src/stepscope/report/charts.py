@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from stepscope.core.words import counted, unknown
 from stepscope.report.names import clean
 from stepscope.report.render import picture
 from stepscope.report.render.files import plain_text
-from stepscope.report.vega import COLUMN, Spec, resolved
+from stepscope.report.vega import Chart, Spec, resolved
 from stepscope.report.views import views
 from stepscope.results.history import history
 from stepscope.store.writer import write_bytes
@@ -31,35 +33,6 @@ MAX_CHARTS = 36
 
 MANY_RUNS, FEW_CHARTS = 100, 14
 """From so many runs on, so many charts: the first of each chart say most."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """One chart, described. view: its key. about: the view's title. stem: of its files, unique among all."""
-
-    view: str
-    about: str
-    stem: str
-    title: str
-    caption: str
-    spec: Spec
-
-    @property
-    def full_title(self) -> str:
-        return f"{self.about}: {self.title}"
-
-    @property
-    def wide(self) -> bool:
-        """Whether it takes a page's whole width."""
-        parts = self.spec.get("hconcat", (self.spec,))
-        return bool(sum(part.get("width", 0) for part in parts) > COLUMN)
-
-    @property
-    def one_bar(self) -> bool:
-        """Whether its bars are all of one run: files have it by name, a page shows the figure in a table."""
-        parts = self.spec.get("hconcat", (self.spec,))
-        axes = [part.get("encoding", {}).get("y", {}) for part in parts]
-        return all(axis.get("type") == "ordinal" and len(axis["scale"]["domain"]) == 1 for axis in axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,36 +78,19 @@ def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
 
 
 def charts_of(records: Mapping[str, Any], limit: int | None = None) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
-    """Return (to be drawn, left out): charts in the order of their names; of too many every chart's first ones are kept."""
-    charted: list[list[tuple[str, Any]]] = []
-    stems: dict[str, int] = {}
-    keys = list(views())
-    for key in keys:
-        shown = views()[key].charts
-        of_view = []
-        for datum in () if shown is None else shown.data(records):
-            stem = (shown.stem if shown and shown.stem else f"{key}-KEY").replace("KEY", datum.key)
-            stems[stem] = stems.get(stem, 0) + 1
-            of_view.append((stem + (f"-{stems[stem]}" if stems[stem] > 1 else ""), datum))
-        charted.append(of_view)
-    every = [(number, place) for number, of_view in enumerate(charted) for place in range(len(of_view))]
-    turns = sorted(every, key=lambda at: (at[1], at[0]))
-    kept = set(turns[:limit])
-    made = {at: _described(keys[at[0]], *charted[at[0]][at[1]], drawn=at in kept) for at in every}
-    return tuple(made[at] for at in every if at in kept), tuple(made[at] for at in every if at not in kept)
-
-
-def _described(key: str, stem: str, datum: Any, *, drawn: bool) -> Chart:
-    view = views()[key]
-    assert view.charts is not None
-    return Chart(
-        view=key,
-        about=view.title,
-        stem=stem,
-        title=datum.title,
-        caption=view.charts.caption(datum) if drawn else "",
-        spec=view.charts.chart(datum) if drawn else {},
-    )
+    """Return (to be drawn, left out): charts in the order of their names; of too many every view's first ones are kept."""
+    made: dict[tuple[int, int], Chart] = {}
+    stems = Counter[str]()
+    for number, view in enumerate(views().values()):
+        for place, chart in enumerate(view.drawn(records)):
+            stem = (view.stem or f"{view.key}-KEY").replace("KEY", chart.key)
+            stems[stem] += 1
+            if stems[stem] > 1:
+                stem += f"-{stems[stem]}"
+                stems[stem] += 1
+            made[place, number] = replace(chart, view=view.key, about=view.title, stem=stem)
+    kept = set(sorted(made)[:limit])
+    return tuple(made[at] for at in made if at in kept), tuple(made[at] for at in made if at not in kept)
 
 
 def begin(

@@ -8,15 +8,53 @@ without yellow, which is lost on white.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, TypeGuard
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_number
 from stepscope.report.names import lines
 
 Spec = dict[str, Any]
 """A Vega-Lite description, or a part of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart. key: part of a file's name. caption: what is seen, in sentences that need no chart.
+
+    view: its view's key; about: that view's title; stem: of its files, unique among all of a report.
+    """
+
+    key: str
+    title: str
+    caption: str
+    spec: Spec
+    view: str = ""
+    about: str = ""
+    stem: str = ""
+
+    @property
+    def full_title(self) -> str:
+        return f"{self.about}: {self.title}"
+
+    @property
+    def _panels(self) -> Sequence[Spec]:
+        panels: Sequence[Spec] = self.spec.get("hconcat", (self.spec,))
+        return panels
+
+    @property
+    def wide(self) -> bool:
+        """Whether it takes a page's whole width."""
+        return bool(sum(panel.get("width", 0) for panel in self._panels) > COLUMN)
+
+    @property
+    def one_bar(self) -> bool:
+        """Whether its bars are all of one run: files have it by name, a page shows the figure in a table."""
+        axes = [panel.get("encoding", {}).get("y", {}) for panel in self._panels]
+        return all(axis.get("type") == "ordinal" and len(axis["scale"]["domain"]) == 1 for axis in axes)
+
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
@@ -102,15 +140,45 @@ def head(title: str, width: int) -> Spec:
     }
 
 
-def layer(
-    mark: str, values: Iterable[Mapping[str, Any]], encoding: Mapping[str, Any] | None = None, **how: Any
-) -> Spec:
-    """Return one kind of mark over its own data; ``said`` of a value is what the mark tells. how: of the mark."""
-    rows = [dict(value) for value in values]
-    described = any("said" in value for value in rows)
-    mark_ = {"type": mark, **({} if described else {"aria": False}), **how}
-    description = {"description": {"field": "said", "type": "nominal"}} if described else {}
-    return {"data": {"values": rows}, "mark": mark_, "encoding": {**(encoding or {}), **description}}
+_PLACES = {"x", "y", "x2", "y2", "xOffset", "text", "detail"}
+"""Channels of a layer that are never a property of its mark."""
+
+
+def layer(mark: str, values: Iterable[Mapping[str, Any]], **how: Any) -> Spec:
+    """Return one kind of mark over its own data; ``said`` of a value is what the mark tells. Figures have six digits.
+
+    how: of the mark; and where it stands, as an encoding, the name of a field, or a number of points.
+    """
+    rows = [{name: sig(at) if isinstance(at, float) else at for name, at in value.items()} for value in values]
+    described = any("said" in row for row in rows)
+    encoding = {name: _channel(name, at) for name, at in how.items() if name in _PLACES or isinstance(at, dict)}
+    look = {name: at for name, at in how.items() if name not in encoding}
+    return {
+        "data": {"values": rows},
+        "mark": {"type": mark, **({} if described else {"aria": False}), **look},
+        "encoding": {**encoding, **({"description": {"field": "said", "type": "nominal"}} if described else {})},
+    }
+
+
+def _channel(name: str, at: Any) -> Any:
+    if isinstance(at, str):
+        return {"field": at, "type": "quantitative"} if name in ("x", "y") else {"field": at}
+    return {"value": at} if isinstance(at, int | float) else at
+
+
+def dots(values: Iterable[Mapping[str, Any]], **place: Any) -> Spec:
+    """Return the points of lines."""
+    return layer("point", values, **place, filled=True, size=16, opacity=1)
+
+
+UPRIGHT: Spec = {"y": 0, "y2": {"value": "height"}}
+"""From top to bottom."""
+
+
+def telling(values: Sequence[dict[str, Any]], sentence: str) -> Sequence[dict[str, Any]]:
+    """Return the points of one line or area, the first of which tells ``sentence``."""
+    values[0]["said"] = sentence
+    return values
 
 
 def unsaid(values: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -118,7 +186,7 @@ def unsaid(values: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{key: content for key, content in value.items() if key != "said"} for value in values]
 
 
-def by_series(names: Sequence[str], colors: Sequence[str] = COLORS, *, width: int = COLUMN) -> Spec:
+def by_series(names: Collection[str], colors: Sequence[str] = COLORS, *, width: int = COLUMN) -> Spec:
     """Colour by ``series``, with a legend below in as many columns as fit; none for a single entry."""
     fits = int(width / 72 * 16)
     longest = max((min(len(name), fits - 8) for name in names), default=0) + 6
@@ -136,7 +204,7 @@ def by_series(names: Sequence[str], colors: Sequence[str] = COLORS, *, width: in
     }
 
 
-def shape_by_series(names: Sequence[str]) -> Spec:
+def shape_by_series(names: Collection[str]) -> Spec:
     """Mark by ``series``; the legend joins that of the colours, and where those begin again it is another marker."""
     shapes = [SHAPES[(n + n // len(COLORS)) % len(SHAPES)] for n in range(len(names))]
     return {
@@ -268,32 +336,22 @@ def size_tick(size_bytes: float) -> str:
     return f"{figure.rstrip('0').rstrip('.') if '.' in figure else figure} {unit}"
 
 
-def whiskers(values: Sequence[Mapping[str, Any]], *, across: bool = False, **encoding: Any) -> list[Spec]:
+def whiskers(values: Sequence[Mapping[str, Any]], *, across: bool = False, **place: Any) -> list[Spec]:
     """Draw intervals from ``low`` to ``high`` with ends; other fields say where they stand."""
     if not values:
         return []
-    along = "x" if across else "y"
+    along, orient = ("x", "vertical") if across else ("y", "horizontal")
     ends = [{**value, "end": value[end]} for value in values for end in ("low", "high")]
-    place = {"field": "low", "type": "quantitative"}
     return [
-        layer("rule", values, {along: place, f"{along}2": {"field": "high"}, **encoding}, color=INK, strokeWidth=0.8),
-        layer(
-            "tick",
-            ends,
-            {along: {"field": "end", "type": "quantitative"}, **encoding},
-            color=INK,
-            thickness=0.8,
-            size=4,
-            orient="vertical" if across else "horizontal",
-        ),
+        layer("rule", values, **{along: "low", f"{along}2": "high"}, **place, color=INK, strokeWidth=0.8),
+        layer("tick", ends, **{along: "end"}, **place, color=INK, thickness=0.8, size=4, orient=orient),
     ]
 
 
-def words(values: Sequence[Mapping[str, Any]], encoding: Mapping[str, Any], **how: Any) -> list[Spec]:
+def words(values: Sequence[Mapping[str, Any]], **how: Any) -> list[Spec]:
     """Write ``text`` of each value on a ground of its own, so that it is read where it lies on something."""
-    shown = {**encoding, "text": {"field": "text"}}
-    ground = layer("text", values, shown, stroke=color("ground"), strokeWidth=2, strokeOpacity=0.85, **how)
-    return [ground, layer("text", values, shown, **how)] if values else []
+    on_ground = {"stroke": color("ground"), "strokeWidth": 2, "strokeOpacity": 0.85}
+    return [layer("text", values, **ground, **how, text="text") for ground in (on_ground, {})] if values else []
 
 
 FAILED = {"color": "transparent", "stroke": BAD, "strokeDash": [3, 2], "strokeWidth": 0.8}

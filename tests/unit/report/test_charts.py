@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from tests import comm_rows, overlapped_cells, training_records
 from tests.comm_rows import MIB, SIZES, collective, pairs, row, sweep
+from tests.described import drawn, names, values
 from tests.diaries import job, planted, write_samples
 from tests.pipelines import MS, pipeline_cell
 from tests.unit.report.test_machine_tables import recorded
@@ -30,8 +31,8 @@ from stepscope.records.mesh import PipelineLayout
 from stepscope.report import vega
 from stepscope.report.charts import draw_charts
 from stepscope.report.render import picture
-from stepscope.report.vega import size_tick
-from stepscope.report.views import views
+from stepscope.report.vega import Chart, size_tick
+from stepscope.report.views import given, views
 from stepscope.report.views.predicted_step import ScaleCurve, ScalePoint
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.history import history
@@ -93,28 +94,25 @@ def scale_curve() -> ScaleCurve:
         ScalePoint(gpus=8 * 8**n, value=v, low=0.9 * v, high=1.1 * v) for n, v in enumerate((1e5, 6.8e5, 4.6e6))
     ]
     measured = [replace(point, value=1.05 * point.value, measured=True) for point in predicted[:2]]
-    return ScaleCurve(
-        key="small", title="small on 8 GPUs and more", unit="tokens/s", points=(*predicted, *measured), knee=64
-    )
+    return ScaleCurve(title="small on 8 GPUs and more", unit="tokens/s", points=(*predicted, *measured), knee=64)
 
 
 CHARTS = tuple(key for key, view in views().items() if view.charts is not None)
 
 
-def prepared(key: str, found: dict[str, object] | None = None):
-    chart = views()[key].charts
-    return chart, chart.data(records() if found is None else found)
+@cache
+def sample(key: str) -> tuple[Chart, ...]:
+    return views()[key].drawn(records())
 
 
-def rendered(key: str, datum: object, *formats: str) -> tuple[bytes, ...]:
-    chart = views()[key].charts
-    return picture.pictures((json.dumps(chart.chart(datum), allow_nan=False), "a title", "a caption", formats))
+def rendered(chart: Chart, *formats: str) -> tuple[bytes, ...]:
+    return picture.pictures((json.dumps(chart.spec, allow_nan=False), "a title", "a caption", formats))
 
 
 @cache
-def drawn(key: str) -> tuple[bytes, ...]:
+def pictures(key: str) -> tuple[bytes, ...]:
     """The sample's first chart: for the page, as PNG and as SVG."""
-    return rendered(key, prepared(key)[1][0], "png", "svg")
+    return rendered(sample(key)[0], "png", "svg")
 
 
 def axes(spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -124,33 +122,23 @@ def axes(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("key", CHARTS)
-def test_a_chart_is_called_as_its_file_and_prepares_frozen_data(key: str) -> None:
-    _, data = prepared(key)
-    assert views()[key].key == key
-    assert data
-    assert len({datum.key for datum in data}) == len(data)
-    assert all(hash(datum) == hash(again) for datum, again in zip(data, prepared(key)[1], strict=True))
-    assert all(re.fullmatch(r"[\w.-]+", datum.key) for datum in data)
-
-
-@pytest.mark.parametrize("key", CHARTS)
-def test_axes_carry_units_and_a_title(key: str) -> None:
-    chart, data = prepared(key)
-    for datum in data:
-        spec = chart.chart(datum)
-        labels = [axis["title"] for axis in axes(spec) if axis["title"]]
+def test_charts_have_names_for_files_a_title_a_caption_and_axes_with_units(key: str) -> None:
+    assert sample(key)
+    assert len({chart.key for chart in sample(key)}) == len(sample(key))
+    for chart in sample(key):
+        assert re.fullmatch(r"[\w.-]+", chart.key)
+        labels = [axis["title"] for axis in axes(chart.spec) if axis["title"]]
         assert labels
         assert all(UNIT.search(label) for label in labels), labels
-        assert " ".join(spec["title"]["text"]) == datum.title
-        assert re.search(r"\d.*\.$", chart.caption(datum))
+        assert " ".join(chart.spec["title"]["text"]) == chart.title
+        assert re.search(r"\d.*\.$", chart.caption)
 
 
 @pytest.mark.parametrize("key", CHARTS)
 def test_marks_tell_their_figures(key: str) -> None:
     """A mark with ``said`` has a title in the picture, for the pointer and for screen readers; the others are silent."""
-    chart, data = prepared(key)
-    said = re.findall(r'"said": "([^"]+)"', json.dumps(chart.chart(data[0]), ensure_ascii=False))
-    page = drawn(key)[0].decode()
+    said = re.findall(r'"said": "([^"]+)"', json.dumps(sample(key)[0].spec, ensure_ascii=False))
+    page = pictures(key)[0].decode()
     titles = re.findall(r"<title>([^<]*)</title>", page)
     assert len(titles) == len(said) or key == "stragglers"
     assert all(re.search(r"\d", text) for text in said)
@@ -159,7 +147,7 @@ def test_marks_tell_their_figures(key: str) -> None:
 
 @pytest.mark.parametrize("key", CHARTS)
 def test_colours_are_the_pages_and_resolved_in_files(key: str) -> None:
-    page, _, svg = drawn(key)
+    page, _, svg = pictures(key)
     assert b"var(--" in page
     assert b"var(--" not in svg
     assert b"style=" not in page  # the page's content policy allows no style of its own
@@ -173,16 +161,13 @@ def test_the_palette_is_the_pages_light_one() -> None:
 
 @pytest.mark.parametrize("key", CHARTS)
 def test_the_same_data_give_the_same_file(key: str) -> None:
-    _, data = prepared(key)
-    assert rendered(key, data[0]) == drawn(key)[:1]
-    assert drawn(key)[1].startswith(b"\x89PNG")
-    assert b"<title>a title</title><desc>a caption</desc>" in drawn(key)[2]
+    assert rendered(views()[key].drawn(records())[0]) == pictures(key)[:1]
+    assert pictures(key)[1].startswith(b"\x89PNG")
+    assert b"<title>a title</title><desc>a caption</desc>" in pictures(key)[2]
 
 
 def test_pngs_hold_who_they_are_of() -> None:
-    _, (datum, *_) = prepared("comm_time")
-    png = rendered("comm_time", datum, "png")[1]
-    assert png == drawn("comm_time")[1]
+    png = pictures("comm_time")[1]
     chunks, at = {}, 8
     while at < len(png):
         length, kind = struct.unpack_from(">I4s", png, at)
@@ -195,8 +180,7 @@ def test_pngs_hold_who_they_are_of() -> None:
 
 
 def test_pdfs_are_a_column_wide() -> None:
-    _, (datum, *_) = prepared("comm_time")
-    pdf = rendered("comm_time", datum, "pdf")[1]
+    pdf = rendered(sample("comm_time")[0], "pdf")[1]
     assert pdf.startswith(b"%PDF")
     width = float(re.search(rb"/MediaBox \[\S+ \S+ (\S+)", pdf)[1])
     assert width == pytest.approx(252, abs=1)
@@ -204,9 +188,9 @@ def test_pdfs_are_a_column_wide() -> None:
 
 @pytest.mark.parametrize("key", CHARTS)
 def test_a_chart_without_what_it_needs_is_not_drawn(key: str) -> None:
-    chart, _ = prepared(key)
-    for name in chart.needs:
-        assert chart.given({**records(), name: None}) is None
+    needed = [name for name in records() if not views()[key].drawn({**records(), name: None})]
+    assert needed
+    assert set(needed) <= given(views()[key].charts, records()).keys()
 
 
 def test_importing_the_views_loads_nothing_that_draws() -> None:
@@ -219,14 +203,15 @@ def test_importing_the_views_loads_nothing_that_draws() -> None:
 
 
 def test_busbw_of_a_fast_call_is_high_and_the_fit_is_on_the_same_scale() -> None:
-    _, (datum, *_) = prepared("comm_busbw")
-    line, source = datum.lines[1], sweep(world_size=4, alpha_us=900)
-    for point, r in zip(line.points, source, strict=True):
-        assert point.value == pytest.approx(r.busbw_bytes_per_s)
-        assert point.fast > point.value > point.slow
-    fitted = dict(line.fitted)
-    assert fitted[SIZES[0]] == pytest.approx(source[0].busbw_bytes_per_s, rel=1e-6)
-    assert fitted[SIZES[8]] == pytest.approx(source[8].busbw_bytes_per_s, rel=1e-6)
+    chart, source = sample("comm_busbw")[0], sweep(world_size=4, alpha_us=900)
+    points = [point for point in values(chart, "point") if point["series"] == "4 ranks"]
+    bands = [band for band in values(chart, "area") if band["series"] == "4 ranks"]
+    for point, band, r in zip(points, bands, source, strict=True):
+        assert point["y"] == pytest.approx(r.busbw_bytes_per_s / 1e9, rel=1e-5)
+        assert band["high"] > point["y"] > band["low"]
+    fitted = {value["size"]: value["y"] for value in values(chart, "line") if value.get("of") == "4 ranks"}
+    for at in (0, 8):
+        assert fitted[vega.sig(SIZES[at])] == pytest.approx(source[at].busbw_bytes_per_s / 1e9, rel=1e-5)
 
 
 def test_what_gave_no_trustworthy_time_is_not_drawn() -> None:
@@ -237,39 +222,38 @@ def test_what_gave_no_trustworthy_time_is_not_drawn() -> None:
         row(status="timeout"),
         row(status="skipped", asked_bytes=4096),
     ]
-    _, (datum,) = prepared("comm_time", {"rows": rows})
-    (line,) = datum.lines
-    assert [p.size_bytes for p in line.points] == list(SIZES[:2])
+    (chart,) = drawn("comm_time", rows=rows)
+    assert [point["size"] for point in values(chart, "point")] == list(SIZES[:2])
 
 
 def test_more_sweeps_than_colours_are_several_charts() -> None:
-    rows = [r for n in range(2, 12) for r in sweep(world_size=n, sizes=SIZES[:3])]
-    _, data = prepared("comm_time", {"rows": rows})
-    assert [len(datum.lines) for datum in data] == [7, 3]
-    assert [datum.title for datum in data] == ["all_reduce, cpu/gloo (1 of 2)", "all_reduce, cpu/gloo (2 of 2)"]
+    charts = drawn("comm_time", rows=[r for n in range(2, 12) for r in sweep(world_size=n, sizes=SIZES[:3])])
+    assert [len(names(chart)) for chart in charts] == [7, 3]
+    assert [chart.title for chart in charts] == ["all_reduce, cpu/gloo (1 of 2)", "all_reduce, cpu/gloo (2 of 2)"]
 
 
 def test_a_fit_of_other_settings_is_not_drawn() -> None:
     base = sweep(world_size=2)
     fits = comm_rows.calibration(comm_rows.fit(base, alpha_us=50, rate=2e9))
-    for shape in ({"env": {"NCCL_ALGO": "Ring"}}, {"dtype": "bf16"}, {"mode": "async", "in_flight": 4}):
-        rows = [replace(r, **shape) for r in base]
-        _, (datum,) = prepared("comm_time", {"rows": rows, "calibration": fits})
-        assert datum.lines[0].fitted == ()
+    for shape in ({}, {"env": {"NCCL_ALGO": "Ring"}}, {"dtype": "bf16"}, {"mode": "async", "in_flight": 4}):
+        (chart,) = drawn("comm_time", rows=[replace(r, **shape) for r in base], calibration=fits)
+        assert ("Dashed: the calibrated curve." in chart.caption) is (shape == {})
 
 
 def test_the_heat_map_marks_the_slow_row() -> None:
-    _, (datum,) = prepared("pairs")
-    assert datum.slow == ((1, 0), (1, 2), (1, 3))
-    assert datum.values[0][0] is None
-    chart, (small,) = prepared("pairs", {"rows": pairs(4, size_bytes=4, us=30.0)})
-    assert (small.quantity, small.values[0][1]) == ("time", 30_000.0)
-    assert chart.caption(small).startswith("Time of messages of 4 B")
-    chart, (both,) = prepared("pairs", {"rows": pairs(4, bidirectional=True)})
-    assert both.values[0][1] == both.values[1][0]
-    assert "No pair is slow" in chart.caption(both)
-    chart, (two,) = prepared("pairs", {"rows": pairs(2)})
-    assert "Too few pairs" in chart.caption(two)
+    (chart,) = sample("pairs")
+    framed = chart.spec["layer"][-1]["data"]["values"]
+    assert [(cell["sender"], cell["receiver"]) for cell in framed] == [("a 1", "0"), ("a 1", "2"), ("a 1", "3")]
+    (small,) = drawn("pairs", rows=pairs(4, size_bytes=4, us=30.0))
+    first = values(small, "rect")[0]
+    assert (first["sender"], first["receiver"], first["value"]) == ("0", "1", 30.0)
+    assert small.caption.startswith("Time of messages of 4 B")
+    (both,) = drawn("pairs", rows=pairs(4, bidirectional=True))
+    cells = {(cell["sender"], cell["receiver"]): cell["value"] for cell in values(both, "rect")}
+    assert cells["0", "1"] == cells["1", "0"]
+    assert "No pair is slow" in both.caption
+    (two,) = drawn("pairs", rows=pairs(2))
+    assert "Too few pairs" in two.caption
 
 
 @pytest.mark.parametrize("shape", ["one size", "one call", "wide", "24 ranks", "barrier"])
@@ -281,14 +265,11 @@ def test_odd_data_are_drawn_without_a_warning(shape: str) -> None:
         "24 ranks": pairs(24, us=5.0),
         "barrier": [*sweep("barrier", sizes=(0,)), *sweep(sizes=SIZES[:2])],
     }[shape]
-    drawn = 0
-    for key in CHARTS:
-        chart, data = prepared(key, {"rows": rows})
-        for datum in data:
-            assert rendered(key, datum, "png")[1].startswith(b"\x89PNG")
-            assert chart.caption(datum)
-            drawn += 1
-    assert drawn
+    charts = [chart for view in views().values() for chart in view.drawn({"rows": rows})]
+    assert charts
+    for chart in charts:
+        assert rendered(chart, "png")[1].startswith(b"\x89PNG")
+        assert chart.caption
 
 
 def test_charts_are_written_with_their_captions(tmp_path: Path) -> None:

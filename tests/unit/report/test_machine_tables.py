@@ -68,10 +68,9 @@ def test_kinds_at_the_peak_add_up_in_the_table_and_are_areas_in_the_chart() -> N
         ["activations", 6 << 20, 0.75, 0],
         ["all", 8 << 20, 1.0, 3 << 20],
     ]
-    (datum,) = memory.memory_kinds_charts((snapshot,))
-    layers = memory.memory_kinds_chart(datum)["layer"]
-    tops = {each["data"]["values"][1]["series"]: each["data"]["values"][1]["to"] for each in layers}
+    (chart,) = memory.memory_kinds_charts((snapshot,))
+    tops = {each["data"]["values"][1]["series"]: each["data"]["values"][1]["to"] for each in chart.spec["layer"]}
     assert tops == {"parameters": 2.0, "gradients": 2.0, "activations": 8.0}
-    assert "Peak 8.00 MiB: parameters 2.00 MiB (25%), activations 6.00 MiB (75%)." in memory.memory_kinds_caption(datum)
+    assert "Peak 8.00 MiB: parameters 2.00 MiB (25%), activations 6.00 MiB (75%)." in chart.caption
     (line,) = memory.memory_holders_tables((snapshot,))[0].rows
     assert [value.text for value in line.values[1:5]] == ["m.py:1 f", "activations", "6.00 MiB", "75%"]

@@ -41,9 +41,9 @@ def test_an_uneven_split_is_told_with_the_even_one_and_what_it_brings() -> None:
 @pytest.mark.parametrize("schedule", ["gpipe", "zero_bubble"])
 def test_the_picture_has_every_computation_in_its_place_and_hatches_what_is_left(schedule: str) -> None:
     where = layout(schedule=schedule)
-    (datum,) = pipeline.pipeline_charts([pipeline_cell(where, EVEN, (4, 4))])
+    (chart,) = pipeline.pipeline_charts([pipeline_cell(where, EVEN, (4, 4))])
     line = simulate(where, EVEN)
-    hatched, boxes, texts = pipeline.pipeline_chart(datum)["layer"]
+    hatched, boxes, texts = chart.spec["layer"]
     bars = boxes["data"]["values"]
     assert len(bars) == len(line.spans())
     assert sum(bar["to"] - bar["from"] for bar in bars) * MS == pytest.approx(sum(line.busy_ns), rel=1e-4)
@@ -53,12 +53,12 @@ def test_the_picture_has_every_computation_in_its_place_and_hatches_what_is_left
             "drawn over work"
         )
     assert {text["text"][0] for text in texts["data"]["values"]} <= set("FBIW")
-    assert "hatched: nothing" in pipeline.pipeline_caption(datum)
+    assert "hatched: nothing" in chart.caption
 
 
 def test_of_many_cells_each_schedule_is_drawn_once_before_another_number_of_micro_batches() -> None:
     cells = [pipeline_cell(layout(m, schedule=s), EVEN, (4, 4)) for s in ("gpipe", "1f1b") for m in (2, 4, 16)]
-    drawn = [datum.text.split("; bubble")[0] for datum in pipeline.pipeline_charts(cells)]
+    drawn = [chart.caption.partition("nothing. ")[2].split("; bubble")[0] for chart in pipeline.pipeline_charts(cells)]
     assert drawn == [
         f"{schedule}, 2 ranks, micro-batches: {m}"
         for schedule, m in (("gpipe", 4), ("1f1b", 4), ("gpipe", 2), ("gpipe", 16))
@@ -81,11 +81,11 @@ def test_ranks_of_an_emulated_network_share_the_clock_of_this_machine() -> None:
 
 def test_the_curve_has_a_point_for_each_number_of_micro_batches_and_the_formula_between() -> None:
     cells = [pipeline_cell(layout(m), EVEN, (4, 4)) for m in (8, 2, 4)]
-    (datum,) = pipeline.pipeline_bubble_charts(cells)
-    lines, *_, points = pipeline.pipeline_bubble_chart(datum)["layer"]
+    (chart,) = pipeline.pipeline_bubble_charts(cells)
+    lines, *_, points = chart.spec["layer"]
     assert [(p["at"], round(p["value"])) for p in points["data"]["values"]] == [(2, 33), (4, 20), (8, 11)]
     assert len(lines["data"]["values"]) == 7
-    assert pipeline.pipeline_bubble_charts(cells[:1]) == ()
+    assert list(pipeline.pipeline_bubble_charts(cells[:1])) == []
     (said,) = conclusions(pipelines(cells))
     assert said == (
         "1f1b on 2 ranks: the bubble falls from 33% [33, 33] with 2 micro-batches to 11% [11, 11] with 8 (by the formula "

@@ -9,15 +9,15 @@ import pytest
 from tests.training_records import scaled, trained
 
 from stepscope.report.render import picture
-from stepscope.report.views.scaling import speedup_efficiency_chart, speedup_efficiency_charts
+from stepscope.report.views.scaling import speedup_efficiency_charts
 
 
 @pytest.mark.parametrize("times", [0.3, 1.0, 40.0])
 def test_names_of_reference_lines_stay_apart(times: float) -> None:
     """However far an impossible efficiency pushes 0.8 and 0.9 together."""
     runs = (trained("one", 100.0), trained("two", 100.0 / (2 * times), ranks=2, strategy="ddp", baseline_id="one"))
-    (datum,) = speedup_efficiency_charts(runs, scaled(runs))
-    svg = picture.page_svg(json.dumps(speedup_efficiency_chart(datum)))
+    (chart,) = speedup_efficiency_charts(runs, scaled(runs))
+    svg = picture.page_svg(json.dumps(chart.spec))
     found = {
         text: (anchor, float(x))
         for anchor, x, text in re.findall(

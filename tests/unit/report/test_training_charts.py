@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from tests import pages
-from tests.evidence import MS, epochs, rate, run, step
+from tests.described import drawn, values
+from tests.evidence import epochs, rate, run, step
 from tests.training_records import cell, exact, failed, imported, scaled, study, trace, trained
 
 from stepscope.report.charts import FEW_CHARTS, charts_of, draw
 from stepscope.report.names import clean, file_part, lines
 from stepscope.report.shared.curves import CurvePoint, RunCurve, alike_as_one
 from stepscope.report.shared.runs import names, quantity
-from stepscope.report.views import views
+from stepscope.report.vega import Chart
 from stepscope.report.views.bars import UNCLEAR
 
 TRAINING = (
@@ -24,65 +25,45 @@ TRAINING = (
 )  # fmt: skip
 
 
-def prepared(key: str, **records: Any) -> tuple[Any, ...]:
-    chart = views()[key].charts
-    keywords = chart.given(records)
-    assert keywords is not None
-    return chart.prepare(**keywords)
-
-
-def caption(key: str, datum: Any) -> str:
-    return views()[key].charts.caption(datum)
-
-
 @pytest.mark.parametrize("key", TRAINING)
 def test_one_run_alone_is_not_compared(key: str) -> None:
     lost = (failed("a"), failed("b", ranks=2, strategy="naive"), failed("c", ranks=2, strategy="ddp"))
     for runs in ((trained("one", 20.0),), lost):
-        assert prepared(key, runs=runs, scaling=scaled(runs), cells=(), traces=()) == ()
+        assert drawn(key, runs=runs, scaling=scaled(runs), cells=(), traces=()) == ()
 
 
 def test_strategies_whose_intervals_overlap_are_not_called_faster() -> None:
     a = trained("a", 10.0, ranks=2, strategy="naive", step_ns=step(10.0, spread=0.1))
     b = trained("b", 9.8, ranks=2, strategy="ddp", step_ns=step(9.8, spread=0.1))
-    (datum,) = prepared("strategies", runs=(a, b))
-    assert datum.clusters[0].bars[1].label == UNCLEAR
-    assert "Not clear: the intervals overlap." in caption("strategies", datum)
-    apart = replace(b, step_ns=step(7.0, spread=0.1))
-    (datum,) = prepared("strategies", runs=(a, apart))
-    assert datum.clusters[0].bars[1].label == "43% faster"
+    for ms, label in ((9.8, UNCLEAR), (7.0, "43% faster")):
+        (chart,) = drawn("strategies", runs=(a, replace(b, step_ns=step(ms, spread=0.1))))
+        assert {value["text"] for value in values(chart, "text")} == {label}
+        assert ("Not clear: the intervals overlap." in chart.caption) is (label == UNCLEAR)
 
 
 def test_repeats_stand_beside_each_other_and_none_is_lost() -> None:
     runs = [trained(f"{s}{n}", 10.0 + n, ranks=2, strategy=s) for s in ("naive", "ddp") for n in range(3)]
-    (datum,) = prepared("strategies", runs=tuple(runs))
-    assert [[bar.value for bar in c.bars] for c in datum.clusters] == [
-        [(10.0 + n) * MS, (10.0 + n) * MS] for n in range(3)
-    ]
+    (chart,) = drawn("strategies", runs=tuple(runs))
+    assert [bar["y"] for bar in values(chart, "bar")] == [10.0, 10.0, 11.0, 11.0, 12.0, 12.0]
 
 
-def test_accumulation_compares_throughput_not_steps_of_different_work() -> None:
-    (datum,) = prepared("accumulation", runs=study())
-    assert datum.series == ("GA 1", "GA 4")
-    assert datum.axis == "throughput (samples/s)"
-    (cluster,) = datum.clusters
-    assert [bar.value for bar in cluster.bars] == [pytest.approx(256 / 0.012), 25_600.0]
-    assert cluster.bars[1].label == "20% faster"
-
-
-def test_accumulation_is_ordered_by_number() -> None:
+def test_accumulation_compares_throughput_not_steps_of_different_work_in_the_order_of_numbers() -> None:
+    (chart,) = drawn("accumulation", runs=study())
+    assert chart.spec["encoding"]["y"]["title"] == "throughput (samples/s)"
+    assert [(bar["series"], bar["y"]) for bar in values(chart, "bar")] == [("GA 1", 21_333.3), ("GA 4", 25_600.0)]
+    assert values(chart, "text")[0]["text"] == "20% faster"
     runs = [trained(f"ga{n}", 10.0, ranks=2, strategy="ddp", accumulation=n) for n in (16, 2, 8, 1)]
-    (datum,) = prepared("accumulation", runs=tuple(runs))
-    assert datum.series == ("GA 1", "GA 2", "GA 8", "GA 16")
+    (chart,) = drawn("accumulation", runs=tuple(runs))
+    assert [bar["series"] for bar in values(chart, "bar")] == ["GA 1", "GA 2", "GA 8", "GA 16"]
 
 
 def test_machines_are_compared_by_device_and_by_source() -> None:
-    (datum,) = prepared("hardware", runs=study())
-    assert datum.series == ("Example CPU", "Other CPU")
-    assert [c.bars[1].label for c in datum.clusters] == ["100% faster"]
+    (chart,) = drawn("hardware", runs=study())
+    assert [bar["series"] for bar in values(chart, "bar")] == ["Example CPU", "Other CPU"]
+    assert values(chart, "text")[0]["text"] == "100% faster"
     again = (trained("x", 10.0, source="runs/monday"), trained("y", 12.0, source="runs/friday"))
-    (datum,) = prepared("hardware", runs=again)
-    assert datum.series == ("Example CPU, monday", "Example CPU, friday")
+    (chart,) = drawn("hardware", runs=again)
+    assert [bar["series"] for bar in values(chart, "bar")] == ["Example CPU, monday", "Example CPU, friday"]
 
 
 def test_weak_and_strong_scaling_are_two_charts() -> None:
@@ -92,8 +73,8 @@ def test_weak_and_strong_scaling_are_two_charts() -> None:
         for n in (1, 2, 4)
     ]  # fmt: skip
     runs = (*study(), *weak)
-    rules = [d.rule for d in prepared("scaling", runs=runs, scaling=scaled(runs))]
-    assert sorted(filter(None, rules)) == ["strong", "weak"]
+    titles = [chart.title for chart in drawn("scaling", runs=runs, scaling=scaled(runs))]
+    assert sum("strong scaling" in title for title in titles) == sum("weak scaling" in title for title in titles) == 1
 
 
 def test_files_of_a_data_set_are_called_as_document_002_says() -> None:
@@ -107,59 +88,65 @@ def test_files_of_a_data_set_are_called_as_document_002_says() -> None:
 
 
 def test_epoch_times_leave_out_the_first_epochs_that_are_asked_for() -> None:
-    (datum,) = prepared("epoch_time", runs=imported(), drop_epochs=2)
-    assert datum.dropped == 2
-    assert "--drop-epochs 2" in caption("epoch_time", datum)
-    (datum,) = prepared("epoch_time", runs=imported(), drop_epochs=0)
-    assert datum.dropped == 0
+    (chart,) = drawn("epoch_time", runs=imported(), drop_epochs=2)
+    assert values(chart, "rect") == [{"x": 0.5, "end": 2.5}]
+    assert "--drop-epochs 2" in chart.caption
+    (chart,) = drawn("epoch_time", runs=imported(), drop_epochs=0)
+    assert values(chart, "rect") == []
 
 
 def test_equal_losses_are_said_to_lie_on_each_other() -> None:
     same = [trained(f"r{n}", 10.0, ranks=2, strategy=s) for n, s in enumerate(("naive", "ddp"))]
-    (datum,) = prepared("loss", runs=tuple(same))
-    assert datum.difference == 0.0
+    (chart,) = drawn("loss", runs=tuple(same))
+    assert "The lines are the same." in chart.caption
     off = replace(same[1], epochs=epochs(seconds=[1.0, 1.0], loss=[2.0, 1.5]))
-    (datum,) = prepared("loss", runs=(same[0], off))
-    assert (datum.difference, datum.where) == (0.5, 2)
-    assert "differ by 50% at most" in caption("loss", datum)
+    (chart,) = drawn("loss", runs=(same[0], off))
+    assert "differ by 50% at most (relative to naive, epoch 2)" in chart.caption
 
 
 def test_runs_by_steps_show_the_loss_of_their_steps() -> None:
     runs = [trained(f"r{n}", 10.0, ranks=2, strategy=s, epochs=()) for n, s in enumerate(("naive", "ddp"))]
-    (datum,) = prepared("loss", runs=tuple(runs), cells=tuple(cell(r) for r in runs))
-    assert datum.x_axis == "step"
-    assert datum.curves[0].points[0].y == pytest.approx(2 * 64.0 / 64)
-    assert datum.difference == 0.0
+    (chart,) = drawn("loss", runs=tuple(runs), cells=tuple(cell(r) for r in runs))
+    assert chart.spec["encoding"]["x"]["title"] == "step"
+    assert values(chart, "line")[0]["y"] == pytest.approx(2 * 64.0 / 64)
+    assert "The lines are the same." in chart.caption
 
 
 def test_losses_of_other_data_or_batch_are_not_laid_over_each_other() -> None:
     runs = (trained("a", 10.0), trained("b", 9.0, ranks=2, strategy="ddp", global_batch=64))
-    assert prepared("loss", runs=runs) == ()
+    assert drawn("loss", runs=runs) == ()
+
+
+def bars(chart: Chart) -> dict[str, dict[str, float]]:
+    """Row -> kind -> length."""
+    rows: dict[str, dict[str, float]] = {}
+    for bar in values(chart, "bar"):
+        rows.setdefault(bar["row"], {})[bar["series"]] = bar["to"] - bar["from"]
+    return rows
 
 
 def test_the_budget_of_a_trace_sums_to_the_window_and_many_ranks_are_limited() -> None:
-    (datum,) = prepared("trace_budget", traces=(trace(),))
-    assert [sum(row.parts) for row in datum.rows] == [pytest.approx(1.0)] * 2
-    (datum,) = prepared("trace_budget", traces=(trace(ranks=64),))
-    assert len(datum.rows) == 20
-    assert datum.rows[0].name == "rank 63"
-    assert "20 of 64 ranks" in datum.title
+    (chart,) = drawn("trace_budget", traces=(trace(),))
+    assert [sum(row.values()) for row in bars(chart).values()] == [pytest.approx(100)] * 2
+    (chart,) = drawn("trace_budget", traces=(trace(ranks=64),))
+    assert len(bars(chart)) == 20
+    assert next(iter(bars(chart))) == "rank 63"
+    assert "20 of 64 ranks" in chart.title
 
 
 def test_the_heat_map_holds_own_time_beyond_the_others() -> None:
-    (datum,) = prepared("stragglers", cells=(cell(study()[2], late=1, by_ms=3.0),))
-    own = 3.0 * MS * 0.9  # a tenth of a hand-made step is exposed communication
-    assert datum.excess[1] == (own,) * 40
-    assert datum.excess[0] == (-own,) * 40
-    assert "Rank 1 on node-a takes" in caption("stragglers", datum)
+    (chart,) = drawn("stragglers", cells=(cell(study()[2], late=1, by_ms=3.0),))
+    own = 3.0 * 0.9  # a tenth of a hand-made step is exposed communication
+    assert [value["value"] for value in values(chart, "rect")] == [-own] * 40 + [own] * 40
+    assert "Rank 1 on node-a takes" in chart.caption
 
 
 def test_the_heat_map_shows_the_worst_cells_first_and_few_of_them() -> None:
     cells = tuple(cell(trained(f"c{n}", 10.0, ranks=2), by_ms=float(n)) for n in range(8))
-    data = prepared("stragglers", cells=cells)
-    assert [datum.key for datum in data] == ["c7", "c6", "c5", "c4"]
-    (long,) = prepared("stragglers", cells=(cell(study()[2], steps=300),))
-    assert (len(long.excess[0]), long.width, long.steps) == (100, 3, 300)
+    assert [chart.key for chart in drawn("stragglers", cells=cells)] == ["c7", "c6", "c5", "c4"]
+    (long,) = drawn("stragglers", cells=(cell(study()[2], steps=300),))
+    (first, *_, last) = values(long, "rect")
+    assert (len(values(long, "rect")), first["to"], last["to"]) == (200, 3, 300)
 
 
 def test_what_most_runs_have_is_compared() -> None:
@@ -231,11 +218,11 @@ def study_of(cells: int) -> tuple[Any, ...]:
 def test_five_hundred_cells_make_readable_charts(tmp_path: Path) -> None:
     runs = study_of(500)
     records = {"runs": runs, "scaling": scaled(runs), "cells": tuple(cell(r) for r in runs[1:20:4])}
-    drawn, left_out = charts_of(records, FEW_CHARTS)
-    assert len(drawn) == FEW_CHARTS
+    shown, left_out = charts_of(records, FEW_CHARTS)
+    assert len(shown) == FEW_CHARTS
     assert left_out
-    assert {f.view for f in drawn} >= {"throughput", "strategies", "precision", "scaling", "stragglers"}
-    for figure in drawn:
+    assert {f.view for f in shown} >= {"throughput", "strategies", "precision", "scaling", "stragglers"}
+    for figure in shown:
         axis = figure.spec.get("encoding", {}).get("y", {})
         assert len(axis.get("scale", {}).get("domain", ())) <= 28
     paths = draw(records, tmp_path)
@@ -247,8 +234,8 @@ def test_losses_that_are_no_numbers_are_left_out() -> None:
     odd = [
         replace(r, epochs=epochs(seconds=[1.0, 1.0, 1.0], loss=[1.0, float("nan"), 0.5])) for r in study()[1:3]
     ]  # fmt: skip
-    (datum,) = prepared("loss", runs=tuple(odd))
-    assert [p.x for p in datum.curves[0].points] == [1, 3]
+    (chart,) = drawn("loss", runs=tuple(odd))
+    assert [point["x"] for point in values(chart, "line")][:2] == [1, 3]
 
 
 def test_two_data_sets_of_one_file_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
@@ -261,14 +248,14 @@ def test_two_data_sets_of_one_file_name_do_not_overwrite_each_other(tmp_path: Pa
 
 def test_lines_that_nobody_sees_apart_are_one() -> None:
     def curve(name: str, last: float) -> RunCurve:
-        return RunCurve(name=name, points=(CurvePoint(x=1, y=2.0), CurvePoint(x=2, y=last)))
+        return RunCurve(name, (CurvePoint(1, 2.0), CurvePoint(2, last)))
 
     one, two = alike_as_one((curve("naive", 1.0), curve("ddp", 1.0001), curve("zero", 0.9995), curve("late", 1.2)))
     assert one.name == "naive and 2 more, the same"
     assert two.name == "late"
     (pair,) = alike_as_one((curve("naive", 1.0), curve("ddp", 1.0)))
     assert pair.name == "naive = ddp"
-    longer = replace(curve("ddp", 1.0), points=(*curve("ddp", 1.0).points, CurvePoint(x=3, y=1.0)))
+    longer = RunCurve("ddp", (*curve("ddp", 1.0).points, CurvePoint(3, 1.0)))
     (both,) = alike_as_one((curve("naive", 1.0), longer))  # naive ends early
     assert (both.name, len(both.points)) == ("ddp = naive", 3)
     later = replace(longer, points=longer.points[1:])
@@ -284,8 +271,9 @@ def test_one_bar_is_not_drawn_in_the_page_and_two_are() -> None:
 
 
 def test_waiting_and_transfer_are_two_colours_in_the_trace_budget(tmp_path: Path) -> None:
-    _, later = prepared("trace_budget", traces=pages.late_jobs(tmp_path).traces)
-    assert later.kinds[1:3] == ("waiting for other ranks", "exposed transfer")
-    assert later.rows[1].parts[1] == 0  # the straggler waits for nobody
-    assert later.rows[0].parts[1] > 0.02
-    assert sum(later.rows[0].parts) == pytest.approx(1.0)
+    _, later = drawn("trace_budget", traces=pages.late_jobs(tmp_path).traces)
+    waits, late = bars(later)["rank 0"], bars(later)["rank 1"]
+    assert {"waiting for other ranks", "exposed transfer"} <= waits.keys()
+    assert "waiting for other ranks" not in late  # the straggler waits for nobody
+    assert waits["waiting for other ranks"] > 2
+    assert sum(waits.values()) == pytest.approx(100, rel=1e-4)

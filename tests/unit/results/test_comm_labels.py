@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.comm_rows import MIB, collective, sweep
+from tests.described import drawn, names, values
 
 from stepscope.records.comm import CommRow
-from stepscope.report.views import comm, views
+from stepscope.report.views import comm
 from stepscope.results.comm_facts import by_sweep
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.joining import join
@@ -32,11 +33,10 @@ def test_rows_are_told_apart_by_the_log_only_where_nothing_else_does() -> None:
 
 
 def test_a_chart_has_a_line_for_each_log() -> None:
-    figures = views()["comm_busbw"].charts
-    (chart,) = figures.prepare(logs())
-    assert [line.name for line in chart.lines] == ["a100.log", "h100.log"]
-    for line in chart.lines:
-        sizes = [point.size_bytes for point in line.points]
+    (chart,) = drawn("comm_busbw", rows=logs())
+    assert names(chart) == ["a100.log", "h100.log"]
+    for name in names(chart):
+        sizes = [point["size"] for point in values(chart, "line") if point["series"] == name]
         assert sizes == sorted(set(sizes))
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests import bench_evidence
+from tests.described import drawn, values
 from tests.evidence import MS
 from tests.pages import diagnosis
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.nouns import Measured
 from stepscope.report.page import page_text
-from stepscope.report.views import views
 from stepscope.report.views.runs import history_table
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.history import history
@@ -67,10 +67,9 @@ def test_a_cell_that_one_run_lacks_keeps_its_place() -> None:
 
 def test_the_chart_marks_the_change_and_the_page_has_both() -> None:
     found = history(runs())
-    view = views()["history"]
-    (datum,) = view.charts.prepare(history=found)
-    assert datum.marked == 5.5
-    assert "since nightly-6 (2026-11-06)" in view.charts.caption(datum)
+    (chart,) = drawn("history", history=found)
+    assert values(chart, "rule") == [{"x": 5.5}]
+    assert "since nightly-6 (2026-11-06)" in chart.caption
     text = page_text(title="nightly", evidence=runs(), diagnosis=diagnosis())
     assert "Runs over time" in text
     assert "25% since nightly-6" in text

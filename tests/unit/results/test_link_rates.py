@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from tests.bench_evidence import environment
 from tests.comm_rows import MIB, collective, pairs, sweep
+from tests.described import drawn
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.environment import EnvironmentRecord, GpuFact, TorchFact
-from stepscope.report.views import comm, links, views
+from stepscope.report.views import comm, links
 from stepscope.results.comm_facts import LOOPBACK, NIC, LinkRate, link_rates
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -148,10 +149,9 @@ def test_a_burst_of_a_small_message_is_not_what_a_sweep_is_judged_by() -> None:
     table = comm.overview_table(rows)
     shown = dict(zip((c.key for c in table.columns), table.rows[0].values, strict=True))
     assert (shown["at_size"].raw, shown["link_fraction"].raw) == (4 * MIB, rate.share)
-    figures = views()["comm_busbw"].charts
-    (chart,) = figures.prepare(rows)
-    assert chart.lines[0].best.size_bytes == 4 * MIB
-    assert f"{format_percent(rate.share or 0)} of the link" in figures.caption(chart)
-    (burst,) = figures.prepare(rows[:1])
-    assert "of the link." not in figures.caption(burst)
-    assert "burst" in figures.caption(burst)
+    (chart,) = drawn("comm_busbw", rows=rows)
+    assert "at 4 MiB" in chart.caption
+    assert f"{format_percent(rate.share or 0)} of the link" in chart.caption
+    (burst,) = drawn("comm_busbw", rows=rows[:1])
+    assert "of the link." not in burst.caption
+    assert "burst" in burst.caption

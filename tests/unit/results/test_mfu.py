@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.described import drawn, values
 from tests.evidence import run
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.training import Measured, TrainingRun
-from stepscope.report.views import epochs as view
 from stepscope.report.views import runs
 from stepscope.results.epochs import mfu
 from stepscope.results.runs import Planned, hfu_of
@@ -47,9 +47,9 @@ def test_the_table_names_the_convention_or_why_it_is_unknown_and_the_chart_shows
     column = [column.key for column in table.columns].index("mfu")
     assert [row.values[column].text for row in table.rows] == ["50%", "25%"]
     assert any("3 x forward" in note for note in table.footnotes)
-    (chart,) = view.mfu_charts(known)
-    assert [row.text for row in chart.rows] == ["50%", "25%"]
-    assert view.mfu_charts(known[:1]) == ()
+    (chart,) = drawn("mfu", runs=known)
+    assert [bar["to"] for bar in values(chart, "bar")] == [50, 25]
+    assert drawn("mfu", runs=known[:1]) == ()
     (note,) = [n for n in runs.build([on_h100("a", 1.0, hardware="Some GPU 9000")]).footnotes if "MFU" in n]
     assert note.startswith("MFU unknown: peak unknown: 'Some GPU 9000' is not in the accelerator table")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from tests.bench_evidence import made
+from tests.described import values
 from tests.overlapped_cells import MS, evidence, traced, two
 
 from stepscope.records.nouns import Measured
+from stepscope.report.vega import Chart
 from stepscope.report.views import step_parts as view
 from stepscope.results.evidence import Evidence
 from stepscope.results.sweeps import OverlapGain, gains, hidden_of, overlap_conclusions
@@ -96,7 +97,7 @@ def test_cells_of_two_runs_of_one_matrix_keep_their_own_traces() -> None:
         "a/ddp-cell": "a/naive-cell", "b/ddp-cell": "b/naive-cell",
     }  # fmt: skip
     assert [gain.hidden_inside.share.value for gain in found.values()] == [0.5, 1.0]
-    assert len(view.step_pictures(cells, traces)) == 4
+    assert len(list(view.step_pictures(cells, traces))) == 4
     # Where a folder has the one kind alone, the other's serves.
     apart = [cell for cell in cells if cell.run.run_id in ("a/naive-cell", "b/ddp-cell")]
     (gain,) = gains(apart, traces)
@@ -116,13 +117,13 @@ def test_the_table_has_the_run_after_backward_first_and_the_ratio_with_its_inter
 def test_the_two_pictures_have_one_axis_and_every_span_of_one_step_in_its_place() -> None:
     found = evidence(*two(40, 10), naive=[0, 0, 0], ddp=[0.75, 0.75, 0.75])
     after, inside = view.step_pictures(found.cells, found.traces)
-    assert after.end_ns == inside.end_ns == 140 * MS
-    assert [view.picture_chart(each)["encoding"]["x"]["scale"]["domainMax"] for each in (after, inside)] == [140, 140]
+    assert [each.spec["encoding"]["x"]["scale"]["domainMax"] for each in (after, inside)] == [140, 140]
 
-    def on_rank_1(bars: Sequence[tuple[str, str, int, int]]) -> list[tuple[str, int, int]]:
-        return [(kind, start // MS, end // MS) for row, kind, start, end in bars if row.startswith("rank 1")]
+    def on_rank_1(chart: Chart) -> list[tuple[str, float, float]]:
+        return [(b["series"], b["from"], b["to"]) for b in values(chart, "bar") if b["row"].startswith("rank 1")]
 
-    assert on_rank_1(after.bars) == [(view.COMPUTE, 0, 100), (view.EXPOSED, 100, 140)]
-    assert on_rank_1(inside.bars) == [(view.COMPUTE, 0, 100), (view.HIDDEN, 70, 100), (view.EXPOSED, 100, 110)]
+    compute, exposed = "computation", "exposed communication"
+    assert on_rank_1(after) == [(compute, 0, 100), (exposed, 100, 140)]
+    assert on_rank_1(inside) == [(compute, 0, 100), ("hidden communication", 70, 100), (exposed, 100, 110)]
     found = evidence(*two(40, 10), ddp=[0.5, 0.5])
-    assert view.step_pictures(found.cells, found.traces) == ()
+    assert list(view.step_pictures(found.cells, found.traces)) == []

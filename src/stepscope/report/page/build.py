@@ -17,10 +17,11 @@ from stepscope.machine.overview import Section, overview
 from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.report import contents
-from stepscope.report.charts import Chart, Drawing, begin, records_of
+from stepscope.report.charts import Drawing, begin, records_of
 from stepscope.report.page.overview import answer, headline, key_figures, shown_findings, shown_verdict, worth_saying
 from stepscope.report.page.timeline import drawn, embedded, timeline
 from stepscope.report.render.files import as_html
+from stepscope.report.vega import Chart
 from stepscope.report.views import scaling
 from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes

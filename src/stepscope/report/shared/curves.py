@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,12 +13,12 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.training import Epoch, TrainingRun
 from stepscope.report import vega
 from stepscope.report.names import shortened
-from stepscope.report.shared.runs import by_dataset
+from stepscope.report.shared.runs import DatasetPart, by_dataset
 from stepscope.report.vega import Spec
 from stepscope.results.diary import JobSteps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CurvePoint:
     """A point: x as drawn, y in base units; low, high None: no interval. efficiency: of a speed-up."""
 
@@ -29,30 +29,12 @@ class CurvePoint:
     efficiency: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RunCurve:
-    """One run, or one series of runs. typical: its figure in base units, where there is one."""
+    """One run, or one series of runs."""
 
     name: str
     points: tuple[CurvePoint, ...]
-    typical: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCurves:
-    """Curves of one chart.
-
-    dropped: first epochs that means leave out (shaded). marked: where something changed (a line from top to bottom).
-    """
-
-    key: str
-    title: str
-    curves: tuple[RunCurve, ...]
-    x_axis: str
-    y_axis: str
-    scale: float = 1.0
-    dropped: int = 0
-    marked: float | None = None
 
 
 CURVES_HEIGHT = 140
@@ -94,112 +76,99 @@ def _one_name(names: Sequence[str]) -> str:
     return f"{names[0]} and {len(names) - 1} more, the same"
 
 
+def highest(curves: Iterable[RunCurve]) -> float:
+    """Return the largest value, in base units."""
+    return max(p.y for curve in curves for p in curve.points)
+
+
 def epoch_curves(
-    runs: Sequence[TrainingRun],
-    get: Callable[[Epoch], float | None],
-    *,
-    y_axis: Callable[[float], tuple[str, float]],
-    typical: Callable[[TrainingRun], float | None] = lambda _: None,
-    dropped: Callable[[TrainingRun], int] = lambda _: 0,
-) -> tuple[RunCurves, ...]:
-    """Return one chart a data set of a figure over epochs, of runs that have it of at least two; none of a single run.
-
-    y_axis: largest value -> title with its unit, and factor from base units. dropped: first epochs that a run's ``typical``
-    leaves out.
-    """
-    charts = []
+    runs: Iterable[TrainingRun], get: Callable[[Epoch], float | None]
+) -> Iterator[tuple[DatasetPart, tuple[RunCurve, ...]]]:
+    """Yield each data set's runs that have a figure of at least two epochs, with their curves; none of a single run."""
     for part in by_dataset([run for run in runs if sum(vega.drawable(get(e)) for e in run.epochs) > 1], vega.MAX_LINES):
-        if len(part.runs) < 2:
-            continue
-        curves = tuple(
-            RunCurve(
-                name=name,
-                points=tuple(CurvePoint(x=e.number, y=y) for e in run.epochs if vega.drawable(y := get(e))),
-                typical=typical(run),
+        if len(part.runs) > 1:
+            yield (
+                part,
+                tuple(
+                    RunCurve(name, tuple(CurvePoint(e.number, y) for e in run.epochs if vega.drawable(y := get(e))))
+                    for run, name in part.named
+                ),
             )
-            for run, name in part.named
-        )
-        title, scale = y_axis(max(p.y for curve in curves for p in curve.points))
-        left_out = {dropped(run) for run in part.runs}
-        charts.append(
-            RunCurves(
-                key=part.key, title=part.title, curves=curves, x_axis="epoch", y_axis=title, scale=scale,
-                dropped=left_out.pop() if len(left_out) == 1 else 0,
-            )
-        )  # fmt: skip
-    return tuple(charts)
 
 
-def curves_chart(data: RunCurves, *, over: bool = False, zero: bool = False) -> Spec:
+def curves_chart(
+    title: str,
+    curves: Sequence[RunCurve],
+    x_axis: str,
+    y_axis: str,
+    scale: float = 1.0,
+    *,
+    over: bool = False,
+    zero: bool = False,
+    dropped: int = 0,
+    marked: float | None = None,
+) -> Spec:
     """Draw lines over whole numbers.
 
-    over: each line thinner than the one below it, so that lines on each other all show.
+    over: each line thinner than the one below it, so that lines on each other all show. dropped: first epochs that means
+    leave out (shaded). marked: where something changed (a line from top to bottom).
     """
-    data = replace(data, curves=alike_as_one(data.curves))
-    xs = [p.x for curve in data.curves for p in curve.points]
-    top = max(p.y for curve in data.curves for p in curve.points) * data.scale * 1.08 if zero else None
-    y = vega.number_axis("y", data.y_axis, low=0.0 if zero else None, top=top)
-    layers = curve_layers(data, over=over)
-    if data.dropped:
-        first = min(xs)
-        shade = {"x": vega.sig(first - 0.5), "end": vega.sig(first + data.dropped - 0.5)}
-        band = vega.layer("rect", [shade], {"x2": {"field": "end"}, "y": {"value": 0}, "y2": {"value": "height"}})
-        band["mark"] |= {"color": vega.RULE, "opacity": 0.4, "clip": True}
-        layers.insert(0, band)
-    if data.marked is not None:
-        rule = vega.layer(
-            "rule", [{"x": vega.sig(data.marked)}], {"y": {"value": 0}, "y2": {"value": "height"}}, strokeDash=[3, 2]
-        )
-        layers.insert(0, rule)
+    curves = alike_as_one(curves)
+    xs = [p.x for curve in curves for p in curve.points]
+    top = highest(curves) * scale * 1.08 if zero else None
+    layers = curve_layers(curves, x_axis, y_axis, scale, over=over)
+    if dropped:
+        shade = {"x": min(xs) - 0.5, "end": min(xs) + dropped - 0.5}
+        grey = {"color": vega.RULE, "opacity": 0.4, "clip": True}
+        layers.insert(0, vega.layer("rect", [shade], x2="end", **vega.UPRIGHT, **grey))
+    if marked is not None:
+        layers.insert(0, vega.layer("rule", [{"x": marked}], **vega.UPRIGHT, strokeDash=[3, 2]))
     return vega.chart(
-        data.title, *layers, width=vega.COLUMN, height=CURVES_HEIGHT, x=vega.whole_axis("x", data.x_axis, xs), y=y
+        title,
+        *layers,
+        width=vega.COLUMN,
+        height=CURVES_HEIGHT,
+        x=vega.whole_axis("x", x_axis, xs),
+        y=vega.number_axis("y", y_axis, low=0.0 if zero else None, top=top),
     )
 
 
 def curve_layers(
-    data: RunCurves, *, over: bool = False, of: Callable[[RunCurve, CurvePoint], str] | None = None
+    curves: Sequence[RunCurve],
+    x_axis: str,
+    y_axis: str,
+    scale: float = 1.0,
+    *,
+    over: bool = False,
+    of: Callable[[RunCurve, CurvePoint], str] | None = None,
 ) -> list[Spec]:
-    """Return the lines, points and intervals of ``data``. of: what a point tells."""
-    called = vega.apart([shortened(curve.name, 60) for curve in data.curves])
-    most = max(len(curve.points) for curve in data.curves)
-    every = max(1, most // 8) if over else 1
-    rows, ranged = [], []
-    for number, (curve, name) in enumerate(zip(data.curves, called, strict=True)):
+    """Return the lines, points and intervals of ``curves``. of: what a point tells."""
+    called = vega.apart([shortened(curve.name, 60) for curve in curves])
+    every = max(1, max(len(curve.points) for curve in curves) // 8) if over else 1
+    rows, dots, ranged = [], [], []
+    for number, (curve, name) in enumerate(zip(curves, called, strict=True)):
         for at, p in enumerate(curve.points):
-            sentence = (
-                of(curve, p)
-                if of
-                else f"{name}, {data.x_axis} {p.x:g}: {vega.figure_said(p.y * data.scale, data.y_axis)}"
-            )
-            shown = (at - number * every // max(1, len(called))) % every == 0 or len(curve.points) == 1
-            rows.append(
-                {"x": vega.sig(p.x), "y": vega.sig(p.y * data.scale), "series": name, "said": sentence, "shown": shown}
-            )
+            place = {"x": float(p.x), "y": p.y * scale, "series": name}
+            rows.append(place)
+            if (at - number * every // max(1, len(called))) % every == 0 or len(curve.points) == 1:
+                sentence = of(curve, p) if of else f"{name}, {x_axis} {p.x:g}: {vega.figure_said(p.y * scale, y_axis)}"
+                dots.append({**place, "said": sentence})
             if p.low is not None and p.high is not None:
-                ends = {"low": vega.sig(p.low * data.scale), "high": vega.sig(p.high * data.scale)}
-                ranged.append({"x": vega.sig(p.x), "series": name, **ends})
+                ranged.append({"x": float(p.x), "series": name, "low": p.low * scale, "high": p.high * scale})
     hue = vega.by_series(called)
-    bare = [{k: v for k, v in row.items() if k not in ("said", "shown")} for row in rows]
-    under: list[Spec] = [vega.layer("line", bare, {"color": hue}, strokeWidth=1.3)]
+    under = [vega.layer("line", rows, color=hue, strokeWidth=1.3)]
     if over:
         under = [
             vega.layer(
                 "line",
-                [row for row in bare if row["series"] == name],
-                {"color": hue},
+                [row for row in rows if row["series"] == name],
+                color=hue,
                 strokeWidth=1.0 + 0.75 * (len(called) - 1 - n),
                 strokeDash=list(vega.DASHES[n % len(vega.DASHES)]),
             )
             for n, name in enumerate(called)
         ]
-    dots = [{k: v for k, v in row.items() if k != "shown"} for row in rows if row["shown"]]
-    return [
-        *under,
-        vega.layer(
-            "point", dots, {"color": hue, "shape": vega.shape_by_series(called)}, filled=True, size=16, opacity=1
-        ),
-        *vega.whiskers(ranged),
-    ]
+    return [*under, vega.dots(dots, color=hue, shape=vega.shape_by_series(called)), *vega.whiskers(ranged)]
 
 
 Numbers = NDArray[np.float64]

@@ -214,6 +214,16 @@ def time_unit(largest_ns: float) -> tuple[float, str]:
     return (1e-6, "ms") if largest_ns >= 1e6 else (1e-3, "µs")
 
 
+def span_unit(longest_s: float) -> tuple[float, str]:
+    """Return the seconds of a unit, and the unit, for an axis of time up to ``longest_s``."""
+    return next((pair for pair in ((3600.0, "h"), (60.0, "min")) if longest_s >= 2 * pair[0]), (1.0, "s"))
+
+
+def memory_unit(largest: float) -> tuple[float, str]:
+    """Return the bytes of a unit, and the unit, for an axis of memory up to ``largest``."""
+    return (2.0**30, "GiB") if largest >= 2**30 else (2.0**20, "MiB")
+
+
 def rate_unit(largest: float, unit: str) -> tuple[str, float]:
     """Return the unit and the factor for an axis of throughput up to ``largest``."""
     return (f"1000 {unit}/s", 1e-3) if largest >= 1e5 else (f"{unit}/s", 1.0)

@@ -3,114 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import listed
 from stepscope.report import vega
 from stepscope.report.names import lines
-from stepscope.report.vega import Spec
-
-if TYPE_CHECKING:
-    from stepscope.report.shared.runs import DatasetPart
+from stepscope.report.vega import Spec, sig
 
 MAX_ROWS = 20
 NAME_CHARS = 24
 """Characters of a name's line in a chart of one column."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StackRow:
-    """One bar. parts: base units, in the order of ``kinds``. low, high: interval of their sum, or at ``whisker_at``.
+    """One bar. parts: base units, in the order of kinds. low, high: interval of their sum, or where it stands.
 
     text: stands at its end. failure: why it has no parts.
     """
 
     name: str
     parts: tuple[float, ...] = ()
-    low: float | None = None
-    high: float | None = None
     text: str = ""
     failure: str | None = None
+    low: float | None = None
+    high: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stacks:
-    """Bars of one chart. kinds: what the parts are. whole: end of the axis; None: open."""
-
-    key: str
-    title: str
-    kinds: tuple[str, ...]
-    colors: tuple[str, ...]
-    rows: tuple[StackRow, ...]
-    axis: str
-    scale: float
-    whole: float | None = None
+def by_length(rows: Iterable[StackRow]) -> list[StackRow]:
+    """Return the rows with a result, the longest bar first."""
+    return sorted((row for row in rows if row.failure is None), key=lambda row: -sum(row.parts))
 
 
-def stacks_of(
-    part: DatasetPart,
-    rows: Iterable[StackRow],
+def stacks_chart(
+    title: str,
+    rows: Sequence[StackRow],
     axis: str,
     scale: float,
+    kinds: Sequence[str],
+    colors: Sequence[str] = vega.COLORS[:1],
     *,
-    kinds: tuple[str, ...],
-    colors: tuple[str, ...] = vega.COLORS[:1],
     whole: float | None = None,
-) -> Stacks:
-    """Return the bars of the runs of one chart of a data set."""
-    rows, key, title = tuple(rows), part.key, part.title
-    return Stacks(key=key, title=title, kinds=kinds, colors=colors, rows=rows, axis=axis, scale=scale, whole=whole)
+) -> Spec:
+    """Return the bars, the first row on top; what failed has a dashed outline and its reason.
 
-
-def sorted_rows(data: Stacks) -> list[StackRow]:
-    """Return the rows with a result, the longest bar first."""
-    return sorted((row for row in data.rows if row.failure is None), key=lambda row: -sum(row.parts))
-
-
-def stacks_chart(data: Stacks) -> Spec:
-    """Return the bars, the first row on top; what failed has a dashed outline and its reason."""
-    longest = max((len(row.name) for row in data.rows), default=0)
+    scale: base units -> axis. kinds: what the parts are. whole: end of the axis; None: open.
+    """
+    longest = max((len(row.name) for row in rows), default=0)
     width, wrap = (vega.COLUMN, NAME_CHARS) if longest <= 2 * NAME_CHARS else (vega.PAGE, 2 * NAME_CHARS)
-    names = vega.apart([lines(row.name, wrap) for row in data.rows])
-    ends = [max(sum(row.parts), row.high or 0.0) for row in data.rows]
-    top = (data.whole if data.whole is not None else max(ends, default=0.0)) * data.scale or 1.0
+    names = vega.apart([lines(row.name, wrap) for row in rows])
+    ends = [max(sum(row.parts), row.high or 0.0) for row in rows]
+    top = (max(ends, default=0.0) if whole is None else whole) * scale or 1.0
     bars, texts, lost, ranged = [], [], [], []
-    for row, name, end in zip(data.rows, names, ends, strict=True):
+    for row, name, end in zip(rows, names, ends, strict=True):
         if row.failure is not None:
-            lost.append({"row": name, "from": 0, "to": vega.sig(0.14 * top), "said": f"{row.name}: {row.failure}"})
-            texts.append({"row": name, "from": vega.sig(0.14 * top), "text": row.failure})
+            lost.append({"row": name, "from": 0, "to": 0.14 * top, "said": f"{row.name}: {row.failure}"})
+            texts.append({"row": name, "from": 0.14 * top, "text": row.failure})
             continue
         at = 0.0
-        for kind, part in zip(data.kinds, row.parts, strict=True):
+        for kind, part in zip(kinds, row.parts, strict=True):
             if part > 0:
-                ends_ = {"from": vega.sig(at * data.scale), "to": vega.sig((at + part) * data.scale)}
-                sentence = f"{row.name}: {kind} {vega.figure_said(part * data.scale, data.axis)}"
+                sentence = f"{row.name}: {kind} {vega.figure_said(part * scale, axis)}"
+                ends_ = {"from": at * scale, "to": (at + part) * scale}
                 bars.append({"row": name, "series": kind, **ends_, "said": sentence})
             at += part
         if row.low is not None and row.high is not None:
-            ranged.append({"row": name, "low": vega.sig(row.low * data.scale), "high": vega.sig(row.high * data.scale)})
+            ranged.append({"row": name, "low": row.low * scale, "high": row.high * scale})
         if row.text:
-            texts.append(
-                {"row": name, "from": vega.sig(top if data.whole is not None else end * data.scale), "text": row.text}
-            )
-    chars = max((len(row.text or row.failure or "") for row in data.rows), default=0)
+            texts.append({"row": name, "from": end * scale if whole is None else top, "text": row.text})
+    chars = max((len(row.text or row.failure or "") for row in rows), default=0)
     room = 1.02 + 0.055 * chars / (width / 72 - 1.6)
-    axis: Spec = (
-        {"values": [vega.sig(top * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]} if data.whole is not None else {}
-    )
-    span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}}
+    quarters = {} if whole is None else {"values": [sig(top * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]}
     beside = vega.WIDE * max((len(line) for name in names for line in name.split("\n")), default=0)
-    hue = vega.by_series(data.kinds, data.colors, width=int(width - beside))
+    hue = vega.by_series(kinds, colors, width=int(width - beside))
     return vega.chart(
-        data.title,
-        vega.layer("bar", bars, {**span, "color": hue}),
-        *([vega.layer("bar", lost, span, **vega.FAILED)] if lost else []),
+        title,
+        vega.layer("bar", bars, x="from", x2="to", color=hue),
+        *([vega.layer("bar", lost, x="from", x2="to", **vega.FAILED)] if lost else []),
         *vega.whiskers(ranged, across=True),
-        *vega.words(texts, {}, align="left", dx=3),
+        *vega.words(texts, align="left", dx=3),
         width=width,
         height=max(36, sum(22 if "\n" in name else 14 for name in names)),
-        x=vega.number_axis("from", data.axis, low=0.0, top=top * room, **axis),
+        x=vega.number_axis("from", axis, low=0.0, top=top * room, **quarters),
         y=vega.name_axis("row", names),
     )
 
@@ -127,7 +102,7 @@ def stacked_areas(
     for name, values, sentence in parts:
         above = [low + value for low, value in zip(below, values, strict=True)]
         points: list[dict[str, Any]] = [
-            {"x": vega.sig(x), "from": vega.sig(low * scale), "to": vega.sig(high * scale), "series": name}
+            {"x": x, "from": low * scale, "to": high * scale, "series": name}
             for x, low, high in zip(at, below, above, strict=True)
         ]
         points[0]["said"] = sentence
@@ -136,12 +111,7 @@ def stacked_areas(
     return areas
 
 
-AREA = {"y": {"field": "from", "type": "quantitative"}, "y2": {"field": "to"}}
-
-
-def failed_text(rows: Sequence[StackRow]) -> str:
+def failed_text(rows: Iterable[StackRow]) -> str:
     """Write a sentence that names rows without a result; empty where there are none."""
     failed = [f"{row.name} ({row.failure})" for row in rows if row.failure is not None]
-    if not failed:
-        return ""
-    return f" Dashed outline, without a result: {listed(failed, at_most=8, between='; ')}."
+    return f" Dashed outline, without a result: {listed(failed, at_most=8, between='; ')}." if failed else ""

@@ -2,94 +2,48 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, replace
+from dataclasses import KW_ONLY
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.registry import Registry
 
 if TYPE_CHECKING:
     from stepscope.report.table import Table
-    from stepscope.report.vega import Spec
-
-C = TypeVar("C", bound=Any)
-
-
-@dataclass(frozen=True, slots=True)
-class Charts:
-    """The charts of a view. One view may draw several: ``prepare`` gives one frozen datum for each.
-
-    needs: keywords of ``prepare`` without which there is nothing to draw (``rows``, ``calibration``); wants: those that
-    it uses where they are there. prepare: pure; data have ``key`` (part of a file name) and ``title``. chart: the
-    Vega-Lite description of a datum. caption: what is seen, in sentences that need no chart. stem: name of a datum's
-    file without its ending, with ``KEY`` for the datum's key; None: ``VIEW-KEY``.
-    """
-
-    needs: tuple[str, ...]
-    prepare: Callable[..., tuple[Any, ...]]
-    chart: Callable[[Any], Spec]
-    caption: Callable[[Any], str]
-    _: KW_ONLY
-    wants: tuple[str, ...] = ()
-    stem: str | None = None
-
-    def given(self, records: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the keywords for ``prepare`` out of ``records``; None where one that it needs is missing."""
-        if any(records.get(name) is None for name in self.needs):
-            return None
-        return {n: records[n] for n in (*self.needs, *self.wants) if records.get(n) is not None}
-
-    def data(self, records: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return what there is to draw of ``records``."""
-        keywords = self.given(records)
-        return () if keywords is None else self.prepare(**keywords)
-
-
-def distinct(charts: Iterable[C]) -> tuple[C, ...]:
-    """Return ``charts``; the key of one that has the key of one before gets a number behind it."""
-    numbered: list[C] = []
-    seen: Counter[str] = Counter()
-    for chart in charts:
-        seen[chart.key] += 1
-        numbered.append(replace(chart, key=f"{chart.key}-{seen[chart.key]}") if seen[chart.key] > 1 else chart)
-    return tuple(numbered)
+    from stepscope.report.vega import Chart
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A table, or charts, or both of one topic, under the key that files and options name.
+    """A table (or several), or charts, or both of one topic, under the key that files and options name.
 
-    needs: the records that ``table`` (or ``tables``, where a topic has several) takes, in that order.
+    Each is a function of records by their names (``rows``, ``runs``); what it has a default for it can do without.
+    stem: name of a chart's file without its ending, with ``KEY`` for the chart's key; empty: ``VIEW-KEY``.
     """
 
     key: str
     title: str
     _: KW_ONLY
-    needs: tuple[str, ...] = ()
     table: Callable[..., Table] | None = None
     tables: Callable[..., tuple[Table, ...]] | None = None
-    charts: Charts | None = None
+    charts: Callable[..., Iterable[Chart]] | None = None
+    stem: str = ""
+
+    def drawn(self, records: Mapping[str, Any]) -> tuple[Chart, ...]:
+        """Return the charts of ``records``; none where one that they need is missing."""
+        keywords = None if self.charts is None else given(self.charts, records)
+        return () if self.charts is None or keywords is None else tuple(self.charts(**keywords))
 
 
-def drawn(
-    key: str,
-    title: str,
-    needs: tuple[str, ...],
-    prepare: Callable[..., tuple[Any, ...]],
-    chart: Callable[[Any], Spec],
-    caption: Callable[[Any], str],
-    *,
-    table: Callable[..., Table] | None = None,
-    tables: Callable[..., tuple[Table, ...]] | None = None,
-    wants: tuple[str, ...] = (),
-    stem: str | None = None,
-) -> View:
-    """Return a view with charts, and with tables where they need the same records."""
-    charts = Charts(needs, prepare, chart, caption, wants=wants, stem=stem)
-    return View(key, title, needs=needs if table or tables else (), table=table, tables=tables, charts=charts)
+def given(function: Callable[..., Any], records: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the keywords for ``function`` out of ``records``; None where one without a default is missing."""
+    parameters = signature(function).parameters.values()
+    if any(records.get(wanted.name) is None and wanted.default is wanted.empty for wanted in parameters):
+        return None
+    return {wanted.name: records[wanted.name] for wanted in parameters if records.get(wanted.name) is not None}
 
 
 TOPICS: Registry[tuple[View, ...]] = Registry("stepscope.report.views", "VIEWS", "topic of views")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
-from typing import Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_number, format_percent
@@ -15,8 +14,8 @@ from stepscope.report import vega
 from stepscope.report.names import clean, file_part, lines
 from stepscope.report.shared.runs import FACETS, Quantity, facets, failure, on_their_machines, parts, quantity
 from stepscope.report.table import Column, Table, Value, duration, figure, rate, tabled, unknown, wording
-from stepscope.report.vega import Spec
-from stepscope.report.views import drawn
+from stepscope.report.vega import Chart, Spec
+from stepscope.report.views import View
 
 MAX_SERIES = 7
 MAX_BARS = 28
@@ -319,29 +318,28 @@ def groups_chart(data: BarGroups) -> Spec:
             at = {"cluster": name, "series": series}
             called = named(cluster, series)
             if bar.value is None:
-                lost.append({**at, "y": vega.sig(0.42 * top), "said": f"{called}: {bar.failure}"})
+                lost.append({**at, "y": 0.42 * top, "said": f"{called}: {bar.failure}"})
                 reasons.append({**at, "y": 0, "text": bar.failure or ""})
                 continue
-            sentence = f"{called}: {format_number(bar.value * data.scale)} {unit}" + (
-                f", {bar.label}" if bar.label else ""
-            )
-            bars.append({**at, "y": vega.sig(bar.value * data.scale), "said": sentence})
+            value = bar.value * data.scale
+            label = f", {bar.label}" if bar.label else ""
+            bars.append({**at, "y": value, "said": f"{called}: {format_number(value)} {unit}{label}"})
             if bar.low is not None and bar.high is not None:
-                ranged.append({**at, "low": vega.sig(bar.low * data.scale), "high": vega.sig(bar.high * data.scale)})
+                ranged.append({**at, "low": bar.low * data.scale, "high": bar.high * data.scale})
             if bar.label:
-                labels.append({**at, "y": vega.sig(max(bar.value, bar.high or 0.0) * data.scale), "text": bar.label})
+                labels.append({**at, "y": max(bar.value, bar.high or 0.0) * data.scale, "text": bar.label})
     room = 1.05 + (0.032 * longest if upright else 0.09 if longest else 0.0)
-    offset: dict[str, Any] = {
+    beside: Spec = {
         "xOffset": {"field": "series", "type": "nominal", "sort": None, "scale": {"domain": list(data.series)}}
     }
-    along: dict[str, Any] = {"angle": 270, "align": "left", "baseline": "middle", "dx": 3} if upright else {"dy": -6}
+    up = {"angle": 270, "align": "left", "baseline": "middle", "dx": 3}
     return vega.chart(
         data.title,
-        vega.layer("bar", bars, {"color": vega.by_series(data.series, width=width), **offset}),
-        *([vega.layer("bar", lost, offset, **vega.FAILED)] if lost else []),
-        *vega.whiskers(ranged, **offset),
-        *vega.words(labels, offset, **along),
-        *vega.words(reasons, offset, angle=270, align="left", baseline="middle", dx=3),
+        vega.layer("bar", bars, color=vega.by_series(data.series, width=width), **beside),
+        *([vega.layer("bar", lost, **beside, **vega.FAILED)] if lost else []),
+        *vega.whiskers(ranged, **beside),
+        *vega.words(labels, **beside, **(up if upright else {"dy": -6})),
+        *vega.words(reasons, **beside, **up),
         width=width,
         height=150,
         x=vega.name_axis("cluster", names),
@@ -356,18 +354,16 @@ def _bar_width(width: int, clusters: int, series: int) -> float:
 
 def groups_caption(data: BarGroups, what: str) -> str:
     """Say which runs these are, the extremes, what labels and whiskers are, what failed."""
-    bars = [(c, n, b) for c in data.clusters for n, b in zip(data.series, c.bars, strict=True) if b is not None]
-    failed = [f"{named(c, n)} ({b.failure})" for c, n, b in bars if b.value is None]
-    gains = [f"{named(c, n)} {b.label}" for c, n, b in bars if b.label and b.label != UNCLEAR]
-    text = [
-        f"{what}: {data.quantity} of {data.title}, {counted(len(bars), 'run')};"
-        f" {'lower' if data.lower_is_better else 'higher'} is better."
-    ]
+    bars = [(named(c, n), b) for c in data.clusters for n, b in zip(data.series, c.bars, strict=True) if b is not None]
+    failed = [f"{name} ({b.failure})" for name, b in bars if b.value is None]
+    gains = [f"{name} {b.label}" for name, b in bars if b.label and b.label != UNCLEAR]
+    better = "lower" if data.lower_is_better else "higher"
+    text = [f"{what}: {data.quantity} of {data.title}, {counted(len(bars), 'run')}; {better} is better."]
     if gains:
         text.append(f"Against {data.reference}: {listed(gains, at_most=6, between='; ')} ({data.gain}).")
-    if any(b.label == UNCLEAR for _, _, b in bars):
+    if any(b.label == UNCLEAR for _, b in bars):
         text.append(f"{UNCLEAR.capitalize()}: the intervals overlap.")
-    if any(b.low is not None for _, _, b in bars):
+    if any(b.low is not None for _, b in bars):
         text.append(f"Whiskers: {data.ends}.")
     if failed:
         text.append(f"Dashed outline, without a result: {in_words(failed, at_most=len(failed))}.")
@@ -439,29 +435,24 @@ COMPARED: dict[str, tuple[str, str, BarComparison | Callable[[Sequence[TrainingR
 """Key of a view: its title, the heading of its captions, and what it compares (or what makes that of the runs)."""
 
 
-def compared_charts(key: str, runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroups, ...]:
-    """Return the charts of ``runs`` under a key of :data:`COMPARED`."""
+def compared(key: str, runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroups, ...]:
+    """Return the groups of ``runs`` compared under a key of :data:`COMPARED`."""
     how = COMPARED[key][2]
     return compare(runs, how if isinstance(how, BarComparison) else how(runs), drop_epochs=drop_epochs)
 
 
 def compared_table(key: str, runs: Sequence[TrainingRun], drop_epochs: int = 1) -> Table:
     """Return the runs compared under that key as a table."""
-    return groups_table(compared_charts(key, runs, drop_epochs), key, COMPARED[key][1])
+    return groups_table(compared(key, runs, drop_epochs), key, COMPARED[key][1])
+
+
+def compared_charts(key: str, runs: Sequence[TrainingRun], drop_epochs: int = 1) -> Iterator[Chart]:
+    """Yield the charts of ``runs`` under that key."""
+    for data in compared(key, runs, drop_epochs):
+        yield Chart(data.key, data.title, groups_caption(data, COMPARED[key][1]), groups_chart(data))
 
 
 VIEWS = tuple(
-    (
-        drawn(
-            key,
-            title,
-            ("runs",),
-            partial(compared_charts, key),
-            groups_chart,
-            partial(groups_caption, what=heading),
-            table=partial(compared_table, key),
-            wants=("drop_epochs",),
-        )
-        for key, (title, heading, _) in COMPARED.items()
-    )
+    View(key, title, table=partial(compared_table, key), charts=partial(compared_charts, key))
+    for key, (title, _, _) in COMPARED.items()
 )

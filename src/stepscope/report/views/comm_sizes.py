@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,8 @@ from stepscope.records.calibration import Calibration, CollectiveFit
 from stepscope.records.comm import CommRow
 from stepscope.report import vega
 from stepscope.report.names import file_part
-from stepscope.report.vega import Spec, chart
-from stepscope.report.views import Charts, View
+from stepscope.report.vega import Chart, Spec
+from stepscope.report.views import View
 from stepscope.results.comm_facts import above_peak, best_size
 from stepscope.results.labels import comm_ranks_label, device_label, op_label, sweep_names, sweeps
 
@@ -47,62 +47,30 @@ class SizeLine:
     fitted: tuple[tuple[float, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeChart:
-    """Lines of one operation over size. peak: of the link in one direction, bytes/s; None: not known, or of no use here.
-
-    means: points are means over the calls, as imported; False: medians.
-    """
-
-    key: str
-    title: str
-    lines: tuple[SizeLine, ...]
-    pacing: str
-    peak: float | None = None
-    means: bool = False
-
-
 Value = Callable[[CommRow, float], float | None]
 """What is drawn of a row for one time in ns (of its median, fastest, slowest call)."""
 
+Sweeps = Sequence[Sequence[CommRow]]
 
-def size_view(
-    key: str,
-    title: str,
+
+def size_charts(
+    rows: Sequence[CommRow],
+    calibration: Calibration | None,
     value: Value,
     *,
     what: str,
     label: str,
     scale: float,
-    more: Callable[[SizeChart], str],
+    more: Callable[[Sequence[SizeLine], float | None], str],
     with_peak: bool = False,
-) -> View:
-    """Return the view of one figure over message size.
+) -> Iterator[Chart]:
+    """Yield one chart of a figure over message size for each operation and device; more where its sweeps are too many.
 
-    what: its name in captions, which ``more`` ends; label: with its unit.
+    what: its name in captions, which ``more`` ends, of lines and the link's peak; label: with its unit, of ``scale``.
     """
-
-    def prepare(rows: Sequence[CommRow], calibration: Calibration | None = None) -> tuple[SizeChart, ...]:
-        return size_charts(rows, calibration, value, with_peak=with_peak)
-
-    def drawn(data: SizeChart) -> Spec:
-        return size_chart(data, label=label, scale=scale)
-
-    def caption(data: SizeChart) -> str:
-        return lines_caption(data, what) + more(data)
-
-    charts = Charts(needs=("rows",), wants=("calibration",), prepare=prepare, chart=drawn, caption=caption)
-    return View(key=key, title=title, charts=charts)
-
-
-def size_charts(
-    rows: Sequence[CommRow], calibration: Calibration | None, value: Value, *, with_peak: bool
-) -> tuple[SizeChart, ...]:
-    """Return one chart for each operation and device; more where its sweeps are more than :data:`MAX_LINES`."""
     drawn = [row for row in rows if row.kind == "collective" and row.status == "ok" and row.time_ns and row.size_bytes]
     drawn = [row for row in drawn if row.correct is not False and value(row, row.time_ns or 0.0)]
     groups = grouped(sweeps(drawn).values(), lambda sweep: (op_label(sweep[0]), device_label(sweep[0])))
-    charts = []
     for (op, device), group in groups.items():
         called = sweep_names([row for sweep in group for row in sweep], always_ranks=False)
         worlds = {comm_ranks_label(sweep[0]) for sweep in group}
@@ -110,20 +78,15 @@ def size_charts(
         parts = [group[i : i + vega.MAX_LINES] for i in range(0, len(group), vega.MAX_LINES)]
         for number, part in enumerate(parts, start=1):
             several = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
-            charts.append(
-                SizeChart(
-                    key=file_part(f"{op}-{device}" + (f"-{number}" if several else "")),
-                    title=f"{op}, {device}{ranks}{several}",
-                    lines=tuple(
-                        _line(sweep, called(sweep[0]) or comm_ranks_label(sweep[0]), calibration, value)
-                        for sweep in part
-                    ),
-                    pacing=_pacing(part),
-                    means=all(row.time_ns_median is None for sweep in part for row in sweep),
-                    peak=_peak(part) if with_peak else None,
-                )
+            title = f"{op}, {device}{ranks}{several}"
+            lines = [_line(sweep, called(sweep[0]) or comm_ranks_label(sweep[0]), calibration, value) for sweep in part]
+            peak = _peak(part) if with_peak else None
+            yield Chart(
+                file_part(f"{op}-{device}" + (f"-{number}" if several else "")),
+                title,
+                _caption(f"{what} of {title}", part, lines) + more(lines, peak),
+                size_chart(title, lines, peak, label=label, scale=scale),
             )
-    return tuple(charts)
 
 
 def _line(sweep: Sequence[CommRow], name: str, calibration: Calibration | None, value: Value) -> SizeLine:
@@ -177,12 +140,12 @@ def _sized(row: CommRow, size_bytes: int) -> CommRow:
     return replace(row, size_bytes=size_bytes, busbw_bytes_per_s=factor * size_bytes, time_ns_median=1.0)
 
 
-def _peak(part: Sequence[Sequence[CommRow]]) -> float | None:
+def _peak(part: Sweeps) -> float | None:
     peaks = {row.link_peak_bytes_per_s for sweep in part for row in sweep}
     return peaks.pop() if len(peaks) == 1 else None
 
 
-def _pacing(part: Sequence[Sequence[CommRow]]) -> str:
+def _pacing(part: Sweeps) -> str:
     paced = {row.pacing for sweep in part for row in sweep}
     if len(paced) > 1:
         return "with or without an untimed barrier before each call"
@@ -192,44 +155,39 @@ def _pacing(part: Sequence[Sequence[CommRow]]) -> str:
 FITTED = "fitted curve"
 
 
-def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
-    """Draw all lines of ``data``, values times ``scale``; ``label`` names the value and its unit."""
-    names = vega.apart([line.name for line in data.lines])
+def size_chart(title: str, lines: Sequence[SizeLine], peak: float | None, *, label: str, scale: float) -> Spec:
+    """Draw all ``lines``, values times ``scale``; ``label`` names the value and its unit. peak: of the link."""
+    names = vega.apart([line.name for line in lines])
     unit = label.partition("(")[2].rstrip(")")
     points: list[dict[str, Any]] = []
     bands: list[dict[str, Any]] = []
     fitted: list[dict[str, Any]] = []
-    for line, name in zip(data.lines, names, strict=True):
+    for line, name in zip(lines, names, strict=True):
         for p in line.points:
             sentence = f"{name}, {vega.size_tick(p.size_bytes)}: {format_number(p.value * scale)} {unit}"
             points.append({"size": p.size_bytes, "y": vega.sig(p.value * scale), "series": name, "said": sentence})
             if p.fast is not None and p.slow is not None:
                 low, high = sorted((p.fast * scale, p.slow * scale))
                 bands.append({"size": p.size_bytes, "low": vega.sig(low), "high": vega.sig(high), "series": name})
-        fitted += [{"size": vega.sig(size), "y": vega.sig(value * scale), "of": name} for size, value in line.fitted]
+        fitted += [{"size": size, "y": value * scale, "of": name} for size, value in line.fitted]
     shown = [*names, FITTED] if fitted else names
     hue = vega.by_series(shown, (*vega.COLORS[: len(names)], vega.INK))
     layers = []
-    if data.peak is not None:
-        peak = [{"y": vega.sig(data.peak * scale), "text": f"link peak {format_number(data.peak * scale)} GB/s"}]
-        at = {"y": {"field": "y", "type": "quantitative"}}
-        layers.append(vega.layer("rule", peak, {**at, "x": None}, color=vega.FAINT, strokeDash=[5, 2], strokeWidth=0.9))
-        words = {**at, "x": {"value": 2}, "text": {"field": "text"}}
-        layers.append(vega.layer("text", peak, words, color=vega.FAINT, align="left", dy=-5))
+    if peak is not None:
+        level = [{"y": peak * scale, "text": f"link peak {format_number(peak * scale)} GB/s"}]
+        layers.append(vega.layer("rule", level, y="y", x=None, color=vega.FAINT, strokeDash=[5, 2], strokeWidth=0.9))
+        layers.append(vega.layer("text", level, y="y", x=2, text="text", color=vega.FAINT, align="left", dy=-5))
     if bands:
-        span = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}, "color": hue}
-        layers.append(vega.layer("area", bands, span, opacity=0.18))
-    bare = vega.unsaid(points)
-    layers.append(vega.layer("line", bare, {"color": hue}, strokeWidth=1.3))
+        layers.append(vega.layer("area", bands, y="low", y2="high", color=hue, opacity=0.18))
+    layers.append(vega.layer("line", vega.unsaid(points), color=hue, strokeWidth=1.3))
     if fitted:
-        of = {"detail": {"field": "of"}, "color": {"datum": FITTED, **{k: v for k, v in hue.items() if k != "field"}}}
-        layers.append(vega.layer("line", fitted, of, strokeWidth=0.9, strokeDash=[3, 2]))
-    dots = {"color": hue, "shape": vega.shape_by_series(shown)}
-    layers.append(vega.layer("point", points, dots, filled=True, size=16, opacity=1))
+        curve = {"datum": FITTED, **{k: v for k, v in hue.items() if k != "field"}}
+        layers.append(vega.layer("line", fitted, detail="of", color=curve, strokeWidth=0.9, strokeDash=[3, 2]))
+    layers.append(vega.dots(points, color=hue, shape=vega.shape_by_series(shown)))
     reach = [point["y"] for point in points] + [band[end] for band in bands for end in ("low", "high")]
-    reach += [] if data.peak is None else [vega.sig(data.peak * scale * 1.3)]
-    return chart(
-        data.title,
+    reach += [] if peak is None else [vega.sig(peak * scale * 1.3)]
+    return vega.chart(
+        title,
         *layers,
         width=vega.COLUMN,
         height=140,
@@ -238,21 +196,21 @@ def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
     )
 
 
-def lines_caption(chart: SizeChart, what: str) -> str:
-    """Say which operation, sizes and sweeps these are, what points and bands are, where the values end."""
-    points = [p for line in chart.lines for p in line.points]
+def _caption(of: str, part: Sweeps, lines: Sequence[SizeLine]) -> str:
+    """Say which operation, sizes and sweeps these are, what points and bands are."""
+    points = [p for line in lines for p in line.points]
     sizes = [p.size_bytes for p in points]
     ranged = " to ".join(dict.fromkeys((vega.size_tick(min(sizes)), vega.size_tick(max(sizes)))))
-    names = "; ".join(line.name for line in chart.lines)
+    names = "; ".join(line.name for line in lines)
     parts = [
-        f"{what} of {chart.title} over message size, {ranged}; {counted(len(chart.lines), 'line')}: {names}.",
+        f"{of} over message size, {ranged}; {counted(len(lines), 'line')}: {names}.",
         "Points: means over the calls, as imported."
-        if chart.means
-        else f"Points: median over the calls, each as long as on its slowest rank; {chart.pacing}.",
+        if all(row.time_ns_median is None for sweep in part for row in sweep)
+        else f"Points: median over the calls, each as long as on its slowest rank; {_pacing(part)}.",
     ]
     if any(p.fast is not None and p.slow is not None for p in points):
         parts.append("Bands: from the fastest call to the 90th percentile of the calls.")
-    if any(line.fitted for line in chart.lines):
+    if any(line.fitted for line in lines):
         parts.append("Dashed: the calibrated curve.")
     return " ".join(parts)
 
@@ -264,15 +222,15 @@ def _busbw(row: CommRow, time_ns: float) -> float | None:
     return row.busbw_bytes_per_s * row.time_ns / time_ns
 
 
-def _best(data: SizeChart) -> str:
+def _best(lines: Sequence[SizeLine], peak: float | None) -> str:
     best = []
-    for line in data.lines[:4]:
+    for line in lines[:4]:
         rate = f"{line.name}: {format_bandwidth(line.best.value)} at {vega.size_tick(line.best.size_bytes)}"
-        share = "" if data.peak is None else f", {_of_link(line, data.peak)}"
+        share = "" if peak is None else f", {_of_link(line, peak)}"
         best.append(f"{rate}{share}")
-    peak = "" if data.peak is None else f" Grey: peak of the link in one direction, {format_bandwidth(data.peak)}."
+    grey = "" if peak is None else f" Grey: peak of the link in one direction, {format_bandwidth(peak)}."
     return (
-        f"{peak} Best: {'; '.join(best)}. busbw is size / time times the"
+        f"{grey} Best: {'; '.join(best)}. busbw is size / time times the"
         " operation's factor, so that operations and numbers of ranks compare with one link."
     )
 
@@ -282,32 +240,29 @@ def _of_link(line: SizeLine, peak: float) -> str:
     return share if line.above is None else f"faster than the link ({line.above})"
 
 
-def _ends(data: SizeChart) -> str:
+def _ends(lines: Sequence[SizeLine], _: float | None) -> str:
     ends = [
         f"{line.name}: {format_duration(line.points[0].value)} to {format_duration(line.points[-1].value)}"
-        for line in data.lines[:4]
+        for line in lines[:4]
     ]
     return f" From the smallest to the largest size: {'; '.join(ends)}."
 
 
+def busbw_charts(rows: Sequence[CommRow], calibration: Calibration | None = None) -> Iterator[Chart]:
+    """Yield charts of the bus bandwidth, with the link's peak."""
+    what = "Bus bandwidth"
+    return size_charts(
+        rows, calibration, _busbw, what=what, label="busbw (GB/s)", scale=1e-9, more=_best, with_peak=True
+    )
+
+
+def time_charts(rows: Sequence[CommRow], calibration: Calibration | None = None) -> Iterator[Chart]:
+    """Yield charts of the time of a call."""
+    what, label = "Time per call", "time per call (µs)"
+    return size_charts(rows, calibration, lambda _, ns: ns, what=what, label=label, scale=1e-3, more=_ends)
+
+
 VIEWS = (
-    size_view(
-        "comm_busbw",
-        "Bus bandwidth against size",
-        _busbw,
-        what="Bus bandwidth",
-        label="busbw (GB/s)",
-        scale=1e-9,
-        more=_best,
-        with_peak=True,
-    ),
-    size_view(
-        "comm_time",
-        "Time against size",
-        lambda _, time_ns: time_ns,
-        what="Time per call",
-        label="time per call (µs)",
-        scale=1e-3,
-        more=_ends,
-    ),
+    View("comm_busbw", "Bus bandwidth against size", charts=busbw_charts),
+    View("comm_time", "Time against size", charts=time_charts),
 )

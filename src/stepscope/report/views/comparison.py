@@ -330,6 +330,6 @@ def _change(row: DiffRow) -> Value:
 
 
 VIEWS = (
-    View("comparison", "Comparison", needs=("comparison",), tables=comparison_tables),
-    View("trace_diff", "Two traces", needs=("diff",), tables=diff_table),
+    View("comparison", "Comparison", tables=comparison_tables),
+    View("trace_diff", "Two traces", tables=diff_table),
 )

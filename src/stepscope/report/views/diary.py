@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, floor, log10
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted, listed, plural
+from stepscope.core.words import counted, grouped, listed, plural
 from stepscope.records.profile import FIRST, OWN_PROFILER, PROFILED, WINDOW, DiaryEvent, EventKind
 from stepscope.report.names import file_part
 from stepscope.report.shared.curves import Numbers, drawn_steps, extremes, middles
 from stepscope.report.shared.runs import time_unit
 from stepscope.report.table import Column, Table, Value, duration, number, percent, tabled, wording
-from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, log_axis, number_axis, sig, whole_axis
-from stepscope.report.views import distinct, drawn
+from stepscope.report.vega import (
+    PAGE,
+    UPRIGHT,
+    Chart,
+    Spec,
+    by_series,
+    chart,
+    color,
+    layer,
+    log_axis,
+    number_axis,
+    sig,
+    telling,
+    whole_axis,
+)
+from stepscope.report.views import View
 from stepscope.results.diary import EVENT_WORDS, Between, JobSteps, between_steps
 from stepscope.results.profiled_job import ProfiledJob
 
@@ -49,11 +63,15 @@ EVENTS = {kind: (EVENT_WORDS[kind], color(name)) for kind, name in _COLORS.items
 """Kinds that take time of their own -> name and colour, from the lowest row up."""
 
 _LINES = tuple(color(name) for name in ("c0", "c1", "c2", "c5"))
-_SHADES = {"warm-up": color("k-idle"), "profiled": color("k-forward"), "the job's own profiler": color("k-other")}
-_SHADE_OPACITY = {"warm-up": 1.0, "profiled": 0.45, "the job's own profiler": 0.3}
+_SHADES = {
+    "warm-up": (color("k-idle"), 1.0),
+    "profiled": (color("k-forward"), 0.45),
+    "the job's own profiler": (color("k-other"), 0.3),
+}
+"""Why steps are not timed -> colour and opacity."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StepLine:
     """Step times of a rank, or of all of them (``band``: from the fastest to the slowest). points: (step, ns), of a band
     (step, ns, ns). middles: medians of runs of steps, where points are the extremes of more steps than can be drawn.
@@ -66,62 +84,28 @@ class StepLine:
     middles: tuple[tuple[float, float], ...] = ()
     band: bool = False
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventLane:
-    """Events of one kind. name: with their period. marks: (first step, last step, events, ns), of all ranks together."""
-
-    name: str
-    kind: EventKind
-    marks: tuple[tuple[int, int, int, float], ...]
+    @property
+    def sentence(self) -> str:
+        step, ns = self.highest
+        median = format_duration(self.median_ns)
+        return f"{self.name}: median {median}, longest {format_duration(ns)} in step {step:,}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shade:
-    """Steps from ``first`` to ``last`` that are not timed. name: why."""
+Shade = tuple[str, int, int]
+"""Why steps are not timed, the first and the last of them."""
 
-    name: str
-    first: int
-    last: int
+Mark = tuple[int, int, int, float]
+"""First step, last step, events, ns, of all ranks together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diary:
-    """One job. first: steps that were not read; steps: of the rank that made most; timed: what figures rest on."""
-
-    key: str
-    title: str
-    first: int
-    steps: int
-    timed: int
-    ranks: int
-    lines: tuple[StepLine, ...]
-    lanes: tuple[EventLane, ...]
-    shades: tuple[Shade, ...]
-    between: tuple[Between, ...]
-    set_up_ns: int | None
-
-
-def prepare(profiled: Sequence[ProfiledJob]) -> tuple[Diary, ...]:
-    """Return one chart a job of which more than one step is known."""
-    return distinct(_diary(job, job.steps) for job in profiled if job.steps is not None and drawn_steps(job.steps) > 1)
-
-
-def _diary(job: ProfiledJob, steps: JobSteps) -> Diary:
-    between = between_steps(steps)
-    return Diary(
-        key=file_part(job.name),
-        title=job.name,
-        first=steps.first,
-        steps=drawn_steps(steps),
-        timed=steps.steps,
-        ranks=steps.ranks,
-        lines=_lines(steps),
-        lanes=_lanes(steps, between),
-        shades=_shades(steps),
-        between=between,
-        set_up_ns=max((d.header.set_up_ns for d in steps.diaries if d.header.set_up_ns is not None), default=None),
-    )
+def diary_charts(profiled: Sequence[ProfiledJob]) -> Iterator[Chart]:
+    """Yield one chart a job of which more than one step is known."""
+    for job in profiled:
+        if (steps := job.steps) is None or drawn_steps(steps) < 2:
+            continue
+        between, shades, lines = between_steps(steps), _shades(steps), _lines(steps)
+        spec = _chart(job.name, steps, lines, shades, between)
+        yield Chart(file_part(job.name), job.name, _caption(steps, lines, shades, between), spec)
 
 
 def _lines(steps: JobSteps) -> tuple[StepLine, ...]:
@@ -138,11 +122,11 @@ def _line(name: str, net: Numbers, first: int, most: int) -> StepLine:
     kept = extremes(net, buckets)
     few = kept.size == np.isfinite(net).sum()
     return StepLine(
-        name=name,
-        points=tuple((first + int(at) + 1, float(net[at])) for at in kept),
-        median_ns=float(np.nanmedian(net)),
-        highest=_highest(net, first),
-        middles=() if few else tuple((first + at, ns) for at, ns in zip(*middles(net, buckets), strict=True)),
+        name,
+        tuple((first + float(at) + 1, float(net[at])) for at in kept),
+        float(np.nanmedian(net)),
+        _highest(net, first),
+        () if few else tuple((first + at, ns) for at, ns in zip(*middles(net, buckets), strict=True)),
     )
 
 
@@ -153,14 +137,9 @@ def _band(steps: JobSteps) -> tuple[StepLine, ...]:
     net = np.stack([diary.net_ns[:count] for diary in steps.diaries])
     low, high = net.min(axis=0), net.max(axis=0)
     kept = np.unique(np.concatenate([extremes(low, POINTS // 8), extremes(high, POINTS // 8)]))
+    points = tuple((first + int(at) + 1, float(low[at]), float(high[at])) for at in kept)
     return (
-        StepLine(
-            name="fastest to slowest rank",
-            points=tuple((first + int(at) + 1, float(low[at]), float(high[at])) for at in kept),
-            median_ns=float(np.median(high)),
-            highest=_highest(high, first),
-            band=True,
-        ),
+        StepLine("fastest to slowest rank", points, float(np.median(high)), _highest(high, first), band=True),
         _line("median rank", np.median(net, axis=0), first, POINTS // 2),
     )
 
@@ -170,45 +149,30 @@ def _highest(net: Numbers, first: int) -> tuple[int, float]:
     return first + at + 1, float(net[at])
 
 
-def _lanes(steps: JobSteps, between: Sequence[Between]) -> tuple[EventLane, ...]:
-    """Return the kinds that happened, the costliest lowest; those of the warm-up alone come last."""
-    by_kind: dict[EventKind, list[DiaryEvent]] = defaultdict(list)
-    for diary in steps.diaries:
-        for event in diary.events:
-            if event.kind in EVENTS:
-                by_kind[event.kind].append(event)
-    between_by_kind = {event_kind.kind: event_kind for event_kind in between}
-    order = [*(kind for kind in between_by_kind if kind in by_kind), *(kind for kind in EVENTS if kind in by_kind)]
-    total = drawn_steps(steps)
-    return tuple(
-        EventLane(name=_lane_name(kind, between_by_kind.get(kind)), kind=kind, marks=_marks(by_kind[kind], total))
-        for kind in dict.fromkeys(order)
-    )
+def _lanes(steps: JobSteps, between: Sequence[Between]) -> dict[EventKind, tuple[str, list[Mark]]]:
+    """Return kind -> name with its period, and marks; the costliest first, those of the warm-up alone last."""
+    events = [event for diary in steps.diaries for event in diary.events if event.kind in EVENTS]
+    by_kind = grouped(events, lambda event: event.kind)
+    periods = {event_kind.kind: event_kind.period for event_kind in between}
+    order = [kind for kind in dict.fromkeys((*periods, *EVENTS)) if kind in by_kind]
+    return {kind: (_lane_name(kind, periods.get(kind)), _marks(by_kind[kind], drawn_steps(steps))) for kind in order}
 
 
-def _lane_name(kind: EventKind, between: Between | None) -> str:
-    name = EVENTS[kind][0]
-    return name if between is None or between.period is None else f"{name} every {between.period:,} steps"
+def _lane_name(kind: EventKind, period: int | None) -> str:
+    return EVENTS[kind][0] + ("" if period is None else f" every {period:,} steps")
 
 
-def _marks(events: Iterable[DiaryEvent], steps: int) -> tuple[tuple[int, int, int, float], ...]:
+def _marks(events: Iterable[DiaryEvent], steps: int) -> list[Mark]:
     """Join events of a stretch of steps too short to be told apart to one mark."""
     stretch = max(1, ceil(steps / MARKS))
-    together: dict[int, list[DiaryEvent]] = defaultdict(list)
-    for event in events:
-        together[(event.step - 1) // stretch].append(event)
-    return tuple(
-        (
-            min(e.step for e in stretch_events),
-            max(e.step for e in stretch_events),
-            len(stretch_events),
-            float(sum(e.ns for e in stretch_events)),
-        )
-        for _, stretch_events in sorted(together.items())
-    )
+    together = grouped(sorted(events, key=lambda event: event.step), lambda event: (event.step - 1) // stretch)
+    return [
+        (joined[0].step, joined[-1].step, len(joined), float(sum(event.ns for event in joined)))
+        for joined in together.values()
+    ]
 
 
-def _shades(steps: JobSteps) -> tuple[Shade, ...]:
+def _shades(steps: JobSteps) -> list[Shade]:
     total = drawn_steps(steps) - steps.first
 
     def flagged(mask: int) -> NDArray[np.bool_]:
@@ -218,13 +182,12 @@ def _shades(steps: JobSteps) -> tuple[Shade, ...]:
         return hits
 
     warm_up = max(steps.warm_up, *(int((diary.flags[:1] & FIRST).any()) for diary in steps.diaries))
-    warm = [Shade(name="warm-up", first=1, last=warm_up)] if warm_up > steps.first else []
     marked = [
-        Shade(name=name, first=steps.first + first, last=steps.first + last)
+        (name, steps.first + first, steps.first + last)
         for name, mask in (("profiled", PROFILED | WINDOW), ("the job's own profiler", OWN_PROFILER))
         for first, last in _runs(flagged(mask))
     ]
-    return (*warm, *marked[:MARKS])
+    return [*([("warm-up", 1, warm_up)] if warm_up > steps.first else []), *marked[:MARKS]]
 
 
 def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -233,32 +196,34 @@ def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
     return [(int(first) + 1, int(last)) for first, last in edges.reshape(-1, 2)]
 
 
-def step_chart(data: Diary) -> Spec:
+def _chart(
+    title: str, steps: JobSteps, lines: Sequence[StepLine], shades: Sequence[Shade], between: Sequence[Between]
+) -> Spec:
     """Draw lines of step times, shades of what is not timed behind them, a row of marks for each kind of event above."""
-    values = [ns for line in data.lines for point in line.points for ns in point[1:]]
+    values = [ns for line in lines for point in line.points for ns in point[1:]]
     highest, lowest = max(values), min(value for value in values if value > 0)
     scale, unit = time_unit(highest)
-    far = highest > FAR * max(line.median_ns for line in data.lines)
-    height = HIGH + LANE * len(data.lanes) + (2 if data.lanes else 0)
-    names = [*(line.name for line in data.lines), *(lane.name for lane in data.lanes)]
-    colors = [*_LINES[: len(data.lines)], *(EVENTS[lane.kind][1] for lane in data.lanes)]
-    for name in dict.fromkeys(shade.name for shade in data.shades):
-        names.append(name)
-        colors.append(_SHADES[name])
-    hue = by_series(names, colors, width=PAGE)
+    far = highest > FAR * max(line.median_ns for line in lines)
+    lanes = _lanes(steps, between)
+    height = HIGH + LANE * len(lanes) + (2 if lanes else 0)
+    reasons = grouped(shades, lambda shade: shade[0])
+    hue = by_series(
+        [*(line.name for line in lines), *(name for name, _ in lanes.values()), *reasons],
+        [*_LINES[: len(lines)], *(EVENTS[kind][1] for kind in lanes), *(_SHADES[name][0] for name in reasons)],
+        width=PAGE,
+    )
     axis = f"step time ({unit})"
     return chart(
-        data.title,
-        *_shaded(data.shades, hue),
+        title,
+        *(_shaded(name, of, hue) for name, of in reasons.items()),
+        *(drawn for at, line in enumerate(lines) for drawn in _drawn(line, hue, scale, under=len(lines) - 1 - at)),
         *(
-            drawn
-            for at, line in enumerate(data.lines)
-            for drawn in _drawn(line, hue, scale, under=len(data.lines) - 1 - at)
+            _lane(kind, name, marks, hue, y=4 + LANE * (len(lanes) - 1 - at))
+            for at, (kind, (name, marks)) in enumerate(lanes.items())
         ),
-        *(_lane(lane, hue, y=4 + LANE * (len(data.lanes) - 1 - at)) for at, lane in enumerate(data.lanes)),
         width=PAGE,
         height=height,
-        x=whole_axis("x", "step", [data.first + 1, data.steps]),
+        x=whole_axis("x", "step", [steps.first + 1, drawn_steps(steps)]),
         y=_log(axis, lowest * scale, highest * scale, height) if far else _linear(axis, highest * scale, height),
     )
 
@@ -279,93 +244,71 @@ def _log(title: str, low: float, high: float, height: int) -> Spec:
     return axis
 
 
-def _shaded(shades: Sequence[Shade], hue: Spec) -> list[Spec]:
-    """Return a layer for each kind, for each has its own strength; one step of a million is as wide as its edge."""
-    layers = []
-    for name in dict.fromkeys(shade.name for shade in shades):
-        rects = [
-            {"x": shade.first - 0.5, "end": shade.last + 0.5, "series": name, "said": _shade_said(shade)}
-            for shade in shades
-            if shade.name == name
-        ]
-        place = {"x2": {"field": "end"}, "y": {"value": 0}, "y2": {"value": "height"}, "color": hue, "stroke": hue}
-        how = {"opacity": _SHADE_OPACITY[name], "strokeWidth": 0.8}
-        layers.append(layer("rect", rects, place, **how))
-    return layers
+def _shaded(name: str, shades: Iterable[Shade], hue: Spec) -> Spec:
+    """Return the layer of a kind, which has its own strength; one step of a million is as wide as its edge."""
+    rects = [
+        {"x": first - 0.5, "end": last + 0.5, "series": name, "said": f"{name}: {_span(first, last)}"}
+        for _, first, last in shades
+    ]
+    return layer("rect", rects, x2="end", **UPRIGHT, color=hue, stroke=hue, opacity=_SHADES[name][1], strokeWidth=0.8)
 
 
-def _shade_said(shade: Shade) -> str:
-    steps = f"step {shade.first:,}" if shade.first == shade.last else f"steps {shade.first:,} to {shade.last:,}"
-    return f"{shade.name}: {steps}"
+def _span(first: int, last: int) -> str:
+    return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
 
 
 def _drawn(line: StepLine, hue: Spec, scale: float, *, under: int) -> list[Spec]:
     """Draw a line. under: lines above this one, which is wider than they, so that equal ones all show."""
-    description = {"said": _line_said(line)}
-    if line.band:
-        values: list[dict[str, float | str]] = [
-            {"x": step, "y": sig(low * scale), "high": sig(high * scale), "series": line.name}
-            for step, low, high in line.points
+
+    name = {"series": line.name}
+
+    def points(of: Iterable[tuple[float, ...]]) -> list[dict[str, Any]]:
+        return [
+            dict(zip(("x", "y", "high"), (at, *(ns * scale for ns in more)), strict=False)) | name for at, *more in of
         ]
-        values[0] |= description
-        return [layer("area", values, {"y2": {"field": "high"}, "color": hue}, opacity=0.45)]
-    wide = 0.7 + 0.7 * under
 
-    def points(of: Iterable[tuple[float, ...]]) -> list[dict[str, float | str]]:
-        return [{"x": sig(step), "y": sig(ns * scale), "series": line.name} for step, ns in of]
-
-    every = points(line.points)
+    every, wide = points(line.points), 0.7 + 0.7 * under
+    if line.band:
+        return [layer("area", telling(every, line.sentence), y2="high", color=hue, opacity=0.45)]
     if not line.middles:
-        every[0] |= description
-        return [layer("line", every, {"color": hue}, strokeWidth=wide, strokeJoin="round")]
-    middle = points(line.middles)
-    middle[0] |= description
+        return [layer("line", telling(every, line.sentence), color=hue, strokeWidth=wide, strokeJoin="round")]
+    middle = telling(points(line.middles), line.sentence)
     return [
-        layer("line", every, {"color": hue}, strokeWidth=0.7, strokeJoin="round", opacity=0.4),
-        layer("line", middle, {"color": hue}, strokeWidth=wide + 0.3, strokeJoin="round"),
+        layer("line", every, color=hue, strokeWidth=0.7, strokeJoin="round", opacity=0.4),
+        layer("line", middle, color=hue, strokeWidth=wide + 0.3, strokeJoin="round"),
     ]
 
 
-def _line_said(line: StepLine) -> str:
-    step, ns = line.highest
-    return f"{line.name}: median {format_duration(line.median_ns)}, longest {format_duration(ns)} in step {step:,}"
-
-
-def _lane(lane: EventLane, hue: Spec, *, y: int) -> Spec:
-    name = EVENTS[lane.kind][0]
+def _lane(kind: EventKind, name: str, marks: Iterable[Mark], hue: Spec, *, y: int) -> Spec:
     values = []
-    for first, last, count, ns in lane.marks:
-        where = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+    for first, last, count, ns in marks:
         times = "" if count == 1 else f"{counted(count, 'time')}, "
-        values.append(
-            {"x": (first + last) / 2, "series": lane.name, "said": f"{where}: {name}, {times}{format_duration(ns)}"}
-        )
-    return layer(
-        "tick", values, {"y": {"value": y}, "color": hue}, orient="vertical", size=LANE - 2, thickness=1.6, opacity=1
-    )
+        sentence = f"{_span(first, last)}: {EVENTS[kind][0]}, {times}{format_duration(ns)}"
+        values.append({"x": (first + last) / 2, "series": name, "said": sentence})
+    return layer("tick", values, y=y, color=hue, orient="vertical", size=LANE - 2, thickness=1.6, opacity=1)
 
 
-def caption(data: Diary) -> str:
-    """Say what is seen, in sentences."""
-    first = data.lines[0]
-    ranks = "" if data.ranks == 1 else f" on {counted(data.ranks, 'rank')}"
-    steps = f"steps {data.first + 1:,} to {data.steps:,}" if data.first else f"all {data.steps:,} steps"
+def _caption(steps: JobSteps, lines: Sequence[StepLine], shades: Sequence[Shade], kinds: Sequence[Between]) -> str:
+    ranks = "" if steps.ranks == 1 else f" on {counted(steps.ranks, 'rank')}"
+    last = drawn_steps(steps)
+    which = f"steps {steps.first + 1:,} to {last:,}" if steps.first else f"all {last:,} steps"
     sentences = [
-        f"The time of {steps}{ranks}, without what happens between steps; {data.timed:,} of them are timed."
-        f" {_line_said(first).capitalize()}."
+        f"The time of {which}{ranks}, without what happens between steps; {steps.steps:,} of them are timed."
+        f" {lines[0].sentence.capitalize()}."
     ]
-    shades = [_shade_said(shade) for shade in data.shades]
     if shades:
-        sentences.append(f"Shaded, not timed: {listed(shades, at_most=4, between='; ')}.")
+        spans = [f"{name}: {_span(first, end)}" for name, first, end in shades]
+        sentences.append(f"Shaded, not timed: {listed(spans, at_most=4, between='; ')}.")
     events = [
         f"{EVENTS[between.kind][0]} {_how_often(between)}, {format_percent(between.share.value)} of the wall time"
-        for between in data.between
+        for between in kinds
         if between.kind in EVENTS
     ]
     if events:
         sentences.append(f"Above: {'; '.join(events)}.")
-    if data.set_up_ns is not None:
-        sentences.append(f"Before the first step the process took {format_duration(data.set_up_ns)}.")
+    set_up_ns = max((d.header.set_up_ns for d in steps.diaries if d.header.set_up_ns is not None), default=None)
+    if set_up_ns is not None:
+        sentences.append(f"Before the first step the process took {format_duration(set_up_ns)}.")
     return " ".join(sentences)
 
 
@@ -404,4 +347,4 @@ def _ranks(steps: JobSteps, between: Between) -> str:
     return listed(list(map(str, between.ranks)), at_most=8)
 
 
-VIEWS = (drawn("diary", "All steps", ("profiled",), prepare, step_chart, caption, table=build),)
+VIEWS = (View("diary", "All steps", table=build, charts=diary_charts),)

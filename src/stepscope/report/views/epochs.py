@@ -5,17 +5,15 @@ Throughput of runs, and how much of the devices' peak they use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.records.nouns import MFU_CONVENTION, Measured
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part
-from stepscope.report.shared.curves import CurvePoint, RunCurve, RunCurves, curves_chart, epoch_curves
+from stepscope.report.shared.curves import CurvePoint, RunCurve, curves_chart, epoch_curves, highest
 from stepscope.report.shared.runs import (
     INTERVAL,
     by_dataset,
@@ -29,10 +27,10 @@ from stepscope.report.shared.runs import (
     rate_unit,
     time_unit,
 )
-from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, sorted_rows, stacks_chart, stacks_of
+from stepscope.report.shared.stacks import MAX_ROWS, StackRow, by_length, failed_text, stacks_chart
 from stepscope.report.table import Column, Format, Table, duration, tabled, whole
-from stepscope.report.vega import MAX_LINES, drawable
-from stepscope.report.views import View, distinct, drawn
+from stepscope.report.vega import MAX_LINES, Chart, drawable
+from stepscope.report.views import View
 from stepscope.results.epochs import dropped_epochs, epoch_time, per_second
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.step_table import common_steps
@@ -63,93 +61,58 @@ def epochs_table(runs: Sequence[TrainingRun]) -> Table:
     )
 
 
-def epoch_time_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[RunCurves, ...]:
-    """Return charts of ns over epochs, of runs that timed at least two."""
-
-    def typical(run: TrainingRun) -> float | None:
-        time = epoch_time(run, drop_epochs)
-        return None if time is None else time.value
-
-    def axis(largest: float) -> tuple[str, float]:
-        scale, unit = time_unit(largest)
-        return f"epoch time ({unit})", scale
-
-    return epoch_curves(
-        runs,
-        lambda e: e.duration_ns,
-        y_axis=axis,
-        typical=typical,
-        dropped=lambda run: dropped_epochs(run, drop_epochs),
-    )
+def epoch_time_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> Iterator[Chart]:
+    """Yield charts of ns over epochs, of runs that timed at least two."""
+    for part, curves in epoch_curves(runs, lambda e: e.duration_ns):
+        scale, unit = time_unit(highest(curves))
+        left_out = {dropped_epochs(run, drop_epochs) for run in part.runs}
+        dropped = left_out.pop() if len(left_out) == 1 else 0
+        times = ((name, epoch_time(run, drop_epochs)) for run, name in part.named)
+        medians = "; ".join(f"{name}: {format_duration(time.value)}" for name, time in times if time is not None)
+        grey = f" Grey: {first_epochs(dropped)}, left out (--drop-epochs {dropped})." if dropped else ""
+        caption = (
+            f"Time of each epoch on {part.title}, training only. Median over epochs after warm-up: {medians}.{grey}"
+        )
+        axis = f"epoch time ({unit})"
+        spec = curves_chart(part.title, curves, "epoch", axis, scale, zero=True, dropped=dropped)
+        yield Chart(part.key, part.title, caption, spec)
 
 
-def epoch_time_caption(data: RunCurves) -> str:
-    medians = "; ".join(f"{c.name}: {format_duration(c.typical)}" for c in data.curves if c.typical is not None)
-    grey = f" Grey: {first_epochs(data.dropped)}, left out (--drop-epochs {data.dropped})." if data.dropped else ""
-    return f"Time of each epoch on {data.title}, training only. Median over epochs after warm-up: {medians}.{grey}"
-
-
-def accuracy_charts(runs: Sequence[TrainingRun]) -> tuple[RunCurves, ...]:
-    """Return charts of the share of right answers over epochs, of runs that validated at least two."""
-    return epoch_curves(runs, lambda e: e.validation_accuracy, y_axis=lambda _: ("validation accuracy (%)", 100.0))
-
-
-def accuracy_caption(data: RunCurves) -> str:
-    bests = []
-    for curve in data.curves:
-        best = max(curve.points, key=lambda p: p.y)
-        bests.append(f"{curve.name}: best {format_percent(best.y, digits=1)} in epoch {best.x:g}")
-    return (
-        f"Validation accuracy over epochs on {data.title}, {counted(len(data.curves), 'run')}. {'; '.join(bests)}."
-        " Runs that look the same are one line."
-    )
+def accuracy_charts(runs: Sequence[TrainingRun]) -> Iterator[Chart]:
+    """Yield charts of the share of right answers over epochs, of runs that validated at least two."""
+    for part, curves in epoch_curves(runs, lambda e: e.validation_accuracy):
+        bests = ((curve.name, max(curve.points, key=lambda p: p.y)) for curve in curves)
+        texts = "; ".join(f"{name}: best {format_percent(p.y, digits=1)} in epoch {p.x:g}" for name, p in bests)
+        caption = (
+            f"Validation accuracy over epochs on {part.title}, {counted(len(curves), 'run')}. {texts}."
+            " Runs that look the same are one line."
+        )
+        spec = curves_chart(part.title, curves, "epoch", "validation accuracy (%)", 100.0, over=True)
+        yield Chart(part.key, part.title, caption, spec)
 
 
 MAX_POINTS = 100
 """Steps of one line; more are drawn as means of neighbours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossChart(RunCurves):
-    """Losses of one chart.
-
-    difference: largest relative difference to the first line at the same epoch or step; where: at which.
-    """
-
-    difference: float
-    where: float
-
-
-def loss_charts(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> tuple[LossChart, ...]:
-    """Return one chart for all runs alike but for strategy and ranks: over epochs where they have two, else steps."""
+def loss_charts(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> Iterator[Chart]:
+    """Yield one chart for all runs alike but for strategy and ranks: over epochs where they have two, else steps."""
     by_cell = {cell.run.run_id: cell for cell in cells}
-    done = [run for run in runs if run.status == "ok"]
-    charts: list[LossChart] = []
-    for about, alike in _alike(done):
+    for about, alike in _alike([run for run in runs if run.status == "ok"]):
         for number, several, part in numbered_parts(_lines(alike, by_cell), MAX_LINES):
             if len(part) < 2:
                 continue
-            title = ", ".join(text for text in (f"{about[2]} on {about[1]}", *about[3:]) if text)
-            key = file_part("-".join(t for t in (*about[1:], str(number) if several else "") if t))
-            difference, where = _difference([points for _, points, _ in part])
-            axis = part[0][2]
-            charts.append(
-                LossChart(
-                    key=key,
-                    title=title + several,
-                    curves=tuple(
-                        RunCurve(name=name, points=points)
-                        for name, (_, points, _) in zip(
-                            names([run for run, _, _ in part], in_title=ALIKE), part, strict=True
-                        )
-                    ),
-                    x_axis=axis,
-                    y_axis="training loss of a sample",
-                    difference=difference,
-                    where=where,
-                )
+            title = ", ".join(text for text in (f"{about[2]} on {about[1]}", *about[3:]) if text) + several
+            called = names([run for run, _, _ in part], in_title=ALIKE)
+            curves = [RunCurve(name, points) for name, (_, points, _) in zip(called, part, strict=True)]
+            over = part[0][2]
+            caption = (
+                f"Training loss over {over}s of {title}, {counted(len(curves), 'run')}. {_compared(curves, over)} At the"
+                f" end: {'; '.join(f'{c.name}: {c.points[-1].y:.4g}' for c in curves)}. Runs that look the same are one"
+                " line."
             )
-    return distinct(charts)
+            key = file_part("-".join(t for t in (*about[1:], str(number) if several else "") if t))
+            yield Chart(key, title, caption, curves_chart(title, curves, over, "training loss of a sample", over=True))
 
 
 ALIKE = ("hardware", "dataset", "model", "precision", "accumulation", "batch")
@@ -174,7 +137,7 @@ def _lines(runs: Sequence[TrainingRun], cells: dict[str, CellEvidence]) -> list[
     epochs: list[Line] = []
     steps: list[Line] = []
     for run in runs:
-        losses = tuple(CurvePoint(x=e.number, y=e.train_loss) for e in run.epochs if drawable(e.train_loss))
+        losses = tuple(CurvePoint(e.number, e.train_loss) for e in run.epochs if drawable(e.train_loss))
         if len(losses) > 1:
             epochs.append((run, losses, "epoch"))
         elif run.run_id in cells and len(walked := _step_losses(cells[run.run_id])) > 1:
@@ -193,67 +156,60 @@ def _step_losses(cell: CellEvidence) -> tuple[CurvePoint, ...]:
         sums = [sample.loss_sum for sample in ranks]
         finite = [value for value in sums if drawable(value)]
         if number == first and ranks[0].global_samples and len(finite) == len(sums):
-            losses.append(CurvePoint(x=step, y=sum(finite) / ranks[0].global_samples))
+            losses.append(CurvePoint(step, sum(finite) / ranks[0].global_samples))
     return tuple(losses)
 
 
 def _means(points: Sequence[CurvePoint], width: int) -> tuple[CurvePoint, ...]:
     """Return the means of ``width`` neighbours; all lines of a chart have one width, so that they can be compared."""
     windows = [points[at : at + width] for at in range(0, len(points), width)]
-    return tuple(CurvePoint(x=sum(p.x for p in w) / len(w), y=sum(p.y for p in w) / len(w)) for w in windows)
+    return tuple(CurvePoint(sum(p.x for p in w) / len(w), sum(p.y for p in w) / len(w)) for w in windows)
 
 
-def _difference(lines: Sequence[tuple[CurvePoint, ...]]) -> tuple[float, float]:
-    """Return the largest relative difference to the first line where both have a point, and where; (0, 0) without any."""
-    first = {p.x: p.y for p in lines[0]}
-    differences = [(abs(p.y / first[p.x] - 1), p.x) for line in lines[1:] for p in line if first.get(p.x)]
-    return max(differences, default=(0.0, 0.0))
+def _compared(curves: Sequence[RunCurve], over: str) -> str:
+    """Say the largest relative difference to the first line where both have a point, and where."""
+    first = {p.x: p.y for p in curves[0].points}
+    differences = [(abs(p.y / first[p.x] - 1), p.x) for curve in curves[1:] for p in curve.points if first.get(p.x)]
+    most, where = max(differences, default=(0.0, 0.0))
+    if not most:
+        return "The lines are the same."
+    apart = format_percent(most) if most >= 0.0095 else f"{most:.2g}"
+    return f"The lines differ by {apart} at most (relative to {curves[0].name}, {over} {where:g})."
 
 
-def loss_caption(data: LossChart) -> str:
-    over = data.x_axis
-    apart = format_percent(data.difference) if data.difference >= 0.0095 else f"{data.difference:.2g}"
-    last = "; ".join(f"{c.name}: {c.points[-1].y:.4g}" for c in data.curves)
-    first = data.curves[0].name
-    compared = (
-        f"The lines differ by {apart} at most (relative to {first}, {over} {data.where:g})."
-        if data.difference
-        else "The lines are the same."
-    )
-    return (
-        f"Training loss over {over}s of {data.title}, {counted(len(data.curves), 'run')}. {compared} At the end:"
-        f" {last}. Runs that look the same are one line."
-    )
-
-
-def throughput_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, ...]:
-    """Return charts of samples/s over all ranks; epochs per hour where nobody says how many samples an epoch has."""
-    charts = []
+def throughput_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> Iterator[Chart]:
+    """Yield charts of samples/s over all ranks; epochs per hour where nobody says how many samples an epoch has."""
     for part in by_dataset(on_their_machines(runs), MAX_ROWS):
         rates = [_rate(run, drop_epochs) for run in part.runs]
-        passes = [_passes(run, drop_epochs) for run in part.runs]
         measured_rates = [rate for rate in rates if rate is not None]
         if measured_rates:
             unit, scale = rate_unit(max(rate.value for rate in measured_rates), part.runs[0].unit)
         else:
-            unit, scale, rates = "epochs/h", 3600.0, passes
-        rows = tuple(
+            unit, scale, rates = "epochs/h", 3600.0, [_passes(run, drop_epochs) for run in part.runs]
+        rows = [
             _row(run, name, rate, scale)
             for (run, name), rate in zip(part.named, rates, strict=True)
             if rate is not None or run.status != "ok"
-        )
-        if sum(row.failure is None for row in rows) < 2:
+        ]
+        done = by_length(rows)
+        if len(done) < 2:
             continue
-        charts.append(stacks_of(part, rows, f"throughput ({unit})", scale, kinds=("throughput",)))
-    return tuple(charts)
+        caption = (
+            f"Throughput over all ranks on {part.title}, {counted(len(rows), 'run')}; most: {done[0].name} with"
+            f" {done[0].text} {unit}, least: {done[-1].name} with {done[-1].text}."
+        )
+        if any(row.low is not None for row in done):
+            caption += f" Whiskers: {INTERVAL.removesuffix(' of the median')}."
+        if unit.startswith("epochs"):
+            caption += " An epoch is what each run calls one; its number of samples is unknown."
+        spec = stacks_chart(part.title, rows, f"throughput ({unit})", scale, ("throughput",))
+        yield Chart(part.key, part.title, caption + failed_text(rows), spec)
 
 
 def _row(run: TrainingRun, name: str, rate: Measured | None, scale: float) -> StackRow:
     if rate is None:
-        return StackRow(name=name, failure=failure(run))
-    return StackRow(
-        name=name, parts=(rate.value,), low=rate.low, high=rate.high, text=format_number(rate.value * scale, 3)
-    )
+        return StackRow(name, failure=failure(run))
+    return StackRow(name, (rate.value,), format_number(rate.value * scale, 3), low=rate.low, high=rate.high)
 
 
 def _rate(run: TrainingRun, drop_epochs: int) -> Measured | None:
@@ -269,81 +225,26 @@ def _passes(run: TrainingRun, drop_epochs: int, samples: int = 1) -> Measured | 
     return None if time is None or time.value <= 0 else per_second(time, samples)
 
 
-def throughput_caption(data: Stacks) -> str:
-    done = sorted_rows(data)
-    best, worst = done[0], done[-1]
-    unit = data.axis.partition("(")[2].rstrip(")")
-    text = (
-        f"Throughput over all ranks on {data.title}, {counted(len(data.rows), 'run')}; most: {best.name} with"
-        f" {best.text} {unit}, least: {worst.name} with {worst.text}."
-    )
-    if any(row.low is not None for row in done):
-        text += f" Whiskers: {INTERVAL.removesuffix(' of the median')}."
-    if unit.startswith("epochs"):
-        text += " An epoch is what each run calls one; its number of samples is unknown."
-    return text + failed_text(data.rows)
-
-
-def mfu_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
-    """Return one chart a data set, where runs differ."""
-    charts = []
+def mfu_charts(runs: Sequence[TrainingRun]) -> Iterator[Chart]:
+    """Yield one chart a data set, where runs differ."""
     for part in by_dataset([run for run in runs if run.mfu is not None and run.status == "ok"], MAX_ROWS):
-        shares = [run.mfu or 0.0 for run in part.runs]
-        if len({format_percent(value) for value in shares}) < 2:
+        rows = [StackRow(name, (run.mfu or 0.0,), format_percent(run.mfu or 0.0)) for run, name in part.named]
+        if len({row.text for row in rows}) < 2:
             continue
-        named = zip(part.named, shares, strict=True)
-        rows = (StackRow(name=name, parts=(value,), text=format_percent(value)) for (_, name), value in named)
-        charts.append(stacks_of(part, rows, "MFU: share of the devices' dense peak (%)", 100.0, kinds=("MFU",)))
-    return tuple(charts)
-
-
-def mfu_caption(data: Stacks) -> str:
-    rows = sorted_rows(data)
-    return (
-        f"Share of the devices' peak that the model's FLOP use on {data.title}, {counted(len(rows), 'run')}; most: "
-        f"{rows[0].name} with {rows[0].text}, least: {rows[-1].name} with {rows[-1].text}. MFU: {MFU_CONVENTION}."
-    )
+        done = by_length(rows)
+        caption = (
+            f"Share of the devices' peak that the model's FLOP use on {part.title}, {counted(len(rows), 'run')}; most: "
+            f"{done[0].name} with {done[0].text}, least: {done[-1].name} with {done[-1].text}. MFU: {MFU_CONVENTION}."
+        )
+        spec = stacks_chart(part.title, rows, "MFU: share of the devices' dense peak (%)", 100.0, ("MFU",))
+        yield Chart(part.key, part.title, caption, spec)
 
 
 VIEWS = (
-    View("epochs", "Epochs", needs=("runs",), table=epochs_table),
-    drawn(
-        "epoch_time",
-        "Epoch time",
-        ("runs",),
-        epoch_time_charts,
-        partial(curves_chart, zero=True),
-        epoch_time_caption,
-        wants=("drop_epochs",),
-        stem="KEY_epoch_time_detailed",
-    ),
-    drawn(
-        "accuracy",
-        "Validation accuracy",
-        ("runs",),
-        accuracy_charts,
-        partial(curves_chart, over=True),
-        accuracy_caption,
-        stem="KEY_accuracy",
-    ),
-    drawn(
-        "loss",
-        "Training loss",
-        ("runs",),
-        loss_charts,
-        partial(curves_chart, over=True),
-        loss_caption,
-        wants=("cells",),
-    ),
-    drawn(
-        "throughput",
-        "Throughput",
-        ("runs",),
-        throughput_charts,
-        stacks_chart,
-        throughput_caption,
-        wants=("drop_epochs",),
-        stem="KEY_throughput",
-    ),
-    drawn("mfu", "Model FLOP utilisation", ("runs",), mfu_charts, stacks_chart, mfu_caption),
+    View("epochs", "Epochs", table=epochs_table),
+    View("epoch_time", "Epoch time", charts=epoch_time_charts, stem="KEY_epoch_time_detailed"),
+    View("accuracy", "Validation accuracy", charts=accuracy_charts, stem="KEY_accuracy"),
+    View("loss", "Training loss", charts=loss_charts),
+    View("throughput", "Throughput", charts=throughput_charts, stem="KEY_throughput"),
+    View("mfu", "Model FLOP utilisation", charts=mfu_charts),
 )

@@ -147,6 +147,6 @@ def _raw(check: Expectation, value: float) -> float:
 
 
 VIEWS = (
-    View("findings", "Findings", needs=("findings",), table=findings_table),
-    View("experiment", "Expected and measured", needs=("checks",), table=experiment_table),
+    View("findings", "Findings", table=findings_table),
+    View("experiment", "Expected and measured", table=experiment_table),
 )

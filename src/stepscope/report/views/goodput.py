@@ -53,4 +53,4 @@ def _footnote(budget: Goodput) -> str:
     return text
 
 
-VIEWS = (View("goodput", "Goodput", needs=("profiled",), table=build),)
+VIEWS = (View("goodput", "Goodput", table=build),)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration
 from stepscope.core.words import counted
 from stepscope.records.nouns import Measured
 from stepscope.report.names import file_part
 from stepscope.report.shared.curves import extremes
+from stepscope.report.shared.runs import memory_unit, span_unit
 from stepscope.report.table import Column, Table, binary_size, number, tabled
-from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, number_axis, sig
-from stepscope.report.views import distinct, drawn
+from stepscope.report.vega import COLORS, PAGE, Chart, Spec, by_series, chart, layer, number_axis, telling
+from stepscope.report.views import View
 from stepscope.results.diary import JobSteps
 from stepscope.results.memory_growth import Of, RankMemory, rank_memory
 from stepscope.results.profiled_job import ProfiledJob
@@ -28,24 +28,21 @@ POINTS = 600
 """Points of a line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOverTime:
-    """One chart. lines: of a rank (seconds since the first sample of all, bytes) each; ``ranks`` have samples."""
+Lines = list[tuple[RankMemory, Points]]
+"""Of each rank what it holds: seconds since the first sample of all, bytes."""
 
-    key: str
-    title: str
-    of: Of
-    ranks: int
-    lines: tuple[tuple[RankMemory, Points], ...]
+KINDS: tuple[Of, ...] = ("host", "device")
+
+
+def _with_steps(profiled: Sequence[ProfiledJob]) -> list[tuple[ProfiledJob, JobSteps]]:
+    return [(job, job.steps) for job in profiled if job.steps is not None]
 
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
     """Return the table: one row a rank and kind of memory, where memory was sampled."""
-    timed = [(job, job.steps) for job in profiled if job.steps is not None]
-    rows = [
-        (job, memory) for job, steps in timed for of in ("host", "device") for memory in _first(steps, of)[:MOST_ROWS]
-    ]
-    ranks = max((len({memory.rank for memory in rank_memory(steps)}) for _, steps in timed), default=0)
+    jobs = _with_steps(profiled)
+    rows = [(job, memory) for job, steps in jobs for of in KINDS for memory in _first(steps, of)[:MOST_ROWS]]
+    ranks = max((len({memory.rank for memory in rank_memory(steps)}) for _, steps in jobs), default=0)
     more = f"{MOST_ROWS} of {ranks:,} ranks: those that grow fastest, then those that hold most"
     return tabled(
         "memory_over_time",
@@ -78,30 +75,23 @@ def _first(steps: JobSteps, of: Of) -> list[RankMemory]:
     )
 
 
-def prepare(profiled: Sequence[ProfiledJob]) -> tuple[HeldOverTime, ...]:
-    """Return one chart a job and kind of memory of which a rank has two samples."""
-    return distinct(
-        HeldOverTime(
-            key=f"{file_part(job.name)}-{of}",
-            title=f"{job.name}: {of} memory",
-            of=of,
-            ranks=sum(memory.of == of for memory in rank_memory(job.steps)),
-            lines=lines,
-        )
-        for job in profiled
-        if job.steps is not None
-        for of in ("host", "device")
-        if (lines := _lines(job.steps, of))
-    )
+def memory_charts(profiled: Sequence[ProfiledJob]) -> Iterator[Chart]:
+    """Yield one chart a job and kind of memory of which a rank has two samples: a line a rank."""
+    for job, steps in _with_steps(profiled):
+        for of in KINDS:
+            lines = _lines(steps, of)
+            if lines:
+                title = f"{job.name}: {of} memory"
+                ranks = sum(memory.of == of for memory in rank_memory(steps))
+                yield Chart(f"{file_part(job.name)}-{of}", title, _caption(of, ranks, lines), _chart(title, lines))
 
 
-def _lines(steps: JobSteps, of: Of) -> tuple[tuple[RankMemory, Points], ...]:
+def _lines(steps: JobSteps, of: Of) -> Lines:
     diaries = {diary.rank: diary for diary in steps.diaries}
     chosen = [memory for memory in _first(steps, of)[:MOST_LINES] if memory.samples > 1]
     begun = min((float(diaries[memory.rank].samples["unix_s"].min()) for memory in chosen), default=0.0)
-    return tuple(
-        (memory, _line(diaries[memory.rank], of, begun)) for memory in sorted(chosen, key=lambda memory: memory.rank)
-    )
+    chosen.sort(key=lambda memory: memory.rank)
+    return [(memory, _line(diaries[memory.rank], of, begun)) for memory in chosen]
 
 
 def _line(diary: RankDiary, of: Of, begun: float) -> Points:
@@ -112,23 +102,19 @@ def _line(diary: RankDiary, of: Of, begun: float) -> Points:
     return tuple(zip(at[kept].tolist(), sizes[kept].tolist(), strict=True))
 
 
-def memory_chart(data: HeldOverTime) -> Spec:
-    """Draw a line a rank, over the time since the first sample."""
-    lasts = max(points[-1][0] for _, points in data.lines)
-    most = max(amount for _, points in data.lines for _, amount in points)
-    span, time = next((pair for pair in ((3600.0, "h"), (60.0, "min")) if lasts >= 2 * pair[0]), (1.0, "s"))
-    size, unit = (2.0**30, "GiB") if most >= 2**30 else (2.0**20, "MiB")
-    names = [f"rank {memory.rank}" for memory, _ in data.lines]
-    hue = by_series(names, [color(f"c{at}") for at in range(len(names))], width=PAGE)
+def _chart(title: str, lines: Lines) -> Spec:
+    lasts = max(points[-1][0] for _, points in lines)
+    most = max(amount for _, points in lines for _, amount in points)
+    (span, time), (size, unit) = span_unit(lasts), memory_unit(most)
+    names = [f"rank {memory.rank}" for memory, _ in lines]
+    hue = by_series(names, COLORS, width=PAGE)
     layers = []
-    for name, (_, points) in zip(names, data.lines, strict=True):
-        values: list[dict[str, float | str]] = [
-            {"x": sig(at / span), "y": sig(amount / size), "series": name} for at, amount in points
-        ]
-        values[0] |= {"said": f"{name}: {format_bytes_binary(points[-1][1])} at the end"}
-        layers.append(layer("line", values, {"color": hue}, strokeWidth=1.2, strokeJoin="round"))
+    for name, (_, points) in zip(names, lines, strict=True):
+        values = [{"x": at / span, "y": amount / size, "series": name} for at, amount in points]
+        telling(values, f"{name}: {format_bytes_binary(points[-1][1])} at the end")
+        layers.append(layer("line", values, color=hue, strokeWidth=1.2, strokeJoin="round"))
     return chart(
-        data.title,
+        title,
         *layers,
         width=PAGE,
         height=90,
@@ -137,21 +123,20 @@ def memory_chart(data: HeldOverTime) -> Spec:
     )
 
 
-def caption(data: HeldOverTime) -> str:
-    """Say what is seen, in sentences."""
-    seen, points = max(data.lines, key=lambda line: line[1][-1][1])
+def _caption(of: Of, ranks: int, lines: Lines) -> str:
+    seen, points = max(lines, key=lambda line: line[1][-1][1])
     lasts, amount = points[-1]
-    what = "Resident memory" if data.of == "host" else "Memory that torch's allocator has reserved"
-    of = counted(data.ranks, "rank") if data.ranks == len(data.lines) else f"{len(data.lines)} of {data.ranks:,} ranks"
+    what = "Resident memory" if of == "host" else "Memory that torch's allocator has reserved"
+    drawn = counted(ranks, "rank") if ranks == len(lines) else f"{len(lines)} of {ranks:,} ranks"
     grow = ", ".join(
         f"rank {memory.rank} by {format_bytes_binary(memory.growth.value)} a step"
-        for memory, _ in data.lines
+        for memory, _ in lines
         if memory.growth is not None
     )
     return (
-        f"{what} of {of}, over {format_duration(lasts * 1e9)}; at the end rank {seen.rank} holds most:"
+        f"{what} of {drawn}, over {format_duration(lasts * 1e9)}; at the end rank {seen.rank} holds most:"
         f" {format_bytes_binary(amount)}." + (f" Growth: {grow}." if grow else "")
     )
 
 
-VIEWS = (drawn("memory_over_time", "Memory over time", ("profiled",), prepare, memory_chart, caption, table=build),)
+VIEWS = (View("memory_over_time", "Memory over time", table=build, charts=memory_charts),)

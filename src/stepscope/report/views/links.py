@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted, grouped, ranges
@@ -29,8 +28,8 @@ from stepscope.report.table import (
     whole,
     wording,
 )
-from stepscope.report.vega import COLORS, COLUMN, Spec, chart, layer, name_axis, sig, size_tick, unsaid
-from stepscope.report.views import Charts, View
+from stepscope.report.vega import COLORS, COLUMN, Chart, Spec, chart, layer, name_axis, sig, size_tick, unsaid
+from stepscope.report.views import View
 from stepscope.results.comm_facts import LinkRate, link_rates
 from stepscope.results.labels import (
     LATENCY_BYTES,
@@ -175,67 +174,59 @@ def topology_table(topology: Topology) -> Table:
     )
 
 
-_SHOWN = {"busbw": (1e-9, "dark is small", "busbw (GB/s)"), "time": (1e-3, "dark is large", "time (µs)")}
-"""Quantity -> scale for people, which end of it is dark (the bad one), label."""
+_SHOWN = {"busbw": (1e-9, "busbw", "GB/s"), "time": (1e-3, "time", "µs")}
+"""Quantity of messages (of small ones the time) -> scale for people, name, unit."""
 
 MAX_WRITTEN = 8
 """Up to this many ranks the figures stand in the cells."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairsChart:
-    """One quantity of every pair, [sender][receiver]; None: not measured.
-
-    quantity: ``busbw`` (bytes/s), ``time`` (ns) of small messages. slow: (sender, receiver). ends: who explains them.
-    """
-
-    key: str
-    title: str
-    size_bytes: int
-    bidirectional: bool
-    hosts: tuple[str, ...]
-    quantity: Literal["busbw", "time"]
-    values: tuple[tuple[float | None, ...], ...]
-    slow: tuple[tuple[int, int], ...]
-    ends: tuple[str, ...]
-    compared: bool
+Figures = Mapping[tuple[int, int], float]
+"""(sender, receiver) -> figure as people read it."""
 
 
-def pairs_charts(rows: Sequence[CommRow]) -> tuple[PairsChart, ...]:
-    """Return one chart for each cell, size and direction of the ``pairs`` rows."""
+def pairs_charts(rows: Sequence[CommRow]) -> Iterator[Chart]:
+    """Yield one chart for each cell, size and direction of the ``pairs`` rows."""
     verdicts = {verdict.cell_id: verdict for verdict in slow_pairs(rows)}
-    charts: list[PairsChart] = []
     for number, (cell_id, cell) in enumerate(cells_of(rows, "pairs").items(), start=1):
         timed = (r for r in cell if r.peer is not None and r.size_bytes and r.busbw_bytes_per_s and r.time_ns_median)
         kinds = grouped(timed, lambda row: (row.size_bytes or 0, row.bidirectional))
-        charts += [_chart(kind, kind_rows, verdicts[cell_id], number) for kind, kind_rows in kinds.items()]
-    return tuple(charts)
+        for kind, kind_rows in kinds.items():
+            yield _chart(kind, kind_rows, verdicts[cell_id], number)
 
 
-def _chart(kind: tuple[int, bool], rows: Sequence[CommRow], verdict: PairsVerdict, number: int) -> PairsChart:
+def _chart(kind: tuple[int, bool], rows: Sequence[CommRow], verdict: PairsVerdict, number: int) -> Chart:
     size, both = kind
-    ranks = range(verdict.world_size)
     small = size <= LATENCY_BYTES
-    rate = {row.peer: row.time_ns_median if small else row.busbw_bytes_per_s for row in rows}
-    if both:  # measured once for the two of them
-        rate |= {(b, a): value for (a, b), value in ((p, v) for p, v in rate.items() if p is not None)}
+    scale, what, unit = _SHOWN["time" if small else "busbw"]
+    figures = {
+        row.peer: value * scale
+        for row in rows
+        if row.peer is not None and (value := row.time_ns_median if small else row.busbw_bytes_per_s) is not None
+    }
     slow = {p.peer for p in verdict.pairs if (p.size_bytes, p.bidirectional) == kind}
-    if both:
+    if both:  # measured once for the two of them
+        figures |= {(b, a): value for (a, b), value in figures.items()}
         slow |= {(b, a) for a, b in slow}
     way = "both ways" if both else "one way"
     again = f"-{number}" if number > 1 else ""
-    return PairsChart(
-        key=f"{verdict.world_size}-ranks-{size}-{way.replace(' ', '-')}{again}",
-        title=f"{size_tick(size)} {way}, {counted(verdict.world_size, 'rank')}, {device_label(rows[0])}",
-        size_bytes=size,
-        bidirectional=both,
-        hosts=max((row.rank_hosts for row in rows), key=len),
-        quantity="time" if small else "busbw",
-        values=tuple(tuple(rate.get((a, b)) for b in ranks) for a in ranks),
-        slow=tuple(sorted(slow)),
-        ends=tuple(_end_name(end.host, end.ranks, end.direction) for end in verdict.ends),
-        compared=verdict.compared > 0,
+    title = f"{size_tick(size)} {way}, {counted(verdict.world_size, 'rank')}, {device_label(rows[0])}"
+    ordered = sorted(figures.values())
+    if not verdict.compared:
+        judged = "Too few pairs are alike to call one of them slow."
+    elif not slow:
+        judged = "No pair is slow against its like."
+    else:
+        ends = ", ".join(_end_name(end.host, end.ranks, end.direction) for end in verdict.ends)
+        explained = f"; explained by {ends}" if ends else ""
+        judged = f"Framed: {counted(len(slow), 'slow cell')} of {len(ordered)}{explained}."
+    caption = (
+        f"{what.capitalize() if small else what} of messages of {size_tick(size)} from each rank (down)"
+        f" to each other (across), {way}{' at once' if both else ' at a time'}: {ordered[0]:.3g} to {ordered[-1]:.3g}"
+        f" {unit}, median {statistics.median(ordered):.3g}. {judged}"
     )
+    hosts = max((row.rank_hosts for row in rows), key=len)
+    spec = _heat_map(title, verdict.world_size, hosts, figures, slow, f"{what} ({unit})", dark_is_small=not small)
+    return Chart(f"{verdict.world_size}-ranks-{size}-{way.replace(' ', '-')}{again}", title, caption, spec)
 
 
 def _end_name(host: str | None, ranks: Sequence[int], direction: str) -> str:
@@ -243,42 +234,43 @@ def _end_name(host: str | None, ranks: Sequence[int], direction: str) -> str:
     return f"{who} {'in and out' if direction == 'both' else 'out' if direction == 'egress' else 'in'}"
 
 
-def pairs_chart(data: PairsChart) -> Spec:
+def _heat_map(
+    title: str,
+    ranks: int,
+    hosts: Sequence[str],
+    figures: Figures,
+    slow: Collection[tuple[int, int]],
+    label: str,
+    *,
+    dark_is_small: bool,
+) -> Spec:
     """Draw a cell for each sender (down) and receiver (across); few ranks have the figures written in them."""
-    scale, scheme, label = _SHOWN[data.quantity]
-    ranks = len(data.values)
-    several = len(set(data.hosts)) > 1 and ranks <= MAX_WRITTEN and max(map(len, data.hosts)) <= 12
-    called = [f"{data.hosts[rank]} {rank}" if several else str(rank) for rank in range(ranks)]
+    several = len(set(hosts)) > 1 and ranks <= MAX_WRITTEN and max(map(len, hosts)) <= 12
+    called = [f"{hosts[rank]} {rank}" if several else str(rank) for rank in range(ranks)]
     unit = label.partition("(")[2].rstrip(")")
-    drawn = [value * scale for line in data.values for value in line if value is not None]
-    largest = max(drawn)
-    slow = set(data.slow)
+    largest = max(figures.values())
     cells = [
         {
             "sender": called[sender],
             "receiver": str(receiver),
-            "value": sig(value * scale),
-            "text": _short(value * scale, largest),
-            "said": f"{called[sender]} to {receiver}: {value * scale:.3g} {unit}"
-            + (", slow" if (sender, receiver) in slow else ""),
+            "value": value,
+            "text": _short(value, largest),
+            "said": f"{called[sender]} to {receiver}: {value:.3g} {unit}" + ", slow" * ((sender, receiver) in slow),
         }
-        for sender, line in enumerate(data.values)
-        for receiver, value in enumerate(line)
-        if value is not None
+        for (sender, receiver), value in sorted(figures.items())
     ]
     hue = {
         "field": "value",
         "type": "quantitative",
-        "scale": {"scheme": "cividis", "domain": [0, sig(largest)], "reverse": scheme == "dark is large"},
+        "scale": {"scheme": "cividis", "domain": [0, sig(largest)], "reverse": not dark_is_small},
         "legend": {"title": label, "orient": "right", "gradientLength": 120, "gradientThickness": 8, "tickCount": 4},
     }
-    layers = [layer("rect", cells, {"color": hue})]
+    layers = [layer("rect", cells, color=hue)]
     if ranks <= MAX_WRITTEN:
-        dark = f"datum.value / {sig(largest)} {'<' if data.quantity == 'busbw' else '>'} 0.5"
+        dark = f"datum.value / {sig(largest)} {'<' if dark_is_small else '>'} 0.5"
         ink = {"condition": {"test": dark, "value": "white"}, "value": "#1c2126"}
-        bare = unsaid(cells)
-        layers.append(layer("text", bare, {"text": {"field": "text"}, "color": ink}, fontSize=5.5))
-    framed = [{"sender": called[a], "receiver": str(b)} for a, b in data.slow]
+        layers.append(layer("text", unsaid(cells), text="text", color=ink, fontSize=5.5))
+    framed = [{"sender": called[a], "receiver": str(b)} for a, b in sorted(slow)]
     if framed:
         layers.append(layer("rect", framed, color="transparent", stroke=COLORS[1], strokeWidth=1.6))
     every = max(1, -(-ranks // 16))
@@ -287,32 +279,13 @@ def pairs_chart(data: PairsChart) -> Spec:
     across = name_axis("receiver", numbers, "receiver (rank)", values=numbers[::every])
     for axis in (down, across):
         axis["scale"] = {"domain": axis["scale"]["domain"], "padding": 0.04 if ranks <= 32 else 0}
-    return chart(data.title, *layers, width=COLUMN, height=150, x=across, y=down)
+    return chart(title, *layers, width=COLUMN, height=150, x=across, y=down)
 
 
 def _short(value: float, largest: float) -> str:
     """Write three digits at most, the same decimals in all cells."""
     places = 0 if largest >= 100 else 1 if largest >= 10 else 2 if largest >= 1 else 3
     return f"{value:.{places}f}"
-
-
-def pairs_caption(data: PairsChart) -> str:
-    scale, _, label = _SHOWN[data.quantity]
-    figures = sorted(v * scale for line in data.values for v in line if v is not None)
-    what, unit = label.rstrip(")").split(" (")
-    if not data.compared:
-        verdict = "Too few pairs are alike to call one of them slow."
-    elif not data.slow:
-        verdict = "No pair is slow against its like."
-    else:
-        explained = f"; explained by {', '.join(data.ends)}" if data.ends else ""
-        verdict = f"Framed: {counted(len(data.slow), 'slow cell')} of {len(figures)}{explained}."
-    way = "both ways at once" if data.bidirectional else "one way at a time"
-    return (
-        f"{what.capitalize() if what == 'time' else what} of messages of {size_tick(data.size_bytes)} from each rank (down)"
-        f" to each other (across), {way}: {figures[0]:.3g} to {figures[-1]:.3g} {unit}, median"
-        f" {statistics.median(figures):.3g}. {verdict}"
-    )
 
 
 MARK = "*"
@@ -445,14 +418,8 @@ _FOOTNOTE = (
 
 
 VIEWS = (
-    View("links", "Bandwidth of links", needs=("comm_rows", "environment", "topology"), table=links_table),
-    View("comm_slow_pairs", "Slow pairs", needs=("comm_rows",), table=slow_pairs_table),
-    View("topology", "Links of the machine", needs=("topology",), table=topology_table),
-    View(
-        "pairs",
-        "Pairs of ranks",
-        needs=("comm_rows",),
-        table=pairs_table,
-        charts=Charts(("rows",), pairs_charts, pairs_chart, pairs_caption),
-    ),
+    View("links", "Bandwidth of links", table=links_table),
+    View("comm_slow_pairs", "Slow pairs", table=slow_pairs_table),
+    View("topology", "Links of the machine", table=topology_table),
+    View("pairs", "Pairs of ranks", table=pairs_table, charts=pairs_charts),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from stepscope.core.dataclass import dataclass
@@ -11,21 +11,11 @@ from stepscope.core.words import counted, listed
 from stepscope.records.imported import KINDS, UNKNOWN, MemoryHolder, MemorySnapshot
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import clean, file_part
-from stepscope.report.shared.runs import by_dataset, facets, failure, measured, rate_column
-from stepscope.report.shared.stacks import (
-    AREA,
-    MAX_ROWS,
-    StackRow,
-    Stacks,
-    failed_text,
-    sorted_rows,
-    stacked_areas,
-    stacks_chart,
-    stacks_of,
-)
+from stepscope.report.shared.runs import by_dataset, facets, failure, measured, memory_unit, rate_column
+from stepscope.report.shared.stacks import MAX_ROWS, StackRow, by_length, failed_text, stacked_areas, stacks_chart
 from stepscope.report.table import Column, Table, Value, binary_size, duration, percent, size, tabled, whole, wording
-from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis
-from stepscope.report.views import View, drawn
+from stepscope.report.vega import COLORS, FAINT, PAGE, Chart, by_series, chart, layer, number_axis
+from stepscope.report.views import View
 from stepscope.results.evidence import CellEvidence, in_line
 from stepscope.results.held import KINDS as HELD_KINDS
 from stepscope.results.held import conclusions, held_states
@@ -38,31 +28,33 @@ MEMORY_KINDS = dict(
 MEMORY_UNKNOWN = "kind unknown"
 
 
-def memory_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
-    """Return one chart a data set: bytes a rank by kind, small batches first.
+def memory_charts(runs: Sequence[TrainingRun]) -> Iterator[Chart]:
+    """Yield one chart a data set: bytes a rank by kind, small batches first.
 
     The peak is one part where kinds are unknown.
     """
     shown = [run for run in runs if _total(run) or run.status in ("oom", "host_oom")]
-    charts = []
     for part in by_dataset(sorted(shown, key=_order), MAX_ROWS):
-        part_runs = part.runs
-        if sum(_total(run) > 0 for run in part_runs) < 2:
+        if sum(_total(run) > 0 for run in part.runs) < 2:
             continue
-        kinds = [
-            kind
-            for kind in dict.fromkeys((*MEMORY_KINDS, *_others(part_runs)))
-            if any(kind in run.memory for run in part_runs)
-        ]
-        if any(_unknown(run) for run in part_runs):
+        named = dict.fromkeys((*MEMORY_KINDS, *(kind for run in part.runs for kind in run.memory)))
+        kinds = [kind for kind in named if any(kind in run.memory for run in part.runs)]
+        if any(_unknown(run) for run in part.runs):
             kinds.append(MEMORY_UNKNOWN)
-        largest = max(_total(run) for run in part_runs)
-        scale, unit = (1 / 2**30, "GiB") if largest >= 2**30 else (1 / 2**20, "MiB")
+        size, unit = memory_unit(max(_total(run) for run in part.runs))
         hues = COLORS[:1] if kinds == [MEMORY_UNKNOWN] else tuple(MEMORY_KINDS.get(kind, FAINT) for kind in kinds)
-        rows = (_row(run, name, kinds) for run, name in part.named)
-        kind_names = tuple(clean(kind) for kind in kinds)
-        charts.append(stacks_of(part, rows, f"peak memory of a rank ({unit})", scale, kinds=kind_names, colors=hues))
-    return tuple(charts)
+        rows = [_row(run, name, kinds) for run, name in part.named]
+        kinds = list(map(clean, kinds))
+        how = f"by kind ({', '.join(kinds)})" if len(kinds) > 1 else "as a whole"
+        if kinds == [MEMORY_UNKNOWN]:
+            how = "as a whole: what holds it was not recorded"
+        done = by_length(rows)
+        caption = (
+            f"Peak memory of the rank that needs most, {how}, on {part.title}, {counted(len(rows), 'run')}. Most:"
+            f" {done[0].name} with {done[0].text}; least: {done[-1].name} with {done[-1].text}.{failed_text(rows)}"
+        )
+        spec = stacks_chart(part.title, rows, f"peak memory of a rank ({unit})", 1 / size, kinds, hues)
+        yield Chart(part.key, part.title, caption, spec)
 
 
 def _total(run: TrainingRun) -> int:
@@ -74,10 +66,6 @@ def _unknown(run: TrainingRun) -> int:
     return _total(run) - sum(run.memory.values()) if run.status == "ok" else 0
 
 
-def _others(runs: Sequence[TrainingRun]) -> list[str]:
-    return [kind for run in runs for kind in run.memory]
-
-
 def _order(run: TrainingRun) -> tuple[str, str, str, int, int]:
     run_facets = facets(run)
     batch = run.micro_batch or run.global_batch or 0
@@ -86,22 +74,9 @@ def _order(run: TrainingRun) -> tuple[str, str, str, int, int]:
 
 def _row(run: TrainingRun, name: str, kinds: Sequence[str]) -> StackRow:
     if run.status != "ok":
-        return StackRow(name=name, failure=failure(run))
+        return StackRow(name, failure=failure(run))
     by_kind = {**run.memory, MEMORY_UNKNOWN: _unknown(run)}
-    return StackRow(
-        name=name, parts=tuple(float(by_kind.get(kind, 0)) for kind in kinds), text=format_bytes_binary(_total(run))
-    )
-
-
-def memory_caption(data: Stacks) -> str:
-    done = sorted_rows(data)
-    parts = f"by kind ({', '.join(data.kinds)})" if len(data.kinds) > 1 else "as a whole"
-    if data.kinds == (MEMORY_UNKNOWN,):
-        parts = "as a whole: what holds it was not recorded"
-    return (
-        f"Peak memory of the rank that needs most, {parts}, on {data.title}, {counted(len(data.rows), 'run')}. Most:"
-        f" {done[0].name} with {done[0].text}; least: {done[-1].name} with {done[-1].text}.{failed_text(data.rows)}"
-    )
+    return StackRow(name, tuple(float(by_kind.get(kind, 0)) for kind in kinds), format_bytes_binary(_total(run)))
 
 
 _KINDS = {"parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ"}
@@ -268,64 +243,44 @@ def _footnotes(memory: Sequence[MemorySnapshot]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverTime:
-    """Memory of a device over its history. kinds: name and bytes at each of ``at``, which is in units of ``axis``."""
-
-    key: str
-    title: str
-    memory: MemorySnapshot
-    at: tuple[float, ...]
-    axis: str
-
-
-def memory_kinds_charts(memory: Sequence[MemorySnapshot]) -> tuple[OverTime, ...]:
-    """Return one chart a device whose history has more than one moment."""
-    charts = []
+def memory_kinds_charts(memory: Sequence[MemorySnapshot]) -> Iterator[Chart]:
+    """Yield kinds on top of each other over time, each moment the highest of its slice, of devices with a history."""
     for snapshot in memory:
         over = snapshot.over_time
         if over is None or len(over.events) < 3:
             continue
         at, axis = tuple(map(float, over.events)), "allocator's events"
         if over.times_ns is not None and over.times_ns[-1] > 0:
-            scale, unit = (1e9, "s") if over.times_ns[-1] >= 10e9 else (1e6, "ms")
-            at, axis = tuple(time / scale for time in over.times_ns), f"time ({unit})"
+            per, unit = (1e9, "s") if over.times_ns[-1] >= 10e9 else (1e6, "ms")
+            at, axis = tuple(time / per for time in over.times_ns), f"time ({unit})"
+        peak = snapshot.peak_requested_bytes or 0
+        size, unit = memory_unit(peak) if peak >= 2**20 else (2.0**10, "KiB")
+        parts = (
+            (kind, sizes, f"{kind}: at most {format_bytes_binary(max(sizes))}") for kind, sizes in over.bytes_by_kind
+        )
+        kinds = [kind for kind, _ in over.bytes_by_kind]
+        hue = by_series(kinds, [COLOR[kind] for kind in kinds], width=PAGE)
+        spec = chart(
+            snapshot.name,
+            *[
+                layer("area", points, y="from", y2="to", color=hue, interpolate="step-after")
+                for points in stacked_areas(at, parts, 1 / size)
+            ],
+            width=PAGE,
+            height=150,
+            x=number_axis("x", axis, low=0.0, top=at[-1]),
+            y=number_axis("from", f"memory of live tensors ({unit})", low=0.0),
+        )
+        amounts = [
+            f"{kind} {format_bytes_binary(size)} ({format_percent(size / peak)})" for kind, size in snapshot.peak_kinds
+        ]
+        span = "" if snapshot.history_ns is None else f" over {format_duration(snapshot.history_ns)}"
+        caption = (
+            f"What live tensors asked for{span}, by kind, the highest moment of each slice. Peak"
+            f" {format_bytes_binary(peak)}: {listed(amounts, at_most=6)}."
+        )
         stem = file_part(f"{Path(snapshot.path).stem}-{snapshot.device}")
-        charts.append(OverTime(key=stem, title=snapshot.name, memory=snapshot, at=at, axis=axis))
-    return tuple(charts)
-
-
-def memory_kinds_chart(data: OverTime) -> Spec:
-    """Draw kinds on top of each other over time; each moment is the highest of its slice."""
-    over = data.memory.over_time
-    assert over is not None
-    peak = data.memory.peak_requested_bytes or 1
-    scale, unit = (2**30, "GiB") if peak >= 2**30 else (2**20, "MiB") if peak >= 2**20 else (2**10, "KiB")
-    parts = ((kind, sizes, f"{kind}: at most {format_bytes_binary(max(sizes))}") for kind, sizes in over.bytes_by_kind)
-    kinds = [kind for kind, _ in over.bytes_by_kind]
-    hue = by_series(kinds, [COLOR[kind] for kind in kinds], width=PAGE)
-    return chart(
-        data.title,
-        *[
-            layer("area", points, {**AREA, "color": hue}, interpolate="step-after")
-            for points in stacked_areas(data.at, parts, 1 / scale)
-        ],
-        width=PAGE,
-        height=150,
-        x=number_axis("x", data.axis, low=0.0, top=data.at[-1]),
-        y=number_axis("from", f"memory of live tensors ({unit})", low=0.0),
-    )
-
-
-def memory_kinds_caption(data: OverTime) -> str:
-    memory = data.memory
-    peak = memory.peak_requested_bytes or 0
-    parts = [f"{kind} {format_bytes_binary(size)} ({format_percent(size / peak)})" for kind, size in memory.peak_kinds]
-    span = "" if memory.history_ns is None else f" over {format_duration(memory.history_ns)}"
-    return (
-        f"What live tensors asked for{span}, by kind, the highest moment of each slice. Peak {format_bytes_binary(peak)}: "
-        f"{listed(parts, at_most=6)}."
-    )
+        yield Chart(stem, snapshot.name, caption, spec)
 
 
 _MemoryHoldersRow = tuple[MemorySnapshot, MemoryHolder]
@@ -365,18 +320,10 @@ def _share(row: _MemoryHoldersRow) -> float | None:
 
 
 VIEWS = (
-    drawn("memory", "Peak memory", ("runs",), memory_charts, stacks_chart, memory_caption),
-    View("memory_batches", "Memory by batch size", needs=("runs", "cells"), table=memory_batches_table),
-    View("held", "Memory of a rank by kind, against time", needs=("cells",), tables=held_table),
-    View("memory_snapshots", "Memory snapshots", needs=("memory",), table=memory_snapshots_table),
-    drawn(
-        "memory_kinds",
-        "Memory by kind",
-        ("memory",),
-        memory_kinds_charts,
-        memory_kinds_chart,
-        memory_kinds_caption,
-        table=memory_kinds_table,
-    ),
-    View("memory_holders", "Memory by line and module", needs=("memory",), tables=memory_holders_tables),
+    View("memory", "Peak memory", charts=memory_charts),
+    View("memory_batches", "Memory by batch size", table=memory_batches_table),
+    View("held", "Memory of a rank by kind, against time", tables=held_table),
+    View("memory_snapshots", "Memory snapshots", table=memory_snapshots_table),
+    View("memory_kinds", "Memory by kind", table=memory_kinds_table, charts=memory_kinds_charts),
+    View("memory_holders", "Memory by line and module", tables=memory_holders_tables),
 )

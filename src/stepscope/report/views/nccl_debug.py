@@ -218,4 +218,4 @@ def _surroundings(debug: NcclDebug) -> Iterator[str]:
         yield "set: " + ", ".join(f"{name}={value}" for name, value in debug.settings)
 
 
-VIEWS = (View("nccl_debug", "NCCL", needs=("nccl_debug",), tables=build_all),)
+VIEWS = (View("nccl_debug", "NCCL", tables=build_all),)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.records.mesh import PipelineLayout, PipelineSpan
@@ -15,8 +14,8 @@ from stepscope.report import vega
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import time_unit
 from stepscope.report.table import Column, Table, Value, duration, percent, tabled, times, whole, with_share, wording
-from stepscope.report.vega import Spec
-from stepscope.report.views import drawn
+from stepscope.report.vega import Chart, Spec
+from stepscope.report.views import View
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.pipeline import MeasuredPipeline, bubble_text, conclusions, pipelines
 
@@ -28,17 +27,6 @@ KINDS = {"F": "forward", "B": "backward", "I": "backward, input's gradient", "W"
 _STRENGTH = {"F": 0.45, "B": 1.0, "I": 0.85, "W": 0.65}
 _ROW, _FILL, _PLOT, _LINES = 18, 0.84, 440, 130
 """Height of a rank in points and how much of it is painted; width of the plot; hatching lines over that width."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """One step's spans, from its first computation on."""
-
-    key: str
-    title: str
-    ranks: int
-    spans: tuple[PipelineSpan, ...]
-    text: str
 
 
 def pipeline_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
@@ -115,75 +103,66 @@ def _share(ns: float, pipeline: MeasuredPipeline) -> Value:
     return with_share(ns, ns / pipeline.step_ns)
 
 
-def pipeline_charts(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
-    """Return a few charts: of each kind of schedule the one with the middle number of micro-batches first."""
+def pipeline_charts(cells: Sequence[CellEvidence]) -> Iterator[Chart]:
+    """Yield a few charts: of each kind of schedule the one with the middle number of micro-batches first."""
     small = [(cell, pipeline) for cell, pipeline in pipelines(cells) if len(pipeline.typical) <= MAX_SPANS]
     kinds = grouped(small, lambda pair: (pair[1].layout.schedule, pair[1].layout.ranks, pair[1].layout.chunks))
     middle = [
         sorted(kind, key=lambda pair: pair[1].layout.micro_batches)[(len(kind) - 1) // 2] for kind in kinds.values()
     ]
     taken = set(map(id, middle))
-    chosen = (middle + [pair for pair in small if id(pair) not in taken])[:MAX_CHARTS]
-    return tuple(
-        Schedule(
-            key=file_part(cell.run.run_id),
-            title=clean(f"{cell.run.model or cell.run.group}, {cell.run.label}", 80),
-            ranks=pipeline.layout.ranks,
-            spans=pipeline.typical,
-            text=f"{pipeline.layout.schedule}, {counted(pipeline.layout.ranks, 'rank')}, micro-batches: "
-            f"{pipeline.layout.micro_batches}; "
-            f"bubble {format_percent(pipeline.bubble.value)}, by the formula {format_percent(pipeline.layout.bubble)}",
+    for cell, pipeline in (middle + [pair for pair in small if id(pair) not in taken])[:MAX_CHARTS]:
+        title, layout = clean(f"{cell.run.model or cell.run.group}, {cell.run.label}", 80), pipeline.layout
+        caption = (
+            f"What every rank of a pipeline computes when, in the step of median length, {title}. A colour is a "
+            f"micro-batch; pale: forward (F), full: backward (B; I of the input, W of the weights); hatched: "
+            f"nothing. {layout.schedule}, {counted(layout.ranks, 'rank')}, micro-batches: {layout.micro_batches}; "
+            f"bubble {format_percent(pipeline.bubble.value)}, by the formula {format_percent(layout.bubble)}."
         )
-        for cell, pipeline in chosen
-    )
+        yield Chart(file_part(cell.run.run_id), title, caption, _schedule(title, layout.ranks, pipeline.typical))
 
 
-def pipeline_chart(data: Schedule) -> Spec:
+def _schedule(title: str, ranks: int, spans: Sequence[PipelineSpan]) -> Spec:
     """Draw a row for each rank; a colour for each micro-batch, pale forward, full backward; hatched without computation."""
-    end = max(span.end_ns for span in data.spans)
+    end = max(span.end_ns for span in spans)
     scale, unit = time_unit(end)
     bars, texts = [], []
-    for span in data.spans:
-        place = {"from": vega.sig(span.start_ns * scale), "to": vega.sig(span.end_ns * scale), **_row(span.rank)}
+    for span in spans:
+        place = {"from": span.start_ns * scale, "to": span.end_ns * scale, **_row(span.rank)}
         took = format_duration(span.end_ns - span.start_ns)
         sentence = f"rank {span.rank}, stage {span.stage}, micro-batch {span.micro_batch}: {KINDS[span.kind]}, {took}"
         hue = vega.COLORS[span.micro_batch % len(vega.COLORS)]
         bars.append({**place, "hue": hue, "strength": _STRENGTH[span.kind], "said": sentence})
         if (span.end_ns - span.start_ns) / end * _PLOT > 9:
-            middle = vega.sig((span.start_ns + span.end_ns) / 2 * scale)
+            middle = (span.start_ns + span.end_ns) / 2 * scale
             ink = vega.INK if span.kind == "F" else vega.color("ground")
             texts.append({"from": middle, "top": span.rank + 0.5, "text": f"{span.kind}{span.micro_batch}", "ink": ink})
-    lines = [
-        {
-            **{key: vega.sig(value) for key, value in line.items()},
-            "from": vega.sig(line["from"] * scale),
-            "to": vega.sig(line["to"] * scale),
-        }
-        for rank, start, stop in _gaps(data)
+    hatching = [
+        {**line, "from": line["from"] * scale, "to": line["to"] * scale}
+        for rank, start, stop in _gaps(spans, end)
         for line in _hatching(rank, start, stop, end)
     ]
-    box = {"x2": {"field": "to"}, "y2": {"field": "bottom"}}
-    painted = {
-        "color": {"field": "hue", "type": "nominal", "scale": None},
-        "opacity": {"field": "strength", "type": "quantitative", "scale": None},
-    }
-    middles = [rank + 0.5 for rank in range(data.ranks)]
+    painted: Spec = {"field": "hue", "type": "nominal", "scale": None}
+    strength = {"field": "strength", "type": "quantitative", "scale": None}
     y = vega.number_axis(
-        "top", "rank", values=middles, grid=False, ticks=False, labelExpr="format(datum.value - 0.5, 'd')"
+        "top",
+        "rank",
+        values=[rank + 0.5 for rank in range(ranks)],
+        grid=False,
+        ticks=False,
+        labelExpr="format(datum.value - 0.5, 'd')",
     )
-    y["scale"] = {"domain": [0, data.ranks], "reverse": True, "nice": False}
+    y["scale"] = {"domain": [0, ranks], "reverse": True, "nice": False}
+    axis, ground = f"time since the step's first computation ({unit})", vega.color("ground")
+    box = {"x2": "to", "y2": "bottom"}
     return vega.chart(
-        data.title,
-        vega.layer("rule", lines, box, color=vega.FAINT, strokeWidth=0.5),
-        vega.layer("rect", bars, {**box, **painted}, stroke=vega.color("ground"), strokeWidth=0.3),
-        vega.layer(
-            "text", texts, {"text": {"field": "text"}, "color": {**painted["color"], "field": "ink"}}, fontSize=5.5
-        ),
+        title,
+        vega.layer("rule", hatching, **box, color=vega.FAINT, strokeWidth=0.5),
+        vega.layer("rect", bars, **box, color=painted, opacity=strength, stroke=ground, strokeWidth=0.3),
+        vega.layer("text", texts, text="text", color={**painted, "field": "ink"}, fontSize=5.5),
         width=vega.PAGE,
-        height=_ROW * data.ranks,
-        x=vega.number_axis(
-            "from", f"time since the step's first computation ({unit})", low=0.0, top=end * scale, grid=False
-        ),
+        height=_ROW * ranks,
+        x=vega.number_axis("from", axis, low=0.0, top=end * scale, grid=False),
         y=y,
     )
 
@@ -192,10 +171,9 @@ def _row(rank: int) -> dict[str, float]:
     return {"top": rank + (1 - _FILL) / 2, "bottom": rank + (1 + _FILL) / 2}
 
 
-def _gaps(data: Schedule) -> Iterator[tuple[int, float, float]]:
+def _gaps(every: Sequence[PipelineSpan], end: int) -> Iterator[tuple[int, float, float]]:
     """Yield rank, from, to of every stretch without a computation."""
-    by_rank = grouped(sorted(data.spans, key=lambda s: s.start_ns), lambda s: s.rank)
-    end = max(span.end_ns for span in data.spans)
+    by_rank = grouped(sorted(every, key=lambda s: s.start_ns), lambda s: s.rank)
     for rank, spans in by_rank.items():
         edges = [0, *(edge for span in spans for edge in (span.start_ns, span.end_ns)), end]
         yield from ((rank, start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if stop > start)
@@ -214,31 +192,12 @@ def _hatching(rank: int, start: float, stop: float, end: float) -> Iterator[dict
             yield {"from": foot + low * run, "to": foot + high * run, **slanted}
 
 
-def pipeline_caption(data: Schedule) -> str:
-    return (
-        f"What every rank of a pipeline computes when, in the step of median length, {data.title}. A colour is a "
-        f"micro-batch; pale: forward (F), full: backward (B; I of the input, W of the weights); hatched: "
-        f"nothing. {data.text}."
-    )
+Bubbles = Sequence[tuple[PipelineLayout, Measured]]
+"""Measured bubbles of one schedule by layout, fewest micro-batches first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BubbleCurve:
-    """One schedule: measured bubbles by layout, fewest micro-batches first."""
-
-    name: str
-    points: tuple[tuple[PipelineLayout, Measured], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BubbleCurves:
-    key: str
-    title: str
-    curves: tuple[BubbleCurve, ...]
-
-
-def pipeline_bubble_charts(cells: Sequence[CellEvidence]) -> tuple[BubbleCurves, ...]:
-    """Return one chart for each number of ranks that has runs with different micro-batches."""
+def pipeline_bubble_charts(cells: Sequence[CellEvidence]) -> Iterator[Chart]:
+    """Yield one chart for each number of ranks that has runs with different micro-batches."""
     by_ranks: defaultdict[int, defaultdict[str, dict[int, tuple[PipelineLayout, Measured]]]] = defaultdict(
         lambda: defaultdict(dict)
     )
@@ -246,88 +205,54 @@ def pipeline_bubble_charts(cells: Sequence[CellEvidence]) -> tuple[BubbleCurves,
         layout = pipeline.layout
         name = layout.schedule + (f", {layout.chunks} chunks" if layout.chunks > 1 else "")
         by_ranks[layout.ranks][name].setdefault(layout.micro_batches, (layout, pipeline.bubble))
-    return tuple(
-        BubbleCurves(
-            key=f"{ranks}-ranks",
-            title=f"pipeline of {counted(ranks, 'rank')}",
-            curves=tuple(
-                BubbleCurve(name=name, points=tuple(points[m] for m in sorted(points)))
-                for name, points in names.items()
-            ),
+    for ranks, names in sorted(by_ranks.items()):
+        if all(len(points) == 1 for points in names.values()):
+            continue
+        title = f"pipeline of {counted(ranks, 'rank')}"
+        curves = {name: [points[m] for m in sorted(points)] for name, points in names.items()}
+        ends = [f"{name} {_at(points[0])}, {_at(points[-1])}" for name, points in curves.items()]
+        caption = (
+            f"Share of a {title} in which ranks compute nothing, over the micro-batches of a step; lines: the formula for "
+            f"equal stages and free messages. Measured: {'; '.join(ends)}."
         )
-        for ranks, names in sorted(by_ranks.items())
-        if any(len(points) > 1 for points in names.values())
-    )
+        yield Chart(f"{ranks}-ranks", title, caption, _bubbles(title, curves))
 
 
-def pipeline_bubble_chart(data: BubbleCurves) -> Spec:
+def _at(point: tuple[PipelineLayout, Measured]) -> str:
+    layout, bubble = point
+    return f"{format_percent(bubble.value)} at {layout.micro_batches}"
+
+
+def _bubbles(title: str, curves: Mapping[str, Bubbles]) -> Spec:
     """Draw points with intervals; lines: the formula."""
-    names = [curve.name for curve in data.curves]
-    look = {"color": vega.by_series(names), "shape": vega.shape_by_series(names)}
-    counts = sorted({layout.micro_batches for curve in data.curves for layout, _ in curve.points})
-    lines, points, ranges = [], [], []
-    for curve in data.curves:
-        layout = curve.points[0][0]
-        for m in range(curve.points[0][0].micro_batches, curve.points[-1][0].micro_batches + 1):
-            expected = replace(layout, micro_batches=m).bubble
-            lines.append({"at": m, "value": vega.sig(100 * expected), "series": curve.name})
-        for layout, bubble in curve.points:
-            sentence = f"{curve.name}, {layout.micro_batches} micro-batches: {format_percent(bubble.value)}"
+    hue, shape = vega.by_series(curves), vega.shape_by_series(curves)
+    counts = sorted({layout.micro_batches for points in curves.values() for layout, _ in points})
+    formula, points, ranges = [], [], []
+    top = 0.0
+    for name, bubbles in curves.items():
+        for m in range(bubbles[0][0].micro_batches, bubbles[-1][0].micro_batches + 1):
+            formula.append({"at": m, "value": 100 * replace(bubbles[0][0], micro_batches=m).bubble, "series": name})
+        for layout, bubble in bubbles:
+            at = {"at": layout.micro_batches}
+            sentence = f"{name}, {layout.micro_batches} micro-batches: {format_percent(bubble.value)}"
             sentence += f", by the formula {format_percent(layout.bubble)}"
-            points.append(
-                {
-                    "at": layout.micro_batches,
-                    "value": vega.sig(100 * bubble.value),
-                    "series": curve.name,
-                    "said": sentence,
-                }
-            )
+            points.append({**at, "value": 100 * bubble.value, "series": name, "said": sentence})
             if bubble.low is not None and bubble.high is not None:
-                ranges.append(
-                    {"at": layout.micro_batches, "low": vega.sig(100 * bubble.low), "high": vega.sig(100 * bubble.high)}
-                )
-    layouts = [(layout, bubble) for curve in data.curves for layout, bubble in curve.points]
-    top = 100 * max(max(layout.bubble, bubble.high or bubble.value) for layout, bubble in layouts)
+                ranges.append({**at, "low": 100 * bubble.low, "high": 100 * bubble.high})
+            top = max(top, layout.bubble, bubble.high or bubble.value)
     return vega.chart(
-        data.title,
-        vega.layer("line", lines, {"color": look["color"]}, strokeWidth=1),
+        title,
+        vega.layer("line", formula, color=hue, strokeWidth=1),
         *vega.whiskers(ranges),
-        vega.layer("point", points, look, filled=True, size=28, opacity=1),
+        vega.layer("point", points, color=hue, shape=shape, filled=True, size=28, opacity=1),
         width=vega.COLUMN,
         height=150,
         x=vega.doubling_axis("at", "micro-batches of a step", counts, (counts[0] / 1.2, counts[-1] * 1.2)),
-        y=vega.number_axis("value", "bubble (% of the schedule's time)", low=0.0, top=top * 1.08),
-    )
-
-
-def pipeline_bubble_caption(data: BubbleCurves) -> str:
-    ends = [
-        f"{curve.name} {format_percent(curve.points[0][1].value)} at {curve.points[0][0].micro_batches}, "
-        f"{format_percent(curve.points[-1][1].value)} at {curve.points[-1][0].micro_batches}"
-        for curve in data.curves
-    ]
-    return (
-        f"Share of a {data.title} in which ranks compute nothing, over the micro-batches of a step; lines: the formula for "
-        f"equal stages and free messages. Measured: {'; '.join(ends)}."
+        y=vega.number_axis("value", "bubble (% of the schedule's time)", low=0.0, top=100 * top * 1.08),
     )
 
 
 VIEWS = (
-    drawn(
-        "pipeline",
-        "Pipeline schedule",
-        ("cells",),
-        pipeline_charts,
-        pipeline_chart,
-        pipeline_caption,
-        tables=pipeline_table,
-    ),
-    drawn(
-        "pipeline_bubble",
-        "Bubble of pipelines",
-        ("cells",),
-        pipeline_bubble_charts,
-        pipeline_bubble_chart,
-        pipeline_bubble_caption,
-    ),
+    View("pipeline", "Pipeline schedule", tables=pipeline_table, charts=pipeline_charts),
+    View("pipeline_bubble", "Bubble of pipelines", charts=pipeline_bubble_charts),
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent, format_plus_minus
 from stepscope.core.words import counted
 from stepscope.predict.collectives.costs import Predicted
@@ -30,8 +29,8 @@ from stepscope.report.table import (
     whole,
     wording,
 )
-from stepscope.report.vega import Spec
-from stepscope.report.views import View, drawn
+from stepscope.report.vega import Chart, Spec
+from stepscope.report.views import View
 
 
 def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
@@ -94,43 +93,23 @@ NEAR = 1.1
 """A straight line within this factor of every measured time is not said to fail anywhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitChart:
-    """One fit that says how far off it is at each size. points: its errors, the shortest measured time first."""
-
-    key: str
-    title: str
-    fit: CollectiveFit
-
-    @property
-    def points(self) -> list[SizeError]:
-        return sorted(self.fit.errors, key=lambda e: e.measured_ns)
-
-    @property
-    def band(self) -> float | None:
-        """Relative error expected of the curve at sizes it has not seen (cross-validated)."""
-        return self.fit.curve.cross_validated_error
-
-
-def calibration_charts(calibration: Calibration) -> tuple[FitChart, ...]:
-    """Return one chart a fit that says how far off it is at each size; two fits are never called the same."""
+def calibration_charts(calibration: Calibration) -> Iterator[Chart]:
+    """Yield one chart a fit that says how far off it is at each size; two fits are never called the same."""
     fits = [fit for fit in calibration.fits if fit.errors]
-    names = [_title(fit) for fit in fits]
-    return tuple(
-        FitChart(
-            key=_key(fit) + (f"-{names[:n].count(name) + 1}" if names.count(name) > 1 else ""), title=name, fit=fit
-        )
-        for n, (fit, name) in enumerate(zip(fits, names, strict=True))
-    )
+    titles = [_title(fit) for fit in fits]
+    for n, (fit, title) in enumerate(zip(fits, titles, strict=True)):
+        several = f"-{titles[:n].count(title) + 1}" if titles.count(title) > 1 else ""
+        points = sorted(fit.errors, key=lambda e: e.measured_ns)
+        yield Chart(_key(fit) + several, title, _caption(title, fit, points), _fit_chart(title, fit, points))
 
 
-def calibration_chart(data: FitChart) -> Spec:
+def _fit_chart(title: str, fit: CollectiveFit, points: Sequence[SizeError]) -> Spec:
     """Draw predicted over measured time above; below their ratio, half and double as far away."""
-    measured = [p.measured_ns / 1e3 for p in data.points]
+    measured = [p.measured_ns / 1e3 for p in points]
     ends = [vega.sig(min(measured) / 1.3), vega.sig(max(measured) * 1.3)]
     line, curve = (
         f"{name}: mean error {mean}, largest {largest}"
-        for name, (mean, largest) in (("straight line", _off(data.fit.line)), ("curve", _off(data.fit.curve)))
+        for name, (mean, largest) in (("straight line", _off(fit.line)), ("curve", _off(fit.curve)))
     )
     rows: list[dict[str, Any]] = [
         {
@@ -141,7 +120,7 @@ def calibration_chart(data: FitChart) -> Spec:
             "said": f"{vega.size_tick(p.size_bytes)}, {name.partition(':')[0]}: {format_duration(time)} predicted,"
             f" {format_duration(p.measured_ns)} measured",
         }
-        for p in data.points
+        for p in points
         for name, time in ((line, p.line_ns), (curve, p.curve_ns))
     ]
     hue = vega.by_series((line, curve), (vega.COLORS[1], vega.COLORS[0]))
@@ -151,19 +130,16 @@ def calibration_chart(data: FitChart) -> Spec:
     across = vega.log_axis("measured", "measured time per call (µs)", ends)
 
     def panel(field: str, y: Spec, height: int, x: Spec, same: Sequence[float]) -> Spec:
-        along = {"y": {"field": field, "type": "quantitative"}}
         exact = [{"measured": x_, field: y_} for x_, y_ in zip(ends, same, strict=True)]
-        layers = [vega.layer("line", exact, along, color=vega.FAINT, strokeWidth=0.9)]
-        if data.band is not None:
-            low, high = 1 / (1 + data.band), 1 + data.band
-            band = [{**row, "low": vega.sig(row[field] * low), "high": vega.sig(row[field] * high)} for row in exact]
-            span = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
-            layers.insert(0, vega.layer("area", band, span, color=vega.COLORS[0], opacity=0.15, clip=True))
-        bare = vega.unsaid(rows)
-        layers.append(vega.layer("line", bare, {**along, "color": hue}, strokeWidth=0.9))
-        layers.append(
-            vega.layer("point", rows, {**along, "color": hue, "shape": shape}, filled=True, size=16, opacity=1)
-        )
+        layers = [
+            vega.layer("line", exact, y=field, color=vega.FAINT, strokeWidth=0.9),
+            vega.layer("line", vega.unsaid(rows), y=field, color=hue, strokeWidth=0.9),
+            vega.dots(rows, y=field, color=hue, shape=shape),
+        ]
+        if (band := fit.curve.cross_validated_error) is not None:
+            around = [{**row, "low": row[field] / (1 + band), "high": row[field] * (1 + band)} for row in exact]
+            look = {"color": vega.COLORS[0], "opacity": 0.15, "clip": True}
+            layers.insert(0, vega.layer("area", around, y="low", y2="high", **look))
         return {"width": vega.COLUMN - 60, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
 
     reach = max(1.25, *(max(row["ratio"], 1 / row["ratio"]) for row in rows))
@@ -176,7 +152,7 @@ def calibration_chart(data: FitChart) -> Spec:
     above = vega.log_axis("predicted", "predicted (µs)", [*ends, *(row["predicted"] for row in rows)])
     bare = {**across, "title": None, "axis": {**across["axis"], "labels": False}}
     return {
-        **vega.head(data.title, vega.COLUMN),
+        **vega.head(title, vega.COLUMN),
         "spacing": 8,
         "vconcat": [panel("predicted", above, 110, bare, ends), panel("ratio", ratio, 60, across, (1.0, 1.0))],
     }
@@ -187,23 +163,23 @@ def _off(fit: Line | Curve) -> tuple[str, str]:
     return format_percent(fit.mean_relative_error), format_percent(fit.max_relative_error)
 
 
-def calibration_caption(data: FitChart) -> str:
-    first, *_, last = [format_duration(p.measured_ns) for p in (data.points[0], *data.points)]
-    (curve, curve_most), (line, line_most) = _off(data.fit.curve), _off(data.fit.line)
-    worst = max(data.points, key=lambda p: max(p.line_ns / p.measured_ns, p.measured_ns / p.line_ns))
+def _caption(title: str, fit: CollectiveFit, points: Sequence[SizeError]) -> str:
+    first, last = format_duration(points[0].measured_ns), format_duration(points[-1].measured_ns)
+    (curve, curve_most), (line, line_most) = _off(fit.curve), _off(fit.line)
+    worst = max(points, key=lambda p: max(p.line_ns / p.measured_ns, p.measured_ns / p.line_ns))
     off = worst.line_ns / worst.measured_ns
     where = f", most at {vega.size_tick(worst.size_bytes)}: it says {off:.2g} times what was measured"
     if max(off, 1 / off) < NEAR:
         where = ""
-    parts = [
-        f"Predicted over measured time of {data.title}: {counted(len(data.points), 'size')} from"
-        f" {first} to {last}; below, their ratio.",
-        f"The curve ({data.fit.curve.family}) is off by {curve} on average and {curve_most} at most, the straight line by"
-        f" {line} and {line_most}{where}.",
-    ]
-    if data.band is not None:
-        parts.append(f"Band: ±{format_percent(data.band)}, the curve's mean error at sizes left out of the fit.")
-    return " ".join(parts)
+    band = fit.curve.cross_validated_error
+    return (
+        f"Predicted over measured time of {title}: {counted(len(points), 'size')} from"
+        f" {first} to {last}; below, their ratio."
+        f" The curve ({fit.curve.family}) is off by {curve} on average and {curve_most} at most, the straight line by"
+        f" {line} and {line_most}{where}."
+    ) + (
+        "" if band is None else f" Band: ±{format_percent(band)}, the curve's mean error at sizes left out of the fit."
+    )
 
 
 def _title(fit: CollectiveFit) -> str:
@@ -357,14 +333,6 @@ def _errors(fit: Line | Curve) -> Value:
 
 
 VIEWS = (
-    View("predicted", "Predicted collectives", needs=("predictions",), table=build_sizes),
-    drawn(
-        "calibration",
-        "Calibration: predicted against measured",
-        ("calibration",),
-        calibration_charts,
-        calibration_chart,
-        calibration_caption,
-        table=calibration_table,
-    ),
+    View("predicted", "Predicted collectives", table=build_sizes),
+    View("calibration", "Calibration: predicted against measured", table=calibration_table, charts=calibration_charts),
 )

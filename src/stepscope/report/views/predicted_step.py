@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes, format_duration, format_percent
@@ -14,6 +13,7 @@ from stepscope.predict.step.plan import LayoutSearch, UsualLayout, slower_becaus
 from stepscope.predict.step.step import StepPrediction
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.prediction import ScaledStep, ScalePrediction
+from stepscope.report.names import file_part
 from stepscope.report.table import (
     Column,
     Format,
@@ -30,8 +30,21 @@ from stepscope.report.table import (
     with_share,
     wording,
 )
-from stepscope.report.vega import COLORS, COLUMN, FAINT, INK, Spec, chart, doubling_axis, layer, log_axis, sig
-from stepscope.report.views import View, drawn
+from stepscope.report.vega import (
+    COLORS,
+    COLUMN,
+    FAINT,
+    INK,
+    UPRIGHT,
+    Chart,
+    chart,
+    doubling_axis,
+    layer,
+    log_axis,
+    sig,
+    unsaid,
+)
+from stepscope.report.views import View
 
 PART = {
     "compute": "computation",
@@ -289,77 +302,63 @@ class ScalePoint:
 class ScaleCurve:
     """Throughput over GPUs. unit: ``tokens/s``, ``samples/s``. knee: GPUs up to which the curve is good."""
 
-    key: str
     title: str
     unit: str
     points: tuple[ScalePoint, ...]
     knee: int | None = None
 
 
-def predicted_scaling_charts(scale_curves: Sequence[ScaleCurve]) -> tuple[ScaleCurve, ...]:
-    return tuple(curve for curve in scale_curves if len(curve.points) > 1)
+def predicted_scaling_charts(scale_curves: Sequence[ScaleCurve]) -> Iterator[Chart]:
+    """Yield the curves of more than a point."""
+    return (predicted_scaling_chart(curve) for curve in scale_curves if len(curve.points) > 1)
 
 
-def predicted_scaling_chart(data: ScaleCurve) -> Spec:
+def predicted_scaling_chart(data: ScaleCurve) -> Chart:
     """Draw both axes logarithmic; dashed: as fast as the first point times the GPUs."""
     points = sorted(data.points, key=lambda p: p.gpus)
-    predicted = [p for p in points if not p.measured]
-    first = points[0]
-    gpus = sorted({p.gpus for p in points})
-    ideal = [{"x": n, "y": sig(first.value * n / first.gpus)} for n in (gpus[0], gpus[-1])]
-    values = [v for p in points for v in (p.value, p.low, p.high) if v is not None] + [row["y"] for row in ideal]
-    along: dict[str, Any] = {"y": {"field": "y", "type": "quantitative"}}
-    band = [{"x": p.gpus, "y": sig(p.low), "end": sig(p.high)} for p in predicted if p.low and p.high]
-    layers = [layer("line", ideal, along, color=FAINT, strokeDash=[4, 2], strokeWidth=0.9)]
-    if band:
-        layers.append(layer("area", band, {**along, "y2": {"field": "end"}}, color=COLORS[0], opacity=0.2))
-    if data.knee is not None and gpus[0] <= data.knee <= gpus[-1]:
-        edge = {"y": {"value": 0}, "y2": {"value": "height"}}
-        layers.append(layer("rule", [{"x": data.knee}], edge, color=INK, strokeDash=[2, 2], strokeWidth=0.9))
-    layers.append(
-        layer("line", [{"x": p.gpus, "y": sig(p.value)} for p in predicted], along, color=COLORS[0], strokeWidth=1.2)
-    )
-    for measured, color in ((False, COLORS[0]), (True, INK)):
-        rows = [
+    rows = {
+        measured: [
             {"x": p.gpus, "y": sig(p.value), "said": f"{p.gpus} GPUs: {p.value:,.4g} {data.unit}"}
             for p in points
             if p.measured is measured
         ]
-        if rows:
-            layers.append(layer("point", rows, along, color=color, filled=True, size=22, opacity=1))
-    room = (gpus[0] / 1.15, gpus[-1] * 1.15)
-    return chart(
+        for measured in (False, True)
+    }
+    first, last = points[0], points[-1]
+    gpus = sorted({p.gpus for p in points})
+    ideal = [{"x": n, "y": sig(first.value * n / first.gpus)} for n in (gpus[0], gpus[-1])]
+    values = [v for p in points for v in (p.value, p.low, p.high) if v is not None] + [row["y"] for row in ideal]
+    band = [{"x": p.gpus, "y": p.low, "end": p.high} for p in points if not p.measured and p.low and p.high]
+    layers = [layer("line", ideal, y="y", color=FAINT, strokeDash=[4, 2], strokeWidth=0.9)]
+    if band:
+        layers.append(layer("area", band, y="y", y2="end", color=COLORS[0], opacity=0.2))
+    if data.knee is not None and gpus[0] <= data.knee <= gpus[-1]:
+        layers.append(layer("rule", [{"x": data.knee}], **UPRIGHT, color=INK, strokeDash=[2, 2], strokeWidth=0.9))
+    layers.append(layer("line", unsaid(rows[False]), y="y", color=COLORS[0], strokeWidth=1.2))
+    for measured, color in ((False, COLORS[0]), (True, INK)):
+        if rows[measured]:
+            layers.append(layer("point", rows[measured], y="y", color=color, filled=True, size=22, opacity=1))
+    spec = chart(
         data.title,
         *layers,
         width=COLUMN,
         height=150,
-        x=doubling_axis("x", "GPUs", gpus, room),
+        x=doubling_axis("x", "GPUs", gpus, (gpus[0] / 1.15, gpus[-1] * 1.15)),
         y=log_axis("y", f"speed ({data.unit})", values),
     )
-
-
-def predicted_scaling_caption(data: ScaleCurve) -> str:
-    points = sorted(data.points, key=lambda p: p.gpus)
-    first, last = points[0], points[-1]
     share = last.value / first.value / (last.gpus / first.gpus)
     knee = "" if data.knee is None else f" Vertical line: the knee, {data.knee} GPUs."
-    measured = " Black points: measured." if any(p.measured for p in points) else ""
-    return (
+    black = " Black points: measured." if rows[True] else ""
+    caption = (
         f"Predicted speed ({data.unit}) over GPUs with its 80% interval; dashed: proportional to the GPUs. {last.gpus} GPUs "
-        f"reach {share:.0%} of {first.gpus} GPUs' speed per GPU.{knee}{measured}"
+        f"reach {share:.0%} of {first.gpus} GPUs' speed per GPU.{knee}{black}"
     )
+    return Chart(file_part(data.title), data.title, caption, spec)
 
 
 VIEWS = (
-    View("predicted_step", "Predicted steps", needs=("predictions",), table=build_scaling),
-    View("planned", "Planned layouts", needs=("plan",), table=build_plan),
-    View("scaled_steps", "A measured job on more GPUs", needs=("prediction",), table=scaled_steps_table),
-    drawn(
-        "predicted_scaling",
-        "Predicted scaling",
-        ("scale_curves",),
-        predicted_scaling_charts,
-        predicted_scaling_chart,
-        predicted_scaling_caption,
-    ),
+    View("predicted_step", "Predicted steps", table=build_scaling),
+    View("planned", "Planned layouts", table=build_plan),
+    View("scaled_steps", "A measured job on more GPUs", table=scaled_steps_table),
+    View("predicted_scaling", "Predicted scaling", charts=predicted_scaling_charts),
 )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
-from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_decimal, format_duration
 from stepscope.diagnose.rank_rows import RankRow, rank_rows
 from stepscope.records.parts import LEAVES
 from stepscope.report.names import file_part
 from stepscope.report.shared.parts import PARTS
+from stepscope.report.shared.runs import span_unit
 from stepscope.report.table import Column, Table, duration, number, tabled, wording
-from stepscope.report.vega import PAGE, Spec, chart, color, layer, number_axis, sig
-from stepscope.report.views import distinct, drawn
-from stepscope.results.pace import StepRate
+from stepscope.report.vega import PAGE, Chart, chart, color, layer, number_axis, telling
+from stepscope.report.views import View
 from stepscope.results.profiled_job import ProfiledJob
 
 
@@ -47,53 +44,29 @@ def _part(key: str) -> Callable[[tuple[ProfiledJob, RankRow]], float | None]:
     return lambda row: row[1].parts[key] or None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
-    """Steps a second of a job over its time. rank: whose steps are counted."""
-
-    key: str
-    title: str
-    pace: StepRate
-    rank: int
-
-
-def prepare(profiled: Sequence[ProfiledJob]) -> tuple[Throughput, ...]:
-    """Return one chart a job with steps in several stretches of time."""
-    return distinct(
-        Throughput(key=file_part(job.name), title=job.name, pace=job.pace, rank=job.diaries[0].rank)
-        for job in profiled
-        if job.pace is not None and job.pace.steps_per_s.size > 2
-    )
-
-
-def pace_chart(data: Throughput) -> Spec:
-    """Draw steps a second over the time since the first step: a level a stretch."""
-    lasts = (data.pace.end_unix_ns - data.pace.begin_unix_ns) / 1e9
-    scale, unit = next((pair for pair in ((3600.0, "h"), (60.0, "min")) if lasts >= 2 * pair[0]), (1.0, "s"))
-    values = data.pace.steps_per_s
-    at = np.arange(values.size + 1) * data.pace.seconds / scale
-    points: list[dict[str, float | str]] = [
-        {"x": sig(x), "y": sig(y)} for x, y in zip(at, [*values, values[-1]], strict=True)
-    ]
-    points[0] |= {"said": caption(data)}
-    return chart(
-        data.title,
-        layer("line", points, interpolate="step-after", strokeWidth=1.0, color=color("c0")),
-        width=PAGE,
-        height=70,
-        x=number_axis("x", f"time since the first step ({unit})", low=0.0, top=lasts / scale),
-        y=number_axis("y", "throughput (steps/s)", low=0.0, top=1.05 * float(values.max())),
-    )
+def pace_charts(profiled: Sequence[ProfiledJob]) -> Iterator[Chart]:
+    """Yield steps a second over the time since the first step, a level a stretch, of jobs with several stretches."""
+    for job in profiled:
+        if (pace := job.pace) is None or pace.steps_per_s.size <= 2:
+            continue
+        lasts_ns = pace.end_unix_ns - pace.begin_unix_ns
+        span, unit = span_unit(lasts_ns / 1e9)
+        caption = (
+            f"Steps/s of rank {job.diaries[0].rank}, with all that is between steps, by"
+            f" {format_duration(pace.seconds * 1e9)}: {format_decimal(pace.mean)} in the mean of"
+            f" {format_duration(lasts_ns)}, {format_decimal(pace.now)} in the last steps."
+        )
+        levels = [*pace.steps_per_s, pace.steps_per_s[-1]]
+        points = [{"x": at * pace.seconds / span, "y": level} for at, level in enumerate(levels)]
+        spec = chart(
+            job.name,
+            layer("line", telling(points, caption), interpolate="step-after", strokeWidth=1.0, color=color("c0")),
+            width=PAGE,
+            height=70,
+            x=number_axis("x", f"time since the first step ({unit})", low=0.0, top=lasts_ns / 1e9 / span),
+            y=number_axis("y", "throughput (steps/s)", low=0.0, top=1.05 * float(pace.steps_per_s.max())),
+        )
+        yield Chart(file_part(job.name), job.name, caption, spec)
 
 
-def caption(data: Throughput) -> str:
-    """Say what is seen, in sentences."""
-    pace = data.pace
-    return (
-        f"Steps/s of rank {data.rank}, with all that is between steps, by {format_duration(pace.seconds * 1e9)}: "
-        f"{format_decimal(pace.mean)} in the mean of {format_duration(pace.end_unix_ns - pace.begin_unix_ns)}, "
-        f"{format_decimal(pace.now)} in the last steps."
-    )
-
-
-VIEWS = (drawn("throughput_over_time", "Steps per second", ("profiled",), prepare, pace_chart, caption, table=build),)
+VIEWS = (View("throughput_over_time", "Steps per second", table=build, charts=pace_charts),)

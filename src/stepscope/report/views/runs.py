@@ -5,18 +5,17 @@ Runs of the same matrix over time: each cell's step in every run, and the run si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_count, format_percent
 from stepscope.core.words import counted, grouped, listed
 from stepscope.records.nouns import EXPOSED_COMM_SHORT, MFU_CONVENTION
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.names import clean
-from stepscope.report.shared.curves import CurvePoint, RunCurve, RunCurves, curves_chart
+from stepscope.report.shared.curves import CurvePoint, RunCurve, curves_chart
 from stepscope.report.shared.runs import (
     NONE,
     baselines_said,
@@ -45,8 +44,8 @@ from stepscope.report.table import (
     whole,
     wording,
 )
-from stepscope.report.vega import MAX_LINES
-from stepscope.report.views import View, drawn
+from stepscope.report.vega import MAX_LINES, Chart
+from stepscope.report.views import View
 from stepscope.results.epochs import best_accuracy, epoch_time, mfu, too_short, train_loss
 from stepscope.results.figures import Unit, figures_of, run_facts
 from stepscope.results.labels import distinct, failure_label, ranks_label
@@ -327,13 +326,6 @@ def of_cells(runs: Sequence[TrainingRun]) -> Table:
     return build(runs, tuple(speedups(runs).values()), show=CELLS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryChart(RunCurves):
-    """Each cell's step / its median. change: what is said of all cells together."""
-
-    change: str
-
-
 def _cell_names(history: History) -> tuple[str, ...]:
     return names([cell.run for cell in history.cells if cell.run is not None])
 
@@ -404,22 +396,20 @@ def history_table(history: History | None) -> Table:
     )
 
 
-def history_charts(history: History) -> tuple[HistoryChart, ...]:
-    """Return one chart: of more cells than lines can be told apart, those that changed most."""
-    pairs = sorted(zip(history.cells, _cell_names(history), strict=True), key=lambda pair: -_spread(pair[0]))[
-        :MAX_LINES
-    ]
-    lines = tuple(RunCurve(name=name, points=_points(cell)) for cell, name in pairs)
-    since = history.common.since
+def history_charts(history: History) -> Iterator[Chart]:
+    """Yield one chart of each cell's step / its median: of too many cells those that changed most."""
+    pairs = sorted(zip(history.cells, _cell_names(history), strict=True), key=lambda pair: -_spread(pair[0]))
+    lines = [RunCurve(name, _points(cell)) for cell, name in pairs[:MAX_LINES]]
     shown = f" ({len(lines)} of {len(history.cells)} cells)" if len(lines) < len(history.cells) else ""
-    return (
-        HistoryChart(
-            key="steps", title=f"{len(history.runs)} runs{shown}", curves=lines, x_axis="run, oldest first",
-            y_axis="step time (% of the cell's median)", scale=100.0, marked=None if since is None else since + 0.5,
-            change=f"{_run_name(history, 0)} to {_run_name(history, len(history.runs) - 1)}; all cells together:"
-            f" {change_text(history, history.common)}",
-        ),
-    )  # fmt: skip
+    title, since = f"{len(history.runs)} runs{shown}", history.common.since
+    dashed = "" if since is None else f" Dashed line: the change (p below {SIGNIFICANT:g})."
+    caption = (
+        f"Step time of every cell over the runs of one matrix, {_run_name(history, 0)} to"
+        f" {_run_name(history, len(history.runs) - 1)}; all cells together: {change_text(history, history.common)}."
+        f"{dashed} Cells that look the same are one line."
+    )
+    axis, marked = "step time (% of the cell's median)", None if since is None else since + 0.5
+    yield Chart("steps", title, caption, curves_chart(title, lines, "run, oldest first", axis, 100.0, marked=marked))
 
 
 def _measured_steps(cell: CellHistory) -> Sequence[float]:
@@ -434,20 +424,10 @@ def _spread(cell: CellHistory) -> float:
 def _points(cell: CellHistory) -> tuple[CurvePoint, ...]:
     steps = _measured_steps(cell)
     middle = (steps[(len(steps) - 1) // 2] + steps[len(steps) // 2]) / 2
-    return tuple(CurvePoint(x=n, y=step / middle) for n, step in enumerate(cell.step_ns, start=1) if step is not None)
-
-
-def history_caption(data: HistoryChart) -> str:
-    dashed = f" Dashed line: the change (p below {SIGNIFICANT:g})." if data.marked is not None else ""
-    return (
-        f"Step time of every cell over the runs of one matrix, {data.change}.{dashed}"
-        " Cells that look the same are one line."
-    )
+    return tuple(CurvePoint(n, step / middle) for n, step in enumerate(cell.step_ns, start=1) if step is not None)
 
 
 VIEWS = (
-    View("runs", "Training runs", needs=("runs", "scaling"), table=build),
-    drawn(
-        "history", "Runs over time", ("history",), history_charts, curves_chart, history_caption, table=history_table
-    ),
+    View("runs", "Training runs", table=build),
+    View("history", "Runs over time", table=history_table, charts=history_charts),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
@@ -12,7 +13,7 @@ from stepscope.records.comparison import ScalingBudget
 from stepscope.records.training import ScalingRow, TargetTime, TrainingRun
 from stepscope.report import vega
 from stepscope.report.names import file_part, lines
-from stepscope.report.shared.curves import CURVES_HEIGHT, CurvePoint, RunCurve, RunCurves, curve_layers
+from stepscope.report.shared.curves import CURVES_HEIGHT, CurvePoint, RunCurve, curve_layers
 from stepscope.report.shared.runs import (
     baselines_said,
     by_dataset,
@@ -28,36 +29,25 @@ from stepscope.report.shared.runs import (
 )
 from stepscope.report.shared.stacks import NAME_CHARS
 from stepscope.report.table import Column, Raw, Table, Value, duration, figure, percent, tabled, times, whole
-from stepscope.report.vega import Spec, head, words
-from stepscope.report.views import Charts, View, distinct, drawn
+from stepscope.report.vega import Chart, Spec
+from stepscope.report.views import View
 from stepscope.results.scaling import EXCELLENT, GOOD
 from stepscope.results.scaling_budget import PARTS, ranked
 
 _RULES = {
-    "strong": ("strong scaling", " Strong: the same global batch (or data) on more ranks."),
-    "weak": ("weak scaling", " Weak: the same batch per rank on more ranks."),
-    None: ("scaling", " Whether the global batch or each rank's batch was kept is unknown."),
+    "strong": " Strong: the same global batch (or data) on more ranks.",
+    "weak": " Weak: the same batch per rank on more ranks.",
+    None: " Whether the global batch or each rank's batch was kept is unknown.",
 }
 
 LOG_FROM = 8
 """From this ratio of ranks on, both axes double at each step."""
 
-IDEAL = "ideal"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingChart(RunCurves):
-    """Lines of speed-up (x of the baseline on ``base`` ranks). rule: strong, weak, or None where it is not known."""
-
-    base: int
-    rule: str | None
-
-
-def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple[ScalingChart, ...]:
-    """Return one chart a data set, rule and baseline's ranks, a line for everything else with two numbers of ranks."""
+def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> Iterator[Chart]:
+    """Yield one chart a data set, rule and baseline's ranks, a line for everything else with two numbers of ranks."""
     pairs = scaled(runs, scaling)
     baselines = {row.run_id: row for _, row in pairs if row.is_baseline}
-    charts: list[ScalingChart] = []
     several = [(run, row) for run, row in pairs if not row.is_baseline]
 
     def about(pair: tuple[TrainingRun, ScalingRow]) -> tuple[str, str, str | None, int]:
@@ -71,28 +61,25 @@ def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -
         called = names([one[0][0] for one in series], in_title=("hardware", "dataset", "ranks"))
         if len(series) == 1:  # nothing to tell it from
             called = (facets(series[0][0][0])["strategy"] or "measured",)
-        curves = [RunCurve(name=name, points=_points(one, baselines)) for one, name in zip(series, called, strict=True)]
+        curves = [RunCurve(name, _points(one, baselines)) for one, name in zip(series, called, strict=True)]
         curves = [curve for curve in curves if len(curve.points) > 1]
         models = {facets(run)["model"] for run, _ in alike}
         where = titled(
             model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs", [run for run, _ in alike]
         )
+        of = [where, machine if machines else "", f"{rule} scaling".removeprefix("None ")]
         for number, several_charts, part in numbered_parts(curves, vega.MAX_LINES) if curves else ():
-            of = [where, machine if machines else "", _RULES[rule][0]]
             title = ", ".join(text for text in of if text) + several_charts
             name = [rule or "unknown", dataset, machine if machines else "", str(number) if number > 1 else ""]
-            charts.append(
-                ScalingChart(
-                    key=file_part("-".join(text for text in name if text)),
-                    title=title,
-                    curves=tuple(part),
-                    x_axis="ranks",
-                    y_axis="speed-up (x)",
-                    base=base,
-                    rule=rule,
-                )
+            key = file_part("-".join(text for text in name if text))
+            lasts = ((curve.name, curve.points[-1]) for curve in part[:5])
+            ends = "; ".join(f"{of_}: {p.y:.2f}x on {_ranks(p)} ({_efficiency(p)})" for of_, p in lasts)
+            whiskers = any(p.low is not None for curve in part for p in curve.points)
+            caption = (
+                f"Speed-up over {counted(base, 'rank')} on {title}. {ends}.{_RULES[rule]}"
+                f" Dashed: as much faster as there are more ranks.{' Whiskers: 95% interval.' if whiskers else ''}"
             )
-    return distinct(charts)
+            yield Chart(key, title, caption, _speedups(title, part, base))
 
 
 def _series(pair: tuple[TrainingRun, ScalingRow]) -> tuple[str, ...]:
@@ -110,7 +97,7 @@ def _points(
     if base is not None:
         rows.append(base)
     return tuple(
-        CurvePoint(x=row.world_size, y=row.speedup, low=row.low, high=row.high, efficiency=row.efficiency)
+        CurvePoint(row.world_size, row.speedup, row.low, row.high, row.efficiency)
         for row in sorted(rows, key=lambda row: row.world_size)
     )
 
@@ -122,45 +109,44 @@ def _efficiency(point: CurvePoint) -> str:
     )
 
 
-def scaling_chart(data: ScalingChart) -> Spec:
-    """Draw lines of speed-up with the one that nothing beats; over a wide range both axes double at each step."""
-    ranks = sorted({p.x for curve in data.curves for p in curve.points})
-    ends = [p for curve in data.curves for p in curve.points]
-    ideal = [{"x": x, "y": vega.sig(x / data.base)} for x in (ranks[0], ranks[-1])]
-    top = max(ranks[-1] / data.base, *(p.high or p.y for p in ends)) * 1.05
+def _ranks(point: CurvePoint) -> str:
+    return counted(int(point.x), "rank")
+
+
+def _speedups(title: str, curves: Sequence[RunCurve], base: int) -> Spec:
+    """Draw lines of speed-up with the one that nothing beats; over a wide range both axes double at each step.
+
+    base: ranks of the baseline.
+    """
+    points = [p for curve in curves for p in curve.points]
+    ranks = sorted({p.x for p in points})
+    ideal = [{"x": x, "y": vega.sig(x / base)} for x in (ranks[0], ranks[-1])]
+    top = max(ranks[-1] / base, *(p.high or p.y for p in points)) * 1.05
+    axis = "speed-up (x)"
     if ranks[-1] / ranks[0] >= LOG_FROM:
-        low = min(p.y for p in ends)
-        doublings = [2.0**n for n in range(-6, 12) if low / 2 < 2.0**n <= 2 * ranks[-1] / data.base]
+        low = min(p.y for p in points)
+        doublings = [2.0**n for n in range(-6, 12) if low / 2 < 2.0**n <= 2 * ranks[-1] / base]
         x = vega.doubling_axis("x", "ranks", ranks, (ranks[0] / 1.1, ranks[-1] * 1.1))
-        y = vega.doubling_axis("y", data.y_axis, doublings, (min(low, ranks[0] / data.base) / 1.1, top))
+        y = vega.doubling_axis("y", axis, doublings, (min(low, ranks[0] / base) / 1.1, top))
     else:
         x = vega.whole_axis("x", "ranks", ranks)
         x["axis"]["values"] = ranks
-        y = vega.number_axis("y", data.y_axis, low=0.0, top=top)
+        y = vega.number_axis("y", axis, low=0.0, top=top)
 
     def point_text(curve: RunCurve, point: CurvePoint) -> str:
-        return f"{curve.name} on {counted(int(point.x), 'rank')}: {point.y:.2f}x, {_efficiency(point)}"
+        return f"{curve.name} on {_ranks(point)}: {point.y:.2f}x, {_efficiency(point)}"
 
-    words = [{**ideal[1], "text": IDEAL}]
-    layers = [
+    end = [{**ideal[1], "text": "ideal"}]
+    beside = {"color": vega.FAINT, "align": "right", "dx": -8, "dy": -1, "baseline": "bottom"}
+    return vega.chart(
+        title,
         vega.layer("line", ideal, color=vega.FAINT, strokeDash=[5, 2], strokeWidth=0.9),
-        vega.layer(
-            "text", words, {"text": {"field": "text"}}, color=vega.FAINT, align="right", dx=-8, dy=-1, baseline="bottom"
-        ),
-        *curve_layers(data, of=point_text),
-    ]
-    return vega.chart(data.title, *layers, width=vega.COLUMN, height=CURVES_HEIGHT, x=x, y=y)
-
-
-def scaling_caption(data: ScalingChart) -> str:
-    texts = []
-    for curve in data.curves[:5]:
-        last = curve.points[-1]
-        texts.append(f"{curve.name}: {last.y:.2f}x on {counted(int(last.x), 'rank')} ({_efficiency(last)})")
-    whisker = any(p.low is not None for curve in data.curves for p in curve.points)
-    return (
-        f"Speed-up over {counted(data.base, 'rank')} on {data.title}. {'; '.join(texts)}.{_RULES[data.rule][1]}"
-        f" Dashed: as much faster as there are more ranks.{' Whiskers: 95% interval.' if whisker else ''}"
+        vega.layer("text", end, text="text", **beside),
+        *curve_layers(curves, "ranks", axis, of=point_text),
+        width=vega.COLUMN,
+        height=CURVES_HEIGHT,
+        x=x,
+        y=y,
     )
 
 
@@ -253,15 +239,6 @@ def _scaling_footnotes(rows: Sequence[ScalingRow], drop_epochs: int) -> tuple[st
 MAX_ROWS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedupChart:
-    """Runs on one data set: name and speed-up of each."""
-
-    key: str
-    title: str
-    runs: tuple[tuple[str, ScalingRow], ...]
-
-
 def _at_best(row: ScalingRow) -> float:
     """Return the speed-up that nothing beats."""
     return row.world_size / row.baseline_world_size
@@ -271,17 +248,33 @@ def _reached(row: ScalingRow) -> str:
     return f"{row.speedup:.2f}x of {_at_best(row):g}x, efficiency {format_percent(row.efficiency, digits=1)}"
 
 
-def speedup_efficiency_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple[SpeedupChart, ...]:
-    """Return one chart a data set (and model, where there are many); baselines themselves are not shown."""
+_Named = tuple[str, ScalingRow]
+
+
+def speedup_efficiency_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> Iterator[Chart]:
+    """Yield one chart a data set (and model, where there are many); baselines themselves are not shown."""
     by_run = {run.run_id: (run, row) for run, row in scaled(runs, scaling) if not row.is_baseline}
-    return tuple(
-        SpeedupChart(
-            key=part.key,
-            title=part.title,
-            runs=tuple((_with_ranks(run, name), by_run[run.run_id][1]) for run, name in part.named),
+    for part in by_dataset((run for run, _ in by_run.values()), MAX_ROWS):
+        named = [(_with_ranks(run, name), by_run[run.run_id][1]) for run, name in part.named]
+        texts = [f"{name}: {_reached(row)}" + (f" ({row.rating})" if row.rating else "") for name, row in named]
+        kinds = {row.scaling for _, row in named}
+        how = "; ".join(text for kind, text in _KEPT.items() if kind in kinds)
+        basis = ", ".join(dict.fromkeys(row.basis for _, row in named))
+        whisker = " Whiskers: 95% interval." if any(row.low is not None for _, row in named) else ""
+        caption = (
+            f"Speed-up and efficiency on {part.title}, {counted(len(named), 'run')}:"
+            f" {listed(texts, at_most=6, between='; ')}. From {basis}; {how}."
+            f" Black ticks: as much faster as there are more ranks; dashed: efficiency 0.8"
+            f" (above: good) and 0.9 (excellent). Orange: slower than the baseline.{whisker}"
         )
-        for part in by_dataset((run for run, _ in by_run.values()), MAX_ROWS)
-    )
+        yield Chart(part.key, part.title, caption, _speedup_efficiency(part.title, named))
+
+
+_KEPT = {
+    "strong": "strong scaling: the same global batch (or data)",
+    "weak": "weak scaling: the same batch per rank",
+    None: "whether the global batch or each rank's batch was kept is unknown",
+}
 
 
 def _with_ranks(run: TrainingRun, name: str) -> str:
@@ -290,80 +283,55 @@ def _with_ranks(run: TrainingRun, name: str) -> str:
     return name if ranks in name else ", ".join(text for text in (name, ranks) if text)
 
 
-def speedup_efficiency_chart(data: SpeedupChart) -> Spec:
+def _speedup_efficiency(title: str, named: Sequence[_Named]) -> Spec:
     """Draw left the speed-up, a tick at what it can be at most; right the efficiency, lines at 0.8 and 0.9."""
-    longest = max(len(name) for name, _ in data.runs)
-    width, wrap = (vega.COLUMN, NAME_CHARS) if longest <= NAME_CHARS else (vega.PAGE, 2 * NAME_CHARS)
-    names = vega.apart([lines(name, wrap) for name, _ in data.runs])
+    wide = max(len(name) for name, _ in named) > NAME_CHARS
+    width, wrap, room, ticks = (vega.PAGE, 2 * NAME_CHARS, 1.2, 5) if wide else (vega.COLUMN, NAME_CHARS, 1.5, 3)
+    names = vega.apart([lines(name, wrap) for name, _ in named])
     beside = vega.WIDE * max(len(line) for name in names for line in name.split("\n")) + 20
-    speedups, shares, ideal, low_high, low_high_shares = [], [], [], [], []
-    for (called, row), name in zip(data.runs, names, strict=True):
-        share = row.efficiency / row.speedup
-        end = max(row.speedup, row.high or 0.0)
-        at = {"run": name, "slower": row.speedup < 1, "said": f"{called}: {_reached(row)}"}
-        speedups.append({**at, "x": vega.sig(row.speedup), "end": vega.sig(end), "text": f"{row.speedup:.2f}x"})
-        percent = format_percent(row.efficiency, digits=1)
-        shares.append({**at, "x": vega.sig(row.efficiency), "end": vega.sig(end * share), "text": percent})
-        ideal.append({"run": name, "x": vega.sig(_at_best(row))})
-        if row.low is not None and row.high is not None:
-            low_high.append({"run": name, "low": vega.sig(row.low), "high": vega.sig(row.high)})
-            low_high_shares.append({"run": name, "low": vega.sig(row.low * share), "high": vega.sig(row.high * share)})
-    room = 1.2 if width > vega.COLUMN else 1.5
-    down = vega.name_axis("run", names)
-    bare = {**down, "axis": None}
-    most = max(max(_at_best(row), row.speedup, row.high or 0.0) for _, row in data.runs) * room
-    most_share = max(1.02, *(room * row.efficiency for _, row in data.runs))
-    ticks = 5 if width > vega.COLUMN else 3
-    left = vega.number_axis("x", "speed-up (x)", low=0.0, top=most, tickCount=ticks)
-    right = vega.number_axis("x", "efficiency", low=0.0, top=most_share, tickCount=ticks)
-    levels = [{"x": GOOD, "text": f"{GOOD:g}"}, {"x": EXCELLENT, "text": f"{EXCELLENT:g}"}]
-    height = max(36, sum(14 if "\n" not in name else 19 for name in names))
+    rows = list(zip(names, *zip(*named, strict=True), strict=True))
 
-    def panel(
-        bars: list[dict[str, Any]], color: str, ranged: list[dict[str, Any]], marks: Sequence[Spec]
-    ) -> list[Spec]:
+    def panel(axis: str, get: Callable[[ScalingRow], float], write: Callable[[float], str], color: str, most: float,
+              marks: Iterable[Spec], down: Spec) -> Spec:  # fmt: skip
+        bars, ranged = [], []
+        for name, called, row in rows:
+            share = get(row) / row.speedup
+            end = max(row.speedup, row.high or 0.0) * share
+            at = {"run": name, "slower": row.speedup < 1, "said": f"{called}: {_reached(row)}"}
+            bars.append({**at, "x": get(row), "end": end, "text": write(get(row))})
+            if row.low is not None and row.high is not None:
+                ranged.append({"run": name, "low": row.low * share, "high": row.high * share})
         hue = {"condition": {"test": "datum.slower", "value": vega.COLORS[1]}, "value": color}
-        bare = vega.unsaid(bars)
-        at_end = words(bare, {"x": {"field": "end", "type": "quantitative"}}, align="left", dx=3)
-        return [vega.layer("bar", bars, {"color": hue}), *vega.whiskers(ranged, across=True), *marks, *at_end]
+        return {
+            "width": max(60, round((width - beside - 24) / 2)),
+            "height": max(36, sum(14 if "\n" not in name else 19 for name in names)),
+            "encoding": {"x": vega.number_axis("x", axis, low=0.0, top=most, tickCount=ticks), "y": down},
+            "layer": [
+                vega.layer("bar", bars, color=hue),
+                *vega.whiskers(ranged, across=True),
+                *marks,
+                *vega.words(vega.unsaid(bars), x={"field": "end", "type": "quantitative"}, align="left", dx=3),
+            ],
+        }
 
+    ideal = [{"run": name, "x": float(_at_best(row))} for name, _, row in rows]
     best = vega.layer("tick", ideal, color=vega.INK, thickness=1.2, orient="vertical", size=12)
-    above = {"y": {"value": -1}, "text": {"field": "text"}}
+    levels = [{"x": GOOD, "text": f"{GOOD:g}"}, {"x": EXCELLENT, "text": f"{EXCELLENT:g}"}]
+    above = {"y": -1, "text": "text", "color": vega.FAINT}
     good = (
-        vega.layer("rule", levels, {"y": None}, color=vega.FAINT, strokeDash=[4, 2], strokeWidth=0.9),
-        vega.layer("text", levels[:1], above, color=vega.FAINT, align="right", dx=-1, baseline="bottom"),
-        vega.layer("text", levels[1:], above, color=vega.FAINT, align="left", dx=1, baseline="bottom"),
+        vega.layer("rule", levels, y=None, color=vega.FAINT, strokeDash=[4, 2], strokeWidth=0.9),
+        vega.layer("text", levels[:1], **above, align="right", dx=-1, baseline="bottom"),
+        vega.layer("text", levels[1:], **above, align="left", dx=1, baseline="bottom"),
     )
-    size = {"width": max(60, round((width - beside - 24) / 2)), "height": height}
-    first = panel(speedups, vega.COLORS[0], low_high, (best,))
-    second = panel(shares, vega.COLORS[2], low_high_shares, good)
-    return {
-        **head(data.title, width),
-        "spacing": 12,
-        "hconcat": [
-            {**size, "encoding": {"x": left, "y": down}, "layer": first},
-            {**size, "encoding": {"x": right, "y": bare}, "layer": second},
-        ],
-    }
-
-
-def speedup_efficiency_caption(data: SpeedupChart) -> str:
-    texts = [f"{name}: {_reached(row)}" + (f" ({row.rating})" if row.rating else "") for name, row in data.runs]
-    kinds = {row.scaling for _, row in data.runs}
-    rules = {
-        "strong": "strong scaling: the same global batch (or data)",
-        "weak": "weak scaling: the same batch per rank",
-        None: "whether the global batch or each rank's batch was kept is unknown",
-    }
-    how = "; ".join(rules[kind] for kind in ("strong", "weak", None) if kind in kinds)
-    basis = ", ".join(dict.fromkeys(row.basis for _, row in data.runs))
-    whisker = " Whiskers: 95% interval." if any(row.low is not None for _, row in data.runs) else ""
-    return (
-        f"Speed-up and efficiency on {data.title}, {counted(len(data.runs), 'run')}:"
-        f" {listed(texts, at_most=6, between='; ')}. From {basis}; {how}."
-        f" Black ticks: as much faster as there are more ranks; dashed: efficiency 0.8"
-        f" (above: good) and 0.9 (excellent). Orange: slower than the baseline.{whisker}"
+    most = max(max(_at_best(row), row.speedup, row.high or 0.0) for _, row in named) * room
+    most_share = max(1.02, *(room * row.efficiency for _, row in named))
+    down = vega.name_axis("run", names)
+    speedup = panel("speed-up (x)", attrgetter("speedup"), "{:.2f}x".format, vega.COLORS[0], most, (best,), down)
+    percent = partial(format_percent, digits=1)
+    efficiency = panel(
+        "efficiency", attrgetter("efficiency"), percent, vega.COLORS[2], most_share, good, {**down, "axis": None}
     )
+    return {**vega.head(title, width), "spacing": 12, "hconcat": [speedup, efficiency]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,21 +407,12 @@ def _scaling_budget_footnotes(budgets: Sequence[ScalingBudget]) -> tuple[str, ..
 
 
 VIEWS = (
+    View("scaling", "Scaling", table=scaling_table, charts=scaling_charts),
     View(
-        "scaling",
-        "Scaling",
-        needs=("scaling", "runs"),
-        table=scaling_table,
-        charts=Charts(("runs", "scaling"), scaling_charts, scaling_chart, scaling_caption),
-    ),
-    drawn(
         "speedup_efficiency",
         "Speed-up and efficiency",
-        ("runs", "scaling"),
-        speedup_efficiency_charts,
-        speedup_efficiency_chart,
-        speedup_efficiency_caption,
+        charts=speedup_efficiency_charts,
         stem="KEY_speedup_efficiency",
     ),
-    View("scaling_budget", "Where the speed-up is lost", needs=("scaling_budgets",), table=scaling_budget_table),
+    View("scaling_budget", "Where the speed-up is lost", table=scaling_budget_table),
 )

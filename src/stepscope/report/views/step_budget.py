@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,10 @@ from stepscope.records.samples import PHASE_NAMES, PHASES
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import by_dataset, failure, time_unit
-from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart, stacks_of
+from stepscope.report.shared.stacks import MAX_ROWS, StackRow, failed_text, stacks_chart
 from stepscope.report.table import Column, Table, duration, percent, tabled, wording
-from stepscope.report.vega import COLUMN, Spec, chart, color, layer, name_axis, number_axis, sig
-from stepscope.report.views import View, drawn
+from stepscope.report.vega import COLUMN, Chart, Spec, chart, color, layer, name_axis, number_axis, sig
+from stepscope.report.views import View
 from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.slow_ranks import comparable_ranks, excess_fractions, typical_ns
@@ -28,19 +28,28 @@ from stepscope.stats.step_table import StepTable, cell_table, excess_ns
 _PHASE_COLORS = tuple(color(COLOURS[SAMPLED[phase]]) for phase in PHASES)
 
 
-def step_budget_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
-    """Return one chart a data set (and model, where there are many): medians of the slowest rank's phases in ns."""
+def step_budget_charts(runs: Sequence[TrainingRun]) -> Iterator[Chart]:
+    """Yield one chart a data set (and model, where there are many): medians of the slowest rank's phases in ns."""
     shown = [run for run in runs if run.phases is not None or run.status != "ok"]
-    charts = []
     for part in by_dataset(shown, MAX_ROWS):
-        part_runs = part.runs
-        sums = [sum(_phases(run.phases)) for run in part_runs if run.phases is not None]
+        sums = [sum(_phases(run.phases)) for run in part.runs if run.phases is not None]
         if len(sums) < 2:
             continue
         scale, unit = time_unit(max(sums))
-        rows = (_step_budget_row(run, name) for run, name in part.named)
-        charts.append(stacks_of(part, rows, f"time per step ({unit})", scale, kinds=PHASE_NAMES, colors=_PHASE_COLORS))
-    return tuple(charts)
+        rows = [_step_budget_row(run, name) for run, name in part.named]
+        texts = []
+        for row in [row for row in rows if row.failure is None][:5]:
+            share, kind = max(
+                (part_ns / (sum(row.parts) or 1.0), kind) for part_ns, kind in zip(row.parts, PHASE_NAMES, strict=True)
+            )
+            texts.append(f"{row.name}: {format_percent(share)} {kind}")
+        caption = (
+            f"Phases of a step on {part.title}, {counted(len(rows), 'run')}: medians over the steps of each phase on its"
+            f" slowest rank, so that a bar need not be as long as the median step. Largest part: {'; '.join(texts)}."
+            f"{failed_text(rows)}"
+        )
+        spec = stacks_chart(part.title, rows, f"time per step ({unit})", scale, PHASE_NAMES, _PHASE_COLORS)
+        yield Chart(part.key, part.title, caption, spec)
 
 
 def _phases(phases: PhaseTimes) -> tuple[float, ...]:
@@ -49,49 +58,44 @@ def _phases(phases: PhaseTimes) -> tuple[float, ...]:
 
 def _step_budget_row(run: TrainingRun, name: str) -> StackRow:
     if run.phases is None or run.status != "ok":
-        return StackRow(name=name, failure=failure(run) or "not measured")
+        return StackRow(name, failure=failure(run) or "not measured")
     parts = _phases(run.phases)
-    return StackRow(name=name, parts=parts, text=format_duration(sum(parts)))
+    return StackRow(name, parts, format_duration(sum(parts)))
 
 
-def step_budget_caption(data: Stacks) -> str:
-    texts = []
-    for row in [row for row in data.rows if row.failure is None][:5]:
-        share, kind = max(
-            (part / (sum(row.parts) or 1.0), kind) for part, kind in zip(row.parts, data.kinds, strict=True)
-        )
-        texts.append(f"{row.name}: {format_percent(share)} {kind}")
-    return (
-        f"Phases of a step on {data.title}, {counted(len(data.rows), 'run')}: medians over the steps of each phase on its"
-        f" slowest rank, so that a bar need not be as long as the median step. Largest part: {'; '.join(texts)}."
-        f"{failed_text(data.rows)}"
-    )
+SHARES = {"computation and the rest": color("k-compute"), EXPOSED_COMM: color("k-exposed")}
 
 
-def share_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
-    """Return charts of the shares of the median step on several ranks, or of the epoch where only that was timed.
+def share_charts(runs: Sequence[TrainingRun]) -> Iterator[Chart]:
+    """Yield charts of the shares of the median step on several ranks, or of the epoch where only that was timed.
 
     The interval of the exposed part lies around the end of the first.
     """
-    charts = []
     several = [run for run in runs if run.world_size is not None and run.world_size > 1]
     shown = [run for run in several if run.status != "ok" or exposed_fraction(run) is not None]
     for part in by_dataset(shown, MAX_ROWS):
-        part_runs = part.runs
-        if sum(run.status == "ok" for run in part_runs) < 2:
+        rows = [_share_row(run, name) for run, name in part.named]
+        done = sorted((row for row in rows if row.failure is None), key=lambda row: -row.parts[1])
+        if len(done) < 2:
             continue
-        rows = (_share_row(run, name) for run, name in part.named)
-        kinds, hues = ("computation and the rest", EXPOSED_COMM), (color("k-compute"), color("k-exposed"))
-        charts.append(stacks_of(part, rows, "share of the step (%)", 100.0, kinds=kinds, colors=hues, whole=1.0))
-    return tuple(charts)
+        caption = (
+            f"Computation against {EXPOSED_COMM} in a step on {part.title},"
+            f" {counted(len(rows), 'run')} on several ranks. Most communication shows in {done[0].name}:"
+            f" {done[0].text} of the step; least in {done[-1].name}: {done[-1].text}."
+        )
+        if any(row.low is not None for row in done):
+            caption += " Whiskers: 95% interval of the exposed part."
+        colors = tuple(SHARES.values())
+        spec = stacks_chart(part.title, rows, "share of the step (%)", 100.0, tuple(SHARES), colors, whole=1.0)
+        yield Chart(part.key, part.title, caption + failed_text(rows), spec)
 
 
 def _share_row(run: TrainingRun, name: str) -> StackRow:
     share = exposed_fraction(run)
     if run.status != "ok" or share is None:
-        return StackRow(name=name, failure=failure(run))
+        return StackRow(name, failure=failure(run))
     low, high = _interval(run)
-    return StackRow(name=name, parts=(1.0 - share, share), low=low, high=high, text=format_percent(share, digits=0))
+    return StackRow(name, (1.0 - share, share), format_percent(share, digits=0), low=low, high=high)
 
 
 def _interval(run: TrainingRun) -> tuple[float | None, float | None]:
@@ -100,19 +104,6 @@ def _interval(run: TrainingRun) -> tuple[float | None, float | None]:
     if exposed is None or step is None or exposed.low is None or exposed.high is None:
         return None, None
     return max(0.0, 1.0 - exposed.high / step.value), max(0.0, 1.0 - exposed.low / step.value)
-
-
-def share_caption(data: Stacks) -> str:
-    done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -row.parts[1])
-    text = (
-        f"Computation against {EXPOSED_COMM} in a step on {data.title},"
-        f" {counted(len(data.rows), 'run')} on several ranks. Most communication shows in {done[0].name}:"
-        f" {done[0].text} of the step"
-    )
-    text += f"; least in {done[-1].name}: {done[-1].text}." if len(done) > 1 else "."
-    if any(row.low is not None for row in done):
-        text += " Whiskers: 95% interval of the exposed part."
-    return text + failed_text(data.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,64 +186,42 @@ MAX_CELLS = 4
 """Charts are drawn for the cells in which some rank stands out most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StragglerChart:
-    """Own times of one cell. excess: [rank][column], own time - median of the other ranks' own times in the same step, ns.
-    medians: each rank's over all steps, as a share of the others' own time. width: steps in a column."""
-
-    key: str
-    title: str
-    excess: tuple[tuple[float, ...], ...]
-    medians: tuple[float, ...]
-    median_own_ns: float
-    hosts: tuple[str, ...]
-    steps: int
-    width: int
-
-
-def stragglers_charts(cells: Sequence[CellEvidence]) -> tuple[StragglerChart, ...]:
-    """Return the cells in which some rank stands out most, by own time: a step without its exposed communication."""
+def stragglers_charts(cells: Sequence[CellEvidence]) -> Iterator[Chart]:
+    """Yield the cells in which some rank stands out most, by own time: a step without its exposed communication."""
     ranked = []
     for cell in cells:
         table = comparable_ranks(cell.result) if cell.run.status == "ok" else None
         if table is not None and table.steps >= MIN_STEPS and typical_ns(table) > 0:
             ranked.append((max(excess_fractions(table)), cell, table))
     ranked.sort(key=lambda entry: -entry[0])
-    return tuple(_chart(cell, times) for _, cell, times in ranked[:MAX_CELLS])
+    for _, cell, table in ranked[:MAX_CELLS]:
+        title = clean(f"{cell.run.model or cell.run.group}, {cell.run.label}", 80)
+        width = -(-table.steps // MAX_STEPS)
+        medians = excess_fractions(table)
+        worst = max(range(len(medians)), key=lambda rank: medians[rank])
+        where = f" on {clean(table.hosts[worst], 16)}" if len(table.hosts) == len(medians) else ""
+        columns = f" Each column: median of {width} steps." if width > 1 else ""
+        caption = (
+            f"Own time of each rank (a step without its {EXPOSED_COMM}) minus the median of the other ranks' in the"
+            f" same step, {title}, {counted(table.steps, 'step')}. Rank {worst}{where} takes"
+            f" {format_percent(medians[worst], signed=True)} in the median, of {format_duration(typical_ns(table))}."
+            f" Orange: longer, purple: shorter.{columns}"
+        )
+        yield Chart(file_part(cell.run.run_id), title, caption, _excess(title, table, width))
 
 
-def _chart(cell: CellEvidence, table: StepTable) -> StragglerChart:
-    import numpy as np
-
-    width = -(-table.steps // MAX_STEPS)
-    starts = range(0, table.steps, width)
-    return StragglerChart(
-        key=file_part(cell.run.run_id),
-        title=clean(f"{cell.run.model or cell.run.group}, {cell.run.label}", 80),
-        excess=tuple(tuple(float(np.median(rank[at : at + width])) for at in starts) for rank in excess_ns(table)),
-        medians=excess_fractions(table),
-        median_own_ns=typical_ns(table),
-        hosts=tuple(clean(host, 16) for host in table.hosts),
-        steps=table.steps,
-        width=width,
-    )
-
-
-def stragglers_chart(data: StragglerChart) -> Spec:
+def _excess(title: str, table: StepTable, width: int) -> Spec:
     """Draw a row for each rank, a column for each stretch of steps; colours from shorter (purple) to longer (orange)."""
-    scale, unit = time_unit(max(abs(value) for rank in data.excess for value in rank))
-    sizes = sorted(abs(value) * scale for rank in data.excess for value in rank)
+    starts = range(0, table.steps, width)
+    excess = [[float(np.median(rank[at : at + width])) for at in starts] for rank in excess_ns(table)]
+    scale, unit = time_unit(max(abs(value) for rank in excess for value in rank))
+    sizes = sorted(abs(value) * scale for rank in excess for value in rank)
     reach = sig(sizes[min(len(sizes) - 1, int(0.98 * len(sizes)))] or 1.0)
-    called = [f"{rank}  {format_percent(share, signed=True)}" for rank, share in enumerate(data.medians)]
+    called = [f"{rank}  {format_percent(share, signed=True)}" for rank, share in enumerate(excess_fractions(table))]
     cells = [
-        {
-            "rank": called[rank],
-            "from": at * data.width,
-            "to": min(data.steps, (at + 1) * data.width),
-            "value": sig(value * scale),
-        }
-        for rank, values in enumerate(data.excess)
-        for at, value in enumerate(values)
+        {"rank": name, "from": at, "to": min(table.steps, at + width), "value": value * scale}
+        for name, values in zip(called, excess, strict=True)
+        for at, value in zip(starts, values, strict=True)
     ]
     hue = {
         "field": "value",
@@ -267,30 +236,22 @@ def stragglers_chart(data: StragglerChart) -> Spec:
             "format": "+~r",
         },
     }
-    span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}, "color": hue}
-    x = number_axis("from", "step after warm-up", low=0.0, top=data.steps, grid=False)
     every = max(1, -(-len(called) // 16))
     y = name_axis("rank", called, "rank, median excess (%)", values=called[::every])
     y["scale"] = {"domain": called, "padding": 0}
-    height = min(220, 17 * max(6, len(called)))
-    return chart(data.title, layer("rect", cells, span), width=COLUMN, height=height, x=x, y=y)
-
-
-def stragglers_caption(data: StragglerChart) -> str:
-    worst = max(range(len(data.medians)), key=lambda rank: data.medians[rank])
-    where = f" on {data.hosts[worst]}" if len(data.hosts) == len(data.medians) else ""
-    columns = f" Each column: median of {data.width} steps." if data.width > 1 else ""
-    return (
-        f"Own time of each rank (a step without its {EXPOSED_COMM}) minus the median of the other ranks' in the"
-        f" same step, {data.title}, {counted(data.steps, 'step')}. Rank {worst}{where} takes"
-        f" {format_percent(data.medians[worst], signed=True)} in the median, of {format_duration(data.median_own_ns)}."
-        f" Orange: longer, purple: shorter.{columns}"
+    return chart(
+        title,
+        layer("rect", cells, x="from", x2="to", color=hue),
+        width=COLUMN,
+        height=min(220, 17 * max(6, len(called))),
+        x=number_axis("from", "step after warm-up", low=0.0, top=table.steps, grid=False),
+        y=y,
     )
 
 
 VIEWS = (
-    drawn("step_budget", "Time budget of a step", ("runs",), step_budget_charts, stacks_chart, step_budget_caption),
-    drawn("comm_share", "Computation against communication", ("runs",), share_charts, stacks_chart, share_caption),
-    View("phase_spread", "Phases over steps and ranks", needs=("cells",), table=phase_spread_table),
-    drawn("stragglers", "Own time of ranks", ("cells",), stragglers_charts, stragglers_chart, stragglers_caption),
+    View("step_budget", "Time budget of a step", charts=step_budget_charts),
+    View("comm_share", "Computation against communication", charts=share_charts),
+    View("phase_spread", "Phases over steps and ranks", table=phase_spread_table),
+    View("stragglers", "Own time of ranks", charts=stragglers_charts),
 )

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted, listed
+from stepscope.core.words import counted, grouped, listed
 from stepscope.diagnose.narrator import MOST_RANKS, tree_rows
 from stepscope.diagnose.step_tree import ROUNDING, tree_of
 from stepscope.records.finding import VerdictPart
@@ -23,10 +23,10 @@ from stepscope.report.names import clean, file_part
 from stepscope.report.shared.curves import Numbers, bucketed, drawn_steps
 from stepscope.report.shared.parts import PARTS
 from stepscope.report.shared.runs import exposed_value, measured, time_unit
-from stepscope.report.shared.stacks import AREA, stacked_areas
+from stepscope.report.shared.stacks import stacked_areas
 from stepscope.report.table import Column, Table, Value, duration, percent, tabled, times, whole, wording
-from stepscope.report.vega import Spec
-from stepscope.report.views import distinct, drawn
+from stepscope.report.vega import Chart, Spec
+from stepscope.report.views import View
 from stepscope.results.diary import JobSteps, parts_of
 from stepscope.results.evidence import CellEvidence, TraceEvidence
 from stepscope.results.profiled_job import ProfiledJob
@@ -44,42 +44,48 @@ MOMENTS = 200
 INDENT = "\u00a0\u00a0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepParts:
-    """Parts of the steps over a job. at: number of the step in the middle of each moment. parts: name and mean ns at each
-    moment, of all ranks. stretches: (first, end) of the moments without a gap between them, such as the profiled steps."""
-
-    key: str
-    title: str
-    first: int
-    steps: int
-    timed: int
-    ranks: int
-    at: tuple[float, ...]
-    stretches: tuple[tuple[int, int], ...]
-    parts: tuple[tuple[str, tuple[float, ...]], ...]
+def parts_charts(profiled: Sequence[ProfiledJob]) -> Iterator[Chart]:
+    """Yield the parts of the steps of jobs with three timed ones, on top of each other in the order of a step."""
+    for job in profiled:
+        if job.steps is not None and job.steps.steps > 2:
+            yield _areas(job.name, job.steps)
 
 
-def prepare(profiled: Sequence[ProfiledJob]) -> tuple[StepParts, ...]:
-    """Return one chart a job with three timed steps."""
-    return distinct(_parts(job, job.steps) for job in profiled if job.steps is not None and job.steps.steps > 2)
-
-
-def _parts(job: ProfiledJob, steps: JobSteps) -> StepParts:
+def _areas(title: str, steps: JobSteps) -> Chart:
     means = {key: bucketed(values.mean(axis=0), MOMENTS) for key, values in parts_of(steps).items()}
     at = bucketed(steps.numbers.astype(float), MOMENTS)
-    whole = sum(float(values.sum()) for values in means.values())
-    return StepParts(
-        key=file_part(job.name),
-        title=job.name,
-        first=steps.first,
-        steps=drawn_steps(steps),
-        timed=steps.steps,
-        ranks=steps.ranks,
-        at=tuple(at.tolist()),
-        stretches=_stretches(at),
-        parts=tuple((key, tuple(values.tolist())) for key, values in means.items() if values.sum() > ROUNDING * whole),
+    every = sum(float(values.sum()) for values in means.values())
+    parts = [(*PARTS[key], values.tolist()) for key, values in means.items() if values.sum() > ROUNDING * every]
+    moments = [sum(moment) for moment in zip(*(values for _, _, values in parts), strict=True)]
+    scale, unit = time_unit(max(moments))
+    total = sum(sum(values) for _, _, values in parts)
+    spent = {name: format_percent(sum(values) / total) for name, _, values in parts}
+    texts = (
+        (name, values, f"{name}: {format_duration(sum(values) / len(values))}, {spent[name]} of the step")
+        for name, _, values in parts
     )
+    areas = stacked_areas(at.tolist(), texts, scale)
+    for points in areas:
+        for number, (first, end) in enumerate(_stretches(at)):
+            points[first]["said"] = points[0]["said"]
+            for point in points[first:end]:
+                point["stretch"] = number
+    hue = vega.by_series([name for name, _, _ in parts], [color for _, color, _ in parts], width=vega.PAGE)
+    spec = vega.chart(
+        title,
+        *[vega.layer("area", points, y="from", y2="to", color=hue, detail="stretch") for points in areas],
+        width=vega.PAGE,
+        height=110,
+        x=vega.whole_axis("x", "step", [steps.first + 1, drawn_steps(steps)]),
+        y=vega.number_axis("from", f"step time ({unit})", low=0.0, top=1.02 * max(moments) * scale),
+    )
+    ranks = "" if steps.ranks == 1 else f", mean of {counted(steps.ranks, 'rank')}"
+    shares = listed([f"{name} {share}" for name, share in spent.items()], at_most=8)
+    caption = (
+        f"Parts of the {steps.steps:,} timed steps{ranks}: {shares}. Warm-up, profiled steps and steps with something"
+        " between them are left out."
+    )
+    return Chart(file_part(title), title, caption, spec)
 
 
 def _stretches(at: Numbers) -> tuple[tuple[int, int], ...]:
@@ -87,48 +93,6 @@ def _stretches(at: Numbers) -> tuple[tuple[int, int], ...]:
     apart = np.diff(at)
     gaps = np.flatnonzero(apart > GAP * np.median(apart)) + 1
     return tuple(pairwise([0, *gaps.tolist(), at.size]))
-
-
-def area_chart(data: StepParts) -> Spec:
-    """Draw parts on top of each other, in the order of a step."""
-    sums = [sum(moment) for moment in zip(*(values for _, values in data.parts), strict=True)]
-    scale, unit = time_unit(max(sums))
-    total = sum(sums)
-
-    def part_text(name: str, values: Sequence[float]) -> str:
-        whole = sum(values)
-        return f"{name}: {format_duration(whole / len(values))}, {format_percent(whole / total)} of the step"
-
-    named = [(PARTS[key][0], values) for key, values in data.parts]
-    areas = stacked_areas(data.at, ((name, values, part_text(name, values)) for name, values in named), scale)
-    for points in areas:
-        for number, (first, end) in enumerate(data.stretches):
-            points[first]["said"] = points[0]["said"]
-            for point in points[first:end]:
-                point["stretch"] = number
-    hue = vega.by_series(
-        [PARTS[key][0] for key, _ in data.parts], [PARTS[key][1] for key, _ in data.parts], width=vega.PAGE
-    )
-    span = {**AREA, "color": hue, "detail": {"field": "stretch"}}
-    return vega.chart(
-        data.title,
-        *[vega.layer("area", points, span) for points in areas],
-        width=vega.PAGE,
-        height=110,
-        x=vega.whole_axis("x", "step", [data.first + 1, data.steps]),
-        y=vega.number_axis("from", f"step time ({unit})", low=0.0, top=1.02 * max(sums) * scale),
-    )
-
-
-def caption(data: StepParts) -> str:
-    """Say what is seen, in sentences."""
-    total = sum(sum(values) for _, values in data.parts)
-    shares = [f"{PARTS[key][0]} {format_percent(sum(values) / total)}" for key, values in data.parts]
-    ranks = "" if data.ranks == 1 else f", mean of {counted(data.ranks, 'rank')}"
-    return (
-        f"Parts of the {data.timed:,} timed steps{ranks}: {listed(shares, at_most=8)}. Warm-up, profiled steps and steps "
-        "with something between them are left out."
-    )
 
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
@@ -184,9 +148,8 @@ MAX_RANKS = 4
 MAX_BARS = 160
 """Bars of one rank."""
 
-COMPUTE, HIDDEN, EXPOSED = "computation", "hidden communication", EXPOSED_COMM
-_COLORS = (vega.color("k-compute"), vega.color("k-hidden"), vega.color("k-exposed"))
-_OF_KIND = {"compute": COMPUTE, "hidden_comm": HIDDEN, "exposed_comm": EXPOSED}
+_OF_KIND = {"compute": "computation", "hidden_comm": "hidden communication", "exposed_comm": EXPOSED_COMM}
+_COLORS = dict(zip(_OF_KIND.values(), map(vega.color, ("k-compute", "k-hidden", "k-exposed")), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,35 +212,17 @@ def _ratio(gain: OverlapGain | None) -> Value:
     return Value(text=f"{shown.text} ({step.low:.2f} to {step.high:.2f})", raw=step.ratio, tone=tone)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPicture:
-    """One profiled step of one cell, the one of median length. bars: (row, kind, from, to) in ns of the rank's step.
-
-    end_ns: of the axis, the same for all pictures of a group. text: what to see.
-    """
-
-    key: str
-    title: str
-    rows: tuple[str, ...]
-    bars: tuple[tuple[str, str, int, int], ...]
-    end_ns: int
-    text: str
-
-
-def step_pictures(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> tuple[StepPicture, ...]:
-    """Return each cell that reduces after the backward pass, then those of the same work that reduce inside; same axis."""
+def step_pictures(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> Iterator[Chart]:
+    """Yield each cell that reduces after the backward pass, then those of the same work that reduce inside; same axis."""
     jobs = traces_of(cells, [trace for trace in traces if any(p.spans for p in trace.summary.ranks)])
-    groups: dict[str, tuple[OverlapGain, ...]] = {}
-    for gain in gains(cells, traces):
-        if {gain.after.run.run_id, gain.inside.run.run_id} <= jobs.keys():
-            groups[gain.after.run.run_id] = (*groups.get(gain.after.run.run_id, ()), gain)
-    return distinct(picture_chart for group in groups.values() for picture_chart in _pictures(group, jobs))
+    drawn = [gain for gain in gains(cells, traces) if {gain.after.run.run_id, gain.inside.run.run_id} <= jobs.keys()]
+    for group in grouped(drawn, lambda gain: gain.after.run.run_id).values():
+        yield from _pictures(group, jobs)
 
 
-def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> Iterator[StepPicture]:
+def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> Iterator[Chart]:
     first = group[0].after
-    every: list[tuple[CellEvidence, str]] = [(first, "")]
-    every += [(gain.inside, f" {step_said(gain)}.") for gain in group]
+    every = [(first, ""), *((gain.inside, f" {step_said(gain)}.") for gain in group)]
     steps = [
         (cell, sentence, step) for cell, sentence in every if (step := _typical(jobs[cell.run.run_id])) is not None
     ]
@@ -292,18 +237,14 @@ def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> I
             if hidden is None
             else f"; over all steps {format_percent(hidden.share.value)} of communication is hidden"
         )
-        where = "after backward" if cell is first else "inside backward"
         rest = len(job.summary.ranks) - len(ranks)
-        yield StepPicture(
-            key=file_part(cell.cell_id),
-            title=clean(f"{cell.run.strategy}, {where}"),
-            rows=tuple(row for rank in ranks for row in _names(rank)),
-            bars=tuple(bar for rank in ranks for bar in _bars(rank, number)),
-            end_ns=end,
-            text=f"Step {number} of the trace of {cell.run.label}, {format_duration(length)}: each rank's computation, and"
+        title = clean(f"{cell.run.strategy}, {'after' if cell is first else 'inside'} backward")
+        caption = (
+            f"Step {number} of the trace of {cell.run.label}, {format_duration(length)}: each rank's computation, and"
             f" its communication below{share}.{gain_said}"
-            + (f" {counted(rest, 'more rank')} not drawn." if rest else ""),
+            + (f" {counted(rest, 'more rank')} not drawn." if rest else "")
         )
+        yield Chart(file_part(cell.cell_id), title, caption, _picture(title, ranks, number, end))
 
 
 def _typical(trace: TraceEvidence) -> tuple[int, int, list[RankPass]] | None:
@@ -340,45 +281,33 @@ def _bars(rank_pass: RankPass, number: int) -> Iterator[tuple[str, str, int, int
             yield row, _OF_KIND[kind], start - low, end - low
 
 
-def picture_chart(data: StepPicture) -> Spec:
-    """Draw two lanes a rank over the time since its step began."""
-    scale, unit = time_unit(data.end_ns)
+def _picture(title: str, ranks: Sequence[RankPass], number: int, end_ns: int) -> Spec:
+    """Draw two lanes a rank over the time since its step began; the axis ends at ``end_ns``."""
+    scale, unit = time_unit(end_ns)
     bars = [
         {
             "row": row,
             "series": kind,
-            "from": vega.sig(start * scale),
-            "to": vega.sig(end * scale),
+            "from": start * scale,
+            "to": end * scale,
             "said": f"{row}: {kind}, {format_duration(start)} to {format_duration(end)}",
         }
-        for row, kind, start, end in data.bars
+        for rank in ranks
+        for row, kind, start, end in _bars(rank, number)
     ]
-    span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}}
-    beside = vega.WIDE * max(map(len, data.rows))
-    hue = vega.by_series((COMPUTE, HIDDEN, EXPOSED), _COLORS, width=int(vega.COLUMN - beside))
+    rows = [row for rank in ranks for row in _names(rank)]
+    hue = vega.by_series(_COLORS, tuple(_COLORS.values()), width=int(vega.COLUMN - vega.WIDE * max(map(len, rows))))
     return vega.chart(
-        data.title,
-        vega.layer("bar", bars, {**span, "color": hue}),
+        title,
+        vega.layer("bar", bars, x="from", x2="to", color=hue),
         width=vega.COLUMN,
-        height=20 * len(data.rows),
-        x=vega.number_axis("from", f"time in the step ({unit})", low=0.0, top=data.end_ns * scale),
-        y=vega.name_axis("row", data.rows),
+        height=20 * len(rows),
+        x=vega.number_axis("from", f"time in the step ({unit})", low=0.0, top=end_ns * scale),
+        y=vega.name_axis("row", rows),
     )
 
 
-def picture_caption(data: StepPicture) -> str:
-    return data.text
-
-
 VIEWS = (
-    drawn("step_parts", "Parts of a step", ("profiled",), prepare, area_chart, caption, table=build),
-    drawn(
-        "overlap_gain",
-        "Communication after or inside backward",
-        ("cells", "traces"),
-        step_pictures,
-        picture_chart,
-        picture_caption,
-        table=gain_table,
-    ),
+    View("step_parts", "Parts of a step", table=build, charts=parts_charts),
+    View("overlap_gain", "Communication after or inside backward", table=gain_table, charts=step_pictures),
 )

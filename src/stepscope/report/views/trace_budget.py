@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
@@ -15,7 +15,7 @@ from stepscope.records.trace_budget import Parts, PhaseBudget
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import short_names
 from stepscope.report.names import clean, file_part
-from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
+from stepscope.report.shared.stacks import MAX_ROWS, StackRow, stacks_chart
 from stepscope.report.shared.traces import (
     PARTIAL,
     gaps,
@@ -27,49 +27,45 @@ from stepscope.report.shared.traces import (
     timed,
 )
 from stepscope.report.table import Column, Table, Value, duration, judged, percent, tabled, whole, wording
-from stepscope.report.vega import color
-from stepscope.report.views import Charts, View, distinct
+from stepscope.report.vega import Chart, color
+from stepscope.report.views import View
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import TraceEvidence
 
 
-WAITING, COMMUNICATION = TITLES["waiting"], EXPOSED_COMM
-KINDS = (
-    ("computation", color("k-compute")),
-    (WAITING, color("k-late")),
-    (COMMUNICATION, color("k-exposed")),
-    (TITLES["copies"], color("k-copies")),
-    ("idle", color("k-idle")),
-)
+KINDS = {
+    "computation": color("k-compute"),
+    TITLES["waiting"]: color("k-late"),
+    EXPOSED_COMM: color("k-exposed"),
+    TITLES["copies"]: color("k-copies"),
+    "idle": color("k-idle"),
+}
 
 
-def budget_charts(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
-    """Return one chart a trace: shares of each rank's window; of many ranks those that compute least."""
+def budget_charts(traces: Sequence[TraceEvidence]) -> Iterator[Chart]:
+    """Yield one chart a trace: shares of each rank's window; of many ranks those that compute least."""
     from stepscope.traces.waits import waits_of
 
-    charts: list[Stacks] = []
     for trace in traces:
         waiting = {rank: waits.exposed_ns for rank, waits in waits_of(trace.summary.collectives).items()}
         rows = [row for rank in trace.summary.ranks if (row := _row(rank, waiting.get(rank.facts.rank, 0))) is not None]
         if len(rows) < 2:
             continue
         kept = sorted(rows, key=lambda row: row.parts[0])[:MAX_ROWS] if len(rows) > MAX_ROWS else rows
-        left_out = f" ({len(kept)} of {len(rows)} ranks)" if len(kept) < len(rows) else ""
         name = clean(trace.name, 80)
-        charts.append(
-            Stacks(
-                key=file_part(name),
-                title=name + left_out,
-                kinds=tuple(TITLES["transfer"] if waiting and kind == COMMUNICATION else kind for kind, _ in KINDS),
-                colors=tuple(color for _, color in KINDS),
-                rows=tuple(kept),
-                axis="share of the window (%)",
-                scale=100.0,
-                whole=1.0,
-            )
+        title = name + (f" ({len(kept)} of {len(rows)} ranks)" if len(kept) < len(rows) else "")
+        kinds = [TITLES["transfer"] if waiting and kind == EXPOSED_COMM else kind for kind in KINDS]
+        means = [sum(parts) / len(kept) for parts in zip(*(row.parts for row in kept), strict=True)]
+        shares = ", ".join(f"{format_percent(mean)} {kind}" for mean, kind in zip(means, kinds, strict=True) if mean)
+        least = min(kept, key=lambda row: row.parts[0])
+        caption = (
+            f"What the device did over the trace of {title}, {counted(len(kept), 'rank')}: on average {shares}; least"
+            f" computation: {least.name} with {least.text}. Exposed: under no computation."
         )
-    return distinct(charts)
+        colors = tuple(KINDS.values())
+        spec = stacks_chart(title, kept, "share of the window (%)", 100.0, kinds, colors, whole=1.0)
+        yield Chart(file_part(name), title, caption, spec)
 
 
 def _row(rank_pass: RankPass, waiting_ns: int) -> StackRow | None:
@@ -79,19 +75,7 @@ def _row(rank_pass: RankPass, waiting_ns: int) -> StackRow | None:
     transfer = parts.exposed_comm_ns - waiting_ns
     parts_ns = (parts.compute_ns, waiting_ns, transfer, parts.exposed_memory_ns, parts.idle_ns)
     shares = tuple(part / parts.window_ns for part in parts_ns)
-    return StackRow(name=f"rank {rank_pass.facts.rank}", parts=shares, text=format_percent(shares[0], digits=0))
-
-
-def budget_caption(data: Stacks) -> str:
-    count = len(data.rows)
-    means = [sum(row.parts[n] for row in data.rows) / count for n in range(len(KINDS))]
-    shares = ", ".join(f"{format_percent(mean)} {kind}" for mean, kind in zip(means, data.kinds, strict=True) if mean)
-    least = min(data.rows, key=lambda row: row.parts[0])
-    tail = f"; least computation: {least.name} with {least.text}" if count > 1 else ""
-    return (
-        f"What the device did over the trace of {data.title}, {counted(count, 'rank')}: on average {shares}{tail}."
-        " Exposed: under no computation."
-    )
+    return StackRow(f"rank {rank_pass.facts.rank}", shares, format_percent(shares[0], digits=0))
 
 
 def budget_table(summary: TraceSummary) -> Table:
@@ -305,15 +289,9 @@ def _under(rank_pass: RankPass, step: int | None, parts: Parts, names: dict[str,
 
 
 VIEWS = (
-    View(
-        "trace_budget",
-        "Time budget of a trace",
-        needs=("trace",),
-        table=budget_table,
-        charts=Charts(("traces",), budget_charts, stacks_chart, budget_caption),
-    ),
-    View("trace_steps", "Steps", needs=("trace",), table=steps_table),
-    View("trace_phases", "Phases", needs=("trace",), table=phases_table),
-    View("trace_idle", "Idle time by cause", needs=("trace",), table=idle_table),
-    View("trace_overlap", "Overlap", needs=("trace",), table=overlap_table),
+    View("trace_budget", "Time budget of a trace", table=budget_table, charts=budget_charts),
+    View("trace_steps", "Steps", table=steps_table),
+    View("trace_phases", "Phases", table=phases_table),
+    View("trace_idle", "Idle time by cause", table=idle_table),
+    View("trace_overlap", "Overlap", table=overlap_table),
 )

@@ -385,7 +385,7 @@ def conformance_table(summary: TraceSummary) -> Table:
 
 
 VIEWS = (
-    View("trace_collectives", "Collectives", needs=("trace",), table=collectives_table),
-    View("trace_groups", "Communication by process group", needs=("trace",), table=groups_table),
-    View("trace_conformance", "Communication against the plan", needs=("trace",), table=conformance_table),
+    View("trace_collectives", "Collectives", table=collectives_table),
+    View("trace_groups", "Communication by process group", table=groups_table),
+    View("trace_conformance", "Communication against the plan", table=conformance_table),
 )

@@ -438,9 +438,9 @@ def _launches_notes(launches: list[LaunchStatistics]) -> list[str]:
 
 
 VIEWS = (
-    View("trace_operators", "Operators", needs=("trace",), table=operators_table),
-    View("trace_modules", "Modules", needs=("trace",), table=modules_table),
-    View("trace_annotations", "Annotations", needs=("trace",), table=annotations_table),
-    View("trace_utilisation", "Utilisation", needs=("trace",), table=utilisation_table),
-    View("trace_launches", "Launches", needs=("trace",), table=launches_table),
+    View("trace_operators", "Operators", table=operators_table),
+    View("trace_modules", "Modules", table=modules_table),
+    View("trace_annotations", "Annotations", table=annotations_table),
+    View("trace_utilisation", "Utilisation", table=utilisation_table),
+    View("trace_launches", "Launches", table=launches_table),
 )

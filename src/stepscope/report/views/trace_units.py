@@ -238,7 +238,7 @@ def _notes(rows: Sequence[BucketRow]) -> list[str]:
 
 
 VIEWS = (
-    View("trace_units", "Sharded units", needs=("trace",), table=units_table),
-    View("trace_layers", "Tensor-parallel layers", needs=("trace",), table=layers_table),
-    View("trace_buckets", "Gradient buckets", needs=("trace",), table=buckets_table),
+    View("trace_units", "Sharded units", table=units_table),
+    View("trace_layers", "Tensor-parallel layers", table=layers_table),
+    View("trace_buckets", "Gradient buckets", table=buckets_table),
 )
