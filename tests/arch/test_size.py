@@ -39,7 +39,7 @@ MOST = {
     "report": (113500, 64),
     "results": (90000, 49),
     "stats": (12000, 8),
-    "store": (82500, 42),
+    "store": (81000, 42),
     "strategies": (9500, 12),
     "traces": (115000, 51),
     "workloads": (4500, 6),

@@ -1,8 +1,23 @@
-"""Importers of training-job logs: what they all share, and those that are declarations alone.
+"""Importers of training-job logs: what they all share, and those that are a table of patterns alone.
 
 What every log has is known here: several ranks that print the same step, restarts, jobs appended to one log, lines that
-another process wrote into, a last line that was cut off, ids of runs, and how a job ended. A format is a :class:`Job` that
-takes in lines; of a log with one line a step it is made from patterns, whose named groups are figures and facts.
+another process wrote into, a last line that was cut off, ids of runs, and how a job ended. A format says how a step's line
+reads, with a named group for each figure, and which other lines hold facts::
+
+    IMPORTER = step_log(
+        "widget_log",
+        title="log of Widget",
+        step=r"\\bit (?P<step>\\d+)/(?P<total_steps>\\d+) \\| loss (?P<loss>\\S+) \\| (?P<tokens_per_s>[\\d.,]+) tok/s",
+        facts=(r"widget on (?P<world_size>\\d+) workers, batch (?P<global_batch>\\d+)", r"net: (?P<model>\\S+)"),
+        begins=r"widget on \\d+ workers",
+        done=r"all done",
+        marks=("widget on",),
+    )
+
+Groups of a step's line are named as a table's columns would be, with their unit (``store/columns.py``): ``loss``,
+``step_time_ms``, ``samples_per_s``, ``tokens_per_s_per_gpu``, ``peak_memory_gib``, ``epoch``; ``mfu`` in per cent. Groups of
+``COUNTS`` and ``WORDS`` are facts in any line, others of ``facts`` become settings. What is peculiar to a format is a
+:class:`Job` of its own: how facts become fields of the run, and what to note; or how its lines are read at all.
 """
 
 from __future__ import annotations
@@ -17,15 +32,16 @@ from typing import Any, Self
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
-from stepscope.store.importer import Candidate, Importer, read_each
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
-from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, label, meaning_of, run_of
+from stepscope.store.training_runs import LoggedStep, Scalars, each_file, label, meaning_of, run_of
 
 COUNTS = ("world_size", "global_batch", "micro_batch", "accumulation", "num_parameters", "total_steps")
 """Facts that are whole numbers. ``total_steps``: the step at which the job is complete."""
 WORDS = ("model", "strategy", "precision", "hardware", "dataset", "device", "backend")
 """Facts that are words. Other names of groups become settings of the run."""
 
+_NO_FIGURE = ("step", *COUNTS, *WORDS)
 _NUMBER_GOES_ON = re.compile(rb"[\d.,]*[\d.]|[eE][-+\d]")
 _LATELY = 4
 """Steps that ranks without a prefix may be apart in one log."""
@@ -34,50 +50,101 @@ _USUAL = 0.2
 """How far from the steps before a rate may lie and be called usual, relative."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """What jobs of a format print, as :func:`step_log` has it."""
+
+    step: re.Pattern[bytes]
+    facts: tuple[re.Pattern[bytes], ...] = ()
+    begins: re.Pattern[bytes] | None = None
+    done: re.Pattern[bytes] | None = None
+    start: re.Pattern[bytes] | None = None
+
+
 @dataclass(kw_only=True)
 class Job:
-    """What one job of a log printed so far; one subclass a format.
+    """What one job of a log printed so far.
 
     rank: of the lines that count; None: no launcher names it. facts: what it says of itself, as printed. total: the step at
-    which it is complete. done: it says that it is.
+    which it is complete. done: it says that it is. ends: of each group that ended a line of a step, what stood there.
+    goes_on: more stands behind the groups. form: of the last line of a step, see :func:`_form`.
     """
 
     line: int
+    printed: Printed | None = None
     rank: int | None = None
     facts: dict[str, str] = field(default_factory=dict)
     points: list[LoggedStep] = field(default_factory=list)
     total: int | None = None
     done: bool = False
     ending: Ending = field(default_factory=Ending)
+    ends: dict[str, list[bytes]] = field(default_factory=dict)
+    goes_on: bool = False
+    form: bytes = b""
+
+    def again(self, number: int, *more: str) -> Self:
+        """Return the job that begins in a line where steps begin again, of which the same is known. more: further fields."""
+        names = ("printed", "ends", "goes_on", "form", "total", *more)
+        return type(self)(line=number, facts=dict(self.facts), **{name: getattr(self, name) for name in names})
 
     def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
         """Take in one line; return the job that begins with it, where one does. Raises DataError for a damaged file."""
-        raise NotImplementedError
+        assert self.printed is not None
+        rank, line = without_prefix(raw)
+        self.ending.read(line)
+        matches = [pattern.search(line) for pattern in self.printed.facts]
+        if match := self.printed.step.search(line):
+            if self._is_torn(line, match):
+                lines.leave_out(number)
+                return None
+            self.form = _form(line)
+            job = self._step(number, rank, match)
+            (job or self)._take_facts(match, *matches)
+            return job
+        if self._has_lost_its_end(line):
+            lines.leave_out(number)
+            return None
+        # The first step may be logged between what ranks without a prefix print before it.
+        under_way = len(self.points) > (1 if self.rank is None else 0)
+        begins = under_way and rank in (None, self.rank) and _is_in(line, self.printed.begins)
+        job = type(self)(line=number, printed=self.printed) if begins else None
+        (job or self)._take_facts(*matches)
+        (job or self).done |= _is_in(line, self.printed.done)
+        return job
 
     def finish(self, rest: bytes) -> None:
-        """Take in the last line as it is, which has no end: what it says of the end of the job counts."""
+        """Take in a line, or the last one, which has no end: what it says of the end of the job counts."""
         self.ending.read(rest)
+        self.done = self.done or (self.printed is not None and _is_in(rest, self.printed.done))
 
     def run_fields(self) -> dict[str, Any]:
         """Return fields of the run beside its figures by step."""
-        raise NotImplementedError
+        shares = sorted(share for point in self.points if (share := point.values.get("mfu", 0.0)) > 0)
+        return {
+            **{name: self.count(name) for name in COUNTS if name != "total_steps"},
+            **{name: self.facts.get(name) for name in WORDS},
+            "mfu": shares[len(shares) // 2] / 100 if shares else None,
+            "label": label(self.facts.get("strategy"), self.count("world_size")),
+            "settings": {name: value for name, value in self.facts.items() if name not in _NO_FIGURE},
+        }
 
     def so_far(self) -> str:
         """Say how far the job came."""
         return f"after step {self.last}" + (f" of {self.total}" if self.total else "")
 
     def notes(self) -> list[str]:
-        return [self.open_end] if self.open_end else []
+        ends = self.complete or self.ending.stopped
+        return [] if ends else [f"the log ends at step {self.last} and does not state why"]
 
     def group(self, path: Path) -> str:
-        return path.absolute().parent.name
+        return self.facts.get("model") or path.absolute().parent.name
 
     def none(self, lines: LogLines) -> DataError:
         """Return the error for a log without a step of any job, of which this is the last one."""
         why = "the log was cut off, or the job exited before its first step"
         return DataError(f"{lines.path}: no step was logged", why=why)
 
-    def run(self, path: Path, run_id: str, unread: Sequence[str]) -> ReadRun:
+    def run(self, path: Path, run_id: str, unread: Sequence[str]) -> Imported:
         """Return the job as a run; it has made a step."""
         status, error = self.ending.status(self.so_far(), complete=self.complete)
         return run_of(
@@ -101,17 +168,68 @@ class Job:
     def complete(self) -> bool:
         return self.done or self.last == self.total
 
-    @property
-    def open_end(self) -> str | None:
-        """The note of a job that ended early without saying why."""
-        if self.complete or self.ending.stopped:
-            return None
-        return f"the log ends at step {self.last} and does not state why"
-
     def count(self, name: str) -> int | None:
         """Return a fact that is a whole number above 0, else None."""
         text = self.facts.get(name, "").replace(",", "")
         return int(text) if text.isdecimal() and len(text) < 16 and int(text) > 0 else None
+
+    def _take_facts(self, *matches: re.Match[bytes] | None) -> None:
+        """Keep the first print of each fact. Groups that are figures of a step are no facts."""
+        for match in filter(None, matches):
+            for name, text in match.groupdict().items():
+                if text is not None and (name in _NO_FIGURE[1:] or "step" not in match.re.groupindex):
+                    self.facts.setdefault(name, text.decode(errors="replace"))
+        self.total = self.count("total_steps")
+
+    def _has_lost_its_end(self, line: bytes) -> bool:
+        """Return whether a line of a step is torn before its next number."""
+        if self.printed is not None and _is_in(line, self.printed.start):
+            return True
+        begun = _form(line.rstrip()) if len(line) < 2 * len(self.form) else b""
+        return b"#" in begun and self.form.startswith(begun)
+
+    def _is_torn(self, line: bytes, match: re.Match[bytes]) -> bool:
+        """Return whether another line runs through this one, a number goes on behind its group, or the end is missing."""
+        printed = self.printed
+        if printed is None or max(len(p.findall(line)) for p in (printed.step, printed.start or printed.step)) > 1:
+            return True
+        for group in match.re.groupindex:
+            if match[group] is not None and _NUMBER_GOES_ON.match(line, match.end(group)):
+                return True
+        last = max(match.re.groupindex, key=match.end)
+        goes_on = match.end(last) < len(line)  # a blank shows that the number is whole
+        if self.goes_on and not goes_on:  # other lines of steps have more behind it
+            return True
+        self.goes_on = self.goes_on or goes_on
+        if goes_on:
+            return False
+        before = self.ends.setdefault(last, [])
+        if _is_cut(match[last], before[-_LATELY:]):
+            return True
+        before.append(match[last])
+        return False
+
+    def _step(self, number: int, rank: int | None, match: re.Match[bytes]) -> Self | None:
+        """Put one logged step into its job: this one, or a new one where steps begin again."""
+        step, job = int(match["step"]), self
+        groups = {name: text for name, text in match.groupdict().items() if name not in _NO_FIGURE and text is not None}
+        values = {name: number_of(text) for name, text in groups.items()}
+        lately = [point.step for point in self.points[-_LATELY:]] if rank is None else [self.last]
+        if self.points and (rank != self.rank or step in lately):  # of another rank, or again: its peak counts
+            own = self.points[-1].values
+            own |= {
+                name: max(own.get(name, value), value) for name, value in values.items() if name.startswith("peak_")
+            }
+            return None
+        if step < self.last:
+            job = self.again(number)
+        job.rank = rank
+        job.points.append(LoggedStep(step, values=values))
+        return None if job is self else job
+
+
+def _is_in(line: bytes, pattern: re.Pattern[bytes] | None) -> bool:
+    return pattern is not None and pattern.search(line) is not None
 
 
 def _form(line: bytes) -> bytes:
@@ -141,22 +259,18 @@ def number_of(text: bytes) -> float:
 def job_log(
     key: str,
     *,
-    title: str,
     job: Callable[[int], Job],
     recognises: Callable[[Candidate], bool],
-    rank: int = 50,
-    marks: tuple[str, ...] = (),
-    deep: bool = False,
     compared: Callable[[tuple[TrainingRun, ...]], tuple[TrainingRun, ...]] | None = None,
-    remarks: Callable[[Sequence[ReadRun]], tuple[str, ...]] = lambda _: (),
+    remarks: Callable[[Sequence[TrainingRun]], tuple[str, ...]] = lambda _: (),
+    **form: Any,
 ) -> Importer:
     """Make an importer of a log in which jobs print their steps.
 
-    key: the importer's file stem. job: makes the one that begins in a line. compared: as ``imported_runs``. remarks: on all
-    runs. The others as :class:`Importer` has them.
+    key: the importer's file stem. job: makes the one that begins in a line. compared, remarks, form: as ``each_file``.
     """
 
-    def read_file(path: Path) -> tuple[ReadRun, ...]:
+    def read(path: Path) -> tuple[Imported, ...]:
         jobs, lines = [job(1)], LogLines(path)
         for number, raw in lines:
             if (new := jobs[-1].read(lines, number, raw)) is not None:
@@ -171,148 +285,42 @@ def job_log(
             timed_job.run(path, run_id, notes) for timed_job, run_id, notes in zip(timed, ids, unread, strict=True)
         )
 
-    def read(source: Candidate) -> Imported:
-        parts, left_out = read_each(source, recognises, read_file, suffixes=SUFFIXES)
-        runs = [run for part in parts for run in part]
-        return imported_runs(key, source, runs, compared=compared, remarks=remarks(runs), left_out=left_out)
-
-    return Importer(title=title, rank=rank, marks=marks, deep=deep, recognises=recognises, read_files=read)
+    return each_file(key, recognises=recognises, read=read, reads=SUFFIXES, compared=compared, remarks=remarks, **form)
 
 
 def step_log(
     key: str,
     *,
-    title: str,
     step: str,
     facts: Sequence[str] = (),
     begins: str | None = None,
     done: str | None = None,
-    rank: int = 50,
-    marks: tuple[str, ...] = (),
+    start: str | None = None,
+    sign: str = "",
+    job: type[Job] = Job,
+    **form: Any,
 ) -> Importer:
-    """Make an importer of a log with one line a step.
+    """Make an importer of a log with one line a step, from patterns; see the module's text.
 
-    step: pattern of that line, with a group ``step`` and one for each figure, named as a table's column would be
-    (``loss``, ``step_time_ms``, ``tokens_per_s``, ``peak_memory_gib``), or of ``COUNTS`` and ``WORDS``. facts: patterns of
-    these and other lines; groups: ``COUNTS``, ``WORDS``, or settings. begins: printed once at a job's start; done: at its
-    end. Raises ValueError for a group of ``step`` that nothing reads.
+    step: of that line, with a group ``step`` and one for each figure. facts: of these and other lines. begins: printed once
+    at a job's start; done: at its end. start: of what begins like a line of a step and counts as torn where ``step`` does
+    not fit. sign: what a line of a step holds by which the file is recognised. job: what is peculiar to the format. form:
+    title, rank, marks, as :class:`Importer` has them. Raises ValueError for a group of ``step`` that nothing reads.
     """
     for name in re.compile(step).groupindex:
-        if name not in ("step", *COUNTS, *WORDS) and meaning_of(name) is None:
+        if name not in (*_NO_FIGURE, "mfu") and meaning_of(name) is None:
             raise ValueError(f"{key}: nothing reads the group {name!r} of a step's line")
-    patterns = _Patterns(
+    lone = {"begins": begins, "done": done, "start": start}
+    printed = Printed(
         step=re.compile(step.encode()),
         facts=tuple(re.compile(fact.encode()) for fact in facts),
-        begins=None if begins is None else re.compile(begins.encode()),
-        done=None if done is None else re.compile(done.encode()),
+        **{name: re.compile(text.encode()) for name, text in lone.items() if text is not None},
     )
     return job_log(
         key,
-        title=title,
-        job=lambda line: _DeclaredJob(line=line, patterns=patterns),
-        recognises=lambda file: any(patterns.step.search(without_prefix(line)[1]) for line in file.head.split(b"\n")),
-        rank=rank,
-        marks=marks,
+        job=lambda line: job(line=line, printed=printed),
+        recognises=lambda file: any(
+            sign.encode() in line and printed.step.search(without_prefix(line)[1]) for line in file.head.split(b"\n")
+        ),
+        **form,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Patterns:
-    step: re.Pattern[bytes]
-    facts: tuple[re.Pattern[bytes], ...]
-    begins: re.Pattern[bytes] | None
-    done: re.Pattern[bytes] | None
-
-
-@dataclass(kw_only=True)
-class _DeclaredJob(Job):
-    """ends: of each group that ended a line of a step, what stood there. form: of the last one, see :func:`_form`."""
-
-    patterns: _Patterns
-    ends: dict[str, list[bytes]] = field(default_factory=dict)
-    goes_on: bool = False
-    form: bytes = b""
-
-    def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
-        rank, line = without_prefix(raw)
-        self.ending.read(line)
-        if match := self.patterns.step.search(line):
-            if self._is_torn(line, match):
-                lines.leave_out(number)
-                return None
-            self.form = _form(line)
-            job = self._step(number, rank, match)
-            (job or self).take_facts(match, *(pattern.search(line) for pattern in self.patterns.facts))
-            return job
-        begun = _form(line.rstrip()) if len(line) < 2 * len(self.form) else b""
-        if b"#" in begun and self.form.startswith(begun):  # torn before its next number
-            lines.leave_out(number)
-            return None
-        begins, job = self.patterns.begins, self
-        if begins is not None and begins.search(line) and self.points and rank == self.rank:
-            job = type(self)(line=number, patterns=self.patterns)
-        job.done = job.done or self._says_done(line)
-        job.take_facts(*(pattern.search(line) for pattern in self.patterns.facts))
-        return None if job is self else job
-
-    def finish(self, rest: bytes) -> None:
-        self.ending.read(rest)
-        self.done = self.done or self._says_done(rest)
-
-    def take_facts(self, *matches: re.Match[bytes] | None) -> None:
-        """Keep the first print of each fact. Groups that are figures of a step are no facts."""
-        for match in matches:
-            own = match is not None and match.re is self.patterns.step
-            for name, text in match.groupdict().items() if match is not None else ():
-                if text is not None and (not own or name in COUNTS or name in WORDS):
-                    self.facts.setdefault(name, text.decode(errors="replace"))
-        self.total = self.count("total_steps")
-
-    def _says_done(self, line: bytes) -> bool:
-        return self.patterns.done is not None and self.patterns.done.search(line) is not None
-
-    def _is_torn(self, line: bytes, match: re.Match[bytes]) -> bool:
-        """Return whether another line runs through this one, a number goes on behind its group, or the end is missing."""
-        if len(self.patterns.step.findall(line)) > 1:
-            return True
-        for group in match.re.groupindex:
-            if match[group] is not None and _NUMBER_GOES_ON.match(line, match.end(group)):
-                return True
-        last = max(match.re.groupindex, key=match.end)
-        goes_on = match.end(last) < len(line.rstrip())
-        if self.goes_on and not goes_on:  # other lines of steps have more behind it
-            return True
-        self.goes_on = self.goes_on or goes_on
-        if goes_on:
-            return False
-        before = self.ends.setdefault(last, [])
-        if _is_cut(match[last], before[-_LATELY:]):
-            return True
-        before.append(match[last])
-        return False
-
-    def _step(self, number: int, rank: int | None, match: re.Match[bytes]) -> Self | None:
-        """Put one logged step into its job: this one, or a new one where steps begin again."""
-        step, job = int(match["step"]), self
-        if self.points and (rank != self.rank or step == self.last):
-            return None
-        if rank is None and step in [point.step for point in self.points[-_LATELY:]]:
-            return None  # printed by another rank
-        if step < self.last:
-            same = {name: getattr(self, name) for name in ("patterns", "ends", "goes_on", "form", "total")}
-            job = type(self)(line=number, facts=dict(self.facts), **same)
-        job.rank = rank
-        groups = {n: text for n, text in match.groupdict().items() if n not in ("step", *COUNTS, *WORDS)}
-        job.points.append(LoggedStep(step, values={n: number_of(t) for n, t in groups.items() if t is not None}))
-        return None if job is self else job
-
-    def run_fields(self) -> dict[str, Any]:
-        return {
-            **{name: self.count(name) for name in COUNTS if name != "total_steps"},
-            **{name: self.facts.get(name) for name in WORDS},
-            "label": label(self.facts.get("strategy"), self.count("world_size")),
-            "settings": {name: value for name, value in self.facts.items() if name not in (*COUNTS, *WORDS)},
-        }
-
-    def group(self, path: Path) -> str:
-        return self.facts.get("model") or super().group(path)

@@ -8,8 +8,8 @@ import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from types import MappingProxyType
+from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
@@ -20,7 +20,7 @@ from stepscope.records.training import Epoch, StepChange, TrainingRun
 from stepscope.stats.order import LEAST_POINTS, level_change, measured_median
 from stepscope.store.columns import Meaning, meanings_of, plain, spellings
 from stepscope.store.epoch_table import MOST_EPOCHS
-from stepscope.store.importer import Candidate
+from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.log_lines import timeouts_beside
 from stepscope.store.stated import with_stated
 
@@ -30,44 +30,61 @@ MIB = 2**20
 GIB = 2**30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRun:
-    """A run. unread: those of its notes that go to the file, too: what was not read of it shows nowhere else."""
-
-    run: TrainingRun
-    unread: tuple[str, ...] = ()
+Compared = Callable[[tuple[TrainingRun, ...]], tuple[TrainingRun, ...]]
 
 
-def imported_runs(
+def joined(
     format: str,  # noqa: A002 - as the record calls it
     source: Candidate,
-    runs: Iterable[ReadRun],
+    parts: Iterable[Imported],
     *,
-    compared: Callable[[tuple[TrainingRun, ...]], tuple[TrainingRun, ...]] | None = None,
-    notes: Sequence[str] = (),
-    remarks: tuple[str, ...] = (),
+    compared: Compared | None = None,
     left_out: Sequence[LeftOut] = (),
-    columns: Iterable[str] | None = None,
 ) -> Imported:
-    """Make what an importer of runs hands over: with unique ids, kinds of scaling, and what the user states filled in.
+    """Make what an importer of runs hands over from what it read of each file or run: with unique ids, kinds of scaling, and
+    what the user states filled in.
 
     compared: gives runs their kind of scaling; None: as their batches tell.
     """
-    read = tuple(runs)
-    scaled = (compared or with_own_scaling)(with_unique_ids(run_read.run for run_read in read))
-    unread = (note for run_read in read for note in run_read.unread)
-    hardware = sorted({run.hardware for run in scaled if run.hardware})
+    parts = tuple(parts)
+    runs = (compared or with_own_scaling)(with_unique_ids(run for part in parts for run in part.runs))
+    hardware = sorted({name for name in (*(run.hardware for run in runs), *(part.hardware for part in parts)) if name})
+    named = [part.columns for part in parts if part.columns is not None]
     return Imported(
         format=format,
         path=str(source.path),
-        runs=with_stated(scaled, source.stated),
+        runs=with_stated(runs, source.stated),
+        comm_rows=tuple(row for part in parts for row in part.comm_rows),
         watchdog=timeouts_beside(source, left_out),
         hardware=", ".join(hardware) or None,
-        notes=tuple(dict.fromkeys((*notes, *unread))),
-        remarks=remarks,
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        remarks=tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
         left_out=tuple(left_out),
-        columns=None if columns is None else tuple(dict.fromkeys(columns)),
+        columns=tuple(dict.fromkeys(name for names in named for name in names)) if named else None,
     )
+
+
+def each_file(
+    key: str,
+    *,
+    recognises: Callable[[Candidate], bool],
+    read: Callable[[Path], Iterable[Imported]],
+    reads: Container[str],
+    compared: Compared | None = None,
+    remarks: Callable[[Sequence[TrainingRun]], tuple[str, ...]] = lambda _: (),
+    **form: Any,
+) -> Importer:
+    """Make an importer of files that are read one by one. read: what it makes of one. reads: suffixes of those of a folder.
+
+    remarks: on all runs. The others as :class:`Importer` and :func:`joined` have them.
+    """
+
+    def read_files(source: Candidate) -> Imported:
+        parts, left_out = read_each(source, recognises, lambda path: tuple(read(path)), suffixes=reads)
+        imported = joined(key, source, chain.from_iterable(parts), compared=compared, left_out=left_out)
+        return replace(imported, remarks=(*imported.remarks, *remarks(imported.runs)))
+
+    return Importer(recognises=recognises, read_files=read_files, **form)
 
 
 def label(strategy: str | None, world_size: int | None, *more: str) -> str:
@@ -216,12 +233,13 @@ def _lacks_unit(name: str) -> str | None:
     return role and _NO_UNIT.format(name=name, like=_LIKE.get(role, "step_time_ms"))
 
 
-def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) -> ReadRun:
-    """Make the run: last losses, medians of rates after the first (warm-up), epochs where they are numbered.
+def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Imported:
+    """Make the run, and note what was not read of it: last losses, medians of rates after the first (warm-up), epochs where
+    they are numbered.
 
-    columns: figure's name -> the name to read it under, ``-`` to leave it out, as the user states them.
+    columns: figure's name -> the name to read it under, ``-`` to leave it out, as the user states them; None: he cannot.
     """
-    wanted = {plain(name): target for name, target in columns.items()}
+    wanted = {plain(name): target for name, target in (columns or {}).items()}
     meanings = {name: meaning_of(wanted.get(plain(name), name)) for name in scalars.names}
     series: dict[str, list[float]] = {}
     chosen: dict[str, str] = {}
@@ -280,7 +298,13 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
         notes=tuple(dict.fromkeys(notes)),
         **made,
     )
-    return ReadRun(run=run, unread=(*scalars.unread, *lacking))
+    return Imported(
+        format="",
+        path=scalars.source,
+        runs=(run,),
+        notes=(*scalars.unread, *lacking),
+        columns=None if columns is None else scalars.names,
+    )
 
 
 def _changed(

@@ -14,7 +14,7 @@ from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nouns import Measured
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.reader import Fields, finite, read_fields
-from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, run_of, slug
+from stepscope.store.training_runs import LoggedStep, Scalars, joined, run_of, slug
 
 FILE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
@@ -35,7 +35,7 @@ def _recognises(candidate: Candidate) -> bool:
 
 def _read(source: Candidate) -> Imported:
     files = [file for file in source.files if file.name == FILE] if source.is_folder else [source.path]
-    runs: list[ReadRun] = []
+    runs: list[Imported] = []
     left_out: list[LeftOut] = []
     for folder, states in _by_run(files).items():
         read = []
@@ -49,7 +49,7 @@ def _read(source: Candidate) -> Imported:
         if read:
             latest = max(read, key=lambda pair: finite(pair[1].values.get("global_step")) or 0)
             runs.append(_run(folder, *latest))
-    return imported_runs("hf_trainer", source, runs, left_out=left_out)
+    return joined("hf_trainer", source, runs, left_out=left_out)
 
 
 def _by_run(files: list[Path]) -> dict[Path, list[Path]]:
@@ -61,7 +61,7 @@ def _by_run(files: list[Path]) -> dict[Path, list[Path]]:
     return by_folder
 
 
-def _run(folder: Path, file: Path, state: Fields) -> ReadRun:
+def _run(folder: Path, file: Path, state: Fields) -> Imported:
     log = state.parts("log_history")
     points: dict[int, LoggedStep] = {}
     summary: dict[str, Any] = {}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from stepscope.core.errors import DataError
+from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate
 from stepscope.store.log_lines import LogLines, finite, without_colours
-from stepscope.store.step_log import Job, job_log
-from stepscope.store.training_runs import MIB, MS, ReadRun, label, steady_median, step_change
+from stepscope.store.step_log import Job, job_log, number_of
+from stepscope.store.training_runs import MIB, LoggedStep, label
 
 _MEMORY_RANKS = 1 << 17
 _WORLD = re.compile(rb"using world size: (\d{1,7})(?:, data-parallel[- ]size: (\d{1,7}),| and model-parallel size: \d)")
@@ -27,8 +28,7 @@ _ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\): ([\d.]{1,20})(?:
 _FIELDS = (b"elapsed time per iteration", b"global batch size:", b"number of skipped iterations:")
 _BATCH = re.compile(rb"global batch size: +(\d{1,9})(?: |\||$)")
 _LOSS = re.compile(rb"lm loss:? (-?[\d.]{1,20}E[+-]\d{1,3})(?=[ |]|$)", re.I)
-_SKIPPED = re.compile(rb"number of skipped iterations: +(\d{1,9})(?=[ |]|$)")
-_NAN = re.compile(rb"number of nan iterations: +(\d{1,9})(?=[ |]|$)")
+_ODD = re.compile(rb"number of (skipped|nan) iterations: +(\d{1,9})(?=[ |]|$)")
 _PARAMETERS = re.compile(
     rb"number of parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}), (\d{1,6})\): (\d{1,15})(?=\s|$)"
 )
@@ -66,19 +66,10 @@ def _with_scaling(runs: tuple[TrainingRun, ...]) -> tuple[TrainingRun, ...]:
 _NO_COMPARISON = "jobs with different models or batches are not compared: each has its own group"
 
 
-def _counted(pattern: re.Pattern[bytes], line: bytes) -> int:
-    match = pattern.search(line)
-    return int(match[1]) if match else 0
-
-
 def _rate(items: int, step: Measured) -> Measured:
     """Return items a second, as sure as the step."""
-    return Measured(
-        value=items / step.value * 1e9,
-        low=None if step.high is None else items / step.high * 1e9,
-        high=None if step.low is None else items / step.low * 1e9,
-        n=step.n,
-    )
+    value, low, high = (None if ns is None else items / ns * 1e9 for ns in (step.value, step.high, step.low))
+    return Measured(value=value or 0.0, low=low, high=high, n=step.n)
 
 
 def _accumulation(batch: int | None, micro: int | None, data: int | None) -> int | None:
@@ -96,8 +87,8 @@ def _precision(arguments: Mapping[str, str]) -> str | None:
 
 @dataclass(kw_only=True)
 class _Job(Job):
-    """facts: the arguments, as printed. elapsed_ms: one value a line of iterations, mean over the iterations since the last;
-    numbers: the iteration of each. begun: it has a line of its own. gpu: from nvidia-smi's table.
+    """facts: the arguments, as printed. A step is a line of iterations, its time the mean over those since the last line.
+    begun: it has a line of its own. gpu: from nvidia-smi's table. odd: iterations skipped, or with a NaN loss.
 
     world_size, data, tensor, pipeline: of its line `using world size`; None: the log has none. Before version 2 that line
     and the lines of iterations name fewer figures, and ``batch_size`` is that of one data-parallel rank.
@@ -109,67 +100,55 @@ class _Job(Job):
     data: int | None = None
     tensor: int = 1
     pipeline: int = 1
-    elapsed_ms: array[float] = field(default_factory=lambda: array("d"))
-    numbers: array[int] = field(default_factory=lambda: array("q"))
     batches: set[int] = field(default_factory=set)
-    iteration: int = 0
-    iterations: int = 0
-    loss: float | None = None
     validation_loss: float | None = None
-    skipped: int = 0
-    nan: int = 0
+    odd: Counter[str] = field(default_factory=Counter)
     parameters: dict[tuple[int, int], int] = field(default_factory=dict)
     peak_mib: float = 0.0
     memory_ranks: set[int] = field(default_factory=set)
 
     def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
         line, job = without_colours(raw), self
-        if b"using world size" in line and _WORLD.search(line):
-            return self._begins(lines.path, number, line)
-        if not self.begun and not (_ITERATION.search(line) and _ELAPSED.search(line)):
+        if b"using world size" in line and (world := _WORLD.search(line)):
+            return self._begins(lines.path, number, line, world)
+        at = _ITERATION.search(line) if b"iteration" in line else None
+        if not self.begun and not (at and _ELAPSED.search(line)):
             if self.gpu is None and (match := _GPU.match(line)):
                 self.gpu = match[1].decode("ascii", errors="replace").strip()
             return None
-        if not self.begun or self._goes_back(line):
-            same = ("gpu", "world_size", "data", "tensor", "pipeline", "facts", "parameters")
-            job = type(self)(line=number, begun=True, **{name: getattr(self, name) for name in same})
-        job._read_line(lines, number, line)
+        # An iteration before the last one: a job was restarted from a checkpoint.
+        back = at is not None and int(at[1]) < self.last and b"elapsed time per iteration" in line
+        if not self.begun or back:
+            job = self.again(number, "gpu", "world_size", "data", "tensor", "pipeline", "parameters")
+            job.begun = True
+        job._read_line(lines, number, line, at)
         return None if job is self else job
 
-    def _begins(self, path: Path, number: int, line: bytes) -> Self:
-        world_match, tensor_match, pipeline_match = _WORLD.search(line), _TENSOR.search(line), _PIPELINE.search(line)
-        world, tensor, pipeline = (
-            int(match[1]) if match else 1 for match in (world_match, tensor_match, pipeline_match)
-        )
-        data = int(world_match[2]) if world_match and world_match[2] else world // max(1, tensor)
-        if min(world, data, tensor, pipeline) < 1 or world % (data * tensor * pipeline):
+    def _begins(self, path: Path, number: int, line: bytes, world: re.Match[bytes]) -> Self:
+        tensor, pipeline = (int(match[1]) if (match := part.search(line)) else 1 for part in (_TENSOR, _PIPELINE))
+        ranks = int(world[1])
+        data = int(world[2]) if world[2] else ranks // max(1, tensor)
+        if min(ranks, data, tensor, pipeline) < 1 or ranks % (data * tensor * pipeline):
             raise DataError(
-                f"{path}:{number}: {world} ranks are not {data} x {tensor} x {pipeline}",
+                f"{path}:{number}: {ranks} ranks are not {data} x {tensor} x {pipeline}",
                 why="the job's settings contradict each other",
                 fix="copy the file again",
             )
         job = type(self)(line=number, begun=True, gpu=self.gpu)
-        job.world_size, job.data, job.tensor, job.pipeline = world, data, tensor, pipeline
+        job.world_size, job.data, job.tensor, job.pipeline = ranks, data, tensor, pipeline
         return job
 
-    def _goes_back(self, line: bytes) -> bool:
-        """Return whether an iteration before the last one is logged: a job was restarted from a checkpoint."""
-        if b"elapsed time per iteration" not in line or not self.elapsed_ms:
-            return False
-        match = _ITERATION.search(line)
-        return match is not None and int(match[1]) < self.iteration
-
-    def _read_line(self, lines: LogLines, number: int, line: bytes) -> None:
-        """Take in one line, in which several ranks may speak."""
+    def _read_line(self, lines: LogLines, number: int, line: bytes, at: re.Match[bytes] | None) -> None:
+        """Take in one line, in which several ranks may speak. at: its iteration."""
         if b"max allocated" in line:
             for memory in _MEMORY.finditer(line):
                 if len(self.memory_ranks) < _MEMORY_RANKS:
                     self.memory_ranks.add(int(memory[1]))
                 self.peak_mib = max(self.peak_mib, finite(memory[2]) or 0.0)
         if b"elapsed time per iteration" in line:
-            self._iteration(lines, number, line)
+            self._iteration(lines, number, line, at)
         elif b"..." in line and (match := _ARGUMENT.search(line)):
-            if not self.elapsed_ms and len(self.facts) < _ARGUMENTS_KEPT:
+            if not self.points and len(self.facts) < _ARGUMENTS_KEPT:
                 self.facts[match[1].decode()] = match[2].decode("utf-8", errors="replace").strip()
         elif b"number of parameters on" in line:
             for part in _PARAMETERS.finditer(line):
@@ -181,8 +160,8 @@ class _Job(Job):
         else:
             self.ending.read(line)
 
-    def _iteration(self, lines: LogLines, number: int, line: bytes) -> None:
-        at, elapsed, batch = _ITERATION.search(line), _ELAPSED.search(line), _BATCH.search(line)
+    def _iteration(self, lines: LogLines, number: int, line: bytes, at: re.Match[bytes] | None) -> None:
+        elapsed, batch = _ELAPSED.search(line), _BATCH.search(line)
         if at is None:
             if elapsed is not None:  # its beginning went to another line; others only speak of such lines
                 lines.leave_out(number)
@@ -191,13 +170,10 @@ class _Job(Job):
         if several or (lines.rest and not line.endswith(b"|")):
             lines.leave_out(number)
             return
-        short = elapsed is not None and elapsed.end() == len(line) and self.loss is not None  # others went on
-        if (
-            elapsed is None
-            or short
-            or (batch is None and (self.batches or b"consumed" in line))
-            or (batch is not None and int(batch[1]) == 0)
-        ):
+        ends = elapsed is not None and elapsed.end() == len(line)
+        short = ends and any("loss" in point.values for point in self.points)  # others went on
+        no_batch = (self.batches or b"consumed" in line) if batch is None else int(batch[1]) == 0
+        if elapsed is None or short or no_batch:
             if lines.rest or not line.rstrip().endswith(b"|"):
                 lines.leave_out(number)
                 return
@@ -212,99 +188,93 @@ class _Job(Job):
                 f"{lines.path}:{number}: elapsed time per iteration is {elapsed[2].decode()}",
                 why="expected a number above 0",
             )
-        if self.elapsed_ms and int(at[1]) == self.iteration:
+        if int(at[1]) == self.last:
             return  # logged twice
-        self.elapsed_ms.append(time_ms)
-        self.numbers.append(int(at[1]))
+        self.points.append(LoggedStep(int(at[1]), values={"step_time_ms": time_ms}))
+        self.total = int(at[2] or 0)
         self.batches |= {int(batch[1])} if batch is not None else set()
-        self.iteration, self.iterations = int(at[1]), int(at[2] or 0)
-        self.skipped += _counted(_SKIPPED, line)
-        self.nan += _counted(_NAN, line)
+        self.odd.update({name.decode(): int(count) for name, count in _ODD.findall(line)})
         if loss := _LOSS.search(line):
-            self.loss = finite(loss[1])
+            self.points[-1].values["loss"] = number_of(loss[1])
 
-    def run(self, path: Path, run_id: str, unread: Sequence[str]) -> ReadRun:
-        steady = self.elapsed_ms[1:] or self.elapsed_ms
-        step = steady_median([ms * MS for ms in steady])
-        sequence, micro = self.count("seq_length"), self.count("micro_batch_size") or self.count("batch_size")
+    def _batch(self) -> tuple[int | None, int | None]:
+        """Return (the global batch, that of a rank)."""
+        micro = self.count("micro_batch_size") or self.count("batch_size")
         batch = next(iter(self.batches)) if len(self.batches) == 1 else None
         if not self.batches and micro is not None and self.data is not None and "micro_batch_size" not in self.facts:
             batch = micro * self.data
-        done = f"after iteration {self.iteration} of {self.iterations or 'unknown'}"
-        status, error = self.ending.status(done, complete=self.iteration >= self.iterations)
-        model = f"GPT {self.facts.get('num_layers', '?')} x {self.facts.get('hidden_size', '?')}"
+        return batch, micro
+
+    @property
+    def _model(self) -> str:
+        return f"GPT {self.facts.get('num_layers', '?')} x {self.facts.get('hidden_size', '?')}"
+
+    def group(self, _: Path) -> str:
+        batch = self._batch()[0]
+        sequence, precision = self.count("seq_length"), _precision(self.facts)
+        size = f"batch {batch or ('ramped' if self.batches else '?')}"
+        return ", ".join([self._model, size, f"sequences of {sequence or '?'}", *([precision] if precision else [])])
+
+    def run_fields(self) -> dict[str, Any]:
+        batch, micro = self._batch()
         layout = None if self.data is None else f"dp{self.data} tp{self.tensor} pp{self.pipeline}"
-        precision = _precision(self.facts)
-        parts = (
-            model,
-            f"batch {batch or ('ramped' if self.batches else '?')}",
-            f"sequences of {sequence or '?'}",
-            precision or "",
-        )
-        items = None if batch is None else batch * (sequence or 1)
-        run = TrainingRun(
-            run_id=run_id,
-            label=label(layout, self.world_size),
-            group=", ".join(part for part in parts if part),
-            source=f"{path}:{self.line}",
-            status=status,
-            error=error,
-            world_size=self.world_size,
-            model=model,
-            strategy=layout,
-            precision=precision,
-            accumulation=_accumulation(batch, micro, self.data),
-            micro_batch=micro,
-            global_batch=batch,
-            device="cuda",
-            backend=self.facts.get("distributed_backend"),
-            hardware=self.gpu,
-            num_parameters=self.num_parameters,
-            step_ns=step,
-            samples_per_s=None if items is None else _rate(items, step),
-            unit="tokens" if sequence else "samples",
-            train_loss=self.loss,
-            peak_memory_bytes=round(self.peak_mib * MIB) or None,
-            settings={
-                **(
-                    {"tensor_parallel": self.tensor, "pipeline_parallel": self.pipeline, "data_parallel": self.data}
-                    if self.data is not None
-                    else {}
-                ),
-                **({} if (chunks := self._chunks()) is None else {"pipeline_chunks": chunks}),
-                **{key: self.facts[key] for key in _KEPT if self.facts.get(key, "None") != "None"},
-                **({} if sequence is None else {"sequence_length": sequence}),
-            },
-            notes=(*self.notes(), *unread),
-            step_change=None
-            if len(self.batches) > 1
-            else step_change(self.numbers, [ms * MS for ms in self.elapsed_ms]),
-            missing={} if self.world_size is not None else {"world_size": _NO_WORLD},
-        )
-        return ReadRun(run=run, unread=tuple(unread))
+        split = {"tensor_parallel": self.tensor, "pipeline_parallel": self.pipeline, "data_parallel": self.data}
+        named = {"pipeline_chunks": self._chunks(), "sequence_length": self.count("seq_length")}
+        kept = {key: self.facts[key] for key in _KEPT if self.facts.get(key, "None") != "None"}
+        settings = {**(split if layout else {}), "pipeline_chunks": None, **kept, **named}
+        return {
+            "label": label(layout, self.world_size),
+            "world_size": self.world_size,
+            "model": self._model,
+            "strategy": layout,
+            "precision": _precision(self.facts),
+            "accumulation": _accumulation(batch, micro, self.data),
+            "micro_batch": micro,
+            "global_batch": batch,
+            "device": "cuda",
+            "backend": self.facts.get("distributed_backend"),
+            "hardware": self.gpu,
+            "num_parameters": self.num_parameters,
+            "unit": "tokens" if named["sequence_length"] else "samples",
+            "peak_memory_bytes": round(self.peak_mib * MIB) or None,
+            "settings": {key: value for key, value in settings.items() if value is not None},
+            "missing": {} if self.world_size is not None else {"world_size": _NO_WORLD},
+        }
+
+    def run(self, path: Path, run_id: str, unread: Sequence[str]) -> Imported:
+        imported = super().run(path, run_id, unread)
+        (run,) = imported.runs
+        items = (run.global_batch or 0) * (self.count("seq_length") or 1)
+        rate = None if run.step_ns is None or not items else _rate(items, run.step_ns)
+        change = None if len(self.batches) > 1 else run.step_change
+        return replace(imported, runs=(replace(run, samples_per_s=rate, step_change=change),))
 
     def _chunks(self) -> int | None:
         """Chunks of layers a pipeline rank holds (virtual stages); None: not interleaved, or not stated."""
         layers, per_chunk = self.count("num_layers"), self.count("num_layers_per_virtual_pipeline_stage")
-        return (
-            layers // (self.pipeline * per_chunk)
-            if layers and per_chunk and layers % (self.pipeline * per_chunk) == 0
-            else None
-        )
+        stages = self.pipeline * (per_chunk or 0)
+        return layers // stages if layers and stages and layers % stages == 0 else None
+
+    def so_far(self) -> str:
+        return f"after iteration {self.last} of {self.total or 'unknown'}"
+
+    @property
+    def complete(self) -> bool:
+        return self.last >= (self.total or 0)
 
     def notes(self) -> list[str]:
         interval = self.count("log_interval")
         figures = f"means of {interval} iterations" if interval and interval > 1 else "iterations"
-        kept = max(1, len(self.elapsed_ms) - 1)
+        kept = max(1, len(self.points) - 1)
         notes = [f"step time is the median of {kept} {figures}, the first left out (warm-up)"]
-        if self.ending.stopped is None and self.iteration < self.iterations:
-            notes.append(f"the log ends at iteration {self.iteration} of {self.iterations} and does not state why")
-        if self.skipped:
-            notes.append(f"{self.skipped} of {self.iteration} iterations were skipped by the loss scaler")
+        if self.ending.stopped is None and not self.complete:
+            notes.append(f"the log ends at iteration {self.last} of {self.total} and does not state why")
+        if skipped := self.odd["skipped"]:
+            notes.append(f"{skipped} of {self.last} iterations were skipped by the loss scaler")
         if self.validation_loss is not None:
             notes.append(f"last validation loss {self.validation_loss:g}")
-        if self.nan:
-            notes.append(f"{self.nan} iterations had a NaN loss")
+        if self.odd["nan"]:
+            notes.append(f"{self.odd['nan']} iterations had a NaN loss")
         if len(self.batches) > 1:
             low, high = min(self.batches), max(self.batches)
             notes.append(f"the global batch changes from {low} to {high}: throughput is left out")
@@ -332,10 +302,6 @@ class _Job(Job):
         fix = "pass the log of a job that trained; --log-interval sets how often it prints"
         return DataError(f"{lines.path}: no iteration was logged", why=why, fix=fix)
 
-    @property
-    def last(self) -> int:
-        return self.iteration if self.elapsed_ms else -1
-
 
 IMPORTER = job_log(
     "megatron_log",
@@ -345,6 +311,6 @@ IMPORTER = job_log(
     marks=("using world size", "elapsed time per iteration"),
     deep=True,
     compared=_with_scaling,
-    remarks=lambda runs: (_NO_COMPARISON,) if len({run_read.run.group for run_read in runs}) > 1 else (),
+    remarks=lambda runs: (_NO_COMPARISON,) if len({run.group for run in runs}) > 1 else (),
     rank=40,
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,8 +25,7 @@ from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch, TrainingRun
 from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.reader import count, finite, positive, read_json
-from stepscope.store.stated import with_stated
-from stepscope.store.training_runs import SECOND, label, slug, with_unique_ids
+from stepscope.store.training_runs import SECOND, joined, label, slug
 
 STRATEGIES = {
     "single_gpu": "single",
@@ -42,14 +41,6 @@ _NAME = re.compile(r"benchmark_results_(.+)\.json")
 _NAMED = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
-    path: Path
-    runs: tuple[TrainingRun, ...]
-    notes: tuple[str, ...]
-    remarks: tuple[str, ...]
-
-
 def _knows(candidate: Candidate) -> bool:
     text = candidate.text.lstrip("\ufeff \t\r\n")
     return text.startswith("[") and '"n_gpus"' in text and '"mode"' in text and '"epoch_times"' in text
@@ -58,21 +49,11 @@ def _knows(candidate: Candidate) -> bool:
 def _import(source: Candidate) -> Imported:
     files, left_out = read_each(source, _knows, _read_file, suffixes=_SUFFIXES)
     files, copies = _without_copies(files)
-    runs = with_unique_ids(run for file in files for run in file.runs)
-    runs = with_stated(runs, source.stated)
-    hardware = list(dict.fromkeys(run.hardware for run in runs if run.hardware is not None))
-    return Imported(
-        format="notebook_results",
-        path=str(source.path),
-        runs=runs,
-        hardware=", ".join(hardware) or None,
-        notes=(*copies, *(note for file in files for note in file.notes)),
-        remarks=tuple(remark for file in files for remark in file.remarks),
-        left_out=left_out,
-    )
+    imported = joined("notebook_results", source, files, left_out=left_out)
+    return replace(imported, notes=(*copies, *imported.notes))
 
 
-def _read_file(path: Path) -> _File:
+def _read_file(path: Path) -> Imported:
     document = read_json(path)
     if not isinstance(document, list):
         raise DataError(f"{path}: no list of runs", why=f"it holds {type(document).__name__}")
@@ -97,7 +78,7 @@ def _read_file(path: Path) -> _File:
     if any(e.train_accuracy is not None for run in runs for e in run.epochs):
         remarks.append(f"{path}: accuracy is of the training data, whose labels are random: ignore it")
     notes += _holes(path, runs)
-    return _File(path=path, runs=tuple(runs), notes=tuple(notes), remarks=tuple(remarks))
+    return Imported(format="", path=str(path), runs=tuple(runs), notes=tuple(notes), remarks=tuple(remarks))
 
 
 def _run(path: Path, at: int, row: Any) -> TrainingRun:
@@ -233,11 +214,11 @@ def _mean(values: Sequence[float]) -> Measured | None:
     return Measured(value=fmean(steady), n=len(steady)) if steady else None
 
 
-def _without_copies(files: Iterable[_File]) -> tuple[list[_File], list[str]]:
+def _without_copies(files: Iterable[Imported]) -> tuple[list[Imported], list[str]]:
     """Leave out copies: the notebook writes each result twice, with and without the GPU in the file's name."""
-    kept: list[_File] = []
+    kept: list[Imported] = []
     notes = []
-    for file in sorted(files, key=lambda f: (_NAME.fullmatch(f.path.name) is None, f.path)):
+    for file in sorted(files, key=lambda f: (_NAME.fullmatch(Path(f.path).name) is None, Path(f.path))):
         same = next((k for k in kept if _same(k, file)), None)
         if same is None:
             kept.append(file)
@@ -246,7 +227,7 @@ def _without_copies(files: Iterable[_File]) -> tuple[list[_File], list[str]]:
     return kept, notes
 
 
-def _same(named: _File, other: _File) -> bool:
+def _same(named: Imported, other: Imported) -> bool:
     """Return whether ``other`` holds the same figures, of the same GPU or of one that it does not name."""
     if [(run.run_id, run.epochs) for run in named.runs] != [(run.run_id, run.epochs) for run in other.runs]:
         return False

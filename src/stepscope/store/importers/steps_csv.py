@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from stepscope.records.imported import Imported, Stated
 from stepscope.store.columns import TIMES, Columns, columns_of, meanings_of, number, require_meanings
 from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, read_tables
-from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
+from stepscope.store.training_runs import LoggedStep, Scalars, joined, run_of, slug
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 LEAST_ROWS = 5
@@ -88,17 +89,14 @@ def _read(source: Candidate) -> Imported:
     def recognises(file: Candidate) -> bool:
         return _knows(Candidate(file.path, stated))
 
-    names: list[str] = []
-
-    def read(path: Path) -> Scalars:
+    def read(path: Path) -> Imported:
         (table,) = read_tables(path)
-        names.extend(table.names)
-        return _scalars(table, stated, path.stem if not source.is_folder else source.path.name)
+        scalars = _scalars(table, stated, path.stem if not source.is_folder else source.path.name)
+        return replace(run_of(scalars, stated.columns), columns=table.names)
 
     require_meanings(stated)
     parts, left_out = read_each(source, recognises, read, suffixes=SUFFIXES)
-    runs = (run_of(part, stated.columns) for part in parts)
-    return imported_runs("steps_csv", source, runs, left_out=left_out, columns=names)
+    return joined("steps_csv", source, parts, left_out=left_out)
 
 
 def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:

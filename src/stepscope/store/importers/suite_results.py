@@ -25,17 +25,15 @@ from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.comm_table import UNKNOWN, mean_row
-from stepscope.store.importer import Candidate, Importer, read_each
+from stepscope.store.importer import Candidate
 from stepscope.store.reader import Fields, read_fields
-from stepscope.store.stated import with_stated
 from stepscope.store.training_runs import (
     MS,
+    each_file,
     label,
     measured,
     require_agreement,
     slug,
-    with_own_scaling,
-    with_unique_ids,
 )
 
 OPS = {
@@ -49,19 +47,10 @@ OPS = {
 SAMPLES_PER_BATCH = 10
 """Batches of a rank in the suite's data set, which all ranks share: more ranks get less than a batch each."""
 
-_SUFFIXES = (".json",)
 _SIZE = re.compile(r"(\d+)KB")
 _TOLERANCE = 0.01
 _KEYS = ('"world_size"', '"warmup_iters"', '"benchmark_iters"', '"results"')
 _NOT_SWEEPS = ("pairs", "overlap")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
-    runs: tuple[TrainingRun, ...]
-    comm_rows: tuple[CommRow, ...]
-    hardware: str | None
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,22 +77,7 @@ def _knows(candidate: Candidate) -> bool:
     return text.startswith("{") and all(key in text for key in _KEYS)
 
 
-def _import(source: Candidate) -> Imported:
-    files, left_out = read_each(source, _knows, _read_file, suffixes=_SUFFIXES)
-    runs = with_unique_ids(run for file in files for run in file.runs)
-    hardware = list(dict.fromkeys(file.hardware for file in files if file.hardware))
-    return Imported(
-        format="suite_results",
-        path=str(source.path),
-        runs=with_own_scaling(with_stated(runs, source.stated)),
-        comm_rows=tuple(row for file in files for row in file.comm_rows),
-        hardware=", ".join(hardware) or None,
-        notes=tuple(dict.fromkeys(note for file in files for note in file.notes)),
-        left_out=left_out,
-    )
-
-
-def _read_file(path: Path) -> _File:
+def _read_file(path: Path) -> Iterator[Imported]:
     fields = read_fields(path)
     document = _Document(
         path=path,
@@ -121,7 +95,9 @@ def _read_file(path: Path) -> _File:
             why=f"results has: {', '.join(document.results.values) or 'nothing'}",
             fix="run the benchmark with --benchmark comm, training or all",
         )
-    return _File(runs=runs, comm_rows=rows, hardware=document.device_name, notes=tuple(notes))
+    yield Imported(
+        format="", path=str(path), runs=runs, comm_rows=rows, hardware=document.device_name, notes=tuple(notes)
+    )
 
 
 def _comm_rows(document: _Document, notes: list[str]) -> Iterator[CommRow]:
@@ -290,6 +266,12 @@ def _run(document: _Document, row: Fields, n: int) -> TrainingRun:
     )
 
 
-IMPORTER = Importer(
-    title="JSON of a benchmark suite", recognises=_knows, read_files=_import, rank=45, marks=("warmup_iters",)
+IMPORTER = each_file(
+    "suite_results",
+    title="JSON of a benchmark suite",
+    recognises=_knows,
+    read=_read_file,
+    reads=(".json",),
+    rank=45,
+    marks=("warmup_iters",),
 )

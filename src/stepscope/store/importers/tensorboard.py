@@ -18,7 +18,7 @@ from stepscope.core.words import counted
 from stepscope.records.imported import Imported
 from stepscope.store.columns import require_meanings
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
+from stepscope.store.training_runs import LoggedStep, Scalars, joined, run_of, slug
 
 MAX_RECORD = 64 << 20
 _HEAD = struct.Struct("<QI")
@@ -186,10 +186,9 @@ def _read(source: Candidate) -> Imported:
     ]
     if not runs_logged:
         raise DataError(f"{path}: no scalar in its event files", why="; ".join(notes) or "nothing was logged")
+    damaged = Imported(format="tensorboard", path=str(path), notes=tuple(notes))
     runs = (run_of(scalars, source.stated.columns) for scalars in runs_logged)
-    return imported_runs(
-        "tensorboard", source, runs, notes=notes, columns=(name for scalars in runs_logged for name in scalars.names)
-    )
+    return joined("tensorboard", source, (damaged, *runs))
 
 
 def _logged(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> Scalars | None:

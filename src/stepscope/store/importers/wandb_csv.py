@@ -11,7 +11,7 @@ from stepscope.records.imported import Imported
 from stepscope.store.columns import number, require_meanings
 from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, read_tables
-from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
+from stepscope.store.training_runs import LoggedStep, Scalars, joined, run_of, slug
 
 _SUFFIXES = (".csv",)
 _SHADOWS = ("__MIN", "__MAX")
@@ -45,8 +45,7 @@ def _read(source: Candidate) -> Imported:
         if first is not scalars:
             first.points = _together(first.points, scalars.points)
     runs = (run_of(run_scalars, source.stated.columns) for run_scalars in merged.values())
-    names = (name for run_scalars in merged.values() for name in run_scalars.names)
-    return imported_runs("wandb_csv", source, runs, left_out=left_out, columns=names)
+    return joined("wandb_csv", source, runs, left_out=left_out)
 
 
 def _together(one: Sequence[LoggedStep], other: Sequence[LoggedStep]) -> list[LoggedStep]:
