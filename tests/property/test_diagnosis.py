@@ -35,8 +35,12 @@ def rules_of(found: list[Finding], causes: dict[str, list[str]]) -> list[Rule]:
         mine = [f for f in found if f.rule == name]
         if mine:
             symptoms = [each for each in NAMES if name in causes[each] and name < each]
-            claims = (f"step/{name}", *(f"step/{each}/{name}" for each in symptoms))
-            rules.append(Rule(name=name, symptom="-", protocol=1, claims=claims, look=lambda _, mine=mine: mine))
+            within = tuple(symptoms)
+            rules.append(
+                Rule(
+                    name=name, symptom="-", protocol=1, claims=("idle",), within=within, look=lambda _, mine=mine: mine
+                )
+            )
     return rules
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Statement, advise
-from stepscope.diagnose.trace_facts import severity_of
+from stepscope.diagnose.rule import Statement, advise, severity_of
 from stepscope.predict.run_buckets import same_work
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM

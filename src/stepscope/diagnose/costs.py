@@ -13,8 +13,9 @@ import numpy as np
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.narrator import KIND_OF_EVENT, half_width
+from stepscope.diagnose.rule import WORTH
 from stepscope.diagnose.rules import kind_of, names_cause
-from stepscope.diagnose.trace_facts import WORTH, exposed_transfer
+from stepscope.diagnose.trace_facts import exposed_transfer
 from stepscope.records.finding import (
     MOST_SLOWED,
     Diagnosis,

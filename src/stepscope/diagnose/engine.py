@@ -6,7 +6,7 @@ A trace may be cut: a killed profiler or a full disk leaves the first part of a 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -32,8 +32,8 @@ SAME_TIME = 0.5
 TOLD_APART = 0.005
 """Of the step: what is left of a stake below it, after larger ones of the same job, is not told as a stake."""
 
-Claims = Mapping[str, tuple[str, ...]]
-"""Name of a rule -> the parts of the step that its findings want."""
+Rules = Mapping[str, Declared]
+"""By name: what each claims of the step decides what is told of it."""
 
 _PRIORITY = get_args(Priority)
 _SEVERITY = {"problem": 0, "warning": 1, "info": 2}
@@ -57,16 +57,14 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
     findings: list[Finding] = []
     skipped: list[Skipped] = []
     quiet: list[Quiet] = []
-    claims: dict[str, tuple[str, ...]] = {}
-    rating: set[str] = set()
+    looked: dict[str, Declared] = {}
     asked = {rule.name: rule for rule in rules} if rules is not None else {k: declared(k) for k in REGISTRY.names()}
     for key, asks in sorted(asked.items(), key=lambda item: item[1].rates):
         trusted = believable(evidence, findings) if asks.rates else evidence
         outcome: Outcome | None = lacking(asks, trusted)
         if outcome is None:
             rule = asks if isinstance(asks, Rule) else REGISTRY.load(key)
-            claims[rule.name] = rule.claims
-            rating |= {rule.name} if rule.rates else set()
+            looked[rule.name] = rule
             outcome = check(rule, trusted)
         if isinstance(outcome, Skipped) and trusted is not evidence:
             outcome = replace(
@@ -78,26 +76,23 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
             quiet.append(outcome)
         else:
             findings += doubted(outcome, evidence)
-    kept, folded = _folded(_doubtful(findings, rating), claims)
+    kept, folded = _folded(_doubtful(findings, looked), looked)
     return Diagnosis(
-        findings=_capped(_causes_first(sorted(kept, key=_order), claims)),
+        findings=_capped(_causes_first(sorted(kept, key=_order), looked)),
         skipped=tuple(sorted(skipped, key=lambda skip: skip.rule)),
         quiet=tuple(sorted((*quiet, *folded), key=lambda quiet_rule: quiet_rule.rule)),
     )
 
 
-def _doubtful(findings: Sequence[Finding], rating: Container[str]) -> list[Finding]:
+def _doubtful(findings: Sequence[Finding], rules: Rules) -> list[Finding]:
     """Return ``findings``, those on times with the doubts that others cast on these. Such others come before the problems
-    and warnings that they qualify: an observation in doubt is no reason to begin with the noise.
-
-    rating: rules that rate runs by their times, whatever is at stake.
-    """
+    and warnings that they qualify: an observation in doubt is no reason to begin with the noise."""
     doubts = {about: doubt for finding in findings for about, doubt in finding.casts_doubt.items()}
     touched: set[str] = set()
     qualified = []
     for finding in findings:
         about = (finding.job,) if not finding.runs and finding.job is not None else finding.runs
-        on_times = finding.stake_fraction is not None or finding.rule in rating
+        on_times = finding.stake_fraction is not None or rules[finding.rule].rates
         if on_times and finding.priority == "performance" and not finding.casts_doubt:
             reaching = {
                 subject: doubts[subject]
@@ -117,13 +112,13 @@ def _reaches(doubt: Doubt, finding: Finding) -> bool:
     return doubt.reach is None or finding.stake_fraction is None or finding.stake_fraction <= doubt.reach
 
 
-def _folded(findings: Iterable[Finding], claims: Claims) -> tuple[list[Finding], list[Quiet]]:
+def _folded(findings: Iterable[Finding], rules: Rules) -> tuple[list[Finding], list[Quiet]]:
     """Return (``findings``, those folded: symptoms that their causes explain, and praise of time that another finding
     wants); the others lose of their stake what causes have of it."""
     kept, folded = [], []
     for finding in findings:
-        causes = [f for f in findings if _explains(f, finding, claims)]
-        wholes = [f for f in causes if not any(_explains(f, other, claims) for other in causes)]
+        causes = [f for f in findings if _explains(f, finding, rules)]
+        wholes = [f for f in causes if not any(_explains(f, other, rules) for other in causes)]
         explained = sum(f.stake_fraction or 0.0 for f in wholes)
         praised = finding.severity == "info" and bool(causes)
         if not praised and (not explained or (finding.stake_fraction is None and explained < SAME_TIME)):
@@ -136,18 +131,15 @@ def _folded(findings: Iterable[Finding], claims: Claims) -> tuple[list[Finding],
     return kept, folded
 
 
-def _explains(cause: Finding, symptom: Finding, claims: Claims) -> bool:
+def _explains(cause: Finding, symptom: Finding, rules: Rules) -> bool:
     """Whether ``cause`` wants a part of the time that ``symptom`` is about; of the same time, the larger one explains."""
     if cause is symptom or cause.severity == "info" or not _of_one_job(cause, symptom):
         return False
-    praised = symptom.severity == "info"
-    for part in claims.get(cause.rule, ()):
-        for whole in claims.get(symptom.rule, ()):
-            if part.startswith(f"{whole}/") or (praised and f"{whole}/".startswith(f"{part}/")):
-                return True
-            if part == whole and cause.rule != symptom.rule and _size(cause) > _size(symptom):
-                return True
-    return False
+    wants, about = rules[cause.rule], rules[symptom.rule]
+    if symptom.severity == "info" and (wants.holds(about) or wants.is_about(about)):
+        return True
+    same = cause.rule != symptom.rule and wants.is_about(about)
+    return about.holds(wants) or (same and _size(cause) > _size(symptom))
 
 
 def _size(finding: Finding) -> tuple[float, str]:
@@ -168,12 +160,12 @@ def _less(finding: Finding, stake: float) -> Finding:
     return replace(finding, stake_fraction=stake, share=share)
 
 
-def _causes_first(ranked: Sequence[Finding], claims: Claims) -> list[Finding]:
+def _causes_first(ranked: Sequence[Finding], rules: Rules) -> list[Finding]:
     """Return ``ranked`` with every symptom directly after those of its causes that stood behind it."""
     left, ordered = list(ranked), list[Finding]()
     while left:
         first = left.pop(0)
-        ahead = [f for f in left if f.priority == first.priority and _explains(f, first, claims)]
+        ahead = [f for f in left if f.priority == first.priority and _explains(f, first, rules)]
         ordered += [*ahead, first]
         left = [f for f in left if f not in ahead]
     return ordered

@@ -330,8 +330,7 @@ def applicable(outcome: Outcome, evidence: Evidence) -> Outcome:
 
 def _with_diary(facts: JobFacts, job: TraceEvidence, evidence: Evidence) -> JobFacts:
     """Return the facts with what the diary of the job knows of its loading."""
-    folder = job.job.resolve() if job.job is not None else None
-    profiled = next((profile for profile in evidence.profiled if profile.folder.resolve() == folder), None)
+    profiled = evidence.profiled_of(job)
     return facts if profiled is None else replace(facts, loading=profiled.loading)
 
 

@@ -414,7 +414,7 @@ def _rough(seconds: float) -> str:
 def _computes(verdict: JobVerdict) -> str:
     share = next((part.share for part in verdict.tree if part.key == "computation"), None)
     if share is None:
-        from stepscope.diagnose.trace_facts import WORTH  # `trace` shows a budget without what rules share
+        from stepscope.diagnose.rule import WORTH  # `trace` shows a budget without what rules share
 
         return f"Compute-bound: no part of the step outside computation takes {format_percent(WORTH)} of it"
     if verdict.kind == "computation-or-python":

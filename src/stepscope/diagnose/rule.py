@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.advised import ADVICE, Condition
-from stepscope.records.finding import Advice, Finding, Quiet, Skipped, VerdictKind
-from stepscope.results.evidence import NEEDS, TraceEvidence
+from stepscope.records.finding import Advice, Doubt, Priority, Quiet, Severity, Skipped, VerdictKind
+from stepscope.records.finding import Finding as Finding  # what a rule's file needs of findings, it takes from here
+from stepscope.results.evidence import NEEDS, name_of
 
 if TYPE_CHECKING:
+    from stepscope.records.training import TrainingRun
     from stepscope.results.cell_facts import TimedCell
     from stepscope.results.evidence import Evidence, TraceEvidence
 
@@ -29,7 +31,13 @@ JOBS_NAMED = 3
 IN_FULL = 4
 """Findings of one rule that a reader gets in full."""
 
+WORTH = 0.1
+GRAVE = 0.2
+"""Shares of the step, from which on a part of it is worth a finding, and from which on that is grave."""
+
 _LINES = 12
+
+T = TypeVar("T")
 
 
 def outcome_of(statement: Statement) -> Outcome:
@@ -156,6 +164,84 @@ def _worst(firing: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tupl
     return name, (first, *findings[1:])
 
 
+def severity_of(stake: float) -> Severity:
+    return "problem" if stake >= GRAVE else "warning"
+
+
+class Facts(TypedDict, total=False):
+    """What a finding has beside words, as of :class:`Finding`."""
+
+    cause: str
+    stake_on_host: float
+    share: float | None
+    casts_doubt: Mapping[str, Doubt]
+    priority: Priority
+    runs: tuple[str, ...]
+    case: str
+    wrong_runs: tuple[str, ...]
+    job: str | None
+    ranks: tuple[int, ...]
+    at_ns: tuple[int, int] | None
+
+
+Claim = Literal["step", "communication", "waiting", "computation", "idle", "copies"]
+"""Parts of a step that findings want: of timed steps and of windows of traces."""
+
+PARTS_OF_CLAIM: Mapping[Claim, tuple[str, ...]] = {
+    "step": (),
+    "communication": ("communication",),
+    "waiting": ("communication",),
+    "computation": ("computation",),
+    "idle": ("data", "computation", "other"),
+    "copies": ("computation", "other"),
+}
+"""Claim -> keys of ``records/parts.py`` that hold it. On CPUs the host's own time lies in the parts that it is spent in."""
+
+Lines = str | Iterable[str] | Literal[False] | None
+Advices = Advice | Iterable[Advice] | Literal[False] | None
+"""What a finding may be given as lines, and as advice."""
+
+
+def finding(
+    title: str,
+    *evidence: Lines,
+    of: str | TrainingRun | tuple[TrainingRun, ...] | None = None,
+    stake: float | None = None,
+    severity: Severity | None = None,
+    confidence: str = "measured",
+    advice: Iterable[Advices] = (),
+    **facts: Unpack[Facts],
+) -> Finding:
+    """Make a finding of its words: of lines and advice, what is empty, False or None is left out.
+
+    of: what it is about, or whose it is: of a run, or of several, that are its ``runs``. severity: unless given, as grave
+    as its stake.
+    """
+    if not isinstance(of, str | None):
+        runs = of if isinstance(of, tuple) else (of,)
+        facts.setdefault("runs", tuple(run.run_id for run in runs))
+        of = name_of(runs[0])
+    return Finding(
+        title=title,
+        evidence=_given(evidence, str),
+        stake_fraction=stake,
+        severity=severity or severity_of(stake or 0.0),
+        confidence=confidence,
+        advice=_given(advice, Advice),
+        subject=of,
+        **facts,
+    )
+
+
+def _given(items: Iterable[T | Iterable[T] | Literal[False] | None], kind: type[T]) -> tuple[T, ...]:
+    several: Iterable[Iterable[T]] = ((item,) if isinstance(item, kind) else item for item in items if item)  # type: ignore[misc]
+    return tuple(item for some in several for item in some if item)
+
+
+def skipped(reason: str, command: str | None = None) -> Skipped:
+    return Skipped(reason=reason, command=command)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceFor(Advice):
     """Advice for jobs of which all of ``applies_to`` may hold. The engine makes it plain advice, or drops it."""
@@ -226,7 +312,22 @@ class Declared:
     good_news: bool = False
     kind: VerdictKind | None = None
     names_cause: bool = False
-    claims: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    whole: bool = False
+    within: tuple[str, ...] = ()
+
+    def holds(self, other: Declared) -> bool:
+        """Whether the time that its findings are about holds what those of another rule want."""
+        if self.name in other.within:
+            return True
+        if "step" in self.claims:
+            return bool(other.claims) and "step" not in other.claims
+        return self.whole and not other.whole and not set(self.claims).isdisjoint(other.claims)
+
+    def is_about(self, other: Declared) -> bool:
+        """Whether it is about the very time of another rule, or of itself."""
+        both = not set(self.claims).isdisjoint(other.claims)
+        return both and (self.name == other.name or (self.whole and other.whole))
 
     @property
     def rates(self) -> bool:
@@ -257,10 +358,11 @@ class Rule(Declared):
     traces and elsewhere has both: ``look`` is asked where something of ``any_of`` beside traces is there, and a traced job
     that its findings name (``Finding.job``) is not asked again.
     looks_at, decided_by: its row in the documents, where neither evidence by name nor a limit says it.
-    claims: the parts of the step that its findings want, each as a path (``step/communication/stages``). A finding on a part
-    explains one on the whole that holds it: where it has as much at stake in the same job, that one is not told again; good
-    news of a part is not told where a finding wants any of it. folded: from the fifth finding on a
-    line each. good_news: it fires for what is well, so that its silence is no praise.
+    claims: the parts of the step that its findings want: all of them where ``whole``, else some of their own, which is part
+    of what the rules named by ``within`` claim. A finding on a part explains one on the whole that holds it: where it has as
+    much at stake in the same job, that one is not told again; good news of a part is not told where a finding wants any of
+    it. folded: from the fifth finding on a line each. good_news: it fires for what is well, so that its silence is no
+    praise.
     kind: what its findings are about in the terms of the verdict on one's own job; None: nothing that a verdict is on.
     names_cause: they say why time of that kind is spent and what would change it, not only how much it is.
     """

@@ -172,8 +172,8 @@ def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) ->
     if table is None:
         return screen
     first = diagnosis.findings[0] if screen.reasons else None
-    key = "" if first is None else claimed_part(first)
-    of_part = table.parts_ns["communication" if key == "waiting" else key or "computation"]
+    key = "step" if first is None else claimed_part(first)
+    of_part = table.parts_ns[{"waiting": "communication", "step": "computation"}.get(key, key)]
     ranked = np.argsort((of_part / np.maximum(table.whole_ns, 1.0))[:, 0], kind="stable")
     row = int(ranked[(table.ranks - 1) // 2])
     rank = table.rank_numbers[row]

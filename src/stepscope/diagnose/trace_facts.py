@@ -11,19 +11,16 @@ from pathlib import Path
 from statistics import fmean, median
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import in_words, url_of
 from stepscope.diagnose.frameworks import used_in
-from stepscope.diagnose.rule import Declared, Limit, Rule, Statement
-from stepscope.records.finding import Advice, Finding, Severity, Skipped, VerdictKind
+from stepscope.diagnose.rule import GRAVE, WORTH, Advices, Claim, Declared, Limit, Lines, Rule, Statement, finding
+from stepscope.records.finding import Finding, Skipped, VerdictKind
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_collectives import RankWaitTotal
-from stepscope.records.trace_rules import KernelMix
+from stepscope.records.trace_rules import KernelKind, KernelMix
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import Evidence, TraceEvidence
-
-WORTH = 0.1
-GRAVE = 0.2
 
 OF_WINDOW = Limit(
     value=WORTH,
@@ -87,8 +84,8 @@ def steps_ns(summary: TraceSummary, chosen: Collection[int | None]) -> float:
 
 
 def idle_share(rank: RankPass, *causes: str) -> float:
-    """Idle time of these causes / the window."""
-    return sum(i.idle_ns for i in rank.idle if i.cause in causes) / window_ns(rank)
+    """Idle time of these causes, or of all where none is given, / the window."""
+    return sum(i.idle_ns for i in rank.idle if not causes or i.cause in causes) / window_ns(rank)
 
 
 PYTHON_OWNS = Limit(
@@ -178,10 +175,6 @@ def compute_to_transfer(summary: TraceSummary) -> float:
     return median([ratio if ratio is not None else math.inf for ratio in ratios])
 
 
-def severity_of(share: float) -> Severity:
-    return "problem" if share >= GRAVE else "warning"
-
-
 @dataclass(frozen=True, slots=True)
 class RankShares:
     """A part of what ``limit`` is a share of, as its share on each rank; the mean decides.
@@ -221,6 +214,14 @@ class RankShares:
         )
 
     @property
+    def mixes(self) -> list[KernelMix]:
+        return [p.mix for p in self.ranks if p.mix is not None]
+
+    def kinds(self, *names: str) -> list[KernelKind]:
+        """Kinds of kernels of all ranks; those of these names, where any is given."""
+        return [kind for mix in self.mixes for kind in mix.kinds if not names or kind.kind in names]
+
+    @property
     def device(self) -> str | None:
         """The device as the traces name it."""
         return None if self.job is None else device_name(self.job.summary)
@@ -238,23 +239,27 @@ class RankShares:
     def finding(
         self,
         title: str,
-        evidence: Iterable[str],
-        *,
-        confidence: str,
-        advice: tuple[Advice, ...],
+        *evidence: Lines,
+        advice: Iterable[Advices],
+        confidence: str = "measured",
         stake: float | None = None,
     ) -> Finding:
         """Make a finding on this part, as grave as it is large, its spread first. stake: what can be won of it; None:
         all."""
-        return Finding(
+        return finding(
+            title,
+            self.spread,
+            *evidence,
             severity="problem" if self.share >= self.grave.value else "warning",
-            title=title,
-            evidence=(*self.spread, *evidence),
-            stake_fraction=self.share if stake is None else stake,
+            stake=self.share if stake is None else stake,
             share=self.share,
             confidence=confidence,
             advice=advice,
         )
+
+
+def idle_part(ranks: Iterable[RankPass], *causes: str) -> RankShares:
+    return RankShares([idle_share(p, *causes) for p in ranks])
 
 
 def share_rule(
@@ -270,7 +275,8 @@ def share_rule(
     grave: Limit = SHARES["problem"],
     thresholds: Mapping[str, Limit] | None = None,
     protocol: int,
-    claims: tuple[str, ...],
+    claims: tuple[Claim, ...],
+    whole: bool = False,
     kind: VerdictKind | None = None,
     any_of: tuple[str, ...] = (),
     look: Callable[[Evidence], Statement] | None = None,
@@ -301,6 +307,7 @@ def share_rule(
         look_at_job=look_at_job,
         any_of=any_of,
         claims=claims,
+        whole=whole,
         kind=kind,
         protocol=protocol,
         thresholds={**(thresholds or {}), "warning": limit, "problem": grave},
@@ -330,8 +337,13 @@ def with_kernels(summary: TraceSummary) -> list[RankPass]:
     return [p for p in on_device(summary) if p.mix is not None]
 
 
-def mixes_of(ranks: Sequence[RankPass]) -> list[KernelMix]:
-    return [p.mix for p in ranks if p.mix is not None]
+def total_ns(kinds: Iterable[KernelKind]) -> int:
+    return sum(kind.total_ns for kind in kinds)
+
+
+def largest_text(kinds: Iterable[KernelKind]) -> str:
+    largest = max(kinds, key=lambda kind: kind.largest_ns)
+    return f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}"
 
 
 def kinds_shares(ranks: Sequence[RankPass], *kinds: str) -> list[float]:

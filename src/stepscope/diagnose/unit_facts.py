@@ -13,8 +13,8 @@ from statistics import median
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Limit, Statement, inspect
-from stepscope.diagnose.trace_facts import read_in_full, severity_of, steps_ns, trace_command, unread, window_ns
+from stepscope.diagnose.rule import Advices, Limit, Lines, Statement, finding, inspect
+from stepscope.diagnose.trace_facts import read_in_full, steps_ns, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_rules import ShardedUnits, UnitCall
 from stepscope.records.trace_summary import RankPass, TraceSummary
@@ -170,23 +170,21 @@ class Units:
         calls: Sequence[Call],
         share: float,
         title: str,
-        evidence: Iterable[str],
-        *,
+        *evidence: Lines,
         cause: str,
         limit: str,
-        advice: tuple[Advice, ...],
+        advice: Iterable[Advices],
         on_host: float = 0.0,
     ) -> Finding:
         """A finding on these calls, shown by the one that exposes most. cause, on_host: as of ``Finding``. limit: what
         the figure does not say."""
         most = max(calls, key=min_exposed_ns)[0]
         one = "; from one rank's trace: waiting for others may be part of it" if len(self.ranks) == 1 else ""
-        return Finding(
-            severity=severity_of(share),
-            title=title,
+        return finding(
+            title,
+            *evidence,
             cause=cause,
-            evidence=tuple(evidence),
-            stake_fraction=share,
+            stake=share,
             stake_on_host=on_host,
             ranks=(self.ranks[0].rank,),
             at_ns=(most.start_ns, most.end_ns),

@@ -16,9 +16,9 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.costs import SIZED, Causes, causes_of, costs_of, lost_in_window
 from stepscope.diagnose.narrator import KIND_OF_EVENT, slowed, worded
+from stepscope.diagnose.rule import PARTS_OF_CLAIM, WORTH
 from stepscope.diagnose.rules import claimed_part, kind_of
 from stepscope.diagnose.step_tree import tree_of
-from stepscope.diagnose.trace_facts import WORTH
 from stepscope.diagnose.why import why_of
 from stepscope.records.finding import (
     ClockDrop,
@@ -256,17 +256,6 @@ def _confidence(steps: JobSteps, kind: VerdictKind) -> str:
     return f"measured over {steps.steps} steps"
 
 
-_PART_OF_CLAIM: Mapping[str, tuple[str, ...]] = {
-    "communication": ("communication",),
-    "waiting": ("communication",),
-    "computation": ("computation",),
-    "idle": ("data", "computation", "other"),
-    "copies": ("computation", "other"),
-}
-"""What a rule claims of a step, by its second word: the parts of the tree that hold it. On CPUs the host's own time lies in
-the parts that it is spent in."""
-
-
 def _sized(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> Diagnosis:
     """The findings of the window, as far as the timed steps bear them out, with the stakes of these.
 
@@ -317,7 +306,7 @@ def _sized(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> Diagnosis:
 
 def _timed_share(finding: Finding, tree: Sequence[VerdictPart]) -> float | None:
     """Share of the timed steps in the parts that the finding's rule claims; None: of the whole step, or not known."""
-    parts = _PART_OF_CLAIM.get(claimed_part(finding), ())
+    parts = PARTS_OF_CLAIM[claimed_part(finding)]
     return sum(part.share for part in tree if part.key in parts) if parts else None
 
 

@@ -142,6 +142,10 @@ class Evidence:
         """The traces of a cell, where it was profiled."""
         return next((job for job in self.traces if job.cell_id == cell_id), None)
 
+    def profiled_of(self, job: TraceEvidence) -> ProfiledJob | None:
+        """The folder of one's own job whose window these traces are."""
+        return next((p for p in self.profiled if job.job and p.folder.resolve() == job.job.resolve()), None)
+
     @property
     def traced_jobs(self) -> tuple[tuple[TraceEvidence, ...], ...]:
         """The captures of each job, in order."""

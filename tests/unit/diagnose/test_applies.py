@@ -13,7 +13,7 @@ from tests.sharded_jobs import fsdp, traces_of
 from tests.trace_evidence import by_hand, generated, with_setup
 
 from stepscope.diagnose import rules
-from stepscope.diagnose.advised import STRICT, Condition
+from stepscope.diagnose.advised import ADVICE, STRICT, Condition
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.job_facts import HOLDS, JobFacts, applies, facts_of
 from stepscope.diagnose.rule import AdviceFor, Rule, advise
@@ -98,10 +98,10 @@ def test_advice_with_such_words_carries_its_condition() -> None:
     for path in Path(rules.__path__[0]).glob("*.py"):
         tree = ast.parse(path.read_text())
         for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "advise"):
-            if any(each.arg == "only_for" for each in call.keywords):
-                continue
+            given = {n.value for k in call.keywords for n in ast.walk(k.value) if isinstance(n, ast.Constant)}
+            conditions = given | {condition for key in given & ADVICE.keys() for condition in ADVICE[key]}
             said = " ".join(n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str))
-            free |= {(path.stem, word) for word in GUARDED if word in said}
+            free |= {(path.stem, word) for word, needed in GUARDED.items() if word in said and needed not in conditions}
     assert free - _KNOWN == set()
 
 

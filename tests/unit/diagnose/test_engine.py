@@ -44,16 +44,17 @@ def test_wrong_results_come_first_then_failures_then_stakes() -> None:
 
 @pytest.mark.parametrize(("at_stake", "shown"), [(0.3, ["cause"]), (0.15, ["cause"]), (0.1, ["cause", "symptom"])])
 def test_a_symptom_is_not_told_again_where_its_cause_has_as_much_at_stake(at_stake: float, shown: list[str]) -> None:
-    symptom = replace(rule("symptom", stake=0.3, priority="performance"), claims=("step/idle",))
-    cause = replace(rule("cause", stake=at_stake, priority="performance"), claims=("step/idle/late",))
+    symptom = replace(rule("symptom", stake=0.3, priority="performance"), claims=("idle",), whole=True)
+    cause = replace(rule("cause", stake=at_stake, priority="performance"), claims=("idle",))
     said = diagnose(evidence(), rules=(symptom, cause))
     assert [f.rule for f in said.findings] == shown
     assert [q.rule for q in said.quiet] == [name for name in ("symptom",) if name not in shown]
 
 
 def test_time_that_a_finding_wants_is_not_praised() -> None:
-    praise = replace(rule("praise", stake=None, priority="performance", severity="info"), claims=("step/computation",))
-    for part, told in (("step/computation/x", ["cause"]), ("step", ["cause"]), ("step/idle", ["cause", "praise"])):
+    news = rule("praise", stake=None, priority="performance", severity="info")
+    praise = replace(news, claims=("computation",), whole=True)
+    for part, told in (("computation", ["cause"]), ("step", ["cause"]), ("idle", ["cause", "praise"])):
         cause = replace(rule("cause", stake=0.1, priority="performance"), claims=(part,))
         said = diagnose(evidence(), rules=(praise, cause))
         assert [f.rule for f in said.findings] == told
@@ -61,10 +62,9 @@ def test_time_that_a_finding_wants_is_not_praised() -> None:
 
 def test_two_rules_on_one_part_tell_it_once() -> None:
     """A second rule on the optimizer's time needs no name of another: the larger finding is told."""
-    parts = ("step/computation/memory/optimizer", "step/computation/memory/optimizer", "step/computation/memory")
     rules = [
-        replace(rule(name, stake=stake, priority="performance"), claims=(part,))
-        for name, stake, part in zip("abc", (0.5, 0.52, 0.52), parts, strict=True)
+        replace(rule(name, stake=stake, priority="performance"), claims=(part,), whole=True)
+        for name, stake, part in zip("abc", (0.5, 0.52, 0.52), ("computation", "computation", "step"), strict=True)
     ]
     said = diagnose(evidence(), rules=rules)
     assert [f.rule for f in said.findings] == ["b"]
@@ -103,9 +103,9 @@ def test_one_part_of_the_time_leads_one_finding(optimizer_ms: float, shown: list
 
 
 def test_of_several_causes_the_largest_is_named() -> None:
-    symptom = replace(rule("symptom", stake=0.3, priority="performance"), claims=("step/idle",))
+    symptom = replace(rule("symptom", stake=0.3, priority="performance"), claims=("idle",), whole=True)
     causes = [
-        replace(rule(name, stake=stake, priority="performance"), claims=(f"step/idle/{name}",))
+        replace(rule(name, stake=stake, priority="performance"), claims=("idle",))
         for name, stake in (("a", 0.3), ("b", 0.5), ("c", 0.4))
     ]
     assert diagnose(evidence(), rules=(symptom, *causes)).quiet[0].looked_at == "symptom: b names the cause"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from stepscope.core.registry import Registry
-from stepscope.diagnose.rule import Declared, Rule
+from stepscope.diagnose.rule import Claim, Declared, Rule
 from stepscope.records.finding import Finding, VerdictKind
 
 REGISTRY: Registry[Rule] = Registry("stepscope.diagnose.rules", "RULE", "rule")
@@ -34,12 +34,10 @@ def names_cause(finding: Finding) -> bool:
     return rule is not None and rule.names_cause
 
 
-def claimed_part(finding: Finding) -> str:
-    """Return the part of a step that the finding's rule claims first, as the second word of the claim (``waiting`` of
-    ``step/waiting/experts``); empty: the whole step."""
+def claimed_part(finding: Finding) -> Claim:
+    """Return the part of a step that the finding's rule claims first; of one that claims none, all of it."""
     rule = _declared_by(finding)
-    words = "" if rule is None else next(iter(rule.claims), "")
-    return words.split("/")[1] if "/" in words else ""
+    return rule.claims[0] if rule is not None and rule.claims else "step"
 
 
 def _declared_by(finding: Finding) -> Declared | None:

@@ -26,13 +26,11 @@ Understanding GPU memory 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
 
@@ -49,15 +47,15 @@ LEAST = Limit(value=200, unit="late requests", source="one training step of a sm
 def check(evidence: Evidence) -> Statement:
     looked = [m for m in evidence.memory if m.late_allocations >= LEAST.value]
     if not looked:
-        return Skipped(
-            reason="no snapshot has a history long enough to show a settled loop",
-            command="torch.cuda.memory._record_memory_history(max_entries=200000)",
+        return skipped(
+            "no snapshot has a history long enough to show a settled loop",
+            "torch.cuda.memory._record_memory_history(max_entries=200000)",
         )
-    pressed = [m for m in looked if m.late_retries > MOST_RETRIES.value or _share(m) > MOST_SHARE.value]
-    if pressed:
-        return tuple(map(_report, sorted(pressed, key=lambda m: (-m.late_retries, -_share(m)))))
+    ranked = sorted(looked, key=lambda m: (-m.late_retries, -_share(m)))
     worst = max(looked, key=_share)
-    return f"{worst.late_driver_allocations} of {worst.late_allocations} late requests went to the driver"
+    return [_report(m) for m in ranked if m.late_retries > MOST_RETRIES.value or _share(m) > MOST_SHARE.value] or (
+        f"{worst.late_driver_allocations} of {worst.late_allocations} late requests went to the driver"
+    )
 
 
 def _share(memory: MemorySnapshot) -> float:
@@ -65,60 +63,43 @@ def _share(memory: MemorySnapshot) -> float:
 
 
 def _report(memory: MemorySnapshot) -> Finding:
-    name = f"{Path(memory.path).name}, device {memory.device}"
-    sentences = [
+    full, retries = memory.oom_events > 0, memory.late_retries
+    smaller = advise("free memory: use a smaller micro-batch with accumulation; the global batch stays the same")
+    if not retries:
+        confidence = "likely: valid if the recording starts after the first steps"
+    elif full:
+        confidence = f"measured; {counted(memory.oom_events, 'request')} failed beside it: the memory is full"
+    else:
+        confidence = "measured; a retry looks like a call of empty_cache() in the history"
+    return finding(
+        f"the allocator emptied its cache {counted(retries, 'time')} in steady state"
+        if retries
+        else f"{memory.late_driver_allocations} late requests went to the driver: the pool was still growing",
         f"second half of the history: {memory.late_driver_allocations} of {memory.late_allocations} requests went to the "
         f"driver ({format_percent(_share(memory))}), {counted(memory.late_driver_frees, 'segment')} released",
         f"reserved {format_bytes_binary(memory.segment_bytes)} in {counted(memory.segments, 'segment')}",
-    ]
-    sentences += [
-        f"{format_bytes_binary(peak_holder.size_bytes)} held at {peak_holder.where}"
-        for peak_holder in memory.peak_holders[:3]
-    ]
-    if memory.history_complete:
-        sentences.append("the history begins with an empty pool: it includes part of the first step")
-    full = memory.oom_events > 0
-    title = (
-        f"the allocator emptied its cache {counted(memory.late_retries, 'time')} in steady state"
-        if memory.late_retries
-        else f"{memory.late_driver_allocations} late requests went to the driver: the pool was still growing"
+        [f"{format_bytes_binary(holder.size_bytes)} held at {holder.where}" for holder in memory.peak_holders[:3]],
+        memory.history_complete and "the history begins with an empty pool: it includes part of the first step",
+        severity="problem" if retries else "warning",
+        confidence=confidence,
+        advice=[
+            smaller
+            if full
+            else advise("remove torch.cuda.empty_cache() from the loop")
+            if retries
+            else advise(
+                "if memory grows in every step, tensors are kept: log loss.item(), not loss; detach stored tensors"
+            ),
+            not memory.expandable_segments
+            and advise(
+                "let segments grow in place, so that differing sizes fit",
+                "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            ),
+            advise("make sizes repeat: pad sequences to few lengths, drop the odd last batch"),
+            not full and smaller,
+        ],
+        of=f"{Path(memory.path).name}, device {memory.device}",
     )
-    return Finding(
-        severity="problem" if memory.late_retries else "warning",
-        title=title,
-        evidence=tuple(sentences),
-        confidence=_confidence(memory, full=full),
-        advice=tuple(_advice(memory, full=full)),
-        subject=name,
-    )
-
-
-def _confidence(memory: MemorySnapshot, *, full: bool) -> str:
-    if not memory.late_retries:
-        return "likely: valid if the recording starts after the first steps"
-    if full:
-        return f"measured; {counted(memory.oom_events, 'request')} failed beside it: the memory is full"
-    return "measured; a retry looks like a call of empty_cache() in the history"
-
-
-def _advice(memory: MemorySnapshot, *, full: bool) -> Iterator[Advice]:
-    smaller = advise("free memory: use a smaller micro-batch with accumulation; the global batch stays the same")
-    if full:
-        yield smaller
-    elif memory.late_retries:
-        yield advise("remove torch.cuda.empty_cache() from the loop")
-    else:
-        yield advise(
-            "if memory grows in every step, tensors are kept: log loss.item(), not loss; detach stored tensors"
-        )
-    if not memory.expandable_segments:
-        yield advise(
-            "let segments grow in place, so that differing sizes fit",
-            "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        )
-    yield advise("make sizes repeat: pad sequences to few lengths, drop the odd last batch")
-    if not full:
-        yield smaller
 
 
 RULE = Rule(

@@ -25,13 +25,12 @@ Measured on gloo, 1 Gbit/s, 2 ranks: 315 to 326 ms per step, with the fp16 hook 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from stepscope.core.units import format_bytes, format_duration, format_percent, format_size
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped
 from stepscope.diagnose.trace_facts import OF_STEP
-from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.results.evidence import CellEvidence, Evidence
@@ -53,9 +52,7 @@ def check(evidence: Evidence) -> Statement:
     cells = [c for c in timed_cells(evidence, least_ranks=2) if c.cell.spec.precision.startswith("amp_")]
     compared = [(c, ratio) for c in cells if (ratio := _ratio(c, evidence.cells)) is not None]
     if not compared:
-        return Skipped(
-            reason="no finished cell on several ranks uses AMP", command="stepscope bench --preset precision"
-        )
+        return skipped("no finished cell on several ranks uses AMP", "stepscope bench --preset precision")
     same = [c for c, ratio in compared if ratio > SAVED.value]
     if not same:
         cell, ratio = compared[0]
@@ -93,58 +90,51 @@ def _share(cell: TimedCell) -> float:
     return 0.0 if exposure is None else exposure.net_ns / cell.step_ns
 
 
-def _report(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
-    cell, share = ranked[0], _share(ranked[0])
-    twin = _twin(cell, evidence.cells)
-    sent = format_bytes(cell.cell.run.comm_bytes_per_step or 0)
-    sentences = [
-        f"{cell.cell.spec.precision}: {sent} per step"
-        + (
-            f", fp32: {format_bytes(twin.run.comm_bytes_per_step or 0)}"
-            if twin is not None
-            else ": 4 bytes per parameter, as in fp32"
-        ),
-        f"{format_percent(share)} of the step is {EXPOSED_COMM}",
-    ]
-    if twin is not None and twin.run.step_ns is not None:
-        sentences.append(
-            f"step: {format_duration(cell.step_ns)} under {cell.cell.spec.precision}, "
-            f"{format_duration(twin.run.step_ns.value)} in fp32"
-        )
-    if len(ranked) > 1:
-        sentences.append("also " + ", ".join(f"{c.cell.run.group}" for c in ranked[1:4]))
-    small = (cell.cell.run.comm_bytes_per_step or 0) < SMALL.value
-    if small:
-        sentences.append(
-            f"half of an all-reduce below {format_size(int(SMALL.value))} is latency, which fewer bytes do not cut"
-        )
+def _report(evidence: Evidence, ranked: list[TimedCell]) -> Statement:
+    cell, share, spec = ranked[0], _share(ranked[0]), ranked[0].cell.spec
+    twin, size = _twin(cell, evidence.cells), cell.cell.run.comm_bytes_per_step or 0
+    fp32 = ": 4 bytes per parameter, as in fp32"
+    if twin is not None:
+        fp32 = f", fp32: {format_bytes(twin.run.comm_bytes_per_step or 0)}"
+    small = size < SMALL.value
     matters = share > OF_STEP.value and not small
-    return Finding(
-        severity="warning" if matters else "info",
-        title=f"AMP does not make the all-reduce smaller: {sent} per step, as in FP32",
-        evidence=tuple(sentences),
-        stake_fraction=share / 2 if matters else None,
-        confidence="certain: bytes are counted; half the bytes saves at most half the time",
-        advice=() if small else tuple(_advice(evidence, cell)),
-        subject=cell.name,
-        runs=(cell.cell.run.run_id,),
-    )
-
-
-def _advice(evidence: Evidence, cell: TimedCell) -> Iterator[Advice]:
     torch = evidence.environment.torch if evidence.environment is not None else None
     bf16 = torch is None or torch.bf16
-    if cell.cell.spec.strategy in _REPLICATED:
-        hooks = ["none", "bf16" if bf16 else "fp16"]
-        yield advise(
-            "halve the bytes with a hook that sends gradients in " + ("BF16 or FP16" if bf16 else "FP16"),
-            again(evidence, cell.cell, ("strategy", ["ddp"]), ("strategy_options.hook", hooks)),
-        )
-    if bf16:
-        yield advise(
-            "keep parameters and gradients in BF16 (check the loss)",
-            again(evidence, cell.cell, ("precision", [cell.cell.spec.precision, "bf16"])),
-        )
+    return finding(
+        f"AMP does not make the all-reduce smaller: {format_bytes(size)} per step, as in FP32",
+        f"{spec.precision}: {format_bytes(size)} per step{fp32}",
+        f"{format_percent(share)} of the step is {EXPOSED_COMM}",
+        twin is not None
+        and twin.run.step_ns is not None
+        and f"step: {format_duration(cell.step_ns)} under {spec.precision}, "
+        f"{format_duration(twin.run.step_ns.value)} in fp32",
+        len(ranked) > 1 and "also " + ", ".join(c.cell.run.group for c in ranked[1:4]),
+        small
+        and f"half of an all-reduce below {format_size(int(SMALL.value))} is latency, which fewer bytes do not cut",
+        severity="warning" if matters else "info",
+        stake=share / 2 if matters else None,
+        confidence="certain: bytes are counted; half the bytes saves at most half the time",
+        advice=[
+            not small
+            and spec.strategy in _REPLICATED
+            and advise(
+                f"halve the bytes with a hook that sends gradients in {'BF16 or ' * bf16}FP16",
+                again(
+                    evidence,
+                    cell.cell,
+                    ("strategy", ["ddp"]),
+                    ("strategy_options.hook", ["none", "bf16" if bf16 else "fp16"]),
+                ),
+            ),
+            not small
+            and bf16
+            and advise(
+                "keep parameters and gradients in BF16 (check the loss)",
+                again(evidence, cell.cell, ("precision", [spec.precision, "bf16"])),
+            ),
+        ],
+        of=cell.cell.run,
+    )
 
 
 RULE = Rule(

@@ -23,11 +23,10 @@ docs/reference/metrics.md, Scaling. McCandlish et al., An Empirical Model of Lar
 from __future__ import annotations
 
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
 from stepscope.records import mesh
-from stepscope.records.finding import Finding, Skipped
 from stepscope.results.cell_facts import differing
-from stepscope.results.evidence import CellEvidence, Evidence, name_of
+from stepscope.results.evidence import CellEvidence, Evidence
 
 FREE = {"strategy", "strategy_options", "mesh", "world_size", "global_batch", "network", "threads_per_rank"}
 """What may differ between two cells whose samples per second are compared; the global batch follows from the mesh."""
@@ -37,16 +36,12 @@ def check(evidence: Evidence) -> Statement:
     fixed = [c for c in evidence.cells if c.run.status == "ok" and c.spec.batch_rule == "micro_batch"]
     divided = [c for c in fixed if _model_ranks(c) > 1]
     if not divided:
-        return Skipped(
-            reason="no cell with a fixed micro-batch divides the model over ranks",
-            command="stepscope bench --preset tp-vs-dp",
+        return skipped(
+            "no cell with a fixed micro-batch divides the model over ranks", "stepscope bench --preset tp-vs-dp"
         )
-    findings = [
+    return [
         _report(evidence, cell, other) for cell in divided if (other := _larger(evidence, fixed, cell)) is not None
-    ]
-    return (
-        findings or f"{len(divided)} cells with tensor or pipeline ranks, none beside a larger batch on as many ranks"
-    )
+    ] or f"{len(divided)} cells with tensor or pipeline ranks, none beside a larger batch on as many ranks"
 
 
 def _model_ranks(cell: CellEvidence) -> int:
@@ -76,30 +71,23 @@ def _larger(evidence: Evidence, fixed: list[CellEvidence], cell: CellEvidence) -
 def _report(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Finding:
     ours, theirs = cell.spec, other.spec
     factor, rest = divmod(theirs.global_batch, ours.global_batch)
-    rates = [c.run.samples_per_s for c in (cell, other)]
-    measured = (
-        (f"samples/s: {cell.run.label} {rates[0].value:.3g}, {other.run.label} {rates[1].value:.3g}",)
-        if rates[0] is not None and rates[1] is not None
-        else ()
-    )
+    rate, larger = cell.run.samples_per_s, other.run.samples_per_s
     shape = mesh.text(ours.mesh)
-    return Finding(
-        severity="warning",
-        title=f"{shape} shrinks the global batch: {ours.global_batch}, against {theirs.global_batch} with {other.run.label}",
-        evidence=(
-            f"{_model_ranks(cell)} ranks of {shape} share their samples: micro-batch {ours.micro_batch} x "
-            f"{mesh.size(ours.mesh, ours.world_size, 'dp')} data shards x accumulation {ours.accumulation}",
-            *measured,
-        ),
+    return finding(
+        f"{shape} shrinks the global batch: {ours.global_batch}, against {theirs.global_batch} with {other.run.label}",
+        f"{_model_ranks(cell)} ranks of {shape} share their samples: micro-batch {ours.micro_batch} x "
+        f"{mesh.size(ours.mesh, ours.world_size, 'dp')} data shards x accumulation {ours.accumulation}",
+        rate is not None
+        and larger is not None
+        and f"samples/s: {cell.run.label} {rate.value:.3g}, {other.run.label} {larger.value:.3g}",
         confidence="certain: from the batches",
-        advice=(
+        advice=[
             advise(
                 "compare at the same global batch",
                 None if rest else again(evidence, cell, ("accumulation", factor * ours.accumulation)),
-            ),
-        ),
-        subject=name_of(cell.run),
-        runs=(cell.run.run_id,),
+            )
+        ],
+        of=cell.run,
     )
 
 

@@ -28,14 +28,12 @@ Gbit/s, 8 x 4 MiB: 257 ms with the default, 205 ms with 4 MiB; predicted 257 and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.predict.run_buckets import DEFAULT, advised, bucket_cap, bucket_kinds, measured_steps
-from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.prediction import BucketAdvice, BucketChoice, Timeline
 from stepscope.results.cell_facts import TimedCell, timed_cells
@@ -83,139 +81,98 @@ class _Judged:
         return (self.cap_mb or TORCH_DEFAULT_MB) > self.named_mb
 
     @property
-    def unclear(self) -> bool:
-        """A measured gain that the intervals of both steps do not leave beyond doubt."""
-        return self.advice.measured and not self.advice.step.below(self.cell.step)
+    def fires(self) -> bool:
+        """Whether there is a gain; of a measured one the intervals of both steps leave no doubt."""
+        unclear = self.advice.measured and not self.advice.step.below(self.cell.step)
+        return self.gain > MIN_GAIN.value and not unclear
 
 
 def check(evidence: Evidence) -> Statement:
     timed = {timed_cell.cell.cell_id: timed_cell for timed_cell in timed_cells(evidence, least_ranks=2)}
-    results = tuple(timed_cell.cell.result for timed_cell in timed.values())
-    kinds = bucket_kinds(results)
+    kinds = bucket_kinds(tuple(timed_cell.cell.result for timed_cell in timed.values()))
     if not kinds:
-        return Skipped(
-            reason="no finished cell on several ranks has buckets (ddp, bucketed)",
-            command="stepscope bench --preset bucket-size",
+        return skipped(
+            "no finished cell on several ranks has buckets (ddp, bucketed)", "stepscope bench --preset bucket-size"
         )
+    commands = [command_for(cells[0].spec, run=evidence.cells[0].run.source) for cells in kinds.values()]
     costs = comm_costs(evidence)
     if costs is None:
-        return Skipped(
-            reason="no collectives were measured",
-            command=command_for(next(iter(kinds.values()))[0].spec, run=evidence.cells[0].run.source),
-        )
+        return skipped("no collectives were measured", commands[0])
     judged: list[list[_Judged]] = []
     reasons: list[tuple[str, str]] = []
     everything = tuple(cell.result for cell in evidence.cells if cell.run.status == "ok")
-    for cells in kinds.values():
+    for cells, command in zip(kinds.values(), commands, strict=True):
         profiled = next((c for c in cells if any(s.backward for s in c.summaries)), cells[0])
         caps = {cap for c in cells if (cap := bucket_cap(c.spec)) is not None}
         choice = costs.buckets(profiled, everything, also_mb=tuple(sorted(caps)))
         if isinstance(choice, str):
-            reasons.append((choice, command_for(cells[0].spec, run=evidence.cells[0].run.source)))
+            reasons.append((choice, command))
             continue
         measured = measured_steps(everything, cells[0])
         judged.append(
             [_judge_cell(timed[cell.spec.cell_id], choice, measured) for cell in cells if cell.spec.cell_id in timed]
         )
     if not judged:
-        reason, command = reasons[0]
-        return Skipped(reason=reason, command=command)
-    findings = [f for kind in judged for f in _findings(evidence, kind)]
-    if findings:
-        return tuple(findings)
-    return "; ".join(_quiet(kind) for kind in judged[:3])
+        return skipped(*reasons[0])
+    # Of each kind at most one finding for each direction: that on the cell with the most to gain.
+    same = [[one for one in kind if one.fires and one.too_large is large] for kind in judged for large in (True, False)]
+    return [_report(evidence, max(cells, key=lambda one: one.gain)) for cells in same if cells] or "; ".join(
+        map(_quiet, judged[:3])
+    )
 
 
 def _judge_cell(cell: TimedCell, choice: BucketChoice, measured: dict[str, Measured]) -> _Judged:
     cap = bucket_cap(cell.cell.spec)
-    in_use = choice.default if cap is None else _timeline_of(choice, cap)
+    # The candidate that this very size belongs to: sizes in use are always priced.
+    in_use = choice.default if cap is None else next(c.timeline for c in choice.candidates if cap in c.bucket_caps_mb)
     advice = advised(choice, measured)
     if advice.ways < 2:  # of one size alone the error says nothing of the ratio between two
         advice = advised(choice, {})
     return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured, advice=advice)
 
 
-def _timeline_of(choice: BucketChoice, cap_mb: float) -> Timeline:
-    """The candidate that this very size belongs to: sizes in use are always priced."""
-    return next(c.timeline for c in choice.candidates if cap_mb in c.bucket_caps_mb)
-
-
-def _findings(evidence: Evidence, kind: list[_Judged]) -> list[Finding]:
-    """Return at most one finding for each direction: that on the cell with the most to gain."""
-    firing = [judged for judged in kind if judged.gain > MIN_GAIN.value and not judged.unclear]
-    findings = []
-    for too_large in (True, False):
-        same = [judged for judged in firing if judged.too_large == too_large]
-        if same:
-            findings.append(_report(evidence, max(same, key=lambda judged: judged.gain)))
-    return findings
-
-
 def _report(evidence: Evidence, worst: _Judged) -> Finding:
-    cell, cap, named = worst.cell, worst.cap_mb, worst.named_mb
-    word = "large" if worst.too_large else "small"
+    cell, cap, named, advice = worst.cell, worst.cap_mb, worst.named_mb, worst.advice
     what = "torch's default bucket size (25 MiB)" if cap is None else f"a bucket size of {cap:g} MiB"
-    return Finding(
+    now, candidates = worst.in_use, worst.choice.candidates
+    best = next((c.timeline for c in candidates if named in c.bucket_caps_mb), worst.choice.default)
+    ran = {key: step.value for key, step in worst.measured.items() if key not in ("naive", DEFAULT)}
+    steps = sorted(ran.items(), key=lambda item: float(item[0]))
+    off = f", which was at most {format_percent(advice.error or 0.0)} off at {counted(advice.ways, 'size')}"
+    return finding(
+        f"{what} is too {'large' if worst.too_large else 'small'}: {named:g} MiB is {format_percent(worst.gain)} faster "
+        f"({'measured' if advice.measured else 'predicted'})",
+        f"in use: {_buckets(now)}, {format_duration(now.exposed_ns)} exposed, {format_duration(now.step_ns)} a step"
+        f" predicted, {format_duration(cell.step_ns)} measured",
+        f"{named:g} MiB: {_buckets(best)}, {format_duration(best.exposed_ns)} exposed, "
+        f"{format_duration(best.step_ns)} a step predicted"
+        + (f", {format_duration(advice.step.value)} measured" if advice.measured else ""),
+        "predicted steps: "
+        + ", ".join(f"{max(c.bucket_caps_mb):g} MiB {format_duration(c.timeline.step_ns)}" for c in candidates),
+        len(ran) > 1 and "measured steps: " + ", ".join(f"{key} MiB {format_duration(ns)}" for key, ns in steps),
         severity="problem" if worst.gain > 0.2 else "warning",
-        title=f"{what} is too {word}: {named:g} MiB is {format_percent(worst.gain)} faster "
-        f"({'measured' if worst.advice.measured else 'predicted'})",
-        evidence=_evidence(worst),
-        stake_fraction=1 - 1 / (1 + worst.gain),
-        confidence=_confidence(worst.advice),
-        advice=(
+        stake=1 - 1 / (1 + worst.gain),
+        confidence="measured"
+        if advice.measured
+        else f"likely: predicted by the bucket timeline{'' if advice.error is None else off}",
+        advice=[
             advise(
                 f"set the bucket size to {named:g} MiB: DistributedDataParallel(..., bucket_cap_mb={named:g})",
                 again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [cap or TORCH_DEFAULT_MB, named])),
             ),
-            advise("compare the predicted step of each size", _predict(cell)),
-        ),
-        subject=cell.name,
-        runs=(cell.cell.run.run_id,),
+            advise(
+                "compare the predicted step of each size",
+                f"stepscope calibrate COMM && stepscope predict --buckets {cell.cell.run.source} "
+                f"--cell {cell.cell.cell_id} --calib COMM/calib.json",
+            ),
+        ],
+        of=cell.cell.run,
     )
-
-
-def _confidence(advice: BucketAdvice) -> str:
-    if advice.measured:
-        return "measured"
-    if advice.error is None:
-        return "likely: predicted by the bucket timeline"
-    sizes = counted(advice.ways, "size")
-    return f"likely: predicted by the bucket timeline, which was at most {format_percent(advice.error)} off at {sizes}"
-
-
-def _evidence(worst: _Judged) -> tuple[str, ...]:
-    now = worst.in_use
-    best = next(
-        (c.timeline for c in worst.choice.candidates if worst.named_mb in c.bucket_caps_mb), worst.choice.default
-    )
-    sentences = [
-        f"in use: {_buckets(now)}, {format_duration(now.exposed_ns)} exposed, {format_duration(now.step_ns)} a step"
-        f" predicted, {format_duration(worst.cell.step_ns)} measured",
-        f"{worst.named_mb:g} MiB: {_buckets(best)}, {format_duration(best.exposed_ns)} exposed, "
-        f"{format_duration(best.step_ns)} a step predicted"
-        + (f", {format_duration(worst.advice.step.value)} measured" if worst.advice.measured else ""),
-        "predicted steps: "
-        + ", ".join(
-            f"{max(c.bucket_caps_mb):g} MiB {format_duration(c.timeline.step_ns)}" for c in worst.choice.candidates
-        ),
-    ]
-    ran = {key: step.value for key, step in worst.measured.items() if key not in ("naive", DEFAULT)}
-    if len(ran) > 1:
-        steps = sorted(ran.items(), key=lambda item: float(item[0]))
-        sentences.append("measured steps: " + ", ".join(f"{key} MiB {format_duration(ns)}" for key, ns in steps))
-    return tuple(sentences)
 
 
 def _buckets(timeline: Timeline) -> str:
     largest = max((b.size_bytes for b in timeline.buckets), default=0)
     return f"{counted(len(timeline.buckets), 'bucket')} of up to {format_size(largest)}"
-
-
-def _predict(cell: TimedCell) -> str:
-    return (
-        f"stepscope calibrate COMM && stepscope predict --buckets {cell.cell.run.source} "
-        f"--cell {cell.cell.cell_id} --calib COMM/calib.json"
-    )
 
 
 def _quiet(kind: list[_Judged]) -> str:

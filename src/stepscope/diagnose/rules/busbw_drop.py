@@ -23,9 +23,8 @@ nccl-tests, doc/PERFORMANCE.md: bus bandwidth does not depend on the size once l
 from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Finding, Skipped
 from stepscope.results.comm_facts import above_peak, by_sweep, size_of
 from stepscope.results.evidence import NEEDS, Evidence
 
@@ -41,22 +40,18 @@ LEAST_SIZES = Limit(value=3, unit="sizes of a sweep", source="of two sizes, one 
 
 
 def check(evidence: Evidence) -> Statement:
-    judged = []
+    sweeps = []
     for name, rows in by_sweep(evidence.comm):
         rated = [row for row in rows if row.busbw_bytes_per_s and not _burst(row)]
         if len(rated) >= LEAST_SIZES.value:
-            judged.append((name, max(rated, key=_busbw), rated[-1]))
-    if not judged:
-        return Skipped(reason="no sweep has three sizes with a bus bandwidth", command=NEEDS["comm"][1])
-    sweeps = [(_drop(best, last), name, best, last) for name, best, last in judged]
+            best, last = max(rated, key=_busbw), rated[-1]
+            sweeps.append((1 - _busbw(last) / _busbw(best), name, best, last))
+    if not sweeps:
+        return skipped("no sweep has three sizes with a bus bandwidth", NEEDS["comm"][1])
     sweeps.sort(key=lambda sweep: -sweep[0])
-    fired = [sweep for sweep in sweeps if sweep[0] >= MIN_DROP.value and _clear(sweep[2], sweep[3])]
-    if fired:
-        return tuple(_report(*sweep) for sweep in fired)
     drop, name, best, last = sweeps[0]
-    return (
-        f"{name}: {format_percent(drop)} lower at {format_size(size_of(last))} than at "
-        f"{format_size(size_of(best))}, limit {format_percent(MIN_DROP.value)} beyond noise"
+    return [_report(*sweep) for sweep in sweeps if sweep[0] >= MIN_DROP.value and _clear(*sweep[2:])] or (
+        f"{name}: {_lower(drop, best, last)}, limit {format_percent(MIN_DROP.value)} beyond noise"
     )
 
 
@@ -69,8 +64,8 @@ def _busbw(row: CommRow) -> float:
     return row.busbw_bytes_per_s or 0.0
 
 
-def _drop(best: CommRow, last: CommRow) -> float:
-    return 1 - _busbw(last) / _busbw(best)
+def _lower(drop: float, best: CommRow, last: CommRow) -> str:
+    return f"{format_percent(drop)} lower at {format_size(size_of(last))} than at {format_size(size_of(best))}"
 
 
 def _clear(best: CommRow, last: CommRow) -> bool:
@@ -83,30 +78,21 @@ def _clear(best: CommRow, last: CommRow) -> bool:
 
 def _report(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
     cpu = last.device == "cpu"
-    reason = ("large messages no longer fit the CPU's caches",) if cpu else ()
-    sizes = f"{size_of(best)}:{size_of(last)}:2"
-    return Finding(
+    keep = ", and keep buckets below it" if last.op in _BUCKETED else ": larger messages in pieces may be faster"
+    return finding(
+        f"{name}: busbw is {_lower(drop, best, last)}",
+        f"{format_bandwidth(_busbw(best))} at {format_size(size_of(best))}, {format_bandwidth(_busbw(last))} at "
+        f"{format_size(size_of(last))}",
+        cpu and "common on CPU ranks: large messages no longer fit the CPU's caches",
         severity="info" if cpu else "warning",
-        title=f"{name}: busbw is {format_percent(drop)} lower at {format_size(size_of(last))} than at "
-        f"{format_size(size_of(best))}",
-        evidence=(
-            f"{format_bandwidth(_busbw(best))} at {format_size(size_of(best))}, {format_bandwidth(_busbw(last))} at "
-            f"{format_size(size_of(last))}",
-            *(f"common on CPU ranks: {text}" for text in reason),
-        ),
         confidence="measured; the cause is unknown",
-        advice=(
+        advice=[
             advise(
-                "find the size where busbw drops"
-                + (
-                    ", and keep buckets below it"
-                    if last.op in _BUCKETED
-                    else ": larger messages in pieces may be faster"
-                ),
-                f"stepscope comm --ops {last.op} --sizes {sizes}",
-            ),
-        ),
-        subject=name,
+                f"find the size where busbw drops{keep}",
+                f"stepscope comm --ops {last.op} --sizes {size_of(best)}:{size_of(last)}:2",
+            )
+        ],
+        of=name,
     )
 
 

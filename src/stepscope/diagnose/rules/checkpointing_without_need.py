@@ -25,11 +25,10 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.predict.specs import specs_of
-from stepscope.records.finding import Finding, Skipped
 from stepscope.results.cell_facts import memory_share, same_but, times_faster
-from stepscope.results.evidence import CellEvidence, Evidence, name_of
+from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.held import held_by
 
 ROOM = Limit(
@@ -42,20 +41,14 @@ ROOM = Limit(
 def check(evidence: Evidence) -> Statement:
     cells = [c for c in evidence.cells if c.run.status == "ok" and c.spec.activation_checkpointing != "none"]
     if not cells:
-        return Skipped(reason="no cell recomputes activations", command="stepscope bench --preset checkpointing")
+        return skipped("no cell recomputes activations", "stepscope bench --preset checkpointing")
     judged = [(cell, *peak) for cell in cells if (peak := _peak_with_all(evidence, cell)) is not None]
     if not judged:
-        return Skipped(reason="no memory peak, no capacity, or no plan of the activations is known")
-    findings = [
-        finding
-        for cell, more, share in judged
-        if share <= ROOM.value and (finding := _report(evidence, cell, more, share))
-    ]
-    if findings:
-        return findings
-    cell, _, share = max(judged, key=lambda case: case[2])
-    return (
-        f"{cell.run.label}: all activations kept, {format_percent(share)} of the memory would be in use, limit "
+        return skipped("no memory peak, no capacity, or no plan of the activations is known")
+    fullest, _, most = max(judged, key=lambda case: case[2])
+    reports = (_report(evidence, cell, more, share) for cell, more, share in judged if share <= ROOM.value)
+    return [report for report in reports if report] or (
+        f"{fullest.run.label}: all activations kept, {format_percent(most)} of the memory would be in use, limit "
         f"{format_percent(ROOM.value)}, or they cost no time"
     )
 
@@ -84,27 +77,21 @@ def _report(evidence: Evidence, cell: CellEvidence, more: int, share: float) -> 
     if gain is None and (plain is not None or not again_flops):
         return None  # measured, and it costs no time for certain; or nothing says that it costs any
     stake = again_flops / (facts.train_flops_per_sample + again_flops) if gain is None else 1 - 1 / gain
-    paid = (
+    return finding(
+        f"{mode} activation checkpointing is not needed: without it {format_percent(1 - share)} of memory is free",
+        f"all activations kept: {format_bytes_binary(max(more, 0))} more a rank, {format_percent(share)} of the "
+        "capacity in use at the peak",
         f"{format_percent(stake)} of the FLOP are computed again"
         if gain is None
-        else f"a step takes {gain:.2f}x as long as without, and the intervals do not overlap"
-    )
-    return Finding(
+        else f"a step takes {gain:.2f}x as long as without, and the intervals do not overlap",
         severity="warning",
-        title=f"{mode} activation checkpointing is not needed: without it {format_percent(1 - share)} of memory is free",
-        evidence=(
-            f"all activations kept: {format_bytes_binary(max(more, 0))} more a rank, {format_percent(share)} of the "
-            "capacity in use at the peak",
-            paid,
-        ),
-        stake_fraction=stake,
+        stake=stake,
         confidence="measured" if gain is not None else "from planned FLOP: the step without was not measured",
-        advice=(
+        advice=[
             advise("keep all activations", again(evidence, cell, ("activation_checkpointing", "none"))),
             advise("or use the memory: a larger micro-batch, a longer sequence"),
-        ),
-        subject=name_of(cell.run),
-        runs=(cell.run.run_id,),
+        ],
+        of=cell.run,
     )
 
 

@@ -24,67 +24,55 @@ the same errors in MPI.
 from __future__ import annotations
 
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
 from stepscope.records.nccl import MISMATCHES, FlightFinding, Kind
 from stepscope.results.evidence import Evidence
 
 MOST_DIFFERENT = Limit(value=0, unit="calls that differ", source="all ranks of a group must make the same calls")
-
-_DIFFERENCE: dict[Kind, str] = {
-    "size_mismatch": "with another size",
-    "dtype_mismatch": "with another type",
-    "op_mismatch": "another operation",
-    "order_mismatch": "in another order",
+_ORDER = "look for an order that depends on the rank: hooks, sets, branches on data; groups used from threads"
+_DIFFERENCE: dict[Kind, tuple[str, str]] = {
+    "size_mismatch": (
+        "with another size",
+        "look for a size that depends on the rank: the last batch, sequences padded per rank, a parameter that only "
+        "some ranks use (find_unused_parameters)",
+    ),
+    "dtype_mismatch": ("with another type", "look for autocast or .half() on some ranks only"),
+    "op_mismatch": ("another operation", _ORDER),
+    "order_mismatch": ("in another order", _ORDER),
 }
 
 
 def check(evidence: Evidence) -> Statement:
-    mismatches = [f for f in evidence.flight if f.kind in MISMATCHES and f.cause]
-    if mismatches:
-        return tuple(map(_report, mismatches))
-    return "all calls recorded on at least two ranks match"
+    return [_report(f) for f in evidence.flight if f.kind in MISMATCHES and f.cause] or (
+        "all calls recorded on at least two ranks match"
+    )
 
 
-def _report(finding: FlightFinding) -> Finding:
-    who = f"{plural(len(finding.ranks), 'rank')} {in_words(finding.ranks)}"
-    group = finding.group_description or (f"group {finding.group}" if finding.group else "a group")
-    place = "a point-to-point call" if finding.is_p2p else f"collective {finding.sequence}"
-    sentences = [finding.sentence]
-    if finding.waiting:
-        sentences.append(f"{counted(len(finding.waiting), 'rank')} never left it: {in_words(finding.waiting)}")
-    return Finding(
+def _report(mismatch: FlightFinding) -> Finding:
+    who = f"{plural(len(mismatch.ranks), 'rank')} {in_words(mismatch.ranks)}"
+    group = mismatch.group_description or (f"group {mismatch.group}" if mismatch.group else "a group")
+    place = "a point-to-point call" if mismatch.is_p2p else f"collective {mismatch.sequence}"
+    # Where the other side has no more ranks, this one is named by convention alone.
+    even = len(set(mismatch.called) - set(mismatch.ranks)) <= len(mismatch.ranks)
+    differs, look = _DIFFERENCE[mismatch.kind]
+    return finding(
+        f"{who} called {place} of {group} {differs}",
+        mismatch.sentence,
+        bool(mismatch.waiting)
+        and f"{counted(len(mismatch.waiting), 'rank')} never left it: {in_words(mismatch.waiting)}",
         severity="problem",
-        title=f"{who} called {place} of {group} {_DIFFERENCE[finding.kind]}",
-        evidence=tuple(sentences),
         confidence="certain: both calls are recorded"
-        + ("; as many ranks made either call, so that either may be the wrong one" if _even(finding) else ""),
-        advice=(
-            advise(_where(finding.kind)),
+        + ("; as many ranks made either call, so that either may be the wrong one" if even else ""),
+        advice=[
+            advise(look),
             advise(
                 "let torch compare every call before it runs (slow) and name the line",
                 "export TORCH_DISTRIBUTED_DEBUG=DETAIL",
             ),
-        ),
-        subject=who,
+        ],
+        of=who,
         priority="wrong",
     )
-
-
-def _even(finding: FlightFinding) -> bool:
-    """Whether the other side has no more ranks: then it is named by convention alone."""
-    return len(set(finding.called) - set(finding.ranks)) <= len(finding.ranks)
-
-
-def _where(kind: Kind) -> str:
-    if kind == "size_mismatch":
-        return (
-            "look for a size that depends on the rank: the last batch, sequences padded per rank, a parameter that only "
-            "some ranks use (find_unused_parameters)"
-        )
-    if kind == "dtype_mismatch":
-        return "look for autocast or .half() on some ranks only"
-    return "look for an order that depends on the rank: hooks, sets, branches on data; groups used from threads"
 
 
 RULE = Rule(

@@ -32,18 +32,15 @@ section 3.2.4 (no_sync). A published case (text classifiers, 1 against 4 GPUs).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.job_facts import facts_of_run
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import GRAVE
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import GRAVE, Advices, Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import exposed
@@ -87,9 +84,6 @@ LATENCY_SHARE = Limit(
 )
 
 
-_WAITING = {"epoch": ", waiting included"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cost:
     """One run's communication. share: of the step; cost_ns, step_ns: None where only an efficiency is known.
@@ -100,14 +94,17 @@ class _Cost:
 
     run: TrainingRun
     share: float
-    cost_ns: float | None
-    step_ns: float | None
-    fixed_ns: float
-    measured: bool
     sentences: tuple[str, ...]
-    causes: tuple[tuple[str, str], ...]
+    causes: dict[str, str]
+    cost_ns: float | None = None
+    step_ns: float | None = None
+    fixed_ns: float = 0.0
     per: str = "step"
     waiting_apart: bool = False
+
+    @property
+    def measured(self) -> bool:
+        return self.cost_ns is not None
 
     @property
     def factor(self) -> float:
@@ -120,14 +117,11 @@ class _Cost:
         work = self.step_ns - self.cost_ns - self.fixed_ns
         return (target / (1 - target) * self.cost_ns - self.fixed_ns) / work if work > 0 else math.inf
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """The evidence, and what is worked out from it once for all runs."""
-
-    evidence: Evidence
-    costs: CommCosts | None
-    pairs: tuple[Pair, ...]
+    @property
+    def too_much(self) -> bool:
+        if self.measured:
+            return self.share > MAX_EXPOSED.value
+        return 1 - self.share < MAX_EFFICIENCY.value and bool(self.causes)
 
 
 def check(evidence: Evidence) -> Statement:
@@ -136,40 +130,28 @@ def check(evidence: Evidence) -> Statement:
         from stepscope.results.comm_costs import comm_costs
 
         costs = comm_costs(evidence)
-    facts = _Facts(evidence=evidence, costs=costs, pairs=pairs(evidence))
-    run_costs = [
-        cost for run in _fastest(evidence.runs) if (cost := _measured(facts, run) or _inferred(facts, run)) is not None
+    compared = {pair.run.run_id: pair for pair in pairs(evidence)}
+    finished = [
+        run for run in evidence.runs if run.status == "ok" and run.world_size is not None and run.world_size > 1
     ]
+    alike = grouped(finished, lambda run: (run.group, run.world_size))
+    fastest = [max(runs, key=_pace) for runs in alike.values()]
+    run_costs = [cost for run in fastest if (cost := _cost(evidence, run, costs, compared)) is not None]
     if not run_costs:
-        return Skipped(
-            reason=f"no run on several ranks records its {EXPOSED_COMM}, or its speed-up and batch",
-            command="stepscope bench MATRIX.yaml",
+        return skipped(
+            f"no run on several ranks records its {EXPOSED_COMM}, or its speed-up and batch",
+            "stepscope bench MATRIX.yaml",
         )
-    explained = {pair.run.run_id for pair in facts.pairs if pair.copies}
-    firing = [c for c in run_costs if _too_much(c) and c.run.run_id not in explained]
-    if firing:
-        groups: dict[str, list[_Cost]] = {}
-        for cost in sorted(firing, key=lambda c: -c.share):
-            groups.setdefault(cost.run.group, []).append(cost)
-        return [_report(evidence, costs) for costs in groups.values()]
-    left = [c for c in run_costs if c.run.run_id not in explained]
+    left = [c for c in run_costs if c.run.run_id not in compared or not compared[c.run.run_id].copies]
     if not left:
         return f"{name_of(run_costs[0].run)}: duplicated data explains its epoch time"
-    worst = max(left, key=lambda c: c.share)
+    ranked = sorted(left, key=lambda c: -c.share)
+    groups = grouped((c for c in ranked if c.too_much), lambda c: c.run.group)
+    worst = ranked[0]
     what = "exposed" if worst.measured else "of the step is lost, without evidence that communication is the cause"
-    return f"{name_of(worst.run)}: {format_percent(worst.share)} {what}, limit {format_percent(MAX_EXPOSED.value)}"
-
-
-def _fastest(runs: Iterable[TrainingRun]) -> list[TrainingRun]:
-    """The fastest finished run of every group on every number of ranks above 1."""
-    best: dict[tuple[str, int], TrainingRun] = {}
-    for run in runs:
-        if run.status != "ok" or run.world_size is None or run.world_size < 2:
-            continue
-        before = best.get((run.group, run.world_size))
-        if before is None or _pace(run) > _pace(before):
-            best[run.group, run.world_size] = run
-    return list(best.values())
+    return [_report(evidence, costs) for costs in groups.values()] or (
+        f"{name_of(worst.run)}: {format_percent(worst.share)} {what}, limit {format_percent(MAX_EXPOSED.value)}"
+    )
 
 
 def _pace(run: TrainingRun) -> float:
@@ -179,101 +161,65 @@ def _pace(run: TrainingRun) -> float:
     return 0.0 if time is None or time.value <= 0 else 1e9 / time.value
 
 
-def _measured(facts: _Facts, run: TrainingRun) -> _Cost | None:
-    if run.exposed_comm_ns is None or run.step_ns is None or run.step_ns.value <= 0:
-        return _by_epoch(facts, run)
-    step, cost = run.step_ns.value, run.exposed_comm_ns.value
-    cell = cell_of(facts.evidence, run)
-    net = None if cell is None else exposed(cell.result)
-    sentences = []
-    waits = net is not None and net.waiting_ns > 0.02 * step
-    if net is not None:
-        cost = min(cost, net.net_ns)
-        if waits:
-            sentences.append(f"waiting for the last rank takes another {format_duration(net.waiting_ns)} per step")
-    share = cost / step
-    sentences.insert(
-        0,
-        f"{EXPOSED_COMM} {format_duration(cost)} of a step of {format_duration(step)}: {format_percent(share)}",
-    )
-    fixed = 0.0
-    if run.phases is not None:
-        fixed = max(0.0, min(run.phases.optimizer_ns + run.phases.other_ns, 0.9 * (step - cost)))
-    latency, in_words = _latency(facts, run)
-    return _Cost(
-        run=run,
-        share=min(share, 1.0),
-        cost_ns=cost,
-        step_ns=step,
-        fixed_ns=fixed,
-        measured=True,
-        sentences=(*sentences, *in_words),
-        causes=_causes(facts.evidence, run, latency),
-        waiting_apart=waits,
-    )
-
-
-def _by_epoch(facts: _Facts, run: TrainingRun) -> _Cost | None:
-    """Return the cost where the source timed the communication of an epoch, not of a step."""
+def _cost(evidence: Evidence, run: TrainingRun, costs: CommCosts | None, compared: dict[str, Pair]) -> _Cost | None:
+    """Return the cost as the run's steps show it, or its epochs; else as its speed-up lets infer: what the ideal one lacks,
+    and only with a fact that blames communication."""
+    latency, in_words = _latency(costs, run)
+    causes = _causes(evidence, run, latency)
+    if run.exposed_comm_ns is not None and run.step_ns is not None and run.step_ns.value > 0:
+        step, cost = run.step_ns.value, run.exposed_comm_ns.value
+        cell = cell_of(evidence, run)
+        net = None if cell is None else exposed(cell.result)
+        waits = net is not None and net.waiting_ns > 0.02 * step
+        cost = cost if net is None else min(cost, net.net_ns)
+        after = f"waiting for the last rank takes another {format_duration(net.waiting_ns if net else 0)} per step"
+        fixed = 0.0 if run.phases is None else run.phases.optimizer_ns + run.phases.other_ns
+        return _Cost(
+            run=run,
+            share=min(cost / step, 1.0),
+            cost_ns=cost,
+            step_ns=step,
+            fixed_ns=max(0.0, min(fixed, 0.9 * (step - cost))),
+            sentences=(
+                f"{EXPOSED_COMM} {format_duration(cost)} of a step of {format_duration(step)}: "
+                f"{format_percent(cost / step)}",
+                after if waits else "",
+                in_words,
+            ),
+            causes=causes,
+            waiting_apart=waits,
+        )
     share, per_epoch = exposed_fraction(run), run.settings.get(PER_EPOCH)
-    if not share or per_epoch is None:
-        return None
-    sentence = (
-        f"communication {format_duration(per_epoch)} of an epoch of {format_duration(per_epoch / share)}: "
-        f"{format_percent(share)}, waiting for other ranks included"
-    )
-    latency, in_words = _latency(facts, run)
-    return _Cost(
-        run=run,
-        share=share,
-        cost_ns=per_epoch,
-        step_ns=per_epoch / share,
-        fixed_ns=0.0,
-        measured=True,
-        sentences=(sentence, *in_words),
-        causes=_causes(facts.evidence, run, latency),
-        per="epoch",
-    )
-
-
-def _inferred(facts: _Facts, run: TrainingRun) -> _Cost | None:
-    """Infer the cost from the speed-up alone: what the ideal one lacks, and only with a fact that blames communication."""
-    pair = next((p for p in facts.pairs if p.run.run_id == run.run_id), None)
+    if share and per_epoch is not None:
+        whole = per_epoch / share
+        sentence = (
+            f"communication {format_duration(per_epoch)} of an epoch of {format_duration(whole)}: "
+            f"{format_percent(share)}, waiting for other ranks included"
+        )
+        sentences = (sentence, in_words)
+        return _Cost(
+            run=run, share=share, cost_ns=per_epoch, step_ns=whole, sentences=sentences, causes=causes, per="epoch"
+        )
+    pair = compared.get(run.run_id)
     if pair is None or pair.row.efficiency > 1:
         return None
-    latency, in_words = _latency(facts, run)
+    lost = 1 - pair.row.efficiency
     sentence = (
         f"speed-up {pair.speedup_text} on {pair.ranks}: {format_percent(pair.row.efficiency)} of ideal, so"
-        f" {format_percent(1 - pair.row.efficiency)} of the step does not shrink with the ranks"
+        f" {format_percent(lost)} of the step does not shrink with the ranks"
     )
-    return _Cost(
-        run=run,
-        share=1 - pair.row.efficiency,
-        cost_ns=None,
-        step_ns=None,
-        fixed_ns=0.0,
-        measured=False,
-        sentences=(sentence, *in_words),
-        causes=() if _scales_beside(facts, pair) else _causes(facts.evidence, run, latency),
-    )
+    beside = any(_scales_beside(other, pair) for other in compared.values())
+    return _Cost(run=run, share=lost, sentences=(sentence, in_words), causes={} if beside else causes)
 
 
-def _too_much(cost: _Cost) -> bool:
-    if cost.measured:
-        return cost.share > MAX_EXPOSED.value
-    return 1 - cost.share < MAX_EFFICIENCY.value and bool(cost.causes)
-
-
-def _scales_beside(facts: _Facts, pair: Pair) -> bool:
+def _scales_beside(other: Pair, pair: Pair) -> bool:
     """Whether a run that is no larger scales well on as many ranks: then size is not the cause."""
-    parameters = pair.run.num_parameters
-    return any(
+    return (
         other.row.group != pair.row.group
         and other.row.rating in ("good", "excellent")
         and other.row.world_size >= pair.row.world_size
-        and _no_larger(other.run.num_parameters, parameters)
+        and _no_larger(other.run.num_parameters, pair.run.num_parameters)
         and _no_larger(other.run.micro_batch, pair.run.micro_batch)
-        for other in facts.pairs
     )
 
 
@@ -281,21 +227,21 @@ def _no_larger(other: int | None, own: int | None) -> bool:
     return other is None or own is None or other <= own
 
 
-def _latency(facts: _Facts, run: TrainingRun) -> tuple[float | None, tuple[str, ...]]:
+def _latency(costs: CommCosts | None, run: TrainingRun) -> tuple[float | None, str]:
     """Return (latency's share, in words) of one all-reduce of the step's gradients, by the measured collectives."""
     size = run.comm_bytes_per_step or _gradient_bytes(run)
-    costs = facts.costs
     if costs is None or not size or run.world_size is None:
-        return None, ()
+        return None, ""
     try:
         from stepscope.predict.calibrated import time_of
 
         whole = time_of(costs.calibration, "all_reduce", size, run.world_size).time_ns
         least = time_of(costs.calibration, "all_reduce", 1, run.world_size).time_ns
     except UsageError:
-        return None, ()
+        return None, ""
     share = min(1.0, least / whole) if whole > 0 else 0.0
-    return share, (
+    return (
+        share,
         f"one all-reduce of {format_size(size)} takes {format_duration(whole)} here, {format_percent(share)} of it latency",
     )
 
@@ -306,27 +252,22 @@ def _gradient_bytes(run: TrainingRun) -> int | None:
     return run.num_parameters * (2 if run.precision in ("bf16", "fp16") else 4)
 
 
-def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tuple[tuple[str, str], ...]:
-    """Return (what is too small, the fact that says so), strongest first; empty where nothing known is small."""
-    causes = []
-    length = _sequence(evidence, run)
-    enough = run.micro_batch is not None and length is not None and run.micro_batch * length >= MANY_TOKENS.value
-    if run.micro_batch is not None and run.micro_batch < SMALL_BATCH.value and not enough:
-        causes.append(
-            (
-                "batch too small",
-                f"{counted(run.micro_batch, 'sample')} per rank and micro-step, below {SMALL_BATCH.value:g}",
-            )
-        )
+def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> dict[str, str]:
+    """Return what is too small -> the fact that says so, strongest first; empty where nothing known is small."""
+    causes = {}
+    batch, length = run.micro_batch, _sequence(evidence, run)
+    enough = batch is not None and length is not None and batch * length >= MANY_TOKENS.value
+    if batch is not None and batch < SMALL_BATCH.value and not enough:
+        causes["batch too small"] = f"{counted(batch, 'sample')} per rank and micro-step, below {SMALL_BATCH.value:g}"
     gradients = run.comm_bytes_per_step or _gradient_bytes(run)
     if latency is not None:
         if latency >= LATENCY_SHARE.value:
-            causes.append(("model too small", f"{format_percent(latency)} of its all-reduce is latency"))
+            causes["model too small"] = f"{format_percent(latency)} of its all-reduce is latency"
     elif gradients is not None and gradients < SMALL_GRADIENTS.value:
-        causes.append(("model too small", f"its gradients are {format_size(gradients)}, mostly latency"))
+        causes["model too small"] = f"its gradients are {format_size(gradients)}, mostly latency"
     if length is not None and length < SHORT_SEQUENCE.value and not enough:
-        causes.append(("sequence too short", f"{length} tokens, below {SHORT_SEQUENCE.value:g}"))
-    return tuple(causes)
+        causes["sequence too short"] = f"{length} tokens, below {SHORT_SEQUENCE.value:g}"
+    return causes
 
 
 def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
@@ -338,49 +279,42 @@ def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
 
 def _report(evidence: Evidence, costs: list[_Cost]) -> Finding:
     worst, run = costs[0], costs[0].run
-    causes = worst.causes
-    named = ", ".join(cause for cause, _ in causes) or "nothing says that model, batch or sequence is too small"
-    rest = [f"{c.run.label}: {format_percent(c.share)}" for c in costs[1:4]]
+    named = ", ".join(worst.causes) or "nothing says that model, batch or sequence is too small"
     lost = EXPOSED_COMM if worst.measured else "lost, most likely to communication"
-    lost += " without waiting" if worst.waiting_apart else ""
-    return Finding(
+    rest = ", ".join(f"{c.run.label}: {format_percent(c.share)}" for c in costs[1:4])
+    return finding(
+        f"communication-bound: {format_percent(worst.share)} of the {worst.per} on {counted(run.world_size or 0, 'rank')}"
+        f" is {lost}{' without waiting' if worst.waiting_apart else ''}; {named}",
+        worst.sentences,
+        [f"{cause}: {fact}" for cause, fact in worst.causes.items()],
+        _needed(evidence, worst),
+        rest and f"also {rest}",
         severity="problem",
-        title=f"communication-bound: {format_percent(worst.share)} of the {worst.per} on"
-        f" {counted(run.world_size or 0, 'rank')}"
-        f" is {lost}; {named}",
-        evidence=(
-            *worst.sentences,
-            *(f"{cause}: {fact}" for cause, fact in causes),
-            *_needed(evidence, worst),
-            *((f"also {', '.join(rest)}",) if rest else ()),
-        ),
-        stake_fraction=worst.share,
-        confidence=f"measured: {EXPOSED_COMM} of the fastest run on that many ranks{_WAITING.get(worst.per, '')}"
+        stake=worst.share,
+        confidence=f"measured: {EXPOSED_COMM} of the fastest run on that many ranks"
+        + (", waiting included" if worst.per == "epoch" else "")
         if worst.measured
         else "likely: inferred from the speed-up and the sizes; communication was not timed",
         advice=_advice(evidence, worst),
-        subject=name_of(run),
-        runs=(run.run_id,),
+        of=run,
     )
 
 
-def _needed(evidence: Evidence, cost: _Cost) -> tuple[str, ...]:
+def _needed(evidence: Evidence, cost: _Cost) -> str:
     """Say what reaches 80%: batch, accumulation, sequence."""
     run, factor = cost.run, cost.factor
     if not math.isfinite(factor) or factor < LEAST_FACTOR:
-        return ()
-    ways = []
-    if run.micro_batch is not None:
-        ways.append(f"a batch of {_up(run.micro_batch * factor)} per rank (now {run.micro_batch})")
-    if run.accumulation is not None:
-        ways.append(f"accumulation of {_up(run.accumulation * factor)} (now {run.accumulation})")
+        return ""
     length = _sequence(evidence, run)
-    if length is not None:
-        ways.append(f"sequences of {_up(length * factor)} tokens (now {length})")
-    what = f": {' or '.join(ways)}" if ways else ""
+    ways = [
+        run.micro_batch is not None and f"a batch of {_up(run.micro_batch * factor)} per rank (now {run.micro_batch})",
+        run.accumulation is not None and f"accumulation of {_up(run.accumulation * factor)} (now {run.accumulation})",
+        length is not None and f"sequences of {_up(length * factor)} tokens (now {length})",
+    ]
+    what = " or ".join(way for way in ways if way)
     return (
         f"{format_percent(1 - MAX_EXPOSED.value)} of the step is computation with {factor:.1f} times the work between two "
-        f"reductions{what}",
+        f"reductions{what and f': {what}'}"
     )
 
 
@@ -389,31 +323,34 @@ def _up(value: float) -> int:
     return math.ceil(value - 1e-6)
 
 
-def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
+def _advice(evidence: Evidence, cost: _Cost) -> list[Advices]:
     run, factor = cost.run, cost.factor
     cell = cell_of(evidence, run)
     more = _up(factor) if math.isfinite(factor) and factor >= LEAST_FACTOR else None
-    advice: list[Advice] = []
+    advice: list[Advices] = [
+        not cost.measured
+        and advise("measure the communication first", None if cell is None else profiled(evidence, cell))
+    ]
     if more is not None and cell is not None:
-        strong = cell.result.spec.batch_rule == "global_batch"
-        per_rank = _up(cell.spec.micro_batch * factor)
-        ranks = cell.spec.world_size * cell.spec.accumulation
-        larger = ("global_batch", per_rank * ranks) if strong else ("micro_batch", per_rank)
-        accumulated = [("accumulation", cell.spec.accumulation * more)]
-        if strong:
-            accumulated.append(("global_batch", cell.spec.global_batch * more))
-        advice = [
+        spec = cell.spec
+        strong = spec.batch_rule == "global_batch"
+        per_rank = _up(spec.micro_batch * factor)
+        larger = (
+            ("global_batch", per_rank * spec.world_size * spec.accumulation) if strong else ("micro_batch", per_rank)
+        )
+        grown = [("global_batch", spec.global_batch * more)] if strong else []
+        advice += [
             advise(
                 f"larger batch, if memory and accuracy allow: {larger[0]} {larger[1]}", again(evidence, cell, larger)
             ),
             advise(
-                f"same memory: accumulate {cell.spec.accumulation * more} micro-batches between reductions",
-                again(evidence, cell, *accumulated),
+                f"same memory: accumulate {spec.accumulation * more} micro-batches between reductions",
+                again(evidence, cell, ("accumulation", spec.accumulation * more), *grown),
                 only_for=("replicated",),
             ),
         ]
     elif more is not None:
-        advice = [
+        advice += [
             advise(
                 f"{more} times the batch per rank, if memory and accuracy allow: updates become fewer, scale the "
                 "learning rate"
@@ -422,28 +359,16 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
                 f"the same with {more} micro-batches accumulated between reductions (no_sync)", only_for=("replicated",)
             ),
         ]
-    if (
-        run.device != "cpu"
-        and run.precision not in ("bf16", "fp16")
-        and not any(cause == "model too small" for cause, _ in cost.causes)
-    ):
-        advice.append(_fewer_bytes(run))
-    advice.append(advise("use fewer ranks: a job that does not scale is cheaper on the ranks that it fills"))
-    if not cost.measured:
-        advice.insert(
-            0,
-            advise("measure the communication first", None if cell is None else profiled(evidence, cell)),
+    if run.device != "cpu" and run.precision not in ("bf16", "fp16") and "model too small" not in cost.causes:
+        # Hooks are DDP's; what is sharded sends its parameters too.
+        advice.append(
+            advise("halve the bytes: gather and reduce in bf16 (mixed precision of the wrapper; AMP alone does not)")
+            if shards(run.strategy)
+            else advise("halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)")
+            if facts_of_run(run).replicated
+            else advise("halve the bytes: send activations in bf16; keep these groups inside a host")
         )
-    return tuple(advice)
-
-
-def _fewer_bytes(run: TrainingRun) -> Advice:
-    """Advise how to send fewer bytes: hooks are DDP's; what is sharded sends its parameters too."""
-    if shards(run.strategy):
-        return advise("halve the bytes: gather and reduce in bf16 (mixed precision of the wrapper; AMP alone does not)")
-    if not facts_of_run(run).replicated:
-        return advise("halve the bytes: send activations in bf16; keep these groups inside a host")
-    return advise("halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)")
+    return [*advice, advise("use fewer ranks: a job that does not scale is cheaper on the ranks that it fills")]
 
 
 RULE = Rule(

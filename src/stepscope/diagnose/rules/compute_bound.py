@@ -32,9 +32,8 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
-from stepscope.diagnose.trace_facts import GRAVE, WORTH, on_device, read_in_full, trace_command, unread
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import GRAVE, WORTH, Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
+from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import TITLES
 from stepscope.records.trace_summary import RankPass
@@ -58,132 +57,102 @@ MOSTLY = Limit(
 
 def check(evidence: Evidence) -> Statement:
     # Where a strategy communicates inside the passes, they are not computation alone.
-    cells = [
-        timed_cell
-        for timed_cell in timed_cells(evidence, least_ranks=2)
-        if timed_cell.cell.run.exposed_comm_ns is not None
-    ]
+    cells = [cell for cell in timed_cells(evidence, least_ranks=2) if cell.cell.run.exposed_comm_ns is not None]
     if not cells:
-        return Skipped(
-            reason="no finished cell on several ranks has step times", command="stepscope bench --preset strong-scaling"
+        return skipped("no finished cell on several ranks has step times", "stepscope bench --preset strong-scaling")
+    rows = {row.run_id: row for row in evidence.scaling}
+
+    def rating(cell: TimedCell) -> str | None:
+        row = rows.get(cell.cell.run.run_id)
+        return None if row is None else row.rating
+
+    def report(cell: TimedCell) -> Finding:
+        row = rows.get(cell.cell.run.run_id)
+        phases = cell.phases
+        return finding(
+            f"compute-bound: {format_percent(min(1.0, _of_step(cell)))} of the step is computation on "
+            f"{counted(cell.world_size, 'rank')}",
+            f"{cell.cell.run.label}: forward {format_duration(phases.forward_ns)}, backward "
+            f"{format_duration(phases.backward_compute_ns)}, optimizer {format_duration(phases.optimizer_ns)} of "
+            f"{format_duration(cell.step_ns)}",
+            f"{EXPOSED_COMM} {format_percent(cell.share('exposed_comm'))}, waiting for data "
+            f"{format_percent(cell.share('data_wait'))}",
+            row is not None and row.rating is not None and f"efficiency {format_percent(row.efficiency)}, {row.rating}",
+            severity="info",
+            confidence=measured(cell),
+            advice=[
+                advise(
+                    "speed up the computation (lower precision, compiled or fused kernels), or add ranks",
+                    again(evidence, cell.cell, ("world_size", [cell.world_size, 2 * cell.world_size])),
+                )
+            ],
+            of=cell.cell.run,
+            job=traced(evidence, cell),
         )
-    bound = [cell for cell in cells if _is_bound(cell)]
-    slowed = [cell for cell in bound if _rating(evidence, cell) in ("poor", "negative")]
-    good = [cell for cell in bound if cell not in slowed]
-    if slowed and not good:
+
+    bound = [
+        cell
+        for cell in cells
+        if _of_step(cell) >= MIN_COMPUTE.value
+        and max(cell.share("exposed_comm"), cell.share("data_wait")) <= MAX_OTHER.value
+    ]
+    good = [cell for cell in bound if rating(cell) not in ("poor", "negative")]
+    if bound and not good:
         return (
-            f"{slowed[0].name}: {format_percent(min(1.0, _of_step(slowed[0])))} of the step is computation, which grew with "
-            f"the ranks: scaling is {_rating(evidence, slowed[0])}"
+            f"{bound[0].name}: {format_percent(min(1.0, _of_step(bound[0])))} of the step is computation, which grew with "
+            f"the ranks: scaling is {rating(bound[0])}"
         )
-    if not good:
-        best = max(cells, key=_of_step)
-        return (
-            f"{best.name}: {format_percent(_of_step(best))} of the step is computation, limit "
-            f"{format_percent(MIN_COMPUTE.value)}; "
-            f"{EXPOSED_COMM} {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}"
-        )
-    groups = by_model(good)
-    return tuple(_of_cell(evidence, max(group, key=lambda e: (e.world_size, _of_step(e)))) for group in groups)
+    best = max(cells, key=_of_step)
+    return [report(max(group, key=lambda e: (e.world_size, _of_step(e)))) for group in by_model(good)] or (
+        f"{best.name}: {format_percent(_of_step(best))} of the step is computation, limit "
+        f"{format_percent(MIN_COMPUTE.value)}; "
+        f"{EXPOSED_COMM} {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}"
+    )
 
 
 def _of_step(cell: TimedCell) -> float:
     return cell.share("forward") + cell.share("backward_compute") + cell.share("optimizer")
 
 
-def _rating(evidence: Evidence, cell: TimedCell) -> str | None:
-    return next((row.rating for row in evidence.scaling if row.run_id == cell.cell.run.run_id), None)
-
-
-def _is_bound(cell: TimedCell) -> bool:
-    return (
-        _of_step(cell) >= MIN_COMPUTE.value
-        and cell.share("exposed_comm") <= MAX_OTHER.value
-        and cell.share("data_wait") <= MAX_OTHER.value
-    )
-
-
-def _of_cell(evidence: Evidence, cell: TimedCell) -> Finding:
-    phases = cell.phases
-    run = cell.cell.run
-    sentences = [
-        f"{run.label}: forward {format_duration(phases.forward_ns)}, backward "
-        f"{format_duration(phases.backward_compute_ns)}, optimizer {format_duration(phases.optimizer_ns)} of "
-        f"{format_duration(cell.step_ns)}",
-        f"{EXPOSED_COMM} {format_percent(cell.share('exposed_comm'))}, waiting for data "
-        f"{format_percent(cell.share('data_wait'))}",
-    ]
-    row = next((scaling_row for scaling_row in evidence.scaling if scaling_row.run_id == run.run_id), None)
-    if row is not None and row.rating is not None:
-        sentences.append(f"efficiency {format_percent(row.efficiency)}, {row.rating}")
-    return Finding(
-        severity="info",
-        title=f"compute-bound: {format_percent(min(1.0, _of_step(cell)))} of the step is computation on "
-        f"{counted(cell.world_size, 'rank')}",
-        evidence=tuple(sentences),
-        confidence=measured(cell),
-        advice=(
-            advise(
-                "speed up the computation (lower precision, compiled or fused kernels), or add ranks",
-                again(evidence, cell.cell, ("world_size", [cell.world_size, 2 * cell.world_size])),
-            ),
-        ),
-        subject=cell.name,
-        runs=(cell.cell.run.run_id,),
-        job=traced(evidence, cell),
-    )
-
-
 def _judge_job(job: TraceEvidence) -> Statement:
-    ranks = read_in_full(job.summary)
+    ranks, device = read_in_full(job.summary), on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has measurable events")
-    share, used = median(_share(p) for p in ranks), _used(ranks)
+    share = median(_share(p) for p in ranks)
     if share < MOSTLY.value:
         return f"computation takes {MOSTLY.of(share)}, limit {format_percent(MOSTLY.value)}"
-    return Finding(
+    parts = [p.budget.parts for p in ranks if p.budget is not None and p.budget.parts.window_ns]
+    rest = {
+        EXPOSED_COMM: median(p.exposed_comm_ns / p.window_ns for p in parts),
+        TITLES["copies"]: median(p.exposed_memory_ns / p.window_ns for p in parts),
+        "idle": median(p.idle_ns / p.window_ns for p in parts),
+    }
+    used = [p.utilisation for p in ranks if p.utilisation is not None]
+    figures = [(u.mfu or u.hfu or 0.0, "MFU" if u.mfu else "HFU", u.dtype) for u in used if u.mfu or u.hfu]
+    value, name, dtype = max(figures, key=lambda figure: figure[0], default=(0.0, "", ""))
+    unknown = not figures and any(u.peak_flops_per_s is not None and u.model_flop is None for u in used)
+    return finding(
+        f"compute-bound: computation takes {MOSTLY.of(share)}" + (" (median rank)" if len(ranks) > 1 else ""),
+        ", ".join(f"{part} {format_percent(of_window)}" for part, of_window in rest.items()),
+        bool(figures) and f"{name} {format_percent(value)} of the {dtype} peak",
         severity="info",
-        title=f"compute-bound: computation takes {MOSTLY.of(share)}" + (" (median rank)" if len(ranks) > 1 else ""),
-        evidence=(_rest(ranks), *used),
-        confidence="measured" if on_device(job.summary) else "measured from operators on CPUs",
-        advice=(_next(job, ranks, stated=bool(used)),),
+        confidence="measured" if device else "measured from operators on CPUs",
+        advice=[
+            inspect(
+                "MFU shows how efficient the computation is: give the model's FLOP per step and rank",
+                trace_command(job, "--show utilisation,kernels --flop FLOP"),
+            )
+            if unknown
+            else inspect("list the kernels with most time", trace_command(job, "--show utilisation,kernels"))
+            if device
+            else inspect("list the operators with most time", trace_command(job, "--show operators --sort host_self"))
+        ],
     )
-
-
-def _next(job: TraceEvidence, ranks: list[RankPass], *, stated: bool) -> Advice:
-    """Advise where to look for the computation's time, or to give the model's FLOP where they alone are missing for MFU."""
-    counted_ = [p.utilisation for p in ranks if p.utilisation is not None]
-    if not stated and any(u.peak_flops_per_s is not None and u.model_flop is None for u in counted_):
-        return inspect(
-            "MFU shows how efficient the computation is: give the model's FLOP per step and rank",
-            trace_command(job, "--show utilisation,kernels --flop FLOP"),
-        )
-    if on_device(job.summary):
-        return inspect("list the kernels with most time", trace_command(job, "--show utilisation,kernels"))
-    return inspect("list the operators with most time", trace_command(job, "--show operators --sort host_self"))
 
 
 def _share(rank: RankPass) -> float:
     parts = rank.budget.parts if rank.budget else None
     return parts.compute_ns / parts.window_ns if parts and parts.window_ns else 0.0
-
-
-def _rest(ranks: list[RankPass]) -> str:
-    parts = [p.budget.parts for p in ranks if p.budget is not None and p.budget.parts.window_ns]
-    shares = {
-        EXPOSED_COMM: median(p.exposed_comm_ns / p.window_ns for p in parts),
-        TITLES["copies"]: median(p.exposed_memory_ns / p.window_ns for p in parts),
-        "idle": median(p.idle_ns / p.window_ns for p in parts),
-    }
-    return ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items())
-
-
-def _used(ranks: list[RankPass]) -> tuple[str, ...]:
-    used = [p.utilisation for p in ranks if p.utilisation is not None]
-    figures = [(u.mfu or u.hfu, "MFU" if u.mfu else "HFU", u.dtype) for u in used if u.mfu or u.hfu]
-    if not figures:
-        return ()
-    value, name, dtype = max(figures, key=lambda f: f[0] or 0.0)
-    return (f"{name} {format_percent(value or 0.0)} of the {dtype} peak",)
 
 
 RULE = Rule(
@@ -192,7 +161,8 @@ RULE = Rule(
     look=check,
     look_at_job=_judge_job,
     good_news=True,
-    claims=("step/computation",),
+    claims=("computation",),
+    whole=True,
     kind="compute-bound",
     protocol=2,
     thresholds={"compute": MIN_COMPUTE, "other": MAX_OTHER, "in a trace": MOSTLY},

@@ -29,20 +29,11 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.job_facts import JobFacts, facts_of
-from stepscope.diagnose.rule import Limit, Statement, advise, inspect, over_share
-from stepscope.diagnose.trace_facts import (
-    OF_STEP,
-    WORTH,
-    RankShares,
-    idle_share,
-    read_in_full,
-    share_rule,
-    trace_command,
-)
-from stepscope.records.finding import Advice, Finding
+from stepscope.diagnose.job_facts import facts_of
+from stepscope.diagnose.rule import WORTH, Finding, Limit, Statement, advise, finding, inspect, over_share
+from stepscope.diagnose.trace_facts import OF_STEP, RankShares, idle_share, read_in_full, share_rule
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
-from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.evidence import Evidence
 
 PROBLEM = Limit(value=0.30, unit="share of the step", source="without it the job runs 1.4 times as fast")
 
@@ -53,140 +44,104 @@ def check(evidence: Evidence) -> Statement:
 
 def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     cell = ranked[0]
-    share = cell.share("data_wait")
-    spec = cell.cell.result.spec
-    sentences = [
-        *planted(cell.cell, cell.phases.data_wait_ns, "loader"),
+    share, spec = cell.share("data_wait"), cell.cell.spec
+    cores = None if evidence.environment is None else evidence.environment.usable_cores
+    busy = spec.world_size * (cell.cell.run.threads_per_rank or 1)
+    now, more = spec.num_workers, 2 * spec.num_workers
+    full = f" (workers need cores: {counted(busy, 'compute thread')} on {counted(cores or 0, 'core')} already)"
+    crowded = cores is not None and busy + spec.world_size * max(1, more) > cores
+    on = {True: "on", False: "off"}
+    return finding(
+        f"{format_percent(share)} of the step waits for data",
+        planted(cell.cell, cell.phases.data_wait_ns, "loader"),
         f"{format_duration(cell.phases.data_wait_ns)} of {format_duration(cell.step_ns)} pass before the batch arrives",
-        f"num_workers {spec.num_workers}, persistent_workers {_on(spec.persistent_workers)}, "
-        f"pin_memory {_on(spec.pin_memory)}",
-    ]
-    return Finding(
+        f"num_workers {now}, persistent_workers {on[spec.persistent_workers]}, pin_memory {on[spec.pin_memory]}",
+        others(ranked, lambda other: f"({format_percent(other.share('data_wait'))})"),
         severity="problem" if share > PROBLEM.value else "warning",
-        title=f"{format_percent(share)} of the step waits for data",
-        evidence=(*sentences, *others(ranked, lambda other: f"({format_percent(other.share('data_wait'))})")),
-        stake_fraction=share,
+        stake=share,
         confidence=measured(cell),
-        advice=_advice(evidence, cell),
-        subject=cell.name,
-        runs=(cell.cell.run.run_id,),
+        advice=[
+            now == 0
+            and advise(
+                f"load batches in advance in worker processes{full if crowded else ''}",
+                again(evidence, cell.cell, ("num_workers", [0, 1, 2])),
+            ),
+            now > 0
+            and not crowded
+            and advise(
+                f"use {more} workers instead of {now}",
+                again(evidence, cell.cell, ("num_workers", [now, more])),
+            ),
+            now > 0
+            and not spec.persistent_workers
+            and advise("keep workers alive between epochs", again(evidence, cell.cell, ("persistent_workers", True))),
+            spec.device == "cuda"
+            and not spec.pin_memory
+            and advise(
+                "copy from pinned memory without waiting: pin_memory, non_blocking=True",
+                again(evidence, cell.cell, ("pin_memory", True)),
+            ),
+            advise(
+                "synthetic batches are made in memory: check the copy to the device and what else runs on these cores"
+                if spec.dataset == "synthetic"
+                else "make a batch cheaper: decode and tokenise in advance, store arrays, read from a local disk",
+                key="cheaper loading",
+            ),
+        ],
+        of=cell.cell.run,
         job=traced(evidence, cell),
     )
 
 
-def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
-    spec, environment = cell.cell.result.spec, evidence.environment
-    cores = None if environment is None else environment.usable_cores
-    busy = spec.world_size * (cell.cell.run.threads_per_rank or 1)
-    advice = []
-    if spec.num_workers == 0:
-        warning = ""
-        if cores is not None and busy + spec.world_size > cores:
-            warning = f" (workers need cores: {counted(busy, 'compute thread')} on {counted(cores, 'core')} already)"
-        advice.append(
-            advise(
-                f"load batches in advance in worker processes{warning}",
-                again(evidence, cell.cell, ("num_workers", [0, 1, 2])),
-            )
-        )
-    else:
-        more = 2 * spec.num_workers
-        if cores is None or busy + spec.world_size * more <= cores:
-            advice.append(
-                advise(
-                    f"use {more} workers instead of {spec.num_workers}",
-                    again(evidence, cell.cell, ("num_workers", [spec.num_workers, more])),
-                )
-            )
-        if not spec.persistent_workers:
-            advice.append(
-                advise("keep workers alive between epochs", again(evidence, cell.cell, ("persistent_workers", True)))
-            )
-    if spec.device == "cuda" and not spec.pin_memory:
-        advice.append(
-            advise(
-                "copy from pinned memory without waiting: pin_memory, non_blocking=True",
-                again(evidence, cell.cell, ("pin_memory", True)),
-            )
-        )
-    if spec.dataset == "synthetic":
-        text = "synthetic batches are made in memory: check the copy to the device and what else runs on these cores"
-    else:
-        text = "make a batch cheaper: decode and tokenise in advance, store arrays, read from a local disk"
-    return (*advice, advise(text, key="cheaper loading"))
-
-
-def _on(value: bool) -> str:
-    return "on" if value else "off"
-
-
-def _report(part: RankShares) -> Finding:
+def _report(part: RankShares) -> Statement:
+    """Report what a loader costs; where few ranks wait it is fast enough, and something is wrong on those."""
     assert part.job is not None
+    ranks, facts = len(part.ranks), facts_of(part.job.summary)
     on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in part.ranks)
     idles = "no operator runs" if on_cpu else "the device idles"
     waiting = [p.facts.rank for p in part.ranks if idle_share(p, "data") >= WORTH]
-    return part.finding(
-        f"input-bound: {part} waits for data",
-        (f"{idles} while the host is in the data loader", *_recorded(facts_of(part.job.summary))),
-        confidence="measured from operators" if on_cpu else "measured from launches and their kernels",
-        advice=_of_loader(part.job, waiting, len(part.ranks)),
-    )
-
-
-def _of_loader(job: TraceEvidence, waiting: list[int], ranks: int) -> tuple[Advice, ...]:
-    """Advise on the loader; where few ranks wait it is fast enough, and something is wrong on those."""
-    look = trace_command(job, "--show phases,idle")
+    now = None if facts.loader is None else facts.loader.workers
+    cores = f", {counted(facts.cores or 0, 'core')} for {counted(facts.ranks_a_host or 1, 'rank')}"
+    look = part.command("--show phases,idle")
+    workers = option("loader workers", facts.frameworks, plain="DataLoader(num_workers=...)")
+    if facts.cores is None and facts.loading is None:
+        workers += ", where cores are free"
     if 2 * len(waiting) <= ranks and ranks > 1:
         who = f"{plural(len(waiting), 'rank')} {in_words(waiting)}"
         text = (
             f"only {who} of {ranks} wait{'s' * (len(waiting) == 1)}: check storage, cores and share of the data there"
         )
-        return (inspect(text, look),)
-    facts = facts_of(job.summary)
-    return (
-        advise(_workers(facts), look, only_for=("room for workers",), key="loader workers"),
-        advise(
-            option("keep workers", facts.frameworks, plain="keep workers between epochs: persistent_workers=True"),
-            only_for=("workers that end",),
-            key="keep workers",
-        ),
-        advise(
-            option("pin batches", facts.frameworks, plain="copy from pinned memory: DataLoader(pin_memory=True)"),
-            only_for=("pageable batches",),
-            key="pin batches",
-        ),
-        advise(
-            "make a batch cheaper: decode and augment in advance, store arrays, read from a local disk",
-            key="cheaper loading",
-        ),
-        advise("augment on the device", only_for=("gpu",), key="augment on the device"),
+        advice = [inspect(text, look)]
+    else:
+        advice = [
+            advise(
+                f"use {2 * now} loader workers instead of {now}: {workers}"
+                if now
+                else f"load batches in advance in worker processes{', none does now' * (now == 0)}: {workers}",
+                look,
+                key="loader workers",
+            ),
+            advise(
+                option("keep workers", facts.frameworks, plain="keep workers between epochs: persistent_workers=True"),
+                key="keep workers",
+            ),
+            advise(
+                option("pin batches", facts.frameworks, plain="copy from pinned memory: DataLoader(pin_memory=True)"),
+                key="pin batches",
+            ),
+            advise(
+                "make a batch cheaper: decode and augment in advance, store arrays, read from a local disk",
+                key="cheaper loading",
+            ),
+            advise("augment on the device", key="augment on the device"),
+        ]
+    return part.finding(
+        f"input-bound: {part} waits for data",
+        f"{idles} while the host is in the data loader",
+        now is not None and f"the loader has num_workers={now}{'' if facts.cores is None else cores}",
+        confidence="measured from operators" if on_cpu else "measured from launches and their kernels",
+        advice=advice,
     )
-
-
-def _recorded(facts: JobFacts) -> tuple[str, ...]:
-    """The loader's settings, as the job recorded them."""
-    loader = facts.loader
-    if loader is None or loader.workers is None:
-        return ()
-    cores = (
-        ""
-        if facts.cores is None
-        else f", {counted(facts.cores, 'core')} for {counted(facts.ranks_a_host or 1, 'rank')}"
-    )
-    return (f"the loader has num_workers={loader.workers}{cores}",)
-
-
-def _workers(facts: JobFacts) -> str:
-    """Advise more workers than there are, as many as have cores."""
-    now = facts.loader.workers if facts.loader is not None else None
-    text = option("loader workers", facts.frameworks, plain="DataLoader(num_workers=...)")
-    if facts.cores is None and facts.loading is None:
-        text += ", where cores are free"
-    if now is None:
-        return f"load batches in advance in worker processes: {text}"
-    if now == 0:
-        return f"load batches in advance in worker processes, none does now: {text}"
-    return f"use {2 * now} loader workers instead of {now}: {text}"
 
 
 RULE = share_rule(
@@ -198,7 +153,7 @@ RULE = share_rule(
     measure=lambda ranks: [idle_share(p, "data") for p in ranks],
     figures=lambda part: f"{part} waits for data",
     report=_report,
-    claims=("step/idle/data",),
+    claims=("idle",),
     kind="input-bound",
     protocol=2,
     thresholds={"step": OF_STEP, "problem of a step": PROBLEM},

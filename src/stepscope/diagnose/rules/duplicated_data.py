@@ -29,23 +29,26 @@ from __future__ import annotations
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.records.finding import Advice
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence, name_of
 from stepscope.results.learning import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, FirstEpochs, curves, times_seen
 from stepscope.results.pairs import Pair, pairs
 
-_SHARE = advise(
-    "give each rank its own share of the data: DataLoader(sampler=DistributedSampler(dataset)) and "
-    "sampler.set_epoch(epoch),"
-    " set whenever torch.distributed.is_initialized(); split an IterableDataset by rank and worker"
-)
 
-
-def _advice(command: str | None) -> tuple[Advice, ...]:
-    text = "then measure again; count samples per rank and epoch and compare their sum with the data set"
-    return _SHARE, advise(text, command)
+def _advice(evidence: Evidence, run: TrainingRun) -> tuple[Advice, ...]:
+    return (
+        advise(
+            "give each rank its own share of the data: DataLoader(sampler=DistributedSampler(dataset)) and "
+            "sampler.set_epoch(epoch),"
+            " set whenever torch.distributed.is_initialized(); split an IterableDataset by rank and worker"
+        ),
+        advise(
+            "then measure again; count samples per rank and epoch and compare their sum with the data set",
+            remeasured(evidence, run),
+        ),
+    )
 
 
 def check(evidence: Evidence) -> Statement:
@@ -61,77 +64,60 @@ def check(evidence: Evidence) -> Statement:
                 f"{name_of(run)}: each sample is trained on {seen:.2f} times per epoch, limit {SEEN_TOO_OFTEN:g}"
             )
             if seen >= SEEN_TOO_OFTEN:
-                findings.append(_by_count(run, pair, seen, remeasured(evidence, run)))
+                findings.append(_by_count(evidence, run, pair, seen))
         elif pair is not None and (shown := curves(pair.run, pair.base)) is not None:
-            looked.append(_curves_text(pair, shown))
+            than = "lower" if shown.loss_lower >= 0 else "higher"
+            looked.append(
+                f"{pair.name}: first loss {format_percent(abs(shown.loss_lower))} {than} than on {pair.base_ranks}"
+                f" (limit {format_percent(LOSS_LOWER)} lower), epoch time {shown.time_ratio:.2f}x (limit {TIME_KEPT:g}x)"
+            )
             if shown.duplicated:
-                findings.append(_by_curves(pair, shown, remeasured(evidence, run)))
-    if findings:
-        return findings
-    if looked:
-        return looked[0]
-    return Skipped(
-        reason="no run on several ranks records samples per epoch with the data set's size, or losses by epoch",
-        command="stepscope bench MATRIX.yaml --set base.epochs=2",
+                findings.append(_by_curves(evidence, pair, shown))
+    if findings or looked:
+        return findings or looked[0]
+    return skipped(
+        "no run on several ranks records samples per epoch with the data set's size, or losses by epoch",
+        "stepscope bench MATRIX.yaml --set base.epochs=2",
     )
 
 
-def _curves_text(pair: Pair, shown: FirstEpochs) -> str:
-    than = "lower" if shown.loss_lower >= 0 else "higher"
-    return (
-        f"{pair.name}: first loss {format_percent(abs(shown.loss_lower))} {than} than on {pair.base_ranks}"
-        f" (limit {format_percent(LOSS_LOWER)} lower), epoch time {shown.time_ratio:.2f}x (limit {TIME_KEPT:g}x)"
-    )
-
-
-def _by_count(run: TrainingRun, pair: Pair | None, seen: float, command: str | None) -> Finding:
-    ranks = counted(run.world_size or 0, "rank")
-    total = round(seen * (run.dataset_size or 0))
-    evidence = [f"{total:,} samples in an epoch of {run.dataset_size or 0:,}, all ranks together"]
-    if run.samples_seen_per_rank:
-        counts = ", ".join(f"{n:,}" for n in run.samples_seen_per_rank[:8])
-        evidence.append(f"samples by rank: {counts}{', ...' if len(run.samples_seen_per_rank) > 8 else ''}")
-    if pair is not None:
-        evidence.append(_speed(pair))
-    return Finding(
+def _by_count(evidence: Evidence, run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
+    size, counts = run.dataset_size or 0, run.samples_seen_per_rank or ()
+    shown = ", ".join(f"{n:,}" for n in counts[:8])
+    return finding(
+        f"{counted(run.world_size or 0, 'rank')} train on the same data: each sample {seen:.1f} times per epoch",
+        f"{round(seen * size):,} samples in an epoch of {size:,}, all ranks together",
+        bool(counts) and f"samples by rank: {shown}{', ...' if len(counts) > 8 else ''}",
+        pair is not None and _speed(pair),
         severity="problem",
-        title=f"{ranks} train on the same data: each sample {seen:.1f} times per epoch",
-        evidence=tuple(evidence),
-        stake_fraction=1 - 1 / seen,
+        stake=1 - 1 / seen,
         confidence="measured: samples were counted on every rank",
-        advice=_advice(command),
-        subject=name_of(run),
-        runs=(run.run_id,),
+        advice=_advice(evidence, run),
+        of=run,
         priority="wrong",
         wrong_runs=(run.run_id,),
     )
 
 
-def _by_curves(pair: Pair, shown: FirstEpochs, command: str | None) -> Finding:
-    evidence = [
+def _by_curves(evidence: Evidence, pair: Pair, shown: FirstEpochs) -> Finding:
+    ours, theirs = shown.later or (0, 0)
+    lower = format_percent(shown.loss_lower)
+    return finding(
+        f"{pair.ranks} probably train on the same data: the first epoch's loss is {lower} lower than on "
+        f"{pair.base_ranks}, and the epoch is no faster",
         f"training loss after the first epoch: {shown.loss:.4f} on {pair.ranks}, {shown.base_loss:.4f} on"
-        f" {pair.base_ranks}: {format_percent(shown.loss_lower)} lower after one pass over the same data"
-    ]
-    if shown.later is not None and shown.later[1] > shown.later[0]:
-        evidence.append(
-            f"what {pair.ranks} reach in {counted(shown.later[0], 'epoch')} takes {pair.base_ranks}"
-            f" {counted(shown.later[1], 'epoch')}: an epoch on {pair.ranks} makes more than one pass over the data"
-        )
-    evidence += [
+        f" {pair.base_ranks}: {lower} lower after one pass over the same data",
+        theirs > ours
+        and f"what {pair.ranks} reach in {counted(ours, 'epoch')} takes {pair.base_ranks}"
+        f" {counted(theirs, 'epoch')}: an epoch on {pair.ranks} makes more than one pass over the data",
         f"epoch time: {shown.time_ratio:.2f}x that of {pair.base_ranks}, not {1 / pair.relative:.2f}x: the ranks do not"
         " share the work",
         _speed(pair),
-    ]
-    return Finding(
         severity="problem",
-        title=f"{pair.ranks} probably train on the same data: the first epoch's loss is "
-        f"{format_percent(shown.loss_lower)} lower than on {pair.base_ranks}, and the epoch is no faster",
-        evidence=tuple(evidence),
-        stake_fraction=1 - 1 / pair.relative,
+        stake=1 - 1 / pair.relative,
         confidence="likely: from the learning curves and the epoch times; samples counted on each rank would prove it",
-        advice=_advice(command),
-        subject=pair.name,
-        runs=(pair.run.run_id, pair.base.run_id),
+        advice=_advice(evidence, pair.run),
+        of=(pair.run, pair.base),
         priority="wrong",
         wrong_runs=(pair.run.run_id,),
     )

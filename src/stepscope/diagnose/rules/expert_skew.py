@@ -28,9 +28,8 @@ from statistics import fmean
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import severity_of, trace_command, unread, window_ns
-from stepscope.records.finding import Finding, Skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.trace_facts import trace_command, unread, window_ns
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -54,52 +53,49 @@ def _judge_job(job: TraceEvidence) -> Statement:
     ]
     split = [i for i in exchanges if i.transfer_ns is not None and i.complete]
     if not split:
-        reason = "no exchange of all ranks with all" if not exchanges else "no exchange was seen on all of its ranks"
-        return Skipped(reason=reason)
+        return skipped("no exchange was seen on all of its ranks" if exchanges else "no exchange of all ranks with all")
     sized = [(i, sizes) for i in split if (sizes := _sizes(summary, i)) is not None]
     if not sized:
-        return Skipped(reason="the sizes of the exchanges are not recorded")
-    skewed = [(i, sizes) for i, sizes in sized if _hot(i, sizes)]
+        return skipped("the sizes of the exchanges are not recorded")
+    skewed = [
+        (i, sizes)
+        for i, sizes in sized
+        if i.last_rank is not None and sizes[i.last_rank] == max(sizes.values()) >= _HOT.value * fmean(sizes.values())
+    ]
     waits = waits_of(summary.collectives)
     waiting = sum(exposed_waiting(i, waits) for i in split)
     for_hot = sum(exposed_waiting(i, waits) for i, _ in skewed)
     of_all = for_hot / waiting if waiting else 0.0
-    windows = [window_ns(p) for p in summary.ranks if p.budget is not None]
-    share = for_hot / sum(windows)
+    share = for_hot / sum(window_ns(p) for p in summary.ranks if p.budget is not None)
+    sentence = f"{len(skewed)} of {len(sized)} exchanges wait for the rank that exchanges most"
     if of_all < _HALF.value or share < _WORTH.value:
-        return (
-            f"{len(skewed)} of {len(sized)} exchanges wait for the rank that exchanges most: {_WORTH.of(share)}, "
-            f"limit {format_percent(_WORTH.value)}"
-        )
+        return f"{sentence}: {_WORTH.of(share)}, limit {format_percent(_WORTH.value)}"
     last = Counter(i.last_rank for i, _ in skewed)
     rank, times = last.most_common(1)[0]
     one = times >= _HALF.value * len(skewed)
     ratio = fmean(max(sizes.values()) / fmean(sizes.values()) for _, sizes in skewed)
     who = f"rank {rank} has a hot expert" if one else "experts are loaded unevenly"
-    return Finding(
-        severity=severity_of(share),
-        title=f"{who}: the others wait {_WORTH.of(share)} in all-to-all",
-        evidence=(
-            f"{len(skewed)} of {len(sized)} exchanges wait for the rank that exchanges most, {ratio:.2f} times the mean",
-            f"that is {format_percent(of_all)} of the waiting in exchanges; who comes last: "
-            + ", ".join(f"rank {r} in {n}" for r, n in last.most_common(4)),
-        ),
-        stake_fraction=min(1.0, share),
+    return finding(
+        f"{who}: the others wait {_WORTH.of(share)} in all-to-all",
+        f"{sentence}, {ratio:.2f} times the mean",
+        f"that is {format_percent(of_all)} of the waiting in exchanges; who comes last: "
+        + ", ".join(f"rank {r} in {n}" for r, n in last.most_common(4)),
+        stake=min(1.0, share),
         ranks=tuple(r for r, _ in last.most_common(1 if one else 4) if r is not None),
         confidence="measured: sizes and arrivals; that tokens make it late is an inference",
-        advice=(
+        advice=[
             advise(
                 "balance the router: an auxiliary loss or a bias by load, a capacity factor near 1",
                 key="balance experts",
             ),
-            *in_words_of("balance experts", used_in(summary)),
+            in_words_of("balance experts", used_in(summary)),
             advise(
                 "place hot experts on different ranks, or replicate them",
                 trace_command(job, "--show collectives,stragglers"),
                 key="balance experts",
             ),
-        ),
-        subject=f"rank {rank}" if one else None,
+        ],
+        of=f"rank {rank}" if one else None,
     )
 
 
@@ -111,19 +107,10 @@ def _sizes(summary: TraceSummary, instance: MatchedCollective) -> dict[int, int]
     return sizes if len(sizes) == len(instance.ranks) else None
 
 
-def _hot(instance: MatchedCollective, sizes: dict[int, int]) -> bool:
-    most = max(sizes.values())
-    return (
-        instance.last_rank is not None
-        and sizes[instance.last_rank] == most
-        and most >= _HOT.value * fmean(sizes.values())
-    )
-
-
 RULE = Rule(
     symptom="ranks wait in all-to-all for the one with the hot expert",
     look_at_job=_judge_job,
-    claims=("step/waiting/experts",),
+    claims=("waiting",),
     protocol=2,
     thresholds={"hot": _HOT, "of the waiting": _HALF, "of the window": _WORTH},
 )

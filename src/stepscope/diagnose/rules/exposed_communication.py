@@ -26,29 +26,26 @@ Li et al., PyTorch Distributed, VLDB 2020 (overlap by buckets); docs/reference/m
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
+from stepscope.diagnose.rule import WORTH, Advices, Limit, Rule, Statement, advise, finding, inspect
 from stepscope.diagnose.trace_facts import (
     OF_WINDOW,
     SHARES,
-    WORTH,
     ahead_share,
     compute_to_transfer,
     exposed_transfer,
     on_device,
-    severity_of,
     trace_command,
     unread,
     waiting_share,
 )
-from stepscope.records.finding import Advice, Finding
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.records.trace_budget import Parts
-from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.groups import IN_EACH_PASS
 
@@ -67,61 +64,48 @@ MAINLY_WAITING = 0.5
 
 
 def _judge_job(job: TraceEvidence) -> Statement:
-    measured = [p.budget.parts for p in job.summary.ranks if p.budget is not None]
+    summary = job.summary
+    measured = [p.budget.parts for p in summary.ranks if p.budget is not None]
     if not measured:
-        return unread(job.summary, "no rank has measurable events")
+        return unread(summary, "no rank has measurable events")
     parts = [rank_parts for rank_parts in measured if rank_parts.comm_ns]
     if not parts:
         return "no communication"
     share = median(p.exposed_comm_fraction for p in parts)
+    is_exposed = f"{OF_WINDOW.of(share)} is {EXPOSED_COMM}"
     if share < WORTH:
-        return f"{OF_WINDOW.of(share)} is {EXPOSED_COMM}, limit {format_percent(WORTH)}"
-    most = max(
-        (p for p in job.summary.ranks if p.budget is not None),
-        key=lambda p: p.budget.parts.exposed_comm_ns if p.budget else 0,
-    )
-    waiting = waiting_share(job.summary)
-    net = exposed_transfer(job.summary)
+        return f"{is_exposed}, limit {format_percent(WORTH)}"
+    waiting, net = waiting_share(summary), exposed_transfer(summary)
     transfer = share if net is None else min(share, net)
     if transfer < WORTH:
-        named = job.summary.stragglers is not None and job.summary.stragglers.stragglers
+        named = summary.stragglers is not None and summary.stragglers.stragglers
         return (
-            f"{OF_WINDOW.of(share)} is {EXPOSED_COMM}, most of it waiting for "
-            f"{'a straggler' if named else 'other ranks'}: {format_percent(transfer)} is transfer, limit "
-            f"{format_percent(WORTH)}"
+            f"{is_exposed}, most of it waiting for {'a straggler' if named else 'other ranks'}: "
+            f"{format_percent(transfer)} is transfer, limit {format_percent(WORTH)}"
         )
-    forward = _forward_share(job.summary)
-    kind = "tp" if _is_tensor(job.summary, forward) else _size_or_kind(job.summary)
-    evidence = [_hidden(parts)]
-    if kind != "pp":  # a stage waits for its neighbour: nothing of the same micro-batch could run meanwhile
-        evidence.append(_critical(forward) if kind == "tp" and forward else _room(job.summary))
-    if waiting is not None:
-        evidence.append(_waiting(job.summary, waiting))
-    return Finding(
-        severity=severity_of(transfer),
-        title=f"{EXPOSED_COMM}: {OF_WINDOW.of(transfer)}" + (" (median rank)" if len(parts) > 1 else ""),
-        cause=_small_messages(job.summary) if kind in ("small", "one small") else "",
-        evidence=tuple(evidence),
-        stake_fraction=transfer,
+    forward = _forward_share(summary)
+    kind = "tp" if _is_tensor(summary, forward) else _size_or_kind(summary)
+    most = max(summary.ranks, key=lambda p: p.budget.parts.exposed_comm_ns if p.budget else 0)
+    step = max(most.steps, key=lambda step: step.parts.exposed_comm_ns, default=None)
+    hidden = median(h for p in parts if (h := p.hidden_fraction) is not None)
+    critical = (
+        f"{format_percent(forward)} of the reductions' time is in the forward pass (tensor parallel): the next "
+        "operation needs their result, so overlap within a micro-batch cannot hide them"
+    )
+    return finding(
+        f"{EXPOSED_COMM}: {OF_WINDOW.of(transfer)}" + (" (median rank)" if len(parts) > 1 else ""),
+        f"exposed {format_duration(median(p.exposed_comm_ns for p in parts))} per rank; {format_percent(hidden)} of "
+        "communication is hidden under computation",
+        # A stage waits for its neighbour: nothing of the same micro-batch could run meanwhile.
+        kind != "pp" and (critical if kind == "tp" and forward else _room(summary)),
+        waiting is not None and _waiting(summary, waiting),
+        cause=_small_messages(summary) if kind in ("small", "one small") else "",
+        stake=transfer,
         ranks=(most.facts.rank,),
-        at_ns=_worst_step(most),
+        at_ns=None if step is None else (step.start_ns, step.start_ns + step.parts.window_ns),
         confidence="measured" if waiting is not None else "measured; includes waiting for late ranks",
         advice=_advice(job, waiting, kind=kind),
     )
-
-
-def _worst_step(rank: RankPass) -> tuple[int, int] | None:
-    """The step with most exposed communication on this rank's clock."""
-    if not rank.steps:
-        return None
-    step = max(rank.steps, key=lambda step: step.parts.exposed_comm_ns)
-    return step.start_ns, step.start_ns + step.parts.window_ns
-
-
-def _hidden(parts: list[Parts]) -> str:
-    hidden = median(h for p in parts if (h := p.hidden_fraction) is not None)
-    exposed = format_duration(median(p.exposed_comm_ns for p in parts))
-    return f"exposed {exposed} per rank; {format_percent(hidden)} of communication is hidden under computation"
 
 
 def _waiting(summary: TraceSummary, waiting: float) -> str:
@@ -129,21 +113,16 @@ def _waiting(summary: TraceSummary, waiting: float) -> str:
     ahead = ahead_share(summary)
     if ahead >= UNKNOWN:
         text += f", {format_percent(ahead)} transfer during which that rank still computes"
-    unknown, op = _not_split(summary)
-    if unknown < UNKNOWN:
-        return f"{text}, the rest transfer" + (" that stays when no rank is late" if ahead >= UNKNOWN else "")
-    return f"{text}; {format_percent(unknown)} of it is in collectives whose waiting is unknown, mostly {op}"
-
-
-def _not_split(summary: TraceSummary) -> tuple[float, str]:
-    """Share of the exposed time that is in collectives whose waiting is unknown, and the operation with most of it."""
     instances = summary.collectives.instances if summary.collectives is not None else ()
-    exposed: Counter[str] = Counter()
+    unsplit: Counter[str] = Counter()
     for instance in instances:
         if instance.unsplit is not None:
-            exposed[instance.op] += instance.exposed_ns
-    total = sum(instance.exposed_ns for instance in instances)
-    return (exposed.total() / total, exposed.most_common(1)[0][0]) if exposed and total else (0.0, "")
+            unsplit[instance.op] += instance.exposed_ns
+    unknown = unsplit.total() / (sum(instance.exposed_ns for instance in instances) or 1)
+    if unknown < UNKNOWN:
+        return f"{text}, the rest transfer" + (" that stays when no rank is late" if ahead >= UNKNOWN else "")
+    op = unsplit.most_common(1)[0][0]
+    return f"{text}; {format_percent(unknown)} of it is in collectives whose waiting is unknown, mostly {op}"
 
 
 def _room(summary: TraceSummary) -> str:
@@ -167,17 +146,9 @@ def _forward_share(summary: TraceSummary) -> float:
 def _is_tensor(summary: TraceSummary, forward: float) -> bool:
     """Whether most of the exposed communication is that of tensor-parallel layers. Where groups do not say, reductions of
     both passes do; metrics and losses are reduced between two steps alone, and count as ahead of the backward pass."""
-    kind = _kind(summary)
-    if kind:
+    if kind := _kind(summary):
         return kind == "tp"
     return IN_EACH_PASS <= forward <= 1 - IN_EACH_PASS and not facts_of(summary).parallel & {"ddp", "sharded"}
-
-
-def _critical(forward: float) -> str:
-    return (
-        f"{format_percent(forward)} of the reductions' time is in the forward pass (tensor parallel): the next "
-        "operation needs their result, so overlap within a micro-batch cannot hide them"
-    )
 
 
 def _kind(summary: TraceSummary) -> str:
@@ -187,7 +158,7 @@ def _kind(summary: TraceSummary) -> str:
         for group in rank.groups:
             exposed["sharded" if group.kind == "dp" and rank.units is not None else group.kind] += group.exposed_ns
     kind, most = max(exposed.items(), key=lambda item: item[1], default=("", 0))
-    return kind if most > sum(exposed.values()) / 2 else ""
+    return kind if most > exposed.total() / 2 else ""
 
 
 def _size_or_kind(summary: TraceSummary) -> str:
@@ -210,12 +181,11 @@ def _size_or_kind(summary: TraceSummary) -> str:
 
 def _small_messages(summary: TraceSummary) -> str:
     """Say how many of a step's collectives are small, on the median rank."""
-    calls = [
-        (sum((c.size_bytes or SMALL.value) < SMALL.value for c in p.communication.collectives), len(p.steps) or 1)
+    small_calls = median(
+        sum((c.size_bytes or SMALL.value) < SMALL.value for c in p.communication.collectives) / (len(p.steps) or 1)
         for p in summary.ranks
         if p.communication is not None
-    ]
-    small_calls = median(small / steps for small, steps in calls)
+    )
     one = round(small_calls) == 1
     many = "1 collective a step carries" if one else f"{small_calls:.0f} collectives a step carry"
     return f"{many} less than {format_bytes_binary(SMALL.value)}" + ("" if one else " each")
@@ -224,7 +194,7 @@ def _small_messages(summary: TraceSummary) -> str:
 _MORE_WORK = advise("increase the work per step: a larger micro-batch", key="larger micro-batch")
 
 
-def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
+def _send_less(summary: TraceSummary, kind: str) -> Iterable[Advices]:
     """Advise by what the exposed communication is of; of gradients and what is unknown where no kind is known."""
     used = facts_of(summary).frameworks
     accumulate = advise(
@@ -252,8 +222,8 @@ def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
     where = "within NVLink" if on_device(summary) else "on one host"
     return {
         "tp": (
-            advise(f"keep a tensor-parallel group {where}", only_for=("several hosts",), key="group on one host"),
-            advise("split the sequence too (sequence parallel)", only_for=("no split sequence",), key="split sequence"),
+            advise(f"keep a tensor-parallel group {where}", key="group on one host"),
+            advise("split the sequence too (sequence parallel)", key="split sequence"),
             advise(
                 "make the tensor-parallel group smaller, or split the batch in two, so that one half computes during "
                 "the communication of the other",
@@ -267,7 +237,7 @@ def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
             ),
         ),
         "ep": (
-            advise(f"keep an expert-parallel group {where}", only_for=("several hosts",), key="group on one host"),
+            advise(f"keep an expert-parallel group {where}", key="group on one host"),
             advise("overlap the exchange with shared experts or another micro-batch", key="overlap the exchange"),
         ),
         "sharded": (
@@ -282,7 +252,7 @@ def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
     }.get(kind, (accumulate, half, _MORE_WORK))
 
 
-def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Advice, ...]:
+def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> Iterable[Advices]:
     if all(p.partial for p in job.summary.ranks):
         text = "rerun without --show budget to see how much of it is waiting for late ranks"
     elif waiting is None and len(job.summary.ranks) == job.summary.world_size:
@@ -304,7 +274,8 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
 RULE = Rule(
     symptom=f"{EXPOSED_COMM}: no computation runs beside it",
     look_at_job=_judge_job,
-    claims=("step/communication",),
+    claims=("communication",),
+    whole=True,
     kind="communication-bound",
     protocol=2,
     thresholds={"small": SMALL, **SHARES},

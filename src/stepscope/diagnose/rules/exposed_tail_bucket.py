@@ -32,13 +32,11 @@ from statistics import median
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import option, used_in
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import severity_of, steps_ns, trace_command, unread
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.trace_facts import steps_ns, trace_command, unread
 from stepscope.diagnose.unit_facts import fitted
-from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_collectives import BucketRow
-from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
 
 _HALF = Limit(value=0.5, unit="share of the buckets' exposed time", source="stepscope's choice, 2026-11: the majority")
@@ -51,25 +49,60 @@ Step = dict[int, list[BucketRow]]
 
 
 def _judge_job(job: TraceEvidence) -> Statement:
-    steps = _steps(job.summary)
-    if not steps:
+    by_step: dict[int | None, Step] = defaultdict(lambda: defaultdict(list))
+    for rank in job.summary.ranks:
+        for row in rank.buckets:
+            by_step[row.step][row.index].append(row)
+    if not by_step:
         return unread(job.summary, "no bucket was launched by gradient hooks (or --show left buckets out)")
-    several = {number: step for number, step in steps.items() if len(step) > 1}
+    several = {number: step for number, step in by_step.items() if len(step) > 1}
     if not several:
-        return Skipped(reason="only one bucket per step")
-    tail = sum(_exposed(step[max(step)]) for step in several.values())
-    exposed = sum(_exposed(rows) for step in several.values() for rows in step.values())
+        return skipped("only one bucket per step")
+    steps = list(several.values())
+    last = [step[max(step)] for step in steps]
+    exposed = sum(_exposed(rows) for step in steps for rows in step.values())
     whole = steps_ns(job.summary, several)
-    of_all = tail / exposed if exposed else 0.0
-    share = min(1.0, _returned(list(several.values())) / whole) if whole else 0.0
-    last_bucket = f"the last of {median(len(s) for s in several.values()):.0f} buckets"
+    of_all = sum(map(_exposed, last)) / exposed if exposed else 0.0
+    share = min(1.0, _returned(steps) / whole) if whole else 0.0
+    last_bucket = f"the last of {median(map(len, steps)):.0f} buckets"
     if of_all < _HALF.value or share < _WORTH.value:
         return (
             f"{last_bucket}: {format_percent(of_all)} of the exposed time, a smaller one returns {format_percent(share)} of "
             f"the step, limits "
             f"{format_percent(_HALF.value)} and {format_percent(_WORTH.value)}"
         )
-    return _report(job, list(several.values()), of_all=of_all, share=share, last_bucket=last_bucket)
+    sizes = [row.size_bytes for rows in last for row in rows if row.size_bytes]
+    size = format_bytes_binary(max(sizes)) if sizes else "unknown size"
+    members = next((row.members for rows in last for row in rows if row.members is not None), None)
+    look = trace_command(job, "--show buckets")
+    one = members is not None and len(members) == 1
+    return finding(
+        f"the last gradient bucket is too large: {_WORTH.of(share)} waits for it",
+        f"{last_bucket} takes {format_percent(of_all)} of the exposed time of all buckets",
+        f"it holds {size}; {format_duration(median(map(_exposed, last)))} of its transfer are exposed, median of "
+        f"{counted(len(steps), 'step')}",
+        len({p.facts.rank for p in job.summary.ranks}) == 1
+        and "only one rank's trace: this may include waiting for others",
+        one and f"the bucket is one gradient of shape {(members or ())[0]}: DDP does not split a parameter",
+        cause=f"{last_bucket} holds {size} and begins last",
+        stake=share,
+        confidence="likely: what a smaller bucket leaves is estimated from this job's own buckets",
+        advice=[
+            advise(
+                "a smaller cap does not help; use a sparse or sharded embedding, or accumulation",
+                look,
+                key="accumulate",
+            )
+        ]
+        if one
+        else [
+            advise(f"use a smaller last bucket: less than {size}", look, key="bucket size"),
+            advise(
+                option("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
+                key="bucket size",
+            ),
+        ],
+    )
 
 
 def _returned(steps: list[Step]) -> float:
@@ -88,64 +121,12 @@ def _returned(steps: list[Step]) -> float:
 def _idle_before(before: list[BucketRow], last: list[BucketRow]) -> float:
     """Return how long no bucket before the last was under way while its gradients became ready, least of the ranks."""
     of_rank = {row.rank: row for row in before}
-    return (
-        min(
-            row.start_ns - max(earlier.end_ns, earlier.ready_ns or earlier.launch_ns)
-            for row in last
-            if (earlier := of_rank.get(row.rank)) is not None
-        )
-        if any(row.rank in of_rank for row in last)
-        else 0.0
+    idle = (
+        row.start_ns - max(earlier.end_ns, earlier.ready_ns or earlier.launch_ns)
+        for row in last
+        if (earlier := of_rank.get(row.rank)) is not None
     )
-
-
-def _report(job: TraceEvidence, steps: list[Step], *, of_all: float, share: float, last_bucket: str) -> Finding:
-    last = [step[max(step)] for step in steps]
-    each_ns = median(_exposed(rows) for rows in last)
-    sizes = [row.size_bytes for rows in last for row in rows if row.size_bytes]
-    size = format_bytes_binary(max(sizes)) if sizes else "unknown size"
-    members = next((row.members for rows in last for row in rows if row.members is not None), None)
-    evidence = [f"{last_bucket} takes {format_percent(of_all)} of the exposed time of all buckets"]
-    evidence += [
-        f"it holds {size}; {format_duration(each_ns)} of its transfer are exposed, median of {counted(len(steps), 'step')}"
-    ]
-    if len({p.facts.rank for p in job.summary.ranks}) == 1:
-        evidence.append("only one rank's trace: this may include waiting for others")
-    advice: list[Advice] = [
-        advise(f"use a smaller last bucket: less than {size}", trace_command(job, "--show buckets"), key="bucket size"),
-        advise(
-            option("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
-            only_for=("replicated",),
-            key="bucket size",
-        ),
-    ]
-    if members is not None and len(members) == 1:
-        evidence.append(f"the bucket is one gradient of shape {members[0]}: DDP does not split a parameter")
-        advice = [
-            advise(
-                "a smaller cap does not help; use a sparse or sharded embedding, or accumulation",
-                trace_command(job, "--show buckets"),
-                key="accumulate",
-            )
-        ]
-    return Finding(
-        severity=severity_of(share),
-        title=f"the last gradient bucket is too large: {_WORTH.of(share)} waits for it",
-        cause=f"{last_bucket} holds {size} and begins last",
-        evidence=tuple(evidence),
-        stake_fraction=share,
-        confidence="likely: what a smaller bucket leaves is estimated from this job's own buckets",
-        advice=tuple(advice),
-    )
-
-
-def _steps(summary: TraceSummary) -> dict[int | None, Step]:
-    """The steps that have buckets, by number; None: none are marked."""
-    steps: dict[int | None, Step] = defaultdict(lambda: defaultdict(list))
-    for rank in summary.ranks:
-        for row in rank.buckets:
-            steps[row.step][row.index].append(row)
-    return {number: dict(step) for number, step in steps.items()}
+    return min(idle, default=0.0)
 
 
 def _exposed(rows: list[BucketRow]) -> int:
@@ -155,7 +136,7 @@ def _exposed(rows: list[BucketRow]) -> int:
 RULE = Rule(
     symptom=f"the last gradient bucket is most of the {EXPOSED_COMM}",
     look_at_job=_judge_job,
-    claims=("step/communication/tail bucket",),
+    claims=("communication",),
     kind="communication-bound",
     protocol=3,
     thresholds={"of exposed": _HALF, "of the step": _WORTH},

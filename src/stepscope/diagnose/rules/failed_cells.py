@@ -25,11 +25,10 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
-from stepscope.core.words import counted, listed
+from stepscope.core.words import counted, grouped, listed
 from stepscope.diagnose.commands import again, swept_again
-from stepscope.diagnose.rule import Rule, Statement, advise, together
+from stepscope.diagnose.rule import Advices, Finding, Rule, Statement, advise, finding, together
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Finding
 from stepscope.records.nouns import Status
 from stepscope.results.evidence import CellEvidence, Evidence, in_line
 from stepscope.results.labels import op_label, status_label, sweep_names
@@ -52,124 +51,109 @@ def _sweeps(evidence: Evidence) -> Statement:
         row.cell_id: row for row in evidence.comm if row.status not in ("ok", *LEFT_OUT) and row.correct is not False
     }
     total = len({row.cell_id for row in evidence.comm})
-    failed = [row for row in ends.values() if row.status != INTERRUPTED]
-    stopped = [row for row in ends.values() if row.status == INTERRUPTED]
-    findings = [_of_sweeps(evidence, rows, total) for rows in (failed, stopped) if rows]
-    return tuple(findings) or f"{counted(total, 'sweep')}: all finished"
+    by_end = grouped(ends.values(), lambda row: row.status == INTERRUPTED)
+    return [_of_sweeps(evidence, by_end[stopped], total) for stopped in (False, True) if stopped in by_end] or (
+        f"{counted(total, 'sweep')}: all finished"
+    )
 
 
 def _of_sweeps(evidence: Evidence, rows: Sequence[CommRow], total: int) -> Finding:
     """Report sweeps that failed, or those that were interrupted."""
     called = sweep_names(evidence.comm)
-    stopped = rows[0].status == INTERRUPTED
     reasons = [
         f"{status_label(row.status)}: {op_label(row)} on {called(row)}: {row.error or NO_REASON}" for row in rows
     ]
-    more = (f"and {counted(len(reasons) - _SHOWN, 'other sweep')}",) if len(reasons) > _SHOWN else ()
-    return Finding(
-        severity="info" if stopped else "problem",
-        title=_title(len(rows), counted(total, "sweep"), Counter(row.status for row in rows)),
-        evidence=(*reasons[:_SHOWN], *more),
-        confidence="certain: recorded",
-        advice=(
+    more = len(reasons) - _SHOWN
+    return _ended(
+        Counter(row.status for row in rows),
+        counted(total, "sweep"),
+        [*reasons[:_SHOWN], f"and {counted(more, 'other sweep')}" if more > 0 else ""],
+        [
             advise(
                 "rerun with the same folder to resume; finished sweeps are kept",
                 swept_again(evidence, *(("-o", str(evidence.sources[0].path)) if evidence.sources else ())),
-            ),
-        ),
+            )
+        ],
+    )
+
+
+def _ended(kinds: Counter[Status], whole: str, reasons: Sequence[str], advice: Sequence[Advices]) -> Finding:
+    """Report what failed, or what was interrupted, of all that ran."""
+    part, stopped = kinds.total(), set(kinds) == {INTERRUPTED}
+    end = f"{'was' if part == 1 else 'were'} interrupted" if stopped else f"failed: {_listed(kinds)}"
+    return finding(
+        f"{part} of {whole} {end}",
+        reasons,
+        severity="info" if stopped else "problem",
+        confidence="certain: recorded",
+        advice=advice,
         priority="performance" if stopped else "failure",
     )
 
 
 def _cells(evidence: Evidence) -> Statement:
-    failed = [cell for cell in evidence.cells if cell.run.status in FAILED]
-    stopped = [cell for cell in evidence.cells if cell.run.status == INTERRUPTED]
-    empty = [cell for cell in evidence.cells if cell.run.status == "ok" and cell.run.step_ns is None]
-    left_out = [cell for cell in evidence.cells if cell.run.status in LEFT_OUT]
-    findings = []
-    if failed:
-        findings.append(_failed(evidence, failed))
-    if stopped:
-        findings.append(_failed(evidence, stopped))
+    cells = evidence.cells
+    empty = [cell for cell in cells if cell.run.status == "ok" and cell.run.step_ns is None]
+    left_out = [cell for cell in cells if cell.run.status in LEFT_OUT]
+    ends = ([cell for cell in cells if cell.run.status in ended] for ended in (FAILED, (INTERRUPTED,)))
+    findings = [_failed(evidence, ended) for ended in ends if ended]
     if empty:
-        findings.append(_empty(evidence, empty))
+        findings.append(
+            finding(
+                f"{counted(len(empty), 'cell')} finished without a step time",
+                [
+                    f"{in_line(cell.run)}: {next((n for n in cell.run.notes if 'step time' in n), 'no timed step')}"
+                    for cell in empty[:_SHOWN]
+                ],
+                confidence="certain: recorded",
+                advice=[advise("time at least 6 whole steps after warm-up", f"{again(evidence, empty[0])} --steps 40")],
+                priority="failure",
+            )
+        )
     if left_out:
-        findings.append(_left_out(left_out, len(evidence.cells)))
-    if findings:
-        return tuple(findings)
-    return f"{counted(len(evidence.cells), 'cell')}: none failed, except for lack of memory"
-
-
-def _title(part: int, whole: str, kinds: Counter[Status]) -> str:
-    if set(kinds) == {INTERRUPTED}:
-        return f"{part} of {whole} {'was' if part == 1 else 'were'} interrupted"
-    return f"{part} of {whole} failed: {_listed(kinds)}"
+        kinds = Counter(cell.run.status for cell in left_out)
+        findings.append(
+            finding(
+                f"{len(left_out)} of {counted(len(cells), 'cell')} did not run: {_listed(kinds)}",
+                _reasons(left_out),
+                severity="info",
+                confidence="certain: recorded",
+            )
+        )
+    return findings or f"{counted(len(cells), 'cell')}: none failed, except for lack of memory"
 
 
 def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
     """Report cells that failed, or those that were interrupted."""
     kinds = Counter(cell.run.status for cell in cells)
-    stopped = set(kinds) == {INTERRUPTED}
-    folder = evidence.cells[0].run.source
-    advice = [
-        advise(
-            "rerun with the same folder: finished cells are kept, the others run"
-            if stopped
-            else "fix the cause above, then rerun with the same folder: finished cells are kept, failed cells run again",
-            f"{again(evidence, cells[0])} -o {shlex.quote(folder)}",
-        )
-    ]
-    if kinds["timeout"]:
-        advice.append(
-            advise("see which rank missed which collective", f"stepscope diagnose {shlex.quote(folder)} DUMPS")
-        )
-    return Finding(
-        severity="info" if stopped else "problem",
-        title=_title(len(cells), counted(len(evidence.cells), "cell"), kinds),
-        evidence=_reasons(cells),
-        confidence="certain: recorded",
-        advice=tuple(advice),
-        priority="performance" if stopped else "failure",
+    folder = shlex.quote(evidence.cells[0].run.source)
+    return _ended(
+        kinds,
+        counted(len(evidence.cells), "cell"),
+        _reasons(cells),
+        [
+            advise(
+                "rerun with the same folder: finished cells are kept, the others run"
+                if set(kinds) == {INTERRUPTED}
+                else "fix the cause above, then rerun with the same folder: finished cells are kept, failed cells run "
+                "again",
+                f"{again(evidence, cells[0])} -o {folder}",
+            ),
+            kinds["timeout"] > 0
+            and advise("see which rank missed which collective", f"stepscope diagnose {folder} DUMPS"),
+        ],
     )
 
 
-def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
-    return Finding(
-        severity="warning",
-        title=f"{counted(len(cells), 'cell')} finished without a step time"
-        if len(cells) == 1
-        else f"{len(cells)} cells finished without a step time",
-        evidence=tuple(
-            f"{in_line(cell.run)}: {next((n for n in cell.run.notes if 'step time' in n), 'no timed step')}"
-            for cell in cells[:_SHOWN]
-        ),
-        confidence="certain: recorded",
-        advice=(advise("time at least 6 whole steps after warm-up", f"{again(evidence, cells[0])} --steps 40"),),
-        priority="failure",
-    )
-
-
-def _left_out(cells: list[CellEvidence], total: int) -> Finding:
-    kinds = Counter(cell.run.status for cell in cells)
-    return Finding(
-        severity="info",
-        title=f"{len(cells)} of {counted(total, 'cell')} did not run: {_listed(kinds)}",
-        evidence=_reasons(cells),
-        confidence="certain: recorded",
-    )
-
-
-def _reasons(cells: Sequence[CellEvidence]) -> tuple[str, ...]:
+def _reasons(cells: Sequence[CellEvidence]) -> list[str]:
     """Return one line for each different end, with the cells it befell."""
-    same: dict[tuple[str, str], list[CellEvidence]] = {}
-    for cell in cells:
-        same.setdefault((cell.run.status, cell.run.error or NO_REASON), []).append(cell)
-    lines = []
-    for (status, reason), group in same.items():
-        name = listed((in_line(cell.run) for cell in group), at_most=1)
-        lines.append(f"{status_label(status)}: {name}: {reason}")
+    same = grouped(cells, lambda cell: (cell.run.status, cell.run.error or NO_REASON))
+    lines = [
+        f"{status_label(status)}: {listed((in_line(cell.run) for cell in group), at_most=1)}: {reason}"
+        for (status, reason), group in same.items()
+    ]
     more = len(lines) - _SHOWN
-    return (*lines[:_SHOWN], *((f"and {counted(more, 'other reason')}",) if more > 0 else ()))
+    return [*lines[:_SHOWN], f"and {counted(more, 'other reason')}" if more > 0 else ""]
 
 
 def _listed(kinds: Counter[Status]) -> str:

@@ -25,9 +25,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted, in_words
-from stepscope.diagnose.rule import Rule, Statement
-from stepscope.records.finding import Finding, Skipped
+from stepscope.core.words import counted, grouped, in_words
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding, skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import NEEDS, Evidence
@@ -38,19 +37,21 @@ _OF_A_STRATEGY = ("strategy", "mesh", "micro_batch")
 
 
 def check(evidence: Evidence) -> Statement:
-    alike: dict[tuple[object, ...], list[tuple[TrainingRun, Measured]]] = {}
-    for run in evidence.runs:
-        if run.status == "ok" and run.step_ns is not None and (run.world_size or 0) > 1:
-            alike.setdefault(_same_but_strategy(run), []).append((run, run.step_ns))
-    groups = [sorted(group, key=lambda pair: pair[1].value) for group in alike.values() if _several(group)]
+    timed = [
+        (run, run.step_ns)
+        for run in evidence.runs
+        if run.status == "ok" and run.step_ns is not None and (run.world_size or 0) > 1
+    ]
+    alike = grouped(timed, lambda pair: _same_but_strategy(pair[0])).values()
+    groups = [sorted(group, key=lambda pair: pair[1].value) for group in alike if _several(group)]
     if not groups:
-        return Skipped(reason="no two runs differ in the strategy alone", command=NEEDS["cells"][1])
-    batches = {group[0][0].global_batch for group in groups}
-    findings = [_report(group, several=len(batches) > 1) for group in groups if group[0][1].below(group[-1][1])]
-    if findings:
-        return tuple(findings)
+        return skipped("no two runs differ in the strategy alone", NEEDS["cells"][1])
+    several = len({group[0][0].global_batch for group in groups}) > 1
     names = [run.label for run, _ in groups[0]]
-    return f"{groups[0][0][0].group}: no significant difference between {_listed(names)}"
+    listed = in_words(names) if len(names) <= 4 else f"{len(names)} strategies"
+    return [_report(group, several=several) for group in groups if group[0][1].below(group[-1][1])] or (
+        f"{groups[0][0][0].group}: no significant difference between {listed}"
+    )
 
 
 def _several(group: Sequence[tuple[TrainingRun, Measured]]) -> bool:
@@ -72,44 +73,33 @@ def _same_but_strategy(run: TrainingRun) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _listed(names: Sequence[str]) -> str:
-    return in_words(names) if len(names) <= 4 else f"{len(names)} strategies"
-
-
 def _report(group: Sequence[tuple[TrainingRun, Measured]], *, several: bool) -> Finding:
     """Report the fastest of a group. several: groups of other global batches are judged as well."""
     (fast, fast_step), (slow, slow_step) = group[0], group[-1]
     gain = format_percent(slow_step.value / fast_step.value - 1)
     assert None not in (fast_step.low, fast_step.high, slow_step.low, slow_step.high)
     least, most = (slow_step.low or 0) / (fast_step.high or 1) - 1, (slow_step.high or 0) / (fast_step.low or 1) - 1
-    tied = [run.label for run, step in group[1:] if not fast_step.below(step)]
-    return Finding(
-        severity="info",
-        title=(
+    tied = ", ".join(run.label for run, step in group[1:] if not fast_step.below(step))
+    confidence = "measured: the 95% intervals do not overlap"
+    if lossy(fast) and not lossy(slow):
+        confidence += "; the fastest rounds or compresses gradients and trains a little differently: check the loss"
+    if fast.device == "cpu":
+        confidence += "; CPU ranks communicate with the cores that compute: on GPUs the order may differ"
+    return finding(
+        (
             f"{fast.strategy} is {gain} faster than {slow.strategy} on {counted(fast.world_size or 0, 'rank')}"
             if fast.strategy != slow.strategy
             else f"{fast.label} is {gain} faster than {slow.label}"
         )
         + (f", global batch {fast.global_batch}" if several else ""),
-        evidence=(
-            f"step: {', '.join(f'{run.label} {format_duration(step.value)}' for run, step in group[:6])}",
-            f"gain by the 95% intervals: {format_percent(least)} to {format_percent(most)}",
-            *((f"not significantly slower than the fastest: {', '.join(tied)}",) if tied else ()),
-        ),
-        confidence="measured: the 95% intervals do not overlap" + _limits(fast, slow),
-        subject=fast.group,
+        f"step: {', '.join(f'{run.label} {format_duration(step.value)}' for run, step in group[:6])}",
+        f"gain by the 95% intervals: {format_percent(least)} to {format_percent(most)}",
+        tied and f"not significantly slower than the fastest: {tied}",
+        severity="info",
+        confidence=confidence,
+        of=fast.group,
         runs=tuple(run.run_id for run, _ in group),
     )
-
-
-def _limits(fast: TrainingRun, slow: TrainingRun) -> str:
-    """Say what the order does not say."""
-    limits = ""
-    if lossy(fast) and not lossy(slow):
-        limits += "; the fastest rounds or compresses gradients and trains a little differently: check the loss"
-    if fast.device == "cpu":
-        limits += "; CPU ranks communicate with the cores that compute: on GPUs the order may differ"
-    return limits
 
 
 RULE = Rule(

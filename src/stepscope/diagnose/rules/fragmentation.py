@@ -29,8 +29,7 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
 from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
 
@@ -49,23 +48,17 @@ LEAST_BYTES = Limit(value=256 << 20, unit="inactive split bytes", source="13 seg
 
 
 def check(evidence: Evidence) -> Statement:
-    bad = [m for m in evidence.memory if _fires(m)]
-    if bad:
-        return tuple(map(_report, sorted(bad, key=lambda m: -m.inactive_split_bytes)))
+    bad = [m for m in evidence.memory if _split(m) and (m.oom_events or not _refilled(m))]
     worst = max(evidence.memory, key=lambda m: m.fragmentation_fraction or 0.0)
-    if _split(worst) and _refilled(worst):
-        return (
-            f"{format_percent(worst.fragmentation_fraction or 0.0)} of {format_bytes_binary(worst.segment_bytes)} reserved "
-            f"is split at the snapshot, but the peak used {format_bytes_binary(worst.peak_requested_bytes or 0)} of it"
-        )
-    return (
+    split = (
         f"{format_percent(worst.fragmentation_fraction or 0.0)} of {format_bytes_binary(worst.segment_bytes)} reserved "
-        f"is split ({format_bytes_binary(worst.inactive_split_bytes)}), limit {format_percent(MOST_SHARE.value)}"
+        "is split"
     )
-
-
-def _fires(memory: MemorySnapshot) -> bool:
-    return _split(memory) and (bool(memory.oom_events) or not _refilled(memory))
+    return [_report(m) for m in sorted(bad, key=lambda m: -m.inactive_split_bytes)] or (
+        f"{split} at the snapshot, but the peak used {format_bytes_binary(worst.peak_requested_bytes or 0)} of it"
+        if _split(worst) and _refilled(worst)
+        else f"{split} ({format_bytes_binary(worst.inactive_split_bytes)}), limit {format_percent(MOST_SHARE.value)}"
+    )
 
 
 def _refilled(memory: MemorySnapshot) -> bool:
@@ -79,42 +72,30 @@ def _split(memory: MemorySnapshot) -> bool:
 
 
 def _report(memory: MemorySnapshot) -> Finding:
-    split = format_bytes_binary(memory.inactive_split_bytes)
-    reserved = format_bytes_binary(memory.segment_bytes)
-    sentences = [
-        f"{split} of {reserved} reserved are free blocks inside segments in use; the largest free block is "
-        f"{format_bytes_binary(memory.largest_free_bytes)}",
-        f"{format_bytes_binary(memory.allocated_bytes)} in use, {counted(memory.segments, 'segment')}",
-    ]
-    if memory.oom_events and memory.oom_request_bytes is not None:
-        sentences.append(
-            f"a request of {format_bytes_binary(memory.oom_request_bytes)} failed: "
-            + (
-                "less than the split memory"
-                if memory.oom_request_bytes <= memory.inactive_split_bytes
-                else "more than the split memory"
-            )
-        )
-    failed = bool(memory.oom_events)
-    return Finding(
-        severity="problem" if failed else "warning",
-        title=f"{format_percent(memory.fragmentation_fraction or 0.0)} of reserved memory ({split}) is split "
+    split, failed = memory.inactive_split_bytes, memory.oom_request_bytes
+    pieces = format_bytes_binary(split)
+    return finding(
+        f"{format_percent(memory.fragmentation_fraction or 0.0)} of reserved memory ({pieces}) is split "
         "into unusable pieces",
-        evidence=tuple(sentences),
+        f"{pieces} of {format_bytes_binary(memory.segment_bytes)} reserved are free blocks inside segments in use; the "
+        f"largest free block is {format_bytes_binary(memory.largest_free_bytes)}",
+        f"{format_bytes_binary(memory.allocated_bytes)} in use, {counted(memory.segments, 'segment')}",
+        memory.oom_events > 0
+        and failed is not None
+        and f"a request of {format_bytes_binary(failed)} failed: {'less' if failed <= split else 'more'} than the split "
+        "memory",
+        severity="problem" if memory.oom_events else "warning",
         confidence="measured at the time of the snapshot",
-        advice=(
-            *(
-                ()
-                if memory.expandable_segments
-                else (advise("let segments grow in place", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),)
-            ),
+        advice=[
+            not memory.expandable_segments
+            and advise("let segments grow in place", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
             advise(
                 "if that is not available, keep large blocks whole",
                 "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512",
             ),
             advise("make sizes repeat: pad sequences to few lengths; allocate permanent tensors before temporary ones"),
-        ),
-        subject=f"{Path(memory.path).name}, device {memory.device}",
+        ],
+        of=f"{Path(memory.path).name}, device {memory.device}",
     )
 
 

@@ -26,58 +26,52 @@ torch.distributed.fsdp.fully_shard, set_modules_to_forward_prefetch.
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Limit, Rule, Statement, inspect
-from stepscope.diagnose.trace_facts import WORTH as LAUNCHES
-from stepscope.diagnose.trace_facts import RankShares, idle_share, on_device
+from stepscope.diagnose.rule import WORTH as LAUNCHES
+from stepscope.diagnose.rule import Limit, Rule, Statement, inspect, skipped
+from stepscope.diagnose.trace_facts import idle_part, on_device
 from stepscope.diagnose.unit_facts import WORTH, Call, Units, min_exposed_ns, on_units
-from stepscope.records.finding import Skipped
 
 _HALF = Limit(value=0.5, unit="of a pass's gathers", source="stepscope's choice, 2026-11: most of them")
-
-
-_LAUNCH_FIRST = inspect("first let the host launch in time (launch-bound): implicit prefetch then works")
 
 
 @on_units("on CPUs FSDP waits for a gather in the call that starts it: prefetch hides none of it")
 def _judge_units(units: Units) -> Statement:
     judged = [call for call in units.calls if all(c.early is not None for c in call)]
     if not judged:
-        return Skipped(reason="one unit a pass: there is nothing to gather ahead")
+        return skipped("one unit a pass: there is nothing to gather ahead")
     late = [call for call in judged if not any(c.early for c in call)]
-    of_pass: dict[str, tuple[list[Call], int]] = {}
-    for phase in ("forward", "backward"):
-        if several := sum(call[0].phase == phase for call in judged):
-            of_pass[phase] = [call for call in late if call[0].phase == phase], several
-    fires = {phase: calls for phase, (calls, several) in of_pass.items() if len(calls) >= _HALF.value * several}
+    several = {phase: sum(call[0].phase == phase for call in judged) for phase in ("forward", "backward")}
+    of_pass = {phase: [call for call in late if call[0].phase == phase] for phase in several if several[phase]}
+    fires = {phase: calls for phase, calls in of_pass.items() if len(calls) >= _HALF.value * several[phase]}
     share = units.share((call for fire in fires.values() for call in fire), _hideable)
-    counts = ", ".join(f"{len(calls)} of {several} {phase}" for phase, (calls, several) in of_pass.items())
+    counts = ", ".join(f"{len(calls)} of {several[phase]} {phase}" for phase, calls in of_pass.items())
     if share < WORTH.value:
         return (
             f"late gathers: {counts}; hiding them returns {format_percent(share)} of the step, limit "
             f"{format_percent(WORTH.value)}"
         )
-    launches = RankShares([idle_share(p, "host_late", "launch_latency") for p in on_device(units.job.summary)] or [0.0])
-    host = launches.share >= LAUNCHES
-    evidence = [f"gathers that start after the computation before them has ended: {counts}"]
-    for phase, fire in fires.items():
-        hidden = format_duration(sum(map(_hideable, fire)))
-        evidence.append(f"{phase}: {hidden} could be hidden, of {format_duration(units.step_ns)}")
-    if host:
-        evidence.append(f"the device idles {launches} because launches are late, those of gathers among them")
+    launches = idle_part(on_device(units.job.summary), "host_late", "launch_latency")
+    host = bool(launches.shares) and launches.share >= LAUNCHES
+    cause = f"gathers that start after the computation before them has ended: {counts}"
     return units.finding(
         late,
         share,
         f"units are gathered without prefetch: {format_percent(share)} of the step is exposed all-gather that "
         "computation could hide",
-        evidence,
-        cause=f"gathers that start after the computation before them has ended: {counts}",
+        cause,
+        [
+            f"{phase}: {format_duration(sum(map(_hideable, fire)))} could be hidden, of {format_duration(units.step_ns)}"
+            for phase, fire in fires.items()
+        ],
+        host and f"the device idles {launches} because launches are late, those of gathers among them",
+        cause=cause,
         limit="gathers may be late only because the host launches late"
         if host
         else "prefetch needs memory for two units at once",
-        advice=(
-            *((_LAUNCH_FIRST,) if host else ()),
-            *dict.fromkeys(advice for phase in fires for advice in units.advice(f"{phase} prefetch")),
-        ),
+        advice=[
+            host and inspect("first let the host launch in time (launch-bound): implicit prefetch then works"),
+            dict.fromkeys(advice for phase in fires for advice in units.advice(f"{phase} prefetch")),
+        ],
     )
 
 
@@ -88,7 +82,7 @@ def _hideable(call: Call) -> int:
 RULE = Rule(
     symptom="sharded units are gathered after the computation that could hide it",
     look_at_job=_judge_units,
-    claims=("step/communication/prefetch",),
+    claims=("communication",),
     kind="communication-bound",
     names_cause=True,
     protocol=3,

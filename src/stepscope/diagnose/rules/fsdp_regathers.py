@@ -24,9 +24,8 @@ torch.distributed.fsdp.fully_shard, reshard_after_forward.
 from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.rule import Rule, Statement
+from stepscope.diagnose.rule import Rule, Statement, skipped
 from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
-from stepscope.records.finding import Skipped
 
 
 @on_units()
@@ -47,23 +46,22 @@ def _judge_units(units: Units) -> Statement:
     all_sized, used, capacity = names <= units.sizes.keys(), *(units.fullest or (0, 0))
     if not (all_sized and units.on_cpus):
         if not all_sized or any(rank.reserved_bytes is None or rank.capacity_bytes is None for rank in units.ranks):
-            return Skipped(
-                reason="whether the device has room for gathered parameters is not recorded: profile with memory"
-            )
+            return skipped("whether the device has room for gathered parameters is not recorded: profile with memory")
         if used + kept > ROOM.value * capacity:
             return f"no room to keep {format_bytes_binary(kept)} gathered beside {format_bytes_binary(used)}"
+    cause = f"{len(names)} units are gathered in the forward and again in the backward pass"
+    room = (
+        "of a rank's host memory at most"
+        if units.on_cpus
+        else f"at most; the allocator reserves {format_bytes_binary(used)} of {format_bytes_binary(capacity)}"
+    )
     return units.finding(
         again,
         share,
         f"sharded units are gathered twice: the second gathers take {format_percent(share)} of the step",
-        (f"kept gathered they take {format_bytes_binary(kept)} of a rank's host memory at most",)
-        if units.on_cpus
-        else (
-            f"{len(names)} units are gathered in the forward and again in the backward pass",
-            f"kept gathered they take {format_bytes_binary(kept)} at most; the allocator reserves "
-            f"{format_bytes_binary(used)} of {format_bytes_binary(capacity)}",
-        ),
-        cause=f"{len(names)} units are gathered in the forward and again in the backward pass",
+        not units.on_cpus and cause,
+        f"kept gathered they take {format_bytes_binary(kept)} {room}",
+        cause=cause,
         limit="whether host memory has room is not recorded"
         if units.on_cpus
         else "prefetch may hide part of it without more memory",
@@ -74,7 +72,7 @@ def _judge_units(units: Units) -> Statement:
 RULE = Rule(
     symptom="sharded units are gathered twice although memory has room",
     look_at_job=_judge_units,
-    claims=("step/communication/regathers",),
+    claims=("communication",),
     kind="communication-bound",
     names_cause=True,
     protocol=3,

@@ -22,9 +22,8 @@ PyTorch, torch.distributed.fsdp.fully_shard (bottom-up, one call a block, the ro
 from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, skipped
 from stepscope.diagnose.unit_facts import WORTH, Units, on_units
-from stepscope.records.finding import Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_rules import ROOT
 
@@ -37,23 +36,22 @@ _MOST = Limit(
 def _judge_units(units: Units) -> Statement:
     sizes = units.sizes
     if ROOT not in sizes:
-        return Skipped(reason="no root unit with a known size: the trace does not name the units")
+        return skipped("no root unit with a known size: the trace does not name the units")
     root_calls = [call for call in units.calls if call[0].unit == ROOT]
     of_all, share = sizes[ROOT] / sum(sizes.values()), units.share(root_calls)
+    holds = f"the root unit holds {format_percent(of_all)} of the bytes"
     if of_all < _MOST.value or share < WORTH.value:
         return (
-            f"the root unit holds {format_percent(of_all)} of the bytes and exposes {format_percent(share)} of the step, "
+            f"{holds} and exposes {format_percent(share)} of the step, "
             f"limits {format_percent(_MOST.value)} and {format_percent(WORTH.value)}"
         )
     alone = len(sizes) == 1
-    what = (
-        "the whole model is one sharded unit" if alone else f"the root unit holds {format_percent(of_all)} of the bytes"
-    )
+    what = "the whole model is one sharded unit" if alone else holds
     return units.finding(
         root_calls,
         share,
         f"{what}: {format_percent(share)} of the step is its {EXPOSED_COMM}",
-        (f"{format_bytes_binary(sizes[ROOT])} in the root, {len(sizes) - 1} other units",),
+        f"{format_bytes_binary(sizes[ROOT])} in the root, {len(sizes) - 1} other units",
         cause=f"{what}: {format_bytes_binary(sizes[ROOT])}, beside {len(sizes) - 1} other units",
         limit="inner units still expose their first gather and their last reduction",
         advice=units.advice("wrap blocks" if alone else "split root"),
@@ -63,7 +61,7 @@ def _judge_units(units: Units) -> Statement:
 RULE = Rule(
     symptom="the root unit of a sharded model is too large",
     look_at_job=_judge_units,
-    claims=("step/communication/root unit",),
+    claims=("communication",),
     kind="communication-bound",
     names_cause=True,
     protocol=3,

@@ -28,14 +28,12 @@ Zhao et al., PyTorch FSDP, VLDB 2023, section 3.2.1 (larger units use the networ
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
 from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.diagnose.unit_facts import WORTH, Call, MessageCost, Units, on_units
-from stepscope.records.finding import Skipped
+from stepscope.core.words import grouped
+from stepscope.diagnose.rule import Limit, Rule, Statement, skipped
+from stepscope.diagnose.unit_facts import WORTH, MessageCost, Units, on_units
 
 _SMALL = Limit(
     value=8 << 20, unit="bytes gathered", source="nccl-tests on 8 A100s: 27% of the bandwidth of large sizes"
@@ -54,13 +52,16 @@ _HALF = Limit(value=0.5, unit="of the units", source="stepscope's choice, 2026-1
 @on_units()
 def _judge_units(units: Units) -> Statement:
     if not units.sizes:
-        return Skipped(reason="the sizes of the units are not recorded")
+        return skipped("the sizes of the units are not recorded")
     cost = units.cost()
     limit_bytes = _limit(units, cost)
     small = {unit for unit, size in units.sizes.items() if size < limit_bytes}
     small_calls = [call for call in units.calls if call[0].unit in small]
     share, on_host = units.share(small_calls), 0.0
-    kept = _kept(small_calls, limit_bytes)
+    # Calls that are left, and their bytes, when units are merged to four times the limit, of which latency is a fifth.
+    alike = grouped((first for first, *_ in small_calls), lambda first: (first.step, first.op, first.phase))
+    together = [sum(call.size_bytes or 0 for call in calls) for calls in alike.values()]
+    kept = [(math.ceil(max(1.0, size / (4 * limit_bytes))), size) for size in together]
     fewer = len(small_calls) - sum(calls for calls, _ in kept)
     if cost is not None and cost.latency_ns > 0:
         merged_ns = sum(cost.of(size / calls) * calls for calls, size in kept)
@@ -76,10 +77,8 @@ def _judge_units(units: Units) -> Statement:
         small_calls,
         share,
         f"sharded units are too small: larger ones save up to {format_percent(share)} of the step",
-        (
-            f"{sentence}, {format_bytes_binary(median(units.sizes[u] for u in small))} in the median",
-            f"{len(small_calls)} collectives of these units in {units.step_count} steps",
-        ),
+        f"{sentence}, {format_bytes_binary(median(units.sizes[u] for u in small))} in the median",
+        f"{len(small_calls)} collectives of these units in {units.step_count} steps",
         cause=f"{sentence}; {len(small_calls) / units.step_count:.0f} collectives a step are theirs",
         limit="larger units still move the same bytes",
         advice=units.advice("larger units"),
@@ -96,19 +95,10 @@ def _limit(units: Units, cost: MessageCost | None) -> float:
     return measured if units.on_cpus else max(measured, table)
 
 
-def _kept(calls: Sequence[Call], limit_bytes: float) -> list[tuple[int, int]]:
-    """Return (calls that are left, bytes together) of each step, operation and pass, when units are merged to four times the
-    limit, of which latency is a fifth."""
-    alike: dict[tuple[int | None, str, str], list[int]] = defaultdict(list)
-    for first, *_ in calls:
-        alike[first.step, first.op, first.phase].append(first.size_bytes or 0)
-    return [(math.ceil(max(1.0, sum(sizes) / (4 * limit_bytes))), sum(sizes)) for sizes in alike.values()]
-
-
 RULE = Rule(
     symptom="sharded units are too small for the network",
     look_at_job=_judge_units,
-    claims=("step/communication/small units",),
+    claims=("communication",),
     kind="communication-bound",
     names_cause=True,
     protocol=3,

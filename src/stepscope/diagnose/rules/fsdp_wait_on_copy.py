@@ -24,13 +24,11 @@ shard_placement_fn); torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py: s
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
-from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.core.words import grouped
+from stepscope.diagnose.rule import Rule, Statement, advise, skipped
 from stepscope.diagnose.trace_facts import RankShares
 from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
-from stepscope.records.finding import Advice, Skipped
 from stepscope.records.trace_rules import UnitCopies
 
 _HOST = ("parameters to the device", "gradients to the host")
@@ -39,30 +37,24 @@ _HOST = ("parameters to the device", "gradients to the host")
 @on_units("sharded on CPUs, where copies of units count as computation")
 def _judge_units(units: Units) -> Statement:
     if not any(rank.copies for rank in units.ranks):
-        return Skipped(reason="the trace shows no copies of units: no ranges or operators of FSDP mark them")
+        return skipped("the trace shows no copies of units: no ranges or operators of FSDP mark them")
     part = RankShares(
         [min(1.0, sum(row.exposed_ns for row in rank.copies) / units.step_ns) for rank in units.ranks], limit=WORTH
     )
     if part.share < WORTH.value:
         return f"exposed copies of units take {part}, limit {format_percent(WORTH.value)}"
-    kinds: dict[str, list[UnitCopies]] = defaultdict(list)
-    for row in (row for rank in units.ranks for row in rank.copies):
-        kinds[row.kind].append(row)
+    kinds = grouped((row for rank in units.ranks for row in rank.copies), lambda row: row.kind)
     most = sorted(kinds, key=lambda kind: -sum(row.exposed_ns for row in kinds[kind]))
     full = _no_room(units) if most[0] in _HOST else None
-    if full is not None:
-        advice: tuple[Advice, ...] = (
-            advise("the device has no room for the shards: use larger micro-batches a copy", key="no offload"),
-        )
-    else:
-        advice = units.advice("no offload" if most[0] in _HOST else "less copying")
     return part.finding(
         f"sharded units wait for copies: {part} is {most[0]}"
         + (" and others" if len(most) > 1 else "")
         + " that no computation hides",
         [_copies_text(kind, kinds[kind], len(units.ranks)) for kind in most],
         confidence=full or "measured",
-        advice=advice,
+        advice=units.advice("no offload" if most[0] in _HOST else "less copying")
+        if full is None
+        else [advise("the device has no room for the shards: use larger micro-batches a copy", key="no offload")],
     )
 
 
@@ -86,7 +78,7 @@ def _copies_text(kind: str, rows: list[UnitCopies], ranks: int) -> str:
 RULE = Rule(
     symptom="sharded units wait for copies around their collectives",
     look_at_job=_judge_units,
-    claims=("step/copies/units",),
+    claims=("copies",),
     kind="communication-bound",
     protocol=3,
     thresholds={"of the step": WORTH, "room": ROOM},

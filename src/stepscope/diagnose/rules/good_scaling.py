@@ -23,59 +23,48 @@ docs/reference/metrics.md, Scaling: good above 0.80, excellent above 0.90.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.records.finding import Finding, Skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.results.evidence import Evidence
 from stepscope.results.learning import quality
 from stepscope.results.pairs import Pair, by_group, pairs
 from stepscope.results.scaling import GOOD
 
 MIN_EFFICIENCY = Limit(value=GOOD, unit="efficiency", source="rated good from here on")
-
 _RATED = ("good", "excellent")
 
 
 def check(evidence: Evidence) -> Statement:
     compared = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not compared:
-        return Skipped(
-            reason="no run on several ranks has a baseline on fewer ranks",
-            command="stepscope bench --preset strong-scaling",
+        return skipped(
+            "no run on several ranks has a baseline on fewer ranks", "stepscope bench --preset strong-scaling"
         )
-    good = [pair for pair in compared if pair.row.rating in _RATED]
-    if good:
-        return [_report(group) for group in by_group(good).values()]
     best = max(compared, key=lambda pair: pair.row.efficiency)
-    rating = best.row.rating or "not rated"
-    return (
-        f"best efficiency {format_percent(best.row.efficiency)} ({rating}), {best.name}; good above"
+    good = by_group(pair for pair in compared if pair.row.rating in _RATED)
+    return [_report(group) for group in good.values()] or (
+        f"best efficiency {format_percent(best.row.efficiency)} ({best.row.rating or 'not rated'}), {best.name}; good above"
         f" {format_percent(MIN_EFFICIENCY.value)}"
     )
 
 
 def _report(group: list[Pair]) -> Finding:
-    ranked = sorted(group, key=lambda pair: (-pair.row.world_size, -pair.row.efficiency))
-    best = ranked[0]
-    row = best.row
+    best, *others = sorted(group, key=lambda pair: (-pair.row.world_size, -pair.row.efficiency))
+    row, learned = best.row, quality(best.run, best.base)
     kind = f"{row.scaling} scaling" if row.scaling else "strong or weak scaling unknown"
-    evidence = [f"{best.speedup_text} on {best.ranks} against {best.base_ranks}, {kind}"]
-    evidence += [f"also {other.run.label}: {other.row.speedup:.2f}x, {_efficiency(other)}" for other in ranked[1:4]]
-    learned = quality(best.run, best.base)
-    if learned is not None and learned.is_lower:
-        evidence.append(f"its accuracy is {learned.lost * 100:.1f} points lower: see quality-lost")
-    slower = [t for t in row.targets if t.speedup is not None and t.speedup < 1]
-    if slower:
-        evidence.append(
-            f"this is per epoch; to validation accuracy {slower[0].accuracy:.2f} the speed-up is {slower[0].speedup:.2f}x"
-        )
+    slower = next((t for t in row.targets if t.speedup is not None and t.speedup < 1), None)
     of = "" if best.base.world_size == 1 else f" against {best.base_ranks}"
-    return Finding(
+    return finding(
+        f"{row.rating} scaling: {row.speedup:.2f}x on {best.ranks}{of}, {_efficiency(best)} efficiency",
+        f"{best.speedup_text} on {best.ranks} against {best.base_ranks}, {kind}",
+        [f"also {other.run.label}: {other.row.speedup:.2f}x, {_efficiency(other)}" for other in others[:3]],
+        learned is not None
+        and learned.is_lower
+        and f"its accuracy is {learned.lost * 100:.1f} points lower: see quality-lost",
+        slower is not None
+        and f"this is per epoch; to validation accuracy {slower.accuracy:.2f} the speed-up is {slower.speedup:.2f}x",
         severity="info",
-        title=f"{row.rating} scaling: {row.speedup:.2f}x on {best.ranks}{of}, {_efficiency(best)} efficiency",
-        evidence=tuple(evidence),
         confidence="measured" + ("" if row.low is not None else ", without an interval"),
-        subject=best.name,
-        runs=(best.run.run_id, best.base.run_id),
+        of=(best.run, best.base),
     )
 
 

@@ -26,16 +26,13 @@ set_requires_gradient_sync.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import OPTIONS, option, used_in
 from stepscope.diagnose.job_facts import micro_steps
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import exposed_transfer, severity_of, steps_ns, trace_command, unread
-from stepscope.records.finding import Finding
-from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.trace_facts import exposed_transfer, steps_ns, trace_command, unread
 from stepscope.results.evidence import TraceEvidence
 
 WORTH = Limit(
@@ -44,14 +41,22 @@ WORTH = Limit(
 
 
 def _judge_job(job: TraceEvidence) -> Statement:
+    ranks = job.summary.ranks
     passes = micro_steps(job.summary)
     if passes is None:
         return unread(job.summary, "no step shows reductions by gradient hooks, or of sharded units")
     if passes < 2:
         return "gradients are reduced in one backward pass a step"
-    exposed, steps = _exposed(job.summary)
-    whole = steps_ns(job.summary, steps) or 1.0
-    share = min(exposed / whole, 1.0)
+    of_call: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for rank in ranks:
+        for row in rank.buckets:
+            if row.step is not None:
+                of_call[row.step, row.index].append(row.exposed_ns)
+        for call in () if rank.buckets or rank.units is None else rank.units.calls:
+            if call.op == "reduce_scatter" and call.step is not None:
+                of_call[call.step, call.place].append(call.exposed_ns)
+    exposed, steps = sum(map(min, of_call.values())), {step for step, _ in of_call}
+    share = min(exposed / (steps_ns(job.summary, steps) or 1.0), 1.0)
     if (transfer := exposed_transfer(job.summary)) is not None:
         share = min(share, transfer)
     stake = share * (passes - 1) / passes
@@ -59,50 +64,31 @@ def _judge_job(job: TraceEvidence) -> Statement:
     if stake < WORTH.value:
         limit = format_percent(WORTH.value)
         return f"{sentence}; {passes - 1} of {passes} cost {format_percent(stake)} of the step, limit {limit}"
-    used = used_in(job.summary) | {p.units.wrapper for p in job.summary.ranks if p.units is not None}
-    return Finding(
-        severity=severity_of(stake),
-        title=f"gradients are reduced in each of {passes} micro-steps: once is enough, and saves up to "
+    used = used_in(job.summary) | {p.units.wrapper for p in ranks if p.units is not None}
+    return finding(
+        f"gradients are reduced in each of {passes} micro-steps: once is enough, and saves up to "
         f"{format_percent(stake)} of the step",
+        f"{sentence}: {passes - 1} of {passes} are not needed",
+        f"{format_duration(exposed / max(len(steps), 1))} of reductions are exposed a step "
+        f"({counted(len(steps), 'step')} recorded)",
         cause=f"{sentence}: one would do",
-        evidence=(
-            f"{sentence}: {passes - 1} of {passes} are not needed",
-            f"{format_duration(exposed / max(len(steps), 1))} of reductions are exposed a step "
-            f"({counted(len(steps), 'step')} recorded)",
-        ),
-        stake_fraction=stake,
-        ranks=tuple(p.facts.rank for p in job.summary.ranks[:1]),
+        stake=stake,
+        ranks=tuple(p.facts.rank for p in ranks[:1]),
         confidence="measured; reductions of the same gradients, counted",
-        advice=(
+        advice=[
             advise(
                 f"reduce once a step: {option('accumulate', used, plain=OPTIONS['accumulate']['ddp'])}",
                 trace_command(job, "--show buckets,overlap"),
                 key="accumulate",
-            ),
-        ),
+            )
+        ],
     )
-
-
-def _exposed(summary: TraceSummary) -> tuple[int, set[int | None]]:
-    """Return the exposed time of all reductions, of each the smallest over ranks, and the steps that they are of."""
-    of_call: dict[tuple[int | None, int], list[int]] = defaultdict(list)
-    for rank in summary.ranks:
-        for key, exposed in _reductions(rank):
-            of_call[key].append(exposed)
-    return sum(map(min, of_call.values())), {step for step, _ in of_call}
-
-
-def _reductions(rank: RankPass) -> Iterable[tuple[tuple[int | None, int], int]]:
-    if rank.buckets:
-        return [((row.step, row.index), row.exposed_ns) for row in rank.buckets if row.step is not None]
-    calls = rank.units.calls if rank.units is not None else ()
-    return [((c.step, c.place), c.exposed_ns) for c in calls if c.op == "reduce_scatter" and c.step is not None]
 
 
 RULE = Rule(
     symptom="gradients are reduced in every micro-step",
     look_at_job=_judge_job,
-    claims=("step/communication/micro-steps",),
+    claims=("communication",),
     kind="communication-bound",
     names_cause=True,
     protocol=3,

@@ -30,9 +30,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stepscope.core.units import format_duration
-from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.core.words import counted, grouped, in_words, plural
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.records.nccl import MISMATCHES, FlightFinding, WatchdogTimeout
 from stepscope.results.evidence import Evidence
 
@@ -57,64 +56,90 @@ def check(evidence: Evidence) -> Statement:
         if evidence.flight_recorded:
             return "flight recorders of all ranks: no rank waits for a call of another rank"
         if any(cell.run.status == "interrupted" for cell in evidence.cells):
-            return Skipped(reason=_INTERRUPTED)
+            return skipped(_INTERRUPTED)
         return RULE.blind
     waits = [f for f in evidence.flight if f.kind not in MISMATCHES]
-    causes = _causes([f for f in waits if f.cause])
-    if not causes:
-        what = "ranks called different things" if len(waits) < len(evidence.flight) else "no single cause"
-        return f"{counted(len(evidence.flight), 'difference')} between ranks: {what}"
-    return tuple(_report(cause, evidence.flight, evidence.watchdog) for cause in causes)
-
-
-def _causes(findings: list[FlightFinding]) -> list[FlightFinding]:
-    """Keep the first cause of each rank: a rank that is stuck somewhere is missing everywhere after."""
     named: set[int] = set()
-    kept = []
-    for finding in findings:
-        if not finding.ranks or not named.issuperset(finding.ranks):
-            kept.append(finding)
-        named.update(finding.ranks)
-    return kept
+    findings = []
+    for cause in waits:
+        # The first cause of each rank: a rank that is stuck somewhere is missing everywhere after.
+        if cause.cause and (not cause.ranks or not named.issuperset(cause.ranks)):
+            findings.append(_report(cause, evidence))
+        named.update(cause.ranks if cause.cause else ())
+    what = "ranks called different things" if len(waits) < len(evidence.flight) else "no single cause"
+    return findings or f"{counted(len(evidence.flight), 'difference')} between ranks: {what}"
 
 
-def _report(cause: FlightFinding, every: tuple[FlightFinding, ...], watchdog: tuple[WatchdogTimeout, ...]) -> Finding:
-    others = sum(not f.cause for f in every)
-    sentences = [cause.sentence]
-    if cause.waiting and cause.waiting != cause.ranks:
-        sentences.append(f"{counted(len(cause.waiting), 'rank')} waiting there: {in_words(cause.waiting)}")
-    if others:
-        sentences.append(
-            f"{counted(others, 'other wait')} in other groups or later calls {'follow' if others > 1 else 'follows'}"
-        )
-    sentences += [
-        f"the log agrees: {line}"
-        for (sequence, op), line in _calls(watchdog).items()
-        if sequence == cause.sequence and (cause.expected or "").startswith(op)
+def _ranks(ranks: Iterable[int]) -> str:
+    numbers = tuple(ranks)
+    return f"{plural(len(numbers), 'rank')} {in_words(numbers)}"
+
+
+def _report(cause: FlightFinding, evidence: Evidence) -> Finding:
+    others = sum(not f.cause for f in evidence.flight)
+    follow = "follow" if others > 1 else "follows"
+    who, one = _ranks(cause.ranks), len(cause.ranks) == 1
+    group = cause.group_description or (f"group {cause.group}" if cause.group else "")
+    of = f"{f' of {group}' if group else ''}: {cause.expected or 'a collective'}"
+    call = f"collective{'' if cause.sequence is None else f' {cause.sequence}'}"
+    advice = [
+        advise(f"see what {who} {'does' if one else 'do'} instead", "py-spy dump --native --pid PID"),
+        advise(
+            "usual reasons: a swallowed exception, a branch that depends on the rank, uneven data (one rank has "
+            "an extra batch), checkpoint or evaluation on one rank only, a slow or full disk"
+        ),
+        advise("record more calls next time", "export TORCH_FR_BUFFER_SIZE=20000"),
     ]
-    return Finding(
+    if not cause.ranks:
+        title = f"all ranks hang in {call}{of}"
+        advice = [
+            advise(
+                "every rank is in the collective: look for network and device errors on all hosts (kernel log, "
+                "link counters)"
+            ),
+            advise("if the backend is NCCL, read its log", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),
+        ]
+    elif cause.kind == "stuck_inside":
+        title = f"{who} {'is' if one else 'are'} stuck inside {call}{of}"
+        advice = [
+            advise(f"on the host of {who}: look for device errors", "dmesg | grep -i -E 'xid|nvrm|amdgpu'"),
+            advise("check whether a thread holds the interpreter lock", "py-spy dump --native --pid PID"),
+        ]
+    elif cause.kind == "incomplete_dump":
+        title = f"{who} left no dump while the others wait in {call}{of}"
+    else:
+        title = f"{who} never entered {'the point-to-point call' if cause.is_p2p else call}{of}"
+    return finding(
+        title,
+        cause.sentence,
+        bool(cause.waiting)
+        and cause.waiting != cause.ranks
+        and f"{counted(len(cause.waiting), 'rank')} waiting there: {in_words(cause.waiting)}",
+        others > 0 and f"{counted(others, 'other wait')} in other groups or later calls {follow}",
+        [
+            f"the log agrees: {line}"
+            for (sequence, op), line in _calls(evidence.watchdog).items()
+            if sequence == cause.sequence and (cause.expected or "").startswith(op)
+        ],
         severity="problem",
-        title=_title(cause),
-        evidence=tuple(sentences),
-        confidence=_confidence(cause),
-        advice=_advice(cause),
+        confidence="likely: a rank without a dump was killed or does not respond"
+        if cause.kind == "incomplete_dump"
+        else "certain at the time of the dump; in a job that continued, it only shows which rank was behind",
+        advice=advice,
         priority="failure",
-        subject=None if not cause.ranks else f"{plural(len(cause.ranks), 'rank')} {in_words(cause.ranks)}",
+        of=who if cause.ranks else None,
     )
 
 
 def _calls(watchdog: Iterable[WatchdogTimeout]) -> dict[tuple[int, str], str]:
     """Map (sequence, op) to the ranks that waited in it until the timeout, the earliest call first."""
-    calls: dict[tuple[int, str], list[WatchdogTimeout]] = {}
-    for timeout in watchdog:
-        calls.setdefault((timeout.sequence, timeout.op), []).append(timeout)
     lines = {}
-    for (sequence, op), reports in sorted(calls.items()):
-        ranks = sorted({t.member if t.rank is None else t.rank for t in reports})
+    for (sequence, op), reports in sorted(grouped(watchdog, lambda timeout: (timeout.sequence, timeout.op)).items()):
+        ranks = _ranks(sorted({t.member if t.rank is None else t.rank for t in reports}))
         elements = {t.elements for t in reports}
         size = "".join(f" of {number:,} elements" for number in elements if number is not None and len(elements) == 1)
         lines[sequence, op] = (
-            f"{plural(len(ranks), 'rank')} {in_words(ranks)} timed out in collective {sequence}, {op}{size}, after "
+            f"{ranks} timed out in collective {sequence}, {op}{size}, after "
             f"{format_duration(max(t.timeout_ms for t in reports) * 1e6)}"
         )
     return lines
@@ -126,72 +151,24 @@ def _of_log(watchdog: tuple[WatchdogTimeout, ...], *, world: int | None) -> Find
     reported = {timeout.rank for timeout in watchdog if timeout.rank is not None}
     complete = all(timeout.rank is not None for timeout in watchdog)
     silent = sorted(set(range(world or max(reported, default=0))) - reported) if complete else []
-    sentences = others[:_MOST_CALLS]
-    if silent:
-        sentences.append(
-            f"the log has no timeout of {plural(len(silent), 'rank')} {in_words(silent)}: look there first (never entered "
-            "the call, exited before, or its output is elsewhere)"
-        )
-    return Finding(
+    missing = (
+        f"the log has no timeout of {_ranks(silent)}: look there first (never entered the call, exited before, or its "
+        "output is elsewhere)"
+    )
+    return finding(
+        first,
+        others[:_MOST_CALLS],
+        bool(silent) and missing,
+        not others and not silent and "the NCCL watchdog reports it in the log",
         severity="problem",
-        title=first,
-        evidence=tuple(sentences) or ("the NCCL watchdog reports it in the log",),
         confidence="certain that these ranks waited; the log does not prove which rank was missing",
-        advice=(
+        advice=[
             advise(
                 "find the rank that never entered: collect the flight recorders of all ranks",
                 "export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
-            ),
-        ),
+            )
+        ],
         priority="failure",
-    )
-
-
-def _title(cause: FlightFinding) -> str:
-    call = cause.expected or "a collective"
-    where = "" if cause.sequence is None else f" {cause.sequence}"
-    group = cause.group_description or (f"group {cause.group}" if cause.group else "")
-    of = f" of {group}" if group else ""
-    who = f"{plural(len(cause.ranks), 'rank')} {in_words(cause.ranks)}"
-    if not cause.ranks:
-        return f"all ranks hang in collective{where}{of}: {call}"
-    if cause.kind == "stuck_inside":
-        verb = "is" if len(cause.ranks) == 1 else "are"
-        return f"{who} {verb} stuck inside collective{where}{of}: {call}"
-    if cause.kind == "incomplete_dump":
-        return f"{who} left no dump while the others wait in collective{where}{of}: {call}"
-    return f"{who} never entered {'the point-to-point call' if cause.is_p2p else f'collective{where}'}{of}: {call}"
-
-
-def _confidence(cause: FlightFinding) -> str:
-    if cause.kind == "incomplete_dump":
-        return "likely: a rank without a dump was killed or does not respond"
-    return "certain at the time of the dump; in a job that continued, it only shows which rank was behind"
-
-
-def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
-    ranks = f"{plural(len(cause.ranks), 'rank')} {in_words(cause.ranks)}"
-    does = "does" if len(cause.ranks) == 1 else "do"
-    if not cause.ranks:
-        return (
-            advise(
-                "every rank is in the collective: look for network and device errors on all hosts (kernel log, "
-                "link counters)"
-            ),
-            advise("if the backend is NCCL, read its log", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),
-        )
-    if cause.kind == "stuck_inside":
-        return (
-            advise(f"on the host of {ranks}: look for device errors", "dmesg | grep -i -E 'xid|nvrm|amdgpu'"),
-            advise("check whether a thread holds the interpreter lock", "py-spy dump --native --pid PID"),
-        )
-    return (
-        advise(f"see what {ranks} {does} instead", "py-spy dump --native --pid PID"),
-        advise(
-            "usual reasons: a swallowed exception, a branch that depends on the rank, uneven data (one rank has "
-            "an extra batch), checkpoint or evaluation on one rank only, a slow or full disk"
-        ),
-        advise("record more calls next time", "export TORCH_FR_BUFFER_SIZE=20000"),
     )
 
 

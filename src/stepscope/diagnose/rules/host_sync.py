@@ -27,45 +27,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
-from stepscope.diagnose.rule import advise, inspect
+from stepscope.core.words import counted
+from stepscope.diagnose.rule import Statement, advise, inspect
 from stepscope.diagnose.trace_facts import RankShares, idle_share, on_device, share_rule
-from stepscope.records.finding import Advice, Finding
-from stepscope.records.trace_budget import IdleCause
 
 _ALLOCATES = re.compile(r"Malloc|Free|HostAlloc", re.IGNORECASE)
 _EXPLICIT = re.compile(r"(Device|Ctx)Synchronize")
 
 
-def _report(part: RankShares) -> Finding:
+def _report(part: RankShares) -> Statement:
     gaps = [i for p in part.ranks for i in p.idle if i.cause == "sync"]
-    call, ranks = _most(gaps), len(part.ranks)
-    count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
-    return part.finding(
-        f"the host waits for the device, which then idles: {part}",
-        (
-            f"{count:,} gaps after such waits on {ranks} rank{'s' * (ranks > 1)}, "
-            f"the longest {format_duration(longest)}" + (f"; mostly in {call}" if call else ""),
-        ),
-        confidence="measured from launches and their kernels",
-        advice=_advice(part, call),
-    )
-
-
-def _most(gaps: Sequence[IdleCause]) -> str | None:
-    """The call with most of the waiting; None where no trace names one."""
     spent: Counter[str] = Counter()
     for gap in gaps:
         spent[gap.call or ""] += gap.idle_ns
-    return max(spent, key=lambda call: spent[call], default="") or None
-
-
-def _advice(part: RankShares, call: str | None) -> tuple[Advice, ...]:
+    call = max(spent, key=spent.__getitem__, default="")
     look = part.command("--show idle,operators --sort host_self")
-    if call is not None and _ALLOCATES.search(call):
-        return (
+    if _ALLOCATES.search(call):
+        advice = [
             advise(
                 "the allocator asks the driver inside the step: remove torch.cuda.empty_cache(), make sizes repeat, or "
                 "let segments grow in place",
@@ -73,9 +53,9 @@ def _advice(part: RankShares, call: str | None) -> tuple[Advice, ...]:
                 key="fewer waits for the device",
             ),
             inspect("see when it does", part.command("--show idle,memory")),
-        )
-    if call is not None and _EXPLICIT.search(call):
-        return (
+        ]
+    elif _EXPLICIT.search(call):
+        advice = [
             advise(
                 "remove torch.cuda.synchronize() and timers that call it from the step",
                 look,
@@ -84,15 +64,23 @@ def _advice(part: RankShares, call: str | None) -> tuple[Advice, ...]:
             advise(
                 "time steps with torch.cuda.Event, and read them only every N steps", key="fewer waits for the device"
             ),
-        )
-    return (
-        advise(
-            "look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
-            'torch.cuda.set_sync_debug_mode("warn") names the lines',
-            look,
-            key="fewer waits for the device",
-        ),
-        advise("keep losses on the device and read them only every N steps", key="fewer waits for the device"),
+        ]
+    else:
+        advice = [
+            advise(
+                "look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
+                'torch.cuda.set_sync_debug_mode("warn") names the lines',
+                look,
+                key="fewer waits for the device",
+            ),
+            advise("keep losses on the device and read them only every N steps", key="fewer waits for the device"),
+        ]
+    return part.finding(
+        f"the host waits for the device, which then idles: {part}",
+        f"{sum(i.gap_count for i in gaps):,} gaps after such waits on {counted(len(part.ranks), 'rank')}, "
+        f"the longest {format_duration(max(i.largest_ns for i in gaps))}" + (f"; mostly in {call}" if call else ""),
+        confidence="measured from launches and their kernels",
+        advice=advice,
     )
 
 
@@ -103,7 +91,7 @@ RULE = share_rule(
     measure=lambda ranks: [idle_share(p, "sync") for p in ranks],
     figures=lambda part: f"the device idles {part} after the host waited for it",
     report=_report,
-    claims=("step/idle/sync",),
+    claims=("idle",),
     kind="host-bound",
     protocol=4,
 )

@@ -25,16 +25,15 @@ MFU table, 186%; samples/s that are steps/s).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_number, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
 from stepscope.records.nouns import EXPOSED_COMM, MFU_CONVENTION
-from stepscope.results.evidence import Evidence, name_of
+from stepscope.results.evidence import Evidence
 from stepscope.stats.compare import SUPERLINEAR
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def check(evidence: Evidence) -> Statement:
 
         compared = pairs(evidence)
     findings = [
-        *_too_fast(evidence, (pair for pair in compared if _superlinear(pair))),
+        *_too_fast(evidence, compared),
         *_utilisation(evidence),
         *(finding for run in finished for finding in _of_run(run)),
     ]
@@ -79,37 +78,36 @@ def check(evidence: Evidence) -> Statement:
     return looked
 
 
-def _superlinear(pair: Pair) -> bool:
-    """Whether a speed-up is above linear by more than caches give, and its interval, if there is one, above linear too."""
-    row = pair.row
-    return row.efficiency > MAX_EFFICIENCY.value and (row.low is None or row.low > pair.relative)
-
-
-def _too_fast(evidence: Evidence, too_fast: Iterable[Pair]) -> Iterator[Finding]:
-    """Yield one finding a baseline: it is the common side of all its ratios."""
-    by_base: dict[str, list[Pair]] = {}
-    for pair in sorted(too_fast, key=lambda pair: -pair.row.efficiency):
-        by_base.setdefault(pair.base.run_id, []).append(pair)
-    for worst, *others in by_base.values():
+def _too_fast(evidence: Evidence, compared: tuple[Pair, ...]) -> Iterator[Finding]:
+    """Yield one finding a baseline, the common side of all its ratios: of speed-ups above linear by more than caches give,
+    whose interval, if there is one, is above linear too."""
+    too_fast = [
+        pair
+        for pair in sorted(compared, key=lambda pair: -pair.row.efficiency)
+        if pair.row.efficiency > MAX_EFFICIENCY.value and (pair.row.low is None or pair.row.low > pair.relative)
+    ]
+    for worst, *others in grouped(too_fast, lambda pair: pair.base.run_id).values():
         from stepscope.results.scaling import superlinear_reasons  # traces have no pairs
 
         row, run, base = worst.row, worst.run, worst.base
         also = ", ".join(f"{pair.run.label}: {pair.row.speedup:.2f}x" for pair in others[:4])
-        yield _report(
-            "super-linear",
-            worst.name,
+        yield finding(
             f"{row.speedup:.2f}x on {worst.ranks} is super-linear: {format_percent(row.efficiency)} efficiency",
-            [
-                f"{worst.speedup_text} against {base.label}; {worst.relative:g}x is linear",
-                *([f"also {also}"] if also else []),
-                *_errors_of(worst),
+            f"{worst.speedup_text} against {base.label}; {worst.relative:g}x is linear",
+            also and f"also {also}",
+            _errors_of(worst),
+            advice=[
+                advise(
+                    f"measure {base.label} again, alone on the machine, with as many steps as {run.label}",
+                    remeasured(evidence, base),
+                )
             ],
-            f"measure {base.label} again, alone on the machine, with as many steps as {run.label}",
-            "suspicious, not impossible: caches, sharded state and larger batches can exceed linear; a slow baseline "
-            "is more frequent",
-            runs=(run.run_id, base.run_id),
-            wrong=() if superlinear_reasons(run, base) else (base.run_id,),
-            command=remeasured(evidence, base),
+            confidence="suspicious, not impossible: caches, sharded state and larger batches can exceed linear; a slow "
+            "baseline is more frequent",
+            of=(run, base),
+            priority="wrong",
+            case="super-linear",
+            wrong_runs=() if superlinear_reasons(run, base) else (base.run_id,),
         )
 
 
@@ -155,84 +153,67 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
             share = value / 100 if value > 2 else value  # a source that writes per cent
             if share > MAX_MFU.value:
                 how = "as the source states it" if run.model_flop is None else MFU_CONVENTION
-                yield _mfu(name_of(run), share, how, runs=(run.run_id,))
+                yield _mfu(run, share, how)
 
 
-def _mfu(name: str, mfu: float, how: str, *, runs: tuple[str, ...] = ()) -> Finding:
-    return _report(
+def _mfu(of: str | TrainingRun, mfu: float, how: str) -> Finding:
+    return _impossible(
         "mfu",
-        name,
+        of,
         f"MFU of {format_percent(mfu)} is impossible",
-        [
-            how,
-            "usual errors: FLOP of the global batch against one device's peak; the peak of another type, or the "
-            "sparse one; recomputed FLOP counted as the model's; a step timed without waiting for the device",
-        ],
-        "give FLOP per step, number of devices and dense peak of the type in use: stepscope hardware lists peaks",
-        "certain: no device exceeds its peak (of sparse products, the sparse peak); which input is wrong is unknown",
-        runs=runs,
+        how,
+        "usual errors: FLOP of the global batch against one device's peak; the peak of another type, or the "
+        "sparse one; recomputed FLOP counted as the model's; a step timed without waiting for the device",
+        fix="give FLOP per step, number of devices and dense peak of the type in use: stepscope hardware lists peaks",
+        sure="no device exceeds its peak (of sparse products, the sparse peak); which input is wrong is unknown",
     )
 
 
 def _of_run(run: TrainingRun) -> Iterator[Finding]:
-    step, exposed = run.step_ns, run.exposed_comm_ns
+    step, exposed, rate = run.step_ns, run.exposed_comm_ns, run.samples_per_s
     if step is not None and exposed is not None and exposed.value > step.value * MAX_EFFICIENCY.value > 0:
-        yield _report(
+        yield _impossible(
             "exposed",
-            name_of(run),
+            run,
             f"{format_duration(exposed.value)} of {EXPOSED_COMM} in a step of {format_duration(step.value)}",
-            ["usual error: communication summed over ranks or micro-steps, step time of one rank"],
-            "measure both per rank and optimizer step, on one clock",
-            f"certain: a step contains its {EXPOSED_COMM}",
-            runs=(run.run_id,),
+            "usual error: communication summed over ranks or micro-steps, step time of one rank",
+            fix="measure both per rank and optimizer step, on one clock",
+            sure=f"a step contains its {EXPOSED_COMM}",
         )
-    contradiction = _contradiction(run)
-    if contradiction is not None:
-        yield contradiction
+    if rate and step and run.global_batch and run.unit == "samples" and step.value > 0 and rate.value > 0:
+        derived = run.global_batch / (step.value / 1e9)
+        ratio = rate.value / derived
+        if not 1 / MAX_CONTRADICTION.value < ratio < MAX_CONTRADICTION.value:
+            yield _impossible(
+                "contradiction",
+                run,
+                f"{format_number(rate.value)} samples/s contradicts its own step: {run.global_batch} samples in"
+                f" {format_duration(step.value)} is {format_number(derived)}",
+                f"{ratio:.3g}x apart: {_reason(run, ratio)}",
+                fix="compute throughput = samples of all ranks in a step / time of the slowest rank's step",
+                sure="the two figures do not describe the same steps; the reason is likely",
+            )
     wrong = [e.number for e in run.epochs if e.validation_accuracy is not None and not 0 <= e.validation_accuracy <= 1]
     if wrong:
-        yield _report(
+        yield _impossible(
             "accuracy",
-            name_of(run),
+            run,
             f"validation accuracy outside 0 to 1 in epoch {wrong[0]}",
-            [f"{counted(len(wrong), 'epoch')} of {len(run.epochs)}", "usual error: per cent written as a fraction"],
-            "divide by 100, or name the column accuracy in per cent",
-            "certain: an accuracy is between 0 and 1",
-            runs=(run.run_id,),
+            f"{counted(len(wrong), 'epoch')} of {len(run.epochs)}",
+            "usual error: per cent written as a fraction",
+            fix="divide by 100, or name the column accuracy in per cent",
+            sure="an accuracy is between 0 and 1",
         )
     empty = [e.number for e in run.epochs if e.duration_ns is not None and e.duration_ns <= 0]
     if empty or (step is not None and step.value <= 0):
-        yield _report(
+        yield _impossible(
             "no time",
-            name_of(run),
+            run,
             f"{counted(len(empty), 'epoch') if empty else 'a step'} took no time",
-            ["usual errors: a clock that was set back, a field that was never filled"],
-            "use a monotonic clock (time.perf_counter); leave unknown times out",
-            "certain: work takes more than zero time",
-            runs=(run.run_id,),
+            "usual errors: a clock that was set back, a field that was never filled",
+            fix="use a monotonic clock (time.perf_counter); leave unknown times out",
+            sure="work takes more than zero time",
         )
-
-
-def _contradiction(run: TrainingRun) -> Finding | None:
-    """Compare throughput with global batch / step time of the same run."""
-    if run.samples_per_s is None or run.step_ns is None or not run.global_batch or run.unit != "samples":
-        return None
-    if run.step_ns.value <= 0 or run.samples_per_s.value <= 0:
-        return None
-    derived = run.global_batch / (run.step_ns.value / 1e9)
-    ratio = run.samples_per_s.value / derived
-    if 1 / MAX_CONTRADICTION.value < ratio < MAX_CONTRADICTION.value:
-        return None
-    return _report(
-        "contradiction",
-        name_of(run),
-        f"{format_number(run.samples_per_s.value)} samples/s contradicts its own step: {run.global_batch} samples in"
-        f" {format_duration(run.step_ns.value)} is {format_number(derived)}",
-        [f"{ratio:.3g}x apart: {_reason(run, ratio)}"],
-        "compute throughput = samples of all ranks in a step / time of the slowest rank's step",
-        "certain: the two figures do not describe the same steps; the reason is likely",
-        runs=(run.run_id,),
-    )
 
 
 def _reason(run: TrainingRun, ratio: float) -> str:
@@ -250,30 +231,18 @@ def _reason(run: TrainingRun, ratio: float) -> str:
     return "they do not cover the same steps"
 
 
-def _report(
-    case: str,
-    subject: str,
-    title: str,
-    evidence: list[str],
-    fix: str,
-    confidence: str,
-    *,
-    runs: tuple[str, ...],
-    wrong: tuple[str, ...] | None = None,
-    command: str | None = None,
-) -> Finding:
-    """Report one figure. case: which. wrong: of ``runs``, those that it declares wrong; None: all."""
-    return Finding(
-        severity="warning",
-        title=title,
-        evidence=tuple(evidence),
-        confidence=confidence,
-        advice=(advise(fix, command),),
-        subject=subject,
+def _impossible(case: str, of: str | TrainingRun, title: str, *evidence: str, fix: str, sure: str) -> Finding:
+    """Report one figure that cannot be. case: which. of: whose it is: a run is wrong with it."""
+    wrong = () if isinstance(of, str) else (of.run_id,)
+    return finding(
+        title,
+        *evidence,
+        confidence=f"certain: {sure}",
+        advice=[advise(fix)],
+        of=of,
         priority="wrong",
-        runs=runs,
         case=case,
-        wrong_runs=runs if wrong is None else wrong,
+        wrong_runs=wrong,
     )
 
 

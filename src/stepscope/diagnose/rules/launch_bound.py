@@ -28,9 +28,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.rule import advise
-from stepscope.diagnose.trace_facts import RankShares, idle_share, on_device, python_shares, share_rule
-from stepscope.records.finding import Advice, Finding
+from stepscope.diagnose.rule import Statement, advise
+from stepscope.diagnose.trace_facts import RankShares, idle_part, idle_share, on_device, python_shares, share_rule
 from stepscope.records.trace_summary import RankPass
 
 _CAUSES = {"host_late": "idle before the launch", "launch_latency": "idle between launch and start"}
@@ -50,46 +49,34 @@ def _figures(part: RankShares) -> str:
     return f"the device idles {part} because launches are late{rest}"
 
 
-def _report(part: RankShares) -> Finding:
-    split = ", ".join(
-        f"{text} {RankShares([idle_share(p, c) for p in part.ranks]).percent}" for c, text in _CAUSES.items()
-    )
+def _report(part: RankShares) -> Statement:
+    split = ", ".join(f"{text} {idle_part(part.ranks, c).percent}" for c, text in _CAUSES.items())
     if any(python := _python(part.ranks)):
         split += f"; of it {RankShares(python).percent} is Python between operators (python-overhead)"
-    return part.finding(
-        f"launch-bound: the device idles {part} because the host launches work too late",
-        (split,),
-        confidence="measured from launches and their kernels; the profiler itself slows launches",
-        advice=_advice(part),
-    )
-
-
-def _advice(part: RankShares) -> tuple[Advice, ...]:
     look = part.command("--show launches,idle,sequences")
     late = [i for p in part.ranks for i in p.idle if i.cause == "host_late"]
     graphs = sum(i.idle_ns for i in late if i.call is not None and "GraphLaunch" in i.call)
-    if graphs > sum(i.idle_ns for i in late) / 2:
-        return (
+    return part.finding(
+        f"launch-bound: the device idles {part} because the host launches work too late",
+        split,
+        confidence="measured from launches and their kernels; the profiler itself slows launches",
+        advice=[
             advise(
                 "CUDA graphs run already: find what the host does between them, and put it into the graphs",
                 look,
                 key="cuda graphs",
             ),
             advise("use a larger micro-batch, which makes every graph longer", key="larger kernels"),
-        )
-    return (
-        advise("use fewer, larger kernels: a larger micro-batch", look, key="larger kernels"),
-        advise("update in few kernels: a fused optimizer (fused=True)", only_for=("trains",), key="fused optimizer"),
-        advise(
-            option("compile", part.frameworks, plain="fuse them: torch.compile(model)"),
-            only_for=("eager",),
-            key="compile",
-        ),
-        advise(
-            'if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"',
-            only_for=("gpu",),
-            key="cuda graphs",
-        ),
+        ]
+        if graphs > sum(i.idle_ns for i in late) / 2
+        else [
+            advise("use fewer, larger kernels: a larger micro-batch", look, key="larger kernels"),
+            advise("update in few kernels: a fused optimizer (fused=True)", key="fused optimizer"),
+            advise(option("compile", part.frameworks, plain="fuse them: torch.compile(model)"), key="compile"),
+            advise(
+                'if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"', key="cuda graphs"
+            ),
+        ],
     )
 
 
@@ -100,7 +87,7 @@ RULE = share_rule(
     measure=_measure,
     figures=_figures,
     report=_report,
-    claims=("step/idle/launch",),
+    claims=("idle",),
     kind="host-bound",
     protocol=2,
 )

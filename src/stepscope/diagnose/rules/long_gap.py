@@ -26,21 +26,10 @@ import re
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, advise, inspect
-from stepscope.diagnose.trace_facts import (
-    OF_WINDOW,
-    SHARES,
-    WORTH,
-    cut,
-    idle_share,
-    read_in_full,
-    severity_of,
-    trace_command,
-    unread,
-)
-from stepscope.records.finding import Advice, Finding
+from stepscope.diagnose.rule import WORTH, Rule, Statement, advise, finding, inspect
+from stepscope.diagnose.trace_facts import OF_WINDOW, SHARES, cut, idle_share, read_in_full, trace_command, unread
+from stepscope.records.finding import Advice
 from stepscope.records.trace_budget import LongGap
-from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 SHOWN = 4
@@ -66,58 +55,47 @@ def _judge_job(job: TraceEvidence) -> Statement:
         return f"no single gap takes {OF_WINDOW}"
     gaps = sorted((gap for p in ranks for gap in p.long_gaps), key=lambda gap: -gap.gap_ns)
     own_gaps = worst.long_gaps
+    longest = max(own_gaps, key=lambda gap: gap.gap_ns)
     times = "once" if len(own_gaps) == 1 else f"{len(own_gaps)} times"
-    total = format_duration(sum(gap.gap_ns for gap in own_gaps))
     rank = f"rank {worst.facts.rank}" if len(job.summary.ranks) > 1 else "the device"
-    return Finding(
-        severity=severity_of(share),
-        title=f"{rank} idles {times} for {total} ({OF_WINDOW.of(share)}), {_when(own_gaps[0])}"
-        + (" first" if len(own_gaps) > 1 else ""),
-        evidence=(
-            *(f"rank {g.rank}: {format_duration(g.gap_ns)} idle {_when(g)}; {_host(g)}" for g in gaps[:SHOWN]),
-            *((f"and {counted(len(gaps) - SHOWN, 'gap')} more",) if len(gaps) > SHOWN else ()),
-        ),
-        stake_fraction=share,
+    start = worst.budget.start_ns + longest.after_ns if worst.budget is not None else None
+    return finding(
+        f"{rank} idles {times} for {format_duration(sum(gap.gap_ns for gap in own_gaps))} ({OF_WINDOW.of(share)}), "
+        f"{_when(own_gaps[0])}" + (" first" if len(own_gaps) > 1 else ""),
+        [f"rank {g.rank}: {format_duration(g.gap_ns)} idle {_when(g)}; {_host(g)}" for g in gaps[:SHOWN]],
+        len(gaps) > SHOWN and f"and {counted(len(gaps) - SHOWN, 'gap')} more",
+        stake=share,
         ranks=(worst.facts.rank,),
-        at_ns=_at(worst, max(own_gaps, key=lambda gap: gap.gap_ns)),
+        at_ns=None if start is None else (start, start + longest.gap_ns),
         confidence="measured; the trace does not show how often such a gap recurs",
-        advice=(
+        advice=[
             inspect(
                 "check the host in the gap: a checkpoint, an evaluation, logging, a stalled file system",
                 trace_command(job, "--show idle,annotations"),
             ),
-            *_remedy(max(own_gaps, key=lambda gap: gap.gap_ns)),
-        ),
+            _remedy(longest),
+        ],
     )
 
 
-def _remedy(gap: LongGap) -> tuple[Advice, ...]:
+def _remedy(gap: LongGap) -> Advice | None:
     """Advise what helps, where the trace says what the host did."""
     name = gap.host_in or ""
     if gap.cause == "data" or _LOADS.search(name):
-        return (inspect("the loader stalls: check storage, the start of its workers, and persistent_workers=True"),)
+        return inspect("the loader stalls: check storage, the start of its workers, and persistent_workers=True")
     if _SAVES.search(name):
-        return (
-            advise("write checkpoints asynchronously: torch.distributed.checkpoint.async_save", key="async checkpoint"),
+        return advise(
+            "write checkpoints asynchronously: torch.distributed.checkpoint.async_save", key="async checkpoint"
         )
     if _EVALUATES.search(name):
-        return (advise("evaluate less often, or in a job of its own", key="rare evaluation"),)
+        return advise("evaluate less often, or in a job of its own", key="rare evaluation")
     if name or gap.cause in ("dependency", "unknown"):
-        return ()
-    return (
-        advise(
-            "if it is a checkpoint, write it asynchronously (torch.distributed.checkpoint.async_save); if it is "
-            "an evaluation, make it rarer",
-            key="async checkpoint",
-        ),
-    )
-
-
-def _at(rank: RankPass, gap: LongGap) -> tuple[int, int] | None:
-    if rank.budget is None:
         return None
-    start = rank.budget.start_ns + gap.after_ns
-    return start, start + gap.gap_ns
+    return advise(
+        "if it is a checkpoint, write it asynchronously (torch.distributed.checkpoint.async_save); if it is "
+        "an evaluation, make it rarer",
+        key="async checkpoint",
+    )
 
 
 def _when(gap: LongGap) -> str:
@@ -134,7 +112,7 @@ def _host(gap: LongGap) -> str:
 RULE = Rule(
     symptom="the device idles for one long gap: a checkpoint, an evaluation, a stall",
     look_at_job=_judge_job,
-    claims=("step/idle/long gap",),
+    claims=("idle",),
     protocol=2,
     thresholds=SHARES,
 )

@@ -27,23 +27,23 @@ Chowdhery et al., PaLM, 2022 (46.2% MFU; the definition); Narayanan et al., SC 2
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from statistics import fmean, median
-from typing import NamedTuple
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_flops, format_percent
-from stepscope.diagnose.rule import Limit, Rule, Statement, inspect
+from stepscope.diagnose.rule import Limit, Rule, Statement, finding, inspect, skipped
 from stepscope.diagnose.trace_facts import (
-    idle_share,
+    RankShares,
+    idle_part,
     kinds_ns,
     on_device,
-    severity_of,
+    total_ns,
     trace_command,
     unread,
     waiting_share,
     window_ns,
 )
-from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import TITLES
 from stepscope.records.trace_budget import Utilisation
@@ -73,13 +73,7 @@ _GAPS = {
 }
 """Point of the checklist -> causes of idle time, and what helps."""
 
-
-class _Point(NamedTuple):
-    """Where a part of the time goes. share: of the step, which this part costs."""
-
-    share: float
-    part: str
-    advice: str
+_SOURCES = {"given": "as given", "shapes": "from recorded shapes", "recorded": "as the profiler recorded them"}
 
 
 def _judge_job(job: TraceEvidence) -> Statement:
@@ -89,111 +83,88 @@ def _judge_job(job: TraceEvidence) -> Statement:
     rated = [(p, p.utilisation) for p in ranks if p.utilisation is not None and _used(p.utilisation) is not None]
     if not rated:
         why = next((p.utilisation.unavailable for p in ranks if p.utilisation and p.utilisation.unavailable), None)
-        return Skipped(
-            reason=f"MFU unknown: {why or 'the trace has no shapes or names no device with a known peak'}",
-            command=trace_command(job, "--show utilisation --flop FLOP"),
+        return skipped(
+            f"MFU unknown: {why or 'the trace has no shapes or names no device with a known peak'}",
+            trace_command(job, "--show utilisation --flop FLOP"),
         )
     share = median(_used(u) or 0.0 for _, u in rated)
     u = rated[0][1]
-    name = "MFU" if u.mfu is not None else "HFU"
+    name, flop = ("MFU", u.model_flop) if u.mfu is not None else ("HFU", u.hardware_flop)
     if share >= _LOW.value:
         return f"{name} {format_percent(share)} of the {u.dtype} peak, limit {format_percent(_LOW.value)}"
     if share > 1:
-        return Skipped(reason="a utilisation above 1 is an error: see impossible-figures")
-    points = sorted(_points(job.summary, [p for p, _ in rated], u, share), key=lambda point: -point.share)
-    shown = [point for point in points if point.share >= _WORTH.value]
-    stake = min(1 - share / _LOW.value, shown[0].share if shown else 0.0)
-    return Finding(
-        severity=severity_of(stake),
-        title=f"{name} is {format_percent(share, digits=None if share >= 0.01 else 2)} of the {u.dtype} peak"
-        + (f": most goes to {shown[0].part}" if shown else ""),
-        evidence=(_figures(u, name), *(f"{_WORTH.of(point.share)}: {point.part}" for point in shown)),
-        stake_fraction=stake,
+        return skipped("a utilisation above 1 is an error: see impossible-figures")
+    points = sorted(_points(job.summary, [p for p, _ in rated], u, share), key=lambda point: -point[0])
+    shown = [point for point in points if point[0] >= _WORTH.value]
+    assert flop is not None
+    assert u.step_ns is not None
+    return finding(
+        f"{name} is {format_percent(share, digits=None if share >= 0.01 else 2)} of the {u.dtype} peak"
+        + (f": most goes to {shown[0][1]}" if shown else ""),
+        f"{format_flops(flop / (u.step_ns / 1e9) / u.devices)} reached of {format_flops(u.peak_flops_per_s or 0.0)} "
+        f"({u.device_name}, {u.dtype}, dense) in steps of {format_duration(u.step_ns)}",
+        [f"{_WORTH.of(lost)}: {part}" for lost, part, _ in shown],
+        stake=min(1 - share / _LOW.value, shown[0][0] if shown else 0.0),
         confidence=f"measured; FLOP {_SOURCES.get(u.flop_source or '', 'as recorded')}, {u.formula}",
-        advice=tuple(
+        advice=[
             inspect(text, trace_command(job, "--show utilisation,kernels,idle") if not number else None)
-            for number, text in enumerate(dict.fromkeys(point.advice for point in shown[:3] if point.advice))
-        ),
+            for number, text in enumerate(dict.fromkeys(advice for *_, advice in shown[:3] if advice))
+        ],
     )
-
-
-_SOURCES = {"given": "as given", "shapes": "from recorded shapes", "recorded": "as the profiler recorded them"}
 
 
 def _used(u: Utilisation) -> float | None:
     return u.mfu if u.mfu is not None else u.hfu
 
 
-def _figures(u: Utilisation, name: str) -> str:
-    flop = u.model_flop if name == "MFU" else u.hardware_flop
-    assert flop is not None
-    assert u.step_ns is not None
-    reached = flop / (u.step_ns / 1e9) / u.devices
-    return (
-        f"{format_flops(reached)} reached of {format_flops(u.peak_flops_per_s or 0.0)} ({u.device_name}, {u.dtype}, dense) "
-        f"in steps of {format_duration(u.step_ns)}"
-    )
-
-
-def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: float) -> list[_Point]:
-    """Say where the time goes: parts of the window without a matrix product, and the products' distance from the peak.
-
-    They add up to the whole time but for kernels that run at once on several streams.
+def _points(
+    summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: float
+) -> Iterator[tuple[float, str, str]]:
+    """Say where the time goes (share of the step, part, what helps): parts of the window without a matrix product, and the
+    products' distance from the peak. They add up to the whole time but for kernels that run at once on several streams.
     """
     parts = [p.budget.parts for p in ranks if p.budget is not None]
     comm = fmean(part.exposed_comm_ns / max(part.window_ns, 1) for part in parts)
     waiting = comm * (waiting_share(summary) or 0.0)
     copies = fmean(part.exposed_memory_ns / max(part.window_ns, 1) for part in parts)
-    points = [
-        _Point(comm - waiting, EXPOSED_COMM, "overlap communication with computation"),
-        _Point(waiting, TITLES["waiting"], "find the late rank: the straggler finding names it"),
-        _Point(copies, TITLES["copies"], "copy from pinned memory without waiting (non_blocking=True)"),
-    ]
+    yield comm - waiting, EXPOSED_COMM, "overlap communication with computation"
+    yield waiting, TITLES["waiting"], "find the late rank: the straggler finding names it"
+    yield copies, TITLES["copies"], "copy from pinned memory without waiting (non_blocking=True)"
     for gap, (causes, advice) in _GAPS.items():
-        points.append(_Point(fmean(idle_share(p, *causes) for p in ranks), gap, advice))
+        yield idle_part(ranks, *causes).share, gap, advice
     mixed = [(p, p.mix) for p in ranks if p.mix is not None]
     if not mixed:
-        return points
+        return
     computing = [min(1.0, p.budget.parts.compute_ns / window_ns(p)) if p.budget else 0.0 for p, _ in mixed]
     matrix = [kinds_ns(mix, *MATRIX) / max(mix.total_ns, 1) for _, mix in mixed]
     products = fmean(share * part for share, part in zip(computing, matrix, strict=True))
-    other = fmean(computing) - products
     short = fmean(mix.short_ns / max(mix.total_ns, 1) for _, mix in mixed) * fmean(computing)
     tail = f" ({format_percent(short)} in kernels of at most 10 us)" if short >= _WORTH.value else ""
-    points.append(
-        _Point(
-            other,
-            f"kernels other than matrix products, bound by memory{tail}",
-            "fuse element-wise work, such as attention and norms",
-        )
+    yield (
+        fmean(computing) - products,
+        f"kernels other than matrix products, bound by memory{tail}",
+        "fuse element-wise work, such as attention and norms",
     )
-    slow, first = max(0.0, products - used), mixed[0][0]
-    points.append(_Point(slow, _products_text(first, u, products, used), _products_advice(first, u)))
-    return points
+    first = RankShares((), ranks=(mixed[0][0],))
+    total = max(total_ns(first.kinds(*MATRIX)), 1)
+    tensor, unknown = (total_ns(first.kinds(kind)) / total for kind in (MATRIX_TENSOR, MATRIX_UNKNOWN))
+    speed = used / products if products else 0.0
+    units = f"{format_percent(tensor)} of their time on tensor cores" + (
+        f", {format_percent(unknown)} in kernels of unknown kind" if unknown >= _WORTH.value else ""
+    )
+    yield (
+        max(0.0, products - used),
+        f"matrix products at {format_percent(min(speed, 1.0))} of the {u.dtype} peak ({units})",
+        _products_advice(u, tensor + unknown),
+    )
 
 
 _FASTER = {"bf16": "bf16 autocast", "tf32": "TF32", "fp16": "fp16 autocast with GradScaler"}
 """Types by which FP32 products become faster where the device has them."""
 
 
-def _tensor_share(rank: RankPass) -> tuple[float, float]:
-    """Return the shares of the products' time on tensor cores, and in kernels of unknown kind."""
-    assert rank.mix is not None
-    total = max(kinds_ns(rank.mix, *MATRIX), 1)
-    return kinds_ns(rank.mix, MATRIX_TENSOR) / total, kinds_ns(rank.mix, MATRIX_UNKNOWN) / total
-
-
-def _products_text(rank: RankPass, u: Utilisation, products: float, used: float) -> str:
-    tensor, unknown = _tensor_share(rank)
-    speed = used / products if products else 0.0
-    units = f"{format_percent(tensor)} of their time on tensor cores" + (
-        f", {format_percent(unknown)} in kernels of unknown kind" if unknown >= _WORTH.value else ""
-    )
-    return f"matrix products at {format_percent(min(speed, 1.0))} of the {u.dtype} peak ({units})"
-
-
-def _products_advice(rank: RankPass, u: Utilisation) -> str:
-    tensor, unknown = _tensor_share(rank)
+def _products_advice(u: Utilisation, tensor: float) -> str:
+    """Advise on matrix products, of whose time so much may be on tensor cores."""
     if u.dtype == "fp32":
         from stepscope.machine.peaks.lookup import find
 
@@ -202,7 +173,7 @@ def _products_advice(rank: RankPass, u: Utilisation) -> str:
         faster = [_FASTER[key] for key in _FASTER if rates.get(key, 0.0) > rates.get("fp32", 0.0)]
         if faster:
             return f"use {' or '.join(faster[:2])}: FP32 products do not run on tensor cores"
-    if tensor + unknown < 0.5:
+    if tensor < 0.5:
         return "make the products' dimensions multiples of 8 (16 for FP8), so that they run on tensor cores"
     return "make the products larger: a larger micro-batch, fewer and wider layers on each rank"
 

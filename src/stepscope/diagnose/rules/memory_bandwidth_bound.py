@@ -27,22 +27,12 @@ Roofline, 2009. A published checklist asks it, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from stepscope.core.units import format_duration, format_percent
+from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.rule import Limit, advise
-from stepscope.diagnose.trace_facts import (
-    RankShares,
-    cut,
-    kinds_ns,
-    kinds_shares,
-    mixes_of,
-    share_rule,
-    with_kernels,
-)
-from stepscope.records.finding import Advice, Finding
-from stepscope.records.trace_rules import KernelMix
+from stepscope.diagnose.rule import Limit, Statement, advise
+from stepscope.diagnose.trace_facts import RankShares, kinds_shares, largest_text, share_rule, total_ns, with_kernels
 from stepscope.records.trace_summary import RankPass
 from stepscope.traces.kernel_names import BANDWIDTH, MATRIX
 
@@ -52,54 +42,42 @@ _DOMINATES = Limit(
     source="Ivanov et al., MLSys 2021, table 1: 39% of BERT in PyTorch, where fusing gained 1.19 to 1.30",
 )
 
-
 _CONVOLUTION = re.compile(r"conv|fprop|dgrad|wgrad|cudnn|miopen|nchw|batch_?norm|bn_[fb]w|im2col|pool", re.IGNORECASE)
 _HALF = re.compile(r"b?float16|bf16|fp16|half", re.IGNORECASE)
 
 
-def _fewer_bytes(mixes: Sequence[KernelMix], largest: str) -> Iterator[Advice]:
-    """Advise what halves the bytes: not where the largest kernel has 16 bits; a layout only where something convolves."""
-    if any(_CONVOLUTION.search(kind.largest) for mix in mixes for kind in mix.kinds):
-        yield advise("use channels_last for convolutions", key="channels last")
-    if not _HALF.search(largest):
-        yield advise("use bf16 activations, which halve the bytes of fp32", key="autocast")
-
-
 def _of_kernels(ranks: Sequence[RankPass], *kinds: str) -> float:
     """Share of these kinds in all compute kernel time."""
-    total = sum(mix.total_ns for mix in mixes_of(ranks))
-    return sum(kinds_ns(p.mix, *kinds) for p in ranks) / total if total else 0.0
+    part = RankShares((), ranks=ranks)
+    total = sum(mix.total_ns for mix in part.mixes)
+    return total_ns(part.kinds(*kinds)) / total if total else 0.0
 
 
-def _report(part: RankShares) -> Finding:
-    mixes = mixes_of(part.ranks)
-    kinds = [kind for mix in mixes for kind in mix.kinds if kind.kind == BANDWIDTH]
-    largest = max(kinds, key=lambda kind: kind.largest_ns)
+def _report(part: RankShares) -> Statement:
+    kinds = part.kinds(BANDWIDTH)
     return part.finding(
         f"memory-bandwidth-bound: {part} goes to kernels that only move memory",
-        (
-            f"elementwise, normalisation and the like: {_DOMINATES.of(part.also)}, in "
-            f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: "
-            f"{format_percent(_of_kernels(part.ranks, *MATRIX))} of it",
-            f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
-        ),
+        f"elementwise, normalisation and the like: {_DOMINATES.of(part.also)}, in "
+        f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: "
+        f"{format_percent(_of_kernels(part.ranks, *MATRIX))} of it",
+        largest_text(kinds),
         confidence="likely: inferred from kernel names; fusing recovers only a part",
-        advice=(
+        advice=[
             advise(
                 "fuse these kernels: fused norms and attention",
                 part.command("--show sequences,kernels"),
                 key="larger kernels",
             ),
-            advise(
-                "update in few kernels: a fused optimizer (fused=True)", only_for=("trains",), key="fused optimizer"
-            ),
+            advise("update in few kernels: a fused optimizer (fused=True)", key="fused optimizer"),
             advise(
                 option("compile", part.frameworks, plain="torch.compile(model) fuses element-wise kernels"),
-                only_for=("eager",),
                 key="compile",
             ),
-            *_fewer_bytes(mixes, largest.largest),
-        ),
+            any(_CONVOLUTION.search(kind.largest) for kind in part.kinds())
+            and advise("use channels_last for convolutions", key="channels last"),
+            not _HALF.search(max(kinds, key=lambda kind: kind.largest_ns).largest)
+            and advise("use bf16 activations, which halve the bytes of fp32", key="autocast"),
+        ],
     )
 
 
@@ -111,7 +89,7 @@ RULE = share_rule(
     also=(lambda ranks: _of_kernels(ranks, BANDWIDTH), _DOMINATES),
     figures=lambda part: f"{_DOMINATES.of(part.also)} and {part}",
     report=_report,
-    claims=("step/computation/memory",),
+    claims=("computation",),
     kind="memory-bound",
     protocol=4,
     thresholds={"kernels": _DOMINATES},

@@ -33,19 +33,20 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, each_job, together
-from stepscope.diagnose.trace_facts import (
-    OF_STEP,
-    OF_WINDOW,
+from stepscope.diagnose.rule import (
     WORTH,
-    read_in_full,
+    Limit,
+    Rule,
+    Statement,
+    advise,
+    each_job,
+    finding,
     severity_of,
-    trace_command,
-    unread,
-    window_ns,
+    skipped,
+    together,
 )
+from stepscope.diagnose.trace_facts import OF_STEP, OF_WINDOW, read_in_full, trace_command, unread, window_ns
 from stepscope.diagnose.unit_facts import message_cost
-from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_rules import GradientSync, SyncPlace
@@ -71,7 +72,7 @@ def traced_sync(job: TraceEvidence) -> Statement:
     total = {place: sum(getattr(s, place).total_ns for _, s in ranks) for place in ("before", "inside", "after")}
     everything = sum(total.values())
     if not everything:
-        return Skipped(reason="reductions were recorded without a duration")
+        return skipped("reductions were recorded without a duration")
     waits = waits_of(job.summary.collectives)
     exposed = median(_transfer_ns(p, waits, s.inside, s.after) / window_ns(p) for p, s in ranks)
     before, after = total["before"] / everything, total["after"] / everything
@@ -79,21 +80,50 @@ def traced_sync(job: TraceEvidence) -> Statement:
         return f"{format_percent(before)} of the reductions belong to the forward pass"
     if exposed < WORTH:
         return f"exposed reductions transfer for {OF_WINDOW.of(exposed)}, limit {format_percent(WORTH)}"
-    if after >= MOSTLY:
-        return _of_trace(job, ranks, waits, exposed, late=True)
-    hidden = 1 - sum(s.inside.exposed_ns for _, s in ranks) / max(1, total["inside"])
-    several = all(s.inside.calls >= 2 * s.steps for _, s in ranks)
-    if any(row.wrapper == "ddp" for p, _ in ranks for row in p.buckets):
-        return (
-            f"DistributedDataParallel reduces in buckets: {format_percent(max(0.0, hidden))} of it hides under backward"
-        )
-    if any(p.units is not None for p, _ in ranks):
-        return "the reductions are those of sharded units (FSDP), which have rules of their own"
-    if total["inside"] >= MOSTLY * everything and hidden < HIDDEN and several:
-        return _of_trace(job, ranks, waits, exposed, late=False)
-    return (
-        f"{format_percent(after)} of the reductions come after backward; "
-        f"{format_percent(max(0.0, hidden))} of those inside it is hidden"
+    late = after >= MOSTLY
+    if not late:
+        hidden = 1 - sum(s.inside.exposed_ns for _, s in ranks) / max(1, total["inside"])
+        text = format_percent(max(0.0, hidden))
+        if any(row.wrapper == "ddp" for p, _ in ranks for row in p.buckets):
+            return f"DistributedDataParallel reduces in buckets: {text} of it hides under backward"
+        if any(p.units is not None for p, _ in ranks):
+            return "the reductions are those of sharded units (FSDP), which have rules of their own"
+        several = all(s.inside.calls >= 2 * s.steps for _, s in ranks)
+        if total["inside"] < MOSTLY * everything or hidden >= HIDDEN or not several:
+            return f"{format_percent(after)} of the reductions come after backward; {text} of those inside it is hidden"
+    backward = median(_backward_ns(p) / window_ns(p) for p, _ in ranks)
+    steps = sum(s.steps for _, s in ranks)
+    many = f"{sum(s.after.calls if late else s.inside.calls for _, s in ranks) / steps:,.0f} reductions a step"
+    exposed_ns = median(_transfer_ns(p, waits, s.after if late else s.inside) / s.steps for p, s in ranks)
+    where = (
+        "gradients are reduced after backward"
+        if late
+        else "gradients are reduced inside backward and waited for one by one"
+    )
+    stake = median(_returns(job, p, s, _transfer_ns(p, waits, s.inside, s.after)) for p, s in ranks)
+    own = (
+        "reduce buckets of gradients from hooks, during the backward pass"
+        if late
+        else "start reductions with async_op=True and wait for all of them once, after backward"
+    )
+    look = trace_command(job, "--show overlap,phases,collectives")
+    return finding(
+        f"{where}: {OF_WINDOW.of(exposed)} is {EXPOSED_COMM}",
+        f"{many}, {format_duration(exposed_ns)} of it exposed, in {counted(steps, 'step')} of {counted(len(ranks), 'rank')}",
+        f"the backward pass computes for {OF_WINDOW.of(backward)}; in buckets beside it, "
+        f"{format_percent(max(0.0, exposed - stake))} would stay exposed, by this job's own transfers",
+        severity=severity_of(exposed),
+        cause=f"{where}: {many}",
+        stake=stake,
+        confidence="measured by launch time; overlap gains less on CPUs that also run the communication",
+        advice=[
+            advise(
+                "wrap the model in DistributedDataParallel: it sends few large messages, during the backward pass",
+                look,
+                key="wrap in ddp",
+            ),
+            advise(own, None if facts_of(job.summary).replicated else look, key="async reductions"),
+        ],
     )
 
 
@@ -108,58 +138,10 @@ def _transfer_ns(rank: RankPass, waits: Mapping[int, RankWaitTotal], *places: Sy
     )
 
 
-def _of_trace(
-    job: TraceEvidence,
-    ranks: list[tuple[RankPass, GradientSync]],
-    waits: Mapping[int, RankWaitTotal],
-    exposed: float,
-    *,
-    late: bool,
-) -> Finding:
-    backward = median(_backward(p) for p, _ in ranks)
-    calls = sum(s.after.calls if late else s.inside.calls for _, s in ranks)
-    steps = sum(s.steps for _, s in ranks)
-    exposed_ns = median(_transfer_ns(p, waits, s.after if late else s.inside) / s.steps for p, s in ranks)
-    where = (
-        "gradients are reduced after backward"
-        if late
-        else "gradients are reduced inside backward and waited for one by one"
-    )
-    stake = median(_returns(job, p, s, _transfer_ns(p, waits, s.inside, s.after)) for p, s in ranks)
-    own = (
-        "reduce buckets of gradients from hooks, during the backward pass"
-        if late
-        else "start reductions with async_op=True and wait for all of them once, after backward"
-    )
-    look = trace_command(job, "--show overlap,phases,collectives")
-    return Finding(
-        severity=severity_of(exposed),
-        title=f"{where}: {OF_WINDOW.of(exposed)} is {EXPOSED_COMM}",
-        cause=f"{where}: {calls / steps:,.0f} reductions a step",
-        evidence=(
-            f"{calls / steps:,.0f} reductions a step, {format_duration(exposed_ns)} of it exposed, in "
-            f"{counted(steps, 'step')} of {counted(len(ranks), 'rank')}",
-            f"the backward pass computes for {OF_WINDOW.of(backward)}; in buckets beside it, "
-            f"{format_percent(max(0.0, exposed - stake))} would stay exposed, by this job's own transfers",
-        ),
-        stake_fraction=stake,
-        confidence="measured by launch time; overlap gains less on CPUs that also run the communication",
-        advice=(
-            advise(
-                "wrap the model in DistributedDataParallel: it sends few large messages, during the backward pass",
-                look,
-                only_for=("replicated",),
-                key="wrap in ddp",
-            ),
-            advise(own, None if facts_of(job.summary).replicated else look, key="async reductions"),
-        ),
-    )
-
-
 def _returns(job: TraceEvidence, rank: RankPass, sync: GradientSync, exposed_ns: int) -> float:
     """Share of the window that fewer, larger messages beside the backward pass return: what is exposed, but for what the
     best buckets of the same bytes leave. Where sizes are unknown, what the backward pass could hide."""
-    room = sum(p.compute_ns for p in rank.phases if p.phase == "backward")
+    room = _backward_ns(rank)
     calls = rank.communication.collectives if rank.communication is not None else ()
     places = [i for place in (sync.inside, sync.after) for i in place.positions if i < len(calls)]
     sizes = [calls[i].size_bytes or 0 for i in places]
@@ -172,8 +154,8 @@ def _returns(job: TraceEvidence, rank: RankPass, sync: GradientSync, exposed_ns:
     return min(returned, exposed_ns) / window_ns(rank)
 
 
-def _backward(rank: RankPass) -> float:
-    return sum(p.compute_ns for p in rank.phases if p.phase == "backward") / window_ns(rank)
+def _backward_ns(rank: RankPass) -> int:
+    return sum(p.compute_ns for p in rank.phases if p.phase == "backward")
 
 
 MIN_GAIN = Limit(
@@ -204,7 +186,7 @@ RULE = Rule(
     symptom="gradients are reduced after the backward pass instead of during it",
     any_of=("cells", "traces"),
     look=check,
-    claims=("step/communication/after backward",),
+    claims=("communication",),
     kind="communication-bound",
     names_cause=True,
     protocol=3,

@@ -26,10 +26,9 @@ interface (ext-tuner); Hu et al., Demystifying NCCL, 2025 (arXiv 2507.04786).
 from __future__ import annotations
 
 from stepscope.core.units import format_percent, format_size
-from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Finding, Skipped
-from stepscope.records.nccl import NcclChoice
+from stepscope.core.words import counted, grouped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.records.comm import CommRow
 from stepscope.results.comm_facts import Winner, size_of, winners
 from stepscope.results.evidence import Evidence
 from stepscope.results.labels import comm_ranks_label, env_label, op_label
@@ -43,93 +42,56 @@ _SHOWN = 4
 
 
 def check(evidence: Evidence) -> Statement:
-    swept = [w for w in winners(evidence.comm) if _is_nccl(w)]
+    swept = [
+        w
+        for w in winners(evidence.comm)
+        if any(name.startswith(("NCCL_", "RCCL_")) for row in w.settings for name in row.env)
+    ]
     with_default = [w for w in swept if w.default is not None]
     if not with_default:
         why = "the sweep has no run with default settings to compare with" if swept else "no sweep over NCCL settings"
-        return Skipped(reason=why, command=RULE.unseen_command)
-    beaten = [w for w in with_default if _beaten(w)]
-    if not beaten:
-        worst = max(with_default, key=lambda w: w.over_default or 1.0)
-        return (
-            f"{counted(len(with_default), 'size')}: the default takes at most {worst.over_default or 1.0:.2f}x the "
-            f"time of the fastest, limit {MIN_GAIN.value}x beyond noise"
-        )
-    groups: dict[tuple[str, str, str], list[Winner]] = {}
-    for winner in beaten:
-        row = winner.row
-        groups.setdefault((op_label(row), comm_ranks_label(row), env_label(row.env)), []).append(winner)
-    ranked = sorted(groups.items(), key=lambda item: -max(w.over_default or 1.0 for w in item[1]))
-    return tuple(_report(*key, some, evidence, _losing(key, swept)) for key, some in ranked)
-
-
-def _is_nccl(winner: Winner) -> bool:
-    return any(name.startswith(("NCCL_", "RCCL_")) for row in winner.settings for name in row.env)
-
-
-def _beaten(winner: Winner) -> bool:
-    tied = winner.settings[: winner.tied]
-    return (
-        winner.default is not None
-        and all(row is not winner.default for row in tied)
-        and (winner.over_default or 1.0) >= MIN_GAIN.value
+        return skipped(why, RULE.unseen_command)
+    beaten = [
+        w
+        for w in with_default
+        if all(row is not w.default for row in w.settings[: w.tied]) and _over(w) >= MIN_GAIN.value
+    ]
+    groups = grouped(beaten, lambda w: _setting(w.row))
+    ranked = sorted(groups.items(), key=lambda item: -max(map(_over, item[1])))
+    return [_report(*key, some, evidence, _losing(key, swept)) for key, some in ranked] or (
+        f"{counted(len(with_default), 'size')}: the default takes at most {max(map(_over, with_default)):.2f}x the "
+        f"time of the fastest, limit {MIN_GAIN.value}x beyond noise"
     )
+
+
+def _over(winner: Winner) -> float:
+    return winner.over_default or 1.0
+
+
+def _setting(row: CommRow) -> tuple[str, str, str]:
+    return op_label(row), comm_ranks_label(row), env_label(row.env)
 
 
 def _losing(key: tuple[str, str, str], swept: list[Winner]) -> list[tuple[int, float]]:
     """List (size, time / the default's) where the same setting is slower beyond noise, largest size first."""
-    slower = []
-    for winner in swept:
-        default = winner.default
-        for row in winner.settings if default is not None and default.time_ns_median else ():
-            alike = (op_label(row), comm_ranks_label(row), env_label(row.env)) == key and row.time_ns_median
-            if (
-                alike
-                and default is not None
-                and (row.time_ns_low or 0) > (default.time_ns_high or row.time_ns_low or 0)
-            ):
-                slower.append((size_of(row), (row.time_ns_median or 0) / (default.time_ns_median or 1)))
+    slower = [
+        (size_of(row), row.time_ns_median / default.time_ns_median)
+        for winner in swept
+        if (default := winner.default) is not None and default.time_ns_median
+        for row in winner.settings
+        if _setting(row) == key and row.time_ns_median
+        if (row.time_ns_low or 0) > (default.time_ns_high or row.time_ns_low or 0)
+    ]
     return sorted((pair for pair in slower if pair[1] >= MIN_GAIN.value), reverse=True)
 
 
 def _report(
     op: str, ranks: str, env: str, some: list[Winner], evidence: Evidence, losing: list[tuple[int, float]]
 ) -> Finding:
-    best = max(some, key=lambda w: w.over_default or 1.0)
-    ratio = best.over_default or 1.0
-    size = size_of(best.row)
-    sentences = [
-        f"{format_size(size_of(w.row))}: default {(w.over_default or 1.0):.2f}x the time of {env}"
-        for w in sorted(some, key=lambda w: size_of(w.row))[:_SHOWN]
-    ]
-    if len(some) > _SHOWN:
-        sentences.append(f"{len(some) - _SHOWN} more sizes")
-    if losing:
-        slower = ", ".join(f"{format_size(size)} {over:.2f}x" for size, over in losing[:_SHOWN])
-        sentences.append(f"the same setting is slower than the default at {slower}")
-    if chosen := _choice(evidence, best.row.op, size):
-        sentences.append(f"NCCL's own choice at {format_size(size)}: {chosen.algorithm}, {chosen.protocol}")
-    return Finding(
-        severity="warning",
-        title=f"{op} on {ranks}: {env} is {format_percent(ratio - 1)} faster than NCCL's choice at {format_size(size)}",
-        evidence=tuple(sentences),
-        confidence="measured without concurrent computation: 95% intervals of the medians do not overlap",
-        advice=(
-            *(() if losing else (advise("try it in the training job; its sizes and overlap decide", f"export {env}"),)),
-            advise(
-                "the variable applies to every size: use a tuner plugin (NCCL_TUNER_PLUGIN) for the sizes that gain"
-                if losing
-                else "if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of the variable"
-            ),
-            advise("show NCCL's choice at each size", f"{RULE.unseen_command} --nccl-debug TUNING"),
-        ),
-        subject=f"{op} on {ranks}",
-    )
-
-
-def _choice(evidence: Evidence, op: str, size: int) -> NcclChoice | None:
-    plain = op.replace("_", "")
-    return next(
+    best = max(some, key=_over)
+    size, plain = size_of(best.row), best.row.op.replace("_", "")
+    slower = ", ".join(f"{format_size(size)} {over:.2f}x" for size, over in losing[:_SHOWN])
+    chosen = next(
         (
             choice
             for log in evidence.nccl
@@ -138,6 +100,27 @@ def _choice(evidence: Evidence, op: str, size: int) -> NcclChoice | None:
             if (choice.op or "").replace("_", "").lower() == plain and choice.low_bytes <= size <= choice.high_bytes
         ),
         None,
+    )
+    return finding(
+        f"{op} on {ranks}: {env} is {format_percent(_over(best) - 1)} faster than NCCL's choice at {format_size(size)}",
+        [
+            f"{format_size(size_of(w.row))}: default {_over(w):.2f}x the time of {env}"
+            for w in sorted(some, key=lambda w: size_of(w.row))[:_SHOWN]
+        ],
+        len(some) > _SHOWN and f"{len(some) - _SHOWN} more sizes",
+        slower and f"the same setting is slower than the default at {slower}",
+        chosen is not None and f"NCCL's own choice at {format_size(size)}: {chosen.algorithm}, {chosen.protocol}",
+        confidence="measured without concurrent computation: 95% intervals of the medians do not overlap",
+        advice=[
+            not losing and advise("try it in the training job; its sizes and overlap decide", f"export {env}"),
+            advise(
+                "the variable applies to every size: use a tuner plugin (NCCL_TUNER_PLUGIN) for the sizes that gain"
+                if losing
+                else "if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of the variable"
+            ),
+            advise("show NCCL's choice at each size", f"{RULE.unseen_command} --nccl-debug TUNING"),
+        ],
+        of=f"{op} on {ranks}",
     )
 
 

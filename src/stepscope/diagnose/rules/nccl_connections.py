@@ -26,9 +26,8 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, in_words, listed, plural
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
 from stepscope.machine.topology import Topology
-from stepscope.records.finding import Finding
 from stepscope.records.nccl import NcclCommunicator, NcclDebug, NcclLink
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
@@ -47,12 +46,10 @@ def check(evidence: Evidence) -> Statement:
     findings += [_incomplete(log, c, late) for log, c in communicators if (late := _late(c))]
     if findings:
         return findings
-    ways = sorted({link.transport for _, c in communicators for link in c.links})
-    total = sum(len(c.links) for _, c in communicators)
-    sentences = [counted(total, "link") + (f" via {', '.join(ways)}" if ways else "")]
-    if all(rank.initialised for _, c in communicators for rank in c.ranks):
-        sentences.append("every rank completed its initialisation")
-    return "; ".join(sentences)
+    ways = ", ".join(sorted({link.transport for _, c in communicators for link in c.links}))
+    total = counted(sum(len(c.links) for _, c in communicators), "link")
+    complete = all(rank.initialised for _, c in communicators for rank in c.ranks)
+    return f"{total}{f' via {ways}' if ways else ''}{'; every rank completed its initialisation' if complete else ''}"
 
 
 def _prevents(name: str, value: str) -> bool:
@@ -72,52 +69,46 @@ def _through_memory(
     log: NcclDebug, communicator: NcclCommunicator, links: tuple[NcclLink, ...], topology: Topology | None
 ) -> Finding:
     shown = listed((f"{link.source} to {link.destination}" for link in links), at_most=_SHOWN)
-    switched = [f"{name}={value}" for name, value in log.settings if _prevents(name, value)]
-    sentences = [f"via SHM: rank {shown}; {format_percent(len(links) / len(communicator.links))} of all links"]
-    sentences += [f"set in the environment: {', '.join(switched)}"] if switched else []
+    switched = [(name, value) for name, value in log.settings if _prevents(name, value)]
     nvlinked = topology is not None and len(topology.fast_pairs()) == len(topology.gpu_pairs()) > 0
     crossing = topology is not None and bool(topology.socket_crossing_pairs())
-    if nvlinked:
-        sentences.append("the link matrix shows NVLink between all GPUs")
-    elif crossing:
-        sentences.append("the link matrix shows pairs across sockets (SYS), where NCCL avoids P2P by itself")
-    advice = [advise("list the GPUs that reach each other directly", "nvidia-smi topo -p2p r")]
-    if switched:
-        unset = " ".join(text.partition("=")[0] for text in switched)
-        advice.insert(0, advise("remove the setting and measure again", f"unset {unset}"))
-    elif not crossing:
-        advice.append(
-            advise(
+    return finding(
+        f"NCCL uses shared memory instead of P2P on {counted(len(links), 'link')} between GPUs of one host",
+        f"via SHM: rank {shown}; {format_percent(len(links) / len(communicator.links))} of all links",
+        bool(switched) and f"set in the environment: {', '.join(map('='.join, switched))}",
+        nvlinked and "the link matrix shows NVLink between all GPUs",
+        crossing
+        and not nvlinked
+        and "the link matrix shows pairs across sockets (SYS), where NCCL avoids P2P by itself",
+        severity="problem" if switched or nvlinked else "warning",
+        confidence="certain: NCCL's own log; the gain of P2P is not measured",
+        advice=[
+            bool(switched)
+            and advise("remove the setting and measure again", f"unset {' '.join(name for name, _ in switched)}"),
+            advise("list the GPUs that reach each other directly", "nvidia-smi topo -p2p r"),
+            not switched
+            and not crossing
+            and advise(
                 "check what prevents P2P: an IOMMU or PCI access control services on the host, a container that "
                 "isolates each GPU"
-            )
-        )
-    return Finding(
-        severity="problem" if switched or nvlinked else "warning",
-        title=f"NCCL uses shared memory instead of P2P on {counted(len(links), 'link')} between GPUs of one host",
-        evidence=tuple(sentences),
-        confidence="certain: NCCL's own log; the gain of P2P is not measured",
-        advice=tuple(advice),
-        subject=None if communicator.nranks is None else f"communicator of {communicator.nranks} ranks",
+            ),
+        ],
+        of=None if communicator.nranks is None else f"communicator of {communicator.nranks} ranks",
     )
 
 
 def _incomplete(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int, ...]) -> Finding:
-    who = f"{plural(len(late), 'rank')} {in_words(late)}"
-    cut = [file.path for file in log.files if file.truncated]
-    sentences = [
-        f"{len(communicator.ranks) - len(late)} of {counted(len(communicator.ranks), 'rank')} completed its "
-        "initialisation"
-    ]
-    sentences += [f"{counted(len(cut), 'log')} end inside a line: later lines may be missing"] if cut else []
-    sentences += [m.text for m in log.messages if m.rank in late and m.kind == "warning"][:2]
-    return Finding(
+    who, ranks = f"{plural(len(late), 'rank')} {in_words(late)}", len(communicator.ranks)
+    cut = sum(file.truncated for file in log.files)
+    return finding(
+        f"{who} never completed the initialisation of a communicator",
+        f"{ranks - len(late)} of {counted(ranks, 'rank')} completed its initialisation",
+        cut > 0 and f"{counted(cut, 'log')} end inside a line: later lines may be missing",
+        [m.text for m in log.messages if m.rank in late and m.kind == "warning"][:2],
         severity="warning" if cut else "problem",
-        title=f"{who} never completed the initialisation of a communicator",
-        evidence=tuple(sentences),
         confidence="likely: the log is truncated" if cut else "likely: NCCL's log, which may be incomplete",
-        advice=(advise(f"check the last log lines of {who}, and the network between these hosts"),),
-        subject=who,
+        advice=[advise(f"check the last log lines of {who}, and the network between these hosts")],
+        of=who,
         priority="failure",
     )
 

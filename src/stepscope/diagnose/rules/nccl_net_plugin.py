@@ -28,10 +28,9 @@ import shlex
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import GRAVE, exposed_transfer
+from stepscope.diagnose.rule import GRAVE, Advices, Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.trace_facts import exposed_transfer
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding
 from stepscope.records.nccl import NcclCommunicator, NcclDebug
 from stepscope.results.comm_facts import by_sweep, size_of
 from stepscope.results.evidence import Evidence
@@ -53,38 +52,33 @@ _OFF = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
 
 def check(evidence: Evidence) -> Statement:
     several = [(log, c) for log in evidence.nccl for c in log.communicators if c.hosts > 1]
-    on_sockets = [(log, c) for log, c in several if _sockets(c)]
-    if on_sockets:
-        return tuple(_from_log(evidence, log, c) for log, c in _one_each(on_sockets))
+    largest: dict[int, tuple[NcclDebug, NcclCommunicator]] = {}  # of each log: the others go the same way
+    for log, c in several:
+        sockets = "NET/Socket" in _transports(c) or (not _transports(c) and c.networks == ("Socket",))
+        if sockets and (id(log) not in largest or (c.nranks or 0) > (largest[id(log)][1].nranks or 0)):
+            largest[id(log)] = log, c
+    if largest:
+        return [_from_log(evidence, log, c) for log, c in largest.values()]
     if several:
         networks = sorted({n for _, c in several for n in (c.networks or _transports(c))})
         return f"{counted(several[0][1].hosts, 'host')} over {', '.join(networks) or '?'}"
-    rated = [(name, _largest(rows)) for name, rows in by_sweep(evidence.comm) if _judged(rows)]
+    # Of each sweep, the fastest of the large sizes.
+    rated = [
+        (name, max((r for r in rows if size_of(r) >= LARGE.value), key=_busbw))
+        for name, rows in by_sweep(evidence.comm)
+        if _judged(rows[-1])
+    ]
     if rated:
         return _from_rates(rated)
-    if evidence.nccl:
-        return "NCCL's log covers one host: no network is used"
-    return RULE.blind
+    return "NCCL's log covers one host: no network is used" if evidence.nccl else RULE.blind
+
+
+def _busbw(row: CommRow) -> float:
+    return row.busbw_bytes_per_s or 0.0
 
 
 def _transports(communicator: NcclCommunicator) -> set[str]:
     return {link.transport for link in communicator.links if link.transport.startswith("NET/")}
-
-
-def _sockets(communicator: NcclCommunicator) -> bool:
-    return "NET/Socket" in _transports(communicator) or (
-        not _transports(communicator) and communicator.networks == ("Socket",)
-    )
-
-
-def _one_each(communicators: list[tuple[NcclDebug, NcclCommunicator]]) -> list[tuple[NcclDebug, NcclCommunicator]]:
-    """The largest communicator of each log: the others go the same way."""
-    largest: dict[int, tuple[NcclDebug, NcclCommunicator]] = {}
-    for log, communicator in communicators:
-        best = largest.get(id(log))
-        if best is None or (communicator.nranks or 0) > (best[1].nranks or 0):
-            largest[id(log)] = (log, communicator)
-    return list(largest.values())
 
 
 def _rdma(evidence: Evidence, log: NcclDebug) -> tuple[str, ...]:
@@ -99,42 +93,41 @@ def _rdma(evidence: Evidence, log: NcclDebug) -> tuple[str, ...]:
 
 def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator) -> Finding:
     rdma = _rdma(evidence, log)
-    plain = not rdma and _only_ethernet(evidence, communicator)
+    plain = None if rdma else _only_ethernet(evidence, communicator)
     links = sum(link.transport == "NET/Socket" for link in communicator.links)
-    switched = [f"{name}={value}" for name, value in log.settings if _OFF.get(name) == value]
-    sentences = [f"{counted(links, 'link')} via NET/Socket" if links else "NCCL says: Using network Socket"]
-    sentences += [f"set in the environment: {', '.join(switched)}"] if switched else []
-    sentences += [f"NCCL on the plugin: {text}" for text in log.no_plugin[:2]]
-    sentences.append(
+    switched = [name for name, value in log.settings if _OFF.get(name) == value]
+    stake = None
+    if len(evidence.traces) == len(evidence.nccl) == 1:  # then the traced job may be the one of the log
+        summary = evidence.traces[0].summary
+        stake = exposed_transfer(summary) if len(summary.ranks) == communicator.nranks else None
+    grave = not plain and (rdma or switched or (stake or 0.0) >= GRAVE)
+    return finding(
+        f"NCCL goes over TCP sockets between {counted(communicator.hosts, 'host')}"
+        + (" although RDMA devices are present" if rdma else ""),
+        f"{counted(links, 'link')} via NET/Socket" if links else "NCCL says: Using network Socket",
+        bool(switched) and f"set in the environment: {', '.join(f'{name}={_OFF[name]}' for name in switched)}",
+        [f"NCCL on the plugin: {text}" for text in log.no_plugin[:2]],
         f"RDMA devices there: {', '.join(rdma[:4])}"
         if rdma
         else f"the network interfaces of {plain} are recorded, and none of them is RDMA: sockets are right there"
         if plain
-        else "no RDMA device is recorded: run `stepscope doctor` on a node of the job"
-    )
-    hosts = counted(communicator.hosts, "host")
-    stake = _stake(evidence, communicator)
-    if stake is not None:
-        sentences.append(f"{format_percent(stake)} of the traced step is exposed transfer")
-    grave = not plain and (rdma or switched or (stake or 0.0) >= GRAVE)
-    return Finding(
+        else "no RDMA device is recorded: run `stepscope doctor` on a node of the job",
+        stake is not None and f"{format_percent(stake)} of the traced step is exposed transfer",
         severity="problem" if grave else "info" if plain else "warning",
-        stake_fraction=stake,
-        title=f"NCCL goes over TCP sockets between {hosts}" + (" although RDMA devices are present" if rdma else ""),
-        evidence=tuple(sentences),
+        stake=stake,
         confidence="certain: NCCL's own log"
         + ("" if rdma or plain else "; whether a faster network exists is unknown"),
-        advice=_ETHERNET if plain else _advice(switched, rdma),
-        subject=f"communicator of {communicator.nranks} ranks" if communicator.nranks else None,
+        advice=[
+            advise(
+                "send less over it: accumulate gradients (no_sync), compress them, keep tensor and sharded groups in a "
+                "host"
+            ),
+            advise("more sockets may fill it", "export NCCL_NSOCKS_PERTHREAD=4 NCCL_SOCKET_NTHREADS=2"),
+        ]
+        if plain
+        else _advice(switched, rdma),
+        of=f"communicator of {communicator.nranks} ranks" if communicator.nranks else None,
     )
-
-
-_ETHERNET = (
-    advise(
-        "send less over it: accumulate gradients (no_sync), compress them, keep tensor and sharded groups in a host"
-    ),
-    advise("more sockets may fill it", "export NCCL_NSOCKS_PERTHREAD=4 NCCL_SOCKET_NTHREADS=2"),
-)
 
 
 def _only_ethernet(evidence: Evidence, communicator: NcclCommunicator) -> str | None:
@@ -146,21 +139,11 @@ def _only_ethernet(evidence: Evidence, communicator: NcclCommunicator) -> str | 
     return machine.host if machine.host in hosts else None
 
 
-def _stake(evidence: Evidence, communicator: NcclCommunicator) -> float | None:
-    """Return what a faster network could return at most, if the only traced job has this communicator's ranks; else None."""
-    if len(evidence.traces) != 1 or len(evidence.nccl) != 1:
-        return None
-    summary = evidence.traces[0].summary
-    return exposed_transfer(summary) if len(summary.ranks) == communicator.nranks else None
-
-
-def _advice(switched: list[str], rdma: tuple[str, ...]) -> tuple[Advice, ...]:
-    unset = "unset " + " ".join(name.partition("=")[0] for name in switched)
-    first = (advise("remove the setting", unset),) if switched else ()
+def _advice(switched: list[str], rdma: tuple[str, ...]) -> list[Advices]:
     verbs = any("mlx" in name or name.endswith(("/IB", "/RoCE")) for name in rdma)
     network = "IB" if verbs else "AWS Libfabric" if any("efa" in name or "cxi" in name for name in rdma) else None
-    return (
-        *first,
+    return [
+        bool(switched) and advise("remove the setting", f"unset {' '.join(switched)}"),
         advise("check that the job can access the verbs devices: in a container, /dev/infiniband and libibverbs")
         if verbs
         else advise(
@@ -169,17 +152,16 @@ def _advice(switched: list[str], rdma: tuple[str, ...]) -> tuple[Advice, ...]:
         ),
         advise(
             "name the network that NCCL must use, so that it fails instead of falling back",
-            None if network is None else f"export NCCL_NET={shlex.quote(network)}",
+            network and f"export NCCL_NET={shlex.quote(network)}",
         ),
         advise(
             "check the network that NCCL reports",
             "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV    # look for: Using network",
         ),
-    )
+    ]
 
 
-def _judged(rows: list[CommRow]) -> bool:
-    row = rows[-1]
+def _judged(row: CommRow) -> bool:
     return (
         row.backend == "nccl"
         and (row.hosts or 1) > 1
@@ -189,33 +171,19 @@ def _judged(rows: list[CommRow]) -> bool:
     )
 
 
-def _largest(rows: list[CommRow]) -> CommRow:
-    """The fastest of the large sizes."""
-    return max((r for r in rows if size_of(r) >= LARGE.value), key=lambda r: r.busbw_bytes_per_s or 0.0)
-
-
 def _from_rates(rated: list[tuple[str, CommRow]]) -> Statement:
-    slow = [(name, row) for name, row in rated if (row.busbw_bytes_per_s or 0.0) < SOCKET_RATE.value]
-    if not slow:
-        name, row = min(rated, key=lambda pair: pair[1].busbw_bytes_per_s or 0.0)
-        return (
-            f"{name}: busbw {format_bandwidth(row.busbw_bytes_per_s or 0.0)} across hosts, sockets stay below "
-            f"{format_bandwidth(SOCKET_RATE.value)}"
-        )
-    name, row = min(slow, key=lambda pair: pair[1].busbw_bytes_per_s or 0.0)
-    rate = format_bandwidth(row.busbw_bytes_per_s or 0.0)
-    more = [f"{other}: {format_bandwidth(r.busbw_bytes_per_s or 0.0)}" for other, r in slow if other != name]
-    return Finding(
-        severity="warning",
-        title=f"{name} has {rate} across hosts: as slow as TCP sockets",
-        evidence=(
-            f"busbw {rate} at {format_size(size_of(row))}; RDMA networks of GPU machines reach "
-            f"{format_bandwidth(SOCKET_RATE.value)} and more",
-            *more[:3],
-        ),
+    name, row = min(rated, key=lambda pair: _busbw(pair[1]))
+    rate, limit = format_bandwidth(_busbw(row)), format_bandwidth(SOCKET_RATE.value)
+    if _busbw(row) >= SOCKET_RATE.value:
+        return f"{name}: busbw {rate} across hosts, sockets stay below {limit}"
+    slow = [(other, r) for other, r in rated if other != name and _busbw(r) < SOCKET_RATE.value]
+    return finding(
+        f"{name} has {rate} across hosts: as slow as TCP sockets",
+        f"busbw {rate} at {format_size(size_of(row))}; RDMA networks of GPU machines reach {limit} and more",
+        [f"{other}: {format_bandwidth(_busbw(r))}" for other, r in slow[:3]],
         confidence="likely: NCCL's log would show which network it uses",
         advice=_advice([], ()),
-        subject=name,
+        of=name,
     )
 
 

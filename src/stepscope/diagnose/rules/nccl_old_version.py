@@ -23,14 +23,13 @@ NCCL release notes 2.8.4 (uneven send/recv), 2.18.1 (known issues: LL128 where a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
 from stepscope.results.evidence import Evidence
 
-Version = tuple[int, int, int]
+Version = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,17 +81,17 @@ def check(evidence: Evidence) -> Statement:
     torch = evidence.environment.torch if evidence.environment is not None else None
     if torch is not None and torch.nccl_version and torch.hip_version is None:
         stated.append(torch.nccl_version)
-    versions = {version: text for text in dict.fromkeys(stated) if (version := _parsed(text)) is not None}
+    versions = {version: text for text in dict.fromkeys(stated) if (version := _parsed(text))}
     if not versions:
         return RULE.blind
     hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
     listed = [(b, text) for version, text in sorted(versions.items()) for b in BUGS if b.first <= version < b.before]
-    findings = [_report(bug, text) for bug, text in listed if _concerns(bug, hardware, evidence)]
-    if findings:
-        return tuple(findings)
-    if elsewhere := [text for bug, text in listed if not bug.sure]:
-        return f"{', '.join(dict.fromkeys(elsewhere))}: its listed bugs concern other GPUs, or jobs on several hosts"
-    return f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} affects it"
+    elsewhere = ", ".join(dict.fromkeys(text for bug, text in listed if not bug.sure))
+    return [_report(bug, text) for bug, text in listed if _concerns(bug, hardware, evidence)] or (
+        f"{elsewhere}: its listed bugs concern other GPUs, or jobs on several hosts"
+        if elsewhere
+        else f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} affects it"
+    )
 
 
 def _concerns(bug: _Bug, hardware: str, evidence: Evidence) -> bool:
@@ -104,26 +103,23 @@ def _concerns(bug: _Bug, hardware: str, evidence: Evidence) -> bool:
     return any(name in hardware for name in bug.gpus)
 
 
-def _parsed(text: str) -> Version | None:
+def _parsed(text: str) -> Version:
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
-    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
+    return () if match is None else tuple(map(int, match.groups()))
 
 
 def _report(bug: _Bug, version: str) -> Finding:
-    before = ".".join(map(str, bug.before))
-    return Finding(
-        severity="warning",
-        title=f"NCCL {version}: {bug.what}",
-        evidence=(
-            f"where: {bug.when}",
-            f"in {'.'.join(map(str, bug.first))} and later, before {before} ({bug.source})",
-        ),
+    first, before = (".".join(map(str, number)) for number in (bug.first, bug.before))
+    return finding(
+        f"NCCL {version}: {bug.what}",
+        f"where: {bug.when}",
+        f"in {first} and later, before {before} ({bug.source})",
         confidence="likely: the version has the bug; whether this job meets it depends on the machine",
-        advice=(
+        advice=[
             advise(f"update NCCL to {before} or later; torch includes it"),
-            *((advise("until then, use the workaround", bug.workaround),) if bug.workaround else ()),
-        ),
-        subject=f"NCCL {version}",
+            bug.workaround is not None and advise("until then, use the workaround", bug.workaround),
+        ],
+        of=f"NCCL {version}",
     )
 
 

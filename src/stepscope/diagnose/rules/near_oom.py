@@ -35,12 +35,11 @@ from functools import cached_property
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError, Unavailable
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.core.words import counted, listed
+from stepscope.core.words import counted, grouped, listed
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of_run
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, advise, finding
 from stepscope.machine.peaks import find
-from stepscope.records.finding import Advice, Finding
 from stepscope.records.imported import (
     ACTIVATION,
     GRADIENT,
@@ -48,7 +47,6 @@ from stepscope.records.imported import (
     PARAMETER,
     TEMPORARY,
     UNKNOWN,
-    MemoryHolder,
     MemorySnapshot,
 )
 from stepscope.records.training import TrainingRun
@@ -72,12 +70,13 @@ _OUT = ("oom", "host_oom")
 class _Job:
     """A run or snapshot, and what its remedies depend on.
 
-    capacity: bytes that its ranks may take, and who says so. kinds: shares of what is held, where a snapshot knows them.
-    host: the memory is the host's.
+    capacity: bytes that its ranks may take, and who says so; driver: it is not the table's. kinds: shares of what is held,
+    where a snapshot knows them. host: the memory is the host's.
     """
 
     name: str
     capacity: tuple[int, str] | None
+    driver: bool
     run: TrainingRun | None = None
     cell: CellEvidence | None = None
     kinds: Mapping[str, float] | None = None
@@ -112,8 +111,6 @@ class _Peak:
     job: _Job
     peak_bytes: int
     capacity_bytes: int
-    source: str
-    driver: bool
     share: float
 
 
@@ -125,7 +122,7 @@ def check(evidence: Evidence) -> Statement:
     if near:
         findings.append(_near(evidence, near[0], near[1:]))
     if findings:
-        return tuple(findings)
+        return findings
     if peaks:
         most = peaks[0]
         return (
@@ -142,13 +139,8 @@ def _job(evidence: Evidence, run: TrainingRun) -> _Job:
     else:
         total = capacity_of(cell, evidence.environment)
         capacity = None if total is None else (total, "the host" if cell.spec.device == "cpu" else "the driver")
-    return _Job(
-        name=name_of(run),
-        capacity=capacity,
-        run=run,
-        cell=cell,
-        host=run.device == "cpu" or run.status == "host_oom",
-    )
+    host = run.device == "cpu" or run.status == "host_oom"
+    return _Job(name=name_of(run), capacity=capacity, driver=cell is not None, run=run, cell=cell, host=host)
 
 
 def _of_name(name: str | None) -> tuple[int, str] | None:
@@ -163,27 +155,21 @@ def _runs(evidence: Evidence, jobs: Iterable[_Job]) -> Iterator[_Peak]:
         peak = job.run.peak_memory_bytes if job.run is not None and job.run.status == "ok" else None
         if peak is None or job.capacity is None:
             continue
-        capacity, source = job.capacity
+        capacity, _ = job.capacity
         if job.cell is None and peak > capacity:  # it ran: its device has more than the table's
             continue
         share = None if job.cell is None else memory_share(job.cell, evidence.environment)
         share = peak / capacity if share is None else share
-        yield _Peak(
-            job=job, peak_bytes=peak, capacity_bytes=capacity, source=source, driver=job.cell is not None, share=share
-        )
+        yield _Peak(job=job, peak_bytes=peak, capacity_bytes=capacity, share=share)
 
 
 def _snapshots(evidence: Evidence) -> Iterator[_Peak]:
     for memory in evidence.memory:
         job = _snapshot(evidence, memory)
-        if job.capacity is None or memory.oom_events:
-            continue
-        capacity, source = job.capacity
-        peak = memory.segment_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
-        by_driver = memory.capacity_bytes is not None or device_capacity(evidence.environment) is not None
-        yield _Peak(
-            job=job, peak_bytes=peak, capacity_bytes=capacity, source=source, driver=by_driver, share=peak / capacity
-        )
+        if job.capacity is not None and not memory.oom_events:
+            capacity, _ = job.capacity
+            peak = memory.segment_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
+            yield _Peak(job=job, peak_bytes=peak, capacity_bytes=capacity, share=peak / capacity)
 
 
 def _snapshot(evidence: Evidence, memory: MemorySnapshot) -> _Job:
@@ -196,46 +182,39 @@ def _snapshot(evidence: Evidence, memory: MemorySnapshot) -> _Job:
         capacity = driver, "the driver"
     else:
         capacity = _of_name(evidence.hardware[0]) if len(evidence.hardware) == 1 else None
-    return _Job(name=f"{memory.name}{step}", capacity=capacity)
+    by_driver = memory.capacity_bytes is not None or driver is not None
+    return _Job(name=f"{memory.name}{step}", capacity=capacity, driver=by_driver)
 
 
 def _failed(evidence: Evidence, jobs: Sequence[_Job]) -> Iterator[Finding]:
     """Yield one finding a model, of the run that needs least."""
-    groups: dict[str, list[tuple[_Job, TrainingRun]]] = {}
-    for job in jobs:
-        if job.run is not None and job.run.status in _OUT:
-            groups.setdefault(job.run.group, []).append((job, job.run))
-    for group in groups.values():
+    runs = [(job, job.run) for job in jobs if job.run is not None]
+    for group in grouped((pair for pair in runs if pair[1].status in _OUT), lambda pair: pair[1].group).values():
         job, run = min(group, key=lambda pair: (pair[1].micro_batch or 0, pair[1].num_parameters or 0))
-        lines = [f"{_with_batch(run)}: {run.error or 'ended out of memory'}"]
-        if job.state_bytes is not None:
-            of = f" of {format_bytes_binary(job.capacity[0])}" if job.capacity is not None else ""
-            lines.append(
-                f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}{of} a rank"
-            )
-        elif job.capacity is not None:
-            lines.append(f"capacity {format_bytes_binary(job.capacity[0])} ({job.capacity[1]})")
-        if group[1:]:
-            lines.append(f"{len(group)} runs of this model ran out of memory; this run needs the least")
-        fits = [other.run for other in jobs if other.run is not None and _fits(other.run, run)]
-        if fits:
-            largest = max(fits, key=lambda fitting: (fitting.micro_batch or 0, fitting.peak_memory_bytes or 0))
-            peak = largest.peak_memory_bytes
-            lines.append(f"{_with_batch(largest)} fits" + (f", peak {format_bytes_binary(peak)}" if peak else ""))
-        yield Finding(
+        state, (capacity, source) = job.state_bytes, job.capacity or (0, "")
+        of = f" of {format_bytes_binary(capacity)}" if capacity else ""
+        fits = [
+            other
+            for _, other in runs
+            if (other.group, other.world_size, other.status) == (run.group, run.world_size, "ok")
+        ]
+        largest = max(fits, key=lambda other: (other.micro_batch or 0, other.peak_memory_bytes or 0), default=None)
+        peak = largest and largest.peak_memory_bytes
+        yield finding(
+            f"out of {'host' if job.host else 'GPU'} memory: {counted(len(group), 'run')} of {run.group}",
+            f"{_with_batch(run)}: {run.error or 'ended out of memory'}",
+            state is not None and f"parameters, gradients and optimizer alone: {format_bytes_binary(state)}{of} a rank",
+            state is None and job.capacity is not None and f"capacity {format_bytes_binary(capacity)} ({source})",
+            len(group) > 1 and f"{len(group)} runs of this model ran out of memory; this run needs the least",
+            largest is not None
+            and f"{_with_batch(largest)} fits" + (f", peak {format_bytes_binary(peak)}" if peak else ""),
             severity="problem",
-            title=f"out of {'host' if job.host else 'GPU'} memory: {counted(len(group), 'run')} of {run.group}",
-            evidence=tuple(lines),
             confidence="certain: the run failed",
             priority="failure",
             advice=_remedies(evidence, job),
-            subject=job.name,
+            of=job.name,
             runs=tuple(failed.run_id for _, failed in group),
         )
-
-
-def _fits(run: TrainingRun, failed: TrainingRun) -> bool:
-    return run.group == failed.group and run.world_size == failed.world_size and run.status == "ok"
 
 
 def _with_batch(run: TrainingRun) -> str:
@@ -248,72 +227,57 @@ def _failed_requests(evidence: Evidence) -> Iterator[Finding]:
     if not failed:
         return
     memory = max(failed, key=lambda snapshot: snapshot.allocated_bytes)
-    job, kinds = _snapshot(evidence, memory), _kinds(memory)
+    by_kind = memory.peak_kinds or memory.kinds
+    whole = sum(size for _, size in by_kind)
+    kinds = {kind: size / whole for kind, size in sorted(by_kind, key=lambda pair: -pair[1])}
+    job = replace(_snapshot(evidence, memory), kinds=kinds)
     free, wanted = memory.oom_driver_free_bytes, format_bytes_binary(memory.oom_request_bytes or 0)
     left = "" if free is None else f" with {format_bytes_binary(free)} left in the driver"
     capacity = f" of {format_bytes_binary(memory.capacity_bytes)}" if memory.capacity_bytes else ""
-    shares = [f"{kind} {format_bytes_binary(size)} ({format_percent(share)})" for kind, size, share in kinds]
+    sizes = dict(by_kind)
+    shares = ", ".join(f"{k} {format_bytes_binary(sizes[k])} ({format_percent(share)})" for k, share in kinds.items())
     others = [_snapshot(evidence, snapshot).name for snapshot in failed if snapshot is not memory]
-    sentences = [
+    yield finding(
+        f"{counted(memory.oom_events, 'request')} failed: {wanted} wanted{left}",
         f"reserved {format_bytes_binary(memory.segment_bytes)}{capacity}, in use "
         f"{format_bytes_binary(memory.allocated_bytes)}",
-        *([f"at the peak: {', '.join(shares)}"] if shares else []),
-        *_largest(memory.peak_holders or memory.holders),
-        *([f"out of memory too: {listed(others, at_most=4)}"] if others else []),
-    ]
-    yield Finding(
+        shares and f"at the peak: {shares}",
+        [
+            f"{format_bytes_binary(h.size_bytes)} of {h.kind} held at {h.where}"
+            for h in (memory.peak_holders or memory.holders)[:3]
+        ],
+        bool(others) and f"out of memory too: {listed(others, at_most=4)}",
         severity="problem",
-        title=f"{counted(memory.oom_events, 'request')} failed: {wanted} wanted{left}",
-        evidence=tuple(sentences),
         confidence="certain: recorded by the allocator",
         priority="failure",
-        advice=_remedies(evidence, replace(job, kinds={kind: share for kind, _, share in kinds})),
-        subject=job.name,
+        advice=_remedies(evidence, job),
+        of=job.name,
     )
-
-
-def _kinds(memory: MemorySnapshot) -> list[tuple[str, int, float]]:
-    """Kind, bytes and share of the peak, or of what is held at the snapshot; the largest first."""
-    kinds = memory.peak_kinds or memory.kinds
-    whole = sum(size for _, size in kinds)
-    return [(kind, size, size / whole) for kind, size in sorted(kinds, key=lambda pair: -pair[1])]
-
-
-def _largest(holders: tuple[MemoryHolder, ...]) -> tuple[str, ...]:
-    return tuple(f"{format_bytes_binary(h.size_bytes)} of {h.kind} held at {h.where}" for h in holders[:3])
 
 
 def _near(evidence: Evidence, worst: _Peak, others: list[_Peak]) -> Finding:
-    job = worst.job
-    together = (
-        " for all ranks of the host" if job.host and job.run is not None and (job.run.world_size or 1) > 1 else ""
-    )
-    sentences = [
-        f"peak {format_bytes_binary(worst.peak_bytes)} a rank, of {format_bytes_binary(worst.capacity_bytes)}{together} "
-        f"({worst.source})"
-    ]
-    if job.state_bytes is not None:
-        sentences.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}")
-    sentences += [f"{other.job.name}: {format_percent(other.share)}" for other in others[:3]]
-    return Finding(
-        severity="warning",
-        title=f"{job.name}: the peak takes {format_percent(worst.share)} of the {'host' if job.host else 'device'}'s memory",
-        evidence=tuple(sentences),
-        confidence="measured" if worst.driver else "likely: the table's capacity, not that of this device's driver",
+    job, (_, source) = worst.job, worst.job.capacity or (0, "")
+    several = job.host and job.run is not None and (job.run.world_size or 1) > 1
+    return finding(
+        f"{job.name}: the peak takes {format_percent(worst.share)} of the {'host' if job.host else 'device'}'s memory",
+        f"peak {format_bytes_binary(worst.peak_bytes)} a rank, of {format_bytes_binary(worst.capacity_bytes)}"
+        f"{' for all ranks of the host' if several else ''} ({source})",
+        job.state_bytes is not None
+        and f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}",
+        [f"{other.job.name}: {format_percent(other.share)}" for other in others[:3]],
+        confidence="measured" if job.driver else "likely: the table's capacity, not that of this device's driver",
         advice=_remedies(evidence, job),
-        subject=job.name,
-        runs=() if job.run is None else (job.run.run_id,),
+        of=job.run or job.name,
     )
 
 
-def _remedies(evidence: Evidence, job: _Job) -> tuple[Advice, ...]:
-    """List advice, cheapest first, without what the run does already and what frees a kind that holds next to nothing."""
+def _remedies(evidence: Evidence, job: _Job) -> Iterator[Advices]:
+    """Yield advice, cheapest first, without what the run does already and what frees a kind that holds next to nothing."""
     run, cell = job.run, job.cell
-    advice = []
     if cell is None:  # bench does so
         first = "no cost: set gradients to None, keep no tensor for logging (loss.item())"
         grow = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        advice.append(
+        yield (
             advise(f"{first}, fewer data workers with smaller queues")
             if job.host
             else advise(f"{first}, segments that grow in place", grow)
@@ -321,35 +285,29 @@ def _remedies(evidence: Evidence, job: _Job) -> tuple[Advice, ...]:
     batch = None if run is None else run.micro_batch
     if (batch is None or batch > 1) and not job.too_large and job.holds(ACTIVATION, TEMPORARY):
         half = "" if batch is None else f" ({batch // 2} instead of {batch})"
-        advice.append(
-            advise(
-                f"low cost: halve the micro-batch{half} and double the accumulation, same global batch",
-                None if cell is None else again(evidence, cell, *_halved(cell)),
-            )
+        yield advise(
+            f"low cost: halve the micro-batch{half} and double the accumulation, same global batch",
+            None if cell is None else again(evidence, cell, *_halved(cell)),
         )
     wide = run is None or run.precision in (None, "fp32", "tf32")
     if wide and job.holds(ACTIVATION, TEMPORARY, PARAMETER, GRADIENT):
-        advice.append(
-            advise(
-                "use bf16 parameters and activations, which halves both (check the loss); autocast halves activations "
-                "only",
-                None if cell is None else again(evidence, cell, ("precision", "bf16")),
-            )
+        yield advise(
+            "use bf16 parameters and activations, which halves both (check the loss); autocast halves activations only",
+            None if cell is None else again(evidence, cell, ("precision", "bf16")),
         )
     ranks = run.world_size if run is not None else None
     replicated = run is None or (facts_of_run(run).replicated and ranks != 1)
     if replicated and job.holds(OPTIMIZER):
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
-        advice.append(advise(f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}"))
+        yield advise(f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}")
     if job.holds(ACTIVATION) and not job.too_large and not _recomputes(run):
-        advice.append(advise("costs about a third more computation (4/3): recompute activations in the backward pass"))
+        yield advise("costs about a third more computation (4/3): recompute activations in the backward pass")
     if replicated and job.holds(PARAMETER, GRADIENT):
-        advice.append(advise("50% more traffic: shard parameters too (FSDP, ZeRO-3)"))
+        yield advise("50% more traffic: shard parameters too (FSDP, ZeRO-3)")
     if not job.host and cell is None and job.holds(OPTIMIZER, ACTIVATION):
-        advice.append(advise("highest cost: move optimizer state or activations to the host"))
+        yield advise("highest cost: move optimizer state or activations to the host")
     if cell is not None:
-        advice.append(advise(f"use a {'host' if job.host else 'device'} with more memory, or a smaller model"))
-    return tuple(advice)
+        yield advise(f"use a {'host' if job.host else 'device'} with more memory, or a smaller model")
 
 
 def _halved(cell: CellEvidence) -> list[tuple[str, object]]:

@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.commands import profiled, remeasured
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.diagnose.trace_facts import trace_command
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Advice
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import Evidence, cell_of
@@ -38,68 +38,53 @@ MIN_SPEEDUP = Limit(value=1.0, unit="speed-up", source="below it more ranks are 
 def check(evidence: Evidence) -> Statement:
     compared = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not compared:
-        return Skipped(
-            reason="no run on several ranks has a baseline on fewer ranks",
-            command="stepscope bench --preset strong-scaling",
+        return skipped(
+            "no run on several ranks has a baseline on fewer ranks", "stepscope bench --preset strong-scaling"
         )
-    slower = [pair for pair in compared if pair.row.speedup < MIN_SPEEDUP.value]
-    if slower:
-        return [_report(evidence, group) for group in by_group(slower).values()]
+    slower = by_group(pair for pair in compared if pair.row.speedup < MIN_SPEEDUP.value)
     least = min(compared, key=lambda pair: pair.row.speedup)
-    return f"least speed-up {least.row.speedup:.2f}x, {least.name}; limit 1"
-
-
-def _report(evidence: Evidence, group: list[Pair]) -> Finding:
-    ranked = sorted(group, key=lambda pair: pair.row.speedup)
-    worst = ranked[0]
-    row, run = worst.row, worst.run
-    copies = worst.copies
-    sentences = [f"speed-up {worst.speedup_text}: {format_percent(row.efficiency)} of {worst.relative:g}x"]
-    sentences += [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in ranked[1:4]]
-    if copies:
-        sentences.append(
-            "explained by duplicated-data: the ranks do not share the work; no evidence of a communication problem"
-        )
-    elif (exposed := exposed_fraction(run)) is not None:
-        sentences.append(f"{format_percent(exposed)} of the step is {EXPOSED_COMM}")
-    unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
-    how = "not clearly faster" if unsure else "slower"
-    others = _other_work(worst)
-    if others:
-        sentences.append(f"the two also differ in {others}: the ratio is not that of the ranks alone")
-    return Finding(
-        severity="warning" if unsure or others else "problem",
-        title=f"{worst.ranks} are {how} than {worst.base_ranks}: {row.speedup:.2f}x",
-        evidence=tuple(sentences),
-        stake_fraction=None if copies or others else 1 - row.efficiency,
-        confidence="likely: more than the number of ranks differs"
-        if others
-        else f"likely: the interval of the speed-up reaches {row.high:.2f}x"
-        if unsure
-        else "measured" + ("" if row.high is not None else ", without an interval"),
-        advice=_advice(evidence, worst, copies=copies),
-        subject=worst.name,
-        runs=(worst.run.run_id, worst.base.run_id),
+    return [_report(evidence, group) for group in slower.values()] or (
+        f"least speed-up {least.row.speedup:.2f}x, {least.name}; limit 1"
     )
 
 
-def _other_work(pair: Pair) -> str:
-    """Say what both state differently, so that any ratio is possible: ``hardware (NVIDIA A100 against Tesla V100)``."""
-    stated = ((name, getattr(pair.run, name), getattr(pair.base, name)) for name in ("hardware", "device", "precision"))
-    return ", ".join(f"{name} ({own} against {base})" for name, own, base in stated if own and base and own != base)
-
-
-def _advice(evidence: Evidence, pair: Pair, *, copies: bool) -> tuple[Advice, ...]:
-    if copies:
-        return (advise("first give each rank its own share of the data: see duplicated-data"),)
-    if _other_work(pair):
-        return (
+def _report(evidence: Evidence, group: list[Pair]) -> Finding:
+    worst, *rest = sorted(group, key=lambda pair: pair.row.speedup)
+    row, run, base, copies = worst.row, worst.run, worst.base, worst.copies
+    unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
+    # What both state differently, so that any ratio is possible: hardware (NVIDIA A100 against Tesla V100).
+    stated = ((name, getattr(run, name), getattr(base, name)) for name in ("hardware", "device", "precision"))
+    others = ", ".join(f"{name} ({own} against {of})" for name, own, of in stated if own and of and own != of)
+    exposed = None if copies else exposed_fraction(run)
+    if others:
+        confidence = "likely: more than the number of ranks differs"
+    elif unsure:
+        confidence = f"likely: the interval of the speed-up reaches {row.high:.2f}x"
+    else:
+        confidence = "measured" + ("" if row.high is not None else ", without an interval")
+    return finding(
+        f"{worst.ranks} are {'not clearly faster' if unsure else 'slower'} than {worst.base_ranks}: {row.speedup:.2f}x",
+        f"speed-up {worst.speedup_text}: {format_percent(row.efficiency)} of {worst.relative:g}x",
+        [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in rest[:3]],
+        copies
+        and "explained by duplicated-data: the ranks do not share the work; no evidence of a communication problem",
+        exposed is not None and f"{format_percent(exposed)} of the step is {EXPOSED_COMM}",
+        others and f"the two also differ in {others}: the ratio is not that of the ranks alone",
+        severity="warning" if unsure or others else "problem",
+        stake=None if copies or others else 1 - row.efficiency,
+        confidence=confidence,
+        advice=[advise("first give each rank its own share of the data: see duplicated-data")]
+        if copies
+        else [
             advise(
-                f"measure {pair.base.label} and {pair.run.label} on the same machine and in the same precision first",
-                remeasured(evidence, pair.base, pair.run),
-            ),
-        )
-    return (advise(f"run it on {pair.base_ranks} until the cause is found"), _look_inside(evidence, pair))
+                f"measure {base.label} and {run.label} on the same machine and in the same precision first",
+                remeasured(evidence, base, run),
+            )
+        ]
+        if others
+        else [advise(f"run it on {worst.base_ranks} until the cause is found"), _look_inside(evidence, worst)],
+        of=(run, base),
+    )
 
 
 def _look_inside(evidence: Evidence, pair: Pair) -> Advice:

@@ -26,15 +26,14 @@ runs); docs/reference/metrics.md, Stragglers (transfer and waiting).
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent, format_size
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import is_slurm, swept_again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Finding
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.results.comm_facts import LARGE_BYTES, by_sweep, size_of
 from stepscope.results.evidence import Evidence
@@ -61,45 +60,53 @@ class _Varying:
     name: str
     ratio: float
     sentences: tuple[str, ...]
-    stake: float | None
-    measured: bool
+    stake: float | None = None
+    measured: bool = False
 
 
 def check(evidence: Evidence) -> Statement:
-    looked = [*_from_comm(evidence), *_from_traces(evidence)]
+    looked = sorted([*_from_comm(evidence), *_from_traces(evidence)], key=lambda varying: -varying.ratio)
     if not looked:
         return RULE.blind
-    worst = max(looked, key=lambda varying: varying.ratio)
-    if worst.ratio < TAIL.value:
-        return f"{worst.name}: slowest tenth {worst.ratio:.2f}x the median, limit {TAIL.value}x"
-    firing = sorted((v for v in looked if v.ratio >= TAIL.value), key=lambda v: -v.ratio)
-    best: dict[bool, _Varying] = {}
-    for varying in firing:
-        best.setdefault(varying.measured, varying)
-    return tuple(_report(varying, firing, swept_again(evidence), slurm=is_slurm(evidence)) for varying in best.values())
+    firing = grouped((v for v in looked if v.ratio >= TAIL.value), lambda varying: varying.measured)
+    return [
+        finding(
+            f"{worst.name}: the slowest tenth of the calls takes {worst.ratio:.1f}x the median",
+            worst.sentences,
+            [f"{v.name}: {v.ratio:.1f}x" for v in others[:3]],
+            severity="warning",
+            stake=worst.stake,
+            confidence="likely: the ranks share the network; a log of its switches would prove it",
+            advice=[
+                advise(
+                    "before tuning, measure again at another hour without other jobs of your own", swept_again(evidence)
+                ),
+                advise("ask for nodes under one switch", "sbatch --switches=1 JOB" if is_slurm(evidence) else None),
+                advise(
+                    "ask the operator about congestion control (ECN, adaptive routing) and the counters of the switches"
+                ),
+            ],
+            of=worst.name,
+        )
+        for worst, *others in firing.values()
+    ] or f"{looked[0].name}: slowest tenth {looked[0].ratio:.2f}x the median, limit {TAIL.value}x"
 
 
-def _from_comm(evidence: Evidence) -> list[_Varying]:
-    varying = []
+def _from_comm(evidence: Evidence) -> Iterator[_Varying]:
     for name, rows in by_sweep(evidence.comm):
-        judged = [row for row in rows if _judged(row)]
-        if judged:
-            row = max(judged, key=_tail)
-            median, tail = row.time_ns_median or 1.0, row.time_ns_p90 or 0.0
-            varying.append(
-                _Varying(
-                    name=f"{name} at {format_size(size_of(row))}",
-                    ratio=_tail(row),
-                    sentences=(
-                        f"median {format_duration(median)}, slowest tenth from {format_duration(tail)}, "
-                        f"worst {format_duration(row.time_ns_max or tail)} of {counted(row.iterations or 0, 'call')}",
-                        f"the ranks' own medians differ by {format_percent(row.rank_spread or 0.0)}: no rank is slow",
-                    ),
-                    stake=None,
-                    measured=True,
-                )
+        row = max(filter(_judged, rows), key=_tail, default=None)
+        if row is not None:
+            tail = row.time_ns_p90 or 0.0
+            yield _Varying(
+                name=f"{name} at {format_size(size_of(row))}",
+                ratio=_tail(row),
+                sentences=(
+                    f"median {format_duration(row.time_ns_median or 1.0)}, slowest tenth from {format_duration(tail)}, "
+                    f"worst {format_duration(row.time_ns_max or tail)} of {counted(row.iterations or 0, 'call')}",
+                    f"the ranks' own medians differ by {format_percent(row.rank_spread or 0.0)}: no rank is slow",
+                ),
+                measured=True,
             )
-    return varying
 
 
 def _judged(row: CommRow) -> bool:
@@ -119,24 +126,19 @@ def _tail(row: CommRow) -> float:
     return (row.time_ns_p90 or 0.0) / (row.time_ns_median or 1.0)
 
 
-def _from_traces(evidence: Evidence) -> list[_Varying]:
-    varying = []
+def _from_traces(evidence: Evidence) -> Iterator[_Varying]:
     for trace in evidence.traces:
         job = trace.summary.collectives
         hosts = {r.facts.host for r in trace.summary.ranks if r.facts.host is not None}
         if job is None or len(hosts) < 2:
             continue
-        like: dict[tuple[str, int, str], list[MatchedCollective]] = defaultdict(list)
-        for one in job.instances:
-            if one.transfer_ns is not None and one.size_bytes and one.size_bytes >= LARGE_BYTES and one.complete:
-                like[one.op, one.size_bytes, one.group.name if one.group else ""].append(one)
+        large = (one for one in job.instances if one.transfer_ns is not None and one.complete)
+        like = grouped(large, lambda one: (one.op, one.size_bytes or 0, one.group.name if one.group else ""))
         windows = [r.budget.parts.window_ns for r in trace.summary.ranks if r.budget is not None]
         for (op, size, _), instances in like.items():
-            if len(instances) >= LEAST_CALLS.value:
-                varying.append(
-                    _of_instances(f"{op} of {format_size(size)} in {trace.name}", instances, max(windows, default=0))
-                )
-    return varying
+            if size >= LARGE_BYTES and len(instances) >= LEAST_CALLS.value:
+                name = f"{op} of {format_size(size)} in {trace.name}"
+                yield _of_instances(name, instances, max(windows, default=0))
 
 
 def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int) -> _Varying:
@@ -157,26 +159,6 @@ def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int)
             f"arrival skew of those calls: {format_duration(skew / max(1, len(slow)))} on average",
         ),
         stake=extra / window_ns if window_ns else None,
-        measured=False,
-    )
-
-
-def _report(worst: _Varying, firing: list[_Varying], command: str | None, *, slurm: bool) -> Finding:
-    others = [f"{v.name}: {v.ratio:.1f}x" for v in firing if v is not worst and v.measured == worst.measured]
-    return Finding(
-        severity="warning",
-        title=f"{worst.name}: the slowest tenth of the calls takes {worst.ratio:.1f}x the median",
-        evidence=(*worst.sentences, *others[:3]),
-        stake_fraction=worst.stake,
-        confidence="likely: the ranks share the network; a log of its switches would prove it",
-        advice=(
-            advise("before tuning, measure again at another hour without other jobs of your own", command),
-            advise("ask for nodes under one switch", "sbatch --switches=1 JOB" if slurm else None),
-            advise(
-                "ask the operator about congestion control (ECN, adaptive routing) and the counters of the switches"
-            ),
-        ),
-        subject=worst.name,
     )
 
 

@@ -23,17 +23,14 @@ PyTorch, ``torch.nn.parallel.DistributedDataParallel.no_sync``; ``torch.profiler
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import used_in
 from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.rule import Rule, Statement, advise, inspect
+from stepscope.diagnose.rule import Rule, Statement, advise, finding, inspect
 from stepscope.diagnose.trace_facts import unread
-from stepscope.records.finding import Finding
-from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 
@@ -51,59 +48,53 @@ def _judge_job(job: TraceEvidence) -> Statement:
         return f"{usual} of communication on the median of {counted(len(budgets), 'rank')}"
     if facts_of(job.summary).trains is False:
         return "no backward pass: ranks that infer need not communicate"
-    if _same_training(ranks):
+    setups = [p.facts.setup for p in ranks]
+    sizes = {setup.parameters if setup is not None else None for setup in setups}
+    if None not in sizes and len(sizes) == 1 and all(p.steps for p in ranks):  # whole steps of the same model
         return _replicas(job, world, silent)
     stated = job.summary.world_size is not None
-    return Finding(
-        severity="warning" if stated else "info",
-        title=f"no communication in the trace of a job of {counted(world, 'rank')}"
+    return finding(
+        f"no communication in the trace of a job of {counted(world, 'rank')}"
         if stated
         else f"no communication in {counted(world, 'trace')}",
-        evidence=(
-            f"{counted(silent, 'trace')} without a single communication event",
-            *(() if stated else ("no trace says how many ranks its job has: these may be jobs of one rank",)),
-        ),
+        f"{counted(silent, 'trace')} without a single communication event",
+        not stated and "no trace says how many ranks its job has: these may be jobs of one rank",
+        severity="warning" if stated else "info",
         confidence="measured; communication of a library that is not recognised counts as computation"
         if stated
         else "likely: whether the traces are of one job is not recorded",
-        advice=(
-            *(() if stated else (inspect("if each is a job of its own, diagnose them one by one"),)),
+        advice=[
+            not stated and inspect("if each is a job of its own, diagnose them one by one"),
             inspect("check that the capture covers whole steps, with the synchronisation of gradients"),
             inspect("record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"),
-        ),
+        ],
     )
 
 
-def _same_training(ranks: Sequence[RankPass]) -> bool:
-    """Whether these are ranks that step optimizers of the same model: whole steps of one job, as `profile` records them."""
-    setups = [p.facts.setup for p in ranks]
-    sizes = {setup.parameters if setup is not None else None for setup in setups}
-    return None not in sizes and len(sizes) == 1 and all(p.steps for p in ranks)
-
-
-def _replicas(job: TraceEvidence, world: int, silent: int) -> Finding:
-    divided = {p.facts.setup.loader.divided for p in job.summary.ranks if p.facts.setup and p.facts.setup.loader}
-    steps = min(len(p.steps) for p in job.summary.ranks)
-    used = used_in(job.summary)
-    wrap = (
-        "pass model, optimizer and loader through accelerator.prepare()"
-        if "accelerate" in used
-        else "wrap the model: DistributedDataParallel(model), after init_process_group()"
-    )
-    data = advise(
-        "give each rank its share of the data: DataLoader(sampler=DistributedSampler(dataset))",
-        key="shares of the data",
-    )
-    return Finding(
+def _replicas(job: TraceEvidence, world: int, silent: int) -> Statement:
+    ranks = job.summary.ranks
+    divided = {p.facts.setup.loader.divided for p in ranks if p.facts.setup and p.facts.setup.loader}
+    steps = min(len(p.steps) for p in ranks)
+    return finding(
+        f"no communication: {counted(world, 'rank')} train copies of the model that are never synchronised",
+        f"{counted(silent, 'trace')} of {counted(steps, 'whole step')} each, without a single communication event",
+        len(ranks) > 1 and "their optimizers step as many parameters",
         severity="problem",
-        title=f"no communication: {counted(world, 'rank')} train copies of the model that are never synchronised",
-        evidence=(
-            f"{counted(silent, 'trace')} of {counted(steps, 'whole step')} each, without a single communication event",
-            *(("their optimizers step as many parameters",) if len(job.summary.ranks) > 1 else ()),
-        ),
-        confidence=("measured" if len(job.summary.ranks) > 1 else "likely: the trace of one rank")
+        confidence=("measured" if len(ranks) > 1 else "likely: the trace of one rank")
         + "; ranks that are meant to train models of their own are as they should be",
-        advice=(advise(wrap, key="wrap in ddp"), *(() if divided == {True} else (data,))),
+        advice=[
+            advise(
+                "pass model, optimizer and loader through accelerator.prepare()"
+                if "accelerate" in used_in(job.summary)
+                else "wrap the model: DistributedDataParallel(model), after init_process_group()",
+                key="wrap in ddp",
+            ),
+            divided != {True}
+            and advise(
+                "give each rank its share of the data: DataLoader(sampler=DistributedSampler(dataset))",
+                key="shares of the data",
+            ),
+        ],
         priority="wrong",
     )
 

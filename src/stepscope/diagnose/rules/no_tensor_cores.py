@@ -23,10 +23,17 @@ Mixed Precision; a published checklist, "Tensor Cores used?" and "Mixed precisio
 
 from __future__ import annotations
 
-from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Limit, Statement, advise, inspect
-from stepscope.diagnose.trace_facts import RankShares, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
-from stepscope.records.finding import Skipped
+from stepscope.core.units import format_percent
+from stepscope.diagnose.rule import Limit, Statement, advise, inspect, skipped
+from stepscope.diagnose.trace_facts import (
+    RankShares,
+    cut,
+    kinds_shares,
+    largest_text,
+    share_rule,
+    total_ns,
+    with_kernels,
+)
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN, kernel_dtype
 
 _NONE = Limit(
@@ -37,38 +44,35 @@ _NONE = Limit(
 
 
 def _report(part: RankShares) -> Statement:
-    mixes, device = mixes_of(part.ranks), part.device
-    total = sum(kinds_ns(mix, *MATRIX) for mix in mixes)
-    kinds = {kind: sum(kinds_ns(mix, kind) for mix in mixes) / total for kind in MATRIX}
+    products, device = part.kinds(*MATRIX), part.device
+    kinds = {kind: total_ns(part.kinds(kind)) / total_ns(products) for kind in MATRIX}
     if kinds[MATRIX_TENSOR] >= _NONE.value:
         return f"{format_percent(kinds[MATRIX_TENSOR])} of the products' time uses them"
     if kinds[MATRIX_UNKNOWN] > 0.5:
         return f"{format_percent(kinds[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind"
     from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
 
-    names = [kind.largest for mix in mixes for kind in mix.kinds]
+    names = [kind.largest for kind in part.kinds()]
     there = has_matrix_units(device, names)
     if there is None:
-        return Skipped(reason="unknown whether the device has tensor cores: neither its name nor its kernels show it")
+        return skipped("unknown whether the device has tensor cores: neither its name nor its kernels show it")
     if not there:
         return f"{device} has no tensor cores"
-    largest = max((k for mix in mixes for k in mix.kinds if k.kind in MATRIX), key=lambda kind: kind.largest_ns)
-    if kernel_dtype(largest.largest) == "fp64":
-        return f"the products are FP64 ({cut(largest.largest)}): lower precision would be other mathematics"
+    largest = max(products, key=lambda kind: kind.largest_ns).largest
+    if kernel_dtype(largest) == "fp64":
+        return f"the products are FP64 ({cut(largest)}): lower precision would be other mathematics"
     if kinds[MATRIX_FP32] >= 0.5 and has_tf32(device, names):
         return "FP32 products without TF32: see fp32-matmul"
     ratio = peak_ratio(device, "fp32", "fp16")
     return part.finding(
         f"matrix products do not use the tensor cores: {part}",
-        (
-            f"{format_percent(1 - kinds[MATRIX_TENSOR])} of the products' time is without tensor cores, "
-            f"{format_percent(kinds[MATRIX_FP32])} FP32 on the vector units"
-            + (f"; FP16 has {1 / ratio:.1f} times the peak on {device}" if ratio else ""),
-            f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
-        ),
+        f"{format_percent(1 - kinds[MATRIX_TENSOR])} of the products' time is without tensor cores, "
+        f"{format_percent(kinds[MATRIX_FP32])} FP32 on the vector units"
+        + (f"; FP16 has {1 / ratio:.1f} times the peak on {device}" if ratio else ""),
+        largest_text(products),
         stake=min(1.0, part.share * (1 - (ratio or 0.0))),
         confidence="likely: inferred from kernel names; memory-bound products gain less",
-        advice=(
+        advice=[
             advise(
                 "use mixed precision (torch.autocast with fp16 and GradScaler, bf16 from Ampere on) and "
                 "dimensions in multiples of 8",
@@ -76,7 +80,7 @@ def _report(part: RankShares) -> Statement:
                 key="autocast",
             ),
             inspect("list the kernels", part.command("--show kernels,operators")),
-        ),
+        ],
     )
 
 
@@ -87,7 +91,7 @@ RULE = share_rule(
     measure=lambda ranks: kinds_shares(ranks, *MATRIX),
     figures=lambda part: f"matrix products take {part}",
     report=_report,
-    claims=("step/computation/tensor cores",),
+    claims=("computation",),
     protocol=4,
     thresholds={"tensor cores": _NONE},
 )

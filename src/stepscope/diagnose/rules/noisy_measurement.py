@@ -23,13 +23,12 @@ docs/reference/metrics.md, Comparisons: the interval of a median needs {epochs#}
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.commands import ANY_MATRIX, remeasured
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Doubt, Finding, Skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped
+from stepscope.records.finding import Doubt
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import timed_epochs
@@ -49,7 +48,6 @@ MIN_EPOCH_COUNT = Limit(
 MAX_REACH = Limit(
     value=0.05, unit="interval's reach / median", source="2.5 times the target of bench (measure.ci 0.02)"
 )
-
 MIN_DRIFT = Limit(
     value=0.02,
     unit="second half of the steps / first half - 1",
@@ -57,7 +55,6 @@ MIN_DRIFT = Limit(
 )
 
 _DRIFT = "drifted"
-
 
 LEAST_REPEATS = 3
 """The least number of repeats of a run whose mean has an interval."""
@@ -75,33 +72,30 @@ class _Noisy:
     reach: float | None
     short: bool
 
-    @property
-    def worse(self) -> float:
-        return self.reach or 0.0
-
 
 def check(evidence: Evidence) -> Statement:
-    timed = [run for run in evidence.runs if run.status == "ok" and _count(run) is not None]
+    timed = [(run, count) for run in evidence.runs if run.status == "ok" and (count := _count(run)) is not None]
     if not timed:
-        return Skipped(reason="no run records how many steps or epochs were timed", command=ANY_MATRIX)
-    noisy = sorted((n for run in timed if (n := _noisy(evidence, run)) is not None), key=lambda n: -n.worse)
+        return skipped("no run records how many steps or epochs were timed", ANY_MATRIX)
+    noisy = [n for run, count in timed if (n := _noisy(evidence, run, *count)) is not None]
     if noisy:
-        return _report(evidence, noisy, len(timed))
-    reaches = [(reach, run) for run in timed if (reach := _reach(run.step_ns)) is not None]
+        return _report(evidence, sorted(noisy, key=lambda n: -(n.reach or 0.0)), len(timed))
+    reaches = [(reach, run) for run, _ in timed if (reach := _reach(run.step_ns)) is not None]
     if not reaches:
         return f"{counted(len(timed), 'run')} with enough epochs each"
     worst, run = max(reaches, key=lambda pair: pair[0])
     return f"widest interval ±{format_percent(worst)} ({name_of(run)}), limit ±{format_percent(MAX_REACH.value)}"
 
 
-def _count(run: TrainingRun) -> tuple[int, str] | None:
-    """Return how many replicates a run's time rests on, and of what; repeats of a whole run are few by nature."""
+def _count(run: TrainingRun) -> tuple[int, str, float] | None:
+    """Return how many replicates a run's time rests on, of what, and how many are enough; repeats of a whole run are few
+    by nature."""
     if isinstance(repeats := run.settings.get("repeats"), int):
-        return repeats, "repeat"
+        return repeats, "repeat", LEAST_REPEATS
     if run.step_ns is not None:
-        return None if run.step_ns.n is None else (run.step_ns.n, "step")
+        return None if run.step_ns.n is None else (run.step_ns.n, "step", MIN_STEP_COUNT.value)
     timed = len(timed_epochs(run))
-    return (timed, "epoch") if timed else None
+    return (timed, "epoch", MIN_EPOCH_COUNT.value) if timed else None
 
 
 def _reach(measured: Measured | None) -> float | None:
@@ -110,26 +104,23 @@ def _reach(measured: Measured | None) -> float | None:
     return max(measured.high - measured.value, measured.value - measured.low) / measured.value
 
 
-def _noisy(evidence: Evidence, run: TrainingRun) -> _Noisy | None:
-    count = _count(run)
+def _noisy(evidence: Evidence, run: TrainingRun, count: int, what: str, least: float) -> _Noisy | None:
     reach = _reach(run.step_ns)
-    least = MIN_STEP_COUNT.value if run.step_ns is not None else MIN_EPOCH_COUNT.value
     drift = next((note for note in run.notes if _DRIFT in note), None)
     drifted = None if drift is None else _drifted(cell_of(evidence, run))
     if drifted is not None and drifted < MIN_DRIFT.value:
         drift = None
-    reasons = []
-    if count is not None and count[0] < (LEAST_REPEATS if count[1] == "repeat" else least):
-        reasons.append(f"{counted(*count)} timed, {LEAST_REPEATS if count[1] == 'repeat' else least:g} are needed")
-    if reach is not None and reach > MAX_REACH.value:
-        reasons.append(f"interval ±{format_percent(reach)}")
-    if drift is not None:
-        reasons.append(drift)
-    if not reasons:
+    wide = reach is not None and reach > MAX_REACH.value
+    reasons = [
+        count < least and f"{counted(count, what)} timed, {least:g} are needed",
+        wide and f"interval ±{format_percent(reach or 0.0)}",
+        drift,
+    ]
+    if not any(reasons):
         return None
-    wide = drift is not None or (reach is not None and reach > MAX_REACH.value)
     off = reach if drift is None else None if drifted is None else max(drifted, reach or 0.0)
-    return _Noisy(run=run, text="; ".join(reasons), reach=off, short=not wide)
+    text = "; ".join(reason for reason in reasons if reason)
+    return _Noisy(run=run, text=text, reach=off, short=not wide and drift is None)
 
 
 def _drifted(cell: CellEvidence | None) -> float | None:
@@ -144,35 +135,25 @@ def _drifted(cell: CellEvidence | None) -> float | None:
     return max((abs(drift_fraction(steps)) for steps in rounds.values()), default=0.0)
 
 
-def _fault(noisy: list[_Noisy]) -> str:
-    short = {case.short for case in noisy}
-    return "too short or too noisy" if len(short) > 1 else "too short" if short == {True} else "too noisy"
-
-
-def _report(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
-    worst = noisy[0]
+def _report(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Statement:
     alone = len(noisy) == 1
-    shown = [case.text if alone else f"{name_of(case.run)}: {case.text}" for case in noisy[:5]]
-    if len(noisy) > 5:
-        shown.append(f"and {len(noisy) - 5} more")
+    short = {case.short for case in noisy}
+    fault = "too short or too noisy" if len(short) > 1 else "too short" if short == {True} else "too noisy"
     command = remeasured(evidence, *(case.run for case in noisy))
-    if command is not None:
-        command += " --set measure.budget_s=120 --set measure.rounds=3"
-    return Finding(
-        severity="warning",
-        title=f"{len(noisy)} of {timed} {plural(timed, 'run')} {'is' if alone else 'are'} {_fault(noisy)} for conclusions",
-        evidence=tuple(shown),
-        confidence="measured",
-        advice=(
+    return finding(
+        f"{len(noisy)} of {timed} {plural(timed, 'run')} {'is' if alone else 'are'} {fault} for conclusions",
+        [case.text if alone else f"{name_of(case.run)}: {case.text}" for case in noisy[:5]],
+        len(noisy) > 5 and f"and {len(noisy) - 5} more",
+        advice=[
             advise(
                 "measure longer: the runs are short, whatever the machine does"
-                if _fault(noisy) == "too short"
+                if fault == "too short"
                 else "measure longer, in several rounds, without other load on the machine",
-                command,
+                command and f"{command} --set measure.budget_s=120 --set measure.rounds=3",
             ),
             advise("ignore differences smaller than the intervals; compare shows the larger ones"),
-        ),
-        subject=name_of(worst.run) if alone else None,
+        ],
+        of=name_of(noisy[0].run) if alone else None,
         runs=tuple(case.run.run_id for case in noisy),
         casts_doubt={case.run.run_id: Doubt(why=f"{case.run.label}: {case.text}", reach=case.reach) for case in noisy},
     )

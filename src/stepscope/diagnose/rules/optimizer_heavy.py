@@ -25,9 +25,7 @@ from __future__ import annotations
 from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, over_share
-from stepscope.diagnose.trace_facts import WORTH
-from stepscope.records.finding import Finding
+from stepscope.diagnose.rule import WORTH, Finding, Limit, Rule, Statement, advise, finding, over_share
 from stepscope.results.cell_facts import TimedCell, measured, others, traced
 from stepscope.results.evidence import Evidence
 
@@ -40,72 +38,60 @@ MIN_SHARE = Limit(
 SENDS_INSIDE = frozenset({"zero1"})
 """Strategies whose plan has collectives in the phase of the optimizer."""
 
+_NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+
 
 def check(evidence: Evidence) -> Statement:
     return over_share(evidence, "optimizer", MIN_SHARE.value, _report, spent="of the step")
 
 
 def _report(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
-    cell = ranked[0]
-    spec, parameters = cell.cell.spec, cell.cell.run.num_parameters
-    share = cell.share("optimizer")
+    cell, n = ranked[0], ranked[0].world_size
+    spec, parameters, share = cell.cell.spec, cell.cell.run.num_parameters, cell.share("optimizer")
     size = "" if parameters is None else f" over {format_count(parameters)} parameters"
-    sentences = [
+    sends = spec.strategy in SENDS_INSIDE and n > 1
+    grown = (("global_batch", 2 * spec.global_batch),) if spec.batch_rule == "global_batch" else ()
+    return finding(
+        f"{format_percent(share)} of the step is the optimizer update"
+        + (" and the broadcasts of new parameters" if sends else ""),
         f"{format_duration(cell.phases.optimizer_ns)} of {format_duration(cell.step_ns)}: {spec.optimizer}{size}, "
-        f"once for {counted(spec.global_batch, 'sample')}"
-    ]
-    if spec.clip is not None:
-        sentences.append(f"this includes clipping to a norm of {spec.clip:g}")
-    title = f"{format_percent(share)} of the step is the optimizer update"
-    if sends := spec.strategy in SENDS_INSIDE and cell.world_size > 1:
-        title += " and the broadcasts of new parameters"
-        sentences.append(
-            f"{spec.strategy} sends the updated parameters in this phase: how much of it is transfer, traces show"
-        )
-    advice = [
-        advise(
-            "update less often: accumulate gradients over several micro-steps (the global batch grows with it)",
-            again(
-                evidence,
-                cell.cell,
-                ("accumulation", 2 * spec.accumulation),
-                *((("global_batch", 2 * spec.global_batch),) if spec.batch_rule == "global_batch" else ()),
-            ),
-        )
-    ]
-    if spec.device == "cuda" and not sends:
-        advice.append(advise(f"use one kernel for all tensors: torch.optim.{_name(spec.optimizer)}(..., fused=True)"))
-    if cell.world_size > 1:
-        n = cell.world_size
-        advice.append(
+        f"once for {counted(spec.global_batch, 'sample')}",
+        spec.clip is not None and f"this includes clipping to a norm of {spec.clip:g}",
+        sends
+        and f"{spec.strategy} sends the updated parameters in this phase: how much of it is transfer, traces show",
+        others(ranked, lambda other: f"({format_percent(other.share('optimizer'))})"),
+        severity="warning",
+        stake=share,
+        confidence=f"{measured(cell)}; the gain depends on the remedy",
+        advice=[
             advise(
+                "update less often: accumulate gradients over several micro-steps (the global batch grows with it)",
+                again(evidence, cell.cell, ("accumulation", 2 * spec.accumulation), *grown),
+            ),
+            spec.device == "cuda"
+            and not sends
+            and advise(
+                "use one kernel for all tensors: "
+                f"torch.optim.{_NAMES.get(spec.optimizer, spec.optimizer)}(..., fused=True)"
+            ),
+            n > 1
+            and advise(
                 f"shard the update (ZeRO stage 1): each rank updates 1/{n}, up to "
                 f"{format_percent(share * (n - 1) / n)} of the step, for the time of an all-gather",
                 only_for=("replicated",),
-            )
-        )
-    return Finding(
-        severity="warning",
-        title=title,
-        evidence=(*sentences, *others(ranked, lambda other: f"({format_percent(other.share('optimizer'))})")),
-        stake_fraction=share,
-        confidence=f"{measured(cell)}; the gain depends on the remedy",
-        advice=tuple(advice),
-        subject=cell.name,
+            ),
+        ],
+        of=cell.cell.run,
         job=traced(evidence, cell),
-        runs=(cell.cell.run.run_id,),
     )
-
-
-def _name(optimizer: str) -> str:
-    return {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}.get(optimizer, optimizer)
 
 
 RULE = Rule(
     symptom="the optimizer takes a large share of the step",
     needs=("cells",),
     look=check,
-    claims=("step/computation/memory/optimizer",),
+    claims=("computation",),
+    within=("memory-bandwidth-bound",),
     kind="optimizer-bound",
     protocol=2,
     thresholds={"share": MIN_SHARE},

@@ -30,17 +30,17 @@ all_reduce, mean: 2 ranks 1.3 to 1.6 ms, 4 ranks 6.4 ms, 8 ranks 16 ms; SCHED_BA
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from statistics import fmean
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.finding import Doubt, Finding, Severity, Skipped
+from stepscope.records.finding import Doubt
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.results.evidence import CellEvidence, Evidence, in_line, name_of
+from stepscope.results.evidence import CellEvidence, Evidence, in_line
 
 CORES = Limit(value=1.0, unit="threads per usable core", source="one thread runs on a core at a time")
 GLOO_THREADS = Limit(
@@ -48,8 +48,6 @@ GLOO_THREADS = Limit(
     unit="threads of a gloo rank",
     source="main, gloo_tcp_loop and two pt_gloo_runloop threads, torch 2.13 (counted, 2026-11)",
 )
-
-
 DELAYED = Limit(
     value=0.3,
     unit="of the timed steps",
@@ -75,28 +73,41 @@ class _Load:
 def check(evidence: Evidence) -> Statement:
     environment = evidence.environment
     if environment is None:
-        return Skipped(reason="the machine was not recorded, or the sources ran on different machines")
-    loads = [load for cell in evidence.cells if (load := _load(cell)) is not None]
+        return skipped("the machine was not recorded, or the sources ran on different machines")
+    loads = [_load(cell) for cell in evidence.cells if cell.result.summaries]
     if not loads:
-        return Skipped(reason="no rank recorded its number of threads")
-    looked = (
-        _contended(environment, loads),
-        _threads(evidence, environment, loads),
-        _gpus(evidence, environment, loads),
-        _gloo(environment, loads),
-    )
-    if findings := tuple(finding for finding in looked if finding is not None):
-        return findings
+        return skipped("no rank recorded its number of threads")
+    cores = environment.usable_cores
+    gpus = environment.torch.device_count if environment.torch is not None else len(environment.gpus)
+    crowded = [load for load in loads if load.wanted > CORES.value * cores]
+    shared = [load for load in loads if load.cell.spec.device == "cuda" and gpus and load.ranks > gpus]
+    gloo = [
+        load
+        for load in loads
+        if load.cell.spec.backend == "gloo"
+        and load.ranks > 1
+        and load.ordinary
+        and load.ranks * GLOO_THREADS.value > cores
+    ]
+
+    def by_ranks(load: _Load) -> int:
+        return load.ranks
+
     fullest = max(loads, key=lambda load: load.wanted)
-    return f"at most {counted(fullest.wanted, 'thread')} on {counted(environment.usable_cores, 'usable core')}"
+    looked = (
+        _contended(loads, cores),
+        bool(crowded) and _threads(evidence, environment, crowded, len(loads)),
+        bool(shared) and _gpus(evidence, max(shared, key=by_ranks), gpus),
+        bool(gloo) and _gloo(max(gloo, key=by_ranks), cores),
+    )
+    return [report for report in looked if report] or (
+        f"at most {counted(fullest.wanted, 'thread')} on {counted(cores, 'usable core')}"
+    )
 
 
-def _load(cell: CellEvidence) -> _Load | None:
+def _load(cell: CellEvidence) -> _Load:
     summaries = cell.result.summaries
-    if not summaries:
-        return None
-    hosts = Counter(s.host for s in summaries)
-    host, ranks = hosts.most_common(1)[0]
+    host, ranks = Counter(s.host for s in summaries).most_common(1)[0]
     here = [s for s in summaries if s.host == host]
     return _Load(
         cell=cell,
@@ -107,150 +118,107 @@ def _load(cell: CellEvidence) -> _Load | None:
     )
 
 
-def _contended(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
+def _contended(loads: list[_Load], cores: int) -> Finding | None:
     """Report cells whose threads had cores, and did not get them."""
     delays = [
-        (fmean(shares), load)
+        (fmean(shares), load.cell.run, load)
         for load in loads
-        if load.wanted <= environment.usable_cores
+        if load.wanted <= cores
         and (shares := [s.run_delay_fraction for s in load.cell.result.summaries if s.run_delay_fraction is not None])
     ]
     over = sorted((delay for delay in delays if delay[0] >= DELAYED.value), key=lambda delay: -delay[0])
     if not over:
         return None
-    worst, load = over[0]
-    return Finding(
+    worst, run, load = over[0]
+    return finding(
+        f"contended machine: ranks were ready to run and had no processor for {DELAYED.of(worst)}",
+        f"{in_line(run)}: {load.wanted} threads of ranks, {counted(cores, 'usable core')}",
+        f"{len(over)} of {counted(len(loads), 'cell')} waited {DELAYED.of(over[-1][0])} or more",
         severity="problem",
         priority="wrong",
-        title=f"contended machine: ranks were ready to run and had no processor for {DELAYED.of(worst)}",
-        evidence=(
-            f"{in_line(load.cell.run)}: {load.wanted} threads of ranks, {counted(environment.usable_cores, 'usable core')}",
-            f"{len(over)} of {counted(len(loads), 'cell')} waited {DELAYED.of(over[-1][0])} or more",
-        ),
         confidence="measured: the scheduler's own count of each rank's training thread",
-        advice=(advise("find what else runs here, and measure again on an idle machine"),),
-        subject=name_of(load.cell.run),
-        runs=tuple(other.cell.run.run_id for _, other in over),
+        advice=[advise("find what else runs here, and measure again on an idle machine")],
+        of=tuple(run for _, run, _ in over),
         casts_doubt={
-            other.cell.run.run_id: Doubt(why=f"its ranks had no processor for {format_percent(share)} of the step")
-            for share, other in over
+            run.run_id: Doubt(why=f"its ranks had no processor for {format_percent(share)} of the step")
+            for share, run, _ in over
         },
     )
 
 
-def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
+def _threads(evidence: Evidence, environment: EnvironmentRecord, over: list[_Load], total: int) -> Finding:
     cores = environment.usable_cores
-    over = [load for load in loads if load.wanted > CORES.value * cores]
-    if not over:
-        return None
     worst = max(over, key=lambda load: load.wanted)
-    sentences = [
-        f"{in_line(worst.cell.run)}: {counted(worst.ranks, 'rank')} x "
-        f"{counted(worst.threads, 'compute thread')}"
-        + (f" + {counted(worst.workers, 'loader worker')}" if worst.workers else "")
-        + f" = {worst.wanted} on {counted(cores, 'usable core')}"
-    ]
-    if environment.logical_cores > cores:
-        sentences.append(f"the machine has {environment.logical_cores} cores; affinity or a cgroup leaves {cores}")
-    if len(over) > 1:
-        sentences.append(f"{len(over)} of {counted(len(loads), 'cell')} want more threads than cores")
-    fits = max(1, (cores - worst.workers) // worst.ranks)
-    advice = []
-    if worst.threads > fits:
-        advice.append(
-            advise(
-                f"give each rank {counted(fits, 'thread')}: OMP_NUM_THREADS={fits}",
-                f"{again(evidence, worst.cell)} --set launch.threads_per_rank={fits}",
-            )
-        )
-    if worst.workers:
-        advice.append(
-            advise(
-                "use fewer loader workers: each is a process that needs a core",
-                again(evidence, worst.cell, ("num_workers", 0)),
-            )
-        )
-    if worst.ranks > cores:
-        advice.append(
-            advise(
-                f"run at most {counted(cores, 'rank')} on this machine: more ranks only cost scheduling time",
-                again(evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])),
-            )
-        )
-    grave: Severity = "problem" if worst.ranks * worst.threads > cores else "warning"
-    sleeping = worst.cell.spec.device == "cuda" and worst.ranks + worst.workers <= cores
-    return Finding(
-        severity="info" if sleeping else grave,
-        title=f"{worst.wanted} threads may share {counted(cores, 'core')}"
-        if sleeping
-        else f"{worst.wanted} threads share {counted(cores, 'core')}: step times depend on the scheduler",
-        evidence=tuple(sentences),
+    ranks, workers, wanted = worst.ranks, worst.workers, worst.wanted
+    fits = max(1, (cores - workers) // ranks)
+    sleeping = worst.cell.spec.device == "cuda" and ranks + workers <= cores
+    share = f"{wanted} threads {'may ' * sleeping}share {counted(cores, 'core')}"
+    return finding(
+        share if sleeping else f"{share}: step times depend on the scheduler",
+        f"{in_line(worst.cell.run)}: {counted(ranks, 'rank')} x {counted(worst.threads, 'compute thread')}"
+        + (f" + {counted(workers, 'loader worker')}" if workers else "")
+        + f" = {wanted} on {counted(cores, 'usable core')}",
+        environment.logical_cores > cores
+        and f"the machine has {environment.logical_cores} cores; affinity or a cgroup leaves {cores}",
+        len(over) > 1 and f"{len(over)} of {counted(total, 'cell')} want more threads than cores",
+        severity="info" if sleeping else "problem" if ranks * worst.threads > cores else "warning",
         confidence="likely harmless: intra-op threads of ranks on GPUs sleep unless operators run on the CPU"
         if sleeping
         else "certain: threads and cores are counted; the cost is unknown",
-        advice=tuple(advice),
-        subject=name_of(worst.cell.run),
-        runs=(worst.cell.run.run_id,),
+        advice=[
+            worst.threads > fits
+            and advise(
+                f"give each rank {counted(fits, 'thread')}: OMP_NUM_THREADS={fits}",
+                f"{again(evidence, worst.cell)} --set launch.threads_per_rank={fits}",
+            ),
+            workers > 0
+            and advise(
+                "use fewer loader workers: each is a process that needs a core",
+                again(evidence, worst.cell, ("num_workers", 0)),
+            ),
+            ranks > cores
+            and advise(
+                f"run at most {counted(cores, 'rank')} on this machine: more ranks only cost scheduling time",
+                again(evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])),
+            ),
+        ],
+        of=worst.cell.run,
     )
 
 
-def _gpus(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
-    gpus = environment.torch.device_count if environment.torch is not None else len(environment.gpus)
-    over = [load for load in loads if load.cell.spec.device == "cuda" and gpus and load.ranks > gpus]
-    if not over:
-        return None
-    worst = max(over, key=lambda load: load.ranks)
-    return Finding(
+def _gpus(evidence: Evidence, worst: _Load, gpus: int) -> Finding:
+    return finding(
+        f"{counted(worst.ranks, 'rank')} of one host share {counted(gpus, 'GPU')}",
+        f"{in_line(worst.cell.run)}: {worst.ranks} ranks, {gpus} visible to torch",
         severity="problem",
-        title=f"{counted(worst.ranks, 'rank')} of one host share {counted(gpus, 'GPU')}",
-        evidence=(f"{in_line(worst.cell.run)}: {worst.ranks} ranks, {gpus} visible to torch",),
         confidence="certain: counted",
-        advice=(
+        advice=[
             advise(
                 "start one rank per GPU; if the host has more GPUs, make them visible",
                 again(evidence, worst.cell, ("world_size", [gpus])),
-            ),
-        ),
-        subject=name_of(worst.cell.run),
-        runs=(worst.cell.run.run_id,),
+            )
+        ],
+        of=worst.cell.run,
     )
 
 
-def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
-    cores = environment.usable_cores
-    over = [
-        load
-        for load in loads
-        if load.cell.spec.backend == "gloo"
-        and load.ranks > 1
-        and load.ordinary
-        and load.ranks * GLOO_THREADS.value > cores
-    ]
-    if not over:
-        return None
-    worst = max(over, key=lambda load: load.ranks)
-    threads = worst.ranks * int(GLOO_THREADS.value)
-    sentences = [
+def _gloo(worst: _Load, cores: int) -> Finding:
+    threads, exposed = worst.ranks * int(GLOO_THREADS.value), worst.cell.run.exposed_comm_ns
+    return finding(
+        f"gloo's threads preempt each other: {threads} on {counted(cores, 'core')} with the default scheduler",
         f"{counted(worst.ranks, 'rank')} x {GLOO_THREADS.value:g} threads of gloo = {threads} on "
         f"{counted(cores, 'core')}, under SCHED_OTHER",
         "with SCHED_BATCH small messages take a tenth to a half of that time and vary less",
-    ]
-    if worst.cell.run.exposed_comm_ns is not None:
-        sentences.append(f"{EXPOSED_COMM}: {format_duration(worst.cell.run.exposed_comm_ns.value)} a step")
-    return Finding(
-        severity="warning",
-        title=f"gloo's threads preempt each other: {threads} on {counted(cores, 'core')} with the default scheduler",
-        evidence=tuple(sentences),
+        exposed is not None and f"{EXPOSED_COMM}: {format_duration(exposed.value)} a step",
         confidence="likely: the policy is recorded; its cost depends on the kernel",
-        advice=(
+        advice=[
             advise(
                 "run ranks under SCHED_BATCH (no privilege needed): unset STEPSCOPE_SCHEDULER, in your own script "
                 "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)) before init_process_group",
                 "chrt --batch 0 COMMAND",
-            ),
-        ),
-        subject=name_of(worst.cell.run),
-        runs=(worst.cell.run.run_id,),
+            )
+        ],
+        of=worst.cell.run,
     )
 
 

@@ -26,132 +26,101 @@ metrics.md, One pipeline. Narayanan et al., Efficient large-scale language model
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from statistics import median
 from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
-from stepscope.diagnose.rule import Rule, Statement, advise, inspect
-from stepscope.diagnose.trace_facts import OF_STEP, severity_of, trace_command
-from stepscope.diagnose.unit_facts import SLOW, TracedPipeline, traced_pipeline
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Advices, Finding, Rule, Statement, advise, finding, inspect, skipped
+from stepscope.diagnose.trace_facts import OF_STEP, trace_command
+from stepscope.diagnose.unit_facts import SLOW, traced_pipeline
+from stepscope.records.finding import Skipped
 from stepscope.records.mesh import PipelineLayout
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, name_of
 
 if TYPE_CHECKING:
-    from stepscope.results.pipeline import MeasuredPipeline, Pipeline
-
+    from stepscope.results.pipeline import MeasuredPipeline
 
 SHOWN = 8
 
 
 def check(evidence: Evidence) -> Statement:
-    from stepscope.results.pipeline import (
-        pipeline_of,  # `trace` starts without what reads runs and cells
-        pipelines,
-    )
+    from stepscope.results.pipeline import pipeline_of, pipelines  # `trace` starts without what reads runs and cells
 
     ran = pipelines(evidence.cells)
     of_cells = {cell.run.run_id for cell, _ in ran}
-    judged = [
-        *(
-            (name_of(cell.run), pipeline.bubble.value, _measured(name_of(cell.run), cell, pipeline))
-            for cell, pipeline in ran
-        ),
-        *(
-            (name_of(run), stated.layout.bubble, _stated(name_of(run), stated))
-            for run in evidence.runs
-            if run.run_id not in of_cells and (stated := pipeline_of(run)) is not None
-        ),
-    ]
+    judged = [(pipeline.bubble.value, cell.run, _measured(cell, pipeline)) for cell, pipeline in ran]
+    for run in evidence.runs:
+        stated = None if run.run_id in of_cells else pipeline_of(run)
+        if stated is not None:
+            layout = stated.layout
+            chunks = f", {layout.chunks} chunks a rank" if layout.chunks > 1 else ""
+            computed = finding(
+                f"{format_percent(layout.bubble)} of the step is pipeline bubble: {layout.ranks} stages, "
+                f"{layout.micro_batches} micro-batches",
+                f"{layout.formula} = {format_percent(layout.bubble)}{chunks}",
+                stake=layout.bubble,
+                confidence="computed from the configuration: stages of equal length, free messages; the real bubble is "
+                "larger",
+                advice=_more_micro_batches(layout, stated.micro_batch, stated.global_batch),
+                of=name_of(run),
+            )
+            judged.append((layout.bubble, run, computed))
     if not judged:
-        return Skipped(
-            reason="no run states its pipeline stages and micro-batches, or its schedule has no simple formula for "
-            "the bubble"
+        return skipped(
+            "no run states its pipeline stages and micro-batches, or its schedule has no simple formula for the bubble"
         )
-    findings = [finding for _, bubble, finding in judged if bubble > OF_STEP.value]
-    if findings:
-        return findings
-    name, worst, _ = max(judged, key=lambda row: row[1])
-    return f"{name}: the pipeline idles {format_percent(worst)} of the step, limit {format_percent(OF_STEP.value)}"
+    worst, run, _ = max(judged, key=lambda row: row[0])
+    limit = format_percent(OF_STEP.value)
+    return [report for bubble, _, report in judged if bubble > OF_STEP.value] or (
+        f"{name_of(run)}: the pipeline idles {format_percent(worst)} of the step, limit {limit}"
+    )
 
 
-def _measured(name: str, cell: CellEvidence, pipeline: MeasuredPipeline) -> Finding:
+def _measured(cell: CellEvidence, pipeline: MeasuredPipeline) -> Finding:
     layout, bubble = pipeline.layout, pipeline.bubble
     around = "" if bubble.low is None or bubble.high is None else (
         f" (95% interval {format_percent(bubble.low)} to {format_percent(bubble.high)})"
     )  # fmt: skip
     messages = sum(stage.send_ns + stage.receive_ns for stage in pipeline.stages) / (layout.ranks * pipeline.step_ns)
-    if layout.bubble > OF_STEP.value:
-        advice = _more_micro_batches(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
-    else:
-        enough = f"{layout.micro_batches} micro-batches are enough by the formula"
-        advice = [inspect(f"{enough}: look at messages and at unequal stages")]
-    return Finding(
-        severity=severity_of(bubble.value),
-        title=f"{format_percent(bubble.value)} of the schedule is pipeline bubble: {layout.ranks} ranks, "
+    enough = f"{layout.micro_batches} micro-batches are enough by the formula"
+    return finding(
+        f"{format_percent(bubble.value)} of the schedule is pipeline bubble: {layout.ranks} ranks, "
         f"{layout.micro_batches} micro-batches",
-        evidence=(
-            f"measured {format_percent(bubble.value)}{around} with {layout.schedule}; equal stages and free messages would "
-            f"give {layout.formula} = {format_percent(layout.bubble)}",
-            f"simulated with measured computations and messages: {format_percent(pipeline.simulated_bubble)}; waiting "
-            f"for messages is {format_percent(messages)}, the slowest stage takes {pipeline.imbalance:.2f} times the mean",
-        ),
-        stake_fraction=bubble.value,
-        confidence="measured",
-        advice=tuple(advice),
-        subject=name,
-        runs=(cell.run.run_id,),
+        f"measured {format_percent(bubble.value)}{around} with {layout.schedule}; equal stages and free messages would "
+        f"give {layout.formula} = {format_percent(layout.bubble)}",
+        f"simulated with measured computations and messages: {format_percent(pipeline.simulated_bubble)}; waiting "
+        f"for messages is {format_percent(messages)}, the slowest stage takes {pipeline.imbalance:.2f} times the mean",
+        stake=bubble.value,
+        advice=_more_micro_batches(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
+        if layout.bubble > OF_STEP.value
+        else [inspect(f"{enough}: look at messages and at unequal stages")],
+        of=cell.run,
     )
 
 
-def _stated(name: str, pipeline: Pipeline) -> Finding:
-    layout = pipeline.layout
-    chunks = f", {layout.chunks} chunks a rank" if layout.chunks > 1 else ""
-    return Finding(
-        severity=severity_of(layout.bubble),
-        title=f"{format_percent(layout.bubble)} of the step is pipeline bubble: {layout.ranks} stages, "
-        f"{layout.micro_batches} micro-batches",
-        evidence=(f"{layout.formula} = {format_percent(layout.bubble)}{chunks}",),
-        stake_fraction=layout.bubble,
-        confidence="computed from the configuration: stages of equal length, free messages; the real bubble is larger",
-        advice=tuple(_more_micro_batches(layout, pipeline.micro_batch, pipeline.global_batch)),
-        subject=name,
-    )
-
-
-def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_batch: int | None) -> list[Advice]:
+def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_batch: int | None) -> Iterator[Advices]:
     wanted = layout.micro_batches_for(OF_STEP.value)
-    advice = [
-        advise(
-            f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(OF_STEP.value)}",
-            key="micro-batches",
-        )
-    ]
+    yield advise(
+        f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(OF_STEP.value)}",
+        key="micro-batches",
+    )
     if global_batch is not None:
         larger = -(-global_batch * wanted // layout.micro_batches)
-        advice.append(
-            advise(
-                f"with the same micro-batch size the global batch is {larger} (now {global_batch})", key="micro-batches"
-            )
+        yield advise(
+            f"with the same micro-batch size the global batch is {larger} (now {global_batch})", key="micro-batches"
         )
     if micro_batch is not None and micro_batch > 1:
         most = micro_batch * layout.micro_batches
-        advice.append(
-            advise(f"with the same global batch, micro-batches of 1 sample give {most} of them", key="micro-batches")
-        )
+        yield advise(f"with the same global batch, micro-batches of 1 sample give {most} of them", key="micro-batches")
     if layout.chunks == 1 and layout.schedule in ("gpipe", "1f1b"):
-        advice.append(
-            advise(
-                "use an interleaved schedule: v chunks of layers a rank divide the bubble by about v",
-                key="interleave stages",
-            )
+        yield advise(
+            "use an interleaved schedule: v chunks of layers a rank divide the bubble by about v",
+            key="interleave stages",
         )
-    advice.append(
-        advise("use fewer stages if the model fits with more tensor or sharded data parallelism", key="fewer stages")
-    )
-    return advice
+    yield advise("use fewer stages if the model fits with more tensor or sharded data parallelism", key="fewer stages")
 
 
 def _judge_job(job: TraceEvidence) -> Statement:
@@ -160,62 +129,50 @@ def _judge_job(job: TraceEvidence) -> Statement:
         return traced
     stages, bubbles = len(traced.stages), traced.bubbles
     bubble, m = median(bubbles), traced.micro_batches
-    layout = None if m is None else _layout(traced, m)
+    layout = None if m is None else PipelineLayout(
+        schedule="1f1b" if traced.chunks == 1 else "interleaved", ranks=stages, micro_batches=m, chunks=traced.chunks
+    )  # fmt: skip
     batches = "" if m is None else f", {counted(m, 'micro-batch')}"
+    limit = format_percent(OF_STEP.value)
     if bubble <= OF_STEP.value:
-        limit = format_percent(OF_STEP.value)
         return f"{stages} stages{batches}: they idle {format_percent(bubble)} of the step, limit {limit}"
-    slowest = traced.slowest
-    evidence = [
+    slowest, used = traced.slowest, used_in(job.summary)
+    few = layout is None or layout.bubble > OF_STEP.value
+    more = "use more micro-batches a step" if layout is None else (
+        f"use {layout.micro_batches_for(OF_STEP.value)} micro-batches or more: the bubble is then at most {limit} with "
+        "equal stages"
+    )  # fmt: skip
+    interleaved = option("interleave stages", used, plain="ScheduleInterleaved1F1B with several stages a rank")
+    enough = "" if few else f"{layout.micro_batches if layout else 'its'} micro-batches are enough: "
+    uneven = traced.ratio >= SLOW
+    return finding(
+        f"pipeline bubble: {format_percent(bubble)} of the step, {stages} stages{batches}",
+        layout is not None
+        and f"equal stages and free messages would give {layout.formula} = {format_percent(layout.bubble)}",
         "stage: compute, bubble (idle, and messages under no computation): "
         + " ".join(
             f"{i}: {format_duration(c)} {format_percent(b)}"
             for i, (c, b) in enumerate(zip(traced.compute_ns[:SHOWN], bubbles[:SHOWN], strict=True))
         ),
         f"stage {slowest} limits: it computes {traced.ratio:.2f}x the others' time",
-    ]
-    if layout is not None:
-        evidence.insert(
-            0, f"equal stages and free messages would give {layout.formula} = {format_percent(layout.bubble)}"
-        )
-    return Finding(
-        severity=severity_of(bubble),
-        title=f"pipeline bubble: {format_percent(bubble)} of the step, {stages} stages{batches}",
-        evidence=tuple(evidence),
-        stake_fraction=min(1.0, bubble),
+        stake=min(1.0, bubble),
         ranks=tuple(p.facts.rank for p in traced.stages[slowest]),
         confidence="measured, median stage",
-        advice=_of_traces(job, layout, uneven=traced.ratio >= SLOW),
+        advice=[  # more micro-batches only where these are few, a balance where a stage is slower
+            few and (advise(more, key="micro-batches"), *in_words_of("micro-batches", used)),
+            few
+            and (layout is None or layout.chunks == 1)
+            and advise(f"or an interleaved schedule, which divides the bubble: {interleaved}", key="interleave stages"),
+            uneven
+            and (
+                advise("balance the stages: the others wait for the one that limits", key="balance stages"),
+                *in_words_of("balance stages", used),
+            ),
+            inspect(
+                f"{enough}see which messages stages wait for", trace_command(job, "--show groups,idle,collectives")
+            ),
+        ],
     )
-
-
-def _layout(traced: TracedPipeline, micro_batches: int) -> PipelineLayout:
-    schedule = "1f1b" if traced.chunks == 1 else "interleaved"
-    return PipelineLayout(
-        schedule=schedule, ranks=len(traced.stages), micro_batches=micro_batches, chunks=traced.chunks
-    )
-
-
-def _of_traces(job: TraceEvidence, layout: PipelineLayout | None, *, uneven: bool) -> tuple[Advice, ...]:
-    """Advise more micro-batches only where these are few, a balance where a stage is slower; else to see the messages."""
-    used = used_in(job.summary)
-    few = layout is None or layout.bubble > OF_STEP.value
-    more = "use more micro-batches a step" if layout is None else (
-        f"use {layout.micro_batches_for(OF_STEP.value)} micro-batches or more: the bubble is then at most "
-        f"{format_percent(OF_STEP.value)} with equal stages"
-    )  # fmt: skip
-    advice = [advise(more, key="micro-batches"), *in_words_of("micro-batches", used)] if few else []
-    if few and (layout is None or layout.chunks == 1):
-        interleaved = option("interleave stages", used, plain="ScheduleInterleaved1F1B with several stages a rank")
-        advice.append(
-            advise(f"or an interleaved schedule, which divides the bubble: {interleaved}", key="interleave stages")
-        )
-    if uneven:
-        advice.append(advise("balance the stages: the others wait for the one that limits", key="balance stages"))
-        advice += in_words_of("balance stages", used)
-    enough = "" if few else f"{layout.micro_batches if layout else 'its'} micro-batches are enough: "
-    look = inspect(f"{enough}see which messages stages wait for", trace_command(job, "--show groups,idle,collectives"))
-    return (*advice, look)
 
 
 RULE = Rule(
@@ -224,7 +181,7 @@ RULE = Rule(
     look=check,
     look_at_job=_judge_job,
     folded=True,
-    claims=("step/communication/stages",),
+    claims=("communication",),
     kind="pipeline-bubble",
     protocol=2,
     thresholds={"bubble": OF_STEP},

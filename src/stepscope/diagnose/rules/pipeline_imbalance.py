@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect, together
-from stepscope.diagnose.trace_facts import severity_of, trace_command, window_ns
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, inspect, skipped, together
+from stepscope.diagnose.trace_facts import trace_command, window_ns
 from stepscope.diagnose.unit_facts import SLOW, traced_pipeline
-from stepscope.records.finding import Finding, Skipped
+from stepscope.records.finding import Skipped
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, name_of
 
@@ -54,7 +54,17 @@ def _check(evidence: Evidence) -> Statement:
     from stepscope.results.pipeline import pipelines  # `trace` starts without what reads cells
 
     statements = [_judge_cell(cell, measured) for cell, measured in pipelines(evidence.cells)]
-    return together(statements) if statements else Skipped(reason="no pipeline among the cells")
+    return together(statements) if statements else skipped("no pipeline among the cells")
+
+
+def _even(who: str, ratio: float, share: float) -> str | None:
+    """Say of a slowest stage that evening out is not worth while; None where it is."""
+    if ratio >= _SLOW.value and share >= _WORTH.value:
+        return None
+    return (
+        f"{who} computes {ratio:.2f} times as long as the others; evening out returns {_WORTH.of(max(share, 0.0))}, "
+        f"limits {_SLOW.value} and {format_percent(_WORTH.value)}"
+    )
 
 
 def _judge_cell(cell: CellEvidence, pipeline: MeasuredPipeline) -> Statement:
@@ -64,26 +74,17 @@ def _judge_cell(cell: CellEvidence, pipeline: MeasuredPipeline) -> Statement:
     ratio = busy[slowest] / max(median(b for i, b in enumerate(busy) if i != slowest), 1.0)
     split, step = pipeline.balanced
     share = 1.0 - step
-    if ratio < _SLOW.value or share < _WORTH.value:
-        return (
-            f"{name_of(cell.run)}: stage {slowest} computes {ratio:.2f} times as long as the others; evening out returns "
-            f"{_WORTH.of(max(share, 0.0))}, limits {_SLOW.value} and {format_percent(_WORTH.value)}"
-        )
     now, better = (f"[{', '.join(map(str, blocks))}]" for blocks in (pipeline.split, split))
     shown = " ".join(f"{i}: {format_duration(b)}" for i, b in enumerate(busy[:_SHOWN]))
-    return Finding(
-        severity=severity_of(share),
-        title=f"pipeline stage {slowest} of {len(busy)} computes {ratio:.1f} times as long as the others: "
-        f"{_WORTH.of(share)}",
-        evidence=(f"stage: time of its computations in a step: {shown}", f"blocks of the stages: {now}"),
-        stake_fraction=share,
+    return _even(f"{name_of(cell.run)}: stage {slowest}", ratio, share) or finding(
+        f"pipeline stage {slowest} of {len(busy)} computes {ratio:.1f} times as long as the others: {_WORTH.of(share)}",
+        f"stage: time of its computations in a step: {shown}",
+        f"blocks of the stages: {now}",
+        stake=share,
         ranks=(pipeline.stages[slowest].rank,),
         confidence="measured; what the split brings is simulated, with blocks as their FLOP say",
-        advice=(
-            advise(f"split the blocks as {better}: `strategy_options: {{split: {better}}}`", key="balance stages"),
-        ),
-        subject=name_of(cell.run),
-        runs=(cell.run.run_id,),
+        advice=[advise(f"split the blocks as {better}: `strategy_options: {{split: {better}}}`", key="balance stages")],
+        of=cell.run,
     )
 
 
@@ -92,45 +93,34 @@ def _judge_job(job: TraceEvidence) -> Statement:
     if isinstance(traced, Skipped):
         return traced
     stages, compute, slowest, ratio = traced.stages, traced.compute_ns, traced.slowest, traced.ratio
-    window = median(window_ns(p) for stage in stages for p in stage)
-    share = (compute[slowest] - fmean(compute)) / window
-    if ratio < _SLOW.value or share < _WORTH.value:
-        return (
-            f"stage {slowest} of {len(stages)} computes {ratio:.2f} times as long as the others; evening out returns "
-            f"{_WORTH.of(max(share, 0.0))}, limits {_SLOW.value} and {format_percent(_WORTH.value)}"
-        )
-    bubbles = traced.bubbles
+    share = (compute[slowest] - fmean(compute)) / median(window_ns(p) for stage in stages for p in stage)
     shown = "; ".join(
-        f"{i}: {format_duration(compute[i])}, {format_percent(bubbles[i])}" for i in range(len(stages))[:_SHOWN]
+        f"{i}: {format_duration(ns)}, {format_percent(bubble)}"
+        for i, (ns, bubble) in enumerate(list(zip(compute, traced.bubbles, strict=True))[:_SHOWN])
     )
-    where = ", ".join(str(p.facts.rank) for p in stages[slowest][:_SHOWN])
-    return Finding(
-        severity=severity_of(share),
-        title=f"pipeline imbalance: stage {slowest} (rank {where}) computes {ratio:.2f}x the others' time, "
-        f"{_WORTH.of(share)}",
-        evidence=(
-            f"compute and bubble (idle, and messages under no computation) by stage: {shown}",
-            *_cause(stages, slowest),
-        ),
-        stake_fraction=min(1.0, share),
-        ranks=tuple(p.facts.rank for p in stages[slowest]),
+    ranks = tuple(p.facts.rank for p in stages[slowest])
+    where = ", ".join(map(str, ranks[:_SHOWN]))
+    kernels = _more_kernels(stages, slowest)
+    as_many = kernels is not None and kernels < _SLOW.value
+    larger = (
+        "if its layers are larger, move some to the others" if as_many else "move layers from this stage to the others"
+    )
+    return _even(f"stage {slowest} of {len(stages)}", ratio, share) or finding(
+        f"pipeline imbalance: stage {slowest} (rank {where}) computes {ratio:.2f}x the others' time, {_WORTH.of(share)}",
+        f"compute and bubble (idle, and messages under no computation) by stage: {shown}",
+        as_many and "it runs as many kernels, which take longer: larger layers, or a slower device",
+        kernels is not None and not as_many and f"it runs {kernels:.1f} times as many kernels: it holds more layers",
+        stake=min(1.0, share),
+        ranks=ranks,
         confidence="measured; what even stages would return at most",
-        advice=(
-            *(
-                (inspect("check its device first (clocks, other processes): it runs no more kernels than the others"),)
-                if _as_many(stages, slowest)
-                else ()
-            ),
-            advise(
-                "if its layers are larger, move some to the others; embedding, head and loss count as layers"
-                if _as_many(stages, slowest)
-                else "move layers from this stage to the others; embedding, head and loss count as layers",
-                key="balance stages",
-            ),
-            *in_words_of("balance stages", used_in(job.summary)),
+        advice=[
+            as_many
+            and inspect("check its device first (clocks, other processes): it runs no more kernels than the others"),
+            advise(f"{larger}; embedding, head and loss count as layers", key="balance stages"),
+            in_words_of("balance stages", used_in(job.summary)),
             inspect("compare its kernels with another stage's", trace_command(job, "--show kernels,groups,idle")),
-        ),
-        subject=f"stage {slowest}",
+        ],
+        of=f"stage {slowest}",
     )
 
 
@@ -142,28 +132,14 @@ def _more_kernels(stages: Sequence[Sequence[RankPass]], slowest: int) -> float |
     return median(calls[slowest]) / max(1.0, median(n for i, call in enumerate(calls) for n in call if i != slowest))
 
 
-def _as_many(stages: Sequence[Sequence[RankPass]], slowest: int) -> bool:
-    ratio = _more_kernels(stages, slowest)
-    return ratio is not None and ratio < _SLOW.value
-
-
-def _cause(stages: Sequence[Sequence[RankPass]], slowest: int) -> tuple[str, ...]:
-    """Whether the stage runs more kernels, or longer ones; nothing where no kernel was recorded."""
-    ratio = _more_kernels(stages, slowest)
-    if ratio is None:
-        return ()
-    if ratio >= _SLOW.value:
-        return (f"it runs {ratio:.1f} times as many kernels: it holds more layers",)
-    return ("it runs as many kernels, which take longer: larger layers, or a slower device",)
-
-
 RULE = Rule(
     symptom="one pipeline stage computes longer than the others",
     any_of=("cells", "traces"),
     look=_check,
     look_at_job=_judge_job,
     folded=True,
-    claims=("step/communication/stages/imbalance", "step/waiting/stages"),
+    claims=("communication", "waiting"),
+    within=("pipeline-bubble",),
     kind="pipeline-bubble",
     protocol=2,
     thresholds={"slow": _SLOW, "of the step": _WORTH},

@@ -23,10 +23,8 @@ docs/reference/trace.md (``--show conformance``); docs/howto/add-a-strategy.md.
 from __future__ import annotations
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, inspect
+from stepscope.diagnose.rule import Rule, Statement, finding, inspect
 from stepscope.diagnose.trace_facts import trace_command, unread
-from stepscope.records.finding import Finding
-from stepscope.records.trace_collectives import ConformanceCheck
 from stepscope.results.evidence import TraceEvidence
 
 
@@ -42,31 +40,32 @@ def _judge_job(job: TraceEvidence) -> Statement:
         return unread(job.summary, reason)
     broken = [c for c in decided if not c.holds]
     if not broken:
-        first = decided[0]
+        kept = decided[0]
         return (
-            f"{first.strategy}: {first.planned_per_step} collectives a step as planned, on "
+            f"{kept.strategy}: {kept.planned_per_step} collectives a step as planned, on "
             f"{counted(len(decided), 'rank')}"
         )
     first = min(broken, key=lambda c: not c.certain)
-    return _report(job, first, counted(len(broken), "rank"))
-
-
-def _report(job: TraceEvidence, first: ConformanceCheck, ranks: str) -> Finding:
+    strategy, ranks = f"strategy {first.strategy!r}", counted(len(broken), "rank")
+    look = trace_command(job, "--show conformance,collectives")
+    differences = [f"rank {first.rank}: {text}" for text in first.differences[:4]]
     if first.certain:
-        title = f"strategy {first.strategy!r} deviates from its communication plan on {ranks}"
-        text = "correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong"
-    else:
-        title = f"strategy {first.strategy!r} sends its plan's bytes in other pieces or earlier on {ranks}"
-        text = "compare the calls with the plan before you use its predictions: they price the plan's pieces"
-    return Finding(
-        severity="problem" if first.certain else "info",
-        title=title,
-        evidence=tuple(f"rank {first.rank}: {text}" for text in first.differences[:4]),
-        confidence="certain: collectives counted by operation, bytes and phase"
-        if first.certain
-        else "likely: batching or prefetch explains every difference",
-        advice=(inspect(text, trace_command(job, "--show conformance,collectives")),),
-        priority="wrong" if first.certain else "performance",
+        fix = "correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong"
+        return finding(
+            f"{strategy} deviates from its communication plan on {ranks}",
+            differences,
+            severity="problem",
+            confidence="certain: collectives counted by operation, bytes and phase",
+            advice=[inspect(fix, look)],
+            priority="wrong",
+        )
+    compare = "compare the calls with the plan before you use its predictions: they price the plan's pieces"
+    return finding(
+        f"{strategy} sends its plan's bytes in other pieces or earlier on {ranks}",
+        differences,
+        severity="info",
+        confidence="likely: batching or prefetch explains every difference",
+        advice=[inspect(compare, look)],
     )
 
 

@@ -26,15 +26,13 @@ docs/reference/metrics.md, One step: exposed communication, hidden fraction, the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import OF_STEP, severity_of
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, severity_of, skipped
+from stepscope.diagnose.trace_facts import OF_STEP
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
-from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, measured, others, timed_cells
 from stepscope.results.comm_costs import CommCosts, comm_costs, command_for
@@ -47,7 +45,6 @@ MIN_AVOIDABLE = Limit(
     unit="share of the step",
     source="timeline predictions are within 3% of measured steps (2 Gbit emulated network, 2026-11): less is model error",
 )
-
 _MODEL_ERROR = 0.03
 """The timeline's own, as in MIN_AVOIDABLE: so much more exposed than all communication takes is still none hidden."""
 
@@ -79,25 +76,28 @@ class _Judged:
 
 
 def check(evidence: Evidence) -> Statement:
-    cells = [
-        timed_cell
-        for timed_cell in timed_cells(evidence, least_ranks=2)
-        if inside_backward(plan_of(timed_cell.cell.spec))
-    ]
+    cells = [cell for cell in timed_cells(evidence, least_ranks=2) if inside_backward(plan_of(cell.cell.spec))]
     if not cells:
-        return Skipped(
-            reason="no finished cell on several ranks overlaps communication with backward",
-            command="stepscope bench --preset naive-vs-overlapped",
+        return skipped(
+            "no finished cell on several ranks overlaps communication with backward",
+            "stepscope bench --preset naive-vs-overlapped",
         )
     costs = comm_costs(evidence)
-    judged = [case for cell in cells if (case := _judge_cell(evidence, cell, costs)) is not None]
-    firing = [case for case in judged if case.share > OF_STEP.value and case.avoidable > MIN_AVOIDABLE.value]
-    if firing:
-        return tuple(_findings(evidence, firing))
-    worst = max(judged, key=lambda case: case.share, default=None)
-    if worst is None:
-        return Skipped(reason="no cell has steps that all ranks recorded")
-    return _quiet(worst)
+    judged = {id(cell): case for cell in cells if (case := _judge_cell(evidence, cell, costs)) is not None}
+    if not judged:
+        return skipped("no cell has steps that all ranks recorded")
+    firing = [case for case in judged.values() if case.share > OF_STEP.value and case.avoidable > MIN_AVOIDABLE.value]
+    findings = []
+    for group in by_model(case.cell for case in firing):
+        ranked = sorted(group, key=lambda cell: -judged[id(cell)].avoidable)
+        rest = others(ranked, lambda cell: f"({format_percent(judged[id(cell)].share)} exposed)")
+        findings.append(_report(evidence, judged[id(ranked[0])], rest))
+    worst = max(judged.values(), key=lambda case: case.share)
+    return findings or f"{worst.cell.name}: {format_percent(worst.share)} of the step is {EXPOSED_COMM}, " + (
+        f"limit {format_percent(OF_STEP.value)}"
+        if worst.share <= OF_STEP.value
+        else f"of which overlap could recover {format_percent(worst.avoidable)} ({worst.basis})"
+    )
 
 
 def _judge_cell(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -> _Judged | None:
@@ -126,100 +126,67 @@ def _bound(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -> tup
     return (bound, blocking.net_ns, "from the same gradients reduced after backward (naive) and the length of backward")
 
 
-def _findings(evidence: Evidence, firing: list[_Judged]) -> list[Finding]:
-    judged = {id(case.cell): case for case in firing}
-    findings = []
-    for group in by_model(case.cell for case in firing):
-        ranked = sorted(group, key=lambda cell: -judged[id(cell)].avoidable)
-        rest = others(ranked, lambda cell: f"({format_percent(judged[id(cell)].share)} exposed)")
-        findings.append(_report(evidence, judged[id(ranked[0])], rest))
-    return findings
-
-
 def _report(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Finding:
-    cell = worst.cell
-    sentences = [
-        f"{EXPOSED_COMM}: {format_duration(worst.exposed_ns)} of a step of {format_duration(cell.step_ns)}"
-        f" ({format_percent(worst.share)})"
-    ]
+    cell, spec = worst.cell, worst.cell.cell.spec
+    hidden = ""
     if worst.bound_ns is not None and worst.comm_ns:
-        bound = format_percent(1 - worst.bound_ns / worst.comm_ns)
-        took = format_duration(worst.comm_ns)
-        if worst.exposed_ns <= (1 + _MODEL_ERROR) * worst.comm_ns:
-            hidden = format_percent(max(0.0, 1 - worst.exposed_ns / worst.comm_ns))
-            sentences.append(f"{hidden} of the {took} of communication is hidden; {bound} could be ({worst.basis})")
-        else:
-            sentences.append(
-                f"the hidden share is unknown: exposed time exceeds the {took} of all communication alone "
-                f"({worst.basis}); communication is slower beside computation, or ranks wait; {bound} of it could be hidden"
-            )
-    if worst.waiting_ns > 0.02 * cell.step_ns:
-        sentences.append(f"waiting for the last rank takes another {format_duration(worst.waiting_ns)}")
-    bounded = worst.bound_ns is not None
-    title = f"{format_percent(worst.share)} of the step is {EXPOSED_COMM}"
-    if bounded:
-        title += f"; better overlap could recover {format_percent(worst.avoidable)}"
-    advice = [
-        *_buckets(evidence, cell),
-        advise(
-            "inspect the step: find the bucket that starts late and what the host does meanwhile",
-            profiled(evidence, cell.cell),
-        ),
-    ]
-    if not bounded:
-        advice.insert(
-            0,
-            advise(
-                "measure the collectives to learn how much could be hidden",
-                command_for(cell.cell.result.spec, run=cell.cell.run.source),
-            ),
+        bound, took = format_percent(1 - worst.bound_ns / worst.comm_ns), format_duration(worst.comm_ns)
+        hidden = (
+            f"{format_percent(max(0.0, 1 - worst.exposed_ns / worst.comm_ns))} of the {took} of communication is hidden; "
+            f"{bound} could be ({worst.basis})"
+            if worst.exposed_ns <= (1 + _MODEL_ERROR) * worst.comm_ns
+            else f"the hidden share is unknown: exposed time exceeds the {took} of all communication alone "
+            f"({worst.basis}); communication is slower beside computation, or ranks wait; {bound} of it could be hidden"
         )
-    return Finding(
+    bounded = worst.bound_ns is not None
+    if cell.step.low is None:
+        confidence = measured(cell)
+    elif not bounded:
+        confidence = f"likely: how much could be hidden is unknown {worst.basis}"
+    elif spec.backend == "gloo":
+        confidence = (
+            "likely: the bound is a model; CPU ranks communicate with the cores that compute, where overlap gains less"
+        )
+    else:
+        confidence = "likely: the bound is a model of the step"
+    has_buckets = "bucket_cap_mb" in specs_of(spec).strategy.options.model_fields
+    return finding(
+        f"{format_percent(worst.share)} of the step is {EXPOSED_COMM}"
+        + (f"; better overlap could recover {format_percent(worst.avoidable)}" if bounded else ""),
+        f"{EXPOSED_COMM}: {format_duration(worst.exposed_ns)} of a step of {format_duration(cell.step_ns)}"
+        f" ({format_percent(worst.share)})",
+        hidden,
+        worst.waiting_ns > 0.02 * cell.step_ns
+        and f"waiting for the last rank takes another {format_duration(worst.waiting_ns)}",
+        rest,
         severity=severity_of(worst.avoidable) if bounded else "warning",
-        title=title,
-        evidence=(*sentences, *rest),
-        stake_fraction=worst.avoidable,
+        stake=worst.avoidable,
         share=worst.share,
-        confidence=_confidence(worst),
-        advice=tuple(advice),
-        subject=cell.name,
-        runs=(cell.cell.run.run_id,),
-    )
-
-
-def _buckets(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
-    """Other sizes of what travels at once, in the option that the strategy has."""
-    spec = cell.cell.spec
-    if "bucket_cap_mb" in specs_of(spec).strategy.options.model_fields:
-        return (
-            advise(
+        confidence=confidence,
+        advice=[
+            not bounded
+            and advise(
+                "measure the collectives to learn how much could be hidden",
+                command_for(spec, run=cell.cell.run.source),
+            ),
+            has_buckets
+            and advise(
                 "try other bucket sizes: smaller buckets start earlier",
                 again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [1, 2, 4, 8, 16, 25])),
             ),
-        )
-    if shards(spec.strategy):
-        text = "try other units: each gather and reduction travels beside the computation of the next"
-        return (advise(text, "stepscope bench --preset fsdp-unit-size"),)
-    return ()
-
-
-def _confidence(worst: _Judged) -> str:
-    if worst.cell.step.low is None:
-        return measured(worst.cell)
-    if worst.bound_ns is not None and worst.cell.cell.spec.backend == "gloo":
-        return (
-            "likely: the bound is a model; CPU ranks communicate with the cores that compute, where overlap gains less"
-        )
-    if worst.bound_ns is not None:
-        return "likely: the bound is a model of the step"
-    return f"likely: how much could be hidden is unknown {worst.basis}"
-
-
-def _quiet(worst: _Judged) -> str:
-    text = f"{worst.cell.name}: {format_percent(worst.share)} of the step is {EXPOSED_COMM}"
-    if worst.share <= OF_STEP.value:
-        return f"{text}, limit {format_percent(OF_STEP.value)}"
-    return f"{text}, of which overlap could recover {format_percent(worst.avoidable)} ({worst.basis})"
+            not has_buckets
+            and shards(spec.strategy)
+            and advise(
+                "try other units: each gather and reduction travels beside the computation of the next",
+                "stepscope bench --preset fsdp-unit-size",
+            ),
+            advise(
+                "inspect the step: find the bucket that starts late and what the host does meanwhile",
+                profiled(evidence, cell.cell),
+            ),
+        ],
+        of=cell.cell.run,
+    )
 
 
 RULE = Rule(

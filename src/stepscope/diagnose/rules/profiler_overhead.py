@@ -28,9 +28,8 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import GRAVE
-from stepscope.records.finding import Advice, Doubt, Finding, Skipped
+from stepscope.diagnose.rule import GRAVE, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.records.finding import Doubt
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, TraceEvidence
 
@@ -44,9 +43,7 @@ MOST = Limit(
 def check(evidence: Evidence) -> Statement:
     compared = [(job, *pair) for job in evidence.traces if (pair := _steps(evidence, job)) is not None]
     if not compared:
-        return Skipped(
-            reason="no steps without the profiler to compare a trace with", command="stepscope run -- COMMAND"
-        )
+        return skipped("no steps without the profiler to compare a trace with", "stepscope run -- COMMAND")
     shares = [(1 - timed / traced, job, traced, timed) for job, traced, timed in compared]
     lengthened = [share for share in shares if share[0] >= MOST.value]
     worst, job, traced, timed = max(shares, key=lambda share: share[0])
@@ -55,22 +52,21 @@ def check(evidence: Evidence) -> Statement:
             f"{job.name}: {format_duration(traced)} a traced step, {format_duration(timed)} without the profiler; limit: "
             f"{format_percent(MOST.value)} of the traced step"
         )
-    also = f"so it is in {counted(len(lengthened) - 1, 'more traced job')}" if len(lengthened) > 1 else None
-    return Finding(
-        severity="warning",
-        title=f"the profiler makes a step {traced / timed:.1f} times as long: {format_duration(traced)} against "
+    profiled = evidence.profiled_of(job)
+    more = () if profiled is None or profiled.record.first is None else profiled.record.first.collect
+    options = " and ".join(f"--{name}" for name in more)
+    return finding(
+        f"the profiler makes a step {traced / timed:.1f} times as long: {format_duration(traced)} against "
         f"{format_duration(timed)}",
-        evidence=(
-            f"{format_percent(worst)} of the traced step is the profiler's, which works on the host: Python, launches and "
-            "gaps look longer than they are",
-            *([also] if also else []),
-        ),
+        f"{format_percent(worst)} of the traced step is the profiler's, which works on the host: Python, launches and "
+        "gaps look longer than they are",
+        len(lengthened) > 1 and f"so it is in {counted(len(lengthened) - 1, 'more traced job')}",
         confidence="measured: medians of traced and of timed steps",
-        advice=(
+        advice=[
             advise("trust sizes of timed steps; of the trace, the order of things and what the devices do"),
-            *_lighter(evidence, job),
-        ),
-        subject=job.name,
+            bool(more) and advise(f"profile without {options}, then compare", "stepscope profile -- COMMAND"),
+        ],
+        of=job.name,
         job=job.name,
         casts_doubt={
             trace.name: Doubt(why=f"{format_percent(share)} of the traced step is the profiler's", reach=share)
@@ -81,7 +77,7 @@ def check(evidence: Evidence) -> Statement:
 
 def _steps(evidence: Evidence, job: TraceEvidence) -> tuple[float, float] | None:
     """Medians of a traced and of a timed step, ns; None where either is unknown."""
-    profiled = next((p for p in evidence.profiled if job.job and p.folder.resolve() == job.job.resolve()), None)
+    profiled = evidence.profiled_of(job)
     if profiled is not None and profiled.steps is not None and profiled.profiled_step_ns:
         from stepscope.results.diary import step_interval
 
@@ -97,16 +93,6 @@ def _steps(evidence: Evidence, job: TraceEvidence) -> tuple[float, float] | None
 def traced_step_ns(summary: TraceSummary) -> float | None:
     """The median step of the slowest rank."""
     return max((median(s.parts.window_ns for s in p.steps) for p in summary.ranks if p.steps), default=None)
-
-
-def _lighter(evidence: Evidence, job: TraceEvidence) -> tuple[Advice, ...]:
-    """Advise on a window of `profile` that was asked for more than it records by itself."""
-    profiled = next((p for p in evidence.profiled if job.job and p.folder.resolve() == job.job.resolve()), None)
-    more = () if profiled is None or profiled.record.first is None else profiled.record.first.collect
-    if not more:
-        return ()
-    options = " and ".join(f"--{name}" for name in more)
-    return (advise(f"profile without {options}, then compare", "stepscope profile -- COMMAND"),)
 
 
 RULE = Rule(

@@ -48,15 +48,22 @@ def _figures(part: RankShares) -> str:
 
 
 def _report(part: RankShares) -> Statement:
-    of_late, on_cpu = _of_late(part.ranks), _on_cpu(part.ranks[0])
-    if of_late is not None and of_late < PYTHON_OWNS.value:
+    on_cpu = _on_cpu(part.ranks[0])
+    late = [(p.host_lateness, window_ns(p)) for p in part.ranks if p.host_lateness is not None and not _on_cpu(p)]
+    total = sum(h.late_ns for h, _ in late)
+    of_late = sum(h.python_ns for h, _ in late) / total if total else 1.0
+    if of_late < PYTHON_OWNS.value:
         return f"{_figures(part)}, {format_percent(of_late)} of the host's delay, which is mostly in operators"
     finding = part.finding(
         f"host-bound: {_figures(part)}",
-        (*_split(part.ranks),),
+        f"the device idles {RankShares([h.late_ns / w for h, w in late])} because launches come late; for "
+        f"{RankShares([h.operator_ns / w for h, w in late]).percent} the host is in "
+        "operators and runtime calls meanwhile, for the rest in Python"
+        if late
+        else "no operator, collective or data loader runs in that time",
         confidence="measured; a sampling profiler shows whether it is Python or another process on that core"
         + ("; what the profiler itself takes between operators is part of it" if on_cpu else ""),
-        advice=(
+        advice=[
             inspect(
                 "find the lines: sample the process while it trains",
                 "py-spy record --native --duration 30 -o profile.svg --pid PID",
@@ -67,11 +74,9 @@ def _report(part: RankShares) -> Statement:
                 key="less python",
             ),
             advise(
-                option("compile", part.frameworks, plain="torch.compile(model) runs less Python a step"),
-                only_for=("eager",),
-                key="compile",
+                option("compile", part.frameworks, plain="torch.compile(model) runs less Python a step"), key="compile"
             ),
-        ),
+        ],
     )
     if on_cpu and part.share < SURE_ON_CPU.value:
         return replace(finding, severity="info", stake_fraction=None)
@@ -82,43 +87,23 @@ def _on_cpu(rank: RankPass) -> bool:
     return rank.budget is not None and rank.budget.source == "cpu_spans"
 
 
-def _is_judged(rank: RankPass) -> bool:
-    return _on_cpu(rank) or rank.host_lateness is not None
-
-
-def _share(rank: RankPass) -> float:
-    if rank.host_lateness is not None and not _on_cpu(rank):
-        return rank.host_lateness.python_ns / window_ns(rank)
-    return idle_share(rank, "outside_operators")
-
-
-def _of_late(ranks: Sequence[RankPass]) -> float | None:
-    """Python's share of what the host is late; None on CPU jobs."""
-    late = [p.host_lateness for p in ranks if p.host_lateness is not None and not _on_cpu(p)]
-    total = sum(lateness.late_ns for lateness in late)
-    return sum(lateness.python_ns for lateness in late) / total if total else None
-
-
-def _split(ranks: Sequence[RankPass]) -> tuple[str, ...]:
-    late = [(p.host_lateness, window_ns(p)) for p in ranks if p.host_lateness is not None and not _on_cpu(p)]
-    if not late:
-        return ("no operator, collective or data loader runs in that time",)
-    total = RankShares([h.late_ns / w for h, w in late])
-    operators = RankShares([h.operator_ns / w for h, w in late])
-    return (
-        f"the device idles {total} because launches come late; for {operators.percent} the host is in "
-        "operators and runtime calls meanwhile, for the rest in Python",
-    )
+def _measure(ranks: Sequence[RankPass]) -> list[float]:
+    return [
+        p.host_lateness.python_ns / window_ns(p)
+        if p.host_lateness is not None and not _on_cpu(p)
+        else idle_share(p, "outside_operators")
+        for p in ranks
+    ]
 
 
 RULE = share_rule(
     symptom="nothing runs while the host executes Python between operators",
-    ranks=lambda summary: list(filter(_is_judged, read_in_full(summary))),
+    ranks=lambda summary: [p for p in read_in_full(summary) if _on_cpu(p) or p.host_lateness is not None],
     without="no operators were recorded: profile with ProfilerActivity.CPU",
-    measure=lambda ranks: list(map(_share, ranks)),
+    measure=_measure,
     figures=_figures,
     report=_report,
-    claims=("step/idle/python",),
+    claims=("idle",),
     kind="host-bound",
     protocol=4,
     thresholds={"of late": PYTHON_OWNS, "sure on CPUs": SURE_ON_CPU},

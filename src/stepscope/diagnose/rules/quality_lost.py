@@ -26,46 +26,28 @@ et al., Measuring the Effects of Data Parallelism, JMLR 20, 2019. metrics.md, Sc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.training import TargetTime
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.records.finding import Advice
 from stepscope.results.epochs import learning_rate
 from stepscope.results.evidence import Evidence, cell_of
 from stepscope.results.learning import MIN_LOST, MIN_NOISES, OTHER_WORK, Quality, losses, quality
 from stepscope.results.pairs import Pair, pairs
 
-LIMITS = {
-    "noise": Limit(
-        value=MIN_NOISES,
-        unit="standard deviations of one epoch's accuracy, both runs combined",
-        source="about 1 of 40 equal pairs exceeds it by chance; the best of several epochs varies less than one",
-    ),
-    "accuracy": Limit(value=MIN_LOST, unit="accuracy", source="half a point: the usual difference between seeds"),
-    "accuracy, noise unknown": Limit(
-        value=OTHER_WORK,
-        unit="accuracy",
-        source="stepscope's choice, 2026-11: ten times the usual difference, and two standard errors of 800 test samples",
-    ),
-}
-
 
 def check(evidence: Evidence) -> Statement:
     judged = [(pair, learned) for pair in pairs(evidence) if (learned := quality(pair.run, pair.base)) is not None]
     if not judged:
-        return Skipped(
-            reason="no run and its baseline record validation accuracies of the same epochs",
-            command="stepscope bench MATRIX.yaml --set base.epochs=10",
+        return skipped(
+            "no run and its baseline record validation accuracies of the same epochs",
+            "stepscope bench MATRIX.yaml --set base.epochs=10",
         )
-    firing = [case for case in judged if case[1].is_lower]
-    if firing:
-        return [_report(evidence, *case) for case in firing]
     pair, worst = max(judged, key=lambda case: case[1].lost - case[1].limit)
-    return (
+    return [_report(evidence, *case) for case in judged if case[1].is_lower] or (
         f"{pair.name}: best accuracy {worst.best:.4f} against {worst.base_best:.4f}{_epochs(worst)}, limit"
         f" {worst.limit:.4f} lower"
     )
@@ -77,36 +59,38 @@ def _epochs(learned: Quality) -> str:
 
 def _report(evidence: Evidence, pair: Pair, learned: Quality) -> Finding:
     row, points = pair.row, f"{learned.lost * 100:.1f} points"
-    common = _common(row.targets)
+    # The lowest target that both reach: the roundest, and the one least decided by single epochs.
+    common = next((t for t in row.targets if t.speedup is not None), None)
     to_target = "" if common is None else f", {common.speedup:.2f}x to validation accuracy {common.accuracy:.2f}"
     missed = [t for t in row.targets if t.time_ns is None and t.reached_epochs is None and t.baseline_reached_epochs]
     never = f", {missed[0].accuracy:.2f} never reached" if missed else ""
     chance = "too few epochs to estimate the noise" if learned.noise is None else f"noise is {learned.noise * 100:.1f}"
-    sentences = [
+    trained = len(pair.run.epochs), len(pair.base.epochs)
+    noises = f"{learned.lost / learned.noise:.1f} times the noise between epochs, " if learned.noise else ""
+    return finding(
+        f"accuracy is {points} lower on {pair.ranks}: {row.speedup:.2f}x per epoch{to_target}{never}",
         f"best validation accuracy{_epochs(learned)}: {learned.best:.4f} on {pair.ranks}, {learned.base_best:.4f} on"
         f" {pair.base_ranks}: {points} lower, {chance}",
-        *(_target_text(pair, target) for target in row.targets),
-        *_loss_text(pair),
-        *_settings_text(pair),
-    ]
-    return Finding(
+        [
+            f"validation accuracy {target.accuracy:.2f}: {_reached(target.reached_epochs, target.time_ns, trained[0])} on "
+            f"{pair.ranks}, {_reached(target.baseline_reached_epochs, target.baseline_time_ns, trained[1])} on "
+            f"{pair.base_ranks}{'' if target.speedup is None else f': {target.speedup:.2f}x'}"
+            for target in row.targets
+        ],
+        _settings_text(pair),
         severity="warning" if learned.noise is None else "problem",
-        title=f"accuracy is {points} lower on {pair.ranks}: {row.speedup:.2f}x per epoch{to_target}{never}",
-        evidence=tuple(sentences),
-        confidence=f"likely: {learned.lost / learned.noise:.1f} times the noise between epochs, one run each"
-        if learned.noise
-        else "likely: one run each",
+        confidence=f"likely: {noises}one run each",
         advice=_advice(evidence, pair),
-        subject=pair.name,
-        runs=(pair.run.run_id, pair.base.run_id),
+        of=(pair.run, pair.base),
         priority="wrong",
         wrong_runs=(pair.run.run_id,) if learned.is_other_work else (),
     )
 
 
 def _advice(evidence: Evidence, pair: Pair) -> tuple[Advice, ...]:
-    run, base = pair.run, pair.base
-    if run.global_batch is not None and run.global_batch == base.global_batch:
+    run, base, cell = pair.run, pair.base, cell_of(evidence, pair.run)
+    ours, theirs = run.global_batch, base.global_batch
+    if ours is not None and ours == theirs:
         return (
             advise(
                 "batch and updates are the baseline's: compare the mathematics (samplers, set_epoch, division by "
@@ -114,12 +98,12 @@ def _advice(evidence: Evidence, pair: Pair) -> tuple[Advice, ...]:
             ),
             advise("repeat both with other seeds: one run each may differ by chance"),
         )
-    factor = run.global_batch / base.global_batch if run.global_batch and base.global_batch else pair.relative
+    factor = ours / theirs if ours and theirs else pair.relative
     scaled = (learning_rate(run) or 0) > 1.5 * (learning_rate(base) or math.inf)
     return (
         advise(
             "keep the global batch when adding ranks (strong scaling): same updates, same curve",
-            _same_batch(evidence, pair),
+            None if cell is None or theirs is None else again(evidence, cell, ("global_batch", theirs)),
         ),
         advise(
             "the learning rate is scaled already: use more epochs of warm-up, and judge by the time to the accuracy"
@@ -130,26 +114,6 @@ def _advice(evidence: Evidence, pair: Pair) -> tuple[Advice, ...]:
     )
 
 
-def _same_batch(evidence: Evidence, pair: Pair) -> str | None:
-    """The run again with its baseline's global batch; None for a run of another tool, and where it has that already."""
-    cell, batch = cell_of(evidence, pair.run), pair.base.global_batch
-    if cell is None or batch is None or batch == pair.run.global_batch:
-        return None
-    return again(evidence, cell, ("global_batch", batch))
-
-
-def _common(targets: Iterable[TargetTime]) -> TargetTime | None:
-    """The lowest target that both reach: the roundest, and the one least decided by single epochs."""
-    return next((t for t in targets if t.speedup is not None), None)
-
-
-def _target_text(pair: Pair, target: TargetTime) -> str:
-    ours = _reached(target.reached_epochs, target.time_ns, len(pair.run.epochs))
-    theirs = _reached(target.baseline_reached_epochs, target.baseline_time_ns, len(pair.base.epochs))
-    ratio = "" if target.speedup is None else f": {target.speedup:.2f}x"
-    return f"validation accuracy {target.accuracy:.2f}: {ours} on {pair.ranks}, {theirs} on {pair.base_ranks}{ratio}"
-
-
 def _reached(epochs: int | None, time_ns: float | None, trained: int) -> str:
     if epochs is None:
         return f"never in {counted(trained, 'epoch')}"
@@ -157,45 +121,37 @@ def _reached(epochs: int | None, time_ns: float | None, trained: int) -> str:
     return f"after {counted(epochs, 'epoch')}{time}"
 
 
-def _loss_text(pair: Pair) -> list[str]:
-    ours, theirs = losses(pair.run), losses(pair.base)
-    both = sorted(ours.keys() & theirs.keys())
-    if not both:
-        return []
-    last = both[-1]
-    text = f"training loss after {counted(last + 1, 'epoch')}: {ours[last]:.4f} on {pair.ranks}, {theirs[last]:.4f} on"
-    text += f" {pair.base_ranks}"
-    if ours[last] > 1.1 * theirs[last]:
-        text += ": fewer or smaller updates in the same epochs"
-    return [text]
-
-
-def _settings_text(pair: Pair) -> list[str]:
-    """Say what the settings show of updates and learning rate."""
+def _settings_text(pair: Pair) -> Iterator[str]:
+    """Say what losses and settings show of updates and learning rate."""
     run, base = pair.run, pair.base
-    sentences = []
+    ours, theirs = losses(run), losses(base)
+    if both := ours.keys() & theirs.keys():
+        last = max(both)
+        fewer = ": fewer or smaller updates in the same epochs" if ours[last] > 1.1 * theirs[last] else ""
+        yield (
+            f"training loss after {counted(last + 1, 'epoch')}: {ours[last]:.4f} on {pair.ranks}, {theirs[last]:.4f} on"
+            f" {pair.base_ranks}{fewer}"
+        )
     if run.global_batch and base.global_batch:
         ratio = run.global_batch / base.global_batch
-        if ratio > 1:
-            sentences.append(
-                f"global batch {run.global_batch} against {base.global_batch}: {ratio:g} times fewer updates an epoch"
-            )
-        else:
-            sentences.append(f"global batch {run.global_batch} on both: the number of updates is not the cause")
+        yield (
+            f"global batch {run.global_batch} against {base.global_batch}: {ratio:g} times fewer updates an epoch"
+            if ratio > 1
+            else f"global batch {run.global_batch} on both: the number of updates is not the cause"
+        )
     elif run.steps_per_epoch and base.steps_per_epoch:
-        sentences.append(f"updates an epoch: {run.steps_per_epoch} against {base.steps_per_epoch}")
+        yield f"updates an epoch: {run.steps_per_epoch} against {base.steps_per_epoch}"
     else:
-        sentences.append(
+        yield (
             f"unknown whether the batch is per rank or over all ranks: per rank, updates are {pair.relative:g} times fewer"
         )
     rate, base_rate = learning_rate(run), learning_rate(base)
     if rate is None or base_rate is None:
-        sentences.append("the settings do not include the learning rate")
+        yield "the settings do not include the learning rate"
     elif rate == base_rate:
-        sentences.append(f"learning rate {rate:g} on both: not scaled")
+        yield f"learning rate {rate:g} on both: not scaled"
     else:
-        sentences.append(f"learning rate {rate:g} against {base_rate:g}: scaled by {rate / base_rate:.3g}")
-    return sentences
+        yield f"learning rate {rate:g} against {base_rate:g}: scaled by {rate / base_rate:.3g}"
 
 
 RULE = Rule(
@@ -204,5 +160,18 @@ RULE = Rule(
     look=check,
     folded=True,
     protocol=5,
-    thresholds=LIMITS,
+    thresholds={
+        "noise": Limit(
+            value=MIN_NOISES,
+            unit="standard deviations of one epoch's accuracy, both runs combined",
+            source="about 1 of 40 equal pairs exceeds it by chance; the best of several epochs varies less than one",
+        ),
+        "accuracy": Limit(value=MIN_LOST, unit="accuracy", source="half a point: the usual difference between seeds"),
+        "accuracy, noise unknown": Limit(
+            value=OTHER_WORK,
+            unit="accuracy",
+            source="stepscope's choice, 2026-11: ten times the usual difference, and two standard errors of 800 test "
+            "samples",
+        ),
+    },
 )

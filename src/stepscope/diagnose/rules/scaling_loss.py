@@ -24,19 +24,20 @@ docs/reference/metrics.md, Scaling, One step.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.comparison import ScalingBudget, ScalingReading
-from stepscope.records.finding import Advice, Finding, Severity
+from stepscope.records.finding import Advice, Severity
 from stepscope.results.evidence import Evidence
 from stepscope.results.scaling import FAIR, GOOD
 from stepscope.results.scaling_budget import PARTS, loss, ranked, verdict
 
 GOOD_FROM = Limit(value=GOOD, unit="efficiency", source="rated good above 0.80")
 POOR_BELOW = Limit(value=FAIR, unit="efficiency", source="rated fair above 0.50, else poor")
-
 _LOOK = {
     "compute": ("the work per rank grew: compare the kernels of both jobs", "--show kernels,operators"),
     "exposed_comm": ("hide or shrink the communication: find the exposed collectives",
@@ -49,13 +50,11 @@ _LOOK = {
 
 
 def check(evidence: Evidence) -> Statement:
-    budgets = evidence.scaling_budgets
-    shown = [budget for budget in budgets if not _is_covered(budget)]
-    if shown:
-        return [_report(evidence, budget) for budget in shown]
-    best = max(budgets, key=lambda budget: budget.readings[0].efficiency)
+    best = max(evidence.scaling_budgets, key=lambda budget: budget.readings[0].efficiency)
     efficiency = format_percent(best.readings[0].efficiency)
-    return f"{best.run}: efficiency {efficiency}; good above {format_percent(GOOD_FROM.value)}"
+    return [_report(evidence, budget) for budget in evidence.scaling_budgets if not _is_covered(budget)] or (
+        f"{best.run}: efficiency {efficiency}; good above {format_percent(GOOD_FROM.value)}"
+    )
 
 
 def _is_covered(budget: ScalingBudget) -> bool:
@@ -63,37 +62,30 @@ def _is_covered(budget: ScalingBudget) -> bool:
     first = budget.readings[0]
     if budget.traced or len(budget.readings) > 1:
         return False
-    if first.efficiency > GOOD_FROM.value:
-        return True
-    return first.rating == "negative" and not first.parts
+    return first.efficiency > GOOD_FROM.value or (first.rating == "negative" and not first.parts)
 
 
 def _report(evidence: Evidence, budget: ScalingBudget) -> Finding:
-    first = budget.readings[0]
-    decided = len(budget.readings) == 1
+    first, decided = budget.readings[0], len(budget.readings) == 1
     ranks = f"{counted(budget.world_size, 'rank')} against {budget.base_world_size}"
-    if decided:
-        title = f"{first.speedup:.2f}x on {ranks}: efficiency {format_percent(first.efficiency)}{_cause(first)}"
-    else:
-        both = " or ".join(f"{reading.speedup:.2f}x as {reading.scaling} scaling" for reading in budget.readings)
-        title = f"{ranks}: {both}; no file decides which"
-    return Finding(
-        severity=_severity(first) if decided else "warning",
-        title=title,
-        evidence=(
-            *verdict(budget),
-            *(f"{reading.scaling or 'the same data'}: {loss(budget, reading)}" for reading in budget.readings),
-            *(
-                (f"{first.scaling} scaling, decided by: {budget.decided_by}",)
-                if decided and first.scaling and budget.decided_by
-                else ()
-            ),
-            *((budget.no_parts,) if budget.no_parts else ()),
-        ),
-        stake_fraction=1 - first.efficiency if decided and first.efficiency <= GOOD_FROM.value else None,
+    both = " or ".join(f"{reading.speedup:.2f}x as {reading.scaling} scaling" for reading in budget.readings)
+    good = first.efficiency > GOOD_FROM.value
+    severity: Severity = "problem" if first.efficiency <= POOR_BELOW.value else "warning"
+    return finding(
+        f"{first.speedup:.2f}x on {ranks}: efficiency {format_percent(first.efficiency)}{_cause(first)}"
+        if decided
+        else f"{ranks}: {both}; no file decides which",
+        verdict(budget),
+        [f"{reading.scaling or 'the same data'}: {loss(budget, reading)}" for reading in budget.readings],
+        decided
+        and bool(first.scaling and budget.decided_by)
+        and f"{first.scaling} scaling, decided by: {budget.decided_by}",
+        budget.no_parts,
+        severity="warning" if not decided else "info" if good else severity,
+        stake=1 - first.efficiency if decided and not good else None,
         confidence=f"measured: {budget.basis}" + (f"; {budget.no_interval}" if budget.no_interval else ""),
         advice=_advice(evidence, budget),
-        subject=f"{budget.run} against {budget.base}",
+        of=f"{budget.run} against {budget.base}",
         runs=budget.run_ids,
     )
 
@@ -108,26 +100,19 @@ def _cause(reading: ScalingReading) -> str:
     return f"; {most} of the loss is {PARTS[parts[0].key]}"
 
 
-def _severity(reading: ScalingReading) -> Severity:
-    if reading.efficiency > GOOD_FROM.value:
-        return "info"
-    return "problem" if reading.efficiency <= POOR_BELOW.value else "warning"
-
-
-def _advice(evidence: Evidence, budget: ScalingBudget) -> tuple[Advice, ...]:
-    if len(budget.readings) > 1:
-        return (advise("state --scaling strong or --scaling weak; traces with record_shapes=True decide it"),)
-    if not budget.traced:
-        text = "record a few steps of both with torch.profiler to see which part grew"
-        return () if budget.no_parts is None else (advise(text, "stepscope trace --help"),)
-    job = next((trace for trace in evidence.traces if trace.name == budget.run), None)
+def _advice(evidence: Evidence, budget: ScalingBudget) -> Iterator[Advice]:
     reading = budget.readings[0]
-    if job is None or reading.efficiency > GOOD_FROM.value:
-        return ()
-    worst = [part for part in ranked(reading) if part.key in _LOOK and part.lost_ns >= WORTH.value * reading.lost_ns][
-        :2
-    ]
-    return tuple(advise(_LOOK[part.key][0], trace_command(job, _LOOK[part.key][1])) for part in worst)
+    job = next((trace for trace in evidence.traces if trace.name == budget.run), None)
+    if len(budget.readings) > 1:
+        yield advise("state --scaling strong or --scaling weak; traces with record_shapes=True decide it")
+    elif not budget.traced:
+        if budget.no_parts is not None:
+            text = "record a few steps of both with torch.profiler to see which part grew"
+            yield advise(text, "stepscope trace --help")
+    elif job is not None and reading.efficiency <= GOOD_FROM.value:
+        keys = [part.key for part in ranked(reading) if part.lost_ns >= WORTH.value * reading.lost_ns]
+        for text, options in [_LOOK[key] for key in keys if key in _LOOK][:2]:
+            yield advise(text, trace_command(job, options))
 
 
 MIN_LOSS = Limit(value=0.05, unit="loss / time", source="rated excellent above 0.90; half of that")

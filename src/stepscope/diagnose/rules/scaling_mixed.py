@@ -23,35 +23,39 @@ docs/reference/metrics.md, Scaling: always say which. Gustafson, Reevaluating Am
 
 from __future__ import annotations
 
-from stepscope.diagnose.rule import Rule, Statement, advise
-from stepscope.records.finding import Finding, Skipped
-from stepscope.records.nouns import Scaling
+from stepscope.core.words import grouped
+from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
 
 
 def check(evidence: Evidence) -> Statement:
-    compared = [pair for pair in pairs(evidence) if pair.relative > 1]
-    kinds = {pair.run.run_id: _by_batches(pair) for pair in compared}
-    stated = [p for p in compared if p.row.scaling is not None or kinds[p.run.run_id] is not None]
+    compared = [(pair, _by_batches(pair)) for pair in pairs(evidence) if pair.relative > 1]
+    stated = [(pair, kind) for pair, kind in compared if pair.row.scaling is not None or kind is not None]
     if not stated:
-        return Skipped(
-            reason="no run with a baseline records its batches or its kind of scaling",
-            command="stepscope bench --preset strong-scaling",
+        return skipped(
+            "no run with a baseline records its batches or its kind of scaling",
+            "stepscope bench --preset strong-scaling",
         )
-    findings = [_contradiction(pair) for pair in stated if _contradicts(pair)]
-    by_base: dict[str, list[Pair]] = {}
-    for pair in stated:
-        if not _contradicts(pair):
-            by_base.setdefault(pair.base.run_id, []).append(pair)
-    findings += [_mixed(group) for group in by_base.values() if len({pair.row.scaling for pair in group} - {None}) > 1]
-    if findings:
-        return findings
-    shown = sorted({pair.row.scaling or "unknown" for pair in stated})
-    return f"{len(stated)} runs, {' and '.join(shown)} scaling, never two on one baseline"
+    findings = [_contradiction(pair, kind) for pair, kind in stated if kind is not None and kind != pair.row.scaling]
+    sound = grouped((p for p, kind in stated if kind in (None, p.row.scaling)), lambda pair: pair.base.run_id)
+    findings += [
+        finding(
+            f"strong and weak scaling in one comparison: {len(group)} runs against {group[0].base.label}",
+            [f"{pair.run.label}: {pair.row.scaling}, {pair.row.speedup:.2f}x" for pair in group[:6]],
+            confidence="certain: from the batches or as stated",
+            advice=[advise("plot and rate each kind separately, against its own baseline")],
+            of=group[0].base.group,
+            runs=(group[0].base.run_id, *(pair.run.run_id for pair in group)),
+        )
+        for group in sound.values()
+        if len({pair.row.scaling for pair in group} - {None}) > 1
+    ]
+    shown = sorted({pair.row.scaling or "unknown" for pair, _ in stated})
+    return findings or f"{len(stated)} runs, {' and '.join(shown)} scaling, never two on one baseline"
 
 
-def _by_batches(pair: Pair) -> Scaling | str | None:
+def _by_batches(pair: Pair) -> str | None:
     """Return what the batches say: strong, weak, ``neither``; None where not both are known."""
     run, base = pair.run, pair.base
     if run.global_batch is None or base.global_batch is None:
@@ -62,50 +66,27 @@ def _by_batches(pair: Pair) -> Scaling | str | None:
     return "weak" if grown else "neither"
 
 
-def _contradicts(pair: Pair) -> bool:
-    by_batches = _by_batches(pair)
-    return by_batches is not None and by_batches != pair.row.scaling
-
-
-def _contradiction(pair: Pair) -> Finding:
-    run, base, by_batches = pair.run, pair.base, _by_batches(pair)
+def _contradiction(pair: Pair, by_batches: str) -> Finding:
+    run, base = pair.run, pair.base
     batches = f"global batch {run.global_batch} on {pair.ranks}, {base.global_batch} on {pair.base_ranks}"
-    if by_batches == "neither":
-        title = f"neither strong nor weak scaling: {batches}"
-        sentences = (
-            f"strong scaling keeps {base.global_batch}, weak scaling makes it {base.global_batch} x {pair.relative:g}",
-        )
-    else:
-        title = f"called {pair.row.scaling} scaling, but its batches are those of {by_batches} scaling"
-        sentences = (batches,)
-    return Finding(
-        severity="warning",
-        title=title,
-        evidence=(*sentences, f"the speed-up of {pair.speedup_text} mixes more ranks with another batch"),
+    neither = by_batches == "neither"
+    return finding(
+        f"neither strong nor weak scaling: {batches}"
+        if neither
+        else f"called {pair.row.scaling} scaling, but its batches are those of {by_batches} scaling",
+        f"strong scaling keeps {base.global_batch}, weak scaling makes it {base.global_batch} x {pair.relative:g}"
+        if neither
+        else batches,
+        f"the speed-up of {pair.speedup_text} mixes more ranks with another batch",
         confidence="certain: from the batches",
-        advice=(
+        advice=[
             advise(
                 "compare with a baseline of the same global batch (strong) or of the same batch per rank (weak)",
                 "stepscope bench --preset strong-scaling",
-            ),
-        ),
-        subject=pair.name,
-        runs=(pair.run.run_id, pair.base.run_id),
+            )
+        ],
+        of=(run, base),
         case="contradiction",
-    )
-
-
-def _mixed(group: list[Pair]) -> Finding:
-    base = group[0].base
-    sentences = [f"{pair.run.label}: {pair.row.scaling}, {pair.row.speedup:.2f}x" for pair in group[:6]]
-    return Finding(
-        severity="warning",
-        title=f"strong and weak scaling in one comparison: {len(group)} runs against {base.label}",
-        evidence=tuple(sentences),
-        confidence="certain: from the batches or as stated",
-        advice=(advise("plot and rate each kind separately, against its own baseline"),),
-        subject=base.group,
-        runs=(base.run_id, *(pair.run.run_id for pair in group)),
     )
 
 

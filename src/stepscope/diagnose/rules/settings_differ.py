@@ -24,13 +24,11 @@ docs/reference/metrics.md, Scaling: the same model, precision, accumulation and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement, advise
-from stepscope.records.finding import Finding
+from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import learning_rate
 from stepscope.results.evidence import Evidence, cell_of
@@ -47,23 +45,28 @@ _SETTINGS = frozenset({
     "gradient_checkpointing", "max_seq_len", "seq_len", "sequence_length", "image_size", "vocab_size", "labels",
 })  # fmt: skip
 """Last parts of the names of settings that decide how fast or what a job trains; what a source measured is none."""
-
 _SECTIONS = ("model.", "optimizer.", "dataset_options.")
+
+Differing = dict[str, tuple[Any, Any]]
+"""Name -> (the run's value, the baseline's), for what both state and must not differ."""
 
 
 def check(evidence: Evidence) -> Statement:
-    differing_pairs = [(pair, differing) for pair in pairs(evidence) if (differing := _differing(pair))]
-    if differing_pairs:
-        return [_report(evidence, pair, differing) for pair, differing in _once_each(differing_pairs)]
-    return f"{counted(len(pairs(evidence)), 'run')}: only the number of ranks differs"
+    first: dict[object, tuple[Pair, Differing]] = {}  # of each group and set of differing names
+    for pair in pairs(evidence):
+        if differing := _differing(pair):
+            first.setdefault((pair.row.group, pair.base.run_id, tuple(sorted(differing))), (pair, differing))
+    return [_report(evidence, *case) for case in first.values()] or (
+        f"{counted(len(pairs(evidence)), 'run')}: only the number of ranks differs"
+    )
 
 
-def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
-    """Name -> (the run's value, the baseline's), for what both state and must not differ."""
-    ours, theirs = _stated(pair.run), _stated(pair.base)
+def _differing(pair: Pair) -> Differing:
+    run, base = pair.run, pair.base
+    ours, theirs = _stated(run), _stated(base)
     grows = {"dataset_size"} if pair.row.scaling == "weak" else set()
-    if _accumulation_follows_ranks(pair):
-        grows |= {"accumulation"}
+    if run.micro_batch == base.micro_batch is not None and run.global_batch == base.global_batch is not None:
+        grows |= {"accumulation"}  # more ranks make the same global batch in fewer micro-steps: that is strong scaling
     if _rate_follows_batch(pair):
         grows |= {"lr", "learning_rate"}
     return {
@@ -73,29 +76,21 @@ def _differing(pair: Pair) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _accumulation_follows_ranks(pair: Pair) -> bool:
-    """Whether more ranks of the same micro-batch make the same global batch in fewer micro-steps: that is strong scaling."""
-    run, base = pair.run, pair.base
-    sizes = (run.micro_batch, run.global_batch, run.accumulation, base.accumulation)
-    same = run.micro_batch == base.micro_batch and run.global_batch == base.global_batch
-    return None not in sizes and same
-
-
 def _rate_follows_batch(pair: Pair) -> bool:
     """Whether the learning rate is scaled with the global batch, or with its root: the usual rules of weak scaling."""
-    rates, batches = [learning_rate(r) for r in (pair.run, pair.base)], [r.global_batch for r in (pair.run, pair.base)]
-    if not all(rates) or not all(batches):
+    rate, base_rate = learning_rate(pair.run), learning_rate(pair.base)
+    ours, theirs = pair.run.global_batch, pair.base.global_batch
+    if not rate or not base_rate or not ours or not theirs:
         return False
-    rate, batch = (rates[0] or 0) / (rates[1] or 1), (batches[0] or 0) / (batches[1] or 1)
-    return batch != 1 and any(math.isclose(rate, batch**power, rel_tol=0.01) for power in (1, 0.5))
+    batch = ours / theirs
+    return batch != 1 and any(math.isclose(rate / base_rate, batch**power, rel_tol=0.01) for power in (1, 0.5))
 
 
 def _stated(run: TrainingRun) -> dict[str, Any]:
     facts = {name: value for name in _FACTS if (value := getattr(run, name)) is not None}
-    settings: Mapping[str, Any] = run.settings
     stated = {
         name: value
-        for name, value in settings.items()
+        for name, value in run.settings.items()
         if value is not None and (name.rpartition(".")[2] in _SETTINGS or name.startswith(_SECTIONS))
     }
     return {**stated, **facts}
@@ -108,34 +103,21 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _once_each(
-    differing_pairs: list[tuple[Pair, dict[str, tuple[Any, Any]]]],
-) -> list[tuple[Pair, dict[str, tuple[Any, Any]]]]:
-    """Keep the first pair of each group and set of differing names."""
-    first: dict[object, tuple[Pair, dict[str, tuple[Any, Any]]]] = {}
-    for pair, differing in differing_pairs:
-        first.setdefault((pair.row.group, pair.base.run_id, tuple(sorted(differing))), (pair, differing))
-    return list(first.values())
-
-
-def _report(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any]]) -> Finding:
-    return Finding(
-        severity="warning",
-        title=f"{pair.run.label} and its baseline differ in more than the number of ranks: {listed(differing)}",
-        evidence=tuple(f"{name}: {ours} against {theirs}" for name, (ours, theirs) in list(differing.items())[:8]),
+def _report(evidence: Evidence, pair: Pair, differing: Differing) -> Finding:
+    cell, ours = cell_of(evidence, pair.base), [(name, own) for name, (own, _) in differing.items()]
+    in_matrix = cell is not None and differing.keys() <= {*SETTINGS, "precision", "accumulation"}
+    return finding(
+        f"{pair.run.label} and its baseline differ in more than the number of ranks: {listed(differing)}",
+        [f"{name}: {own} against {theirs}" for name, (own, theirs) in list(differing.items())[:8]],
         confidence="certain: both sources record the settings; whether the difference matters is for the reader to judge",
-        advice=(advise("measure the baseline again with the run's settings", _command(evidence, pair, differing)),),
-        subject=pair.name,
-        runs=(pair.run.run_id, pair.base.run_id),
+        advice=[
+            advise(
+                "measure the baseline again with the run's settings",
+                again(evidence, cell, *ours) if in_matrix and cell is not None else None,
+            )
+        ],
+        of=(pair.run, pair.base),
     )
-
-
-def _command(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any]]) -> str | None:
-    """The baseline's command with the run's values; None where it is not a cell of bench, or a matrix has no such key."""
-    cell = cell_of(evidence, pair.base)
-    if cell is None or not differing.keys() <= {*SETTINGS, "precision", "accumulation"}:
-        return None
-    return again(evidence, cell, *((name, ours) for name, (ours, _) in differing.items()))
 
 
 RULE = Rule(

@@ -25,11 +25,10 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.predict.specs import specs_of
-from stepscope.records.finding import Finding, Skipped
 from stepscope.results.cell_facts import NEAR_CAPACITY, memory_share, same_but, times_faster
-from stepscope.results.evidence import Evidence, name_of
+from stepscope.results.evidence import Evidence
 from stepscope.results.held import Held, held_by
 from stepscope.strategies import memory
 
@@ -43,31 +42,28 @@ SHARDED = ("zero1", "fsdp2", "hsdp")
 
 def check(evidence: Evidence) -> Statement:
     holdings = [holding for cell in evidence.cells if cell.spec.strategy in SHARDED and (holding := held_by(cell))]
-    judged = [(holding, saved) for holding in holdings if (saved := _saved(holding)) is not None]
-    if not judged:
-        return Skipped(reason="no sharded cell counted its tensors", command="stepscope bench --preset zero-stages")
-    findings = [
-        finding
-        for holding, saved in judged
-        if saved < LITTLE.value and not _needed(evidence, holding) and (finding := _report(evidence, holding, saved))
+    judged = [
+        (holding, 1 - holding.total / (_whole(holding) + holding.sizes["activations"]))
+        for holding in holdings
+        if holding.total is not None
     ]
-    if findings:
-        return findings
-    holding, saved = min(judged, key=lambda pair: pair[1])
-    return f"{holding.cell.run.label}: a rank saves {format_percent(saved)}, or what it saves is free or needed"
+    if not judged:
+        return skipped("no sharded cell counted its tensors", "stepscope bench --preset zero-stages")
+    least, little = min(judged, key=lambda pair: pair[1])
+    reports = (
+        _report(evidence, holding, saved)
+        for holding, saved in judged
+        if saved < LITTLE.value and not _needed(evidence, holding)
+    )
+    return [report for report in reports if report] or (
+        f"{least.cell.run.label}: a rank saves {format_percent(little)}, or what it saves is free or needed"
+    )
 
 
 def _whole(holding: Held) -> int:
     """Bytes of the state that a rank would hold unsharded."""
     specs = specs_of(holding.cell.spec)
     return memory(specs.facts, specs.setting).total_bytes
-
-
-def _saved(holding: Held) -> float | None:
-    if holding.total is None:
-        return None
-    whole = _whole(holding) + holding.sizes["activations"]
-    return 1 - holding.total / whole
 
 
 def _needed(evidence: Evidence, holding: Held) -> bool:
@@ -83,33 +79,26 @@ def _report(evidence: Evidence, holding: Held, saved: float) -> Finding | None:
     gain = None if plain is None else times_faster(plain, cell)
     if plain is not None and gain is None:
         return None  # measured, and it costs no time for certain
-    replica = specs.facts.gradient_bytes
-    paid = (
-        f"it sends {format_bytes(specs.comm_bytes_per_step)} a step, ddp {format_bytes(replica)}"
+    return finding(
+        f"{cell.spec.strategy} saves {format_percent(max(saved, 0.0))} of a rank's memory",
+        f"parameters, gradients and optimizer: {format_bytes(holding.states)} a rank in place of "
+        f"{format_bytes(_whole(holding))}; activations stay {format_bytes(holding.sizes['activations'])}",
+        f"it sends {format_bytes(specs.comm_bytes_per_step)} a step, ddp {format_bytes(specs.facts.gradient_bytes)}"
         if gain is None
-        else f"a step takes {gain:.2f}x as long as with ddp, and the intervals do not overlap"
-    )
-    return Finding(
+        else f"a step takes {gain:.2f}x as long as with ddp, and the intervals do not overlap",
         severity="warning",
-        title=f"{cell.spec.strategy} saves {format_percent(max(saved, 0.0))} of a rank's memory",
-        evidence=(
-            f"parameters, gradients and optimizer: {format_bytes(holding.states)} a rank in place of "
-            f"{format_bytes(_whole(holding))}; activations stay {format_bytes(holding.sizes['activations'])}",
-            paid,
-        ),
-        stake_fraction=None if gain is None else 1 - 1 / gain,
+        stake=None if gain is None else 1 - 1 / gain,
         confidence="measured"
         if gain is not None
         else "from counted tensors and planned bytes; the time was not compared",
-        advice=(
+        advice=[
             advise(
                 "keep the whole model on each rank: ddp",
                 again(evidence, cell, ("strategy", "ddp"), *((("mesh", {}),) if cell.spec.mesh else ())),
             ),
             advise("where memory is short, recompute activations: they are what is large here"),
-        ),
-        subject=name_of(cell.run),
-        runs=(cell.run.run_id,),
+        ],
+        of=cell.run,
     )
 
 

@@ -30,9 +30,8 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.units import format_bandwidth, format_duration, format_percent, format_size
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.commands import excluding, is_amd
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import by_sweep, size_of, time_of, topology_of, why_above
 from stepscope.results.evidence import Evidence
 from stepscope.results.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
@@ -53,37 +52,34 @@ START_UP = Limit(
     unit="times the smallest message's time",
     source="start-up is then at most a tenth of the largest message's time",
 )
+_PAIRS = "stepscope comm --ops none --pairs"
+_WHAT = {"egress": "sends", "ingress": "receives", "both": "sends and receives"}
 
 
 def check(evidence: Evidence) -> Statement:
     verdicts = slow_pairs(evidence.comm)
+    swept = by_sweep(evidence.comm)
+    judged = [(name, rows[-1], share) for name, rows in swept if (share := _share(rows))]
     findings = [f for verdict in verdicts for f in _of_pairs(verdict, evidence)]
-    judged = [(name, rows[-1], share) for name, rows in by_sweep(evidence.comm) if (share := _share(rows))]
     findings += [_of_sweep(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION.value]
     if findings:
-        return tuple(findings)
-    compared = sum(v.compared for v in verdicts)
+        return findings
     if judged:
         name, row, share = min(judged, key=lambda sweep: sweep[2])
+        size = format_size(size_of(row))
         if share > 1:
-            return f"{name}: faster than the link's peak at {format_size(size_of(row))}: {why_above(row)}"
+            return f"{name}: faster than the link's peak at {size}: {why_above(row)}"
         return (
-            f"{name}: {format_percent(share)} of the link's peak at {format_size(size_of(row))}, "
-            f"limit {format_percent(MIN_FRACTION.value)}"
+            f"{name}: {format_percent(share)} of the link's peak at {size}, limit {format_percent(MIN_FRACTION.value)}"
         )
-    if compared:
+    if compared := sum(v.compared for v in verdicts):
         return f"{counted(compared, 'pair')}: none {SLOW:.1f}x slower than similar pairs"
-    return Skipped(reason=_why_not(evidence, verdicts), command="stepscope comm --ops none --pairs")
-
-
-def _why_not(evidence: Evidence, verdicts: tuple[PairsVerdict, ...]) -> str:
-    reasons = [v.unavailable for v in verdicts if v.unavailable]
-    if reasons:
-        return reasons[0]
-    rows = [row for _, sweep in by_sweep(evidence.comm) for row in sweep]
-    if any(row.link_peak_bytes_per_s for row in rows):
-        return "the largest message is too small: start-up hides the link's rate"
-    return "no pairs were measured, and the peak of the link between these ranks is unknown"
+    unknown = (
+        "the largest message is too small: start-up hides the link's rate"
+        if any(row.link_peak_bytes_per_s for _, rows in swept for row in rows)
+        else "no pairs were measured, and the peak of the link between these ranks is unknown"
+    )
+    return skipped(next((v.unavailable for v in verdicts if v.unavailable), unknown), _PAIRS)
 
 
 def _share(rows: list[CommRow]) -> float | None:
@@ -102,41 +98,30 @@ def _share(rows: list[CommRow]) -> float | None:
 
 
 def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Finding:
-    peak = row.link_peak_bytes_per_s or 0.0
-    sentences = [
+    peak, topology, nccl = row.link_peak_bytes_per_s or 0.0, topology_of(evidence), row.backend == "nccl"
+    joined, pairs = (0, 0) if topology is None else (len(topology.fast_pairs()), len(topology.gpu_pairs()))
+    return finding(
+        f"{name} reaches {format_percent(share)} of the link's peak",
         f"{format_bandwidth(share * peak)} over the busiest link at {format_size(size_of(row))}; "
-        f"its peak is {format_bandwidth(peak)} per direction"
-    ]
-    topology = topology_of(evidence)
-    joined = None if topology is None else len(topology.fast_pairs())
-    if topology is not None and joined is not None and joined < len(topology.gpu_pairs()):
-        sentences.append(
-            f"NVLink joins {joined} of {counted(len(topology.gpu_pairs()), 'GPU pair')}; the others use PCIe"
-        )
-    return Finding(
+        f"its peak is {format_bandwidth(peak)} per direction",
+        joined < pairs and f"NVLink joins {joined} of {counted(pairs, 'GPU pair')}; the others use PCIe",
         severity="problem" if share < MIN_FRACTION.value / 2 else "warning",
-        title=f"{name} reaches {format_percent(share)} of the link's peak",
-        evidence=tuple(sentences),
         confidence="measured; assumes that every rank can use the whole link",
-        advice=(
-            advise("find the link: measure every pair of ranks", "stepscope comm --ops none --pairs"),
-            *_tools(row, evidence),
-        ),
-        subject=name,
+        advice=[
+            advise("find the link: measure every pair of ranks", _PAIRS),
+            nccl
+            and advise(
+                "check whether links are down or missing",
+                "rocm-smi --showtopo" if is_amd(evidence) else "nvidia-smi nvlink -s && nvidia-smi topo -m",
+            ),
+            nccl
+            and advise(
+                "show NCCL's transport (P2P, SHM, NET) and its number of channels",
+                "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
+            ),
+        ],
+        of=name,
     )
-
-
-def _tools(row: CommRow, evidence: Evidence) -> tuple[Advice, ...]:
-    """Tools that show more of the links, for NCCL devices only."""
-    if row.backend != "nccl":
-        return ()
-    way = advise(
-        "show NCCL's transport (P2P, SHM, NET) and its number of channels",
-        "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
-    )
-    if is_amd(evidence):
-        return advise("check whether links are down or missing", "rocm-smi --showtopo"), way
-    return advise("check whether links are down or missing", "nvidia-smi nvlink -s && nvidia-smi topo -m"), way
 
 
 def _of_pairs(verdict: PairsVerdict, evidence: Evidence) -> list[Finding]:
@@ -144,62 +129,45 @@ def _of_pairs(verdict: PairsVerdict, evidence: Evidence) -> list[Finding]:
     for pair in verdict.pairs:
         if not pair.explained:
             single.setdefault(frozenset(pair.peer), pair)  # worst first
+    nccl = any(row.backend == "nccl" for row in evidence.comm if row.cell_id == verdict.cell_id)
     return [
         *(_of_end(end, verdict, evidence) for end in verdict.ends),
-        *(_of_pair(p, evidence, verdict) for p in single.values() if p.confirmed),
+        *(_of_pair(p, nvidia=nccl and not is_amd(evidence)) for p in single.values() if p.confirmed),
     ]
 
 
 def _of_end(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
     ranks = f"{plural(len(end.ranks), 'rank')} {in_words(end.ranks)}"
     who = ranks if end.host is None else f"host {end.host} ({ranks})"
-    what = {"egress": "sends", "ingress": "receives", "both": "sends and receives"}[end.direction]
-    return Finding(
+    return finding(
+        f"{who} {_WHAT[end.direction]} {end.ratio:.1f}x as slowly as the others",
+        f"{end.slow} of its {counted(end.of, 'pair')} that way are slow, among {counted(verdict.world_size, 'rank')}",
+        "pairs among the other ranks are not slow: the cause is this end, not its links to single peers",
         severity="problem",
-        title=f"{who} {what} {end.ratio:.1f}x as slowly as the others",
-        evidence=(
-            f"{end.slow} of its {counted(end.of, 'pair')} that way are slow, among {counted(verdict.world_size, 'rank')}",
-            "pairs among the other ranks are not slow: the cause is this end, not its links to single peers",
-        ),
-        confidence="measured",
-        advice=_repair(end, evidence),
-        subject=end.host or ranks,
+        advice=[advise(f"check the devices and cores of {ranks}")]
+        if end.host is None
+        else [
+            advise("check its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops"),
+            advise("exclude the host until it is repaired", excluding(evidence, end.host)),
+        ],
+        of=end.host or ranks,
     )
 
 
-def _repair(end: SlowEnd, evidence: Evidence) -> tuple[Advice, ...]:
-    if end.host is None:
-        return (advise(f"check the devices and cores of {plural(len(end.ranks), 'rank')} {in_words(end.ranks)}"),)
-    return (
-        advise("check its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops"),
-        advise("exclude the host until it is repaired", excluding(evidence, end.host)),
-    )
-
-
-def _of_pair(pair: SlowPair, evidence: Evidence, verdict: PairsVerdict) -> Finding:
+def _of_pair(pair: SlowPair, *, nvidia: bool) -> Finding:
     a, b = pair.peer
-    nccl = any(row.backend == "nccl" for row in evidence.comm if row.cell_id == verdict.cell_id) and not is_amd(
-        evidence
-    )
     where = f" ({pair.path})" if pair.path else ""
-    return Finding(
-        severity="warning",
-        title=f"messages between ranks {a} and {b}{where} take {pair.ratio:.1f}x as long as between other pairs",
-        evidence=(
-            f"{format_duration(pair.time_ns)} at {format_size(pair.size_bytes)};"
-            f" similar pairs {format_duration(pair.typical_ns)}",
-            "seen in more than one measurement of this pair",
-        ),
-        confidence="measured",
-        advice=(
-            advise(
-                "check the link between the two: "
-                + ("nvidia-smi nvlink -s within a host, " if nccl else "cores and memory within a host, ")
-                + "the switch between hosts"
-            ),
+    within = "nvidia-smi nvlink -s within a host" if nvidia else "cores and memory within a host"
+    return finding(
+        f"messages between ranks {a} and {b}{where} take {pair.ratio:.1f}x as long as between other pairs",
+        f"{format_duration(pair.time_ns)} at {format_size(pair.size_bytes)};"
+        f" similar pairs {format_duration(pair.typical_ns)}",
+        "seen in more than one measurement of this pair",
+        advice=[
+            advise(f"check the link between the two: {within}, the switch between hosts"),
             advise("until it is repaired, order ranks so that these two are not neighbours in the ring"),
-        ),
-        subject=f"ranks {a} and {b}",
+        ],
+        of=f"ranks {a} and {b}",
     )
 
 

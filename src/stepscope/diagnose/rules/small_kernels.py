@@ -27,54 +27,44 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.rule import advise
-from stepscope.diagnose.trace_facts import (
-    MOSTLY_SHORT,
-    RankShares,
-    idle_share,
-    mixes_of,
-    share_rule,
-    window_ns,
-    with_kernels,
-)
-from stepscope.records.finding import Finding
+from stepscope.diagnose.rule import Statement, advise
+from stepscope.diagnose.trace_facts import MOSTLY_SHORT, RankShares, idle_share, share_rule, window_ns, with_kernels
 from stepscope.records.trace_summary import RankPass
 
 
 def _short(ranks: Sequence[RankPass]) -> float:
     """Share of all compute kernels, by number, that are no longer than their launch."""
-    mixes = mixes_of(ranks)
+    mixes = RankShares((), ranks=ranks).mixes
     return sum(m.short_calls for m in mixes) / sum(m.calls for m in mixes)
 
 
 def _many(part: RankShares) -> str:
-    mixes = mixes_of(part.ranks)
-    calls, limit = sum(m.calls for m in mixes), format_duration(mixes[0].short_limit_ns)
+    calls, limit = sum(m.calls for m in part.mixes), format_duration(part.mixes[0].short_limit_ns)
     return f"{format_percent(part.also)} of {calls:,} compute kernels take at most {limit}"
 
 
-def _report(part: RankShares) -> Finding:
+def _report(part: RankShares) -> Statement:
+    mean_ns = sum(m.short_ns for m in part.mixes) / max(1, sum(m.short_calls for m in part.mixes))
+    steps = sum(len(p.steps) for p in part.ranks)
+    calls = sum(p.mix.calls for p in part.ranks if p.mix is not None and p.steps)
+    a_step = f"{calls / steps:,.0f} kernels a step and rank; " if steps else ""
     return part.finding(
         f"kernels are too short: {_many(part)}, and {part} goes to them and to the gaps between kernels",
-        (*_per_step(part.ranks),),
+        f"{a_step}the short ones take {format_duration(mean_ns)} each on average",
         confidence="measured; the gain depends on how many kernels can be fused",
-        advice=(
+        advice=[
             advise(
                 "find repeated sequences, and fuse them",
                 part.command("--show sequences,kernels,launches"),
                 key="larger kernels",
             ),
-            advise("update in few kernels: a fused or foreach optimizer", only_for=("trains",), key="fused optimizer"),
-            advise(
-                option("compile", part.frameworks, plain="torch.compile(model) fuses them"),
-                only_for=("eager",),
-                key="compile",
-            ),
+            advise("update in few kernels: a fused or foreach optimizer", key="fused optimizer"),
+            advise(option("compile", part.frameworks, plain="torch.compile(model) fuses them"), key="compile"),
             advise(
                 "use a larger micro-batch, which makes every kernel longer at the same number of launches",
                 key="larger kernels",
             ),
-        ),
+        ],
     )
 
 
@@ -86,18 +76,6 @@ def _share(rank: RankPass) -> float:
     return min(1.0, alone / window_ns(rank) + idle_share(rank, "kernel_gap"))
 
 
-def _per_step(ranks: Sequence[RankPass]) -> tuple[str, ...]:
-    """Kernels a step, where steps are marked, and the mean length of the short ones."""
-    mixes = mixes_of(ranks)
-    mean_ns = sum(m.short_ns for m in mixes) / max(1, sum(m.short_calls for m in mixes))
-    steps = sum(len(p.steps) for p in ranks)
-    lengths = f"the short ones take {format_duration(mean_ns)} each on average"
-    if not steps:
-        return (lengths,)
-    calls = sum(p.mix.calls for p in ranks if p.mix is not None and p.steps)
-    return (f"{calls / steps:,.0f} kernels a step and rank; {lengths}",)
-
-
 RULE = share_rule(
     symptom="most kernels are shorter than their launch",
     ranks=with_kernels,
@@ -106,7 +84,7 @@ RULE = share_rule(
     also=(_short, MOSTLY_SHORT),
     figures=lambda part: f"{_many(part)} and take {part} with their gaps",
     report=_report,
-    claims=("step/idle/small kernels",),
+    claims=("idle",),
     kind="host-bound",
     protocol=4,
     thresholds={"number": MOSTLY_SHORT},

@@ -25,9 +25,8 @@ nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of whic
 from __future__ import annotations
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
 from stepscope.machine.topology import Topology
-from stepscope.records.finding import Finding
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
 
@@ -44,21 +43,21 @@ def check(evidence: Evidence) -> Statement:
     if len(topology.gpus) < 2:
         return "one GPU: nothing crosses"
     visible = _visible(evidence, topology)
-    across = tuple(p for p in topology.socket_crossing_pairs() if visible is None or set(p) <= visible)
+    crossing = topology.socket_crossing_pairs()
+    across = tuple(p for p in crossing if visible is None or set(p) <= visible)
+    far = tuple(name for name in _far_from_nics(topology) if visible is None or name in visible)
     findings = []
     if len(across) > MOST_PAIRS.value:
-        findings.append(_pairs(topology, across, _transports(evidence)))
-    far = tuple(name for name in _far_from_nics(topology) if visible is None or name in visible)
+        findings.append(_pairs(evidence, topology, across))
     if far:
         findings.append(_nics(topology, far))
     if findings:
-        return tuple(findings)
-    pairs = topology.gpu_pairs()
+        return findings
     unknown = len(topology.unknown_pairs())
     more = f"; {counted(unknown, 'pair')} not readable" if unknown else ""
-    if visible is not None and topology.socket_crossing_pairs():
+    if visible is not None and crossing:
         return f"the job uses {', '.join(sorted(visible))} (CUDA_VISIBLE_DEVICES), which do not cross sockets{more}"
-    return f"0 of {counted(len(pairs), 'GPU pair')} cross sockets (SYS){more}"
+    return f"0 of {counted(len(topology.gpu_pairs()), 'GPU pair')} cross sockets (SYS){more}"
 
 
 def _visible(evidence: Evidence, topology: Topology) -> set[str] | None:
@@ -69,57 +68,44 @@ def _visible(evidence: Evidence, topology: Topology) -> set[str] | None:
     return names if names and names <= {gpu.name for gpu in topology.gpus} else None
 
 
-def _sides(topology: Topology, across: tuple[tuple[str, str], ...]) -> list[tuple[str, ...]]:
-    """GPUs that reach each other without crossing, in order."""
-    names = [gpu.name for gpu in topology.gpus]
+def _pairs(evidence: Evidence, topology: Topology, across: tuple[tuple[str, str], ...]) -> Finding:
     apart = {frozenset(pair) for pair in across}
-    sides: list[list[str]] = []
-    for name in names:
-        home = next((s for s in sides if all(frozenset((name, other)) not in apart for other in s)), None)
-        if home is None:
-            sides.append([name])
+    sides: list[list[str]] = []  # GPUs that reach each other without crossing, in order
+    for gpu in topology.gpus:
+        home = (s for s in sides if all(frozenset((gpu.name, other)) not in apart for other in s))
+        side = next(home, None)
+        if side is None:
+            sides.append([gpu.name])
         else:
-            home.append(name)
-    return [tuple(side) for side in sides]
-
-
-def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: tuple[str, ...]) -> Finding:
-    sides = _sides(topology, across)
+            side.append(gpu.name)
     largest = max(sides, key=len)
-    pairs = topology.gpu_pairs()
-    shown = listed((f"{a}-{b}" for a, b in across), at_most=_SHOWN)
-    devices = ",".join(name.removeprefix("GPU") for name in largest)
-    evidence = [f"marked SYS: {shown}", f"without a crossing: {'; '.join('+'.join(side) for side in sides)}"]
-    if transports:
-        evidence.append(f"NCCL copies through host memory there: {', '.join(transports)}")
-    return Finding(
-        severity="warning",
-        title=f"{len(across)} of {counted(len(pairs), 'GPU pair')} reach each other only across the socket interconnect",
-        evidence=tuple(evidence),
-        confidence="certain for the machine, by its link matrix; which of these GPUs the job uses is not recorded",
-        advice=(
-            advise(
-                f"jobs of up to {counted(len(largest), 'GPU')}: stay on one side",
-                f"export CUDA_VISIBLE_DEVICES={devices}",
-            ),
-            advise(
-                "larger jobs: keep tensor parallelism and FSDP groups on one side; use only data parallelism "
-                "across sides"
-            ),
-            advise("measure the cost of the crossing for each pair", "stepscope comm --ops none --pairs"),
-        ),
-        subject="GPU pairs",
-    )
-
-
-def _transports(evidence: Evidence) -> tuple[str, ...]:
     links = [
         link
         for log in evidence.nccl
         for communicator in log.communicators
         for link in shared_memory_links(communicator)
     ]
-    return tuple(dict.fromkeys(f"rank {link.source} to {link.destination} via SHM" for link in links))[:_SHOWN]
+    ways = list(dict.fromkeys(f"rank {link.source} to {link.destination} via SHM" for link in links))[:_SHOWN]
+    return finding(
+        f"{len(across)} of {counted(len(topology.gpu_pairs()), 'GPU pair')} reach each other only across the socket "
+        "interconnect",
+        f"marked SYS: {listed((f'{a}-{b}' for a, b in across), at_most=_SHOWN)}",
+        f"without a crossing: {'; '.join('+'.join(side) for side in sides)}",
+        bool(ways) and f"NCCL copies through host memory there: {', '.join(ways)}",
+        confidence="certain for the machine, by its link matrix; which of these GPUs the job uses is not recorded",
+        advice=[
+            advise(
+                f"jobs of up to {counted(len(largest), 'GPU')}: stay on one side",
+                f"export CUDA_VISIBLE_DEVICES={','.join(name.removeprefix('GPU') for name in largest)}",
+            ),
+            advise(
+                "larger jobs: keep tensor parallelism and FSDP groups on one side; use only data parallelism "
+                "across sides"
+            ),
+            advise("measure the cost of the crossing for each pair", "stepscope comm --ops none --pairs"),
+        ],
+        of="GPU pairs",
+    )
 
 
 def _far_from_nics(topology: Topology) -> tuple[str, ...]:
@@ -133,20 +119,19 @@ def _far_from_nics(topology: Topology) -> tuple[str, ...]:
 
 
 def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
-    nics = ", ".join(nic.label or nic.name for nic in topology.nics)
-    return Finding(
-        severity="warning",
-        title=f"{len(far)} of {counted(len(topology.gpus), 'GPU')} have every network card on the other socket",
-        evidence=(f"{', '.join(far)}: nearest cards are SYS", f"cards: {nics}"),
+    return finding(
+        f"{len(far)} of {counted(len(topology.gpus), 'GPU')} have every network card on the other socket",
+        f"{', '.join(far)}: nearest cards are SYS",
+        f"cards: {', '.join(nic.label or nic.name for nic in topology.nics)}",
         confidence="certain for the machine; it matters to jobs on several hosts only",
-        advice=(
+        advice=[
             advise(
                 "without GPUDirect RDMA the traffic of these GPUs goes through host memory; let NCCL send "
                 "through a GPU beside the card (PXN, NVLink machines, on by default since 2.12)"
             ),
             advise("ask the operator for a card on each socket, or use the GPUs beside the cards for jobs of few GPUs"),
-        ),
-        subject="network cards",
+        ],
+        of="network cards",
     )
 
 

@@ -32,13 +32,12 @@ from collections.abc import Iterator
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import GRAVE
-from stepscope.records.finding import Finding, Severity, Skipped
+from stepscope.diagnose.rule import GRAVE, Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.records.finding import Severity
 from stepscope.records.training import StepChange, TrainingRun
 from stepscope.results.evidence import Evidence, name_of
-from stepscope.results.history import CellHistory, History, Nights, history, nights
-from stepscope.stats.order import LEAST_CHANGE, LEAST_SIDE, MIN_RUNS, SIGNIFICANT, ChangePoint
+from stepscope.results.history import History, Nights, history, nights
+from stepscope.stats.order import LEAST_CHANGE, LEAST_SIDE, MIN_RUNS, SIGNIFICANT
 
 CHANGE = Limit(
     value=LEAST_CHANGE,
@@ -67,7 +66,7 @@ def check(evidence: Evidence) -> Statement:
         return f"runs over time in {counted(looked, 'group')}: none became slower"
     if any(_logged(run) for run in evidence.runs):
         return "the logged steps stay on one level"
-    return Skipped(reason=f"no run logs its steps, and no {MIN_RUNS} runs of one kind are of different days")
+    return skipped(f"no run logs its steps, and no {MIN_RUNS} runs of one kind are of different days")
 
 
 def _logged(run: TrainingRun) -> bool:
@@ -86,104 +85,82 @@ def _steps(change: StepChange) -> str:
 
 
 def _of_steps(run: TrainingRun, change: StepChange) -> Finding:
+    levels = f"the logged rate is 1/{change.ratio:.2f} of the one before"
     if change.before_ns is not None and change.after_ns is not None:
         levels = (
             f"{format_duration(change.before_ns)} before, {format_duration(change.after_ns)} from step {change.step} on"
         )
-    else:
-        levels = f"the logged rate is 1/{change.ratio:.2f} of the one before"
-    return Finding(
+    return finding(
+        _steps(change),
+        f"medians: {levels}; {format_percent(change.share)} of the logged steps come after",
+        "before and from there the step time is steady",
         severity=_severity(change.ratio),
-        title=_steps(change),
-        evidence=(
-            f"medians: {levels}; {format_percent(change.share)} of the logged steps come after",
-            "before and from there the step time is steady",
-        ),
-        stake_fraction=min(1.0, change.share * (1 - 1 / change.ratio)),
+        stake=min(1.0, change.share * (1 - 1 / change.ratio)),
         confidence="measured; the log does not state what changed",
-        advice=(
-            advise(f"look at what began with step {change.step}: other jobs on the hosts, throttled clocks, other "
-                        "data, a checkpoint or an evaluation that never ended"),
+        advice=[
+            advise(
+                f"look at what began with step {change.step}: other jobs on the hosts, throttled clocks, other "
+                "data, a checkpoint or an evaluation that never ended"
+            ),
             advise("the medians over the whole run mix two levels: compare runs by the steps of one"),
-        ),
-        subject=name_of(run),
-        runs=(run.run_id,),
-    )  # fmt: skip
+        ],
+        of=run,
+    )
 
 
 def _of_history(over_runs: History) -> Iterator[Finding]:
     """Report all cells together where they changed together, else each cell that did."""
-    changed = [cell for cell in over_runs.cells if cell.since is not None]
-    together = [over_runs.common] if over_runs.common.since is not None else changed
-    for cell in together:
-        if not isinstance(cell.change, Unavailable) and cell.since and _slower(cell.change):
-            yield _over_runs(over_runs, cell, cell.change, cell.since)
-
-
-def _slower(change: ChangePoint) -> bool:
-    return change.after / change.before - 1 >= CHANGE.value
-
-
-def _over_runs(over_runs: History, cell: CellHistory, change: ChangePoint, since: int) -> Finding:
-    before, after = over_runs.runs[since - 1], over_runs.runs[since]
-    who = f"all {len(over_runs.cells)} cells" if cell.run is None else name_of(cell.run)
-    ratio = change.after / change.before
-    return Finding(
-        severity=_severity(ratio),
-        title=f"steps take {format_percent(ratio - 1)} longer since {after.name} ({after.created[:10]})",
-        evidence=(
+    for cell in [over_runs.common] if over_runs.common.since is not None else over_runs.cells:
+        change, since = cell.change, cell.since
+        if isinstance(change, Unavailable) or not since or change.after / change.before - 1 < CHANGE.value:
+            continue
+        before, after = over_runs.runs[since - 1], over_runs.runs[since]
+        who = f"all {len(over_runs.cells)} cells" if cell.run is None else name_of(cell.run)
+        ratio = change.after / change.before
+        # The step before and after of this cell, or of those of all that lost most.
+        cells = over_runs.cells if cell.run is None else (cell,)
+        shown = [(c.run, [s for s in c.step_ns if s is not None]) for c in cells if c.run is not None]
+        yield finding(
+            f"steps take {format_percent(ratio - 1)} longer since {after.name} ({after.created[:10]})",
             f"{who}: {counted(since, 'run')} before, {len(over_runs.runs) - since} from there; p = {change.p_value:.2g}",
-            *_now(over_runs, cell),
-        ),
-        stake_fraction=1 - 1 / ratio,
-        confidence="measured; what changed between the two runs is not recorded as a cause",
-        advice=(
-            advise(
-                f"compare the last run before with the first after: {before.name} and {after.name}",
-                shlex.join(["stepscope", "compare", before.path, after.path]),
-            ),
-        ),
-        subject=who,
-        case="history",
-    )
-
-
-def _now(over_runs: History, cell: CellHistory) -> tuple[str, ...]:
-    """Say the step before and after of one cell, or of those of all that lost most."""
-    cells = over_runs.cells if cell.run is None else (cell,)
-    shown = [(c.run, [s for s in c.step_ns if s is not None]) for c in cells if c.run is not None]
-    ranked = sorted(shown, key=lambda row: -row[1][-1] / row[1][0])[:3]
-    return tuple(
-        f"{name_of(run)}: {format_duration(steps[0])} in the first run, {format_duration(steps[-1])} in the last"
-        for run, steps in ranked
-    )
+            [
+                f"{name_of(run)}: {format_duration(steps[0])} in the first run, {format_duration(steps[-1])} in the last"
+                for run, steps in sorted(shown, key=lambda row: -row[1][-1] / row[1][0])[:3]
+            ],
+            severity=_severity(ratio),
+            stake=1 - 1 / ratio,
+            confidence="measured; what changed between the two runs is not recorded as a cause",
+            advice=[
+                advise(
+                    f"compare the last run before with the first after: {before.name} and {after.name}",
+                    shlex.join(["stepscope", "compare", before.path, after.path]),
+                )
+            ],
+            of=who,
+            case="history",
+        )
 
 
 def _of_days(day: Nights) -> Finding:
-    since = day.since or 0
-    change, first = day.change, day.runs[since]
+    since, runs = day.since or 0, day.runs
+    change, first, date = day.change, runs[since], day.days[since]
     ratio = change.after / change.before
-    name = re.sub(rf",? *{re.escape(day.days[since])}", "", name_of(first))
-    return Finding(
+    return finding(
+        f"steps take {format_percent(ratio - 1)} longer since {date}",
+        f"{counted(len(runs), 'run')} from {day.days[0]} to {day.days[-1]}: {since} before, "
+        f"{len(runs) - since} from there; p = {change.p_value:.2g}",
+        _code(first) and f"{_code(runs[since - 1])} before, {_code(first)} from there",
         severity=_severity(ratio),
-        title=f"steps take {format_percent(ratio - 1)} longer since {day.days[since]}",
-        evidence=(
-            f"{counted(len(day.runs), 'run')} from {day.days[0]} to {day.days[-1]}: {since} before, "
-            f"{len(day.runs) - since} from there; p = {change.p_value:.2g}",
-            *((f"{_listed(day.runs[since - 1])} before, {_listed(first)} from there",) if _listed(first) else ()),
-        ),
-        stake_fraction=1 - 1 / ratio,
+        stake=1 - 1 / ratio,
         confidence=f"measured, one figure per run; by chance in less than {format_percent(SIGNIFICANT)} of such series",
-        advice=(
-            advise(f"compare what ran on {day.days[since - 1]} and {day.days[since]}: code, packages, hosts, data"),
-        ),
-        subject=name,
-        runs=tuple(run.run_id for run in day.runs),
+        advice=[advise(f"compare what ran on {day.days[since - 1]} and {date}: code, packages, hosts, data")],
+        of=re.sub(rf",? *{re.escape(date)}", "", name_of(first)),
+        runs=tuple(run.run_id for run in runs),
         case="days",
     )
 
 
-def _listed(run: TrainingRun) -> str:
+def _code(run: TrainingRun) -> str:
     """List what names the code of a run (commit, version), as its row states it."""
     names = ("commit", "sha", "revision", "build", "version")
     return ", ".join(f"{key} {value}" for key, value in run.settings.items() if key.lower() in names)

@@ -45,9 +45,9 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import again, excluding, profiled
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
-from stepscope.diagnose.trace_facts import GRAVE, OF_WINDOW, WORTH, trace_command, unread
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import GRAVE, WORTH, Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
+from stepscope.diagnose.trace_facts import OF_WINDOW, trace_command, unread
+from stepscope.records.finding import Advice
 from stepscope.records.parts import LATE
 from stepscope.records.trace_path import Straggler, StragglerReport
 from stepscope.records.trace_summary import TraceSummary
@@ -66,27 +66,6 @@ from stepscope.results.slow_ranks import (
 from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS
 from stepscope.stats.step_table import StepTable
 from stepscope.traces.waits import exposed_waiting, waits_of
-
-STEPS = Limit(value=LEAST_STEPS, unit="common timed steps", source="docs/reference/metrics.md, Traces")
-EXCESS = Limit(
-    value=MIN_EXCESS,
-    unit="median excess / others' own time",
-    source="as for traces: clocks and schedulers usually cause less (2026-11)",
-)
-HOST = Limit(
-    value=HOST_P,
-    unit="probability that a host's ranks are last in every step",
-    source="steps beside each other are alike, hence a small one (2026-11)",
-)
-ROTATING = Limit(
-    value=MIN_ROTATING,
-    unit="median lead of the last / own time",
-    source="twice the expected range of 8 normal samples whose spread is 3%",
-)
-ONE_OFF = Limit(
-    value=MIN_ONE_OFF, unit="share of all step time", source="less is negligible: 1 step of 100, 5 times as long"
-)
-OUTLIER = Limit(value=OUTLIER_MADS, unit="MAD over steps", source="with normal noise one step in 1e9 exceeds 6 sigma")
 
 MIN_STAKE = 0.05
 """Of the window: a late rank that costs less is a warning."""
@@ -132,10 +111,10 @@ def check(evidence: Evidence) -> Statement:
     slow = {at: late for at, own in times.items() if (late := slow_ranks(own))}
     if not enough and not slow:
         most = max((own.steps for own in times.values()), default=0)
-        return Skipped(
-            reason=f"{LEAST_STEPS} timed steps on several ranks are needed"
+        return skipped(
+            f"{LEAST_STEPS} timed steps on several ranks are needed"
             + (f", the most of any cell is {most}" if times else ", no cell has any"),
-            command=f"stepscope bench MATRIX.yaml --steps {2 * LEAST_STEPS}",
+            f"stepscope bench MATRIX.yaml --steps {2 * LEAST_STEPS}",
         )
     findings = []
     for group in by_model(cell for cell in cells if id(cell) in slow):
@@ -147,8 +126,12 @@ def check(evidence: Evidence) -> Statement:
             for at, alike in enumerate(grouped(slow[id(worst)], lambda late_rank: late_rank.about).values())
         ]
     if findings:
-        return tuple(findings)
-    return _quiet(enough, [times[id(cell)] for cell in enough])
+        return findings
+    excess = [max(excess_fractions(times[id(cell)])) for cell in enough]
+    return (
+        f"{enough[excess.index(max(excess))].name}: the slowest rank takes {format_percent(max(excess))} more than "
+        f"the others, limit {format_percent(MIN_EXCESS)}"
+    )
 
 
 def _in_short(slow: Slow) -> str:
@@ -160,51 +143,41 @@ def _of_cell(
 ) -> Finding:
     """Report late ranks of a cell that are alike, the costliest first."""
     slow = alike[0]
-    whole = slow.stake_fraction
-    return Finding(
-        severity="problem" if slow.kind == "chronic" and whole > GRAVE else "warning",
-        title=_title(slow, len(alike)),
-        evidence=(
-            *_planted(cell, alike),
-            *_evidence(slow, times),
-            *(f"rank {late_rank.rank}: {_excess(late_rank)}" for late_rank in alike[1:]),
-            *rest,
-        ),
-        stake_fraction=whole,
-        confidence=_confidence(slow, times),
+    chronic, text = slow.kind == "chronic", f"measured over {slow.steps} steps"
+    if slow.kind == "one-off":
+        text = "measured; what happened in those steps is not recorded"
+    elif chronic and times.ranks == 2:
+        text += "; with two ranks, slow only means slower than the other"
+    return finding(
+        _title(slow, len(alike)),
+        planted(cell.cell, slow.excess_ns, "slow_rank", [one.rank for one in alike if one.rank is not None])
+        if chronic
+        else planted(cell.cell, slow.excess_ns, "jitter"),
+        _evidence(slow, times),
+        [f"rank {late_rank.rank}: {_excess(late_rank)}" for late_rank in alike[1:]],
+        rest,
+        severity="problem" if chronic and slow.stake_fraction > GRAVE else "warning",
+        stake=slow.stake_fraction,
+        confidence=text,
         advice=_advice(evidence, cell, slow, times),
-        subject=cell.name,
-        runs=(cell.cell.run.run_id,),
+        of=cell.cell.run,
         ranks=() if slow.rank is None else (slow.rank,),
         job=traced(evidence, cell),
     )
 
 
-def _planted(cell: TimedCell, alike: Sequence[Slow]) -> tuple[str, ...]:
-    slow = alike[0]
-    if slow.kind != "chronic":
-        return planted(cell.cell, slow.excess_ns, "jitter")
-    return planted(
-        cell.cell, slow.excess_ns, "slow_rank", [late_rank.rank for late_rank in alike if late_rank.rank is not None]
-    )
-
-
 def _title(slow: Slow, ranks: int) -> str:
+    excess = format_duration(slow.excess_ns)
     if slow.kind == "rotating":
-        return (
-            f"stragglers in turn: the last rank rotates, {format_duration(slow.excess_ns)} of waiting in a typical step"
-        )
+        return f"stragglers in turn: the last rank rotates, {excess} of waiting in a typical step"
     where = f"rank {slow.rank} on {slow.host}"
     if slow.kind == "one-off":
-        return (
-            f"{where} was {format_duration(slow.excess_ns)} late in {counted(slow.late_steps, 'step')} of {slow.steps}"
-        )
+        return f"{where} was {excess} late in {counted(slow.late_steps, 'step')} of {slow.steps}"
+    ratio = f"{1 + slow.excess_ns / slow.others_ns:.2f}x the others' time, who wait"
     if ranks > 1:
-        where = f"each of the {ranks} ranks on {slow.host if slow.of == 'host' else f'rail {slow.rail}'}"
-        return (
-            f"straggler: {where} is slower, up to {1 + slow.excess_ns / slow.others_ns:.2f}x the others' time, who wait"
-        )
-    return f"straggler: {where} takes {1 + slow.excess_ns / slow.others_ns:.2f}x the others' time, who wait for it"
+        place = slow.host if slow.of == "host" else f"rail {slow.rail}"
+        return f"straggler: each of the {ranks} ranks on {place} is slower, up to {ratio}"
+    return f"straggler: {where} takes {ratio} for it"
 
 
 def _excess(slow: Slow) -> str:
@@ -216,40 +189,27 @@ def _excess(slow: Slow) -> str:
     )
 
 
-def _evidence(slow: Slow, times: StepTable) -> tuple[str, ...]:
+def _evidence(slow: Slow, times: StepTable) -> list[str]:
+    some = f"{slow.late_steps} of {slow.steps} steps"
     if slow.kind == "rotating":
-        return (
+        return [
             f"own time {format_duration(slow.others_ns)}; the last rank takes {format_duration(slow.excess_ns)} more than "
             "the others (median)",
-            f"in {slow.late_steps} of {slow.steps} steps by over {format_percent(MIN_ROTATING)}; no rank is last "
-            "most of the time",
-        )
-    sentences = []
-    if slow.kind == "chronic":
-        sentences.append(_excess(slow))
-        sentences.append(f"chronic: late in {slow.late_steps} of {slow.steps} steps")
-    else:
-        sentences.append(
-            f"one-off: {slow.late_steps} of {slow.steps} steps beyond {OUTLIER_MADS:g} MAD of its usual, "
-            f"{format_percent(slow.stake_fraction)} of all step time"
-        )
-    if slow.part is not None and slow.part_ns is not None:
-        sentences.append(f"{format_duration(slow.part_ns)} of it {LATE[slow.part]}")
-    if slow.samples_ratio is not None and abs(slow.samples_ratio - 1) > MIN_EXCESS:
-        sentences.append(f"it gets {slow.samples_ratio:.2f} times the others' samples per step")
+            f"in {some} by over {format_percent(MIN_ROTATING)}; no rank is last most of the time",
+        ]
     neighbours = sum(host == slow.host for host in times.hosts)
-    if neighbours < times.ranks:
-        sentences.append(f"{counted(neighbours, 'rank')} of {times.ranks} run on {slow.host}")
-    return tuple(sentences)
-
-
-def _confidence(slow: Slow, times: StepTable) -> str:
-    if slow.kind == "one-off":
-        return "measured; what happened in those steps is not recorded"
-    text = f"measured over {slow.steps} steps"
-    if times.ranks == 2 and slow.kind == "chronic":
-        return f"{text}; with two ranks, slow only means slower than the other"
-    return text
+    return [
+        *((_excess(slow), f"chronic: late in {some}") if slow.kind == "chronic" else ()),
+        ""
+        if slow.kind == "chronic"
+        else f"one-off: {some} beyond {OUTLIER_MADS:g} MAD of its usual, "
+        f"{format_percent(slow.stake_fraction)} of all step time",
+        f"{format_duration(slow.part_ns)} of it {LATE[slow.part]}" if slow.part and slow.part_ns is not None else "",
+        f"it gets {slow.samples_ratio:.2f} times the others' samples per step"
+        if slow.samples_ratio is not None and abs(slow.samples_ratio - 1) > MIN_EXCESS
+        else "",
+        f"{counted(neighbours, 'rank')} of {times.ranks} run on {slow.host}" if neighbours < times.ranks else "",
+    ]
 
 
 def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: StepTable) -> tuple[Advice, ...]:
@@ -266,47 +226,31 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: StepTable) -
                 profiled(evidence, cell.cell),
             ),
         )
-    advice = []
     if slow.samples_ratio is not None and slow.samples_ratio > 1 + MIN_EXCESS:
-        advice.append(advise("rebalance: give every rank as many samples", key="even work"))
+        first = advise("rebalance: give every rank as many samples", key="even work")
     elif slow.part == "data":
-        advice.append(
-            advise(
-                f"its data arrives late: check where rank {slow.rank} reads from, and give it loader workers",
-                again(evidence, cell.cell, ("num_workers", 2)),
-            )
+        first = advise(
+            f"its data arrives late: check where rank {slow.rank} reads from, and give it loader workers",
+            again(evidence, cell.cell, ("num_workers", 2)),
         )
     else:
-        advice.append(
-            inspect(
-                f"check {slow.host}: throttled clocks, other jobs on its cores, another GPU model", "stepscope doctor"
-            )
+        first = inspect(
+            f"check {slow.host}: throttled clocks, other jobs on its cores, another GPU model", "stepscope doctor"
         )
-    if len(set(times.hosts)) > 1:
-        advice.append(
-            advise(
-                f"exclude {slow.host}: the step is then up to {format_percent(slow.stake_fraction)} shorter",
-                excluding(evidence, slow.host),
-                key="without the host",
-            )
+    without = (
+        advise(
+            f"exclude {slow.host}: the step is then up to {format_percent(slow.stake_fraction)} shorter",
+            excluding(evidence, slow.host),
+            key="without the host",
         )
-    else:
-        advice.append(
-            advise(
-                "rebalance: a smaller share of the batch for this rank, or a job without it",
-                "stepscope doctor --quick",
-                key="even work",
-            )
+        if len(set(times.hosts)) > 1
+        else advise(
+            "rebalance: a smaller share of the batch for this rank, or a job without it",
+            "stepscope doctor --quick",
+            key="even work",
         )
-    return tuple(advice)
-
-
-def _quiet(cells: Sequence[TimedCell], times: Sequence[StepTable]) -> str:
-    at = max(range(len(cells)), key=lambda i: max(excess_fractions(times[i])))
-    return (
-        f"{cells[at].name}: the slowest rank takes {format_percent(max(excess_fractions(times[at])))} more than "
-        f"the others, limit {format_percent(MIN_EXCESS)}"
     )
+    return first, without
 
 
 def _judge_job(job: TraceEvidence) -> Statement:
@@ -319,34 +263,31 @@ def _judge_job(job: TraceEvidence) -> Statement:
     waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
     if report.stragglers:
         typical_ns = sum(windows) / len(windows) if windows else 0.0
-        if named := [straggler for straggler in report.stragglers if straggler.saved_ns >= NEGLIGIBLE * typical_ns]:
-            return tuple(_report(job, straggler, typical_ns) for straggler in named)
-        return f"{report.text}; the others compute meanwhile: it costs less than {OF_WINDOW.of(NEGLIGIBLE)}"
+        return [
+            _report(job, straggler, typical_ns)
+            for straggler in report.stragglers
+            if straggler.saved_ns >= NEGLIGIBLE * typical_ns
+        ] or f"{report.text}; the others compute meanwhile: it costs less than {OF_WINDOW.of(NEGLIGIBLE)}"
     if waiting >= WORTH and report.pattern in ("rotating", "one-off", "undecided"):
         return _nobody(job, report, waiting)
     if waiting >= MIN_STAKE and (why := _cannot_name(job, report)):
-        return Skipped(reason=why)
+        return skipped(why)
     return f"{report.text}; waiting takes {OF_WINDOW.of(waiting)}"
 
 
-def _of_work(summary: TraceSummary, straggler: Straggler) -> tuple[str, tuple[str, ...]]:
+def _of_work(summary: TraceSummary, straggler: Straggler) -> tuple[str, str]:
     """Return the cause, more or the same work where the rank computes longer, and the figures that decide it."""
     if straggler.cause not in ("more compute", "unknown"):
-        return straggler.cause, ()
+        return straggler.cause, ""
     flop = _against_others({p.facts.rank: p.step_flop for p in summary.ranks}, straggler.rank)
     calls = _against_others({p.facts.rank: p.step_operators for p in summary.ranks}, straggler.rank)
     if flop is not None and flop > 1 + SAME_WORK.value:
-        return "more work", (f"it is given {flop:.2f}x the FLOP of the others, by recorded shapes",)
+        return "more work", f"it is given {flop:.2f}x the FLOP of the others, by recorded shapes"
     if calls is not None and calls > 1 + SAME_WORK.value:
-        return "more work", (f"it calls {calls:.2f}x as many operators a step as the others",)
-    if (
-        straggler.cause == "more compute"
-        and flop is not None
-        and calls is not None
-        and min(flop, calls) > 1 - SAME_WORK.value
-    ):
-        return "same work", ("it calls as many operators with as many FLOP a step as the others, by recorded shapes",)
-    return straggler.cause, ()
+        return "more work", f"it calls {calls:.2f}x as many operators a step as the others"
+    if straggler.cause == "more compute" and min(flop or 0.0, calls or 0.0) > 1 - SAME_WORK.value:
+        return "same work", "it calls as many operators with as many FLOP a step as the others, by recorded shapes"
+    return straggler.cause, ""
 
 
 def _against_others(of_rank: Mapping[int, float | None], rank: int) -> float | None:
@@ -357,38 +298,35 @@ def _against_others(of_rank: Mapping[int, float | None], rank: int) -> float | N
 
 
 def _report(job: TraceEvidence, straggler: Straggler, window_ns: float) -> Finding:
-    host = next((p.facts.host for p in job.summary.ranks if p.facts.rank == straggler.rank), None)
-    place = f"rank {straggler.rank}" + (f" on {host}" if host else "")
+    hosts = {p.facts.rank: p.facts.host for p in job.summary.ranks}
+    host, rank = hosts.get(straggler.rank), f"rank {straggler.rank}"
     cause, work = _of_work(job.summary, straggler)
-    advice = [
-        inspect(
-            CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
-            trace_command(job, f"--show idle,kernels,operators --rank {straggler.rank}"),
-        )
-    ]
-    several = len({p.facts.host for p in job.summary.ranks}) > 1
-    if straggler.kind == "chronic" and cause != "more work" and host is not None and several:
-        advice.append(
-            advise(
-                f"if it is late in every run without a known cause, exclude {host} from the job", key="without the host"
-            )
-        )
-    advice.append(inspect("a faster network does not help: this time is waiting, not transfer"))
     stake = min(1.0, straggler.saved_ns / window_ns) if window_ns else None
-    return Finding(
-        severity="warning" if stake is not None and stake < MIN_STAKE else "problem",
-        title=f"straggler: {place} {_WHAT.get(cause, 'comes last')}"
+    return finding(
+        f"straggler: {rank}{f' on {host}' if host else ''} {_WHAT.get(cause, 'comes last')}"
         + (f", which costs {OF_WINDOW.of(stake)}" if stake is not None else ""),
-        evidence=(
-            f"{straggler.kind}: {straggler.evidence}",
-            *work,
-            f"matching the second-slowest rank would save up to {format_duration(straggler.saved_ns)} of this capture's "
-            f"{format_duration(window_ns)}",
-        ),
-        stake_fraction=stake,
+        f"{straggler.kind}: {straggler.evidence}",
+        work,
+        f"matching the second-slowest rank would save up to {format_duration(straggler.saved_ns)} of this capture's "
+        f"{format_duration(window_ns)}",
+        severity="warning" if stake is not None and stake < MIN_STAKE else "problem",
+        stake=stake,
         confidence=straggler.confidence,
-        advice=tuple(advice),
-        subject=f"rank {straggler.rank}",
+        advice=[
+            inspect(
+                CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
+                trace_command(job, f"--show idle,kernels,operators --rank {straggler.rank}"),
+            ),
+            straggler.kind == "chronic"
+            and cause != "more work"
+            and host is not None
+            and len(set(hosts.values())) > 1
+            and advise(
+                f"if it is late in every run without a known cause, exclude {host} from the job", key="without the host"
+            ),
+            inspect("a faster network does not help: this time is waiting, not transfer"),
+        ],
+        of=rank,
         ranks=(straggler.rank,),
         at_ns=_latest(job, straggler.rank),
     )
@@ -412,19 +350,16 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
     pattern = "long" if report.pattern == "undecided" and report.steps >= LEAST_STEPS else report.pattern
     when, sure, advice = _NOBODY[pattern]
     few = report.steps < LEAST_STEPS and waiting < SURE_WAITING.value
-    unnamed = _cannot_name(job, report)
-    return Finding(
+    return finding(
+        f"ranks wait for each other {OF_WINDOW.of(waiting)}{when}",
+        report.text,
+        f"{counted(report.instances, 'collective')}; waiting of all ranks that no computation covers: "
+        f"{format_duration(report.waiting_ns)}",
+        _cannot_name(job, report),
         severity="info" if few else "warning",
-        title=f"ranks wait for each other {OF_WINDOW.of(waiting)}{when}",
-        evidence=(
-            report.text,
-            f"{counted(report.instances, 'collective')}; waiting of all ranks that no computation covers: "
-            f"{format_duration(report.waiting_ns)}",
-            *((unnamed,) if unnamed else ()),
-        ),
-        stake_fraction=None if few else min(1.0, waiting),
+        stake=None if few else min(1.0, waiting),
         confidence=f"measured; {sure}",
-        advice=(inspect(advice, trace_command(job, "--show collectives,stragglers")),),
+        advice=[inspect(advice, trace_command(job, "--show collectives,stragglers"))],
     )
 
 
@@ -446,27 +381,20 @@ def _cannot_name(job: TraceEvidence, report: StragglerReport) -> str | None:
 
 
 _CHANCE = "no rank was late more often than chance allows"
+_UNEVEN = "check for uneven work between steps: sequence lengths, padding, jitter of loaders or of shared hosts"
 _NOBODY = {
     "one-off": (
         ", mostly in one collective",
         _CHANCE,
         "check for occasional pauses: garbage collection, a checkpoint, a stalled read",
     ),
-    "rotating": (
-        ", each time for a different rank",
-        _CHANCE,
-        "check for uneven work between steps: sequence lengths, padding, jitter of loaders or of shared hosts",
-    ),
+    "rotating": (", each time for a different rank", _CHANCE, _UNEVEN),
     "undecided": (
         "",
         "over so few waits chance can make one rank the last in most of them",
         "profile more steps (--steps 20): they show whether one rank is slower, or ranks are late by chance",
     ),
-    "long": (
-        "",
-        "the rank that is mostly last computes no longer than the others in a typical step",
-        "check for uneven work between steps: sequence lengths, padding, jitter of loaders or of shared hosts",
-    ),
+    "long": ("", "the rank that is mostly last computes no longer than the others in a typical step", _UNEVEN),
 }
 """By the pattern of the skew: end of the title, confidence, advice."""
 
@@ -476,16 +404,35 @@ RULE = Rule(
     any_of=("cells", "traces"),
     look=check,
     look_at_job=_judge_job,
-    claims=("step/waiting",),
+    claims=("waiting",),
+    whole=True,
     kind="straggler",
     protocol=2,
     thresholds={
-        "steps": STEPS,
-        "excess": EXCESS,
-        "host": HOST,
-        "rotating": ROTATING,
-        "one_off": ONE_OFF,
-        "outlier": OUTLIER,
+        "steps": Limit(value=LEAST_STEPS, unit="common timed steps", source="docs/reference/metrics.md, Traces"),
+        "excess": Limit(
+            value=MIN_EXCESS,
+            unit="median excess / others' own time",
+            source="as for traces: clocks and schedulers usually cause less (2026-11)",
+        ),
+        "host": Limit(
+            value=HOST_P,
+            unit="probability that a host's ranks are last in every step",
+            source="steps beside each other are alike, hence a small one (2026-11)",
+        ),
+        "rotating": Limit(
+            value=MIN_ROTATING,
+            unit="median lead of the last / own time",
+            source="twice the expected range of 8 normal samples whose spread is 3%",
+        ),
+        "one_off": Limit(
+            value=MIN_ONE_OFF,
+            unit="share of all step time",
+            source="less is negligible: 1 step of 100, 5 times as long",
+        ),
+        "outlier": Limit(
+            value=OUTLIER_MADS, unit="MAD over steps", source="with normal noise one step in 1e9 exceeds 6 sigma"
+        ),
         "share of skew": Limit(value=0.20, unit="share of all skew", source="docs/reference/trace.md"),
         "p": Limit(value=0.05, unit="probability, Bonferroni over ranks", source="docs/reference/trace.md"),
         "same work": SAME_WORK,

@@ -32,10 +32,9 @@ from statistics import median
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
-from stepscope.diagnose.trace_facts import device_name, severity_of, trace_command, unread
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, inspect, skipped
+from stepscope.diagnose.trace_facts import device_name, trace_command, unread
 from stepscope.diagnose.unit_facts import WORTH
-from stepscope.records.finding import Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -59,18 +58,22 @@ def _judge_job(job: TraceEvidence) -> Statement:
     kinds = {g.group: g.kind for p in summary.ranks for g in p.groups}
     divided = [i for i in summary.collectives.instances if i.group and kinds.get(i.group.name) == "tp"]
     if not divided:
-        return Skipped(reason="no tensor-parallel group in these traces")
+        return skipped("no tensor-parallel group in these traces")
     hosts = {p.facts.rank: p.facts.host for p in summary.ranks if p.facts.host}
     complete = [
         i for i in divided if i.complete and i.transfer_ns is not None and all(r.rank in hosts for r in i.ranks)
     ]
     if not complete:
-        return Skipped(reason="no tensor-parallel group with traces of all its ranks that name their hosts")
-    across = [i for i in complete if len(_hosts(i, hosts)) > 1]
+        return skipped("no tensor-parallel group with traces of all its ranks that name their hosts")
+    across = [i for i in complete if len({hosts[r.rank] for r in i.ranks}) > 1]
     if not across:
-        size = max(len(i.ranks) for i in complete)
-        return f"tensor-parallel groups of {counted(size, 'rank')} stay within a host"
-    share = _share(summary, across)
+        return f"tensor-parallel groups of {counted(max(len(i.ranks) for i in complete), 'rank')} stay within a host"
+    # Exposed transfer of the group with most of it; of an instance's ranks the least exposed: no waiting.
+    spent: dict[tuple[int, ...], int] = defaultdict(int)
+    for instance in across:
+        spent[tuple(r.rank for r in instance.ranks)] += min(r.exposed_ns for r in instance.ranks)
+    windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
+    share = min(1.0, max(spent.values()) / (median(windows or [0]) or 1))
     if share < WORTH.value:
         return (
             f"{format_percent(share)} of the step is exposed transfer of tensor-parallel groups across hosts, limit "
@@ -80,39 +83,23 @@ def _judge_job(job: TraceEvidence) -> Statement:
     reference, limit, source = _reference(summary, across, hosts)
     if reached is not None and reference is not None and reached >= limit * reference:
         return f"across hosts at {format_bandwidth(reached)}, {format_percent(reached / reference)} of {source}"
-    return _report(job, across, hosts, share, reached, reference, source)
-
-
-def _report(
-    job: TraceEvidence,
-    across: Sequence[MatchedCollective],
-    hosts: Mapping[int, str],
-    share: float,
-    reached: float | None,
-    reference: float | None,
-    source: str,
-) -> Finding:
-    evidence = [f"{counted(len({_members(i) for i in across}), 'group')} of {len(across[0].ranks)} ranks across hosts"]
-    if reached is not None:
-        against = f"; {source}: {format_bandwidth(reference)}" if reference is not None else ""
-        evidence.append(f"bus bandwidth across hosts {format_bandwidth(reached)}{against}")
+    groups = f"{counted(len(spent), 'group')} of {len(across[0].ranks)} ranks across hosts"
+    against = f"; {source}: {format_bandwidth(reference)}" if reference is not None else ""
     worst = max(across, key=lambda i: min(r.exposed_ns for r in i.ranks)).ranks[0]
-    compared = (
-        "" if reference is not None else "; nothing to compare the links with: those inside a host may be no faster"
-    )
-    return Finding(
-        severity=severity_of(share),
-        title=f"tensor parallelism crosses hosts: {format_percent(share)} of the step is exposed transfer between them",
-        cause=f"tensor parallelism crosses hosts: {evidence[0]}",
-        evidence=tuple(evidence),
-        stake_fraction=share,
+    unsure = "; nothing to compare the links with: those inside a host may be no faster"
+    return finding(
+        f"tensor parallelism crosses hosts: {format_percent(share)} of the step is exposed transfer between them",
+        groups,
+        reached is not None and f"bus bandwidth across hosts {format_bandwidth(reached)}{against}",
+        cause=f"tensor parallelism crosses hosts: {groups}",
+        stake=share,
         ranks=tuple(r.rank for r in across[0].ranks),
         at_ns=(worst.start_ns, worst.end_ns),
-        confidence=f"measured{compared}",
-        advice=(
+        confidence="measured" + (unsure if reference is None else ""),
+        advice=[
             advise(_better(len(across[0].ranks), max(Counter(hosts.values()).values())), key="group on one host"),
             inspect("see what each layer sends", trace_command(job, "--show layers,groups")),
-        ),
+        ],
     )
 
 
@@ -127,23 +114,6 @@ def _better(size: int, a_host: int) -> str:
         rest = "use data or pipeline parallelism between hosts"
         return f"make the group {fits} ranks, which fit on a host, and {rest}" if fits > 1 else rest
     return "place each group on one host: make tp the last dimension of the mesh, whose ranks are neighbours"
-
-
-def _hosts(instance: MatchedCollective, hosts: Mapping[int, str]) -> set[str]:
-    return {hosts[r.rank] for r in instance.ranks}
-
-
-def _members(instance: MatchedCollective) -> tuple[int, ...]:
-    return tuple(r.rank for r in instance.ranks)
-
-
-def _share(summary: TraceSummary, across: Sequence[MatchedCollective]) -> float:
-    """Exposed transfer of the group with most of it / the window. Of an instance's ranks the least exposed: no waiting."""
-    spent: dict[tuple[int, ...], int] = defaultdict(int)
-    for instance in across:
-        spent[_members(instance)] += min(r.exposed_ns for r in instance.ranks)
-    windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
-    return min(1.0, max(spent.values()) / (median(windows or [0]) or 1))
 
 
 def _bandwidth(instances: Sequence[MatchedCollective]) -> float | None:
@@ -166,7 +136,7 @@ def _reference(
         and len(i.ranks) > 1
         and (i.size_bytes or 0) >= _COMPARABLE * largest
         and all(r.rank in hosts for r in i.ranks)
-        and len(_hosts(i, hosts)) == 1
+        and len({hosts[r.rank] for r in i.ranks}) == 1
     ]
     if (rate := _bandwidth(inside)) is not None:
         return rate, _SLOW.value, "collectives inside a host"
@@ -181,7 +151,7 @@ def _reference(
 RULE = Rule(
     symptom="tensor parallelism crosses a slow link",
     look_at_job=_judge_job,
-    claims=("step/communication/slow link",),
+    claims=("communication",),
     kind="communication-bound",
     names_cause=True,
     protocol=3,

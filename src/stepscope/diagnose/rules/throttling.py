@@ -29,10 +29,9 @@ from collections import Counter
 from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_amd
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import GpuFact
-from stepscope.records.finding import Finding
 from stepscope.results.evidence import Evidence
 
 MOST_SPREAD = Limit(
@@ -47,95 +46,85 @@ LEAST_SIZES = Limit(
     "not the device",
 )
 LEAST_LIMIT = Limit(value=0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded")
-_QUERY = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE"
+_QUERY = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER"
 
 
 def check(evidence: Evidence) -> Statement:
-    products = [row for row in evidence.comm if _is_product(row)]
-    capped = [gpu for gpu in _gpus(evidence) if _is_capped(gpu)]
+    products = [
+        row
+        for row in evidence.comm
+        if row.kind == "matmul" and row.status == "ok" and row.rank_spread is not None and row.world_size > 1
+    ]
+    gpus = () if evidence.environment is None else evidence.environment.gpus
+    capped = [gpu for gpu in gpus if _power(gpu) < LEAST_LIMIT.value]
     findings = [_capped(capped)] if capped else []
-    slow = _slow_rank(products)
-    if slow:
-        findings.append(_slow(slow, products, "rocm-smi" if is_amd(evidence) else _QUERY))
+    behind = [row for row in products if _spread(row) >= MOST_SPREAD.value]
+    # The sizes at which one and the same rank is far behind, where that is half of them or more.
+    ((rank, often),) = Counter(row.slowest_rank for row in behind).most_common(1) or [(None, 0)]
+    if often and often >= LEAST_SIZES.value * len(products):
+        findings.append(_slow([row for row in behind if row.slowest_rank == rank], len(products), amd=is_amd(evidence)))
     if findings:
-        return tuple(findings)
+        return findings
     if products:
-        worst = max(products, key=lambda row: row.rank_spread or 0.0)
         return (
             f"no rank is {format_percent(MOST_SPREAD.value)} behind at half of {counted(len(products), 'size')}; most "
-            f"at one: {format_percent(worst.rank_spread or 0.0)}"
+            f"at one: {format_percent(max(map(_spread, products)))}"
         )
-    if any(gpu.power_limit_w is not None for gpu in _gpus(evidence)):
+    if any(gpu.power_limit_w is not None for gpu in gpus):
         return "power limits at their default; no matrix products were measured"
     return RULE.blind
 
 
-def _slow_rank(products: list[CommRow]) -> list[CommRow]:
-    """The sizes at which one and the same rank is far behind; empty unless that is half of them or more."""
-    behind = [row for row in products if (row.rank_spread or 0.0) >= MOST_SPREAD.value]
-    often = Counter(row.slowest_rank for row in behind).most_common(1)
-    if not often or often[0][1] < LEAST_SIZES.value * len(products):
-        return []
-    return [row for row in behind if row.slowest_rank == often[0][0]]
+def _spread(row: CommRow) -> float:
+    return row.rank_spread or 0.0
 
 
-def _gpus(evidence: Evidence) -> tuple[GpuFact, ...]:
-    return () if evidence.environment is None else evidence.environment.gpus
-
-
-def _is_product(row: CommRow) -> bool:
-    return row.kind == "matmul" and row.status == "ok" and row.rank_spread is not None and row.world_size > 1
-
-
-def _is_capped(gpu: GpuFact) -> bool:
+def _power(gpu: GpuFact) -> float:
+    """The power limit / the default; 1 where either is unknown."""
     limit, default = gpu.power_limit_w, gpu.power_limit_default_w
-    return limit is not None and default is not None and limit < LEAST_LIMIT.value * default
+    return 1.0 if limit is None or not default else limit / default
 
 
 def _capped(gpus: list[GpuFact]) -> Finding:
-    lowest = min(gpus, key=lambda g: (g.power_limit_w or 0.0) / (g.power_limit_default_w or 1.0))
-    sentences = [
-        f"GPU {g.index} ({g.name}): {g.power_limit_w:.0f} W of {g.power_limit_default_w:.0f} W" for g in gpus[:8]
-    ]
-    return Finding(
-        severity="warning",
-        title=f"power limit lowered on {counted(len(gpus), 'GPU')}: GPU {lowest.index} may draw "
+    lowest = min(gpus, key=_power)
+    return finding(
+        f"power limit lowered on {counted(len(gpus), 'GPU')}: GPU {lowest.index} may draw "
         f"{lowest.power_limit_w:.0f} of {lowest.power_limit_default_w:.0f} W",
-        evidence=tuple(sentences),
+        [f"GPU {g.index} ({g.name}): {g.power_limit_w:.0f} W of {g.power_limit_default_w:.0f} W" for g in gpus[:8]],
         confidence="certain: reported by the driver; how far clocks drop depends on the work",
-        advice=(
+        advice=[
             advise("ask the operator, or raise the limit as root", "nvidia-smi -pl WATTS"),
-            advise("show what limits the clocks under load", "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER"),
-        ),
-        subject="power limit",
+            advise("show what limits the clocks under load", _QUERY),
+        ],
+        of="power limit",
     )
 
 
-def _slow(slow: list[CommRow], products: list[CommRow], query: str) -> Finding:
-    worst = max(slow, key=lambda row: row.rank_spread or 0.0)
-    spread = worst.rank_spread or 0.0
+def _slow(slow: list[CommRow], products: int, *, amd: bool) -> Finding:
+    worst = max(slow, key=_spread)
     rate = "" if worst.flops_per_s is None else f", {format_flops(worst.flops_per_s)}"
     time = "" if worst.time_ns is None else f" ({format_duration(worst.time_ns)} a product{rate})"
     cpu = worst.device == "cpu"
-    return Finding(
-        severity="warning",
-        title=f"rank {worst.slowest_rank} computes {format_percent(spread)} slower than the fastest rank on the "
+    return finding(
+        f"rank {worst.slowest_rank} computes {format_percent(_spread(worst))} slower than the fastest rank on the "
         "same product",
-        evidence=(
-            f"{worst.dtype} product on every rank at once{time}",
-            f"the same at {len(slow)} of {counted(len(products), 'size')}",
-        ),
-        stake_fraction=spread,
+        f"{worst.dtype} product on every rank at once{time}",
+        f"the same at {len(slow)} of {counted(products, 'size')}",
+        severity="warning",
+        stake=worst.rank_spread,
         confidence="likely: shared cores and memory of one host also make ranks differ"
         if cpu
         else "measured; the device's own tools show the cause",
-        advice=(
+        advice=[
             advise("check for other processes on its cores", "top -H -b -n 1 | head -30")
             if cpu
-            else advise("check its host under load: clocks, temperature and clock limits", query),
+            else advise(
+                "check its host under load: clocks, temperature and clock limits",
+                "rocm-smi" if amd else f"{_QUERY},TEMPERATURE",
+            ),
             advise("measure again; if the same rank is slow, exclude its host or reduce its work", RULE.unseen_command),
-        ),
-        subject=f"rank {worst.slowest_rank}",
+        ],
+        of=f"rank {worst.slowest_rank}",
     )
 
 

@@ -22,83 +22,59 @@ codeharris/multi-gpu-ddp appends to experiments/*/metrics.csv without asking whe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, advise
-from stepscope.records.finding import Finding, Skipped
+from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import written_by_several
-from stepscope.results.evidence import Evidence, name_of
+from stepscope.results.evidence import Evidence
 
 
 def check(evidence: Evidence) -> Statement:
     with_epochs = [run for run in evidence.runs if run.epochs or run.settings.get("duplicate_epochs")]
     if not with_epochs:
-        return Skipped(reason="no run has epochs", command="stepscope bench MATRIX.yaml --set base.epochs=2")
-    findings = [finding for run in with_epochs if (finding := _report(run)) is not None]
-    if findings:
-        return findings
-    return f"{counted(len(with_epochs), 'run')}: epochs in order, each once"
+        return skipped("no run has epochs", "stepscope bench MATRIX.yaml --set base.epochs=2")
+    return [report for run in with_epochs if (report := _report(run)) is not None] or (
+        f"{counted(len(with_epochs), 'run')}: epochs in order, each once"
+    )
 
 
 def _report(run: TrainingRun) -> Finding | None:
     numbers = [epoch.number for epoch in run.epochs]
     counts = Counter(numbers)
-    doubled = sorted({n for n, times in counts.items() if times > 1} | _marked(run))
+    marked = run.settings.get("duplicate_epochs")  # left out by the importer because they were there already
+    left_out = {n for n in marked if isinstance(n, int)} if isinstance(marked, (list, tuple, set, frozenset)) else set()
+    doubled = sorted({n for n, times in counts.items() if times > 1} | left_out)
     backwards = [(before, after) for before, after in pairwise(numbers) if after < before]
     if not doubled and not backwards:
         return None
-    sentences = []
-    if doubled:
-        shown = ", ".join(str(n) for n in doubled[:8]) + (", ..." if len(doubled) > 8 else "")
-        sentences.append(f"written more than once: epoch {shown}")
-    if backwards:
-        sentences.append(f"epoch {backwards[0][1]} follows epoch {backwards[0][0]}" + _times(len(backwards)))
-    if written_by_several(run):
-        sentences.append("no row states whose it is: tables leave out the time of an epoch and the best accuracy")
-    cause, fix = _cause(run, counts, backwards)
+    alternating, ranks = run.settings.get("epoch_series_alternate"), run.world_size
+    if ranks is not None and ranks > 1 and set(counts.values()) == {ranks}:
+        cause = f"each of {ranks} ranks writes"
+        fix = "let only rank 0 write: if torch.distributed.get_rank() == 0"
+    elif alternating is False or (alternating is None and len(backwards) == 1):
+        cause = "the job was restarted"
+        fix = "give every start its own folder, or remove the epochs that a checkpoint repeats"
+    else:
+        cause = "two jobs wrote it"
+        fix = "give every job its own folder (its id in the path), and measure again"
+    shown = ", ".join(map(str, doubled[:8])) + (", ..." if len(doubled) > 8 else "")
     what = f"{counted(len(doubled), 'epoch')} twice" if doubled else "epochs that go backwards"
-    return Finding(
+    often = f", and so on, {len(backwards)} times in all" if len(backwards) > 1 else ""
+    return finding(
+        f"{run.run_id}: {what} in one metrics file, probably because {cause}",
+        shown and f"written more than once: epoch {shown}",
+        bool(backwards) and f"epoch {backwards[0][1]} follows epoch {backwards[0][0]}{often}",
+        written_by_several(run)
+        and "no row states whose it is: tables leave out the time of an epoch and the best accuracy",
         severity="problem",
-        title=f"{run.run_id}: {what} in one metrics file, probably because {cause}",
-        evidence=tuple(sentences),
         confidence="certain: epoch numbers repeat or decrease; the writer is likely",
-        advice=(advise(fix),),
-        subject=name_of(run),
-        runs=(run.run_id,),
+        advice=[advise(fix)],
+        of=run,
         priority="wrong",
         wrong_runs=(run.run_id,),
     )
-
-
-def _marked(run: TrainingRun) -> set[int]:
-    """Epochs that the importer left out because they were there already (``settings["duplicate_epochs"]``)."""
-    marked = run.settings.get("duplicate_epochs")
-    if isinstance(marked, (list, tuple, set, frozenset)):
-        return {n for n in marked if isinstance(n, int)}
-    return set()
-
-
-def _times(number: int) -> str:
-    return "" if number == 1 else f", and so on, {number} times in all"
-
-
-def _cause(run: TrainingRun, counts: Counter[int], backwards: Sequence[tuple[int, int]]) -> tuple[str, str]:
-    times = set(counts.values())
-    if run.world_size is not None and run.world_size > 1 and times == {run.world_size}:
-        return (
-            f"each of {run.world_size} ranks writes",
-            "let only rank 0 write: if torch.distributed.get_rank() == 0",
-        )
-    alternating = run.settings.get("epoch_series_alternate")
-    if alternating is False or (alternating is None and len(backwards) == 1):
-        return (
-            "the job was restarted",
-            "give every start its own folder, or remove the epochs that a checkpoint repeats",
-        )
-    return "two jobs wrote it", "give every job its own folder (its id in the path), and measure again"
 
 
 RULE = Rule(

@@ -25,58 +25,51 @@ from __future__ import annotations
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_amd
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Finding, Skipped
 from stepscope.results.evidence import NEEDS, Evidence
 from stepscope.results.labels import op_label, sweep_names, sweeps
 
 MOST_WRONG = Limit(value=0, unit="wrong elements", source="a collective is exact up to rounding")
 _SHOWN = 4
-_PROTOCOLS = (
-    advise(
-        "check whether only one protocol is wrong (LL128 needs ordered 128-byte writes), and update NCCL",
-        "stepscope comm --ops all_reduce --sizes 1K:256M:4 --env NCCL_PROTO=Simple,LL,LL128",
-    ),
-)
 
 
 def check(evidence: Evidence) -> Statement:
     checked = [row for row in evidence.comm if row.correct is not None]
-    wrong = [row for row in checked if row.correct is False]
     if not checked:
-        return Skipped(reason="no result of a collective was checked", command=f"{NEEDS['comm'][1]} --check")
-    if not wrong:
-        return f"{counted(len(checked), 'size')} checked, all correct"
+        return skipped("no result of a collective was checked", f"{NEEDS['comm'][1]} --check")
     called = sweep_names(evidence.comm)
-    return tuple(
-        _report(f"{op_label(rows[0])} on {called(rows[0])}", rows, evidence) for rows in sweeps(wrong).values()
-    )
+    return [
+        _report(f"{op_label(rows[0])} on {called(rows[0])}", rows, evidence)
+        for rows in sweeps(row for row in checked if row.correct is False).values()
+    ] or f"{counted(len(checked), 'size')} checked, all correct"
 
 
 def _report(name: str, wrong: list[CommRow], evidence: Evidence) -> Finding:
-    shown = [
-        f"{format_size(row.size_bytes or row.asked_bytes or 0)}: {row.error or 'wrong result'}"
-        for row in wrong[:_SHOWN]
-    ]
     nccl = wrong[0].backend == "nccl"
     errors = ": nvidia-smi nvlink -e, dmesg (Xid)" if nccl and not is_amd(evidence) else ""
-    protocols = _PROTOCOLS if nccl else ()
-    more = [f"{counted(len(wrong) - _SHOWN, 'more size')}"] if len(wrong) > _SHOWN else []
-    return Finding(
+    return finding(
+        f"{name} gives wrong results at {counted(len(wrong), 'size')}",
+        [
+            f"{format_size(row.size_bytes or row.asked_bytes or 0)}: {row.error or 'wrong result'}"
+            for row in wrong[:_SHOWN]
+        ],
+        len(wrong) > _SHOWN and f"{counted(len(wrong) - _SHOWN, 'more size')}",
         severity="problem",
-        title=f"{name} gives wrong results at {counted(len(wrong), 'size')}",
-        evidence=(*shown, *more),
         confidence="measured: the result was compared with the expected one",
-        advice=(
+        advice=[
             advise("do not use results of this machine until this is fixed; models trained on it may be damaged"),
             advise(
                 f"measure pairs of ranks to find the link or host, then check it for errors{errors}",
                 "stepscope comm --ops none --pairs",
             ),
-            *protocols,
-        ),
-        subject=name,
+            nccl
+            and advise(
+                "check whether only one protocol is wrong (LL128 needs ordered 128-byte writes), and update NCCL",
+                "stepscope comm --ops all_reduce --sizes 1K:256M:4 --env NCCL_PROTO=Simple,LL,LL128",
+            ),
+        ],
+        of=name,
         priority="wrong",
     )
 

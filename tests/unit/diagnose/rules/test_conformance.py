@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from stepscope.diagnose.engine import check, page_of
-from stepscope.diagnose.rule import Declared, Rule
+from stepscope.diagnose.rule import PARTS_OF_CLAIM, Declared, Rule
 from stepscope.diagnose.rules import REGISTRY, declared
 from stepscope.records.finding import Skipped
+from stepscope.records.parts import TITLES
 from stepscope.results.evidence import NEEDS, Evidence
 
 HERE = Path(__file__).parent
@@ -63,13 +64,11 @@ def test_every_threshold_has_a_unit_and_a_source(rule: Rule) -> None:
         assert len(threshold.source) > 5, name
 
 
-PARTS = frozenset({"step", *(f"step/{part}" for part in ("communication", "computation", "copies", "idle", "waiting"))})
-"""Parts of a step that rules divide further."""
-
-
 def test_a_rule_on_a_share_of_the_window_claims_a_part_of_the_step(rule: Rule) -> None:
     """Without it, a finding on a part and one on the whole that holds it win the same time twice."""
-    assert [part for part in rule.claims if "/".join(part.split("/")[:2]) not in PARTS] == []
+    assert set(rule.claims) <= PARTS_OF_CLAIM.keys()
+    assert {name.replace("-", "_") for name in rule.within} <= set(KEYS)
+    assert {key for keys in PARTS_OF_CLAIM.values() for key in keys} <= TITLES.keys()
     assert rule.claims or not any(limit.unit == "share of the window" for limit in rule.thresholds.values())
 
 
