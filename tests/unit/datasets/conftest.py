@@ -6,7 +6,7 @@ import gzip
 import io
 import struct
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -88,13 +88,3 @@ def imdb_folder(tmp_path: Path) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
     return root
-
-
-@pytest.fixture
-def make_idx() -> Callable[..., bytes]:
-    return idx
-
-
-@pytest.fixture
-def make_tar() -> Callable[[Mapping[str, bytes]], bytes]:
-    return tar_gz

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.datasets.conftest import idx
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.datasets.mnist import DATASET, MEAN, STD
@@ -17,6 +18,10 @@ from stepscope.records.plan import InputNeeds
 OPTIONS = DATASET.options()
 NEEDS = DATASET.resolve(OPTIONS, InputNeeds(kind="features"))
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
+
+
+def packed(array: np.ndarray, magic: int | None = None) -> bytes:
+    return gzip.compress(idx(array, magic))
 
 
 def prepare(data_dir: Path, cache: Path):
@@ -45,100 +50,72 @@ def test_a_subset_and_plain_files_are_taken(mnist_dir: Path, tmp_path: Path) -> 
     assert len(prepare(mnist_dir, tmp_path / "cache").train) == 12
 
 
-def test_no_data_folder_names_the_option() -> None:
-    with pytest.raises(UsageError, match="--data-dir"):
-        DATASET.locate(OPTIONS, None)
-
-
-def test_an_empty_folder_says_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"expected train-images-idx3-ubyte\.gz.*found none"):
-        DATASET.locate(OPTIONS, tmp_path)
-
-
-def test_a_data_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist"):
-        DATASET.locate(OPTIONS, tmp_path / "typo")
-
-
-def test_a_missing_part_is_named(mnist_dir: Path) -> None:
-    (mnist_dir / TRAIN_LABELS).unlink()
-    with pytest.raises(DataError, match=r"train_labels .*found train-images-idx3-ubyte\.gz"):
-        DATASET.locate(OPTIONS, mnist_dir)
-
-
 def test_a_complete_folder_below_wins_over_a_partial_one_above(mnist_dir: Path) -> None:
     shutil.copy(mnist_dir / TRAIN_IMAGES, mnist_dir.parent)
     assert DATASET.locate(OPTIONS, mnist_dir.parent)["train_images"].parent == mnist_dir
 
 
-def test_two_candidates_for_one_role_are_refused(mnist_dir: Path) -> None:
-    (mnist_dir / TRAIN_IMAGES).rename(mnist_dir / "train10k-images-idx3-ubyte.gz")
-    shutil.copy(mnist_dir / "train10k-images-idx3-ubyte.gz", mnist_dir / "train20k-images-idx3-ubyte.gz")
-    with pytest.raises(DataError, match=r"train10k-images-idx3-ubyte\.gz, train20k"):
-        DATASET.locate(OPTIONS, mnist_dir)
+def an_empty_one(folder: Path) -> Path:
+    (folder / "empty").mkdir()
+    return folder / "empty"
 
 
-def damaged_error(mnist_dir: Path, tmp_path: Path) -> str:
-    with pytest.raises(DataError) as caught:
-        prepare(mnist_dir, tmp_path / "cache")
-    return str(caught.value)
+def without_labels(folder: Path) -> Path:
+    (folder / TRAIN_LABELS).unlink()
+    return folder
 
 
-def test_a_gzip_file_cut_short_is_one_error(mnist_dir: Path, tmp_path: Path) -> None:
-    path = mnist_dir / TRAIN_IMAGES
-    path.write_bytes(path.read_bytes()[:-20])
-    message = damaged_error(mnist_dir, tmp_path)
-    assert str(path) in message
-    assert "expected a complete gzip file; found" in message
-
-
-def test_a_gzip_file_with_flipped_bits_is_one_error(mnist_dir: Path, tmp_path: Path) -> None:
-    path = mnist_dir / TRAIN_IMAGES
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    path.write_bytes(bytes(content))
-    assert "expected a complete gzip file" in damaged_error(mnist_dir, tmp_path)
-
-
-def test_a_web_page_under_the_name_of_a_gzip_file_is_one_error(mnist_dir: Path, tmp_path: Path) -> None:
-    (mnist_dir / TRAIN_IMAGES).write_text("<html>404</html>")
-    assert "Not a gzipped file" in damaged_error(mnist_dir, tmp_path)
+def with_two_subsets(folder: Path) -> Path:
+    (folder / TRAIN_IMAGES).rename(folder / "train10k-images-idx3-ubyte.gz")
+    shutil.copy(folder / "train10k-images-idx3-ubyte.gz", folder / "train20k-images-idx3-ubyte.gz")
+    return folder
 
 
 @pytest.mark.parametrize(
-    ("name", "array", "magic", "expected"),
+    ("folder", "error", "words"),
     [
-        (TRAIN_IMAGES, np.zeros((12, 28, 28)), 0x801, "magic number 2051; found 2049"),
-        (TRAIN_IMAGES, np.zeros((12, 20, 20)), None, "images of 28 x 28; found 20 x 20"),
-        (TRAIN_LABELS, np.zeros(11), None, "12 labels, as train-images-idx3-ubyte.gz has images; found 11"),
-        (TRAIN_LABELS, np.full(12, 10), None, "labels 0 to 9; found 10"),
+        (lambda _: None, UsageError, "--data-dir"),
+        (lambda full: full.parents[2] / "typo", DataError, "does not exist"),
+        (an_empty_one, DataError, r"expected train-images-idx3-ubyte\.gz.*found none"),
+        (without_labels, DataError, r"train_labels .*found train-images-idx3-ubyte\.gz"),
+        (with_two_subsets, DataError, r"train10k-images-idx3-ubyte\.gz, train20k"),
     ],
-)
+)  # fmt: skip
+def test_a_folder_that_lacks_a_part_or_has_it_twice_is_one_error(
+    mnist_dir: Path, folder: Callable[[Path], Path | None], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        DATASET.locate(OPTIONS, folder(mnist_dir))
+
+
+def flipped(content: bytes) -> bytes:
+    return bytes(byte ^ (0xFF * (at == len(content) // 2)) for at, byte in enumerate(content))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        (TRAIN_IMAGES, lambda content: content[:-20], "expected a complete gzip file; found"),
+        (TRAIN_IMAGES, flipped, "expected a complete gzip file"),
+        (TRAIN_IMAGES, lambda _: b"<html>404</html>", "Not a gzipped file"),
+        (TRAIN_IMAGES, lambda _: packed(np.zeros((12, 28, 28)), 0x801), "magic number 2051; found 2049"),
+        (TRAIN_IMAGES, lambda _: packed(np.zeros((12, 20, 20))), "images of 28 x 28; found 20 x 20"),
+        (TRAIN_LABELS, lambda _: packed(np.zeros(11)), "12 labels, as train-images-idx3-ubyte.gz has images; found 11"),
+        (TRAIN_LABELS, lambda _: packed(np.full(12, 10)), "labels 0 to 9; found 10"),
+        (TRAIN_LABELS, lambda _: gzip.compress(idx(np.arange(12) % 10)[:-2]),
+         "expected 12 bytes of data for 12 items, as its header says; found 10"),
+        (TRAIN_LABELS, lambda _: b"", "expected an idx header of 8 bytes; found 0 bytes"),
+    ],
+)  # fmt: skip
 def test_contents_that_do_not_fit_are_one_error(
-    mnist_dir: Path,
-    tmp_path: Path,
-    make_idx: Callable[..., bytes],
-    name: str,
-    array: np.ndarray,
-    magic: int | None,
-    expected: str,
+    mnist_dir: Path, tmp_path: Path, name: str, damage: Callable[[bytes], bytes], words: str
 ) -> None:
-    (mnist_dir / name).write_bytes(gzip.compress(make_idx(array, magic)))
-    message = damaged_error(mnist_dir, tmp_path)
-    assert str(mnist_dir / name) in message
-    assert expected in message
-
-
-def test_fewer_items_than_the_header_says_is_one_error(
-    mnist_dir: Path, tmp_path: Path, make_idx: Callable[..., bytes]
-) -> None:
-    (mnist_dir / TRAIN_LABELS).write_bytes(gzip.compress(make_idx(np.arange(12) % 10)[:-2]))
-    assert "expected 12 bytes of data for 12 items, as its header says; found 10" in damaged_error(mnist_dir, tmp_path)
-
-
-def test_an_empty_file_is_one_error(mnist_dir: Path, tmp_path: Path) -> None:
-    (mnist_dir / TRAIN_LABELS).write_bytes(b"")
-    assert "expected an idx header of 8 bytes; found 0 bytes" in damaged_error(mnist_dir, tmp_path)
+    path = mnist_dir / name
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError) as caught:
+        prepare(mnist_dir, tmp_path / "cache")
+    assert str(path) in str(caught.value)
+    assert words in str(caught.value)
 
 
 def test_the_digest_follows_content_and_not_path(mnist_dir: Path, tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.datasets.conftest import tar_gz
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.datasets import REGISTRY, Prepared, ag_news, imdb
@@ -51,23 +51,19 @@ def test_ag_news_leftovers_of_markup_are_not_words() -> None:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ('"1","title"\n', "3 columns in every row; found 2 in line 1"),
-        ('"1","a","b"\n"5","a","b"\n', "a class from 1 to 4; found '5' in line 2"),
-        ('"x","a","b"\n', "a class from 1 to 4; found 'x' in line 1"),
-        ('"1","a","b"\n"2","cut sho', "whole CSV rows; found unexpected end of data in line 2"),
-        ("", "at least one row; found an empty file"),
+        (b'"1","title"\n', "3 columns in every row; found 2 in line 1"),
+        (b'"1","a","b"\n"5","a","b"\n', "a class from 1 to 4; found '5' in line 2"),
+        (b'"x","a","b"\n', "a class from 1 to 4; found 'x' in line 1"),
+        (b'"1","a","b"\n"2","cut sho', "whole CSV rows; found unexpected end of data in line 2"),
+        (b"", "at least one row; found an empty file"),
+        (b'"1","a","\xff"\n', "expected UTF-8 text; found byte 9 is not"),
     ],
 )
-def test_a_damaged_csv_is_one_error(ag_news_dir: Path, tmp_path: Path, rows: str, expected: str) -> None:
-    (ag_news_dir / "train.csv").write_text(rows)
+def test_a_damaged_csv_is_one_error(ag_news_dir: Path, tmp_path: Path, rows: bytes, expected: str) -> None:
+    (ag_news_dir / "train.csv").write_bytes(rows)
     message = prepare_error("ag_news", ag_news_dir, tmp_path)
     assert str(ag_news_dir / "train.csv") in message
     assert expected in message
-
-
-def test_a_csv_that_is_not_utf8_is_one_error(ag_news_dir: Path, tmp_path: Path) -> None:
-    (ag_news_dir / "test.csv").write_bytes(b'"1","a","\xff"\n')
-    assert "expected UTF-8 text; found byte 9 is not" in prepare_error("ag_news", ag_news_dir, tmp_path)
 
 
 def test_a_compressed_csv_cut_short_is_one_error(ag_news_dir: Path, tmp_path: Path) -> None:
@@ -123,22 +119,18 @@ def same_content(broken: bytes, whole: bytes) -> bool:
         return False
 
 
-def test_an_archive_without_reviews_is_one_error(
-    imdb_archive: Path, tmp_path: Path, make_tar: Callable[[Mapping[str, bytes]], bytes]
-) -> None:
-    imdb_archive.write_bytes(make_tar({}))
-    message = prepare_error("imdb", imdb_archive.parent, tmp_path)
-    assert "expected reviews train/neg/ID_RATING.txt; found none among 0 reviews" in message
-
-
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ([], "expected reviews train/neg/ID_RATING.txt; found none among 0 reviews"),
+        (["train/neg", "train/pos", "test/neg"], "expected reviews test/pos/ID_RATING.txt; found none among 3"),
+    ],
+)
 def test_an_archive_without_one_class_is_one_error(
-    imdb_archive: Path, tmp_path: Path, make_tar: Callable[[Mapping[str, bytes]], bytes]
+    imdb_archive: Path, tmp_path: Path, parts: list[str], words: str
 ) -> None:
-    parts = [f"aclImdb/{part}/0_1.txt" for part in ("train/neg", "train/pos", "test/neg")]
-    imdb_archive.write_bytes(make_tar(dict.fromkeys(parts, b"text")))
-    assert "expected reviews test/pos/ID_RATING.txt; found none among 3" in prepare_error(
-        "imdb", imdb_archive.parent, tmp_path
-    )
+    imdb_archive.write_bytes(tar_gz({f"aclImdb/{part}/0_1.txt": b"text" for part in parts}))
+    assert words in prepare_error("imdb", imdb_archive.parent, tmp_path)
 
 
 def test_an_incomplete_imdb_folder_names_what_is_missing(imdb_folder: Path) -> None:
@@ -153,21 +145,14 @@ def test_imdb_without_files_says_where_it_looked(tmp_path: Path) -> None:
         imdb.DATASET.locate(imdb.DATASET.options(), tmp_path)
 
 
-@pytest.mark.parametrize("key", ["ag_news", "imdb"])
-def test_no_data_folder_names_the_option(key: str) -> None:
-    with pytest.raises(UsageError, match="--data-dir"):
-        REGISTRY.load(key).locate(REGISTRY.load(key).options(), None)
-
-
-@pytest.mark.parametrize("key", ["ag_news", "imdb"])
-def test_text_does_not_fit_a_workload_of_features(key: str) -> None:
-    with pytest.raises(UsageError, match="feature vectors"):
-        REGISTRY.load(key).resolve(REGISTRY.load(key).options(), InputNeeds(kind="features"))
-
-
 @pytest.mark.parametrize(("key", "classes"), [("ag_news", 4), ("imdb", 2)])
-def test_classes_come_from_the_data(key: str, classes: int) -> None:
-    assert REGISTRY.load(key).resolve(REGISTRY.load(key).options(), TOKENS).num_classes == classes
+def test_texts_have_their_classes_need_a_folder_and_are_no_features(key: str, classes: int) -> None:
+    dataset = REGISTRY.load(key)
+    assert dataset.resolve(dataset.options(), TOKENS).num_classes == classes
+    with pytest.raises(UsageError, match="--data-dir"):
+        dataset.locate(dataset.options(), None)
+    with pytest.raises(UsageError, match="feature vectors"):
+        dataset.resolve(dataset.options(), InputNeeds(kind="features"))
 
 
 def test_running_text_is_the_same_words_shifted_by_one(ag_news_dir: Path, tmp_path: Path) -> None:
