@@ -26,12 +26,12 @@ REPEATS = 3
 ALONE = """
 import sys, time
 from pathlib import Path
-from stepscope.traces.load import FOR_FINDINGS, Wanted
+from stepscope.traces.sections import FOR_FINDINGS, Wanted
 from stepscope.traces.rank_pass import pass_file
 wanted = Wanted(sections=frozenset({"budget", "collectives", "stragglers", "idle", *FOR_FINDINGS}))
 for _ in range(2):  # what is imported on the way counts once
     began = time.process_time()
-    found = pass_file(Path(sys.argv[1]), wanted=wanted, stated={}, alone=True)
+    found = pass_file(Path(sys.argv[1]), wanted=wanted, alone=True)
     spent = time.process_time() - began
 print(spent / found.facts.event_count)
 """

@@ -23,8 +23,8 @@ from stepscope.records.trace_budget import IdleCause
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import Evidence, Source, TraceEvidence
 from stepscope.traces.job import analyse_job, combine
-from stepscope.traces.load import Wanted
 from stepscope.traces.rank_pass import analyse
+from stepscope.traces.sections import Wanted
 
 US = 1_000
 BEGIN = 1_000_000
@@ -54,7 +54,7 @@ def generated(folder: Path, **plan: Any) -> Evidence:
 
 def written(folder: Path, **plan: Any) -> Evidence:
     """As ``generated``, for tests that look at the files, too."""
-    return traced(analyse_job(write_job(build(**plan), folder / "job"), wanted=Wanted()))
+    return traced(analyse_job(write_job(build(**plan), folder / "job"), Wanted()))
 
 
 def by_hand(*rows: Row, device: str | None = None) -> Evidence:

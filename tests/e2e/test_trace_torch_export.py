@@ -12,13 +12,11 @@ from tests.torch_forks import ForkedPopen, shared_server
 from stepscope.core.errors import Unavailable
 from stepscope.results.open import load_evidence
 from stepscope.results.scaling_budget import verdict
-from stepscope.traces.activity import activity_of
-from stepscope.traces.events import RankTrace
+from stepscope.traces.events import RankTrace, RankView
 from stepscope.traces.load import load_traces
 from stepscope.traces.memory import memory_timeline
-from stepscope.traces.nesting import launches_of
 from stepscope.traces.operators import operator_table
-from stepscope.traces.steps import phase_spans
+from stepscope.traces.sections import Wanted
 
 pytestmark = pytest.mark.e2e
 
@@ -85,7 +83,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> RankTrace:
 
 
 def test_the_peak_of_memory_is_where_the_program_put_it(exported: RankTrace) -> None:
-    found = memory_timeline(exported, phases=phase_spans(exported.events))
+    found = memory_timeline(RankView(exported))
     assert not isinstance(found, Unavailable)
     (cpu,) = found
     assert cpu.device_type == "cpu"
@@ -97,8 +95,7 @@ def test_the_peak_of_memory_is_where_the_program_put_it(exported: RankTrace) -> 
 
 
 def test_matrix_products_have_the_flop_of_the_model(exported: RankTrace) -> None:
-    events = exported.events
-    table = operator_table(exported, launches_of(events, activity_of(events).indices), sort="flop")
+    table = operator_table(RankView(exported, Wanted(sort="flop")))
     assert table is not None
     flop = {r.name: r.flop for r in table.rows}
     assert flop["aten::addmm"] == 2 * 2 * 32 * (64 * 128 + 128 * 10)  # two layers, two steps

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.runs import Done, results, samples_of, status_of
 from tests.gpu.conftest import Target
 
-from stepscope.traces.collectives import rank_communication
+from stepscope.traces.events import RankView
 from stepscope.traces.load import load_traces
 from stepscope.traces.rule_facts import check_plan
 
@@ -110,8 +110,8 @@ def test_traces_show_the_planned_collectives_and_trace_and_report_read_them(
             continue  # its second and third reduction start in a thread of gloo's, which torch's profiler does not record
         folder = run / "cells" / row["cell_id"] / "trace"
         for trace in load_traces(folder).ranks:
-            calls = rank_communication(trace).collectives
-            verdict = check_plan(trace, calls)
+            view = RankView(trace)
+            verdict = check_plan(view)
             if verdict is not None:
                 assert verdict.holds is not False, (spec["strategy"], verdict.differences)
         document = target.cli("trace", str(folder), "--json").json()

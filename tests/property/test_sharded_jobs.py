@@ -18,7 +18,7 @@ from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules import REGISTRY
 from stepscope.examples.training_job import SimulatedJob
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import FOR_FINDINGS, Wanted
+from stepscope.traces.sections import FOR_FINDINGS, Wanted
 
 KEYS = (
     "fsdp_no_prefetch", "fsdp_small_units", "fsdp_regathers", "fsdp_root_unit", "fsdp_wait_on_copy", "pipeline_imbalance",
@@ -49,7 +49,7 @@ def clean(seed: int) -> SimulatedJob:
 
 
 def fired(job: SimulatedJob, folder: Path) -> set[str]:
-    summary = analyse_job(folder_of(job, folder), wanted=Wanted(sections=FOR_FINDINGS), processes=1)
+    summary = analyse_job(folder_of(job, folder), Wanted(sections=FOR_FINDINGS, processes=1))
     shutil.rmtree(folder)
     return {rule.name for rule in RULES if isinstance(check(rule, traced(summary)), tuple)}
 

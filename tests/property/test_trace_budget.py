@@ -12,7 +12,7 @@ from tests.trace_builder import Clock, Job, build, write_job
 
 from stepscope.records.trace_summary import RankPass
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import Wanted
+from stepscope.traces.sections import Wanted
 
 EVERYTHING = Wanted(sections=frozenset({"budget", "steps", "phases", "idle"}))
 SUMMARY = Wanted(sections=frozenset({"budget"}))
@@ -43,7 +43,7 @@ def jobs(draw: st.DrawFn) -> Job:
 
 def analysed(job: Job, wanted: Wanted) -> tuple[RankPass, ...]:
     with TemporaryDirectory() as folder:
-        return analyse_job([write_job(job, Path(folder))], wanted=wanted).ranks
+        return analyse_job([write_job(job, Path(folder))], wanted).ranks
 
 
 @examples(40)
@@ -88,12 +88,12 @@ def test_parts_phases_and_causes_sum_exactly_and_steps_tile_the_window(job: Job)
 
 def test_rank_order_file_names_and_a_shift_of_the_clock_do_not_matter(tmp_path: Path) -> None:
     job = build(world=4, late={2: 400_000})
-    plain = analyse_job([write_job(job, tmp_path / "a")], wanted=EVERYTHING)
+    plain = analyse_job([write_job(job, tmp_path / "a")], EVERYTHING)
     backwards = write_job(job, tmp_path / "b", name=lambda rank: f"part{9 - rank}", ending=".json.gz")
-    other = analyse_job(sorted(backwards.iterdir()), wanted=EVERYTHING)
+    other = analyse_job(sorted(backwards.iterdir()), EVERYTHING)
     assert [p.budget for p in plain.ranks] == [p.budget for p in other.ranks]
     assert [p.idle for p in plain.ranks] == [p.idle for p in other.ranks]
     shifted = build(world=4, late={2: 400_000}, clocks={rank: Clock(offset_ns=123_456_789) for rank in range(4)})
-    there = analyse_job([write_job(shifted, tmp_path / "c")], wanted=EVERYTHING)
+    there = analyse_job([write_job(shifted, tmp_path / "c")], EVERYTHING)
     assert [p.phases for p in plain.ranks] == [p.phases for p in there.ranks]
     assert [[s.parts for s in p.steps] for p in plain.ranks] == [[s.parts for s in p.steps] for p in there.ranks]

@@ -143,7 +143,7 @@ class _Deeper:
         """Return what the traces of the last window say; nothing where there are none, or none that is read."""
         if self._reading is None:
             return {}
-        from stepscope.traces.load import BY_STEP, Wanted
+        from stepscope.traces.sections import BY_STEP, Wanted
 
         try:
             return self._reading.result(Wanted(sections=BY_STEP))

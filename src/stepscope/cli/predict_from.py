@@ -97,10 +97,10 @@ def measured_job(path: Path, cell_id: str | None, *, calib: Path | None) -> Meas
         from stepscope.results.job_from_traces import SECTIONS, job_of_traces, unprofiled
         from stepscope.store.diary import read_diaries
         from stepscope.traces.job import analyse_job
-        from stepscope.traces.load import Wanted
+        from stepscope.traces.sections import Wanted
 
         (traces,) = traces_of(str(path), cell_id)
-        traced = job_of_traces(analyse_job(Path(traces), wanted=Wanted(sections=SECTIONS)), name=str(path))
+        traced = job_of_traces(analyse_job(Path(traces), Wanted(sections=SECTIONS)), name=str(path))
         timed = unprofiled(traced, job_steps(read_diaries(ProfileLayout(path))))
         return traced if isinstance(timed, Unavailable) else timed
     from stepscope.results.cell_job import choose_cell, job_of_cell

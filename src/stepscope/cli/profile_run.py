@@ -270,7 +270,7 @@ def _captures(
     """Return what the window's traces say; nothing where there are none, or none that is read."""
     if state is None or options.nsys:
         return {}
-    from stepscope.traces.load import BY_STEP, Wanted
+    from stepscope.traces.sections import BY_STEP, Wanted
 
     try:
         return (reading or WindowReading(layout.traces(number), beside=False)).result(Wanted(sections=BY_STEP))

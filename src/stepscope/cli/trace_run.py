@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +19,9 @@ from stepscope.core.errors import DataError, NoTraceError, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.registry import uncollected
 from stepscope.core.units import format_bytes
-from stepscope.core.words import counted, did_you_mean, unknown
+from stepscope.core.words import counted, did_you_mean, unknown, url_of
 from stepscope.report import trace_sections
+from stepscope.traces.sections import FOR_FINDINGS, SCANNED, SECTIONS
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.trace import Trace
@@ -28,11 +29,36 @@ if TYPE_CHECKING:
     from stepscope.records.finding import Diagnosis, JobVerdict
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.conditions import Condition
+    from stepscope.traces.sections import Wanted
 
 EARLY_FROM_BYTES = 1 << 30
 """From so many bytes of text on the budget is shown before the rest is read: 2 s of reading, of which it takes a third."""
 
 FINDINGS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a command line asks for.
+
+    paths: as typed; files: whose traces they are. ranks, steps, limit: of the tables; tables: of the CSV files.
+    rules: whether a condition is a rule's name. early: whether the budget comes before the findings.
+    """
+
+    paths: tuple[str, ...]
+    files: Sequence[str]
+    sections: tuple[str, ...]
+    wanted: Wanted
+    conditions: Sequence[Condition]
+    rules: bool
+    ranks: frozenset[int] | None
+    steps: frozenset[int] | None
+    limit: int
+    json: bool
+    csv: Path | None
+    tables: Collection[str]
+    merge: Path | None
+    early: bool
 
 
 def run(
@@ -46,104 +72,146 @@ def run(
     analysed already; judged: the verdict on the job that they are a window of. Raises StepscopeError."""
     with uncollected():
         import_numpy_alone()
-        from stepscope.traces.job import analyse_captures
-        from stepscope.traces.load import DEVICE_ONLY, Wanted
+    wanted, files = _reading(options)
+    if options.diff is None and options.diff_steps is None:
+        return _show_request(_request(options, wanted, files, also), read, judged)
+    from stepscope.cli.compare_run import run_diff
+
+    wanted = replace(wanted, sections=frozenset({"profile"}))
+    sides: list[TraceSummary] = []
+
+    def side(path: str | None) -> TraceSummary:
+        there = files if path is None else traces_of(path, options.cell)
+        sides.append(_only(_analysed(options.paths, there, wanted)))
+        return sides[-1]
+
+    code = run_diff(options, side)
+    _require_known(wanted.ranks, sides)
+    return code
+
+
+def _reading(options: Trace) -> tuple[Wanted, Sequence[str]]:
+    """Return how traces are read, and the files. Raises UsageError for what does not go together."""
+    from stepscope.traces.sections import Wanted
 
     stated = _stated_ranks(options.rank_of)
     if options.executor is not None and options.processes is not None:
         raise UsageError("--processes does not go with --executor", fix="the cluster's workers are what they are")
-    scheduler = scheduler_of(options.executor)
-    sample = parse_ranges(options.ranks, "--ranks")
-    _require_here(options)
-    paths = [trace for path in options.paths for trace in traces_of(path, options.cell)]
-    files_read: set[str] = set()
-
-    def analyse(
-        files: Sequence[str], wanted: Wanted, meanwhile: Callable[[], None] | None = None
-    ) -> dict[str, TraceSummary]:
-        watch = Watch()
-        # The reading processes end too where this one is stopped.
-        with _kind_named(options.paths), stop_signals_raise("terminated while reading traces"):
-            captures = analyse_captures(
-                files,
-                wanted=wanted,
-                ranks=stated,
-                processes=options.processes,
-                cache=options.cache,
-                started=watch.started,
-                done=watch.done,
-                advanced=watch.advanced,
-                meanwhile=meanwhile,
-                scheduler=scheduler,
-                log=log,
-                sample=sample,
-            )
-        watch.end()
-        ranks = [p for summary in captures.values() for p in summary.ranks]
-        files_read.update(name for p in ranks for name in (p.facts.file, Path(p.facts.file).name))
-        return captures
-
-    if options.diff is not None or options.diff_steps is not None:
-        from stepscope.cli import compare_run
-
-        profile = Wanted(sections=frozenset({"profile"}))
-        code = compare_run.run_diff(
-            options, lambda path: _one(analyse(paths if path is None else traces_of(path, options.cell), profile))
-        )
-        _require_known(stated, files_read)
-        return code
-    sections = trace_sections.chosen([*_sections(options), *also])
-    conditions, rules_asked = _conditions(options.fail_if) if options.fail_if else ((), False)
-    ranks, steps = parse_ranges(options.rank, "--rank"), parse_ranges(options.steps, "--steps")
     wanted = Wanted(
-        sections=_wanted(sections, options),
-        sort=options.sort,
-        model_flop=options.flop,
-        hardware_flop=options.hardware_flop,
-        regions=_regions(options.region),
+        ranks=stated,
+        scheduler=scheduler_of(options.executor),
+        sample=parse_ranges(options.ranks, "--ranks"),
+        processes=options.processes,
+        cache=options.cache,
     )
-    early = read is None and _shows_early(paths, options)
-    get_ready = partial(_get_ready, sections, options, rules=rules_asked or not wanted.device_only)
-    captures = analyse(paths, replace(wanted, scan=early), get_ready) if read is None else read
-    if early and (early := len(captures) == 1 and any(p.partial for p in _one(captures).ranks)):
-        _show_early(_selected(_one(captures), ranks=ranks, steps=None), limit=options.limit)
+    if (url := next((path for path in map(url_of, options.paths) if path is not None), None)) is not None:
+        for name in ("cache", "merge"):
+            if getattr(options, name):
+                raise UsageError(
+                    f"{spelled(type(options), name)} does not go with {url}",
+                    why="no copy of what a URL names is kept",
+                    fix="copy the traces here first",
+                )
+    return wanted, [trace for path in options.paths for trace in traces_of(path, options.cell)]
+
+
+def _request(options: Trace, wanted: Wanted, files: Sequence[str], also: Sequence[str]) -> Request:
+    sections = trace_sections.chosen([*_sections(options), *also])
+    conditions, rules = _conditions(options.fail_if) if options.fail_if else ((), False)
+    ranks, steps = parse_ranges(options.rank, "--rank"), parse_ranges(options.steps, "--steps")
+    written = options.json or options.csv is not None
+    plain = not (options.show or written or options.cache or options.merge is not None)
+    return Request(
+        paths=options.paths,
+        files=files,
+        sections=sections,
+        wanted=replace(
+            wanted,
+            sections=_wanted(sections, options, written=written),
+            sort=options.sort,
+            model_flop=options.flop,
+            hardware_flop=options.hardware_flop,
+            regions=_regions(options.region),
+        ),
+        conditions=conditions,
+        rules=rules,
+        ranks=ranks,
+        steps=steps,
+        limit=options.limit,
+        json=options.json,
+        csv=options.csv,
+        tables=sections if options.show else trace_sections.SECTIONS,
+        merge=options.merge,
+        early=plain and _shows_early(options.paths, files, wanted),
+    )
+
+
+def _analysed(
+    paths: Sequence[str], files: Sequence[str], wanted: Wanted, meanwhile: Callable[[], None] | None = None
+) -> dict[str, TraceSummary]:
+    """Read the files, with words on progress. paths: as typed."""
+    from stepscope.traces.job import ReadingListener, analyse_captures
+
+    watch = Watch()
+    listener = ReadingListener(started=watch.started, advanced=watch.advanced, done=watch.done, log=log)
+    if meanwhile is not None:
+        listener = replace(listener, meanwhile=meanwhile)
+    # The reading processes end too where this one is stopped.
+    with _kind_named(paths), stop_signals_raise("terminated while reading traces"):
+        captures = analyse_captures(files, wanted, listener=listener)
+    watch.end()
+    return captures
+
+
+def _show_request(request: Request, read: Mapping[str, TraceSummary] | None, judged: Judged | None) -> int:
+    wanted, early = request.wanted, request.early and read is None
+    captures = read
+    if captures is None:
+        scanned = replace(wanted, scan=early)
+        captures = _analysed(request.paths, request.files, scanned, partial(_get_ready, request))
+    if early and (early := len(captures) == 1 and any(p.partial for p in _only(captures).ranks)):
+        _show_early(_selected(_only(captures), replace(request, steps=None)), limit=request.limit)
     if early or (any(p.partial for summary in captures.values() for p in summary.ranks) and not wanted.device_only):
-        captures = analyse(paths, wanted)
-    _require_known(stated, files_read)
-    if options.json or options.csv is not None or options.merge is not None or conditions:
-        _one(captures)  # these are of one capture
+        captures = _analysed(request.paths, request.files, wanted)
+    if read is None:
+        _require_known(wanted.ranks, captures.values())
+    if request.json or request.csv is not None or request.merge is not None or request.conditions:
+        _only(captures)  # these are of one capture
     elif len(captures) > 1:
         say(f"{len(captures)} captures: {', '.join(captures)}", "bold")
     for name, summary in captures.items():
-        if options.merge is not None:
-            _merge(summary, options.merge)
-        window_of = judged or _judged(options.paths, summary, several=len(captures) > 1)
+        if request.merge is not None:
+            _merge(summary, request.merge)
+        window_of = judged or _judged(request.paths, summary, several=len(captures) > 1)
         diagnosis = (
-            _diagnosed(summary, name or _name(paths), rules_asked=rules_asked)
+            _diagnosed(summary, name or Path(request.files[0]).name or request.files[0], rules_asked=request.rules)
             if window_of is None
             else window_of.diagnosis
         )
         whole = summary if window_of is None else window_of.borne_out(summary)
-        shown = _selected(whole, ranks=ranks, steps=steps)
-        if options.csv is not None:
-            _write_csv(shown, options.csv, sections if options.show else trace_sections.SECTIONS)
-        if options.json:
+        shown = _selected(whole, request)
+        if request.csv is not None:
+            _write_csv(shown, request.csv, request.tables)
+        if request.json:
             from stepscope.report.documents import trace_document
 
             print_document(trace_document(shown, diagnosis))
         else:
             if name:
                 say(f"\n{name}", "bold")
-            rest = [section for section in sections if not (early and section in DEVICE_ONLY)]
-            head = _bound_by(shown) if early else ""
-            _show(shown, diagnosis, rest, paths=options.paths, judged=window_of, limit=options.limit, head=head)
-        if conditions:
+            _show(shown, diagnosis, request, judged=window_of, early=early)
+        if request.conditions:
             from stepscope.cli.fail_if import check
             from stepscope.report.documents import trace_figures
 
-            values = trace_figures(whole)
-            check(conditions, values, diagnosis)
+            check(request.conditions, trace_figures(whole), diagnosis)
     return 0
+
+
+def _only(captures: Mapping[str, TraceSummary]) -> TraceSummary:
+    from stepscope.traces.job import only_capture
+
+    return only_capture(captures)
 
 
 def _judged(paths: Sequence[str], summary: TraceSummary, *, several: bool) -> Judged | None:
@@ -172,27 +240,13 @@ def _say_of_window(verdict: JobVerdict) -> None:
     say(f"by {counted(verdict.steps_timed, 'timed step')}: {verdict.headline}", "bold")
 
 
-def _require_here(options: Trace) -> None:
-    """Raises UsageError where what is asked for needs files of this machine and URLs are given."""
-    from stepscope.core.words import url_of
-
-    given_url = next((url for path in options.paths if (url := url_of(path)) is not None), None)
-    for name in ("cache", "merge"):
-        if given_url is not None and getattr(options, name):
-            raise UsageError(
-                f"{spelled(type(options), name)} does not go with {given_url}",
-                why="no copy of what a URL names is kept",
-                fix="copy the traces here first",
-            )
-
-
-def _get_ready(sections: Sequence[str], options: Trace, *, rules: bool) -> None:
+def _get_ready(request: Request) -> None:
     """Load what finds and shows the answer, a tenth of a second: one core has nothing to read when the last rank is."""
-    if rules:
+    if request.rules or not request.wanted.device_only:
         from stepscope.diagnose.engine import trace_rules
 
         trace_rules()
-    if options.json:
+    if request.json:
         import stepscope.report.documents
 
         return
@@ -200,7 +254,7 @@ def _get_ready(sections: Sequence[str], options: Trace, *, rules: bool) -> None:
     import stepscope.report.render.terminal  # noqa: F401
 
     out()
-    for section in sections:
+    for section in request.sections:
         trace_sections.load(section)
 
 
@@ -210,8 +264,6 @@ def _kind_named(paths: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except NoTraceError as error:
-        from stepscope.core.words import url_of
-
         if len(paths) != 1 or url_of(paths[0]) is not None:
             raise
         from stepscope.store.importers import detect
@@ -225,29 +277,10 @@ def _kind_named(paths: Sequence[str]) -> Iterator[None]:
         raise DataError(error.what, why=f"it is: {detected[1].title}", fix=f"read it with `{command}`") from error
 
 
-def _one(captures: Mapping[str, TraceSummary]) -> TraceSummary:
-    """Return the only capture. Raises DataError where there are several: what is asked for is of one."""
-    if len(captures) > 1:
-        from stepscope.traces.job import several_captures
-
-        raise several_captures(captures)
-    return next(iter(captures.values()))
-
-
-SHOWN_IN = {
-    "steps": "steps",
-    "region": "phases",
-    "sort": "operators",
-    "flop": "utilisation",
-    "hardware_flop": "utilisation",
-}
-"""Options that belong to one section, and which."""
-
-
 def _sections(options: Trace) -> tuple[str, ...]:
     """Return the sections to show: those named, or the usual ones and those that an option is about."""
     sections = trace_sections.chosen(options.show.split(","))
-    asked = {name: SHOWN_IN[name] for name in given(options) if name in SHOWN_IN}
+    asked = {name: section.name for name in given(options) for section in SECTIONS if name in section.options}
     if "sort" in asked:
         from stepscope.traces.operators import SORTS
 
@@ -261,7 +294,9 @@ def _sections(options: Trace) -> tuple[str, ...]:
     return sections if options.show else trace_sections.chosen([*sections, *asked.values()])
 
 
-def _require_known(stated: Mapping[str, int], files: Collection[str]) -> None:
+def _require_known(stated: Mapping[str, int], summaries: Iterable[TraceSummary]) -> None:
+    read = [p.facts.file for summary in summaries for p in summary.ranks]
+    files = {*read, *(Path(file).name for file in read)}
     for name, rank in stated.items():
         if name not in files:
             raise UsageError(f"--rank-of {name}={rank}: no trace {name!r} was read", fix=_nearest(name, files))
@@ -320,21 +355,12 @@ def _merge(summary: TraceSummary, output: Path) -> None:
         log(f"! {note}", "yellow")
 
 
-def _wanted(sections: Sequence[str], options: Trace) -> frozenset[str]:
+def _wanted(sections: Sequence[str], options: Trace, *, written: bool) -> frozenset[str]:
     """Return the sections to compute: with what the findings read, unless --show names what to read."""
     if options.show:
         in_full = options.json or options.merge is not None
         return frozenset({*sections, *(("steps",) if in_full else ())})
-    if options.json or options.csv is not None:
-        return frozenset(trace_sections.SECTIONS)
-    from stepscope.traces.load import FOR_FINDINGS
-
-    return frozenset({*sections, "idle", *FOR_FINDINGS})
-
-
-def _name(paths: Sequence[str]) -> str:
-    """Return what the job is called in findings: its folder, or the first path."""
-    return Path(paths[0]).name or paths[0]
+    return frozenset(trace_sections.SECTIONS) if written else FOR_FINDINGS.union(sections)
 
 
 def _regions(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -366,20 +392,18 @@ def _stated_ranks(given: Sequence[str]) -> dict[str, int]:
     return stated
 
 
-def _shows_early(paths: Sequence[str], options: Trace) -> bool:
-    """Return whether the budget comes before the findings: where only it can be had soon, and everything is shown anyway."""
-    if options.show or options.json or options.cache or options.csv is not None or options.merge is not None:
-        return False
-    from stepscope.core.words import url_of
+def _shows_early(paths: Sequence[str], files: Sequence[str], wanted: Wanted) -> bool:
+    """Return whether only the budget can be had soon."""
     from stepscope.traces.discover import candidates
     from stepscope.traces.job import FILES_HERE, text_bytes
 
-    if options.ranks is not None or any(url_of(path) is not None for path in paths):
+    if wanted.sample is not None or any(url_of(file) is not None for file in files):
         return False  # a sample is soon read; what is read twice is sent twice
-    with _kind_named(options.paths):
-        files = candidates(paths)[0]
+    with _kind_named(paths):
+        traces = candidates(files)[0]
         # Workers of a cluster would begin twice.
-        return options.executor is None and len(files) <= FILES_HERE and text_bytes(files) >= EARLY_FROM_BYTES
+        here = wanted.scheduler is None and len(traces) <= FILES_HERE
+        return here and text_bytes(traces) >= EARLY_FROM_BYTES
 
 
 def _show_early(summary: TraceSummary, *, limit: int) -> None:
@@ -400,9 +424,9 @@ def _bound_by(summary: TraceSummary) -> str:
     return " · bound by " + ", ".join(f"{kind} ({counted(n, 'rank')})" for kind, n in kinds.most_common())
 
 
-def _selected(summary: TraceSummary, *, ranks: frozenset[int] | None, steps: frozenset[int] | None) -> TraceSummary:
+def _selected(summary: TraceSummary, request: Request) -> TraceSummary:
     """Return the summary with only the ranks and steps asked for in its lists; findings stay the whole job's."""
-    kept = summary.ranks
+    kept, ranks, steps = summary.ranks, request.ranks, request.steps
     if ranks is not None:
         recorded = {p.facts.rank for p in kept}
         if missing := sorted(ranks - recorded):
@@ -433,18 +457,10 @@ def _write_csv(summary: TraceSummary, folder: Path, sections: Iterable[str]) -> 
             write_bytes(folder / f"{section}.csv", as_csv(table).encode())
 
 
-def _show(
-    summary: TraceSummary,
-    diagnosis: Diagnosis,
-    sections: Sequence[str],
-    *,
-    paths: Sequence[str],
-    judged: Judged | None,
-    limit: int,
-    head: str,
-) -> None:
-    """Print what the rules say, then the tables. judged: the verdict on the job that the traces are a window of."""
-    about = _about(summary) + head
+def _show(summary: TraceSummary, diagnosis: Diagnosis, request: Request, *, judged: Judged | None, early: bool) -> None:
+    """Print what the rules say, then the tables. judged: the verdict on the job that the traces are a window of.
+    early: the budget is shown already."""
+    about = _about(summary) + (_bound_by(summary) if early else "")
     if judged is not None:
         _say_of_window(judged.verdict)
         say(about, "bold")
@@ -458,11 +474,12 @@ def _show(
         from stepscope.cli.findings import show_screen
         from stepscope.diagnose.screen import of_traces
 
-        command = shlex.join(["stepscope", "diagnose", *paths])
+        command = shlex.join(["stepscope", "diagnose", *request.paths])
         show_screen(of_traces(summary, diagnosis, rests_on=about, more=command))
     say()
-    _show_sections(summary, sections, limit=limit)
-    for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: limit or None]:
+    rest = [section for section in request.sections if not (early and section in SCANNED)]
+    _show_sections(summary, rest, limit=request.limit)
+    for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: request.limit or None]:
         if note.kind != "skipped":
             where = "" if note.rank is None else f"rank {note.rank}: "
             say(f"! {where}{note.text}", "yellow")

@@ -305,7 +305,7 @@ def _traced(layout: ProfileLayout) -> tuple[Any, Any, frozenset[str], int]:
     from stepscope.diagnose.jobs import judge_job
     from stepscope.launch.job_window import WindowReading
     from stepscope.predict.prices import Links, own_prices
-    from stepscope.traces.load import BY_STEP, Wanted
+    from stepscope.traces.sections import BY_STEP, Wanted
 
     rules: frozenset[str] = frozenset()
     micro = 1

@@ -26,7 +26,7 @@ from stepscope.store.reader import read_record
 
 if TYPE_CHECKING:
     from stepscope.records.trace_summary import RankPass, TraceSummary
-    from stepscope.traces.load import Wanted
+    from stepscope.traces.sections import Wanted
 
 
 POLL_S = 0.05
@@ -169,7 +169,7 @@ class WindowReading:
         files, skipped = trace_files([self._folder])
         left = [file for file in files if str(file) not in passes]
         if not passes or skipped:
-            return analyse_captures(self._folder, wanted=wanted)
+            return analyse_captures(self._folder, wanted)
         work = _pass_of(alone=len(files) == 1)
         count = min(usable_cores(), len(left))
         read = map_forked(work, left, count, done=lambda _: None) if count > 1 and can_fork() else map(work, left)
@@ -179,7 +179,7 @@ class WindowReading:
             passes[str(file)] = rank_pass
         every = list(passes.values())
         if len({rank_pass.facts.rank for rank_pass in every}) < len(every):
-            return analyse_captures(self._folder, wanted=wanted)
+            return analyse_captures(self._folder, wanted)
         return {"": combine(one_per_rank(every, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file)))}
 
     def _end(self) -> dict[str, RankPass]:
@@ -200,10 +200,10 @@ class WindowReading:
 
 
 def _pass_of(*, alone: bool) -> partial[RankPass]:
-    from stepscope.traces.load import BY_STEP, Wanted
     from stepscope.traces.rank_pass import pass_file
+    from stepscope.traces.sections import BY_STEP, Wanted
 
-    return partial(pass_file, wanted=Wanted(sections=BY_STEP), stated={}, alone=alone)
+    return partial(pass_file, wanted=Wanted(sections=BY_STEP), alone=alone)
 
 
 def _read_all(parent: int, folder: Path, sink: int) -> NoReturn:

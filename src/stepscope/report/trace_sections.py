@@ -9,21 +9,16 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
+from stepscope.traces import sections
 
 if TYPE_CHECKING:
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.table import Table
 
-SECTIONS = {
-    "budget": "budget", "overlap": "budget", "steps": "budget", "phases": "budget", "idle": "budget",
-    "collectives": "collectives", "groups": "collectives", "stragglers": "path", "buckets": "units", "units": "units",
-    "layers": "units", "operators": "operators", "kernels": "kernels", "launches": "operators", "copies": "kernels",
-    "annotations": "operators", "modules": "operators", "sequences": "kernels", "memory": "kernels",
-    "utilisation": "operators", "path": "path", "conformance": "collectives",
-}  # fmt: skip
+SECTIONS = {section.name: section.view for section in sections.SECTIONS if section.view}
 """Key of a section -> its file: each has its view, ``trace_KEY``, in ``views/trace_FILE.py``."""
 
-DEFAULT = ("budget", "collectives", "stragglers")
+DEFAULT = tuple(section.name for section in sections.SECTIONS if section.shown)
 """Sections that are shown after the findings when nothing else is asked for."""
 
 ALL = "all"
@@ -36,7 +31,7 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
         if name not in SECTIONS:
             raise UsageError(unknown("section", name, [*SECTIONS, ALL]))
     if not asked:
-        return tuple(s for s in SECTIONS if s in DEFAULT)
+        return DEFAULT
     return tuple(s for s in SECTIONS if ALL in asked or s in asked)
 
 

@@ -44,7 +44,8 @@ from stepscope.store.stated import stated_of_source
 
 if TYPE_CHECKING:
     from stepscope.machine.topology import Topology
-    from stepscope.traces.load import Wanted
+    from stepscope.traces.job import ReadingListener
+    from stepscope.traces.sections import Wanted
 
 OnTrace = Callable[[Path], None]
 Row = TypeVar("Row")
@@ -113,16 +114,16 @@ class Reading:
     @property
     def wanted(self) -> Wanted:
         """What is worked out of traces."""
-        from stepscope.traces.load import EVERYTHING, Wanted
+        from stepscope.traces.sections import EVERYTHING, Wanted
 
         more = {name for name, asked in (("spans", self.spans), ("profile", self.by_step)) if asked}
-        return Wanted(sections=EVERYTHING | more)
+        return Wanted(sections=EVERYTHING | more, scheduler=self.scheduler)
 
     def job(self, files: Path | Sequence[Path | str]) -> TraceSummary:
         """The traces of one job."""
         from stepscope.traces.job import analyse_job
 
-        return analyse_job(files, wanted=self.wanted, done=self.on_trace, scheduler=self.scheduler, log=self.log)
+        return analyse_job(files, self.wanted, listener=self._listener())
 
     def captures(
         self, files: Sequence[Path], ranks: Mapping[str, int], left_out: Callable[[Path, DataError], None]
@@ -131,13 +132,16 @@ class Reading:
         from stepscope.traces.job import analyse_captures
 
         return analyse_captures(
-            files,
-            wanted=self.wanted,
-            ranks=ranks,
-            done=self.on_trace,
-            left_out=left_out,
-            scheduler=self.scheduler,
-            log=self.log,
+            files, replace(self.wanted, ranks=ranks), listener=replace(self._listener(), left_out=left_out)
+        )
+
+    def _listener(self) -> ReadingListener:
+        from stepscope.traces.job import ReadingListener
+
+        return (
+            ReadingListener(log=self.log)
+            if self.on_trace is None
+            else ReadingListener(log=self.log, done=self.on_trace)
         )
 
 

@@ -18,7 +18,7 @@ from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_budget import BudgetVerdict, IdleCause, Parts, RankBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.events import Events, Ints, RankTrace
+from stepscope.traces.events import Ints, RankView, once
 from stepscope.traces.kernel_names import Work, work_of
 
 if TYPE_CHECKING:
@@ -42,12 +42,14 @@ class Activity:
         return spans.join(self.compute, self.comm, self.memory)
 
 
-def activity_of(events: Events) -> Activity:
+@once
+def activity_of(view: RankView) -> Activity:
     """Classify and unite the device events; without any, what the threads of the CPU did (``cpu_work``).
 
     The window of a CPU rank is that of its step marks, loading before the first operator included; without marks, and on a
     device, it is from the first start to the last end of the busy events.
     """
+    events = view.events
     if events.is_device.any():
         work, on_cpu = work_of(events), None
     else:
@@ -99,16 +101,17 @@ def parts_within(activity: Activity, *, low: int, high: int) -> Parts:
     )
 
 
-def rank_budget(trace: RankTrace, activity: Activity) -> RankBudget | None:
+def rank_budget(view: RankView) -> RankBudget | None:
     """Compute, communication, copies and idle time of the window; None without busy events.
 
     On a device nothing is dropped: the last step, work launched before the capture and kernels below 1 us count.
     """
+    activity = activity_of(view)
     if activity.window is None:
         return None
     low, high = activity.window
     return RankBudget(
-        rank=trace.rank,
+        rank=view.rank,
         source=activity.source,
         start_ns=low,
         parts=parts_within(activity, low=low, high=high),

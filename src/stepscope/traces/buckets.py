@@ -6,7 +6,7 @@ How many backward passes each step runs, and what each of them reduces.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container
 
 import msgspec
 import numpy as np
@@ -16,10 +16,11 @@ from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.trace_collectives import BucketRow, RankCollective
 from stepscope.records.trace_rules import BackwardPasses, StepPasses
 from stepscope.stats import spans
-from stepscope.traces.activity import Activity
-from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
-from stepscope.traces.nesting import Launches, Nest, computed_before, nest_events
-from stepscope.traces.passes import Marks, autograd_nodes, step_marks, with_nodes
+from stepscope.traces.activity import activity_of
+from stepscope.traces.collectives import communication
+from stepscope.traces.events import NONE, Category, Events, Ints, RankView
+from stepscope.traces.nesting import Nest, computed_before, nest_events
+from stepscope.traces.passes import Marks, autograd_nodes, marks_of, with_nodes
 
 _HOOKED = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -38,29 +39,27 @@ class _Hook:
     shape: str | None
 
 
-def bucket_rows(
-    trace: RankTrace, activity: Activity, launches: Launches, collectives: Iterable[RankCollective]
-) -> tuple[BucketRow, ...]:
+def bucket_rows(view: RankView) -> tuple[BucketRow, ...]:
     """The rank's buckets in order of launch; empty where no collective was launched by a gradient's hook.
 
     A collective belongs here when the host called it while the autograd engine was inside ``AccumulateGrad``, where
     DistributedDataParallel and gradient hooks launch theirs.
     """
-    events = trace.events
+    events = view.events
     hooks = _hooks(events)
     if not hooks:
         return ()
     starts = np.array([h.start for h in hooks], dtype=np.int64)
     wrapper = "ddp" if any(n.startswith((_DDP, "torch.distributed.ddp")) for n in events.names) else "hooks"
     buckets: list[tuple[RankCollective, int, int]] = []  # with its launch and the hook that made it
-    for collective in collectives:
+    for collective in communication(view).collectives:
         if collective.launch_ns is None or collective.op not in _REDUCTIONS:
             continue
         at = int(np.searchsorted(starts, collective.launch_ns, side="right")) - 1
         if at >= 0 and collective.launch_ns < hooks[at].end:
             buckets.append((collective, collective.launch_ns, at))
     buckets.sort(key=lambda m: m[1])
-    ready = computed_before(events, activity, launches, np.array([m[1] for m in buckets], dtype=np.int64)).tolist()
+    ready = computed_before(view, np.array([m[1] for m in buckets], dtype=np.int64)).tolist()
     copied = _Copies(events)
     rows: list[BucketRow] = []
     index, previous_step, previous_hook = -1, None, -1
@@ -71,10 +70,10 @@ def bucket_rows(
             elements = collective.size_bytes // DTYPE_BYTES[collective.dtype]
         # A step's last bucket leaves with its last gradient: what is ready after it belongs to the next one.
         members, source, why = _members(elements, copied, hooks[previous_hook + 1 : at + 1], launch)
-        done = hooks[at].done if activity.source != "device" else None if ready[i] == NONE else ready[i]
+        done = hooks[at].done if activity_of(view).source != "device" else None if ready[i] == NONE else ready[i]
         rows.append(
             BucketRow(
-                rank=trace.rank,
+                rank=view.rank,
                 step=collective.step,
                 index=index,
                 wrapper=wrapper,
@@ -173,13 +172,10 @@ _REDUCTIONS_of_backward_passes = ("all_reduce", "reduce_scatter")
 _OPTIMIZER = ("Optimizer.step#", "stepscope.optimizer")
 
 
-def backward_passes(
-    trace: RankTrace, collectives: Sequence[RankCollective], *, layers: Container[str] = ()
-) -> BackwardPasses | None:
+def backward_passes(view: RankView, *, layers: Container[str] = ()) -> BackwardPasses | None:
     """The passes of every marked step; None without steps, or without the autograd engine's numbers. layers: names of
     groups whose reductions are of layers' results, not of gradients."""
-    events = trace.events
-    marks = step_marks(events)
+    events, marks = view.events, marks_of(view)
     begins = pass_starts(events)
     if not len(marks) or not len(begins):
         return None
@@ -187,7 +183,7 @@ def backward_passes(
     step = spans.place(marks.starts, marks.ends, begins)
     chosen = [
         c
-        for c in collectives
+        for c in communication(view).collectives
         if c.op in _REDUCTIONS_of_backward_passes and (c.group.name if c.group else "") not in layers
     ]
     called = np.array([c.called_ns for c in chosen], dtype=np.int64)
@@ -202,7 +198,7 @@ def backward_passes(
     optimized = _optimizer_steps(events)
     of_step = spans.place(marks.starts, marks.ends, optimized)
     return BackwardPasses(
-        rank=trace.rank,
+        rank=view.rank,
         steps=tuple(
             StepPasses(
                 step=int(number),

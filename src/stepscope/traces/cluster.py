@@ -141,13 +141,9 @@ def _pass_each(
         raise MissingError(
             "a worker of the cluster has another stepscope", why=f"it has {__version__}, this is {version}", fix=_SAME
         )
-    outcomes: list[RankPass | StepscopeError] = []
-    for file in files:
-        try:
-            outcomes.append(work(file))
-        except StepscopeError as error:
-            outcomes.append(error)
-    return outcomes
+    from stepscope.traces.rank_pass import outcome_of
+
+    return [outcome_of(work, file) for file in files]
 
 
 def _finished(client: Client, pending: Sequence[Future], *, read: int) -> Collection[Future]:

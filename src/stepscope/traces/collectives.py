@@ -5,20 +5,23 @@ What a rank did between two collectives: computing, copying, or idle and why.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 
+from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import IDLE_CAUSES, HiddenUnder, OwnTime, RankCollective, RankCommunication
 from stepscope.stats import spans
 from stepscope.stats.spans import distinct
 from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.collective_calls import Identity, identities
-from stepscope.traces.events import NONE, Events, Ints, RankTrace
+from stepscope.traces.events import NONE, Events, Ints, RankView, once
 from stepscope.traces.gloo import gloo_calls
-from stepscope.traces.groups import Groups
+from stepscope.traces.groups import Groups, kind_by_name, kind_by_operations
 from stepscope.traces.idle import IdleGaps, idle_gaps
 from stepscope.traces.kernel_names import Work
-from stepscope.traces.nesting import Launches, launches_of, sums
-from stepscope.traces.steps import StepWindows, phase_spans, step_windows, whole_steps
+from stepscope.traces.nesting import launches_of, sums
+from stepscope.traces.steps import FORWARD, StepWindows, pass_at, phases_of, windows_of
 from stepscope.traces.waits import exact
 
 
@@ -66,24 +69,14 @@ HIDING_NAMES = 3
 """How many names of hiding computation to keep per collective."""
 
 
-def rank_communication(trace: RankTrace) -> RankCommunication:
-    """A rank's collectives, and what is needed to match them with other ranks'. O(n log n) in events."""
-    events = trace.events
-    activity = activity_of(events)
-    launches = launches_of(events, activity.indices)
-    windows = whole_steps(trace, activity, step_windows(events, activity, launches))
-    return communication(trace, activity, launches, windows, idle_gaps(events, activity, launches, phase_spans(events)))
-
-
-def communication(
-    trace: RankTrace, activity: Activity, launches: Launches, windows: StepWindows, gaps: IdleGaps
-) -> RankCommunication:
-    """Return the same as ``rank_communication``, from what the caller knows of the rank already.
+@once
+def communication(view: RankView) -> RankCommunication:
+    """Return a rank's collectives, and what is needed to match them with other ranks'. O(n log n) in events.
 
     The collectives of device traces are communication kernels, those of CPU traces the ``gloo:*`` spans.
     """
-    events = trace.events
-    groups = Groups(trace.meta)
+    events, activity, launches, meta = view.events, activity_of(view), launches_of(view), view.meta
+    groups = Groups(meta)
     if activity.source == "device":
         places = np.flatnonzero(activity.work == Work.COMMUNICATION)
         kernels, launch = activity.indices[places], launches.launch[places]
@@ -98,8 +91,8 @@ def communication(
         launched = np.array([NONE if c.launch_ns is None else c.launch_ns for c in calls], dtype=np.int64)
     exposed = ends - starts - spans.measure_within(activity.compute, starts, ends)
     hidden = _hidden_under(events, activity, starts, ends)
-    steps = _steps(windows, starts, launched)
-    own = own_times(activity, gaps, starts, ends)
+    steps = _steps(windows_of(view), starts, launched)
+    own = own_times(activity, idle_gaps(view), starts, ends)
     collectives = tuple(
         RankCollective(
             **{name: getattr(what, name) for name in _WHAT},
@@ -116,11 +109,11 @@ def communication(
         )
     )
     return RankCommunication(
-        rank=trace.rank,
-        host=trace.meta.host,
-        world_size=trace.meta.world_size,
+        rank=view.rank,
+        host=meta.host,
+        world_size=meta.world_size,
         source=activity.source,
-        base_time_ns=trace.meta.base_time_ns,
+        base_time_ns=meta.base_time_ns,
         window_ns=activity.window,
         collectives=collectives,
         exposed=exact(spans.subtract(activity.comm, activity.compute)),
@@ -182,3 +175,42 @@ def _hidden_under(events: Events, activity: Activity, starts: Ints, ends: Ints) 
         chosen = range(int(begin[i]), min(int(stop[i]), int(begin[i]) + HIDING_NAMES))
         result[i] = tuple(HiddenUnder(name=events.names[int(key[j] % names)], hidden_ns=int(total[j])) for j in chosen)
     return result
+
+
+UNNAMED = ""
+"""Stands for collectives whose group was not recorded."""
+
+
+@once
+def group_budgets(view: RankView) -> tuple[GroupBudget, ...]:
+    """Return one row per process group, most exposed first; time that several groups communicate in counts for each."""
+    by_group: dict[str, list[RankCollective]] = defaultdict(list)
+    for collective in communication(view).collectives:
+        by_group[collective.group.name if collective.group else UNNAMED].append(collective)
+    rows = []
+    for name, calls in by_group.items():
+        busy = spans.union(
+            np.array([c.start_ns for c in calls], dtype=np.int64), np.array([c.end_ns for c in calls], dtype=np.int64)
+        )
+        group = calls[0].group
+        kind, source = kind_by_name(group), "name"
+        if not kind:
+            launched = np.array([c.called_ns for c in calls], dtype=np.int64)
+            forward = pass_at(phases_of(view), launched) == FORWARD
+            kind, source = kind_by_operations(calls, forward.tolist()), "operations"
+        sizes = [c.size_bytes for c in calls]
+        rows.append(
+            GroupBudget(
+                rank=view.rank,
+                group=name,
+                description=group.description if group else "",
+                size=group.size if group else None,
+                collectives=len(calls),
+                size_bytes=None if None in sizes else sum(s for s in sizes if s is not None),
+                comm_ns=busy.measure,
+                exposed_ns=spans.subtract(busy, activity_of(view).compute).measure,
+                kind=kind,
+                kind_source=source if kind else "",
+            )
+        )
+    return tuple(sorted(rows, key=lambda r: -r.exposed_ns))

@@ -28,11 +28,11 @@ from stepscope.records.trace_path import (
 )
 from stepscope.stats import spans
 from stepscope.stats.spans import distinct
-from stepscope.traces.activity import Activity
-from stepscope.traces.events import NONE, Events, Ints, RankTrace
+from stepscope.traces.activity import activity_of
+from stepscope.traces.events import NONE, Ints, RankView, once
 from stepscope.traces.host_line import GLOO, NEVER, OPERATOR, OTHER, RUNTIME, HostLine, stream_waits
 from stepscope.traces.kernel_names import Work
-from stepscope.traces.nesting import Launches, sums
+from stepscope.traces.nesting import launches_of, sums
 
 TOP = 20
 
@@ -71,15 +71,12 @@ class _Segment:
     part: str = ""
 
 
-def critical_path(
-    trace: RankTrace, activity: Activity, launches: Launches, *, walk: Walk | None = None
-) -> CriticalPath | Unavailable:
+def critical_path(view: RankView) -> CriticalPath | Unavailable:
     """The path that ends with the last device work (without a device: the last host activity) of the trace.
 
-    The parts sum to the path's length, which is the time from the trace's beginning to that end. ``walk``: made once for
-    several paths of a rank.
+    The parts sum to the path's length, which is the time from the trace's beginning to that end.
     """
-    walk = walk or Walk(trace.events, activity, launches)
+    walk = walk_of(view)
     end = walk.end_node()
     if end is None:
         return Unavailable("nothing ran in the window")
@@ -96,10 +93,10 @@ def critical_path(
     parts, contributors = _account(walk, segments, begin, finish)
     threads = [(s.thread, s.first == NONE) for s in segments if not s.part]
     return CriticalPath(
-        rank=trace.rank,
+        rank=view.rank,
         start_ns=begin,
         end_ns=finish,
-        source=activity.source,
+        source=activity_of(view).source,
         parts=parts,
         contributors=contributors,
         switches=sum(a != b for a, b in zip(threads[1:], threads[:-1], strict=True)),
@@ -107,27 +104,28 @@ def critical_path(
     )
 
 
-def rank_legs(
-    trace: RankTrace, activity: Activity, launches: Launches, *, walk: Walk | None = None
-) -> RankLegs | Unavailable:
-    """Return the path of a device in legs from collective to collective, for ``cross_path.cross_rank_path``; ``cpu_legs``
-    has that of a CPU rank.
+def legs(view: RankView) -> RankLegs | Unavailable:
+    """Return the path of a rank in legs from collective to collective, for ``cross_rank_path``.
 
-    Collectives are numbered by start, as the communication events of ``activity`` are.
+    Collectives are numbered by start, as the communication events of the rank's activity are.
     """
-    walk = walk or Walk(trace.events, activity, launches)
+    if activity_of(view).source != "device":
+        from stepscope.traces.replay import cpu_legs
+
+        return cpu_legs(view)
+    walk = walk_of(view)
+    view.made.pop(walk_of)  # as large as some columns, and no other asks for it
     end = walk.end_node()
     if end is None:
         return Unavailable("nothing ran in the trace")
     walked: dict[_Node, tuple[int | None, NDArray[np.int64]]] = {}
     comm = walk.collectives
     last = _leg(walk, [], end[0], walked)
-    legs = tuple(_leg(walk, *walk.before(place), walked) for place in comm.tolist())
     return RankLegs(
-        rank=trace.rank,
+        rank=view.rank,
         end_ns=end[1],
         last=last,
-        legs=legs,
+        legs=tuple(_leg(walk, *walk.before(place), walked) for place in comm.tolist()),
         durations_ns=tuple((walk.ends[comm] - walk.starts[comm]).tolist()),
     )
 
@@ -154,10 +152,16 @@ def _leg(walk: Walk, link: list[_Segment], node: _Node | None, walked: dict[_Nod
     return PathLeg(parts=PathParts(**dict(zip(_PARTS, total.tolist(), strict=True))), back_to=back_to)
 
 
+@once
+def walk_of(view: RankView) -> Walk:
+    return Walk(view)
+
+
 class Walk:
     """One rank's device work in stream order with what each piece waited for, and its host threads."""
 
-    def __init__(self, events: Events, activity: Activity, launches: Launches) -> None:
+    def __init__(self, view: RankView) -> None:
+        events, activity, launches = view.events, activity_of(view), launches_of(view)
         self.events = events
         self.host = HostLine(events)
         device = events.is_device[launches.of]

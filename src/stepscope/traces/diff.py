@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.records.trace_summary import DiffRow, StepSeries, TraceDiff, WorkProfile
 from stepscope.stats.compare import MOST_BLOCKS, Change, block_medians, change, row_p_values, step_blocks
-from stepscope.traces.activity import Activity, parts_within
-from stepscope.traces.events import Category, Events, Ints, RankTrace
+from stepscope.traces.activity import activity_of, parts_within
+from stepscope.traces.events import Category, Events, Ints, RankView
 from stepscope.traces.nesting import nest_events
-from stepscope.traces.steps import StepWindows
+from stepscope.traces.steps import windows_of
 
 OTHERS = "all others"
 NAMES = 300
@@ -26,16 +26,14 @@ PARTS = ("window", "compute", "exposed_comm", "exposed_memory", "idle", "comm", 
 STEP = PARTS[0]
 
 
-def work_profile(
-    trace: RankTrace, activity: Activity, windows: StepWindows, *, names: int = NAMES
-) -> WorkProfile | Unavailable:
+def work_profile(view: RankView) -> WorkProfile | Unavailable:
     """Every quantity of the rank by step; Unavailable when nothing ran.
 
     Device work counts in the step in whose window it starts (see ``step_windows``), operators in the step that calls
     them. Work outside all steps is left out, as the step budgets leave it out.
     """
-    events = trace.events
-    marks, edges = windows.marks, windows.edges
+    events, activity = view.events, activity_of(view)
+    marks, edges = windows_of(view).marks, windows_of(view).edges
     window = activity.window
     if window is None:
         return Unavailable("nothing ran on the device, and no operator on the host")
@@ -52,15 +50,15 @@ def work_profile(
         for name in PARTS
     ]
     kernels = events.where(Category.KERNEL)
-    series += _series(events, "kernel", kernels, events.ts_ns[kernels], events.dur_ns[kernels], edges, names)
+    series += _series(events, "kernel", kernels, events.ts_ns[kernels], events.dur_ns[kernels], edges)
     chosen = events.where(Category.CPU_OP)
     tree = nest_events(events, chosen)
-    series += _series(events, "operator", tree.index, tree.starts, tree.self_ns, host, names)
-    return WorkProfile(rank=trace.rank, marked=marked, source=activity.source, steps=numbers, series=tuple(series))
+    series += _series(events, "operator", tree.index, tree.starts, tree.self_ns, host)
+    return WorkProfile(rank=view.rank, marked=marked, source=activity.source, steps=numbers, series=tuple(series))
 
 
 def _series(
-    events: Events, kind: str, indices: NDArray[np.integer[Any]], starts: Ints, spent: Ints, edges: Ints, names: int
+    events: Events, kind: str, indices: NDArray[np.integer[Any]], starts: Ints, spent: Ints, edges: Ints
 ) -> list[StepSeries]:
     steps = len(edges) - 1
     step = np.searchsorted(edges, starts, side="right") - 1
@@ -70,7 +68,7 @@ def _series(
         return []
     used, inverse = np.unique(events.name[indices], return_inverse=True)
     totals = np.bincount(inverse, weights=spent)
-    kept = np.argsort(-totals, kind="stable")[:names]
+    kept = np.argsort(-totals, kind="stable")[:NAMES]
     row = np.full(len(used), len(kept), dtype=np.int64)
     row[kept] = np.arange(len(kept))
     table = np.zeros((len(kept) + 1, steps), dtype=np.int64)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, wraps
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.stats.spans import Spans, union
+from stepscope.traces.sections import EVERY, Wanted
+
+T = TypeVar("T")
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.signedinteger[Any]]
@@ -251,6 +254,28 @@ class RankTrace:
     meta: TraceMeta
     notes: tuple[Note, ...] = ()
     partial: bool = False
+
+
+class RankView:
+    """One rank's trace as its analyses see it; what several of them read is ``made`` once."""
+
+    def __init__(self, trace: RankTrace, wanted: Wanted = EVERY) -> None:
+        self.trace, self.wanted = trace, wanted
+        self.rank, self.events, self.meta = trace.rank, trace.events, trace.meta
+        self.made: dict[object, Any] = {}
+
+
+def once(make: Callable[[RankView], T]) -> Callable[[RankView], T]:
+    """Keep with a view what is made of it, for whoever asks next."""
+
+    @wraps(make)
+    def made(view: RankView) -> T:
+        if made not in view.made:
+            view.made[made] = make(view)
+        value: T = view.made[made]
+        return value
+
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import copyreg
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-import numpy as np
-
-from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import CollectiveGroup, RankCollective
-from stepscope.stats import spans
-from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity
 from stepscope.traces.events import CollectiveArgs, ProcessGroup, TraceMeta
-from stepscope.traces.steps import FORWARD, pass_at
 
 _RANKS = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]\Z")
 
@@ -174,43 +167,3 @@ def kind_by_operations(calls: Sequence[RankCollective], forward: Sequence[bool])
             return "tp"
         return "dp" if not share and "all_gather" not in ops else ""
     return ""
-
-
-UNNAMED = ""
-"""Stands for collectives whose group was not recorded."""
-
-
-def group_budgets(
-    rank: int, activity: Activity, collectives: Sequence[RankCollective], phases: Mapping[str, Spans]
-) -> tuple[GroupBudget, ...]:
-    """Return one row per process group, most exposed first; time that several groups communicate in counts for each."""
-    by_group: dict[str, list[RankCollective]] = defaultdict(list)
-    for collective in collectives:
-        by_group[collective.group.name if collective.group else UNNAMED].append(collective)
-    rows = []
-    for name, calls in by_group.items():
-        busy = spans.union(
-            np.array([c.start_ns for c in calls], dtype=np.int64), np.array([c.end_ns for c in calls], dtype=np.int64)
-        )
-        group = calls[0].group
-        kind, source = kind_by_name(group), "name"
-        if not kind:
-            launched = np.array([c.called_ns for c in calls], dtype=np.int64)
-            forward = pass_at(phases, launched) == FORWARD
-            kind, source = kind_by_operations(calls, forward.tolist()), "operations"
-        sizes = [c.size_bytes for c in calls]
-        rows.append(
-            GroupBudget(
-                rank=rank,
-                group=name,
-                description=group.description if group else "",
-                size=group.size if group else None,
-                collectives=len(calls),
-                size_bytes=None if None in sizes else sum(s for s in sizes if s is not None),
-                comm_ns=busy.measure,
-                exposed_ns=spans.subtract(busy, activity.compute).measure,
-                kind=kind,
-                kind_source=source if kind else "",
-            )
-        )
-    return tuple(sorted(rows, key=lambda r: -r.exposed_ns))

@@ -21,10 +21,11 @@ from stepscope.records.trace_collectives import IDLE_CAUSES
 from stepscope.records.trace_work import DelaySummary, LaunchStatistics, QueueLength
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
-from stepscope.traces.activity import Activity
-from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
-from stepscope.traces.nesting import Launches, nest_events
-from stepscope.traces.passes import COMM_LAUNCHES, Marks, autograd_work, step_marks
+from stepscope.traces.activity import activity_of
+from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
+from stepscope.traces.nesting import launches_of, nest_events
+from stepscope.traces.passes import COMM_LAUNCHES, Marks, autograd_work, marks_of
+from stepscope.traces.steps import phases_of, windows_of
 
 KERNEL_GAP_NS = 10_000
 """Longest gap between queued kernels that counts as ordinary: 1 to 5 us on one stream, about twice that across
@@ -59,7 +60,7 @@ class IdleGaps:
     names: tuple[str, ...] = ()
 
 
-def idle_causes(gaps: IdleGaps, *, rank: int, source: str) -> tuple[IdleCause, ...]:
+def idle_causes(view: RankView) -> tuple[IdleCause, ...]:
     """Idle time of the window by cause; the causes sum to the idle time. Empty without busy events.
 
     A gap in which the next event had not been launched splits at the end of the call that launched it; after it is
@@ -68,16 +69,18 @@ def idle_causes(gaps: IdleGaps, *, rank: int, source: str) -> tuple[IdleCause, .
     the gap's start) to the launch, all of that way is ``data``. Queued work leaves ``kernel_gap`` or ``dependency``. In
     ``cpu_spans`` nothing is launched: what is not ``data`` is ``outside_operators``.
     """
-    named = _ON_CPU if source == "cpu_spans" else {}
+    named = _ON_CPU if activity_of(view).source == "cpu_spans" else {}
     return tuple(
-        _cause(rank, named.get(cause, cause), values, _main_call(gaps, cause, values))
-        for cause, values in gaps.by_cause.items()
+        _cause(view.rank, named.get(cause, cause), values, _main_call(gaps_of(view), cause, values))
+        for cause, values in gaps_of(view).by_cause.items()
         if values.any()
     )
 
 
-def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: dict[str, Spans]) -> IdleGaps:
-    """The gaps of one rank; ``phases``: its ``phase_spans``. None without busy events."""
+@once
+def idle_gaps(view: RankView) -> IdleGaps:
+    """The gaps of one rank. None without busy events."""
+    events, activity, launches, phases = view.events, activity_of(view), launches_of(view), phases_of(view)
     window = activity.window
     if window is None:
         return IdleGaps(holes=spans.EMPTY, by_cause={})
@@ -199,14 +202,15 @@ ALONE_NS = 1_000_000_000
 """From this length on a gap stands out of a trace without marked steps, of which nothing says how long a step is."""
 
 
-def long_gaps(events: Events, gaps: IdleGaps, marks: Marks, *, rank: int) -> tuple[IdleGaps, tuple[LongGap, ...]]:
+@once
+def long_gaps(view: RankView) -> tuple[IdleGaps, tuple[LongGap, ...]]:
     """Return the gaps with the long ones under the cause ``long_gap``, and the long ones in order of time.
 
     Long are at most ``MOST_GAPS``, each ``LEAST_SHARE`` of the window, ``LEAST_NS`` and ``OUTSTANDING`` times the longest
     other gap, in at most half of the marked steps; with one marked step nothing tells what is usual.
     """
-    holes = gaps.holes
-    lengths = holes.ends - holes.starts
+    gaps, marks = idle_gaps(view), windows_of(view).marks
+    lengths = gaps.holes.ends - gaps.holes.starts
     if not len(lengths) or len(marks) == 1:
         return gaps, ()
     low, high = gaps.window
@@ -218,7 +222,7 @@ def long_gaps(events: Events, gaps: IdleGaps, marks: Marks, *, rank: int) -> tup
     if not count or longest[count - 1] < least:
         return gaps, ()
     chosen = np.sort(order[:count])
-    outliers = tuple(_long_gap(events, gaps, marks, int(i), rank=rank) for i in chosen)
+    outliers = tuple(_long_gap(view, gaps, marks, int(i)) for i in chosen)
     by_cause = {cause: values.copy() for cause, values in gaps.by_cause.items()}
     for values in by_cause.values():
         values[chosen] = 0
@@ -227,16 +231,21 @@ def long_gaps(events: Events, gaps: IdleGaps, marks: Marks, *, rank: int) -> tup
     return replace(gaps, by_cause=by_cause), outliers
 
 
-def _long_gap(events: Events, gaps: IdleGaps, marks: Marks, place: int, *, rank: int) -> LongGap:
+def gaps_of(view: RankView) -> IdleGaps:
+    """The gaps by their cause, long ones apart."""
+    return long_gaps(view)[0]
+
+
+def _long_gap(view: RankView, gaps: IdleGaps, marks: Marks, place: int) -> LongGap:
     start, end = int(gaps.holes.starts[place]), int(gaps.holes.ends[place])
     step = int(np.searchsorted(marks.starts, start, side="right")) - 1
     return LongGap(
-        rank=rank,
+        rank=view.rank,
         after_ns=start - gaps.window[0],
         gap_ns=end - start,
         cause=max(gaps.by_cause, key=lambda cause: gaps.by_cause[cause][place]),
         step=int(marks.numbers[step]) if step >= 0 else None,
-        host_in=_host_in(events, start, end),
+        host_in=_host_in(view.events, start, end),
     )
 
 
@@ -258,12 +267,12 @@ SLICES = 200
 """Slices of the queue's time line."""
 
 
-def launch_statistics(trace: RankTrace, launches: Launches) -> LaunchStatistics | None:
+def launch_statistics(view: RankView) -> LaunchStatistics | None:
     """Statistics of every device event that has its launch in the file; None when there is no device event.
 
     A launch that made several events (a CUDA graph) counts once per event.
     """
-    events = trace.events
+    events, launches = view.events, launches_of(view)
     device = events.is_device[launches.of]
     total = int(device.sum())
     if not total:
@@ -275,16 +284,16 @@ def launch_statistics(trace: RankTrace, launches: Launches) -> LaunchStatistics 
     if not len(work):
         why = "no device event's launch is in the file (no runtime events, or all were launched before the capture)"
         return LaunchStatistics(
-            rank=trace.rank, launched=0, unlinked=total, early=0, delay=None, call=None,
+            rank=view.rank, launched=0, unlinked=total, early=0, delay=None, call=None,
             short_count=0, short_ns=0, short_call_ns=0, late_count=0, late_share=None,
             launches_per_s=None, queue=None, unavailable=why,
         )  # fmt: skip
     short = ends - starts < call_ns
-    late, follows = _late(trace, launches.of[device], launches.launch[device])
+    late, follows = _late(events, launches.of[device], launches.launch[device])
     one_each = distinct(call)
     host_ns = int((events.end_ns[one_each]).max() - events.ts_ns[one_each].min())
     return LaunchStatistics(
-        rank=trace.rank,
+        rank=view.rank,
         launched=len(work),
         unlinked=total - len(work),
         early=int((starts < called).sum()),
@@ -301,9 +310,8 @@ def launch_statistics(trace: RankTrace, launches: Launches) -> LaunchStatistics 
     )
 
 
-def _late(trace: RankTrace, work: Ints, launch: Ints) -> tuple[int, int]:
+def _late(events: Events, work: Ints, launch: Ints) -> tuple[int, int]:
     """Count, of the linked events with a predecessor on their stream, those launched after it had ended, and all of them."""
-    events = trace.events
     place = events.lane(work)
     order = np.lexsort((events.ts_ns[work], place))
     work, launch, place = work[order], launch[order], place[order]
@@ -313,7 +321,7 @@ def _late(trace: RankTrace, work: Ints, launch: Ints) -> tuple[int, int]:
     return int(late.sum()), int(follows.sum())
 
 
-def queue_length(launched: Ints, started: Ints, *, slices: int = SLICES) -> QueueLength | None:
+def queue_length(launched: Ints, started: Ints) -> QueueLength | None:
     """Count what is launched and not yet started, over time; each entry of the inputs, shape (n,), is one piece of work.
 
     None without work, or when all of it was launched at one moment and started at once.
@@ -333,7 +341,7 @@ def queue_length(launched: Ints, started: Ints, *, slices: int = SLICES) -> Queu
     edges = np.concatenate([[low], times, [high]])
     level = np.concatenate([[0], length])
     lasting = np.diff(edges)
-    width = max(1, -(-(high - low) // slices))
+    width = max(1, -(-(high - low) // SLICES))
     begins = np.arange(low, high, width)
     longest = _longest_by_slice(begins, edges[:-1], level, lasting)
     return QueueLength(
@@ -374,15 +382,15 @@ _IN_PYTHON = ("PythonSubclass", "Redistribute", "_ToTorchTensor", "_FromTorchTen
 """How operators begin that run Python inside: subclasses of tensors, DTensor's conversions."""
 
 
-def host_dispatch(events: Events) -> tuple[int, int, int]:
+def host_dispatch(view: RankView) -> tuple[int, int, int]:
     """Return of the training loop's thread, within the steps where they are marked, how many operators are as short as their
     call, their time with that of Python's dispatch (ns), and how many operators are in no other."""
+    events, marks = view.events, marks_of(view)
     operators = events.where(Category.CPU_OP)
     operators = operators[~events.begins("gloo:")[operators]]
     if not len(operators):
         return 0, 0, 0
     operators = operators[events.thread[operators] == events.busiest_thread(operators)]
-    marks = step_marks(events)
     if len(marks):
         starts = events.ts_ns[operators]
         operators = operators[(starts >= marks.starts[0]) & (starts < marks.ends.max())]

@@ -6,24 +6,24 @@ Traces of several captures in one folder: told apart by what their files are cal
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.errors import DataError, MissingError, NoTraceError, StepscopeError, Unavailable
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import DataError, MissingError, NoTraceError, StepscopeError, Unavailable, UsageError
 from stepscope.core.words import counted, listed, url_of
 from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps
-from stepscope.traces.envelope import RANK_IN_NAME
-from stepscope.traces.load import Advanced, Wanted, one_per_rank, trace_files
-from stepscope.traces.rank_pass import pass_file
+from stepscope.traces.envelope import RANK_IN_NAME, rank_from_name
+from stepscope.traces.load import Advanced, one_per_rank, trace_files
+from stepscope.traces.rank_pass import outcome_of, pass_file
+from stepscope.traces.sections import EVERY, Wanted
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from stepscope.records.trace_collectives import JobCollectives
     from stepscope.records.trace_path import CrossRankPath
 
@@ -46,53 +46,55 @@ def text_bytes(files: Iterable[Path]) -> int:
     return sum(f.stat().st_size * (1 if f.suffix == ".json" else _PACKED_RATIO) for f in files)
 
 
-def analyse_captures(
-    paths: str | Path | Iterable[str | Path],
-    *,
-    wanted: Wanted | None = None,
-    ranks: Mapping[str, int] | None = None,
-    executor: Executor | None = None,
-    processes: int | None = None,
-    cache: bool = False,
-    done: Callable[[Path], None] | None = None,
-    started: Callable[[Sequence[Path]], None] | None = None,
-    advanced: Advanced | None = None,
-    meanwhile: Callable[[], None] | None = None,
-    left_out: LeaveOut | None = None,
-    scheduler: str | None = None,
-    log: Callable[[str], None] | None = None,
-    sample: Collection[int] | None = None,
-) -> dict[str, TraceSummary]:
-    """Load and analyse every rank's trace under ``paths``, then match the ranks of each capture. ``wanted`` None:
-    everything. The summaries are by the captures' names; one capture, as usual, is called "".
+def _nothing(*_: object) -> None:
+    """Stand in where nobody listens."""
 
-    ``executor`` maps the files over its workers; without one, ``processes`` (None: one per core) are started where that
-    pays. ``cache``: keep the columns of each file for the next time. ``started`` is told the files, ``advanced`` how far
-    those read here have got, ``done`` each one as it is finished. ``meanwhile`` is called once while other processes read,
-    where they do: it may load what the caller needs for the answer. ``left_out`` is told a file that cannot be read, and
-    why; without it, and where no file can be read, the DataError is raised. ``scheduler`` of a dask cluster: its
-    workers read; with ``log`` alone workers of this machine do where there is much to read, and it is told where none can
-    be had. A file that ends every worker is left out with a note. ``sample``: only these ranks are read, and notes say what
-    that leaves open. Raises DataError as ``load_traces`` does.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingListener:
+    """Who hears what while files are read.
+
+    started: the files. advanced: how far one that is read here has got. done: each one that is finished. meanwhile: called
+    once while other processes read, where they do: it may load what the caller needs for the answer. left_out: a file that
+    cannot be read, and why; without it, and where no file can be read, the DataError is raised. log: what is lacking; with
+    it, workers of this machine read where there is much to read.
     """
-    files, skipped = trace_files([paths] if isinstance(paths, str | Path) else paths)
-    there = len(files)
-    if sample is not None:
-        from stepscope.traces.sample import files_of
 
-        files = files_of(files, sample, ranks or {})
-    if started:
-        started(files)
-    work = partial(pass_file, wanted=wanted or Wanted(), stated=ranks or {}, alone=len(files) == 1, cache=cache)
+    started: Callable[[Sequence[Path]], None] = _nothing
+    advanced: Advanced = _nothing
+    done: Callable[[Path], None] = _nothing
+    meanwhile: Callable[[], None] = _nothing
+    left_out: LeaveOut | None = None
+    log: Callable[[str], None] | None = None
+
+
+NOBODY = ReadingListener()
+
+Outcome = RankPass | StepscopeError
+
+
+def analyse_captures(
+    paths: str | Path | Iterable[str | Path], wanted: Wanted = EVERY, *, listener: ReadingListener = NOBODY
+) -> dict[str, TraceSummary]:
+    """Load and analyse every rank's trace under ``paths``, then match the ranks of each capture. The summaries are by the
+    captures' names; one capture, as usual, is called "".
+
+    A file that ends every worker of a cluster is left out with a note. Raises DataError as ``load_traces`` does.
+    """
+    files, skipped = trace_files(paths)
+    there = len(files)
+    if wanted.sample is not None:
+        files = _sampled(files, wanted.sample, wanted.ranks)
+    listener.started(files)
     notes = [FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped]
     if any(url_of(file) is not None for file in files):
-        left_out = _skips_what_is_none(left_out, notes)
-    done = done or (lambda _: None)
-    if _for_cluster(scheduler, log, files, processes):
-        passes, unread = _on_cluster(scheduler, work, files, processes, done, left_out)
+        listener = replace(listener, left_out=_skips_what_is_none(listener.left_out, notes))
+    if _for_cluster(wanted, listener, files):
+        read, unread = _on_cluster(files, wanted, listener)
+        passes = _readable(read, listener.left_out)
         notes += unread
     else:
-        passes = _map(work, files, executor or processes, done, advanced, meanwhile, left_out)
+        passes = _readable(_outcomes(files, wanted, listener), listener.left_out)
     by_capture = {"": passes}
     if len({p.facts.rank for p in passes}) < len(passes):
         # One that cannot be told apart is refused below.
@@ -103,51 +105,26 @@ def analyse_captures(
         )
         for name, group in by_capture.items()
     }
-    if sample is None:
+    if wanted.sample is None:
         return joined
-    from stepscope.traces.sample import what_a_sample_leaves_open
-
     return {
-        name: replace(summary, notes=(*summary.notes, *what_a_sample_leaves_open(summary, there)))
-        for name, summary in joined.items()
+        name: replace(summary, notes=(*summary.notes, *_left_open(summary, there))) for name, summary in joined.items()
     }
 
 
 def analyse_job(
-    paths: str | Path | Iterable[str | Path],
-    *,
-    wanted: Wanted | None = None,
-    ranks: Mapping[str, int] | None = None,
-    executor: Executor | None = None,
-    processes: int | None = None,
-    cache: bool = False,
-    done: Callable[[Path], None] | None = None,
-    left_out: LeaveOut | None = None,
-    scheduler: str | None = None,
-    log: Callable[[str], None] | None = None,
+    paths: str | Path | Iterable[str | Path], wanted: Wanted = EVERY, *, listener: ReadingListener = NOBODY
 ) -> TraceSummary:
     """Analyse files of one capture as ``analyse_captures`` does. Raises DataError too where there are several."""
-    summaries = analyse_captures(
-        paths,
-        wanted=wanted,
-        ranks=ranks,
-        executor=executor,
-        processes=processes,
-        cache=cache,
-        done=done,
-        left_out=left_out,
-        scheduler=scheduler,
-        log=log,
-    )
-    if len(summaries) > 1:
-        raise several_captures(summaries)
-    return next(iter(summaries.values()))
+    return only_capture(analyse_captures(paths, wanted, listener=listener))
 
 
-def several_captures(summaries: Mapping[str, TraceSummary]) -> DataError:
-    """Return the error for several captures where one is asked for."""
+def only_capture(summaries: Mapping[str, TraceSummary]) -> TraceSummary:
+    """Return the only capture. Raises DataError where there are several: what is asked for is of one."""
+    if len(summaries) == 1:
+        return next(iter(summaries.values()))
     first = [Path(p.facts.file).name for p in next(iter(summaries.values())).ranks]
-    return DataError(
+    raise DataError(
         f"{len(summaries)} captures in these files: {', '.join(list(summaries)[:6])}",
         why="files record the same rank; their names or times show different captures",
         fix=f"name the files of one, for example {' '.join(first[:3])}{' ...' if first[3:] else ''}",
@@ -250,36 +227,36 @@ def _job_path(passes: Sequence[RankPass], job: JobCollectives | None) -> CrossRa
     return cross_rank_path(legs, job.instances)
 
 
-def _map(
-    work: partial[RankPass],
-    files: Sequence[Path],
-    workers: Executor | int | None,
-    done: Callable[[Path], None],
-    advanced: Advanced | None,
-    meanwhile: Callable[[], None] | None,
-    left_out: LeaveOut | None,
-) -> list[RankPass]:
-    if workers is not None and not isinstance(workers, int):
-        return _submit(workers, work, files, done, left_out)
-    quick: bool = work.keywords["wanted"].device_only
-    if workers != 1 and text_bytes(files) >= (SCANNED_FROM_BYTES if quick else PARALLEL_FROM_BYTES):
+def _outcomes(files: Sequence[Path], wanted: Wanted, listener: ReadingListener) -> Iterator[tuple[Path, Outcome]]:
+    """Yield what each file gives, in their order; where processes read them, when all are finished."""
+    work, quick = _work(files, wanted), wanted.device_only
+    if wanted.processes != 1 and text_bytes(files) >= (SCANNED_FROM_BYTES if quick else PARALLEL_FROM_BYTES):
         from stepscope.core.forks import can_fork, usable_cores
 
         if not quick:
-            import stepscope.traces.sections  # noqa: F401 - once, for the processes that are forked from this one
-        count = workers or usable_cores()
+            import stepscope.traces.full_pass  # noqa: F401 - once, for the processes that are forked from this one
+        count = wanted.processes or usable_cores()
         if len(files) == 1:
             work = partial(work, processes=count)
         elif count > 1:
-            count = min(count, len(files))
-            if can_fork():
-                return _fork(work, files, count, done, partial(_get_ready, meanwhile, quick=quick), left_out)
-            from stepscope.core.pool import side_by_side
+            # By size, so that no process starts a long one last.
+            order = sorted(files, key=_size, reverse=True)
+            read = _fork if can_fork() else _submit
+            meanwhile = partial(_get_ready, listener, quick=quick)
+            finished = dict(
+                zip(order, read(work, order, min(count, len(files)), listener.done, meanwhile), strict=True)
+            )
+            yield from ((file, finished[file]) for file in files)
+            return
+    work = partial(work, advanced=listener.advanced)
+    for file in files:
+        yield file, (outcome := outcome_of(work, file))
+        if not isinstance(outcome, StepscopeError):
+            listener.done(file)
 
-            with side_by_side(count) as pool:
-                return _submit(pool, work, files, done, left_out)
-    work = partial(work, advanced=advanced)
-    return _readable(files, partial(_finished, work, done), left_out)
+
+def _work(files: Sequence[Path], wanted: Wanted) -> partial[RankPass]:
+    return partial(pass_file, wanted=wanted, alone=len(files) == 1)
 
 
 def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote]) -> LeaveOut:
@@ -296,18 +273,17 @@ def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote]) -> Lea
     return leave
 
 
-def _for_cluster(
-    scheduler: str | None, report: Callable[[str], None] | None, files: Sequence[Path], processes: int | None
-) -> bool:
-    """Return whether a cluster reads the files; ``report`` is told where one should and cannot be had."""
-    if scheduler is not None:
+def _for_cluster(wanted: Wanted, listener: ReadingListener, files: Sequence[Path]) -> bool:
+    """Return whether a cluster reads the files; the log is told where one should and cannot be had."""
+    if wanted.scheduler is not None:
         return True
-    if report is None or len(files) <= FILES_HERE or processes == 1 or text_bytes(files) < CLUSTER_FROM_BYTES:
+    much = len(files) > FILES_HERE and text_bytes(files) >= CLUSTER_FROM_BYTES
+    if listener.log is None or not much or wanted.processes == 1:
         return False
     from stepscope.traces.cluster import INSTALL, installed
 
     if not installed():
-        report(
+        listener.log(
             f"{len(files)} files are read without dask, so that a process that is killed ends the command; to read them in "
             f"workers that may be lost: {INSTALL}"
         )
@@ -315,63 +291,50 @@ def _for_cluster(
 
 
 def _on_cluster(
-    scheduler: str | None,
-    work: Callable[[Path], RankPass],
-    files: Sequence[Path],
-    processes: int | None,
-    done: Callable[[Path], None],
-    left_out: LeaveOut | None,
-) -> tuple[list[RankPass], list[FileNote]]:
+    files: Sequence[Path], wanted: Wanted, listener: ReadingListener
+) -> tuple[list[tuple[Path, Outcome]], list[FileNote]]:
     from stepscope.core.forks import usable_cores
     from stepscope.traces.cluster import NotReadError, read_on_cluster
 
-    workers = processes or usable_cores()
-    outcomes = read_on_cluster(work, files, scheduler=scheduler, workers=workers, size_of=_size, done=done)
+    outcomes = read_on_cluster(
+        _work(files, wanted),
+        files,
+        scheduler=wanted.scheduler,
+        workers=wanted.processes or usable_cores(),
+        size_of=_size,
+        done=listener.done,
+    )
     gone = {file: error for file, error in outcomes.items() if isinstance(error, NotReadError)}
-    rest = [file for file in files if file not in gone]
-    if not rest:
+    if len(gone) == len(files):
         raise next(iter(gone.values()))
     notes = [FileNote(rank=None, kind="missing", text=f"{file.name}: not read: {e.why}") for file, e in gone.items()]
-    return _readable(rest, lambda file: _pass_of(outcomes[file]), left_out), notes
-
-
-def _pass_of(outcome: RankPass | StepscopeError) -> RankPass:
-    if isinstance(outcome, StepscopeError):
-        raise outcome
-    return outcome
+    return [(file, outcomes[file]) for file in files if file not in gone], notes
 
 
 def _size(file: Path) -> int:
     return file.stat().st_size
 
 
-def _get_ready(meanwhile: Callable[[], None] | None, *, quick: bool) -> None:
+def _get_ready(listener: ReadingListener, *, quick: bool) -> None:
     """Import what comes after the reading, which takes as long as reading a rank of 1 MB."""
     if not quick:
         import stepscope.traces.activity
         import stepscope.traces.stragglers
         import stepscope.traces.waiting  # noqa: F401
-    if meanwhile is not None:
-        meanwhile()
+    listener.meanwhile()
 
 
-def _finished(work: Callable[[Path], RankPass], done: Callable[[Path], None], file: Path) -> RankPass:
-    rank_pass = work(file)
-    done(file)
-    return rank_pass
-
-
-def _readable(files: Sequence[Path], read: Callable[[Path], RankPass], left_out: LeaveOut | None) -> list[RankPass]:
-    """Return what ``read`` makes of files, those that it refuses left out. Raises the first DataError where none is left."""
+def _readable(outcomes: Iterable[tuple[Path, Outcome]], left_out: LeaveOut | None) -> list[RankPass]:
+    """Return the passes, files that cannot be read left out. Raises the first DataError where none is left."""
     passes: list[RankPass] = []
     damaged: list[tuple[Path, DataError]] = []
-    for file in files:
-        try:
-            passes.append(read(file))
-        except DataError as error:
-            if left_out is None:
-                raise
-            damaged.append((file, error))
+    for file, outcome in outcomes:
+        if isinstance(outcome, RankPass):
+            passes.append(outcome)
+        elif left_out is None or not isinstance(outcome, DataError):
+            raise outcome
+        else:
+            damaged.append((file, outcome))
     if damaged and not passes:
         raise damaged[0][1]
     for refused in damaged:
@@ -381,26 +344,34 @@ def _readable(files: Sequence[Path], read: Callable[[Path], RankPass], left_out:
 
 
 def _fork(
-    work: partial[RankPass],
-    files: Sequence[Path],
-    count: int,
-    done: Callable[[Path], None],
-    meanwhile: Callable[[], None],
-    left_out: LeaveOut | None,
-) -> list[RankPass]:
+    work: partial[RankPass], files: Sequence[Path], count: int, done: Callable[[Path], None], meanwhile: partial[None]
+) -> Iterable[Outcome]:
     from stepscope.core.forks import ProcessKilledError, map_forked
 
-    order = _largest_first(files)
     try:
-        outcomes = dict(zip(order, map_forked(work, order, count, done=done, meanwhile=meanwhile), strict=True))
+        return map_forked(work, files, count, done=done, meanwhile=meanwhile)
     except ProcessKilledError as error:
         raise _killed() from error
-    return _readable(files, lambda file: _pass_of(outcomes[file]), left_out)
 
 
-def _largest_first(files: Sequence[Path]) -> list[Path]:
-    """Order files by size, so that no process starts a long one last."""
-    return sorted(files, key=_size, reverse=True)
+def _submit(
+    work: partial[RankPass], files: Sequence[Path], count: int, done: Callable[[Path], None], meanwhile: partial[None]
+) -> Iterable[Outcome]:
+    from concurrent.futures import as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
+    from stepscope.core.pool import side_by_side
+
+    try:
+        with side_by_side(count) as pool:
+            futures = {pool.submit(outcome_of, work, file): file for file in files}
+            meanwhile()
+            for future in as_completed(futures):
+                future.result()
+                done(futures[future])
+            return [future.result() for future in futures]
+    except BrokenProcessPool as error:
+        raise _killed() from error
 
 
 def _killed() -> MissingError:
@@ -409,28 +380,6 @@ def _killed() -> MissingError:
         why="the machine probably ran out of memory",
         fix="read fewer ranks at a time (--processes 1), or device events alone (--show budget)",
     )
-
-
-def _submit(
-    executor: Executor,
-    work: Callable[[Path], RankPass],
-    files: Sequence[Path],
-    done: Callable[[Path], None],
-    left_out: LeaveOut | None,
-) -> list[RankPass]:
-    from concurrent.futures import as_completed
-    from concurrent.futures.process import BrokenProcessPool
-
-    try:
-        futures = {executor.submit(work, file): file for file in _largest_first(files)}
-        for future in as_completed(futures):
-            if isinstance(error := future.exception(), BrokenProcessPool):
-                raise error
-            done(futures[future])
-    except BrokenProcessPool as error:
-        raise _killed() from error
-    by_file = {file: future for future, file in futures.items()}
-    return _readable(files, lambda file: by_file[file].result(), left_out)
 
 
 _ENDING = re.compile(r"(\.pt)?(\.trace)?(\.json|\.sqlite)(\.gz|\.zst)?$")
@@ -495,3 +444,46 @@ def _by_time(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
         groups[-1].append(rank_pass)
         end = max(end, stop)
     return {f"capture {i + 1}": group for i, group in enumerate(groups)}
+
+
+_NAMED = 4
+"""Groups that the note names; the rest is a number."""
+
+
+def _sampled(files: Sequence[Path], ranks: Collection[int], stated: Mapping[str, int]) -> list[Path]:
+    """Return the files of these ranks, as the user states them, or as their names do: looking into files takes as long as
+    reading them. Raises UsageError."""
+    by_file = {file: stated.get(str(file), stated.get(file.name, rank_from_name(file))) for file in files}
+    present = sorted({rank for rank in by_file.values() if rank is not None})
+    if missing := sorted(set(ranks) - set(present)):
+        what = f"--ranks: no trace of rank {missing[0]}"
+        if silent := [file.name for file, rank in by_file.items() if rank is None]:
+            why = f"the names of {counted(len(silent), 'file')} state no rank: {listed(silent, at_most=2)}"
+            raise UsageError(what, why=why, fix=f"state them: --rank-of {silent[0]}=N")
+        raise UsageError(what, fix=f"there are {listed(list(map(str, present)), at_most=8)}")
+    return [file for file, rank in by_file.items() if rank in ranks]
+
+
+def _left_open(summary: TraceSummary, files: int) -> tuple[FileNote, ...]:
+    """Notes on what is unknown as other ranks were not read; ``files``: how many there are."""
+    read = [p.facts.rank for p in summary.ranks]
+    if len(read) == files:
+        return ()
+    texts = [
+        f"a sample, {counted(len(read), 'rank')} of {files:,} files: unknown are stragglers among the others, what those "
+        "wait for, and whether one of these waited for one of them, which counts as transfer"
+    ]
+    if lacking := _incomplete(summary):
+        shown = [f"{name} ({seen:,} of {size:,} ranks)" for name, (seen, size) in lacking.items()]
+        texts.append(f"groups that are not complete in the sample: {listed(shown, at_most=_NAMED)}")
+    return tuple(FileNote(rank=None, kind="missing", text=text) for text in texts)
+
+
+def _incomplete(summary: TraceSummary) -> dict[str, tuple[int, int]]:
+    """Return by name how many ranks of a group were read, and its size, for groups alone that lack some."""
+    seen: dict[tuple[str, object, int], set[int]] = defaultdict(set)
+    for rank in summary.ranks:
+        for call in rank.communication.collectives if rank.communication is not None else ():
+            if (group := call.group) is not None and group.size is not None:
+                seen[group.name, group.ranks, group.size].add(rank.facts.rank)
+    return {name: (len(ranks), size) for (name, _, size), ranks in seen.items() if len(ranks) < size}

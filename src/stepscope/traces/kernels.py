@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from stepscope.records.trace_work import CopyRow, CopyTable, KernelRow, KernelTable, SequenceRow
 from stepscope.stats import spans
 from stepscope.stats.spans import distinct
-from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
+from stepscope.traces.events import NONE, Category, Events, Ints, RankView
 from stepscope.traces.kernel_names import Work, uses_tensor_cores, work_of
 from stepscope.traces.nesting import find
 
 _WORK = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication"}
 
 
-def kernel_table(trace: RankTrace, *, limit: int | None = None) -> KernelTable | None:
+def kernel_table(view: RankView) -> KernelTable | None:
     """The rank's kernels by total time; None when the trace has no kernels.
 
     Durations of kernels that run at one time on several streams all count.
     """
-    events = trace.events
+    events = view.events
     chosen = events.where(Category.KERNEL)
     if not len(chosen):
         return None
@@ -42,11 +42,9 @@ def kernel_table(trace: RankTrace, *, limit: int | None = None) -> KernelTable |
     total = int(totals.sum())
     tensor = [uses_tensor_cores(events.names[int(names[i])]) for i in first]
     ranked = np.argsort(-totals, kind="stable")
-    shown = ranked if limit is None else ranked[:limit]
-    left = ranked[len(shown) :]
     rows = tuple(
         KernelRow(
-            rank=trace.rank,
+            rank=view.rank,
             name=events.names[int(names[first[i]])],
             work=_WORK[Work(int(work[first[i]]))],
             tensor_cores=tensor[i],
@@ -58,17 +56,17 @@ def kernel_table(trace: RankTrace, *, limit: int | None = None) -> KernelTable |
             median_ns=float(medians[i]),
             share=float(totals[i] / total) if total else 0.0,
         )
-        for i in shown.tolist()
+        for i in ranked.tolist()
     )
     computes = work[first] == Work.COMPUTE
     shares = _tensor_shares(totals, computes, tensor)
     return KernelTable(
-        rank=trace.rank,
+        rank=view.rank,
         rows=rows,
         total_ns=total,
-        left_out_names=len(left),
-        left_out_calls=int(calls[left].sum()),
-        left_out_ns=int(totals[left].sum()),
+        left_out_names=0,
+        left_out_calls=0,
+        left_out_ns=0,
         tensor_core_share=shares[0],
         other_share=shares[1],
         unknown_share=shares[2],
@@ -96,16 +94,14 @@ CANDIDATES = 500
 """Sequences of each length that are looked at closely: those with most time."""
 
 
-def sequence_rows(
-    trace: RankTrace, *, lengths: tuple[int, ...] = LENGTHS, min_count: int = MIN_COUNT
-) -> tuple[SequenceRow, ...]:
+def sequence_rows(view: RankView) -> tuple[SequenceRow, ...]:
     """The sequences of compute kernels by the time between and in them, longest first.
 
     A sequence ends where other work (a copy, a collective) stands between on the stream. One that only ever occurs inside
     a longer one listed with as many occurrences is left out.
     Exact: sequences are told apart by their kernels, never by a hash.
     """
-    events = trace.events
+    events = view.events
     device = np.flatnonzero(events.is_device)
     place = events.lane(device)
     order = np.lexsort((events.ts_ns[device], place))
@@ -121,12 +117,12 @@ def sequence_rows(
     gaps = np.concatenate([[0], np.cumsum(np.maximum(starts[1:] - ends[:-1], 0))])
     sequences: list[tuple[int, Ints]] = []  # length, places of non-overlapping occurrences
     code, valid = base, compute
-    for length in range(2, max(lengths) + 1):
+    for length in range(2, max(LENGTHS) + 1):
         code, valid = _extended(code, valid, base, joined, length)
         if not valid.any():
             break
-        if length in lengths:
-            sequences += _frequent(code, valid, length, min_count, before)
+        if length in LENGTHS:
+            sequences += _frequent(code, valid, length, before)
     rows = []
     for length, places in _closed(sequences, device, events.name):
         total = int((before[places + length] - before[places]).sum())
@@ -134,7 +130,7 @@ def sequence_rows(
         first = int(places[0])
         rows.append(
             SequenceRow(
-                rank=trace.rank,
+                rank=view.rank,
                 kernels=tuple(events.name_of(int(i)) for i in device[first : first + length]),
                 count=len(places),
                 total_ns=total,
@@ -161,22 +157,20 @@ def _extended(
     return result, longer
 
 
-def _frequent(
-    code: Ints, valid: NDArray[np.bool_], length: int, min_count: int, before: Ints
-) -> list[tuple[int, Ints]]:
-    """The sequences of this length with at least ``min_count`` occurrences apart, those with most time only."""
+def _frequent(code: Ints, valid: NDArray[np.bool_], length: int, before: Ints) -> list[tuple[int, Ints]]:
+    """The sequences of this length with at least ``MIN_COUNT`` occurrences apart, those with most time only."""
     places = np.flatnonzero(valid)
     places = places[np.argsort(code[places], kind="stable")]
     codes = code[places]
     first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
     last = np.append(first[1:], len(codes))
     spent = np.add.reduceat(before[places + length] - before[places], first)
-    often = np.flatnonzero(last - first >= min_count)
+    often = np.flatnonzero(last - first >= MIN_COUNT)
     often = often[np.argsort(-spent[often], kind="stable")][:CANDIDATES]
     sequences = []
     for low, high in zip(first[often].tolist(), last[often].tolist(), strict=True):
         apart = _apart(places[low:high], length)
-        if len(apart) >= min_count:
+        if len(apart) >= MIN_COUNT:
             sequences.append((length, apart))
     return sequences
 
@@ -226,9 +220,9 @@ def copy_kind(name: str) -> tuple[str, str | None]:
     return kind, memory
 
 
-def copy_table(trace: RankTrace) -> CopyTable | None:
+def copy_table(view: RankView) -> CopyTable | None:
     """The rank's copies and memsets by kind, longest first; None when the trace has none."""
-    events = trace.events
+    events = view.events
     chosen = events.where(Category.MEMCPY, Category.MEMSET)
     if not len(chosen):
         return None
@@ -251,7 +245,7 @@ def copy_table(trace: RankTrace) -> CopyTable | None:
         moved = int(sizes[sized].sum()) if sized.any() else None
         rows.append(
             CopyRow(
-                rank=trace.rank,
+                rank=view.rank,
                 kind=kind,
                 memory=memory,
                 calls=len(indices),
@@ -268,7 +262,7 @@ def copy_table(trace: RankTrace) -> CopyTable | None:
     rows.sort(key=lambda r: (-r.total_ns, r.kind, r.memory or ""))
     busy = events.spans(chosen)
     return CopyTable(
-        rank=trace.rank, rows=tuple(rows), busy_ns=busy.measure, exposed_ns=spans.subtract(busy, hidden_by).measure
+        rank=view.rank, rows=tuple(rows), busy_ns=busy.measure, exposed_ns=spans.subtract(busy, hidden_by).measure
     )
 
 

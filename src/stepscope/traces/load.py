@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, NoTraceError
 from stepscope.core.words import counted, url_of
 from stepscope.traces.decode import ColumnBuilder, DecodedPart
@@ -165,8 +164,7 @@ def load_traces(
     ``$XDG_CACHE_HOME/stepscope/traces`` and takes them from there while the file is unchanged.
     Raises DataError for a file that cannot be read, for two files of one rank and for an unknown rank.
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    files, notes = trace_files(given)
+    files, notes = trace_files(paths)
     read = partial(load_file, device_only=device_only, cache=cache)
     loaded = (executor.map if executor else map)(read, files)
     return TraceSet(ranks=with_ranks(list(loaded), ranks or {}), notes=tuple(notes))
@@ -289,9 +287,9 @@ def one_per_rank(items: Iterable[T], *, rank: Callable[[T], int], path: Callable
     return tuple(by_rank[r] for r in sorted(by_rank))
 
 
-def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
+def trace_files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
     """The trace files among ``paths``, and what was skipped. Raises DataError when a named file is none."""
-    given = list(paths)
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
     files, named = candidates(given)
     kept: list[Path] = []
     notes: list[Note] = []
@@ -372,43 +370,3 @@ def rank_of(trace: RankTrace, stated: Mapping[str, int], *, alone: bool) -> tupl
         why="neither the file (distributedInfo) nor its name states it",
         fix=f"state it: --rank-of {trace.path.name}=N, or rename the file to rank-N...json",
     )
-
-
-DEVICE_ONLY = frozenset({"budget", "overlap"})
-"""Sections that the device scan alone can answer, the overlap without its steps."""
-
-EVERYTHING = frozenset({
-    "budget", "operators", "kernels", "launches", "copies", "annotations", "modules", "sequences", "buckets", "units",
-    "layers", "memory", "utilisation", "path",
-})  # fmt: skip
-"""What costs extra beyond the budget; steps, phases, idle causes and collectives come with any full reading."""
-
-
-BY_STEP = EVERYTHING | {"profile"}
-"""With operators and kernels by step: what ranks of a job that was timed are compared by."""
-
-FOR_FINDINGS = frozenset({"copies", "buckets", "units", "mfu"})
-"""What the rules read beyond the budget, steps, idle causes and collectives of any full reading; the rest of the sections
-only adds to their evidence. mfu: the utilisation, where the trace has what it takes (FLOP or shapes, a known device)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which sections to compute, and how. FLOP are per step and rank; None: what the trace recorded.
-
-    limit: rows of the lists that can be long (operators, kernels, annotations); None: all.
-    scan: device events alone for now, whatever is wanted; a trace without any is read in full.
-    regions: (how the name of a range begins, phase) as the user states them.
-    """
-
-    sections: frozenset[str] = EVERYTHING
-    sort: str = "device_self"
-    limit: int | None = None
-    model_flop: float | None = None
-    hardware_flop: float | None = None
-    scan: bool = False
-    regions: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def device_only(self) -> bool:
-        return self.scan or self.sections <= DEVICE_ONLY

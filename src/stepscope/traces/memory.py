@@ -9,37 +9,27 @@ import numpy as np
 from stepscope.core.errors import Unavailable
 from stepscope.records.trace_work import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
 from stepscope.stats.spans import Spans, distinct
-from stepscope.traces.events import Category, Events, Ints, MemoryInstants, RankTrace
-from stepscope.traces.passes import Marks, step_marks
-from stepscope.traces.steps import phase_of
+from stepscope.traces.events import Category, Events, Ints, MemoryInstants, RankView
+from stepscope.traces.passes import Marks, marks_of
+from stepscope.traces.steps import phase_of, phases_of
 
 SLICES = 400
 
 _TYPES = {0: "cpu", 1: "gpu", 20: "gpu"}  # torch's DeviceType: CPU, CUDA (and HIP under its mask), HIP
 
 
-def memory_timeline(
-    trace: RankTrace, *, phases: Mapping[str, Spans] | None = None, slices: int = SLICES
-) -> tuple[DeviceMemory, ...] | Unavailable:
-    """One timeline per device of the rank, GPUs first; Unavailable when the trace recorded no memory events.
-
-    ``phases`` (the host's time in each phase) names the phase of the peak; without it the phase is None.
-    """
-    memory = trace.events.memory
+def memory_timeline(view: RankView) -> tuple[DeviceMemory, ...] | Unavailable:
+    """One timeline per device of the rank, GPUs first; Unavailable when the trace recorded no memory events."""
+    memory = view.events.memory
     if memory is None or not len(memory):
         return Unavailable("the trace records no memory events (profile_memory=True records them)")
     kinds = memory.device_type.astype(np.int64) * (2**31) + memory.device
-    marks = step_marks(trace.events)
-    timelines = [
-        _device(trace, memory, np.flatnonzero(kinds == kind), marks, phases or {}, slices)
-        for kind in distinct(kinds).tolist()
-    ]
+    timelines = [_device(view, memory, np.flatnonzero(kinds == kind)) for kind in distinct(kinds).tolist()]
     return tuple(sorted(timelines, key=lambda d: (d.device_type != "gpu", d.device_type, d.device or 0)))
 
 
-def _device(
-    trace: RankTrace, memory: MemoryInstants, instants: Ints, marks: Marks, phases: Mapping[str, Spans], slices: int
-) -> DeviceMemory:
+def _device(view: RankView, memory: MemoryInstants, instants: Ints) -> DeviceMemory:
+    marks, phases = marks_of(view), phases_of(view)
     times, size = memory.ts_ns[instants], memory.size_bytes[instants]
     allocated, reserved = memory.allocated_bytes[instants], memory.reserved_bytes[instants]
     kind = _TYPES.get(int(memory.device_type[instants[0]]), "other")
@@ -49,10 +39,10 @@ def _device(
     has_reserved = kind != "cpu" and bool(reserved.max() > 0)
     at = int(np.argmax(allocated))
     when = int(times[at])
-    grid, highest = _by_slice(times, slices, allocated, reserved)
+    grid, highest = _by_slice(times, allocated, reserved)
     peak_reserved = int(reserved.max()) if has_reserved else None
     return DeviceMemory(
-        rank=trace.rank,
+        rank=view.rank,
         device_type=kind,
         device=device if device >= 0 else None,
         from_capture_start=kind == "cpu",
@@ -62,8 +52,8 @@ def _device(
             reserved_bytes=int(reserved[at]) if has_reserved else None,
             step=_step_at(marks, when),
             phase=phase_of(phases, when),
-            annotations=_annotations_at(trace.events, when),
-            operator=_operator_at(trace.events, when),
+            annotations=_annotations_at(view.events, when),
+            operator=_operator_at(view.events, when),
         ),
         peak_reserved_bytes=peak_reserved,
         slack_bytes=int(reserved[at] - allocated[at]) if has_reserved else None,
@@ -79,9 +69,9 @@ def _device(
     )
 
 
-def _by_slice(times: Ints, slices: int, *series: Ints) -> tuple[Ints, list[Ints]]:
+def _by_slice(times: Ints, *series: Ints) -> tuple[Ints, list[Ints]]:
     """Begin of each slice that has an event, and the highest value of each series in it."""
-    width = max(1, -(-int(times[-1] - times[0] + 1) // slices))
+    width = max(1, -(-int(times[-1] - times[0] + 1) // SLICES))
     number = (times - times[0]) // width
     first = np.flatnonzero(np.concatenate([[True], number[1:] != number[:-1]]))
     return times[0] + number[first] * width, [np.maximum.reduceat(s, first) for s in series]

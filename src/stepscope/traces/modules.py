@@ -22,37 +22,36 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.plan import DTYPE_BYTES
-from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_rules import DividedLayers, LayerCall
 from stepscope.records.trace_work import AnnotationRow, ModuleRow
-from stepscope.stats.spans import Spans, distinct
-from stepscope.traces.activity import Activity
-from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
-from stepscope.traces.groups import UNNAMED
+from stepscope.stats.spans import distinct
+from stepscope.traces.activity import activity_of
+from stepscope.traces.collectives import UNNAMED, communication, group_budgets
+from stepscope.traces.events import NONE, Category, Events, Ints, RankView
 from stepscope.traces.kernel_names import Work, work_of
-from stepscope.traces.nesting import Launches, Nest, find, nest_events, sums, union_by_group
+from stepscope.traces.nesting import Nest, find, launches_of, nest_events, sums, union_by_group
 from stepscope.traces.passes import autograd_nodes
-from stepscope.traces.steps import BACKWARD, pass_at
+from stepscope.traces.steps import BACKWARD, pass_at, phases_of
 from stepscope.traces.units import by_order
 
 MARKS = ((Category.USER_ANNOTATION, "module: "), (Category.PYTHON, "nn.Module: "))
 
 
-def module_rows(trace: RankTrace, activity: Activity, launches: Launches) -> tuple[ModuleRow, ...] | Unavailable:
+def module_rows(view: RankView) -> tuple[ModuleRow, ...] | Unavailable:
     """The rank's modules by time, longest first; each with what it runs itself, without the modules inside it.
 
     On a GPU times are the device's, of what was launched; on CPU traces the operators' own.
     """
-    events = trace.events
+    events = view.events
     first = next(((ranges, mark) for category, mark in MARKS if len(ranges := _marked(events, category, mark))), None)
     if first is None:
         return Unavailable("no ranges of modules: `stepscope profile --modules` or with_stack=True record them")
     chosen, mark = first
     names = [name.removeprefix(mark) for name in events.names]
     tree = nest_events(events, chosen)
-    on_device = activity.source == "device"
-    work, host = _device_work(launches, events) if on_device else _operators(events)
+    on_device = activity_of(view).source == "device"
+    work, host = _device_work(view) if on_device else _operators(events)
     forward, backward = _modules_of(events, tree, host)
     kinds = work_of(events)[work] if on_device else None
     duration = events.dur_ns[work]
@@ -73,7 +72,7 @@ def module_rows(trace: RankTrace, activity: Activity, launches: Launches) -> tup
     order = used[np.argsort(-(there + back)[used], kind="stable")]
     return tuple(
         ModuleRow(
-            rank=trace.rank,
+            rank=view.rank,
             module=names[i],
             calls=int(calls[i]),
             forward_ns=int(there[i]),
@@ -89,9 +88,10 @@ def _marked(events: Events, category: Category, mark: str) -> Ints:
     return np.flatnonzero((events.category == category) & events.begins(mark))
 
 
-def _device_work(launches: Launches, events: Events) -> tuple[Ints, Ints]:
+def _device_work(view: RankView) -> tuple[Ints, Ints]:
     """Device events and the host calls that launched them."""
-    linked = launches.linked & events.is_device[launches.of]
+    launches = launches_of(view)
+    linked = launches.linked & view.events.is_device[launches.of]
     return launches.of[linked], launches.launch[linked]
 
 
@@ -139,21 +139,19 @@ def _kept(events: Events, tree: Nest, code: NDArray[np.integer[Any]], count: int
 _LAYER = re.compile(r".*?\.\d+(?=\.|$)")
 
 
-def divided_layers(
-    trace: RankTrace,
-    activity: Activity,
-    phases: dict[str, Spans],
-    collectives: Sequence[RankCollective],
-    groups: Sequence[GroupBudget],
-) -> DividedLayers | None:
+def divided_layers(view: RankView) -> DividedLayers | None:
     """The collectives of the rank's tensor-parallel groups; None where there is no such group.
 
     A step whose calls are those of the plan that ``bench --profile`` leaves in the trace has the plan's names. Others are
     numbered by the forward pass; the backward pass visits them in reverse.
     """
-    plan = _plan(trace)
-    tensor = {g.group for g in groups if g.kind == "tp"} | ({UNNAMED} if plan else set())
-    calls = [c for c in collectives if c.launch_ns is not None and (c.group.name if c.group else "") in tensor]
+    plan = _plan(view)
+    tensor = {g.group for g in group_budgets(view) if g.kind == "tp"} | ({UNNAMED} if plan else set())
+    calls = [
+        c
+        for c in communication(view).collectives
+        if c.launch_ns is not None and (c.group.name if c.group else "") in tensor
+    ]
     if not calls:
         return None
     calls.sort(key=lambda c: c.launch_ns or 0)
@@ -161,7 +159,9 @@ def divided_layers(
     named = False
     for _, same_step in groupby(calls, key=lambda c: c.step):
         step_calls = list(same_step)
-        back = (pass_at(phases, np.array([c.launch_ns for c in step_calls], dtype=np.int64)) == BACKWARD).tolist()
+        back = (
+            pass_at(phases_of(view), np.array([c.launch_ns for c in step_calls], dtype=np.int64)) == BACKWARD
+        ).tolist()
         ops = _planned(step_calls, [p for p in plan if p.group == "tp"]) or _planned(step_calls, plan)
         if ops:
             named = True
@@ -174,9 +174,9 @@ def divided_layers(
             layers = by_order(step_calls, back, word="call")
             rows += [_row(c, layer, back=b) for c, layer, b in zip(step_calls, layers, back, strict=True)]
     return DividedLayers(
-        rank=trace.rank,
+        rank=view.rank,
         named_by="plan" if named else "order",
-        source=activity.source,
+        source=activity_of(view).source,
         group_size=next((c.group_size for c in calls if c.group_size), None),
         calls=tuple(rows),
     )
@@ -195,9 +195,9 @@ class _Op(NamedTuple):
     module: str
 
 
-def _plan(trace: RankTrace) -> list[_Op]:
+def _plan(view: RankView) -> list[_Op]:
     """The planned calls of a step; nothing where none is of a tensor-parallel group."""
-    plan: Any = trace.meta.stepscope.get("communication_plan")
+    plan: Any = view.meta.stepscope.get("communication_plan")
     ops = [
         _Op(
             op=str(op["op"]),
@@ -238,12 +238,12 @@ def _row(call: RankCollective, layer: str | None, *, back: bool) -> LayerCall:
 _STEP = re.compile(r"ProfilerStep#\d+$")
 
 
-def annotation_rows(trace: RankTrace, launches: Launches, *, limit: int | None = None) -> tuple[AnnotationRow, ...]:
+def annotation_rows(view: RankView) -> tuple[AnnotationRow, ...]:
     """The rank's annotations by host time, longest first; empty without any. All ``ProfilerStep#N`` are one row.
 
     Work launched inside nested annotations counts for each of them, for one name once.
     """
-    events = trace.events
+    events = view.events
     chosen = events.where(Category.USER_ANNOTATION)
     if not len(chosen):
         return ()
@@ -254,7 +254,7 @@ def annotation_rows(trace: RankTrace, launches: Launches, *, limit: int | None =
     outer = tree.outermost_of(label)
     host = sums(label[outer], (tree.ends - tree.starts)[outer], count)
 
-    work, owner = _launched_inside(events, launches, tree)
+    work, owner = _launched_inside(view, tree)
     pair_label, pair_work = _labels_around(tree, label, work, owner)
     spent = sums(pair_label, events.dur_ns[pair_work], count)
     busy = union_by_group(pair_label, events.ts_ns[pair_work], events.end_ns[pair_work], count=count)
@@ -264,7 +264,7 @@ def annotation_rows(trace: RankTrace, launches: Launches, *, limit: int | None =
     ranked = np.lexsort((np.arange(count), -host))
     return tuple(
         AnnotationRow(
-            rank=trace.rank,
+            rank=view.rank,
             name=labels[i],
             calls=int(calls[i]),
             host_ns=int(host[i]),
@@ -273,7 +273,7 @@ def annotation_rows(trace: RankTrace, launches: Launches, *, limit: int | None =
             device_events=int(launched[i]),
             device_span_ns=int(spans_ns[i]) if has_span[i] else None,
         )
-        for i in ranked[:limit].tolist()
+        for i in ranked.tolist()
     )
 
 
@@ -288,13 +288,14 @@ def _labels(events: Events, chosen: Ints) -> tuple[Ints, list[str]]:
     return table, list(rows)
 
 
-def _launched_inside(events: Events, launches: Launches, tree: Nest) -> tuple[Ints, Ints]:
+def _launched_inside(view: RankView, tree: Nest) -> tuple[Ints, Ints]:
     """Device events launched inside an annotation, and the position of the innermost one.
 
     What a thread of the autograd engine launches also counts for what is open on the thread that annotates most: it
     waits there for the backward pass. Such an event may stand twice.
     """
-    work, call = _device_work(launches, events)
+    events = view.events
+    work, call = _device_work(view)
     threads, times = events.thread[call].astype(np.int64), events.ts_ns[call]
     engine = distinct(events.thread[autograd_nodes(events)]).astype(np.int64)
     roots = tree.parent == NONE

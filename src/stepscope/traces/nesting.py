@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.stats.spans import distinct, last_end
-from stepscope.traces.activity import Activity
-from stepscope.traces.events import NONE, Category, Events, Ints
+from stepscope.traces.activity import activity_of
+from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 from stepscope.traces.kernel_names import Work
 
 AnyInts = NDArray[np.integer[Any]]
@@ -305,8 +305,10 @@ class Launches:
         return linked
 
 
-def launches_of(events: Events, indices: Ints) -> Launches:
+@once
+def launches_of(view: RankView) -> Launches:
     """Match by correlation id with the runtime and driver calls; a driver call inside a runtime call gives way."""
+    events, indices = view.events, activity_of(view).indices
     calls = events.where(Category.RUNTIME, Category.DRIVER)
     calls = calls[events.correlation[calls] != NONE]
     # Runtime calls first: of those with one id the first counts.
@@ -317,8 +319,9 @@ def launches_of(events: Events, indices: Ints) -> Launches:
     return Launches(of=indices, launch=launch)
 
 
-def computed_before(events: Events, activity: Activity, launches: Launches, times: Ints) -> Ints:
+def computed_before(view: RankView, times: Ints) -> Ints:
     """Return for each time of the host when all computation launched before it has ended on the device; NONE without any."""
-    chosen = launches.linked & (activity.work == Work.COMPUTE)
+    events, launches = view.events, launches_of(view)
+    chosen = launches.linked & (activity_of(view).work == Work.COMPUTE)
     called, ends = events.ts_ns[launches.launch[chosen]], events.end_ns[launches.of[chosen]]
     return last_end(called, ends, times)

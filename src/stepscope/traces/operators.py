@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.stats.spans import distinct
-from stepscope.traces.events import NONE, WITH_VALUES, Category, Events, Ints, RankTrace
-from stepscope.traces.nesting import Launches, Nest, find, nest_events, sums
+from stepscope.traces.events import NONE, WITH_VALUES, Category, Events, Ints, RankView, once
+from stepscope.traces.nesting import Nest, find, launches_of, nest_events, sums
 
 Dims = list[list[int]]
 
@@ -254,10 +254,12 @@ class OperatorLinks:
         return self.owner[find(self.of, indices)]
 
 
-def operator_links(events: Events, launches: Launches) -> OperatorLinks:
+@once
+def links_of(view: RankView) -> OperatorLinks:
     """Launches belong to the innermost operator open on their thread; where the runtime's events carry another
     thread id, to the operator of their external id, provided that it is open at that time.
     """
+    events, launches = view.events, launches_of(view)
     chosen = events.where(Category.CPU_OP)
     tree = nest_events(events, chosen)
     owner = np.full(len(launches.of), NONE, dtype=np.int64)
@@ -279,22 +281,12 @@ def _by_external_id(events: Events, tree: Nest, call: Ints) -> Ints:
     return np.where((wanted > 0) & open_then, place, NONE)
 
 
-def operator_table(
-    trace: RankTrace,
-    launches: Launches,
-    *,
-    links: OperatorLinks | None = None,
-    sort: str = "device_self",
-    limit: int | None = None,
-) -> OperatorTable | None:
+def operator_table(view: RankView) -> OperatorTable | None:
     """The rank's operators, sorted by one of SORTS (largest first; names ascending); None without operators.
 
     Sorting by device time on a trace without device events sorts by the same figure of the host.
     """
-    if sort not in SORTS:
-        raise ValueError(f"sort is one of {', '.join(SORTS)}, not {sort!r}")
-    events = trace.events
-    links = operator_links(events, launches) if links is None else links
+    events, launches, links, sort = view.events, launches_of(view), links_of(view), view.wanted.sort
     tree = links.nest
     if not len(tree):
         return None
@@ -326,11 +318,9 @@ def operator_table(
     ranked = by_name
     if sort != "name":
         ranked = by_name[np.lexsort((-host_total[by_name], -figures[sort][by_name]))]
-    shown = ranked if limit is None else ranked[:limit]
-    left = ranked[len(shown) :]
     rows = tuple(
         OperatorRow(
-            rank=trace.rank,
+            rank=view.rank,
             name=names[i],
             shapes=None,
             calls=int(calls[i]),
@@ -341,18 +331,18 @@ def operator_table(
             device_events=int(launches_of_label[i]),
             flop=int(flop[i]) if flop_known[i] else None,
         )
-        for i in shown.tolist()
+        for i in ranked.tolist()
     )
     return OperatorTable(
-        rank=trace.rank,
+        rank=view.rank,
         rows=rows,
         host_ns=int(tree.self_ns.sum()),
         device_ns=int(spent.sum()),
         outside_ns=int(spent[device & launches.linked & (links.owner == NONE)].sum()),
         unlinked_ns=int(spent[device & ~launches.linked].sum()),
-        left_out_rows=len(left),
-        left_out_host_self_ns=int(host_self[left].sum()),
-        left_out_device_self_ns=int(device_self[left].sum()),
+        left_out_rows=0,
+        left_out_host_self_ns=0,
+        left_out_device_self_ns=0,
         flop_source=source,
         flop_unavailable=why_not,
     )

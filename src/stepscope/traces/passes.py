@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
-from stepscope.traces.events import NONE, Category, Events, Ints
+from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 from stepscope.traces.kernel_names import Work
 
 COMM_LAUNCHES = (
@@ -62,6 +62,12 @@ def step_marks(events: Events) -> Marks:
             numbers[code] = int(match[1])
     marks = events.by_start((numbers[events.name] != NONE) & (events.category == Category.USER_ANNOTATION))
     return Marks(numbers=numbers[events.name[marks]], starts=events.ts_ns[marks], ends=events.end_ns[marks])
+
+
+@once
+def marks_of(view: RankView) -> Marks:
+    """Every step that is marked, one of which only a part was recorded among them."""
+    return step_marks(view.events)
 
 
 def comm_calls(events: Events) -> Ints:

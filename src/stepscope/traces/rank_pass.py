@@ -13,31 +13,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepscope.core.errors import MissingError
+from stepscope.core.errors import MissingError, StepscopeError
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
-from stepscope.traces.activity import activity_of, rank_budget
-from stepscope.traces.events import Category, Events, RankTrace, TraceMeta
-from stepscope.traces.load import Advanced, Wanted, load_file, rank_of
+from stepscope.traces.activity import rank_budget
+from stepscope.traces.events import Category, Events, RankTrace, RankView, TraceMeta
+from stepscope.traces.load import Advanced, load_file, rank_of
+from stepscope.traces.sections import EVERY, Wanted
 
 if TYPE_CHECKING:
     from stepscope.records.profile import JobSetup, LoaderSetup
 
 
 def pass_file(
-    path: Path,
-    *,
-    wanted: Wanted,
-    stated: Mapping[str, int],
-    alone: bool,
-    cache: bool = False,
-    processes: int = 1,
-    advanced: Advanced | None = None,
+    path: Path, *, wanted: Wanted, alone: bool, processes: int = 1, advanced: Advanced | None = None
 ) -> RankPass:
     """Load one trace file and analyse it. Runs in any process; ``processes`` may read a large file together."""
     try:
-        trace = load_file(path, device_only=wanted.device_only, cache=cache, processes=processes, advanced=advanced)
-        rank, notes = rank_of(trace, stated, alone=alone)
+        trace = load_file(
+            path, device_only=wanted.device_only, cache=wanted.cache, processes=processes, advanced=advanced
+        )
+        rank, notes = rank_of(trace, wanted.ranks, alone=alone)
         return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes)), wanted)
     except MemoryError as error:
         raise MissingError(
@@ -47,7 +43,15 @@ def pass_file(
         ) from error
 
 
-def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
+def outcome_of(work: Callable[[Path], RankPass], path: Path) -> RankPass | StepscopeError:
+    """Return what is found in the file, or why there is nothing: what other processes hand back."""
+    try:
+        return work(path)
+    except StepscopeError as error:
+        return error
+
+
+def analyse(trace: RankTrace, wanted: Wanted = EVERY) -> RankPass:
     """All wanted sections of one rank."""
     events = trace.events
     meta = trace.meta
@@ -63,7 +67,7 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
         unix_ns=_unix(events, meta.base_time_ns),
         setup=_setup(meta),
     )
-    activity = activity_of(events)
+    view = RankView(trace, wanted)
     notes = [(n.kind, n.text) for n in trace.notes]
     unread = any(kind == "unread" for kind, _ in notes)
     if not unread and not events.is_device.any() and (why := unread_device(events, meta)):
@@ -72,14 +76,14 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
     result = RankPass(
         facts=facts,
         notes=tuple(FileNote(rank=trace.rank, kind=kind, text=text) for kind, text in notes),
-        budget=None if unread else rank_budget(trace, activity),
+        budget=None if unread else rank_budget(view),
         partial=trace.partial,
     )
     if trace.partial or result.budget is None:
         return result
-    from stepscope.traces.sections import with_sections  # not needed for the budget, and takes as long as numpy
+    from stepscope.traces.full_pass import completed  # not needed for the budget, and takes as long as numpy
 
-    return with_sections(result, trace, activity, wanted)
+    return completed(result, view)
 
 
 def _setup(meta: TraceMeta) -> JobSetup | None:

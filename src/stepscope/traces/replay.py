@@ -14,16 +14,16 @@ import numpy as np
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.prediction import RankStep, StepCall
-from stepscope.records.trace_budget import StepBudget
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_path import PathLeg, PathParts, RankLegs
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity
-from stepscope.traces.events import NONE, Events, Ints, RankTrace
+from stepscope.traces.activity import activity_of
+from stepscope.traces.collectives import communication
+from stepscope.traces.events import NONE, Ints, RankView
 from stepscope.traces.kernel_names import Work
-from stepscope.traces.nesting import Launches, computed_before
-from stepscope.traces.steps import BACKWARD, pass_at
+from stepscope.traces.nesting import computed_before, launches_of
+from stepscope.traces.steps import BACKWARD, pass_at, phases_of, step_budgets
 
 WAITED_NS = {"device": 20_000, "cpu_spans": 200_000}
 """A shorter pause of computation is a launch, or the interpreter between two operators, whatever ends in it."""
@@ -36,14 +36,7 @@ _REDUCTIONS = ("all_reduce", "reduce_scatter")
 _BESIDE = 0.05  # of its own time, by which a collective must overlap the one before to run beside it
 
 
-def rank_steps(
-    trace: RankTrace,
-    activity: Activity,
-    launches: Launches,
-    phases: dict[str, Spans],
-    steps: Sequence[StepBudget],
-    collectives: Sequence[RankCollective],
-) -> tuple[RankStep, ...]:
+def rank_steps(view: RankView) -> tuple[RankStep, ...]:
     """Every marked step of the rank.
 
     Computation waited for a collective that ends while it pauses, if what comes next had been launched by then, or begins
@@ -51,16 +44,17 @@ def rank_steps(
     last one of its kind is; a gather where the computation starts that the host launches after the next gather of its pass
     (prefetched, the next one is launched just before the unit computes; on CPUs: where that one starts); others as they end.
     """
+    activity, collectives = activity_of(view), communication(view).collectives
     of_step: dict[int, list[int]] = defaultdict(list)
     for position, collective in enumerate(collectives):
         if collective.step is not None:
             of_step[collective.step].append(position)
-    ready = _ready(trace.events, activity, launches, collectives)
+    ready = _ready(view)
     own = spans.join(activity.compute, activity.memory)
-    launched = _launched(trace.events, activity, launches)
-    used = _used(collectives, phases, launched)
+    launched = _launched(view)
+    used = _used(collectives, phases_of(view), launched)
     rows = []
-    for step in steps:
+    for step in step_budgets(view):
         low, high = step.start_ns, step.start_ns + step.parts.window_ns
         if high <= low:
             continue
@@ -69,7 +63,7 @@ def rank_steps(
         waits = _waits(spans.gaps(own, low=low, high=high), np.sort(ends), launched, activity.source)
         rows.append(
             RankStep(
-                rank=trace.rank,
+                rank=view.rank,
                 step=step.step,
                 window_ns=high - low,
                 length_ns=high - low - waits.measure,
@@ -175,22 +169,24 @@ def _begins(following: RankCollective, launched: tuple[Ints, Ints] | None) -> in
     return int(later.min()) if len(later) else NONE
 
 
-def _launched(events: Events, activity: Activity, launches: Launches) -> tuple[Ints, Ints] | None:
+def _launched(view: RankView) -> tuple[Ints, Ints] | None:
     """Starts of the device's own work in their order, and when the host launched each; None where that is unknown."""
-    chosen = launches.linked & (activity.work != Work.COMMUNICATION)
-    if activity.source != "device" or not chosen.any():
+    events, launches = view.events, launches_of(view)
+    chosen = launches.linked & (activity_of(view).work != Work.COMMUNICATION)
+    if activity_of(view).source != "device" or not chosen.any():
         return None
     work, call = launches.of[chosen], launches.launch[chosen]
     return events.ts_ns[work], events.ts_ns[call]
 
 
-def _ready(events: Events, activity: Activity, launches: Launches, collectives: Sequence[RankCollective]) -> Ints:
+def _ready(view: RankView) -> Ints:
     """Return when each could have begun: on a device as the computation launched before it ends, else when it was called."""
+    collectives = communication(view).collectives
     starts = np.array([c.start_ns for c in collectives], dtype=np.int64)
     called = np.array([NONE if c.launch_ns is None else c.launch_ns for c in collectives], dtype=np.int64)
-    if activity.source != "device":
+    if activity_of(view).source != "device":
         return np.where(called == NONE, starts, np.minimum(called, starts))
-    before = computed_before(events, activity, launches, called)
+    before = computed_before(view, called)
     return np.where(called == NONE, starts, np.minimum(np.maximum(before, called), starts))
 
 
@@ -213,12 +209,13 @@ LEAST_WAIT_NS = 20_000
 """What ends while the thread is between two operators for less than this was not waited for."""
 
 
-def cpu_legs(rank: int, activity: Activity, collectives: Sequence[RankCollective]) -> RankLegs | Unavailable:
-    """Legs for :func:`stepscope.traces.cross_path.cross_rank_path`, collectives numbered as given (by start).
+def cpu_legs(view: RankView) -> RankLegs | Unavailable:
+    """Legs of a CPU rank for ``cross_rank_path``, collectives numbered as given (by start).
 
     The rank waits where it communicates and computes nothing; what ends the wait is the collective that ends last in it. A
     collective begins after its call; where gloo's workers were still busy then, after the one that ended last before it.
     """
+    activity, collectives = activity_of(view), communication(view).collectives
     if activity.window is None:
         return Unavailable("nothing ran in the trace")
     low, high = activity.window
@@ -256,7 +253,7 @@ def cpu_legs(rank: int, activity: Activity, collectives: Sequence[RankCollective
         elif delay > 0:
             legs[i] = replace(legs[i], parts=replace(legs[i].parts, launch_latency_ns=delay))
     return RankLegs(
-        rank=rank,
+        rank=view.rank,
         end_ns=high,
         last=leg(np.array([high], dtype=np.int64))[0],
         legs=tuple(legs),

@@ -21,11 +21,12 @@ from stepscope.records.trace_collectives import ConformanceCheck, RankCollective
 from stepscope.records.trace_rules import GradientSync, HostLateness, KernelKind, KernelMix, SyncPlace
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.events import Category, Events, Ints, RankTrace
-from stepscope.traces.idle import IdleGaps
+from stepscope.traces.collectives import communication
+from stepscope.traces.events import Category, Events, Ints, RankView
+from stepscope.traces.idle import gaps_of
 from stepscope.traces.kernel_names import Work, kernel_kind, work_of
 from stepscope.traces.nesting import sums
-from stepscope.traces.passes import DATA_MARKS, Marks, autograd_work, step_marks
+from stepscope.traces.passes import DATA_MARKS, Marks, autograd_work, marks_of
 from stepscope.traces.steps import phase_of
 
 SHORT_NS = 10_000
@@ -39,9 +40,9 @@ RECORD_NS = 1_300
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 
 
-def kernel_mix(trace: RankTrace) -> KernelMix | None:
+def kernel_mix(view: RankView) -> KernelMix | None:
     """The compute kernels by kind; None when the trace has none."""
-    events = trace.events
+    events = view.events
     chosen = np.flatnonzero((events.category == Category.KERNEL) & (work_of(events) == Work.COMPUTE))
     if not len(chosen):
         return None
@@ -63,7 +64,7 @@ def kernel_mix(trace: RankTrace) -> KernelMix | None:
     ]
     short = durations <= SHORT_NS
     return KernelMix(
-        rank=trace.rank,
+        rank=view.rank,
         kinds=tuple(sorted(kinds, key=lambda k: -k.total_ns)),
         calls=len(chosen),
         total_ns=int(durations.sum()),
@@ -73,9 +74,9 @@ def kernel_mix(trace: RankTrace) -> KernelMix | None:
     )
 
 
-def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
+def host_lateness(view: RankView) -> HostLateness | None:
     """Return what the host did in the gaps whose cause is ``host_late``; None where no operator was recorded."""
-    events = trace.events
+    events, gaps = view.events, gaps_of(view)
     late = gaps.by_cause.get("host_late")
     operators = events.category == Category.CPU_OP
     if late is None or not operators.any():
@@ -85,12 +86,12 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
     starts = gaps.holes.starts + gaps.by_cause.get("sync", 0)  # the host was in a wait first
     inside = int(spans.measure_within(in_operators, starts, starts + late).sum())
     total = int(late.sum())
-    lateness = HostLateness(rank=trace.rank, late_ns=total, operator_ns=inside, python_ns=total - inside)
+    lateness = HostLateness(rank=view.rank, late_ns=total, operator_ns=inside, python_ns=total - inside)
     if events.is_device.any():
         return lateness
     from stepscope.traces.idle import host_dispatch
 
-    calls, dispatch_ns, recorded = host_dispatch(events)
+    calls, dispatch_ns, recorded = host_dispatch(view)
     return replace(
         lateness,
         profiler_ns=min(lateness.python_ns, recorded * RECORD_NS),
@@ -99,11 +100,10 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
     )
 
 
-def step_operators(trace: RankTrace) -> float | None:
+def step_operators(view: RankView) -> float | None:
     """Operators called in a marked step, but for those by which its loader makes batches; None without marks, or where none
     was recorded."""
-    events = trace.events
-    marks = step_marks(events)
+    events, marks = view.events, marks_of(view)
     starts = events.ts_ns[events.category == Category.CPU_OP]
     if not len(marks) or not len(starts):
         return None
@@ -112,10 +112,9 @@ def step_operators(trace: RankTrace) -> float | None:
     return int((~spans.holds(loading, starts)).sum()) / len(marks)
 
 
-def step_flop(trace: RankTrace) -> float | None:
+def step_flop(view: RankView) -> float | None:
     """FLOP of a marked step; None without marks, or where no product has recorded FLOP or shapes."""
-    events = trace.events
-    marks = step_marks(events)
+    events, marks = view.events, marks_of(view)
     if not len(marks) or not (events.flop or len(events.shapes)):
         return None
     from stepscope.traces.operators import flop_by_event  # of traces with shapes alone
@@ -129,13 +128,13 @@ def step_flop(trace: RankTrace) -> float | None:
     return float(flop[flop > 0].sum()) / len(marks)
 
 
-def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> GradientSync | None:
+def gradient_sync(view: RankView) -> GradientSync | None:
     """Return where the reductions were launched; None without marked steps, a backward pass or reductions."""
-    marks = step_marks(trace.events)
+    marks, collectives = marks_of(view), communication(view).collectives
     calls = [i for i, c in enumerate(collectives) if c.op in _REDUCTIONS and c.launch_ns is not None]
     if not len(marks) or not calls:
         return None
-    first, last = _backward(trace.events, marks)
+    first, last = _backward(view.events, marks)
     there = last > first
     if not there.any():
         return None
@@ -150,7 +149,7 @@ def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> Gr
     if not any(places.values()):
         return None
     return GradientSync(
-        rank=trace.rank,
+        rank=view.rank,
         steps=int(there.sum()),
         before=_place(collectives, places["before"]),
         inside=_place(collectives, places["inside"]),
@@ -238,22 +237,22 @@ class _Planned:
         return None in (self.size, seen.group_size) or self.size == seen.group_size
 
 
-def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> ConformanceCheck | None:
+def check_plan(view: RankView) -> ConformanceCheck | None:
     """The check of one rank's trace, over the steps recorded whole; None when the trace carries no plan.
 
     A step's collectives are those launched between its annotation's start and the next one's. Compared are operation,
     bytes, phase (where the step's regions were recorded) and group: its members, or their number, as far as the trace
     tells them; gloo's calls name no group, and gathers and scatters show the number of ranks by their buffers.
     """
-    plan = trace.meta.stepscope.get("communication_plan")
+    marks, meta = marks_of(view), view.meta
+    plan = meta.stepscope.get("communication_plan")
     if not isinstance(plan, list):
         return None
-    marks = step_marks(trace.events)
-    phases = {phase: _regions(trace.events, names) for phase, names in _REGIONS.items()}
+    phases = {phase: _regions(view.events, names) for phase, names in _REGIONS.items()}
     phased = any(len(phase) for phase in phases.values())
-    planned = [_planned(op, trace, phased=phased) for op in plan]
+    planned = [_planned(op, view, phased=phased) for op in plan]
     early = sum(op.get("phase") == "backward" and op["op"] not in _MESSAGES for op in plan)
-    launched = [(c, c.launch_ns) for c in collectives if c.launch_ns is not None]
+    launched = [(c, c.launch_ns) for c in communication(view).collectives if c.launch_ns is not None]
     differences: list[str] = []
     certain = False
     inside = 0
@@ -264,8 +263,8 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
         certain |= outcome.certain
         inside += sum(phase == "backward" for _, phase in step_calls)
     return ConformanceCheck(
-        rank=trace.rank,
-        strategy=str(trace.meta.stepscope.get("strategy", "")),
+        rank=view.rank,
+        strategy=str(meta.stepscope.get("strategy", "")),
         steps=len(marks),
         planned_per_step=len(planned),
         launched_in_backward=inside,
@@ -281,12 +280,12 @@ def _regions(events: Events, names: tuple[str, ...]) -> Spans:
     return events.spans(marked)
 
 
-def _planned(op: Mapping[str, Any], trace: RankTrace, *, phased: bool) -> _Planned:
+def _planned(op: Mapping[str, Any], view: RankView, *, phased: bool) -> _Planned:
     message = op["op"] in _MESSAGES
     size = int(op["numel"]) * DTYPE_BYTES[str(op["dtype"])]
     phase = str(op.get("phase", "")) if phased and not message else ""
     group = str(op.get("group", "dp"))
-    members = _group(group, trace)
+    members = _group(group, view)
     return _Planned(
         call=Call("send_recv" if message else str(op["op"]), size, phase),
         group=group,
@@ -295,12 +294,12 @@ def _planned(op: Mapping[str, Any], trace: RankTrace, *, phased: bool) -> _Plann
     )
 
 
-def _group(name: str, trace: RankTrace) -> tuple[int | None, tuple[int, ...] | None]:
+def _group(name: str, view: RankView) -> tuple[int | None, tuple[int, ...] | None]:
     """Return a group's number of ranks and its members; None where the trace does not tell the mesh."""
-    shape, world = trace.meta.stepscope.get("mesh"), trace.meta.world_size
+    shape, world = view.meta.stepscope.get("mesh"), view.meta.world_size
     if not isinstance(shape, Mapping) or world is None:
         return None, None
-    return mesh.size(shape, world, name), mesh.members(shape, world, trace.rank, name)
+    return mesh.size(shape, world, name), mesh.members(shape, world, view.rank, name)
 
 
 def _differences(planned: Sequence[_Planned], seen: Iterable[tuple[RankCollective, str]]) -> _Differences:

@@ -1,202 +1,108 @@
-"""What only a trace read in full can tell of one rank: steps, causes, collectives, and the sections asked for."""
+"""The sections of a trace, each declared once, and what a reading of traces is asked for."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Collection, Mapping
+from dataclasses import field
 
-from stepscope.core.errors import Unavailable
-from stepscope.records.trace_summary import Missing, RankPass
-from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity
-from stepscope.traces.collectives import communication
-from stepscope.traces.events import RankTrace
-from stepscope.traces.groups import NOT_SHARDED, group_budgets
-from stepscope.traces.idle import IdleGaps, idle_causes, idle_gaps, long_gaps
-from stepscope.traces.nesting import Launches, launches_of
-from stepscope.traces.rule_facts import check_plan, gradient_sync, host_lateness, kernel_mix, step_flop, step_operators
-from stepscope.traces.steps import (
-    StepWindows,
-    outside_work,
-    phase_budgets,
-    phase_spans,
-    step_budgets,
-    step_windows,
-    whole_steps,
+from stepscope.core.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSection:
+    """One thing that a trace is asked for.
+
+    view: file of ``report/views`` that has its table; None: it has none of its own.
+    work: module and function of ``traces`` that finds it in one rank's ``RankView``; None: any full reading does.
+    field: of ``RankPass`` that it fills, where that is called otherwise. beside: the section that it comes with.
+    shown: by `trace`, unless it is asked for others. scanned: found of the device's events alone, the overlap without its
+    steps. ruled: the rules read it. options: of `trace`, that it alone obeys.
+    """
+
+    name: str
+    view: str | None = None
+    work: str | None = None
+    field: str | None = None
+    beside: str | None = None
+    shown: bool = False
+    scanned: bool = False
+    ruled: bool = False
+    options: tuple[str, ...] = ()
+
+
+SECTIONS = (
+    TraceSection(name="budget", view="budget", shown=True, scanned=True),
+    TraceSection(name="overlap", view="budget", scanned=True),
+    TraceSection(name="steps", view="budget", options=("steps",)),
+    TraceSection(name="phases", view="budget", options=("region",)),
+    TraceSection(name="idle", view="budget"),
+    TraceSection(name="collectives", view="collectives", shown=True),
+    TraceSection(name="groups", view="collectives"),
+    TraceSection(name="stragglers", view="path", shown=True),
+    TraceSection(name="buckets", view="units", work="buckets.bucket_rows", ruled=True),
+    TraceSection(name="units", view="units", work="units.sharded_units", ruled=True),
+    TraceSection(name="layers", view="units", work="modules.divided_layers"),
+    TraceSection(name="operators", view="operators", work="operators.operator_table", options=("sort",)),
+    TraceSection(name="kernels", view="kernels", work="kernels.kernel_table"),
+    TraceSection(name="launches", view="operators", work="idle.launch_statistics"),
+    TraceSection(name="copies", view="kernels", work="kernels.copy_table", ruled=True),
+    TraceSection(name="annotations", view="operators", work="modules.annotation_rows"),
+    TraceSection(name="modules", view="operators", work="modules.module_rows"),
+    TraceSection(name="sequences", view="kernels", work="kernels.sequence_rows"),
+    TraceSection(name="memory", view="kernels", work="memory.memory_timeline"),
+    TraceSection(
+        name="utilisation", view="operators", work="utilisation.utilisation", options=("flop", "hardware_flop")
+    ),
+    TraceSection(name="path", view="path", work="critical_path.critical_path"),
+    TraceSection(name="conformance", view="collectives"),
+    TraceSection(name="mfu", work="full_pass.utilisation_where_known", field="utilisation", ruled=True),
+    TraceSection(name="job_path", work="critical_path.legs", field="legs", beside="path"),
+    TraceSection(name="replay", work="replay.rank_steps"),
+    TraceSection(name="profile", work="diff.work_profile"),
+    TraceSection(name="spans", work="timeline_spans.timeline_spans"),
 )
-from stepscope.traces.units import frameworks_of
+"""In the order in which they are shown; those without a table are what other commands ask for."""
 
-if TYPE_CHECKING:
-    from stepscope.records.trace_collectives import RankCommunication
-    from stepscope.traces.load import Wanted
+SCANNED = frozenset(section.name for section in SECTIONS if section.scanned)
 
-T = TypeVar("T")
+EVERYTHING = frozenset(section.name for section in SECTIONS if section.view and section.work)
+"""What costs extra beyond the budget; steps, phases, idle causes and collectives come with any full reading."""
 
+BY_STEP = EVERYTHING | {"profile"}
+"""With operators and kernels by step: what ranks of a job that was timed are compared by."""
 
-def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted: Wanted) -> RankPass:
-    """Complete ``result``, which holds the budget, with everything else that is wanted."""
-    events = trace.events
-    launches = launches_of(events, activity.indices)
-    windows = whole_steps(trace, activity, step_windows(events, activity, launches))
-    phases = phase_spans(events, dict(wanted.regions))
-    gaps = idle_gaps(events, activity, launches, phases)
-    calls = communication(trace, activity, launches, windows, gaps)
-    gaps, long = long_gaps(events, gaps, windows.marks, rank=trace.rank)
-    result = replace(
-        result,
-        facts=replace(result.facts, frameworks=frameworks_of(events, trace.meta)),
-        steps=step_budgets(trace, activity, windows),
-        outside=outside_work(trace, activity, launches, windows),
-        phases=phase_budgets(trace, activity, launches, phases),
-        idle=idle_causes(gaps, rank=trace.rank, source=activity.source),
-        long_gaps=long,
-        communication=calls,
-        groups=group_budgets(trace.rank, activity, calls.collectives, phases),
-        conformance=check_plan(trace, calls.collectives),
-        mix=kernel_mix(trace),
-        host_lateness=host_lateness(trace, gaps),
-        gradient_sync=gradient_sync(trace, calls.collectives),
-        step_flop=step_flop(trace),
-        step_operators=step_operators(trace),
-    )
-    result = _with_passes(result, trace, activity, calls)
-    kept = gaps if "spans" in wanted.sections else None
-    del gaps, calls  # as large as some columns
-    return _details(result, trace, activity, launches, windows, phases, kept, wanted)
+FOR_FINDINGS = frozenset(section.name for section in SECTIONS if section.ruled)
+"""What the rules read beyond any full reading; the rest of the sections only adds to their evidence. mfu: the utilisation,
+where the trace has what it takes (FLOP or shapes, a known device)."""
 
 
-def _with_passes(result: RankPass, trace: RankTrace, activity: Activity, calls: RankCommunication) -> RankPass:
-    """Add the facts of backward passes and pipeline stages, where steps are marked."""
-    if not result.steps:
-        return result
-    if (trace.events.forward_thread > 0).any():
-        from stepscope.traces.buckets import backward_passes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is asked of traces, and how they are read. FLOP are per step and rank; None: what the trace recorded.
 
-        layers = {g.group for g in result.groups if g.kind in NOT_SHARDED}
-        result = replace(result, backward_passes=backward_passes(trace, calls.collectives, layers=layers))
-    if any(c.op == "send_recv" for c in calls.collectives):
-        from stepscope.traces.waiting import stage_waits
+    scan: device events alone for now, whatever is wanted; a trace without any is read in full.
+    regions: (how the name of a range begins, phase) as the user states them. ranks: by path or name of files that do not
+    record theirs. sample: only these ranks are read, and notes say what that leaves open. cache: keep the columns of each
+    file for the next time. processes: at the same time; None: one per core, where that pays. scheduler: of a dask cluster
+    whose workers read.
+    """
 
-        waits = stage_waits(trace, activity, result.steps, calls.collectives, result.backward_passes)
-        result = replace(result, stage_waits=waits)
-    return result
+    sections: frozenset[str] = EVERYTHING
+    sort: str = "device_self"
+    model_flop: float | None = None
+    hardware_flop: float | None = None
+    scan: bool = False
+    regions: tuple[tuple[str, str], ...] = ()
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    sample: Collection[int] | None = None
+    cache: bool = False
+    processes: int | None = None
+    scheduler: str | None = None
+
+    @property
+    def device_only(self) -> bool:
+        return self.scan or self.sections <= SCANNED
 
 
-def can_have_mfu(trace: RankTrace) -> bool:
-    """Whether FLOP and peak may be known: what the utilisation of any other trace says is why it is not."""
-    if not trace.meta.device_names or not (trace.events.flop or len(trace.events.shapes)):
-        return False
-    from stepscope.machine.peaks.lookup import find
-
-    return not isinstance(find(trace.meta.device_names[0]), Unavailable)
-
-
-def _details(
-    result: RankPass,
-    trace: RankTrace,
-    activity: Activity,
-    launches: Launches,
-    windows: StepWindows,
-    phases: dict[str, Spans],
-    gaps: IdleGaps | None,
-    wanted: Wanted,
-) -> RankPass:
-    """Add the sections that are computed, and imported, only where asked for."""
-    asked = wanted.sections
-    missing: list[Missing] = []
-
-    def available(section: str, value: T | Unavailable) -> T | None:
-        if isinstance(value, Unavailable):
-            missing.append(Missing(section=section, reason=value.reason))
-            return None
-        return value
-
-    used = "utilisation" in asked or ("mfu" in asked and can_have_mfu(trace))
-    if used or "operators" in asked:
-        from stepscope.traces.operators import operator_links, operator_table
-
-        links = operator_links(trace.events, launches)
-        if "operators" in asked:
-            table = operator_table(trace, launches, links=links, sort=wanted.sort, limit=wanted.limit)
-            result = replace(result, operators=table)
-        if used:
-            from stepscope.traces.utilisation import utilisation
-
-            model, executed = wanted.model_flop, wanted.hardware_flop
-            share = utilisation(trace, result.steps, model_flop=model, hardware_flop=executed, links=links)
-            result = replace(result, utilisation=share)
-        del links
-    if "kernels" in asked:
-        from stepscope.traces.kernels import kernel_table
-
-        result = replace(result, kernels=kernel_table(trace, limit=wanted.limit))
-    if "launches" in asked:
-        from stepscope.traces.idle import launch_statistics
-
-        result = replace(result, launches=launch_statistics(trace, launches))
-    if "copies" in asked:
-        from stepscope.traces.kernels import copy_table
-
-        result = replace(result, copies=copy_table(trace))
-    if "annotations" in asked:
-        from stepscope.traces.modules import annotation_rows
-
-        result = replace(result, annotations=annotation_rows(trace, launches, limit=wanted.limit))
-    if "modules" in asked:
-        from stepscope.traces.modules import module_rows
-
-        result = replace(result, modules=available("modules", module_rows(trace, activity, launches)) or ())
-    if "sequences" in asked:
-        from stepscope.traces.kernels import sequence_rows
-
-        result = replace(result, sequences=sequence_rows(trace))
-    if "buckets" in asked and result.communication is not None:
-        from stepscope.traces.buckets import bucket_rows
-
-        rows = bucket_rows(trace, activity, launches, result.communication.collectives)
-        result = replace(result, buckets=rows)
-    if "units" in asked and result.communication is not None:
-        from stepscope.traces.units import sharded_units, unit_copies
-
-        units = sharded_units(trace, activity, phases, result.communication.collectives)
-        if units is not None and units.source == "device":
-            units = replace(units, copies=unit_copies(trace.events, activity, launches, windows))
-        result = replace(result, units=units)
-    if "layers" in asked and result.communication is not None:
-        from stepscope.traces.modules import divided_layers
-
-        layers = divided_layers(trace, activity, phases, result.communication.collectives, result.groups)
-        result = replace(result, layers=layers)
-    if "replay" in asked and result.communication is not None:
-        from stepscope.traces.replay import rank_steps
-
-        steps = rank_steps(trace, activity, launches, phases, result.steps, result.communication.collectives)
-        result = replace(result, replay=steps)
-    if "memory" in asked:
-        from stepscope.traces.memory import memory_timeline
-
-        result = replace(result, memory=available("memory", memory_timeline(trace, phases=phases)) or ())
-    if "path" in asked:
-        from stepscope.traces.critical_path import Walk, critical_path, rank_legs
-        from stepscope.traces.replay import cpu_legs
-
-        walk = Walk(trace.events, activity, launches)
-        result = replace(
-            result,
-            path=available("path", critical_path(trace, activity, launches, walk=walk)),
-            legs=available(
-                "job_path",
-                rank_legs(trace, activity, launches, walk=walk)
-                if activity.source == "device"
-                else cpu_legs(trace.rank, activity, result.communication.collectives if result.communication else ()),
-            ),
-        )
-    if "profile" in asked:
-        from stepscope.traces.diff import work_profile
-
-        result = replace(result, profile=available("profile", work_profile(trace, activity, windows)))
-    if "spans" in asked:
-        from stepscope.traces.timeline_spans import timeline_spans
-
-        result = replace(result, spans=timeline_spans(trace.rank, trace.events, activity, gaps=gaps))
-    return replace(result, unavailable=tuple(dict.fromkeys(missing)))
+EVERY = Wanted()
+"""Every section, as the files say."""

@@ -17,11 +17,11 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_budget import OutsideWork, Phase, PhaseBudget, StepBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity, parts_within
-from stepscope.traces.events import Category, Events, Ints, RankTrace
+from stepscope.traces.activity import Activity, activity_of, parts_within
+from stepscope.traces.events import Category, Events, Ints, RankView, once
 from stepscope.traces.kernel_names import Work
-from stepscope.traces.nesting import Launches
-from stepscope.traces.passes import AUTOGRAD, DATA_MARKS, Marks, Passes, comm_calls, passes_of, step_marks
+from stepscope.traces.nesting import launches_of
+from stepscope.traces.passes import AUTOGRAD, DATA_MARKS, Marks, Passes, comm_calls, marks_of, passes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class StepWindows:
     edges: Ints
 
 
-def step_windows(events: Events, activity: Activity, launches: Launches) -> StepWindows:
+def step_windows(view: RankView) -> StepWindows:
     """The windows of all steps.
 
     Device work runs behind the host; a step's window therefore begins with the first device work that the
@@ -45,7 +45,7 @@ def step_windows(events: Events, activity: Activity, launches: Launches) -> Step
     while a step's first work starts on another stream (the copy of its input, say), the step begins with its first work
     on that stream: what was launched before the first step is in none of them.
     """
-    marks = step_marks(events)
+    events, activity, launches, marks = view.events, activity_of(view), launches_of(view), marks_of(view)
     window = activity.window
     if window is None or not len(marks):
         return StepWindows(marks=marks, boundary="host", edges=np.empty(0, dtype=np.int64))
@@ -67,11 +67,13 @@ def step_windows(events: Events, activity: Activity, launches: Launches) -> Step
     return StepWindows(marks=marks, boundary="host", edges=np.append(marks.starts, marks.ends[-1]))
 
 
-def whole_steps(trace: RankTrace, activity: Activity, windows: StepWindows) -> StepWindows:
-    """``windows`` without those that a truncated file holds a part of: the last one with work of the rank in it, and what
-    the host began after that."""
-    window = activity.window
-    if window is None or not any(note.kind == "truncated" for note in trace.notes):
+@once
+def windows_of(view: RankView) -> StepWindows:
+    """The windows of all steps but those that a truncated file holds a part of: the last one with work of the rank in it,
+    and what the host began after that."""
+    windows = step_windows(view)
+    window = activity_of(view).window
+    if window is None or not any(note.kind == "truncated" for note in view.trace.notes):
         return windows
     kept = max(int((windows.edges[:-1] < window[1]).sum()) - 1, 0)
     marks = windows.marks
@@ -101,33 +103,35 @@ def _main_stream(events: Events, activity: Activity) -> Ints:
     return on_main
 
 
-def step_budgets(trace: RankTrace, activity: Activity, windows: StepWindows) -> tuple[StepBudget, ...]:
+@once
+def step_budgets(view: RankView) -> tuple[StepBudget, ...]:
     """One budget per step; empty when the trace has no step annotations."""
+    windows = windows_of(view)
     marks, edges = windows.marks, windows.edges
     return tuple(
         StepBudget(
-            rank=trace.rank,
+            rank=view.rank,
             step=int(marks.numbers[i]),
             boundary=windows.boundary,
             start_ns=int(edges[i]),
             host_ns=int(marks.ends[i] - marks.starts[i]),
-            parts=parts_within(activity, low=int(edges[i]), high=int(edges[i + 1])),
+            parts=parts_within(activity_of(view), low=int(edges[i]), high=int(edges[i + 1])),
         )
         for i in range(len(edges) - 1)
     )
 
 
-def outside_work(trace: RankTrace, activity: Activity, launches: Launches, windows: StepWindows) -> OutsideWork | None:
+def outside_work(view: RankView) -> OutsideWork | None:
     """Device work outside the recorded steps, so that nothing is dropped silently; None without steps."""
-    edges = windows.edges
+    edges, activity = windows_of(view).edges, activity_of(view)
     window = activity.window
     if not len(edges) or window is None:
         return None
-    starts = trace.events.ts_ns[activity.indices]
-    unknown = int((~launches.linked).sum()) if windows.boundary == "launch" else 0
+    starts = view.events.ts_ns[activity.indices]
+    unknown = int((~launches_of(view).linked).sum()) if windows_of(view).boundary == "launch" else 0
     first = int(edges[0])
     return OutsideWork(
-        rank=trace.rank,
+        rank=view.rank,
         before_first_step=int((starts < first).sum()),
         after_last_step=int((starts >= edges[-1]).sum()),
         launched_before_window=unknown,
@@ -209,6 +213,12 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
     return phases
 
 
+@once
+def phases_of(view: RankView) -> dict[str, Spans]:
+    """The rank's ``phase_spans``, with the ranges that the user states."""
+    return phase_spans(view.events, dict(view.wanted.regions))
+
+
 def _phase_begins(names: tuple[str, ...]) -> Callable[[str], bool]:
     return lambda name: name.lower().startswith(names)
 
@@ -239,8 +249,9 @@ def pass_at(phases: Mapping[str, Spans], times: Ints) -> Ints:
     return np.where(latest.max(axis=0) >= 0, latest.argmax(axis=0), OTHER)
 
 
-def launched_in(events: Events, activity: Activity, launches: Launches, phases: dict[str, Spans]) -> NDArray[np.int8]:
-    """Phase of every event of ``activity``, by when it was launched; OTHER where no launch was recorded."""
+def launched_in(view: RankView) -> NDArray[np.int8]:
+    """Phase of every event of the rank's activity, by when it was launched; OTHER where no launch was recorded."""
+    events, activity, phases = view.events, activity_of(view), phases_of(view)
     if activity.source == "cpu_spans":
         times = events.ts_ns[activity.indices].copy()
         called = events.ts_ns[comm_calls(events)]
@@ -250,24 +261,19 @@ def launched_in(events: Events, activity: Activity, launches: Launches, phases: 
             times[comm] = np.where(last >= 0, called[np.maximum(last, 0)], times[comm])
         return phase_at(phases, times)
     result = np.full(len(activity.indices), OTHER, dtype=np.int8)
-    linked = launches.linked
-    result[linked] = phase_at(phases, events.ts_ns[launches.launch[linked]])
+    linked = launches_of(view).linked
+    result[linked] = phase_at(phases, events.ts_ns[launches_of(view).launch[linked]])
     return result
 
 
-def phase_budgets(
-    trace: RankTrace, activity: Activity, launches: Launches, host: dict[str, Spans]
-) -> tuple[PhaseBudget, ...]:
-    """The window's parts by phase; each column sums to the window's. Empty without busy events.
-
-    ``host``: the rank's ``phase_spans``.
-    """
-    events = trace.events
+def phase_budgets(view: RankView) -> tuple[PhaseBudget, ...]:
+    """The window's parts by phase; each column sums to the window's. Empty without busy events."""
+    events, activity, host = view.events, activity_of(view), phases_of(view)
     window = activity.window
     if window is None:
         return ()
     low, high = window
-    of_event = launched_in(events, activity, launches, host)
+    of_event = launched_in(view)
     starts, ends = events.ts_ns[activity.indices], events.end_ns[activity.indices]
 
     def split(kind: Work, free: Spans) -> list[Spans]:
@@ -298,7 +304,7 @@ def phase_budgets(
         on_host = spans.clip(host[phase], low=low, high=high).measure if phase in host else 0
         rows.append(
             PhaseBudget(
-                rank=trace.rank,
+                rank=view.rank,
                 phase=phase,
                 compute_ns=compute[number].measure,
                 exposed_comm_ns=spans.subtract(comm[number], activity.compute).measure,

@@ -11,9 +11,9 @@ import numpy as np
 from stepscope.records.trace_budget import KINDS, WAITING, IdleSpan, KindSpans, NamedSpan, RankSpans
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, union
-from stepscope.traces.activity import Activity
-from stepscope.traces.events import Events
-from stepscope.traces.idle import IdleGaps
+from stepscope.traces.activity import activity_of
+from stepscope.traces.events import RankView
+from stepscope.traces.idle import IdleGaps, gaps_of
 from stepscope.traces.waits import pack, unpack
 
 MAX_SPANS = 10_000
@@ -26,20 +26,12 @@ _EDGE_SHARE = 8
 """Edges are stored to an eighth of the smallest gap that is kept: nobody sees more."""
 
 
-def timeline_spans(
-    rank: int,
-    events: Events,
-    activity: Activity,
-    *,
-    gaps: IdleGaps | None = None,
-    limit: int = MAX_SPANS,
-    named: int = MAX_NAMED,
-) -> RankSpans | None:
-    """Spans of one rank by kind, at most about ``limit`` in all; None when it recorded no work.
+def timeline_spans(view: RankView) -> RankSpans | None:
+    """Spans of one rank by kind, at most about ``MAX_SPANS`` in all; None when it recorded no work.
 
-    The kinds are the budget's: their totals are those of ``activity.parts_within`` over the whole window. gaps: idle
-    time with its causes; without them no gap has one.
+    The kinds are the budget's: their totals are those of ``activity.parts_within`` over the whole window.
     """
+    activity = activity_of(view)
     window = activity.window
     if window is None or window[1] <= window[0]:
         return None
@@ -54,10 +46,10 @@ def timeline_spans(
         "exposed_comm": exposed,
         "copies": spans.subtract(spans.subtract(memory, compute), comm),
     }
-    kept, merged_ns = fewer(by_kind, limit=limit)
+    kept, merged_ns = fewer(by_kind, limit=MAX_SPANS)
     unit_ns = max(1, merged_ns // _EDGE_SHARE)
     return RankSpans(
-        rank=rank,
+        rank=view.rank,
         source=activity.source,
         start_ns=low,
         window_ns=high - low,
@@ -73,8 +65,8 @@ def timeline_spans(
             )
             for kind in KINDS
         ),
-        named=tuple(_longest(events, activity, named)),
-        gaps=() if gaps is None else tuple(_gaps(gaps)),
+        named=tuple(_longest(view)),
+        gaps=tuple(_gaps(gaps_of(view))),
     )
 
 
@@ -146,10 +138,10 @@ def _closed(given: Spans, longest_gap: int) -> Spans:
     return union(given.starts[first], given.ends[last])
 
 
-def _longest(events: Events, activity: Activity, count: int) -> Iterator[NamedSpan]:
-    """The ``count`` longest events of the activity, in order of start."""
-    indices = activity.indices
-    chosen = heapq.nlargest(count, indices.tolist(), key=lambda i: int(events.dur_ns[i]))
+def _longest(view: RankView) -> Iterator[NamedSpan]:
+    """The longest events of the activity, in order of start."""
+    events = view.events
+    chosen = heapq.nlargest(MAX_NAMED, activity_of(view).indices.tolist(), key=lambda i: int(events.dur_ns[i]))
     for index in sorted(chosen, key=lambda i: int(events.ts_ns[i])):
         yield NamedSpan(
             start_ns=int(events.ts_ns[index]),

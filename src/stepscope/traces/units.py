@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_rules import EARLY_SHARE, ROOT, ShardedUnits, UnitCall, UnitCopies
 from stepscope.stats import spans
-from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity
-from stepscope.traces.events import Category, Events, Ints, RankTrace, TraceMeta
+from stepscope.traces.activity import Activity, activity_of
+from stepscope.traces.collectives import communication
+from stepscope.traces.events import Category, Events, Ints, RankView, TraceMeta
 from stepscope.traces.groups import NOT_SHARDED, kind_by_name
 from stepscope.traces.kernel_names import Work
 from stepscope.traces.kernels import copy_kind
-from stepscope.traces.nesting import Launches
-from stepscope.traces.steps import BACKWARD, StepWindows, pass_at
+from stepscope.traces.nesting import launches_of
+from stepscope.traces.steps import BACKWARD, pass_at, phases_of, windows_of
 
 _BY_MODULE = {
     "accelerate": "accelerate", "transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning",
@@ -79,21 +79,20 @@ QUEUED_NS = 20_000
 """Communication that begins so soon after other communication waited for it: a launch and its dependencies take less."""
 
 
-def sharded_units(
-    trace: RankTrace, activity: Activity, phases: dict[str, Spans], collectives: Sequence[RankCollective]
-) -> ShardedUnits | None:
+def sharded_units(view: RankView) -> ShardedUnits | None:
     """The rank's units; None where nothing says that parameters are sharded.
 
     FSDP2 names its units in annotations. Without names the pattern decides: a group that gathers in the forward pass and
     reduces and scatters in the backward pass alone. There the forward pass numbers the units; the backward pass visits
     them in reverse.
     """
-    events = trace.events
-    calls = sorted((c for c in collectives if c.launch_ns is not None and c.op in _OPS), key=lambda c: c.launch_ns or 0)
+    events, activity = view.events, activity_of(view)
+    launched = (c for c in communication(view).collectives if c.launch_ns is not None and c.op in _OPS)
+    calls = sorted(launched, key=lambda c: c.launch_ns or 0)
     if not calls:
         return None
     times = np.array([c.launch_ns for c in calls], dtype=np.int64)
-    in_backward = (pass_at(phases, times) == BACKWARD).tolist()
+    in_backward = (pass_at(phases_of(view), times) == BACKWARD).tolist()
     units = _annotated(events, calls)
     named_by = "annotation" if any(u is not None for u in units) else "order"
     if named_by == "order":
@@ -104,17 +103,18 @@ def sharded_units(
     ]
     if not kept:
         return None
-    memory = trace.events.memory
+    memory = events.memory
     on_gpu = memory.reserved_bytes[memory.device_type == _ON_GPU] if memory is not None else ()
     return ShardedUnits(
-        rank=trace.rank,
-        wrapper=_wrapper(trace),
+        rank=view.rank,
+        wrapper=_wrapper(view),
         named_by=named_by,
         source=activity.source,
         calls=_rows(activity, kept),
         reserved_bytes=int(max(on_gpu)) if len(on_gpu) else None,
-        capacity_bytes=trace.meta.device_memory_bytes,
+        capacity_bytes=view.meta.device_memory_bytes,
         host_ns=0 if activity.source == "device" else _host_ns(events, activity),
+        copies=unit_copies(view) if activity.source == "device" else (),
     )
 
 
@@ -128,13 +128,13 @@ def _host_ns(events: Events, activity: Activity) -> int:
     return int(spans.subtract(ranges, activity.comm).measure)
 
 
-def _wrapper(trace: RankTrace) -> str:
-    names = trace.events.names
+def _wrapper(view: RankView) -> str:
+    names = view.events.names
     if any(n.startswith("FSDP::") for n in names):
         return "fsdp2"
     if any(n.startswith(_FSDP1) for n in names):
         return "fsdp1"
-    return "deepspeed" if "deepspeed" in frameworks_of(trace.events, trace.meta) else "unknown"
+    return "deepspeed" if "deepspeed" in frameworks_of(view.events, view.meta) else "unknown"
 
 
 def _annotated(events: Events, calls: Sequence[RankCollective]) -> list[str | None]:
@@ -258,16 +258,17 @@ _DIRECTIONS = {"HtoD": "parameters to the device", "DtoH": "gradients to the hos
 """With parameters kept in host memory."""
 
 
-def unit_copies(events: Events, activity: Activity, launches: Launches, windows: StepWindows) -> tuple[UnitCopies, ...]:
+def unit_copies(view: RankView) -> tuple[UnitCopies, ...]:
     """Return the copies in the steps (without marks: in the window) by kind, longest exposed first.
 
     Exposed: kernels under no other computation, memory copies under no other work at all, as in the budget.
     """
+    events, activity, launches, edges = view.events, activity_of(view), launches_of(view), windows_of(view).edges
     indices, work = activity.indices, activity.work
     starts, ends = events.ts_ns[indices], events.end_ns[indices]
     kinds = _kinds(events, activity, np.where(launches.linked, events.ts_ns[np.maximum(launches.launch, 0)], -1))
-    if len(windows.edges):
-        kinds[(starts < windows.edges[0]) | (starts >= windows.edges[-1])] = ""
+    if len(edges):
+        kinds[(starts < edges[0]) | (starts >= edges[-1])] = ""
     copies = kinds != ""
     if not copies.any():
         return ()

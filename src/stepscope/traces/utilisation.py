@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
@@ -11,13 +10,13 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.machine.peaks.lookup import find
-from stepscope.records.trace_budget import StepBudget, StepUtilisation, Utilisation
+from stepscope.records.trace_budget import StepUtilisation, Utilisation
 from stepscope.stats import spans
-from stepscope.traces.events import NONE, Category, Events, RankTrace, Shapes
+from stepscope.traces.events import NONE, Category, Events, RankView, Shapes
 from stepscope.traces.kernel_names import MATRIX, kernel_dtype, kernel_kind
-from stepscope.traces.nesting import launches_of
-from stepscope.traces.operators import MATRIX_PRODUCTS, OperatorLinks, flop_by_event, operator_links, uncounted_products
-from stepscope.traces.passes import autograd_nodes, step_marks
+from stepscope.traces.operators import MATRIX_PRODUCTS, flop_by_event, links_of, uncounted_products
+from stepscope.traces.passes import autograd_nodes, marks_of
+from stepscope.traces.steps import step_budgets
 
 FORMULA = "FLOP per step / (step time x devices x dense peak)"
 
@@ -28,37 +27,29 @@ much as one run differs from the next on shared machines."""
 _INPUT_DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
 
 
-def utilisation(
-    trace: RankTrace,
-    steps: Sequence[StepBudget],
-    *,
-    model_flop: float | None = None,
-    hardware_flop: float | None = None,
-    dtype: str | None = None,
-    devices: int = 1,
-    links: OperatorLinks | None = None,
-) -> Utilisation:
-    """MFU and HFU over ``steps`` (the rank's; their parts' window is the step time).
+def utilisation(view: RankView) -> Utilisation:
+    """MFU and HFU over the rank's steps (their parts' window is the step time).
 
-    ``model_flop`` and ``hardware_flop`` are per step over all ``devices``. Without them the FLOP that the trace records
+    The FLOP that the user states are per step and rank. Without them the FLOP that the trace records
     (or its matrix products from their shapes) are hardware FLOP of this rank alone, as executed, and the model's are 3
     times those outside of the backward pass, where there is one, and at most all: what is recomputed in it does not count.
     Both are unknown where they cover too little of the time of the matrix kernels (``MIN_COVERAGE``: compiled code, CUDA
-    graphs). ``links`` as for ``matrix_work``.
+    graphs).
     """
-    events = trace.events
-    name = trace.meta.device_names[0] if trace.meta.device_names else None
+    events, meta = view.events, view.meta
+    model_flop, hardware_flop = view.wanted.model_flop, view.wanted.hardware_flop
+    name = meta.device_names[0] if meta.device_names else None
     reasons: list[str] = []
     source: str | None = None
     incomplete: tuple[str, ...] = ()
-    work = matrix_work(events, links)
+    work = matrix_work(view)
+    view.made.pop(links_of, None)  # as large as some columns, and no other asks for it
     coverage = None
-    cut = any(note.kind == "truncated" for note in trace.notes)
+    cut = any(note.kind == "truncated" for note in view.trace.notes)
     if model_flop is not None or hardware_flop is not None:
         source = "given"
     else:
-        hardware_flop, model_flop, source, incomplete, why = _executed(events, cut=cut)
-        devices = 1
+        hardware_flop, model_flop, source, incomplete, why = _executed(view, cut=cut)
         if why is None and work.coverage is not None:
             coverage = work.coverage
             if coverage < MIN_COVERAGE:
@@ -70,7 +61,7 @@ def utilisation(
                 )
         if why:
             reasons.append(why)
-    chosen, dtype_source = (dtype, "given") if dtype else matrix_dtype(events, work)
+    chosen, dtype_source = matrix_dtype(events, work)
     if chosen is None:
         reasons.append(
             f"the dtype is unknown: {format_percent(work.unknown_share)} of the time of matrix kernels is in kernels "
@@ -89,26 +80,26 @@ def utilisation(
         else:
             peak, peak_source = rate, accelerator.source
     # A step that launched no device work takes no time on the device.
-    steps = [s for s in steps if s.parts.window_ns > 0]
+    steps = [s for s in step_budgets(view) if s.parts.window_ns > 0]
     if not steps:
         reasons.append(
             "no whole step: the file is truncated" if cut else "no steps: the trace has no ProfilerStep annotations"
         )
 
     def used(flop: float | None, ns: float) -> float | None:
-        return None if flop is None or peak is None or ns <= 0 else flop / (ns / 1e9 * devices * peak)
+        return None if flop is None or peak is None or ns <= 0 else flop / (ns / 1e9 * peak)
 
     typical = float(median(s.parts.window_ns for s in steps)) if steps else None
     mfu = used(model_flop, typical) if typical is not None else None
     hfu = used(hardware_flop, typical) if typical is not None else None
     return Utilisation(
-        rank=trace.rank,
+        rank=view.rank,
         device_name=name,
         dtype=chosen,
         dtype_source=dtype_source,
         peak_flops_per_s=peak,
         peak_source=peak_source,
-        devices=devices,
+        devices=1,
         model_flop=model_flop,
         hardware_flop=hardware_flop,
         flop_source=source if model_flop is not None or hardware_flop is not None else None,
@@ -151,10 +142,11 @@ def _impossible(mfu: float | None, hfu: float | None) -> str | None:
 
 
 def _executed(
-    events: Events, *, cut: bool = False
+    view: RankView, *, cut: bool
 ) -> tuple[float | None, float | None, str | None, tuple[str, ...], str | None]:
     """Return FLOP per step as executed and as the model asks, where they are from, what is not counted, or why they are not
     known. cut: the file stops within its last step, which counts for nothing."""
+    events, marks = view.events, marks_of(view)
     chosen = events.where(Category.CPU_OP)
     flop, source, why = flop_by_event(events, chosen)
     if why is not None:
@@ -171,7 +163,6 @@ def _executed(
                 "FLOP; give the model's"
             ),
         )
-    marks = step_marks(events)
     steps = len(marks) - cut
     if steps <= 0:
         return None, None, None, (), None
@@ -203,19 +194,15 @@ class MatrixWork:
         return self.by_dtype.get(None, 0) / self.total_ns if self.total_ns else 0.0
 
 
-def matrix_work(events: Events, links: OperatorLinks | None = None) -> MatrixWork:
-    """Kernels that multiply matrices, by name; FLOP count as known where an operator around the launch has some.
-
-    ``links``: of all device events (``operator_links``), where the caller has them.
-    """
+def matrix_work(view: RankView) -> MatrixWork:
+    """Kernels that multiply matrices, by name; FLOP count as known where an operator around the launch has some."""
+    events = view.events
     codes = [c for c, name in enumerate(events.names) if kernel_kind(name) in MATRIX]
     chosen = np.flatnonzero((events.category == Category.KERNEL) & np.isin(events.name, codes))
     spent = events.dur_ns[chosen]
     if not len(chosen):
         return MatrixWork(total_ns=0, covered_ns=0, by_dtype={})
-    if links is None:
-        links = operator_links(events, launches_of(events, chosen))
-    tree, owner = links.nest, links.owner_of(chosen)
+    tree, owner = links_of(view).nest, links_of(view).owner_of(chosen)
     covered = np.zeros(len(chosen), dtype=bool)
     around = owner
     while (open_ := around != NONE).any():
@@ -231,13 +218,13 @@ def matrix_work(events: Events, links: OperatorLinks | None = None) -> MatrixWor
     return MatrixWork(total_ns=int(spent.sum()), covered_ns=int(spent[covered].sum()), by_dtype=by_dtype)
 
 
-def matrix_dtype(events: Events, work: MatrixWork | None = None) -> tuple[str | None, str | None]:
+def matrix_dtype(events: Events, work: MatrixWork) -> tuple[str | None, str | None]:
     """The dtype that most matrix work is done in and where that is from: kernels by time, else inputs by calls.
 
     None where neither tells, or where most of the kernels' time is of a dtype that nothing tells: float32 inputs may be
     multiplied in TF32 on GPUs that have it, so that on a GPU they tell nothing by themselves.
     """
-    by_dtype = (work or matrix_work(events)).by_dtype
+    by_dtype = work.by_dtype
     if by_dtype:
         most = max(by_dtype, key=lambda d: by_dtype[d])
         return most, None if most is None else "kernels"

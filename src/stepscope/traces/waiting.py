@@ -13,7 +13,6 @@ from statistics import fmean
 import numpy as np
 
 from stepscope.core.bus_factor import OF_WHOLE_BUFFERS, one
-from stepscope.records.trace_budget import StepBudget
 from stepscope.records.trace_collectives import (
     ClockAlignment,
     Instance,
@@ -27,11 +26,13 @@ from stepscope.records.trace_rules import BackwardPasses, MeasuredBubble, StageS
 from stepscope.records.trace_summary import RankPass, common_steps
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, median
-from stepscope.traces.activity import Activity
+from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.alignment import AGREE_NS, align_clocks, corrected
 from stepscope.traces.collective_calls import TOGETHER
-from stepscope.traces.events import Category, Events, RankTrace
+from stepscope.traces.collectives import communication
+from stepscope.traces.events import Category, Events, RankView
 from stepscope.traces.matching import match_collectives
+from stepscope.traces.steps import step_budgets
 from stepscope.traces.waits import wait_totals
 
 IMPOSSIBLE = 0.3
@@ -193,23 +194,17 @@ _FORWARD_CHUNK = re.compile(r"^Forward \d+$")
 """How torch.distributed.pipelining marks the forward pass of one micro-batch in one stage."""
 
 
-def stage_waits(
-    trace: RankTrace,
-    activity: Activity,
-    steps: Sequence[StepBudget],
-    collectives: Sequence[RankCollective],
-    passes: BackwardPasses | None,
-) -> StageWaits | None:
+def stage_waits(view: RankView, passes: BackwardPasses | None) -> StageWaits | None:
     """A rank's waiting in messages by step; None where it sends and receives none, or no step is marked."""
-    messages = [c for c in collectives if c.op == "send_recv"]
-    if not messages or not steps:
+    messages = [c for c in communication(view).collectives if c.op == "send_recv"]
+    if not messages or not step_budgets(view):
         return None
-    waits = _exposed(messages, activity)
-    receives = _exposed([c for c in messages if c.direction == "recv"], activity)
-    marked = np.sort(trace.events.ts_ns[_chunks(trace.events)])
+    waits = _exposed(messages, activity_of(view))
+    receives = _exposed([c for c in messages if c.direction == "recv"], activity_of(view))
+    marked = np.sort(view.events.ts_ns[_chunks(view.events)])
     ran = {s.step: s.backward_passes for s in passes.steps} if passes is not None else {}
     stage_steps = []
-    for step in steps:
+    for step in step_budgets(view):
         low, high = step.start_ns, step.start_ns + step.parts.window_ns
         chunks = int(np.searchsorted(marked, high) - np.searchsorted(marked, low))
         stage_steps.append(
@@ -223,7 +218,7 @@ def stage_waits(
             )
         )
     sizes = {c.group.size for c in messages if c.group is not None}
-    return StageWaits(rank=trace.rank, group_size=sizes.pop() if len(sizes) == 1 else None, steps=tuple(stage_steps))
+    return StageWaits(rank=view.rank, group_size=sizes.pop() if len(sizes) == 1 else None, steps=tuple(stage_steps))
 
 
 def measured_bubble(ranks: Sequence[RankPass]) -> MeasuredBubble | None:

@@ -17,6 +17,7 @@ from stepscope.core import forks
 from stepscope.core.errors import DataError, MissingError, StepscopeError
 from stepscope.core.forks import ProcessKilledError, map_forked
 from stepscope.traces import job
+from stepscope.traces.sections import Wanted
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
 
@@ -135,13 +136,15 @@ def all_collected(pids: list[int]) -> bool:
 
 def test_traces_read_by_forked_processes_give_the_same_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_job(build(world=4, steps=3, late={1: 300_000}), tmp_path)
-    alone = job.analyse_job(folder, processes=1)
+    alone = job.analyse_job(folder, Wanted(processes=1))
     monkeypatch.setattr(job, "PARALLEL_FROM_BYTES", 0)
     monkeypatch.setattr(forks, "can_fork", lambda: True)
     finished: list[Path] = []
     called: list[str] = []
     (together,) = job.analyse_captures(
-        folder, processes=2, done=finished.append, meanwhile=lambda: called.append("once")
+        folder,
+        Wanted(processes=2),
+        listener=job.ReadingListener(done=finished.append, meanwhile=lambda: called.append("once")),
     ).values()
     assert together == alone
     assert sorted(finished) == sorted(folder.iterdir())
@@ -155,8 +158,8 @@ def test_a_damaged_trace_and_a_killed_reader_are_said(tmp_path: Path, monkeypatc
     broken = folder / "rank-1.json"
     broken.write_text(broken.read_text().replace('"ts": ', '"ts": ?', 1))
     with pytest.raises(DataError, match=r"rank-1\.json: not valid JSON near byte") as caught:
-        job.analyse_job(folder, processes=2)
+        job.analyse_job(folder, Wanted(processes=2))
     assert caught.value.fix
     monkeypatch.setattr(job, "pass_file", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(MissingError, match="was killed"):
-        job.analyse_job(folder, processes=2)
+        job.analyse_job(folder, Wanted(processes=2))

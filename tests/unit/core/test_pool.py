@@ -17,14 +17,15 @@ from tests.trace_builder import build, write_job
 from stepscope.core.errors import DataError
 from stepscope.core.pool import side_by_side
 from stepscope.traces import job
+from stepscope.traces.sections import Wanted
 
 
 def test_several_processes_give_the_same_answer_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_job(build(world=4, steps=3, late={1: 300_000}), tmp_path)
-    alone = job.analyse_job(folder, processes=1)
+    alone = job.analyse_job(folder, Wanted(processes=1))
     monkeypatch.setattr(job, "PARALLEL_FROM_BYTES", 0)
     finished: list[Path] = []
-    together = job.analyse_job(folder, processes=2, done=finished.append)
+    together = job.analyse_job(folder, Wanted(processes=2), listener=job.ReadingListener(done=finished.append))
     assert together == alone
     assert sorted(finished) == sorted(folder.iterdir())
 
@@ -35,7 +36,7 @@ def test_an_error_in_a_process_is_the_caller_s(tmp_path: Path, monkeypatch: pyte
     broken.write_text(broken.read_text().replace('"ts": ', '"ts": ?', 1))
     monkeypatch.setattr(job, "PARALLEL_FROM_BYTES", 0)
     with pytest.raises(DataError, match=r"rank-1\.json: not valid JSON near byte") as caught:
-        job.analyse_job(folder, processes=2)
+        job.analyse_job(folder, Wanted(processes=2))
     assert caught.value.fix
 
 

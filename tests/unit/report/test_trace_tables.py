@@ -34,7 +34,7 @@ from stepscope.report.shared.traces import MANY, NOTHING, PARTIAL, most
 from stepscope.report.table import Column, Table
 from stepscope.report.views.trace_budget import overlap_efficiency
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import Wanted
+from stepscope.traces.sections import Wanted
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
 MINE = (
@@ -52,7 +52,7 @@ def _table(section: str, summary: TraceSummary) -> Table:
 def _analysed(folder: Path, **plan: Any) -> tuple[Job, TraceSummary]:
     job = build(**plan)
     written = write_job(job, folder)
-    return job, analyse_job([written], wanted=Wanted(sections=frozenset(trace_sections.SECTIONS)))
+    return job, analyse_job([written], Wanted(sections=frozenset(trace_sections.SECTIONS)))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> TraceSummary:
     folder = tmp_path_factory.mktemp("alone")
     written = write_job(build(world=2, steps=3), folder)
     first = sorted(Path(written).iterdir())[0]
-    return analyse_job([first], wanted=Wanted(sections=frozenset(trace_sections.SECTIONS)))
+    return analyse_job([first], Wanted(sections=frozenset(trace_sections.SECTIONS)))
 
 
 def _pass(rank: int, **fields: Any) -> RankPass:
@@ -567,7 +567,7 @@ def test_ranks_with_the_same_outcome_share_a_row() -> None:
     "name", ["dlrm-v100-8rank", "nccl-meta-a100-rank0of2", "sampled-2of128", "edge-cpu-gloo-rank34of300"]
 )
 def test_real_traces_read_well_at_common_widths(name: str) -> None:
-    summary = analyse_job([SHARED / name], wanted=Wanted(sections=frozenset(trace_sections.SECTIONS)))
+    summary = analyse_job([SHARED / name], Wanted(sections=frozenset(trace_sections.SECTIONS)))
     for section in MINE:
         table = _table(section, summary)
         assert table.rows or table.footnotes or table.notes

@@ -18,7 +18,7 @@ from stepscope.report.views.comparison import metric_name
 from stepscope.results.comparing import Side, compare, figure, lacking
 from stepscope.traces.diff import diff_profiles
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import Wanted
+from stepscope.traces.sections import Wanted
 
 
 def side(name: str, *rounds_of_steps: float, **known: object) -> Side:
@@ -174,7 +174,7 @@ def test_a_comparison_of_traces_and_a_diff_of_them_say_the_same(tmp_path: Path) 
     compared = compare([Side(name=n, rounds=(traced(s),)) for n, s in (("slow", slow), ("fast", fast))])
     figure = of(compared, "trace_step_ns")
     profiles = [
-        analyse_job(tmp_path / name / "job", wanted=Wanted(sections=frozenset({"profile"}))).ranks[0].profile
+        analyse_job(tmp_path / name / "job", Wanted(sections=frozenset({"profile"}))).ranks[0].profile
         for name in ("slow", "fast")
     ]
     assert profiles[0] is not None

@@ -39,7 +39,7 @@ from stepscope.store.importers import read_foreign
 from stepscope.store.layout import RunLayout
 from stepscope.traces.diff import diff_profiles
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import EVERYTHING, Wanted
+from stepscope.traces.sections import EVERYTHING, Wanted
 
 MS = 1_000_000
 STEPS = 6
@@ -94,7 +94,7 @@ def of_a_trace(folder: Path, **plan: Any) -> Iterator[tuple[str, Example]]:
     write_job(build(steps=STEPS, **plan), folder)
     events = [e for e in json.loads((folder / "rank-0.json").read_text())["traceEvents"] if e.get("ph") == "X"]
     length_ns = (max(e["ts"] + e["dur"] for e in events) - min(e["ts"] for e in events)) * 1000
-    summary = analyse_job(folder, wanted=Wanted(sections=EVERYTHING | {"profile"}))
+    summary = analyse_job(folder, Wanted(sections=EVERYTHING | {"profile"}))
     profile = summary.ranks[0].profile
     assert profile is not None
     rows = {row.name: row.after_ns for row in diff_profiles(profile, profile).parts}

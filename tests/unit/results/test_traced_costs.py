@@ -10,12 +10,12 @@ from tests.trace_builder import build, write_job
 from stepscope.core.errors import DataError
 from stepscope.results.comm_costs import SECTIONS, machine_of_traces, rows_of_traces
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import Wanted
+from stepscope.traces.sections import Wanted
 
 
 def test_a_row_a_size_with_the_median_transfer_of_several_ranks(tmp_path: Path) -> None:
     write_job(build(shape="ddp", layers=4, world=2, steps=3, transfer_ns=5_000_000, late={1: 700_000}), tmp_path)
-    summary = analyse_job(tmp_path, wanted=Wanted(sections=SECTIONS))
+    summary = analyse_job(tmp_path, Wanted(sections=SECTIONS))
     rows = rows_of_traces(summary, name="job")
     assert sum(row.iterations or 0 for row in rows) == 12
     for row in rows:

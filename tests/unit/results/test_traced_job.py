@@ -14,13 +14,13 @@ from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.job import MeasuredJob, replayed
 from stepscope.results.job_from_traces import SECTIONS, job_of_traces
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import Wanted
+from stepscope.traces.sections import Wanted
 
 TIMES: dict[str, Any] = {"world": 2, "steps": 1, "forward_ns": 1_000_000, "backward_ns": 2_000_000}
 
 
 def read(folder: Path) -> MeasuredJob:
-    return job_of_traces(analyse_job(folder, wanted=Wanted(sections=SECTIONS)), name="job")
+    return job_of_traces(analyse_job(folder, Wanted(sections=SECTIONS)), name="job")
 
 
 def built(folder: Path, **plan: Any) -> MeasuredJob:

@@ -7,10 +7,9 @@ from dataclasses import replace
 from tests.hand_events import Row, kernel, launch, mark, op, trace
 
 from stepscope.records.trace_collectives import BucketRow, OwnTime, RankCollective
-from stepscope.traces.activity import activity_of
 from stepscope.traces.buckets import bucket_rows
-from stepscope.traces.events import RankTrace
-from stepscope.traces.nesting import launches_of
+from stepscope.traces.collectives import communication
+from stepscope.traces.events import RankTrace, RankView
 
 NOTHING = OwnTime(
     own_ns=0, compute_ns=0, memory_ns=0, host_late_ns=0, sync_ns=0, data_ns=0, launch_latency_ns=0, kernel_gap_ns=0,
@@ -37,8 +36,9 @@ def hook(start: int, end: int, dims: str | None) -> list[Row]:
 
 
 def rows(made: RankTrace, *found: RankCollective) -> tuple[BucketRow, ...]:
-    activity = activity_of(made.events)
-    return bucket_rows(made, activity, launches_of(made.events, activity.indices), found)
+    view = RankView(made)
+    view.made[communication] = replace(communication(view), collectives=found)
+    return bucket_rows(view)
 
 
 BACKWARD = [

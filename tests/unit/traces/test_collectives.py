@@ -21,8 +21,8 @@ from stepscope.traces.collective_calls import (
     ranks_by_shapes,
     whole_of_launch,
 )
-from stepscope.traces.collectives import rank_communication
-from stepscope.traces.events import CollectiveArgs, Shapes
+from stepscope.traces.collectives import communication
+from stepscope.traces.events import CollectiveArgs, RankView, Shapes
 from stepscope.traces.groups import ranks_in
 from stepscope.traces.load import load_traces
 from stepscope.traces.waiting import job_collectives
@@ -105,7 +105,7 @@ def test_a_shortened_list_of_ranks_is_not_taken_for_the_whole() -> None:
 def test_exposed_parts_sum_to_the_planted_exposure_of_the_rank(tmp_path: Path, shape: str) -> None:
     job = build(shape=shape, world=2, steps=3, late={1: 150_000})
     for trace in load_traces(write_job(job, tmp_path)).ranks:
-        found = rank_communication(trace).collectives
+        found = communication(RankView(trace)).collectives
         assert len(found) == sum(trace.rank in c.starts_ns for c in job.collectives)
         assert sum(c.exposed_ns for c in found) == job.truth[trace.rank].exposed_comm_ns
         for c in found:
@@ -118,7 +118,7 @@ def test_exposed_parts_sum_to_the_planted_exposure_of_the_rank(tmp_path: Path, s
 )
 def test_own_time_shows_why_a_rank_came_later(tmp_path: Path, kind: str, cause: str) -> None:
     job = build(world=4, steps=4, late={2: 400_000}, late_kind=kind)
-    ranks = {t.rank: rank_communication(t).collectives for t in load_traces(write_job(job, tmp_path)).ranks}
+    ranks = {t.rank: communication(RankView(t)).collectives for t in load_traces(write_job(job, tmp_path)).ranks}
     spent = {r: sum(getattr(c.own, f"{cause}_ns") for c in found) for r, found in ranks.items()}
     assert spent[2] >= spent[0] + 400_000
     assert spent[1] == spent[0]
@@ -126,7 +126,7 @@ def test_own_time_shows_why_a_rank_came_later(tmp_path: Path, kind: str, cause: 
 
 def test_gloo_spans_are_named_and_timed_from_their_launches(tmp_path: Path) -> None:
     trace = load_traces(_gloo_file(tmp_path)).ranks[0]
-    found = rank_communication(trace)
+    found = communication(RankView(trace))
     assert found.source == "cpu_spans"
     told = [(c.op, c.op_source, c.size_bytes, c.queue_ns) for c in found.collectives]
     assert told == [
@@ -164,7 +164,7 @@ def test_gloo_groups_are_named_by_their_workers_only_where_all_of_them_worked(
     info = {"backend": "gloo", "rank": 0, "world_size": 4, "pg_count": 3, "pg_config": config}
     path = tmp_path / "rank-0.json"
     path.write_text(json.dumps({"distributedInfo": info, "traceEvents": spans}))
-    found = rank_communication(load_traces(path).ranks[0]).collectives
+    found = communication(RankView(load_traces(path).ranks[0])).collectives
     names = [c.group.name for c in found if c.group]
     assert names == sorted(name for name in told for _ in range(2))
 
@@ -172,10 +172,10 @@ def test_gloo_groups_are_named_by_their_workers_only_where_all_of_them_worked(
 def test_a_trace_without_communication_has_no_collectives(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.json"
     path.write_text(json.dumps({"traceEvents": [_event("aten::mm", "cpu_op", 1, 0, 10)]}))
-    assert rank_communication(load_traces(path).ranks[0]).collectives == ()
+    assert communication(RankView(load_traces(path).ranks[0])).collectives == ()
     empty = tmp_path / "rank-1.json"
     empty.write_text(json.dumps({"traceEvents": []}))
-    assert rank_communication(load_traces(empty).ranks[0]).collectives == ()
+    assert communication(RankView(load_traces(empty).ranks[0])).collectives == ()
 
 
 def _nccl_file(folder: Path, config: list[dict[str, Any]], *, args: dict[str, Any] | None = None) -> Path:
@@ -207,7 +207,7 @@ _WORLD = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl"
 @pytest.mark.parametrize("config", [[], [_WORLD], [_WORLD, {**_WORLD, "pg_name": "1", "pg_size": 2, "ranks": [0, 1]}]])
 def test_shapes_tell_the_size_of_a_group_that_nothing_names(tmp_path: Path, config: list[dict[str, Any]]) -> None:
     """Whole buffers of twice the part are a pair's, whatever the world: its factor is 1/2, not 7/8."""
-    job = job_collectives([rank_communication(t) for t in load_traces(_nccl_file(tmp_path, config)).ranks])
+    job = job_collectives([communication(RankView(t)) for t in load_traces(_nccl_file(tmp_path, config)).ranks])
     found = {m.op: m for m in job.instances}
     for op in ("all_gather", "reduce_scatter"):
         assert (found[op].group_size, found[op].size_bytes, found[op].group) == (2, 8_000_000, None)
@@ -221,7 +221,7 @@ def test_shapes_tell_the_size_of_a_group_that_nothing_names(tmp_path: Path, conf
 
 def test_a_recorded_group_size_counts_more_than_shapes(tmp_path: Path) -> None:
     path = _nccl_file(tmp_path, [_WORLD], args={"Group size": 4})
-    job = job_collectives([rank_communication(t) for t in load_traces(path).ranks])
+    job = job_collectives([communication(RankView(t)) for t in load_traces(path).ranks])
     assert {m.group_size for m in job.instances} == {4}
     assert {m.group for m in job.instances} == {None}
 

@@ -6,15 +6,12 @@ import pytest
 from tests.hand_events import Row, call, copy, kernel, launch, mark, op, trace
 
 from stepscope.records.trace_path import CriticalPath
-from stepscope.traces.activity import activity_of
-from stepscope.traces.critical_path import critical_path, rank_legs
-from stepscope.traces.events import Category, RankTrace
-from stepscope.traces.nesting import launches_of
+from stepscope.traces.critical_path import critical_path, legs
+from stepscope.traces.events import Category, RankTrace, RankView
 
 
 def path_of(made: RankTrace) -> CriticalPath:
-    activity = activity_of(made.events)
-    found = critical_path(made, activity, launches_of(made.events, activity.indices))
+    found = critical_path(RankView(made))
     assert isinstance(found, CriticalPath)
     assert found.parts.total_ns == found.end_ns - found.start_ns
     return found
@@ -213,8 +210,7 @@ def test_legs_end_at_the_collective_the_work_waited_for() -> None:
         kernel("a", 10, 50, 1), kernel("ncclDevKernel_AllReduce", 50, 80, 2), kernel("b", 80, 95, 3),
         kernel("ncclDevKernel_AllReduce", 100, 120, 4),
     )  # fmt: skip
-    activity = activity_of(made.events)
-    found = rank_legs(made, activity, launches_of(made.events, activity.indices))
+    found = legs(RankView(made))
     first, second = found.legs
     assert (first.back_to, first.parts.compute_ns, first.parts.launch_latency_ns) == (None, 40, 10)
     assert (second.back_to, second.parts.compute_ns, second.parts.device_gap_ns) == (0, 15, 5)

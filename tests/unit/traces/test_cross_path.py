@@ -13,13 +13,12 @@ from stepscope.core.errors import Unavailable
 from stepscope.records.trace_collectives import MatchedCollective, RankWaiting
 from stepscope.records.trace_path import CrossRankPath, RankLegs
 from stepscope.records.trace_summary import RankPass
-from stepscope.traces.activity import activity_of
-from stepscope.traces.critical_path import cross_rank_path, rank_legs
-from stepscope.traces.events import ProcessGroup
+from stepscope.traces import critical_path
+from stepscope.traces.critical_path import cross_rank_path
+from stepscope.traces.events import ProcessGroup, RankView
 from stepscope.traces.job import combine
-from stepscope.traces.load import Wanted
-from stepscope.traces.nesting import launches_of
 from stepscope.traces.rank_pass import analyse
+from stepscope.traces.sections import Wanted
 
 
 def met(places: dict[int, int], *, last_rank: int | None, transfer_ns: int | None) -> MatchedCollective:
@@ -37,8 +36,7 @@ def met(places: dict[int, int], *, last_rank: int | None, transfer_ns: int | Non
 
 def legs(rank: int, *rows: Row) -> RankLegs:
     made = trace(*rows, rank=rank)
-    activity = activity_of(made.events)
-    return rank_legs(made, activity, launches_of(made.events, activity.indices))
+    return critical_path.legs(RankView(made))
 
 
 FAST = legs(

@@ -9,21 +9,17 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.records.nouns import Estimate
 from stepscope.records.trace_summary import TraceDiff, WorkProfile
 from stepscope.stats.compare import Change
-from stepscope.traces.activity import activity_of
+from stepscope.traces import diff as module
 from stepscope.traces.diff import OTHERS, diff_profiles, only_steps, step_verdict, work_profile
-from stepscope.traces.events import RankTrace
-from stepscope.traces.nesting import launches_of
-from stepscope.traces.steps import step_windows
+from stepscope.traces.events import RankTrace, RankView
 
 
-def profiled(made: RankTrace, **options: int) -> WorkProfile | Unavailable:
-    activity = activity_of(made.events)
-    windows = step_windows(made.events, activity, launches_of(made.events, activity.indices))
-    return work_profile(made, activity, windows, **options)
+def profiled(made: RankTrace) -> WorkProfile | Unavailable:
+    return work_profile(RankView(made))
 
 
-def profile(made: RankTrace, **options: int) -> WorkProfile:
-    found = profiled(made, **options)
+def profile(made: RankTrace) -> WorkProfile:
+    found = profiled(made)
     assert isinstance(found, WorkProfile)
     return found
 
@@ -104,8 +100,10 @@ def test_kernels_of_one_side_only_are_new_or_gone() -> None:
     assert {r.name: r.presence for r in found.kernels} == {"gemm": "both", "relu": "gone", "fused": "new"}
 
 
-def test_a_name_that_may_be_among_the_others_is_not_called_new() -> None:
-    short = profile(job([100] * 4), names=1)
+def test_a_name_that_may_be_among_the_others_is_not_called_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "NAMES", 1)
+        short = profile(job([100] * 4))
     assert {s.name for s in short.series if s.kind == "kernel"} == {"gemm", OTHERS}
     found = diff(short, profile(job([100] * 4)))
     assert {r.name: r.presence for r in found.kernels}["relu"] == "unlisted"

@@ -14,13 +14,13 @@ from tests.trace_builder import build, write_job
 
 from stepscope.records.trace_work import LaunchStatistics
 from stepscope.report.views import trace_budget
-from stepscope.traces.activity import activity_of, verdict_of
-from stepscope.traces.events import RankTrace
+from stepscope.traces import idle
+from stepscope.traces.activity import verdict_of
+from stepscope.traces.events import RankTrace, RankView
 from stepscope.traces.idle import REFILL_NS, launch_statistics, queue_length
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import Wanted
-from stepscope.traces.nesting import launches_of
 from stepscope.traces.rank_pass import analyse
+from stepscope.traces.sections import Wanted
 
 OURS = {"launch": ("host_late", "launch_latency"), "data": ("data",), "sync": ("sync",)}
 
@@ -28,7 +28,7 @@ OURS = {"launch": ("host_late", "launch_latency"), "data": ("data",), "sync": ("
 @pytest.mark.parametrize("kind", ["launch", "data", "sync"])
 def test_the_late_rank_idles_for_the_planted_cause(kind: str, tmp_path: Path) -> None:
     job = build(world=2, steps=4, sync=True, data_ns=100_000, late={1: 500_000}, late_kind=kind)
-    summary = analyse_job([write_job(job, tmp_path)], wanted=Wanted(sections=frozenset({"idle"})))
+    summary = analyse_job([write_job(job, tmp_path)], Wanted(sections=frozenset({"idle"})))
     late, punctual = summary.ranks[1], summary.ranks[0]
     found = {i.cause: i.idle_ns for i in late.idle}
     planted = job.truth[1].idle_by_cause_ns[kind]
@@ -39,7 +39,7 @@ def test_the_late_rank_idles_for_the_planted_cause(kind: str, tmp_path: Path) ->
 
 def test_what_a_rank_does_after_a_short_wait_is_its_host_being_late(tmp_path: Path) -> None:
     job = build(world=2, steps=4, sync=True, late={1: 500_000}, late_kind="python")
-    summary = analyse_job([write_job(job, tmp_path)], wanted=Wanted(sections=frozenset({"idle"})))
+    summary = analyse_job([write_job(job, tmp_path)], Wanted(sections=frozenset({"idle"})))
     found = {i.cause: i.idle_ns for i in summary.ranks[1].idle}
     assert found["host_late"] >= 4 * 400_000
     assert sum(found.values()) >= job.truth[1].idle_by_cause_ns["launch"]
@@ -93,7 +93,7 @@ def test_a_loader_after_a_wait_is_data_loading_and_the_wait_stays_a_wait() -> No
 
 def test_a_cpu_job_idles_outside_operators(tmp_path: Path) -> None:
     job = build(device="gloo", world=2, steps=4, data_ns=300_000)
-    summary = analyse_job([write_job(job, tmp_path)], wanted=Wanted(sections=frozenset({"idle"})))
+    summary = analyse_job([write_job(job, tmp_path)], Wanted(sections=frozenset({"idle"})))
     for each in summary.ranks:
         found = {i.cause: i.idle_ns for i in each.idle}
         assert set(found) == {"data", "outside_operators"}
@@ -117,14 +117,14 @@ def test_a_launch_that_was_not_recorded_is_said_so(tmp_path: Path) -> None:
     folder = write_job(build(world=2), tmp_path)
     for file in folder.iterdir():
         file.write_text(file.read_text().replace('"cat": "cuda_runtime"', '"cat": "python_function"'))
-    summary = analyse_job([folder], wanted=Wanted(sections=frozenset({"idle"})))
+    summary = analyse_job([folder], Wanted(sections=frozenset({"idle"})))
     for each in summary.ranks:
         assert {i.cause for i in each.idle} <= {"unknown"}
         assert {s.boundary for s in each.steps} == {"host"}
 
 
 def statistics(made: RankTrace) -> LaunchStatistics | None:
-    return launch_statistics(made, launches_of(made.events, activity_of(made.events).indices))
+    return launch_statistics(RankView(made))
 
 
 def test_delay_runs_from_the_start_of_the_call_to_the_start_of_the_work() -> None:
@@ -168,8 +168,9 @@ def test_launches_per_second_are_over_the_time_the_host_launched_in() -> None:
     assert found.launches_per_s == 5 / 50e-9
 
 
-def test_the_queue_holds_what_is_launched_and_not_started() -> None:
-    found = queue_length(np.array([0, 10, 20]), np.array([40, 60, 80]), slices=4)
+def test_the_queue_holds_what_is_launched_and_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "SLICES", 4)
+    found = queue_length(np.array([0, 10, 20]), np.array([40, 60, 80]))
     assert found.longest == 3
     assert found.mean == (1 * 10 + 2 * 10 + 3 * 20 + 2 * 20 + 1 * 20) / 80
     assert found.empty_share == 0.0

@@ -5,11 +5,7 @@ The job's own facts, as the hook writes them into the trace.
 
 from __future__ import annotations
 
-import os
-import signal
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +53,6 @@ def test_too_little_memory_is_said_with_a_way_out(tmp_path: Path, monkeypatch: p
     with pytest.raises(MissingError, match="not enough memory") as caught:
         analyse_job(write_job(build(world=1), tmp_path))
     assert "--show budget" in str(caught.value)
-
-
-def test_a_killed_reader_is_said(tmp_path: Path) -> None:
-    folder = write_job(build(world=2), tmp_path)
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        pool.submit(os.getpid).result()
-        for pid in list(pool._processes):
-            os.kill(pid, signal.SIGKILL)
-        with pytest.raises(MissingError, match="was killed"):
-            analyse_job(folder, executor=pool)
 
 
 LOADER = {

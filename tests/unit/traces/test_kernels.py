@@ -18,9 +18,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hand_events import copy, kernel, op, trace
+from tests.hand_events import Row, copy, kernel, op, trace
 from tests.trace_layout import write
 
+from stepscope.records.trace_work import SequenceRow
+from stepscope.traces import kernels
+from stepscope.traces.events import RankView
 from stepscope.traces.kernel_names import (
     BANDWIDTH,
     FUSED,
@@ -81,26 +84,20 @@ def test_a_name_that_tells_neither_stays_unknown(name: str) -> None:
 
 def test_each_name_has_its_own_mean_minimum_and_maximum_however_many_names_there_are() -> None:
     rows = [kernel(f"k{i}", 100 * i + 10 * run, 100 * i + 10 * run + 1 + run) for i in range(15) for run in range(3)]
-    table = kernel_table(trace(*rows))
+    table = kernel_table(viewed(*rows))
     assert len(table.rows) == 15
     assert {(r.calls, r.total_ns, r.min_ns, r.max_ns, r.mean_ns, r.median_ns) for r in table.rows} == {
         (3, 6, 1, 3, 2.0, 2.0)
     }
 
 
-def test_what_the_limit_leaves_out_is_counted() -> None:
-    table = kernel_table(trace(kernel("a", 0, 5), kernel("b", 5, 7), kernel("b", 7, 9), kernel("c", 9, 10)), limit=1)
-    assert [r.name for r in table.rows] == ["a"]
-    assert (table.left_out_names, table.left_out_calls, table.left_out_ns, table.total_ns) == (2, 3, 5, 10)
-
-
 def test_the_median_of_an_even_number_of_runs_lies_between_the_middle_two() -> None:
-    table = kernel_table(trace(*(kernel("a", 100 * i, 100 * i + d) for i, d in enumerate((9, 1, 4, 2)))))
+    table = kernel_table(viewed(*(kernel("a", 100 * i, 100 * i + d) for i, d in enumerate((9, 1, 4, 2)))))
     assert table.rows[0].median_ns == 3.0
 
 
 def test_shares_of_compute_time_leave_communication_out() -> None:
-    table = (kernel_table(trace(
+    table = (kernel_table(viewed(
         kernel("volta_sgemm_64x64_nn", 0, 10), kernel("nvjet_x", 10, 40), kernel("mine", 40, 100),
         kernel("ncclDevKernel_AllReduce", 100, 900),
     )))  # fmt: skip
@@ -109,7 +106,7 @@ def test_shares_of_compute_time_leave_communication_out() -> None:
 
 
 def test_copies_and_operators_are_no_kernels() -> None:
-    assert kernel_table(trace(op("aten::mm", 0, 9), copy("Memcpy DtoD (Device -> Device)", 0, 5))) is None
+    assert kernel_table(viewed(op("aten::mm", 0, 9), copy("Memcpy DtoD (Device -> Device)", 0, 5))) is None
 
 
 @pytest.mark.parametrize(
@@ -134,7 +131,7 @@ def test_names_tell_direction_and_host_memory(name: str, kind: str, memory: str 
 def test_a_rate_is_bytes_over_time_of_the_copies_whose_size_is_known() -> None:
     name = "Memcpy HtoD (Pinned -> Device)"
     table = copy_table(
-        trace(copy(name, 0, 100, size_bytes=1000), copy(name, 200, 500, size_bytes=5000), copy(name, 600, 900))
+        viewed(copy(name, 0, 100, size_bytes=1000), copy(name, 200, 500, size_bytes=5000), copy(name, 600, 900))
     )
     (row,) = table.rows
     assert (row.calls, row.sized_calls, row.size_bytes, row.largest_bytes, row.median_bytes) == (
@@ -148,12 +145,12 @@ def test_a_rate_is_bytes_over_time_of_the_copies_whose_size_is_known() -> None:
 
 
 def test_without_sizes_the_rate_is_unknown() -> None:
-    table = copy_table(trace(copy("Memcpy DtoH (Device -> Pageable)", 0, 100)))
+    table = copy_table(viewed(copy("Memcpy DtoH (Device -> Pageable)", 0, 100)))
     assert (table.rows[0].size_bytes, table.rows[0].bytes_per_s) == (None, None)
 
 
 def test_exposed_is_what_neither_computation_nor_communication_covers() -> None:
-    table = (copy_table(trace(
+    table = (copy_table(viewed(
         copy("Memcpy HtoD (Pinned -> Device)", 0, 100), copy("Memcpy DtoD (Device -> Device)", 50, 150, stream=9),
         kernel("gemm", 20, 40, stream=1), kernel("ncclDevKernel_AllReduce", 140, 200, stream=2),
     )))  # fmt: skip
@@ -162,7 +159,7 @@ def test_exposed_is_what_neither_computation_nor_communication_covers() -> None:
 
 
 def test_a_trace_without_copies_has_no_table() -> None:
-    assert copy_table(trace(op("aten::copy_", 0, 5), kernel("k", 0, 5))) is None
+    assert copy_table(viewed(op("aten::copy_", 0, 5), kernel("k", 0, 5))) is None
 
 
 KINDS = {
@@ -269,8 +266,19 @@ def runs(text: str, *, stream: int = 7, gap: int = 2):
     return made
 
 
+def viewed(*rows: Row) -> RankView:
+    return RankView(trace(*rows))
+
+
+def pairs(view: RankView, *, least: int) -> tuple[SequenceRow, ...]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "LENGTHS", (2,))
+        patch.setattr(kernels, "MIN_COUNT", least)
+        return sequence_rows(view)
+
+
 def test_the_longest_repeated_sequence_stands_for_its_parts() -> None:
-    found = sequence_rows(trace(*runs("abcXabcYabcZ")))
+    found = sequence_rows(viewed(*runs("abcXabcYabcZ")))
     assert [r.kernels for r in found] == [("a", "b", "c")]
     (row,) = found
     assert (row.count, row.total_ns, row.gap_ns, row.mean_ns) == (3, 90, 12, 34.0)
@@ -278,33 +286,33 @@ def test_the_longest_repeated_sequence_stands_for_its_parts() -> None:
 
 
 def test_a_shorter_sequence_that_occurs_more_often_is_listed_too() -> None:
-    found = {r.kernels: r.count for r in sequence_rows(trace(*runs("abcXabcYabcZabWabV")))}
+    found = {r.kernels: r.count for r in sequence_rows(viewed(*runs("abcXabcYabcZabWabV")))}
     assert found == {("a", "b", "c"): 3, ("a", "b"): 5}
 
 
 def test_occurrences_do_not_overlap() -> None:
-    found = {r.kernels: r.count for r in sequence_rows(trace(*runs("aaaaaaa")), lengths=(2,))}
+    found = {r.kernels: r.count for r in pairs(viewed(*runs("aaaaaaa")), least=3)}
     assert found == {("a", "a"): 3}
 
 
 def test_a_copy_between_two_kernels_ends_a_sequence() -> None:
-    found = sequence_rows(trace(*runs("a-ba-ba-b")), lengths=(2,), min_count=2)
+    found = pairs(viewed(*runs("a-ba-ba-b")), least=2)
     assert {r.kernels: r.count for r in found} == {("b", "a"): 2}
 
 
 def test_kernels_of_two_streams_make_no_sequence() -> None:
     apart = [*runs("aaaa", gap=30), *runs("bbbb", stream=9, gap=30)]
-    found = sequence_rows(trace(*apart), lengths=(2,), min_count=2)
+    found = pairs(viewed(*apart), least=2)
     assert {r.kernels for r in found} == {("a", "a"), ("b", "b")}
 
 
 def test_collectives_take_no_part() -> None:
     made = [kernel("ncclDevKernel_AllReduce" if i % 2 else "a", 20 * i, 20 * i + 10) for i in range(12)]
-    assert sequence_rows(trace(*made)) == ()
+    assert sequence_rows(viewed(*made)) == ()
 
 
 def test_a_cpu_trace_has_no_sequences() -> None:
-    assert sequence_rows(trace(op("aten::mm", 0, 5))) == ()
+    assert sequence_rows(viewed(op("aten::mm", 0, 5))) == ()
 
 
 @given(st.text(alphabet="abc", min_size=2, max_size=40))
@@ -315,5 +323,5 @@ def test_pairs_are_counted_as_a_plain_loop_counts_them(text: str) -> None:
         if i >= free.get(pair, 0):
             expected[pair] = expected.get(pair, 0) + 1
             free[pair] = i + 2
-    found = {r.kernels: r.count for r in sequence_rows(trace(*runs(text)), lengths=(2,), min_count=1)}
+    found = {r.kernels: r.count for r in pairs(viewed(*runs(text)), least=1)}
     assert found == expected

@@ -10,14 +10,15 @@ from tests.communications import Met, collective, group, job, rank
 from tests.trace_builder import Clock, Job, build, write_job
 
 from stepscope.records.trace_collectives import JobCollectives, RankCommunication
-from stepscope.traces.collectives import rank_communication
+from stepscope.traces.collectives import communication
+from stepscope.traces.events import RankView
 from stepscope.traces.load import load_traces
 from stepscope.traces.matching import match_collectives
 from stepscope.traces.waiting import job_collectives
 
 
 def _ranks(folder: Path) -> list[RankCommunication]:
-    return [rank_communication(t) for t in load_traces(folder).ranks]
+    return [communication(RankView(t)) for t in load_traces(folder).ranks]
 
 
 def _agrees_with_planted(planted: Job, found: JobCollectives, *, within_ns: int = 0) -> None:

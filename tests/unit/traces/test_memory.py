@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tests.hand_events import mark, op, trace
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.trace_work import DeviceMemory
 from stepscope.stats import spans
-from stepscope.traces.events import MemoryInstants, RankTrace
+from stepscope.stats.spans import Spans
+from stepscope.traces import memory
+from stepscope.traces.events import MemoryInstants, RankTrace, RankView
 from stepscope.traces.memory import memory_timeline
+from stepscope.traces.steps import phases_of
 
 
 def instants(rows: list[tuple[int, int, int, int]], *, kind: int = 1, device: int = 0) -> MemoryInstants:
@@ -21,8 +25,11 @@ def instants(rows: list[tuple[int, int, int, int]], *, kind: int = 1, device: in
     )  # fmt: skip
 
 
-def timelines(made: RankTrace, **options: object) -> tuple[DeviceMemory, ...]:
-    return memory_timeline(made, **options)  # type: ignore[arg-type]
+def timelines(made: RankTrace, phases: dict[str, Spans] | None = None) -> tuple[DeviceMemory, ...]:
+    view = RankView(made)
+    if phases is not None:
+        view.made[phases_of] = phases
+    return memory_timeline(view)
 
 
 GPU = instants([(10, 100, 1100, 4096), (20, 400, 1500, 4096), (30, -400, 1100, 4096), (60, 50, 1150, 8192)])
@@ -72,9 +79,10 @@ def test_allocations_releases_and_growth_are_counted() -> None:
     assert (gpu.allocations, gpu.releases, gpu.requested_bytes, gpu.growth_bytes) == (3, 1, 550, 150)
 
 
-def test_the_timeline_keeps_the_highest_value_of_each_slice() -> None:
+def test_the_timeline_keeps_the_highest_value_of_each_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "SLICES", 10)
     rows = [(t, 1, 1000 + (t % 10), 2000) for t in range(100)]
-    (gpu,) = timelines(trace(op("a", 0, 1), memory=instants(rows)), slices=10)
+    (gpu,) = timelines(trace(op("a", 0, 1), memory=instants(rows)))
     assert gpu.times_ns == tuple(range(0, 100, 10))
     assert gpu.allocated_bytes == (1009,) * 10
     assert gpu.reserved_bytes == (2000,) * 10
@@ -104,6 +112,6 @@ def test_every_device_has_its_own_timeline_gpus_first() -> None:
 
 
 def test_without_memory_events_the_reason_says_how_to_record_them() -> None:
-    found = memory_timeline(trace(op("a", 0, 1)))
+    found = memory_timeline(RankView(trace(op("a", 0, 1))))
     assert isinstance(found, Unavailable)
     assert "profile_memory=True" in found.reason

@@ -14,9 +14,9 @@ from tests.trace_builder import Clock, build, write_job
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.results.open import load_evidence
-from stepscope.traces.collectives import rank_communication
+from stepscope.traces.collectives import communication
 from stepscope.traces.envelope import MERGED, MERGED_KEY
-from stepscope.traces.events import Events
+from stepscope.traces.events import Events, RankView
 from stepscope.traces.load import load_traces
 from stepscope.traces.merge import PIDS_PER_RANK, merge_traces
 from stepscope.traces.waiting import job_collectives
@@ -113,7 +113,7 @@ def test_clocks_are_moved_to_the_nanosecond(tmp_path: Path, generation: str, clo
     planted = build(world=2, steps=6, generation=generation, clocks={1: clock})
     folder = write_job(planted, tmp_path / "job")
     traces = load_traces(folder).ranks
-    found = job_collectives([rank_communication(t) for t in traces])
+    found = job_collectives([communication(RankView(t)) for t in traces])
     assert found.clocks.fits[1].status == "corrected"
     merge_traces({t.rank: t.path for t in traces}, tmp_path / "all.json.gz", clocks=found.clocks)
     merged = _events(tmp_path / "all.json.gz")

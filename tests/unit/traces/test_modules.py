@@ -23,19 +23,16 @@ from stepscope.records.trace_rules import DividedLayers
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import AnnotationRow, ModuleRow
 from stepscope.report import trace_sections
-from stepscope.traces.activity import activity_of
-from stepscope.traces.events import MemoryInstants, RankTrace
+from stepscope.traces.events import MemoryInstants, RankTrace, RankView
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import Wanted
 from stepscope.traces.modules import annotation_rows, layer_of, module_rows
-from stepscope.traces.nesting import launches_of
+from stepscope.traces.sections import Wanted
 
 AUTOGRAD = "autograd::engine::evaluate_function: AddmmBackward0"
 
 
 def rows_of(made: RankTrace) -> dict[str, ModuleRow]:
-    activity = activity_of(made.events)
-    found = module_rows(made, activity, launches_of(made.events, activity.indices))
+    found = module_rows(RankView(made))
     return {row.module: row for row in found}
 
 
@@ -88,14 +85,13 @@ def test_memory_is_what_a_module_allocates_less_what_it_releases() -> None:
 
 def test_without_ranges_of_modules_the_reason_names_the_option() -> None:
     made = trace(op("aten::mm", 0, 5))
-    activity = activity_of(made.events)
-    found = module_rows(made, activity, launches_of(made.events, activity.indices))
+    found = module_rows(RankView(made))
     assert isinstance(found, Unavailable)
     assert "--modules" in found.reason
 
 
 def rows(made: RankTrace) -> dict[str, AnnotationRow]:
-    found = annotation_rows(made, launches_of(made.events, activity_of(made.events).indices))
+    found = annotation_rows(RankView(made))
     return {r.name: r for r in found}
 
 
@@ -162,7 +158,7 @@ def with_plan(
             for name in [n for n in event.get("args", {}) if n.startswith("Process Group")]:
                 del event["args"][name]
         file.write_text(json.dumps(trace))
-    return analyse_job(folder, wanted=Wanted())
+    return analyse_job(folder, Wanted())
 
 
 def test_without_a_plan_calls_are_numbered_and_the_backward_pass_reverses_them(tmp_path: Path) -> None:

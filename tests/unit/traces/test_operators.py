@@ -5,19 +5,17 @@ Weights by the shapes of recorded inputs.
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from tests.hand_events import call, kernel, launch, op, trace
 
 from stepscope.records.trace_work import OperatorRow, OperatorTable
-from stepscope.traces.activity import activity_of
-from stepscope.traces.events import RankTrace
-from stepscope.traces.nesting import launches_of
+from stepscope.traces.events import RankTrace, RankView
 from stepscope.traces.operators import layer_calls, operator_table
+from stepscope.traces.sections import Wanted
 
 
-def table(made: RankTrace, **options: object) -> OperatorTable:
-    return operator_table(made, launches_of(made.events, activity_of(made.events).indices), **options)  # type: ignore[arg-type]
+def table(made: RankTrace, sort: str = "device_self") -> OperatorTable:
+    return operator_table(RankView(made, Wanted(sort=sort)))
 
 
 def by_name(found: OperatorTable) -> dict[str, OperatorRow]:
@@ -92,7 +90,7 @@ def test_a_cpu_trace_works_and_sorts_by_host_time() -> None:
 
 def test_a_trace_without_operators_has_no_table() -> None:
     made = trace(kernel("a", 0, 5))
-    assert operator_table(made, launches_of(made.events, np.array([0]))) is None
+    assert operator_table(RankView(made)) is None
 
 
 @pytest.mark.parametrize(
@@ -104,17 +102,6 @@ def test_rows_sort_by_any_key(sort: str, first: str) -> None:
         launch(110, 111, 1), kernel("k", 112, 119, 1),
     )  # fmt: skip
     assert table(made, sort=sort).rows[0].name == first
-
-
-def test_an_unknown_sort_key_is_refused() -> None:
-    made = trace(op("a", 0, 5))
-    with pytest.raises(ValueError, match="sort is one of"):
-        table(made, sort="colour")
-
-
-def test_rows_beyond_the_limit_are_summed() -> None:
-    found = table(trace(op("a", 0, 5), op("b", 10, 30), op("c", 40, 41)), limit=1)
-    assert (found.left_out_rows, found.left_out_host_self_ns) == (2, 6)
 
 
 def test_shapes_tell_the_flop_of_matrix_products() -> None:

@@ -15,7 +15,8 @@ from stepscope.core.errors import DataError
 from stepscope.traces import load
 from stepscope.traces.events import RankTrace
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import DEVICE_ONLY, Wanted, load_file
+from stepscope.traces.load import load_file
+from stepscope.traces.sections import SCANNED, Wanted
 
 pytestmark = [
     pytest.mark.shared_data,
@@ -124,8 +125,8 @@ def test_an_error_behind_the_stretches_tells_its_place_in_the_file(tmp_path: Pat
 def test_budget_and_overlap_of_the_device_scan_are_those_of_the_whole_reading(name: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(real_trace_text(name))
-    (quick,) = analyse_job(path, wanted=Wanted(sections=DEVICE_ONLY)).ranks
-    (full,) = analyse_job(path, wanted=Wanted(sections=frozenset({"budget", "overlap", "steps"}))).ranks
+    (quick,) = analyse_job(path, Wanted(sections=SCANNED)).ranks
+    (full,) = analyse_job(path, Wanted(sections=frozenset({"budget", "overlap", "steps"}))).ranks
     assert quick.budget is not None
     assert quick.partial == (full.budget.source == "device")
     assert quick.budget == full.budget

@@ -13,8 +13,8 @@ from tests.hand_events import Row, mark, op, trace
 from stepscope.records.trace_rules import BackwardPasses
 from stepscope.records.trace_summary import RankPass
 from stepscope.traces.job import combine
-from stepscope.traces.load import Wanted
 from stepscope.traces.rank_pass import analyse
+from stepscope.traces.sections import Wanted
 
 MODEL = 4
 

@@ -10,19 +10,16 @@ from tests.hand_events import Row, mark, op, trace
 
 from stepscope.records.trace_budget import PhaseBudget
 from stepscope.traces.activity import activity_of, parts_within
-from stepscope.traces.events import RankTrace
+from stepscope.traces.events import RankTrace, RankView
 from stepscope.traces.job import combine
-from stepscope.traces.load import Wanted
-from stepscope.traces.nesting import launches_of
 from stepscope.traces.rank_pass import analyse
-from stepscope.traces.steps import phase_budgets, phase_spans
+from stepscope.traces.sections import Wanted
+from stepscope.traces.steps import phase_budgets
 
 
 def _phases(made: RankTrace, regions: dict[str, str] | None = None) -> dict[str, PhaseBudget]:
-    activity = activity_of(made.events)
-    launches = launches_of(made.events, activity.indices)
-    rows = phase_budgets(made, activity, launches, phase_spans(made.events, regions or {}))
-    return {row.phase: row for row in rows}
+    view = RankView(made, Wanted(regions=tuple((regions or {}).items())))
+    return {row.phase: row for row in phase_budgets(view)}
 
 
 NAIVE = (
@@ -82,7 +79,7 @@ def test_an_operator_that_waits_for_a_collective_computes_nothing(waiting: str) 
         op(waiting, 60, 140),
         mark("gloo:all_reduce", 60, 135, thread="gloo"),
     )
-    activity = activity_of(made.events)
+    activity = activity_of(RankView(made))
     window = activity.window
     assert window == (0, 150)
     parts = parts_within(activity, low=0, high=150)
@@ -95,7 +92,7 @@ def test_what_another_thread_computes_meanwhile_hides_the_collective() -> None:
         mark("gloo:all_reduce", 0, 100, thread="gloo"),
         op("aten::mm", 20, 60, thread="autograd"),
     )
-    parts = parts_within(activity_of(made.events), low=0, high=100)
+    parts = parts_within(activity_of(RankView(made)), low=0, high=100)
     assert (parts.compute_ns, parts.overlap_ns, parts.exposed_comm_ns) == (40, 40, 60)
 
 
@@ -112,7 +109,7 @@ def reduced_in_backward(*, node: str = "RegisterPostBackwardFunctionBackward") -
 
 
 def test_a_wait_inside_a_node_of_autograd_is_exposed_communication() -> None:
-    parts = parts_within(activity_of(trace(*reduced_in_backward()).events), low=0, high=160)
+    parts = parts_within(activity_of(RankView(trace(*reduced_in_backward()))), low=0, high=160)
     # Computes in the first node, before the call (30 to 42) and from the next operator on; what gloo's own thread copies
     # and divides is its transfer.
     assert parts.compute_ns == 30 + 12 + 8
@@ -125,14 +122,14 @@ def test_operators_that_compute_are_no_wait_for_what_ends_meanwhile() -> None:
         op("c10d::allreduce_", 0, 2), mark("gloo:all_reduce", 5, 50, thread="gloo"),
         op("autograd::engine::evaluate_function: AddmmBackward0", 3, 90), op("aten::mm", 3, 90), op("aten::t", 4, 6),
     ]  # fmt: skip
-    parts = parts_within(activity_of(trace(*rows).events), low=0, high=90)
+    parts = parts_within(activity_of(RankView(trace(*rows))), low=0, high=90)
     assert (parts.compute_ns, parts.exposed_comm_ns, parts.overlap_ns) == (87, 0, 45)
 
 
 def test_compiled_code_computes_in_its_own_time() -> None:
     """Its kernels are not recorded: what ends while it runs was not waited for."""
     compiled = [r for r in reduced_in_backward(node="CompiledFunctionBackward") if "engine" not in r.name]
-    parts = parts_within(activity_of(trace(*compiled).events), low=0, high=160)
+    parts = parts_within(activity_of(RankView(trace(*compiled))), low=0, high=160)
     assert parts.overlap_ns == 90
 
 

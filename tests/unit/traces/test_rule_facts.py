@@ -15,10 +15,12 @@ from tests.hand_events import kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
 from stepscope.records.trace_collectives import ConformanceCheck
+from stepscope.traces.collectives import communication
+from stepscope.traces.events import RankView
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import Wanted
 from stepscope.traces.rank_pass import analyse
 from stepscope.traces.rule_facts import check_plan, kernel_mix, step_operators
+from stepscope.traces.sections import Wanted
 
 
 def test_kernels_by_kind_and_how_many_are_short() -> None:
@@ -28,7 +30,7 @@ def test_kernels_by_kind_and_how_many_are_short() -> None:
         kernel("vectorized_elementwise_kernel", 60_000, 63_000),
         kernel("ncclDevKernel_AllReduce", 0, 90_000),
     )
-    mix = kernel_mix(made)
+    mix = kernel_mix(RankView(made))
     assert (mix.calls, mix.total_ns, mix.short_calls, mix.short_ns) == (3, 63_000, 2, 13_000)
     first = mix.kinds[0]
     assert (first.kind, first.calls, first.total_ns) == ("matrix_fp32", 2, 60_000)
@@ -42,11 +44,11 @@ def test_operators_by_which_a_loader_makes_its_batch_are_none_of_the_step() -> N
         *(op("aten::stack", at, at + 1_000) for at in range(1_000, 41_000, 10_000)),
         op("aten::mm", 60_000, 90_000),
     )
-    assert step_operators(made) == 1
+    assert step_operators(RankView(made)) == 1
 
 
 def test_communication_alone_has_no_mix() -> None:
-    assert kernel_mix(trace(kernel("ncclDevKernel_AllReduce", 0, 90_000))) is None
+    assert kernel_mix(RankView(trace(kernel("ncclDevKernel_AllReduce", 0, 90_000)))) is None
 
 
 def test_lateness_is_split_into_operators_and_python() -> None:
@@ -124,7 +126,9 @@ def checked(
     rank = trace(mark("ProfilerStep#1", 0, 100), *regions)
     told: dict[str, object] = {"communication_plan": plan, "strategy": "pipeline"}
     told |= {} if mesh is None else {"mesh": mesh}
-    return check_plan(replace(rank, meta=replace(rank.meta, stepscope=told, world_size=4)), called)
+    view = RankView(replace(rank, meta=replace(rank.meta, stepscope=told, world_size=4)))
+    view.made[communication] = replace(communication(view), collectives=called)
+    return check_plan(view)
 
 
 def test_both_ends_of_a_message_are_send_recv_in_any_phase() -> None:

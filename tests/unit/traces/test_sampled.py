@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.traces.events import NONE, RankTrace
+from stepscope.traces.events import NONE, RankTrace, RankView
 from stepscope.traces.load import load_file
 from stepscope.traces.passes import step_marks
 from stepscope.traces.rule_facts import step_flop
@@ -61,14 +61,14 @@ def test_steps_recorded_for_shapes_have_no_time_and_give_them(tmp_path: Path) ->
     assert int(trace.events.end_ns.max()) < FIRST * STEP_US * 1000
     assert _shapes(trace, "aten::mm") == ["[[64, 16], [16, 4]]", "[[64, 16], [16, 5]]"] * len(LIGHT)
     assert _shapes(trace, "c10d::allreduce_") == ["[[8]]"] * len(LIGHT)
-    assert step_flop(trace) == 2 * 64 * 16 * (4 + 5)
+    assert step_flop(RankView(trace)) == 2 * 64 * 16 * (4 + 5)
 
 
 def test_steps_of_different_lengths_give_no_shape_of_what_computes(tmp_path: Path) -> None:
     trace = _trace(tmp_path, lengths=(64, 96))
     assert set(_shapes(trace, "aten::mm")) == {None}
     assert set(_shapes(trace, "c10d::allreduce_")) == {"[[8]]"}
-    assert not step_flop(trace)
+    assert not step_flop(RankView(trace))
 
 
 @pytest.mark.parametrize("step", [LIGHT[0], LIGHT[-1]])
@@ -76,4 +76,4 @@ def test_flop_of_a_step_are_not_those_of_steps_that_call_less(tmp_path: Path, st
     trace = _trace(tmp_path, extra=step)
     assert _shapes(trace, "aten::mm") == [None] * (2 * len(LIGHT) + 1)
     assert _shapes(trace, "c10d::allreduce_") == ["[[8]]"] * len(LIGHT)
-    assert not step_flop(trace)
+    assert not step_flop(RankView(trace))

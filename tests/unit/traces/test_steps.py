@@ -10,8 +10,8 @@ from tests.hand_events import Row, copy, kernel, launch, mark, op, trace
 from stepscope.report.views import trace_budget
 from stepscope.traces.events import Note
 from stepscope.traces.job import combine
-from stepscope.traces.load import Wanted
 from stepscope.traces.rank_pass import analyse
+from stepscope.traces.sections import Wanted
 
 MS = 1_000_000
 

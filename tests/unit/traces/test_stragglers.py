@@ -12,14 +12,15 @@ from tests.trace_builder import Job, build, write_job
 
 from stepscope.records.trace_collectives import CollectiveGroup, ExactSpans
 from stepscope.records.trace_path import StragglerReport
-from stepscope.traces.collectives import rank_communication
+from stepscope.traces.collectives import communication
+from stepscope.traces.events import RankView
 from stepscope.traces.load import load_traces
 from stepscope.traces.stragglers import binomial_tail, find_stragglers
 from stepscope.traces.waiting import job_collectives
 
 
 def _report(folder: Path) -> StragglerReport:
-    ranks = [rank_communication(t) for t in load_traces(folder).ranks]
+    ranks = [communication(RankView(t)) for t in load_traces(folder).ranks]
     return find_stragglers(ranks, job_collectives(ranks))
 
 

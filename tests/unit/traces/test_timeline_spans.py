@@ -12,9 +12,10 @@ from tests.hand_events import kernel, trace
 from tests.trace_builder import build, write_job
 
 from stepscope.stats.spans import EMPTY, Spans, union
-from stepscope.traces.activity import activity_of
+from stepscope.traces import timeline_spans as module
+from stepscope.traces.events import RankView
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import EVERYTHING, Wanted
+from stepscope.traces.sections import EVERYTHING, Wanted
 from stepscope.traces.timeline_spans import coarser, fewer, timeline_spans
 from stepscope.traces.waits import pack, unpack
 
@@ -57,7 +58,7 @@ def test_the_shortest_gaps_are_closed_first() -> None:
 
 def test_kinds_tile_the_window_as_the_budget_does(tmp_path: Path) -> None:
     folder = write_job(build(shape="ddp", world=2, steps=3), tmp_path / "job")
-    summary = analyse_job(folder, wanted=Wanted(sections=EVERYTHING | {"spans"}))
+    summary = analyse_job(folder, Wanted(sections=EVERYTHING | {"spans"}))
     for found in summary.ranks:
         totals = {each.kind: each.total_ns for each in found.spans.kinds}
         parts = found.budget.parts
@@ -80,12 +81,14 @@ def test_spans_are_made_only_where_asked_for(tmp_path: Path) -> None:
     assert all(found.spans is None for found in analyse_job(folder).ranks)
 
 
-def test_many_kernels_become_few_spans_and_keep_their_totals() -> None:
+def test_many_kernels_become_few_spans_and_keep_their_totals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SPANS", 500)
+    monkeypatch.setattr(module, "MAX_NAMED", 5)
     rows = [
         kernel("gemm" if n % 7 else "ncclDevKernel_AllReduce", 1000 * n, 1000 * n + 700 + n % 5) for n in range(5000)
     ]
     made = trace(*rows)
-    found = timeline_spans(3, made.events, activity_of(made.events), limit=500, named=5)
+    found = timeline_spans(RankView(made))
     assert sum(each.kept for each in found.kinds) <= 500
     assert sum(each.count for each in found.kinds) == 5000
     assert sum(each.total_ns for each in found.kinds) == sum(700 + n % 5 for n in range(5000))
@@ -110,12 +113,12 @@ def test_edges_are_within_a_unit(unit: int) -> None:
 
 def test_a_trace_without_work_has_no_timeline() -> None:
     made = trace(kernel("gemm", 5, 5))
-    assert timeline_spans(0, made.events, activity_of(made.events)) is None
+    assert timeline_spans(RankView(made)) is None
 
 
 def test_the_longest_gaps_carry_the_cause_that_has_most_of_them(tmp_path: Path) -> None:
     folder = write_job(build(shape="ddp", world=2, steps=3, data_ns=40_000_000), tmp_path / "job")
-    summary = analyse_job(folder, wanted=Wanted(sections=EVERYTHING | {"spans"}))
+    summary = analyse_job(folder, Wanted(sections=EVERYTHING | {"spans"}))
     for found in summary.ranks:
         longest = max(found.spans.gaps, key=lambda gap: gap.duration_ns)
         assert longest.cause == "data"

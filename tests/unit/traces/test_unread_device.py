@@ -40,7 +40,7 @@ def nothing_claimed(summary: TraceSummary, why: str) -> None:
 @pytest.mark.parametrize("category", ["mtia_ccp_events", "privateuse1_kernel", "hpu_op", "npu_kernel"])
 def test_a_device_of_unknown_categories_is_said_not_to_be_read(tmp_path: Path, category: str) -> None:
     cats = {"kernel": category, "gpu_memcpy": category, "cuda_runtime": "mtia_runtime"}
-    summary = analyse_job(renamed(tmp_path, cats), wanted=None)
+    summary = analyse_job(renamed(tmp_path, cats))
     nothing_claimed(summary, f"does not know its event categories: {category} (")
 
 

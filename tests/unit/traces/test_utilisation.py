@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.hand_events import Row, kernel, launch, mark, op, trace
 
 from stepscope.records.trace_budget import Utilisation
-from stepscope.traces.activity import activity_of
-from stepscope.traces.events import Note, RankTrace
-from stepscope.traces.nesting import launches_of
-from stepscope.traces.steps import step_budgets, step_windows, whole_steps
-from stepscope.traces.utilisation import matrix_dtype, utilisation
+from stepscope.traces.events import Note, RankTrace, RankView
+from stepscope.traces.sections import Wanted
+from stepscope.traces.utilisation import matrix_dtype, matrix_work, utilisation
 
 A100 = ("NVIDIA A100-SXM4-80GB",)
 PEAK = 312e12  # bf16, dense
 
 
-def of(made: RankTrace, **options: object) -> Utilisation:
-    activity = activity_of(made.events)
-    windows = whole_steps(
-        made, activity, step_windows(made.events, activity, launches_of(made.events, activity.indices))
-    )
-    steps = step_budgets(made, activity, windows)
-    return utilisation(made, steps, **options)  # type: ignore[arg-type]
+def of(made: RankTrace, **options: Any) -> Utilisation:
+    return utilisation(RankView(made, Wanted(**options)))
+
+
+def dtype_of(made: RankTrace) -> tuple[str | None, str | None]:
+    view = RankView(made)
+    return matrix_dtype(made.events, matrix_work(view))
 
 
 def steps(*rows: Row) -> list[Row]:
@@ -37,8 +36,8 @@ def steps(*rows: Row) -> list[Row]:
     ]  # fmt: skip
 
 
-def test_mfu_is_the_models_flop_over_time_devices_and_peak() -> None:
-    found = of(trace(*steps(), device_names=A100), model_flop=0.4 * PEAK * 1000e-9 * 8, devices=8)
+def test_mfu_is_the_models_flop_over_time_and_peak() -> None:
+    found = of(trace(*steps(), device_names=A100), model_flop=0.4 * PEAK * 1000e-9)
     assert (found.dtype, found.dtype_source, found.peak_flops_per_s) == ("bf16", "kernels", PEAK)
     assert found.mfu == pytest.approx(0.4)
     assert [s.mfu for s in found.steps] == [pytest.approx(0.4), pytest.approx(0.4)]
@@ -135,7 +134,7 @@ def test_a_kernel_that_names_no_type_takes_its_operators_half_precision_inputs()
     half = '["c10::BFloat16", "c10::BFloat16"]'
     product = op("aten::mm", 0, 20, dims="[[64, 32], [32, 16]]", types=half)
     named = trace(product, launch(5, 6, 1), kernel("ampere_s16816gemm_128x64", 10, 90, 1))
-    assert matrix_dtype(named.events) == ("bf16", "kernels")
+    assert dtype_of(named) == ("bf16", "kernels")
 
 
 def test_the_models_flop_are_three_forward_passes_whatever_backward_recomputes() -> None:
@@ -268,15 +267,15 @@ def test_a_dtype_without_a_matrix_rate_leaves_the_peak_unknown() -> None:
     ],
 )
 def test_the_dtype_comes_from_the_names_of_matrix_kernels(name: str, dtype: str | None) -> None:
-    assert matrix_dtype(trace(kernel(name, 0, 10)).events)[0] == dtype
+    assert dtype_of(trace(kernel(name, 0, 10)))[0] == dtype
 
 
 def test_float_inputs_tell_the_dtype_on_a_cpu_and_not_on_a_gpu() -> None:
     product = op("aten::mm", 0, 5, dims="[[4, 8], [8, 2]]", types='["float", "float"]')
-    assert matrix_dtype(trace(product).events) == ("fp32", "inputs")
-    assert matrix_dtype(trace(product, kernel("mine", 0, 5)).events) == (None, None)
+    assert dtype_of(trace(product)) == ("fp32", "inputs")
+    assert dtype_of(trace(product, kernel("mine", 0, 5))) == (None, None)
     half = op("aten::mm", 0, 5, dims="[[4, 8], [8, 2]]", types='["c10::Half", "c10::Half"]')
-    assert matrix_dtype(trace(half, kernel("mine", 0, 5)).events) == ("fp16", "inputs")
+    assert dtype_of(trace(half, kernel("mine", 0, 5))) == ("fp16", "inputs")
 
 
 def test_the_fragment_of_a_cut_step_counts_in_no_flop_per_step() -> None:

@@ -118,10 +118,10 @@ def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
     from stepscope.predict.line_fit import MIN_SIZES, MIN_SPAN
     from stepscope.results.comm_costs import OF_A_JOB, SECTIONS, machine_of_traces, rows_of_traces
     from stepscope.traces.job import analyse_job
-    from stepscope.traces.load import Wanted
+    from stepscope.traces.sections import Wanted
 
     (folder,) = traces_of(str(run), None)
-    summary = analyse_job(Path(folder), wanted=Wanted(sections=SECTIONS))
+    summary = analyse_job(Path(folder), Wanted(sections=SECTIONS))
     rows = rows_of_traces(summary, name=str(run))
     try:
         calibration = calibrate(rows, run=str(run), machine=machine_of_traces(summary))

@@ -13,7 +13,7 @@ from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.nouns import Measured
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import Wanted
+from stepscope.traces.sections import Wanted
 
 
 def test_a_device_that_computes_is_good_news(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_good_news_comes_last(tmp_path: Path) -> None:
 
 def test_device_events_alone_are_not_enough(tmp_path: Path) -> None:
     written(tmp_path, world=2)
-    partly = analyse_job(tmp_path / "job", wanted=Wanted(sections=frozenset({"budget"})))
+    partly = analyse_job(tmp_path / "job", Wanted(sections=frozenset({"budget"})))
     assert "--show budget" in skipped(RULE, traced(partly))
 
 

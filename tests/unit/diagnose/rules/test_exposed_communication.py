@@ -10,7 +10,7 @@ from tests.trace_evidence import found, generated, quiet, traced, with_parts, wr
 
 from stepscope.diagnose.rules.exposed_communication import RULE
 from stepscope.traces.job import analyse_job, combine
-from stepscope.traces.load import Wanted
+from stepscope.traces.sections import Wanted
 
 
 def test_transfers_that_are_waited_for_fire_with_their_share(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_waiting_for_a_late_rank_is_taken_off_the_stake(tmp_path: Path) -> None:
 
 def test_from_device_events_alone_the_waiting_is_unknown_and_said_so(tmp_path: Path) -> None:
     written(tmp_path, world=2, steps=4, overlap=False, transfer_ns=300_000)
-    partly = analyse_job(tmp_path / "job", wanted=Wanted(sections=frozenset({"budget"})))
+    partly = analyse_job(tmp_path / "job", Wanted(sections=frozenset({"budget"})))
     finding = found(RULE, traced(partly))
     assert "includes waiting" in finding.confidence
     assert "without --show budget" in finding.advice[0].text

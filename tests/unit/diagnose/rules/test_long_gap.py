@@ -12,8 +12,8 @@ from stepscope.diagnose.rules import launch_bound, python_overhead
 from stepscope.diagnose.rules.long_gap import RULE
 from stepscope.results.evidence import Evidence
 from stepscope.traces.job import combine
-from stepscope.traces.load import Wanted
 from stepscope.traces.rank_pass import analyse
+from stepscope.traces.sections import Wanted
 
 
 def evidence(*ranks: list[Row]) -> Evidence:
