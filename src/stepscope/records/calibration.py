@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Line:
     """t = steps x alpha + max(0, wire_bytes - credit) / beta: the alpha-beta model of one op at one world size.
 
@@ -30,7 +30,7 @@ class Line:
     credit_bytes: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Knot:
     """A point of a curve; low_ns, high_ns: 80% interval of a call's median at this size, None: the data give none."""
 
@@ -40,7 +40,7 @@ class Knot:
     high_ns: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Curve:
     """Monotone piecewise-linear time in log(size), log(time) through ``knots``; outside them the end slopes go on.
 
@@ -55,7 +55,7 @@ class Curve:
     cross_validated_error: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SizeError:
     """Measured against fitted at one size. line_ns, curve_ns: what the two models say."""
 
@@ -65,7 +65,7 @@ class SizeError:
     curve_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CollectiveFit:
     """One op at one world size and placement.
 
@@ -90,7 +90,7 @@ class CollectiveFit:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MatmulRate:
     """Achieved rate of square matrix products. size: rows = columns."""
 
@@ -99,7 +99,7 @@ class MatmulRate:
     flops_per_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CalibratedMachine:
     """What a calibration holds for; another machine's use of it is warned about."""
 
@@ -111,7 +111,7 @@ class CalibratedMachine:
     backend_version: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepPart:
     """A factor on one constant of the step model that comes with stepscope (``name``: a field of StepCalibration).
 
@@ -127,7 +127,7 @@ class StepPart:
     left_out_error: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepFit:
     """What was measured on one GPU (``accelerator``: its key). gpus: how many, ascending; none: no step was measured.
 
@@ -141,7 +141,7 @@ class StepFit:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Calibration:
     """One run's fits. run: the folder or table they come from. steps: corrections of the step model, one a GPU."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.comm import CommMeasure, CommSpec
 from stepscope.records.nouns import Status
 from stepscope.records.plan import ModelFacts
@@ -22,7 +22,7 @@ Checkpointing = Literal["none", "selective", "full"]
 LossName = Literal["ce", "mse", "own"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellSpec:
     """One measurement to make: everything that decides its result, nothing that does not.
 
@@ -76,7 +76,7 @@ Cell = CellSpec | CommSpec
 """What a worker group runs one after the other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MeasureSettings:
     """How to measure; not part of a cell's identity.
 
@@ -92,7 +92,7 @@ class MeasureSettings:
     profile: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupSpec:
     """What ``python -m stepscope.rank`` reads: cells in order, one world, one environment.
 
@@ -125,7 +125,7 @@ class GroupSpec:
         return (*self.cells, *self.comm_cells)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunRecord:
     """run.json: what was asked for, when and with which tool.
 
@@ -146,7 +146,7 @@ class RunRecord:
     sections: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellStatus:
     """status.json, written by the controller only. ``failing_rank`` is the first that failed, not the first seen."""
 
@@ -164,7 +164,7 @@ class CellStatus:
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReportFiles:
     """.stepscope-report.json: the files that `report` wrote.
 

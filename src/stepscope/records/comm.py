@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.nouns import Status
 
 CommKind = Literal["collective", "pairs", "matmul", "overlap"]
@@ -14,7 +14,7 @@ Mode = Literal["blocking", "async", "coalesced", "grouped"]
 Pacing = Literal["barrier", "back_to_back"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommSpec:
     """One sweep over sizes: everything that decides its result.
 
@@ -48,7 +48,7 @@ class CommSpec:
     network: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommMeasure:
     """How to measure; not part of a cell's identity.
 
@@ -66,7 +66,7 @@ class CommMeasure:
     nccl_debug: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommHeader:
     """First line of a rank's samples of a comm cell."""
 
@@ -77,7 +77,7 @@ class CommHeader:
     clock: Literal["perf_counter", "cuda_event"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommSample:
     """One size on one rank. ``times_ns[i]`` of all ranks belong to the same call; time of the call = their maximum.
 
@@ -104,7 +104,7 @@ class CommSample:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankOfCell:
     """A rank of a cell, with the device that it had."""
 
@@ -118,7 +118,7 @@ class RankOfCell:
     torch_version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommSummary(RankOfCell):
     """Final word of one rank about one comm cell.
 
@@ -132,7 +132,7 @@ class CommSummary(RankOfCell):
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommRow:
     """One size of one comm cell in results.jsonl; a cell without any size has one row with its status. Unknown is None.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.nouns import Measured, Scaling
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScalingPart:
     """One part of the time. ideal_ns: the baseline's, scaled as the whole would ideally be.
 
@@ -24,7 +24,7 @@ class ScalingPart:
     share: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScalingReading:
     """The pair as strong or weak scaling; None: the data of an epoch are the same, whatever the batches are.
 
@@ -43,7 +43,7 @@ class ScalingReading:
     parts: tuple[ScalingPart, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScalingBudget:
     """Where the speed-up of ``run`` over ``base`` is lost. Times of one ``unit`` (step | epoch), ns.
 
@@ -72,7 +72,7 @@ ComparisonVerdict = Literal["better", "worse", "not clear", "no significant diff
 """``not clear`` means that of the test and the interval one says that there is a difference, the other does not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Difference:
     """Something of how the sides were made. values: in the order of sides; None: not known there."""
 
@@ -81,7 +81,7 @@ class Difference:
     values: tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Replicates:
     """What the test counts as independent. values: one figure each, in the metric's unit.
 
@@ -92,7 +92,7 @@ class Replicates:
     values: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ComparedFigure:
     """One figure of one side against the same figure of the first side.
 
@@ -126,7 +126,7 @@ class ComparedFigure:
         return self.ratio - 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Comparison:
     """Sides in the order given, the first is what others are compared with. unmatched: what only some sides have.
 

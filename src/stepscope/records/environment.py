@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GpuFact:
     """One GPU as the driver (NVML) sees it, before CUDA_VISIBLE_DEVICES."""
 
@@ -28,7 +28,7 @@ class GpuFact:
     mig: bool | None = None  # split into MIG slices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NicFact:
     name: str
     kind: str  # ethernet | infiniband | roce | loopback | virtual
@@ -39,7 +39,7 @@ class NicFact:
     mtu_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TorchFact:
     """What only torch knows; from ``python -m stepscope.rank --probe``."""
 
@@ -61,7 +61,7 @@ class TorchFact:
     intra_op_threads: int | None = None  # what one process takes when nothing is set
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LimitsFact:
     """Limits of this process (``ulimit``); None inside means unlimited."""
 
@@ -70,14 +70,14 @@ class LimitsFact:
     locked_memory_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FilesystemFact:
     path: str
     total_bytes: int
     free_bytes: int  # what an ordinary user may still write
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EnvironmentRecord:
     host: str
     os: str

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.nouns import Estimate
 
 Severity = Literal["info", "warning", "problem"]
@@ -16,7 +16,7 @@ Priority = Literal["wrong", "failure", "doubt", "performance"]
 findings rest on and that are in doubt, time and memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Advice:
     """One thing to do. command: how, where a command does it."""
 
@@ -24,7 +24,7 @@ class Advice:
     command: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Doubt:
     """Why conclusions from a run's times are in doubt. reach: share of the step up to which they may be the figures' own
     error; None: all are."""
@@ -33,7 +33,7 @@ class Doubt:
     reach: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Finding:
     """One thing that matters: symptom, numbers, what to do.
 
@@ -84,7 +84,7 @@ class Finding:
         return f"doubtful: {'; '.join(self.doubts)}; otherwise {self.confidence}" if self.doubts else self.confidence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Skipped:
     """A rule that could not look. command: what to run so that it can; None: nothing can be run for that."""
 
@@ -93,7 +93,7 @@ class Skipped:
     command: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Quiet:
     """A rule that looked and found nothing. looked_at: at what, and what decided (``3% exposed, limit 10%``)."""
 
@@ -101,7 +101,7 @@ class Quiet:
     looked_at: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Diagnosis:
     """All rules on one body of evidence. findings: by priority, stake and severity; good news last."""
 
@@ -124,7 +124,7 @@ computation-or-python: the rest, where no window tells them apart.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class VerdictPart:
     """A line of the tree: mean nanoseconds a step, as a share of the whole; the parts of one level sum to their parent.
 
@@ -140,7 +140,7 @@ class VerdictPart:
     cause: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TimeCost:
     """One thing that takes time. kind as of the verdict; of: share of the step, or of the wall time (events between steps).
 
@@ -162,7 +162,7 @@ class TimeCost:
     line: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemoryGrowth:
     """Memory of which every step takes more. of: the host's, or the devices'. ranks: whose it is, the fastest first;
     per_step: bytes, of the first. host: of several, whose memory is full first, by all its ranks. full_s: from the last
@@ -176,7 +176,7 @@ class MemoryGrowth:
     full_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobMemory:
     """host_bytes: resident, of the rank with most; device_bytes: reserved by torch, likewise; None: unknown, or no device.
     device_used_bytes, device_total_bytes: of the fullest device, by all processes, as its driver knows it.
@@ -193,7 +193,7 @@ class JobMemory:
     line: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OperatorExcess:
     """An operator, or a kernel, that takes a late rank, or a slow step, longer than another one. kind: which of them.
 
@@ -212,7 +212,7 @@ class OperatorExcess:
     steps: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupWait:
     """Exposed communication of one process group, or of those with the same name, in one operation.
 
@@ -230,7 +230,7 @@ class GroupWait:
     calls: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobChange:
     """A step from which on a job runs at another level, and stays there. ratio: step time after / before.
 
@@ -253,7 +253,7 @@ class JobChange:
         return self.ratio.value > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClockDrop:
     """GPUs of these ranks that ran at lower clocks while they computed. against_hz: of the other ranks in the same steps;
     before: their own before the change. Medians of samples, over the ranks.
@@ -273,7 +273,7 @@ class ClockDrop:
     line: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobVerdict:
     """The first screen. kind: of the first cost, of the job's end, or what is left (compute-bound, undecided).
 

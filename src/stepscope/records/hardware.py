@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.profile import RankProcess
 
 IDLE = 0x1
@@ -48,7 +48,7 @@ REASONS: Mapping[int, str] = {
 """Bits of NVML's nvmlClocksEventReasons: why a clock is below its maximum."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SampledDevice:
     """A GPU as the driver names it. Maxima are those of its kind; power_limit_default_w: as it was delivered.
 
@@ -66,7 +66,7 @@ class SampledDevice:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SampledPort:
     """name: ``mlx5_0/1`` (card, port) or the network interface. kind: infiniband is RoCE, too. missing: as of a device."""
 
@@ -75,7 +75,7 @@ class SampledPort:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SampledLoad:
     """cpus: numbers of the processors that the process may use. missing: as of a device."""
 
@@ -84,7 +84,7 @@ class SampledLoad:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HardwareHeader(RankProcess):
     """First line of a file of samples. missing: number of a CUDA device of the process: why nothing is known of it."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from pathlib import PurePath
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.comm import CommRow
 from stepscope.records.nccl import FlightDump, NcclDebug, WatchdogTimeout
 from stepscope.records.nouns import Scaling
@@ -19,7 +19,7 @@ KINDS = (PARAMETER, GRADIENT, OPTIMIZER, ACTIVATION, TEMPORARY, UNKNOWN)
 kept by the script for longer than a step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemoryHolder:
     """Bytes of one kind that live blocks hold, by the place in the code that asked for them, or by module.
 
@@ -32,7 +32,7 @@ class MemoryHolder:
     kind: str = UNKNOWN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemoryOverTime:
     """Requested bytes by kind at the highest moment of each slice of the history, at most a few hundred.
 
@@ -44,7 +44,7 @@ class MemoryOverTime:
     bytes_by_kind: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemorySnapshot:
     """One device's allocator. segment_bytes: reserved from the driver. allocated_bytes: in live blocks, as rounded up by
     the allocator; requested_bytes: what they were asked for. active_bytes: live and freed blocks that a stream still uses.
@@ -119,7 +119,7 @@ class MemorySnapshot:
         return dict(self.settings).get("expandable_segments", "False") == "True"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Stated:
     """Facts that files leave open and the user states. world_size: run's name (or a part that no other has) -> ranks.
 
@@ -132,7 +132,7 @@ class Stated:
     columns: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LeftOut:
     """A file of a folder that was not read, and why."""
 
@@ -140,7 +140,7 @@ class LeftOut:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Imported:
     """Everything that one source holds, in our records. format: the importer's key. path: as given.
 

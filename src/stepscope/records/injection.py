@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, parse_duration_ns
 
@@ -23,7 +23,7 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Amount:
     """Time that is lost: a share of the rank's own computation of a step, or ns. One of the two is None."""
 
@@ -51,7 +51,7 @@ class Amount:
         return self.share * own_ns if self.share is not None else float(self.ns or 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SlowRank:
     """A rank that computes longer in every step."""
 
@@ -59,7 +59,7 @@ class SlowRank:
     by: Amount
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Injection:
     """The faults of one cell. ``str()`` is the canonical text: a part of the cell's identity.
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from math import prod
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import counted
 
 DIMENSIONS = {
@@ -104,7 +104,7 @@ def misfit(mesh: Mapping[str, object], world_size: int | None) -> str | None:
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble", "zbv")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PipelineLayout:
     """ranks: p. micro_batches: m of one step. chunks: v, stages a rank (virtual stages).
 
@@ -179,7 +179,7 @@ class PipelineLayout:
         return self.chunks * (3 if self.schedule in ("zero_bubble", "zbv") else 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PipelineSpan:
     """One computation. kind: F forward, B backward; zero-bubble schedules split B into I (gradient of the input) and
     W (of the weights). Times from the start of the step.
@@ -193,7 +193,7 @@ class PipelineSpan:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PipelineProfile:
     """What one rank's stages computed in a few steps.
 

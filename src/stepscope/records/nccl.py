@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NcclRank:
     """One member of a communicator. initialised: its init was reported complete.
 
@@ -26,7 +26,7 @@ class NcclRank:
     ended: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NcclRing:
     """The order of ranks on one channel. complete: NCCL cuts long lines, then the later ranks are missing."""
 
@@ -35,7 +35,7 @@ class NcclRing:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NcclTree:
     """The tree of one channel: each rank's parent, -1 at the root, None where that rank's line was not found."""
 
@@ -47,7 +47,7 @@ class NcclTree:
         return self.parents.index(-1) if -1 in self.parents else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NcclLink:
     """One direction between two ranks, over all channels that use the same way.
 
@@ -67,7 +67,7 @@ class NcclLink:
     proxy_rank: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NcclChoice:
     """Algorithm and protocol that NCCL chose for an operation of a size (subsystem TUNING, said by rank 0).
 
@@ -84,7 +84,7 @@ class NcclChoice:
     calls: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NcclCommunicator:
     """One communicator as its ranks' logs tell it; ranks whose logs are missing are not in ``ranks``.
 
@@ -121,7 +121,7 @@ class NcclCommunicator:
         return tuple(r for r in range(self.nranks or 0) if r not in seen)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NcclMessage:
     """A warning (WARN), or an error on its way up (``returned``: "file.cc:123 -> 2"), once per place and process.
 
@@ -138,7 +138,7 @@ class NcclMessage:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NcclHost:
     """Network devices of one host as NCCL lists them (``mlx5_0:1/RoCE``), by network.
 
@@ -151,7 +151,7 @@ class NcclHost:
     no_gdr_nics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NcclLogFile:
     """One file. nccl_lines: written by NCCL; torn_lines: of those, run through by another process and left out."""
 
@@ -163,7 +163,7 @@ class NcclLogFile:
     truncated: bool  # its last line has no end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NcclDebug:
     """All that was read. net_plugins: external network plugins; no_plugin: what NCCL said where it found none.
 
@@ -234,7 +234,7 @@ OPS = {
 """The recorder's names for one flat tensor, for several at once and for other entry points of the same collective."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FlightEntry:
     """One call of one rank.
 
@@ -261,7 +261,7 @@ class FlightEntry:
     created_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FlightGroup:
     """One process group as one rank knows it.
 
@@ -276,7 +276,7 @@ class FlightGroup:
     last_completed: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FlightDump:
     """One rank's flight recorder, entries in order of call. ``source``: the file it was read from, "" for none."""
 
@@ -291,7 +291,7 @@ class FlightDump:
     unavailable: str | None = None  # why the recorder could not be read; then there are no entries
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Called:
     """What some ranks called at one place: ``all_reduce [100] float32``."""
 
@@ -299,7 +299,7 @@ class Called:
     call: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FlightFinding:
     """One thing that ranks did not do alike, or do not get out of.
 
@@ -324,7 +324,7 @@ class FlightFinding:
     first_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WatchdogTimeout:
     """A collective of one rank that ran into its timeout, as NCCL's watchdog reports it in the job's log.
 

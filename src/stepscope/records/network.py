@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.units import parse_duration_ns
 
@@ -27,7 +27,7 @@ _RATE_UNITS = {"gbit": 10**9, "mbit": 10**6, "kbit": 10**3, "bit": 1}
 _DURATION_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SlowHost:
     """A host whose link is slower than the others', both ways."""
 
@@ -35,7 +35,7 @@ class SlowHost:
     rate_bits_per_s: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EmulatedNetwork:
     """Hosts with one link each to one switch.
 

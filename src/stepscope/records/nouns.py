@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 if TYPE_CHECKING:
     from typing import Self
@@ -24,7 +24,7 @@ Ends = tuple[float, float]
 """Low and high end of an interval."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Estimate:
     """A number and the ends of its interval, in one unit: 95% of what was measured, 80% of what was predicted.
 
@@ -61,7 +61,7 @@ class Estimate:
         return self.low is not None and self.high is not None and not self.low <= value <= self.high
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Measured(Estimate):
     """A figure in base units. n: replicates behind it (steps, epochs, rounds); None: not told."""
 

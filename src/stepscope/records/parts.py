@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.nouns import EXPOSED_COMM
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Part:
     """One part of a step. Parts of one parent sum to it, those without a parent to the step.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records import mesh
 
 DTYPE_BYTES = {
@@ -16,7 +16,7 @@ DTYPE_BYTES = {
 """torch's name of a dtype without the prefix -> bytes per element."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ParameterFact:
     """One trainable tensor: its name in the module, number of elements and storage type.
 
@@ -33,7 +33,7 @@ class ParameterFact:
         return self.numel * DTYPE_BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CutModule:
     """A module that tensor parallelism changes, applied to ``positions`` vectors of a sample.
 
@@ -48,7 +48,7 @@ class CutModule:
     tied: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ParallelPlan:
     """How a model is divided over a tensor-parallel group. Modules that are not named are whole on every rank.
 
@@ -63,7 +63,7 @@ class ParallelPlan:
     divided_activations: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PieceFact:
     """A part of a model that can be a pipeline stage by itself.
 
@@ -81,7 +81,7 @@ class PieceFact:
     batch: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelFacts:
     """A model as the planner needs it.
 
@@ -126,7 +126,7 @@ class ModelFacts:
         return 3 * self.forward_flops_per_sample
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommOp:
     """One collective call that a strategy makes in an optimizer step.
 
@@ -153,7 +153,7 @@ class CommOp:
         return self.numel * DTYPE_BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemoryPlan:
     """Bytes that one rank holds for the training state and, at the end of a forward pass, for the backward pass.
 
@@ -174,7 +174,7 @@ class MemoryPlan:
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.communication_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Setting:
     """Where a cell would run: what a strategy or workload needs to know to accept or refuse it."""
 
@@ -200,7 +200,7 @@ OWN_INPUT = "own"
 """The kind of input of a user's model: whatever its own batches hold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class InputNeeds:
     """What a workload eats. kind: ``features`` (float vector, class), ``tokens`` (ids, class) or ``lm`` (ids, next ids),
     ``own`` (batches of a user's model)."""
@@ -212,7 +212,7 @@ class InputNeeds:
     vocab_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MeasuredModel:
     """A user's model as the probe found it, or why it cannot be trained.
 
@@ -226,7 +226,7 @@ class MeasuredModel:
     error: tuple[str, str | None, str | None] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelQuestion:
     """One variant of a user's model to measure: arguments of its function, how it is fed, how it computes."""
 
@@ -236,7 +236,7 @@ class ModelQuestion:
     optimizer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelQuestions:
     """What ``python -m stepscope.rank --measure`` reads."""
 
@@ -245,7 +245,7 @@ class ModelQuestions:
     questions: tuple[ModelQuestion, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MeasuredModels:
     """Its answers, in the order of the questions."""
 

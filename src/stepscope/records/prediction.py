@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.nouns import Measured, Scaling
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReadyGradient:
     """One parameter's gradient: ready this long after the backward pass began."""
 
@@ -16,7 +16,7 @@ class ReadyGradient:
     ready_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BackwardProfile:
     """One rank's step with its reductions left out, medians over ``steps`` steps; all ranks ran it at the same time.
 
@@ -54,7 +54,7 @@ class BackwardProfile:
         return self.before_ns + self.backward_ns + self.after_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScaledStep:
     """The job on ``ranks`` ranks. low_ns, high_ns: 80% interval of the step.
 
@@ -85,7 +85,7 @@ class ScaledStep:
     dominant: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MeasuredPoint:
     """The same job where it was measured."""
 
@@ -93,7 +93,7 @@ class MeasuredPoint:
     step_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScalePrediction:
     """Would it scale? name: the job; ranks: those it was measured on; change: what is other, in words, empty for nothing.
 
@@ -143,7 +143,7 @@ class ScalePrediction:
         return self.replay_ns / self.step_ns - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepCall:
     """One collective of one rank's step. position: in that rank's ``RankCommunication.collectives``.
 
@@ -157,7 +157,7 @@ class StepCall:
     duration_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankStep:
     """One step of one rank. window_ns = length_ns (progress at its end) + time spent waiting for collectives.
 
@@ -175,7 +175,7 @@ class RankStep:
     calls: tuple[StepCall, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BucketSpan:
     """One collective of the step; times since the start of the backward pass, in launch order.
 
@@ -197,7 +197,7 @@ class BucketSpan:
     lane: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Timeline:
     """One step: ``step_ns`` = before + backward + exposed + after.
 
@@ -241,7 +241,7 @@ class Timeline:
         return (self.compute_ns + self.comm_ns - self.step_ns) / smaller if smaller else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BucketCandidate:
     """One partition into buckets; bucket_caps_mb: all asked-for sizes (MiB) that realise this very partition."""
 
@@ -249,7 +249,7 @@ class BucketCandidate:
     timeline: Timeline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BucketChoice:
     """Which bucket size a timeline recommends.
 
@@ -281,7 +281,7 @@ class BucketChoice:
         return self.default.step_ns / self.chosen.timeline.step_ns - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BucketAdvice:
     """The bucket size to take, by what was measured where something was.
 

@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 WindowStatus = Literal["open", "written", "missed", "stepped_back", "failed", "ended"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WindowRequest:
     """A window of steps that the command line asks for.
 
@@ -47,7 +47,7 @@ class WindowRequest:
     sampled: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProfileRecord:
     """profile.json: the command that runs under the hook. first: None where the hook sleeps until it is woken."""
 
@@ -58,7 +58,7 @@ class ProfileRecord:
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HookedProcess:
     """process-HOST-PID.json: a process that imported torch. rank, world_size: RANK and WORLD_SIZE as they are set. box:
     number of the open file that outlives it (hook's black_box.py).
@@ -73,7 +73,7 @@ class HookedProcess:
     box: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankProcess:
     """A process that steps as a rank. restart: how often torchrun had restarted the ranks."""
 
@@ -84,7 +84,7 @@ class RankProcess:
     restart: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HookedRank(RankProcess):
     """rank-R.json: a rank whose optimizer has stepped.
 
@@ -97,7 +97,7 @@ class HookedRank(RankProcess):
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WindowOfRank:
     """window-N-rank-R.json: how a window went on one rank; ``open`` while it lasts.
 
@@ -129,7 +129,7 @@ EndKind = Literal[
 a signal. short: the command ended with 0 before the window began. no-steps: it ended with 0 and no optimizer stepped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LaunchedRank:
     """A rank as its launcher saw it end. code: of the process, negative for a signal. message: of its error file."""
 
@@ -139,7 +139,7 @@ class LaunchedRank:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FailedProcess:
     """failure-HOST-PID.json: an exception that nobody caught, in any Python process of the job, whether it imported torch.
 
@@ -162,7 +162,7 @@ class FailedProcess:
     parent: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Hang:
     """Ranks that stand still. ranks: that hold the others up, as far as is known. waiting: those that are held up.
 
@@ -183,7 +183,7 @@ class Hang:
     timeout: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Deadline:
     """The controller ended the ranks because the cell took longer than ``timeout_ns``.
 
@@ -195,7 +195,7 @@ class Deadline:
     total_steps: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class End:
     """The end of a cell or a job, as judged: status.json and job-end.json are made of it.
 
@@ -228,7 +228,7 @@ class End:
     facts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobEnd:
     """job-end.json. ranks: that failed by themselves, or hold the others up in a hang. victims: ranks that failed of it.
 
@@ -265,7 +265,7 @@ class JobEnd:
     running: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LoaderSetup:
     """The settings of a job's ``DataLoader``; None where they were not recorded, or its loaders differ.
 
@@ -281,7 +281,7 @@ class LoaderSetup:
     streamed: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobSetup:
     """What one rank recorded of its job; None where it did not.
 
@@ -365,7 +365,7 @@ the control group of the process, has left. allocated, reserved: by torch on the
 device: all the memory that these have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupWaits:
     """One process group of a rank. name: as torch knows it (``mesh_tp``, ``default_pg``); it and ranks are empty where the
     group is not known. operations: name -> (waits, ns), of all ``steps`` together.
@@ -376,7 +376,7 @@ class GroupWaits:
     operations: Mapping[str, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankGroups:
     """Exposed communication by process group, as far as the host waits for it: sums of so many steps, all but the first and
     profiled ones; written again about every ten seconds."""
@@ -386,7 +386,7 @@ class RankGroups:
     groups: tuple[GroupWaits, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DiaryHeader(RankProcess):
     """First line of a diary. start_unix_ns: of the first record, on the wall clock; set_up_ns: from the start of the process
     to it, None: not known. clock: of the parts. threads: intra-op threads of torch; cores: that the process may use.
@@ -416,7 +416,7 @@ EventKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DiaryEvent:
     """step: number of the step (the first is 1) in which it happened; at_ns: its begin since ``start_unix_ns``.
 
@@ -436,7 +436,7 @@ class DiaryEvent:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankEnd(RankProcess):
     """How a process ended, as Python saw it. exit: it ran to its end or called sys.exit (``code``); exception: nobody
     caught it. place: ``file:line in function: code`` of the innermost line of the user's own. phase: where the step was.

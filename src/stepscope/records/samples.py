@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.cell import CellSpec, CellStatus
 from stepscope.records.comm import CommHeader, CommSample, RankOfCell
 from stepscope.records.mesh import PipelineProfile
@@ -17,7 +17,7 @@ PHASES = ("data_wait", "forward", "backward_compute", "exposed_comm", "optimizer
 PHASE_NAMES = tuple(TITLES[SAMPLED[phase]] for phase in PHASES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepSample:
     """One optimizer step on one rank. The six phases sum to ``step_ns`` exactly.
 
@@ -45,7 +45,7 @@ class StepSample:
     host_data_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SamplesHeader:
     """First line of a samples file."""
 
@@ -56,7 +56,7 @@ class SamplesHeader:
     comm_source: Literal["hook", "trace", "none"]  # none: exposed_comm_ns is not measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EpochResult:
     """One epoch: global mean of sample losses, test accuracy, samples this rank really trained on."""
 
@@ -70,7 +70,7 @@ class EpochResult:
     non_finite: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlanCheck:
     """Collectives seen in one step by the flight recorder against the strategy's ``comm_plan``."""
 
@@ -81,7 +81,7 @@ class PlanCheck:
     unavailable: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankSummary(RankOfCell):
     """Final word of one rank about one cell."""
 
@@ -108,7 +108,7 @@ class RankSummary(RankOfCell):
     run_delay_fraction: float | None = None  # of the timed steps: ready to run, without a processor; None: not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Heartbeat:
     """Where a rank is. Written when it changes, by a thread that never blocks training.
 
@@ -133,7 +133,7 @@ class Heartbeat:
     entered_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankError:
     """Why a rank gave up, written by that rank before it exits."""
 
@@ -150,7 +150,7 @@ class RankError:
     time_ns: int = field(default=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankSamples:
     """What one rank measured in one cell, warm-up steps included."""
 
@@ -158,7 +158,7 @@ class RankSamples:
     steps: tuple[StepSample, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankCommSamples:
     """What one rank measured in one comm cell: a sample per size (or pair)."""
 
@@ -166,7 +166,7 @@ class RankCommSamples:
     samples: tuple[CommSample, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellResult:
     """Everything known about one cell. Partial after a failure: ranks or summaries may be missing."""
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Parts:
     """A stretch of time split by what the device did; overlapping streams count once.
 
@@ -38,7 +38,7 @@ class Parts:
         return self.overlap_ns / self.comm_ns if self.comm_ns else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankBudget:
     """The whole capture of one rank: from the first to the last event of the source."""
 
@@ -49,7 +49,7 @@ class RankBudget:
     event_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepBudget:
     """One training step. Steps tile the window: each begins with the first device work that it launched.
 
@@ -68,7 +68,7 @@ Phase = Literal["data", "forward", "backward", "communication", "optimizer", "ev
 """What the host was at; ``other``: none of these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PhaseBudget:
     """Share of one phase in the window; over all phases each column sums to the window's.
 
@@ -86,7 +86,7 @@ class PhaseBudget:
     host_ns: int  # time the host spent in the phase's annotations or operators
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class IdleCause:
     """Idle time of the device by cause; over all causes it sums to the window's idle time.
 
@@ -106,7 +106,7 @@ class IdleCause:
     call: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LongGap:
     """One gap in a rank's work that is no part of the usual step: a checkpoint, an evaluation, a stall.
 
@@ -122,7 +122,7 @@ class LongGap:
     host_in: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupBudget:
     """Communication of one rank in one process group. size: ranks in it; size_bytes: payload of all its calls.
 
@@ -143,7 +143,7 @@ class GroupBudget:
     kind_source: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OutsideWork:
     """Device work that no recorded step launched."""
 
@@ -154,7 +154,7 @@ class OutsideWork:
     before_ns: int  # busy time of it before the first step's device work
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BudgetVerdict:
     """What bounds the step, in one line, with the numbers that decided it."""
 
@@ -164,7 +164,7 @@ class BudgetVerdict:
     compute_to_comm_ratio: float | None  # compute busy / communication busy net of waiting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepUtilisation:
     """One step: MFU and HFU = FLOP / (step time x devices x peak); None where that FLOP count is unknown."""
 
@@ -174,7 +174,7 @@ class StepUtilisation:
     hfu: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Utilisation:
     """Model and hardware FLOP utilisation of one rank, against the dense peak of ``dtype``.
 
@@ -214,7 +214,7 @@ WAITING = {"exposed_comm": "exposed_wait", "hidden_comm": "hidden_wait"}
 """Kind of communication -> the part of it that is waiting for a rank that has not arrived, once ranks are compared."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KindSpans:
     """The spans of one kind. total_ns, count: of the spans as they were, whatever was merged since.
 
@@ -229,7 +229,7 @@ class KindSpans:
     packed: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NamedSpan:
     """One of the longest events, with its kernel's, collective's or operator's name."""
 
@@ -238,7 +238,7 @@ class NamedSpan:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class IdleSpan:
     """One of the longest gaps in a rank's work. cause: as in ``trace_budget.IdleCause``, the one with most of the gap."""
 
@@ -247,7 +247,7 @@ class IdleSpan:
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankSpans:
     """One rank's timeline. source: device | cpu_spans. start_ns, window_ns: first start to last end, on its own clock.
 

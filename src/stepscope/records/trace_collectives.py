@@ -4,13 +4,13 @@ with the plan that the strategy declared. Times in ns.
 
 from __future__ import annotations
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 IDLE_CAUSES = ("sync", "data", "host_late", "launch_latency", "kernel_gap", "dependency", "unknown")
 """Why a device had nothing to do; as in ``trace_budget.IdleCause``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CollectiveGroup:
     """A process group. None = not recorded; ``ranks`` also where the profiler shortened a long list."""
 
@@ -20,7 +20,7 @@ class CollectiveGroup:
     ranks: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HiddenUnder:
     """Computation that ran during a collective, by kernel or operator name."""
 
@@ -28,7 +28,7 @@ class HiddenUnder:
     hidden_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OwnTime:
     """What a rank did after it left its previous collective and before it entered this one.
 
@@ -53,7 +53,7 @@ class OwnTime:
         return self.own_ns - self.compute_ns - self.memory_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankCollective:
     """One collective on one rank. ``start_ns``: when its kernel (on CPU its worker) began, not its launch.
 
@@ -98,7 +98,7 @@ class RankCollective:
         return None if self.launch_ns is None else self.start_ns - self.launch_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ExactSpans:
     """Times of one rank, on its own clock; traces/waits.py reads and writes them."""
 
@@ -106,7 +106,7 @@ class ExactSpans:
     packed: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankCommunication:
     """All collectives of one rank in order of start. source: device | cpu_spans.
 
@@ -124,7 +124,7 @@ class RankCommunication:
     exposed: ExactSpans
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Member:
     """One rank's part in an instance: ``position`` in that rank's ``collectives``."""
 
@@ -132,7 +132,7 @@ class Member:
     position: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Instance:
     """The same collective on all ranks whose traces show it, members ascending by rank.
 
@@ -145,7 +145,7 @@ class Instance:
     confidence: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClockFit:
     """A rank's clock against the reference rank's, from the ends of collectives that all ranks leave together.
 
@@ -176,7 +176,7 @@ class Contradicted(ClockFit):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClockAlignment:
     """Every rank's clock, ascending by rank; ``text`` says in a line what was found."""
 
@@ -185,7 +185,7 @@ class ClockAlignment:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankWaiting:
     """One rank in an instance, on the aligned clock. waiting_ns: last start - own start; None when not split.
 
@@ -200,7 +200,7 @@ class RankWaiting:
     exposed_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MatchedCollective:
     """One instance over all its ranks, split into transfer and waiting where that means something.
 
@@ -237,7 +237,7 @@ class MatchedCollective:
     unsplit: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankWaitTotal:
     """Over all split instances: how long one rank waited for others, and how often it came last (alone).
 
@@ -263,7 +263,7 @@ class RankWaitTotal:
         return sum(self.ahead_by_call)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobCollectives:
     """The collectives of a job: every instance in order of time, the clocks, and totals by rank."""
 
@@ -273,7 +273,7 @@ class JobCollectives:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BucketRow:
     """One all-reduce that a gradient hook launched on one rank.
 
@@ -304,7 +304,7 @@ class BucketRow:
     exposed_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConformanceCheck:
     """One rank. holds: None when no whole step was recorded; differences: in words, one a line; certain: some of them cannot
     come from the plan in any order, batching or prefetch."""

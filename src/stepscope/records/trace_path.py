@@ -4,10 +4,10 @@ others wait for, with the evidence. Times in ns.
 
 from __future__ import annotations
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PathParts:
     """Time on the path by what it was spent on; the parts sum to the path's length exactly.
 
@@ -33,7 +33,7 @@ class PathParts:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PathContributor:
     """All of one name's time on the path. part: the field of PathParts it belongs to, without ``_ns``."""
 
@@ -43,7 +43,7 @@ class PathContributor:
     share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CriticalPath:
     """The chain of work of one rank that ends with the window and in which each piece waited for the one before.
 
@@ -61,7 +61,7 @@ class CriticalPath:
     inferred: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PathLeg:
     """The path from a point back to where a collective of the same rank ended (None: the start of the trace).
 
@@ -72,7 +72,7 @@ class PathLeg:
     back_to: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankLegs:
     """What joining ranks needs of one: the leg that ends with its window, and one that ends at each collective's start.
 
@@ -86,7 +86,7 @@ class RankLegs:
     durations_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankShare:
     """How much of the path across ranks ran on one rank, outside collectives."""
 
@@ -94,7 +94,7 @@ class RankShare:
     parts: PathParts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CrossRankPath:
     """The path through all ranks, from rank to rank where one waited for another in a collective.
 
@@ -112,7 +112,7 @@ class CrossRankPath:
     hops: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CauseShare:
     """One kind of time that a late rank spent more of than its peers before the collectives it delayed."""
 
@@ -122,7 +122,7 @@ class CauseShare:
     excess_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Straggler:
     """A rank that made the others wait more often, or longer, than chance allows.
 
@@ -157,7 +157,7 @@ class Straggler:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StragglerReport:
     """Stragglers by share of skew, largest first; empty is an answer, and ``text`` says it.
 

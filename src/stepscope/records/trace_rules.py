@@ -4,10 +4,10 @@ training (FSDP, ZeRO) unit by unit. Times in ns.
 
 from __future__ import annotations
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KernelKind:
     """The compute kernels of one kind; ``traces.kernel_names`` names them. largest: the name with most time."""
 
@@ -18,7 +18,7 @@ class KernelKind:
     largest_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KernelMix:
     """The compute kernels of one rank by kind, most time first. Kernels at one time on two streams both count.
 
@@ -34,7 +34,7 @@ class KernelMix:
     short_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HostLateness:
     """What the host was in while the device waited for a launch that it had not made: parts of ``late_ns``.
 
@@ -54,7 +54,7 @@ class HostLateness:
     dispatch_calls: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SyncPlace:
     """Reductions of one rank launched in one part of the step. Those that run at one time count each.
 
@@ -70,7 +70,7 @@ class SyncPlace:
         return len(self.positions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GradientSync:
     """Where the reductions (all_reduce, reduce_scatter) of the marked steps were launched, against the autograd engine.
 
@@ -84,7 +84,7 @@ class GradientSync:
     after: SyncPlace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepPasses:
     """The backward passes of one marked step of a rank.
 
@@ -100,7 +100,7 @@ class StepPasses:
     reduced_bytes: tuple[int | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BackwardPasses:
     """How often a rank ran backward and reduced gradients for each step of its optimizers, over its marked steps."""
 
@@ -114,7 +114,7 @@ class BackwardPasses:
         return sum(s.backward_passes for s in self.steps) / optimized if optimized else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StageStep:
     """One step of a rank that sends and receives. message_wait_ns: in messages and computing nothing; receive_wait_ns: the
     part of it in which a receive runs. chunks: micro-batches that it ran forward, as marked, else its backward passes.
@@ -128,7 +128,7 @@ class StageStep:
     chunks: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StageWaits:
     """A rank's waiting for other pipeline stages, by marked step. group_size: ranks of its messages' group, where known."""
 
@@ -137,7 +137,7 @@ class StageWaits:
     steps: tuple[StageStep, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StageShare:
     """One stage over the common steps: median share of the step that it waits in messages, and median time it computes."""
 
@@ -146,7 +146,7 @@ class StageShare:
     compute_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MeasuredBubble:
     """The pipeline bubble as the stages' traces show it, ranks ascending, beside what equal stages would have.
 
@@ -171,7 +171,7 @@ ROOT = "(root)"
 """The unit of whatever no inner unit holds, as FSDP2 leaves it without a name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UnitCall:
     """One collective of a unit. unit: its name, or ``unit N`` by its place in the forward pass; None where unknown.
 
@@ -194,7 +194,7 @@ class UnitCall:
     room_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UnitCopies:
     """Copies of one kind that sharding makes around its collectives. longest_ns: start and end of the longest."""
 
@@ -205,7 +205,7 @@ class UnitCopies:
     longest_ns: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShardedUnits:
     """A rank's units. wrapper: fsdp1 | fsdp2 | deepspeed | unknown. named_by: annotation | order.
 
@@ -225,7 +225,7 @@ class ShardedUnits:
     host_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LayerCall:
     """One collective of a tensor-parallel group.
 
@@ -243,7 +243,7 @@ class LayerCall:
     exposed_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DividedLayers:
     """A rank's tensor parallelism. named_by: plan | order. source: device | cpu_spans."""
 

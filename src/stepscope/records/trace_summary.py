@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 if TYPE_CHECKING:
     from stepscope.records.prediction import RankStep
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepSeries:
     """One quantity of one rank in every step. calls: in all steps together; None for a part of the budget."""
 
@@ -56,7 +56,7 @@ class StepSeries:
     per_step_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkProfile:
     """What a diff needs of one rank: every part of the budget, kernel and operator by step.
 
@@ -71,7 +71,7 @@ class WorkProfile:
     series: tuple[StepSeries, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DiffRow:
     """One quantity before and after, per step (median over the steps). ratio: after / before; None from 0.
 
@@ -92,7 +92,7 @@ class DiffRow:
     p_value: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TraceDiff:
     """after against before. verdict: faster | slower | not clear | no significant difference | not tested.
 
@@ -115,7 +115,7 @@ class TraceDiff:
     left_out_rows: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FileNote:
     """What was repaired, left out or assumed in reading one rank's file."""
 
@@ -124,7 +124,7 @@ class FileNote:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankFacts:
     """Where one rank's events came from. ``recorded`` facts are None where the file is silent.
 
@@ -145,7 +145,7 @@ class RankFacts:
     setup: JobSetup | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Missing:
     """A section that a trace cannot answer, and why."""
 
@@ -153,7 +153,7 @@ class Missing:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankPass:
     """Everything found in one rank's trace alone. A section that was not asked for is None or empty.
 
@@ -204,7 +204,7 @@ class RankPass:
         return next((note.text for note in self.notes if note.kind == "unread"), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankVerdict:
     rank: int
     verdict: BudgetVerdict
@@ -220,7 +220,7 @@ def common_steps(ranks: Iterable[RankPass]) -> tuple[int, ...] | None:
     return tuple(sorted(set.intersection(*recorded))) if recorded else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TraceSummary:
     """The whole job, over the ranks whose traces were given."""
 
@@ -246,7 +246,7 @@ class TraceSummary:
         return tuple(note for note in notes if note.kind in LOSSES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MergedRank:
     """One rank's part of a merged trace. ``moved_ns``: what its clock was corrected by at the start, 0 if nothing."""
 
@@ -257,7 +257,7 @@ class MergedRank:
     processes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MergedTrace:
     """A written file with all ranks on one clock. size_bytes: of the file."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OperatorRow:
     """All calls of one operator (of one input shape, when grouped so).
 
@@ -27,7 +27,7 @@ class OperatorRow:
     flop: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OperatorTable:
     """The operators of one rank. Self times of the rows and of those left out sum to the totals.
 
@@ -48,7 +48,7 @@ class OperatorTable:
     flop_unavailable: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KernelRow:
     """All runs of one kernel. share: of the duration of all kernels of the rank.
 
@@ -68,7 +68,7 @@ class KernelRow:
     share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KernelTable:
     """The kernels of one rank by total time. ``left_out`` are names beyond the limit, with their calls and time.
 
@@ -87,7 +87,7 @@ class KernelTable:
     unknown_share: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DelaySummary:
     """Figures of one series of durations in ns."""
 
@@ -100,7 +100,7 @@ class DelaySummary:
     max_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class QueueLength:
     """Work launched and not yet started, over the window from the first launch to the last start.
 
@@ -114,7 +114,7 @@ class QueueLength:
     longest_by_slice: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LaunchStatistics:
     """How the host kept the device supplied.
 
@@ -140,7 +140,7 @@ class LaunchStatistics:
     unavailable: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CopyRow:
     """All copies (or memsets) of one kind. Rates are of the copies whose size is known: their bytes / their time.
 
@@ -162,7 +162,7 @@ class CopyRow:
     median_bytes: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CopyTable:
     """The copies of one rank by time; ``exposed_ns`` of all kinds together."""
 
@@ -172,7 +172,7 @@ class CopyTable:
     exposed_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AnnotationRow:
     """All uses of one user annotation; numbered ``ProfilerStep#N`` are one.
 
@@ -191,7 +191,7 @@ class AnnotationRow:
     device_span_ns: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SequenceRow:
     """Kernels that run one after the other on a stream, again and again.
 
@@ -208,7 +208,7 @@ class SequenceRow:
     share: float  # of the duration of all kernels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModuleRow:
     """One module of one rank, over the capture, without the modules inside it.
 
@@ -226,7 +226,7 @@ class ModuleRow:
     kept_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemoryPeak:
     """The most that was allocated at one time, and what the host was doing then.
 
@@ -243,7 +243,7 @@ class MemoryPeak:
     operator: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepMemory:
     """The most allocated during one step, and what was left at its end."""
 
@@ -252,7 +252,7 @@ class StepMemory:
     end_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PhaseMemory:
     """The most allocated while the host was in one phase, whatever allocated it, and how much of it the phase added.
 
@@ -264,7 +264,7 @@ class PhaseMemory:
     added_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DeviceMemory:
     """Allocations on one device over time.
 

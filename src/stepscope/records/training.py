@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.nouns import Measured, Scaling, Status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Epoch:
     """One epoch of training. number: as the source counts, from 0 or 1. duration_ns: training only, slowest rank.
 
@@ -29,7 +29,7 @@ class Epoch:
     warmup: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PhaseTimes:
     """Median over steps of the slowest rank's phases, ns. They need not sum to the median step."""
 
@@ -41,7 +41,7 @@ class PhaseTimes:
     other_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepChange:
     """From one step on a run's steps take longer, or less long. step: the first of them, as its log numbers it.
 
@@ -56,7 +56,7 @@ class StepChange:
     after_ns: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TrainingRun:
     """One training run on one number of ranks. Unknown is None, never a guess.
 
@@ -137,7 +137,7 @@ class TrainingRun:
     step_change: StepChange | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TargetTime:
     """Time to a validation accuracy: sum of epoch times up to and with the first epoch that reaches it.
 
@@ -153,7 +153,7 @@ class TargetTime:
     speedup: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScalingRow:
     """One run against its baseline.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.nouns import Estimate
 
 Knob = Literal[
@@ -18,7 +18,7 @@ CHANGES_MATHEMATICS = frozenset({"batch", "hook", "precision"})
 """Knobs that make another sequence of parameters, beyond rounding: more samples a step, rounded gradients or products."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Proposal:
     """A configuration to try. knobs: what it turns; changes: setting -> value, as the user would write them.
 
@@ -40,7 +40,7 @@ class Proposal:
         return frozenset() if self.exact else CHANGES_MATHEMATICS.intersection(self.knobs) or frozenset({"batch"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KnobTurn:
     """What became of a knob in a job. words: its value and the one before, or why it was not applied."""
 
@@ -51,7 +51,7 @@ class KnobTurn:
         return f"{'' if self.applied else 'not '}applied: {self.words}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HookedKnobs:
     """knobs-HOST-PID.json: what the hook made of the knobs in one process; by name of the knob, or of the class that it
     could not change."""
@@ -60,7 +60,7 @@ class HookedKnobs:
     found: Mapping[str, KnobTurn]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Trial:
     """A configuration that was tried. proposal: None: the baseline. sample: ns of a sample in the last rung that it was in;
     gain: its throughput over the baseline's there. rungs: how many it was in. loss, loss_change: mean loss of a sample over
@@ -81,7 +81,7 @@ class Trial:
     applied: Mapping[str, KnobTurn] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Tuned:
     """tune.json: a search. best: key of the trial that won; ``baseline``: none is surely faster. left_out: proposals that
     were not tried -> why. diff: the better configuration against the user's own, line by line.

@@ -4,13 +4,13 @@ times beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from math import floor, log10
 from typing import Any
 
 from stepscope.core.bus_factor import BUS_FACTORS
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records import codec
@@ -21,21 +21,9 @@ from stepscope.store.tables import TableLine, TextTable, lines_of
 _EXACT = 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedRate:
-    """One line of a foreign table. size, time, rate: in the source's units, whatever those mean."""
-
-    where: str
-    op: str
-    world_size: int
-    size: float
-    time: float
-    rate: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnReading:
-    """What a table's columns mean. text: for notes (``bus bandwidth in GB/s, sizes in MiB``)."""
+@record
+class _Reading:
+    """What a table's columns may mean. text: for notes (``bus bandwidth in GB/s, sizes in MiB``)."""
 
     text: str
     size_scale: float
@@ -43,59 +31,56 @@ class ColumnReading:
     rate_scale: float
 
 
-def readings(size_units: Mapping[str, float], rate_units: Mapping[str, float]) -> tuple[ColumnReading, ...]:
-    """List every combination of size unit (name -> bytes), payload or bus bandwidth, and rate unit (name -> bytes/s)."""
-    return tuple(
-        ColumnReading(
-            text=f"{'bus' if bus else 'payload'} bandwidth in {rate}, sizes in {size}",
+def _reading(table: TextTable, lines: Sequence[TableLine]) -> _Reading:
+    """Find the one reading under which every row's rate follows from its size and time, within the digits they have.
+
+    Raises DataError where none fits, or several that differ.
+    """
+    size, time = (lines[0].columns.by_role[role][1] for role in ("size", "time_ns"))
+    binary, scale, decimal, other = _UNITS.get(size.unit, ("bytes", size.scale or 1.0, "bytes", size.scale or 1.0))
+    possible = [
+        _Reading(
+            text=f"{'bus' if bus else 'payload'} bandwidth in {rate}, sizes in {unit}",
             size_scale=size_scale,
             bus=bus,
             rate_scale=rate_scale,
         )
-        for size, size_scale in size_units.items()
+        for unit, size_scale in {binary: scale, decimal: other}.items()
         for bus in (False, True)
-        for rate, rate_scale in rate_units.items()
-    )
+        for rate, rate_scale in _RATES.items()
+    ]
+    printed = [
+        (_positive(line, "size") / (size.scale or 1.0), _positive(line, "time_ns") / (time.scale or 1.0),
+         _positive(line, "bandwidth"))
+        for line in lines
+    ]  # fmt: skip
+    factors = [BUS_FACTORS[_op(line)](line.count("world_size") or 1) for line in lines]
+    time_digit, rate_digit = (_last_digit([row[at] for row in printed]) for at in (1, 2))
 
+    def misfit(at: int, reading: _Reading) -> float:
+        of_size, of_time, rate = printed[at]
+        factor = factors[at] if reading.bus else 1.0
+        expected = of_size * reading.size_scale / (of_time * (time.scale or 1.0) / 1e9) * factor / reading.rate_scale
+        allowed = max(_EXACT, _digit(of_time, time_digit) / 2 / of_time + rate_digit / 2 / rate)
+        return abs(expected - rate) / rate / allowed
 
-def reading_of(
-    source: str, rows: Sequence[StatedRate], possible: Sequence[ColumnReading], *, time_unit_s: float
-) -> ColumnReading:
-    """Find the one reading under which every row's rate follows from its size and time, within the digits they have.
-
-    time_unit_s: of the time column (1e-3 for ms). Raises DataError where none fits, or several that differ.
-    """
-    if not rows:
-        raise DataError(
-            f"{source}: the table of collectives has no rows", why="nothing was measured, or the file was cut off"
-        )
-    time_digit = _last_digit([row.time for row in rows])
-    rate_digit = _last_digit([row.rate for row in rows])
-
-    def misfit(row: StatedRate, reading: ColumnReading) -> float:
-        factor = BUS_FACTORS[row.op](row.world_size) if reading.bus else 1.0
-        expected = row.size * reading.size_scale / (row.time * time_unit_s) * factor / reading.rate_scale
-        allowed = max(_EXACT, _digit(row.time, time_digit) / 2 / row.time + rate_digit / 2 / row.rate)
-        return abs(expected - row.rate) / row.rate / allowed
-
-    worst = {reading: max((misfit(row, reading), row.where) for row in rows) for reading in possible}
+    places = [line.row.where.rpartition(": ")[2] for line in lines]
+    worst = {reading: max((misfit(at, reading), place) for at, place in enumerate(places)) for reading in possible}
     fitting = [reading for reading in possible if worst[reading][0] <= 1.01]
     if not fitting:
         nearest = min(possible, key=lambda reading: worst[reading][0])
         raise DataError(
-            f"{source}: bandwidths contradict the times",
+            f"{table.source}: bandwidths contradict the times",
             why=f"no interpretation of the columns fits all rows; the nearest, {nearest.text}, fails at {worst[nearest][1]}",
             fix="the file was edited, mixed or written wrongly: measure again",
         )
-    first = fitting[0]
-    same = all((other.size_scale, other.rate_scale) == (first.size_scale, first.rate_scale) for other in fitting)
-    if not same:
+    if len({(reading.size_scale, reading.rate_scale) for reading in fitting}) > 1:
         raise DataError(
-            f"{source}: the meaning of its bandwidth is unclear",
-            why=f"several interpretations fit: {'; '.join(candidate.text for candidate in fitting)}",
+            f"{table.source}: the meaning of its bandwidth is unclear",
+            why=f"several interpretations fit: {'; '.join(reading.text for reading in fitting)}",
             fix="measure more sizes, or write times with more digits",
         )
-    return first
+    return fitting[0]
 
 
 UNKNOWN: dict[str, Any] = dict.fromkeys(codec.field_names(CommRow)) | {
@@ -187,25 +172,6 @@ def _rows(table: TextTable, lines: Sequence[TableLine]) -> Iterator[CommRow]:
                 "the table does not state whether times are means, or over how many ranks",
             ),
         )
-
-
-def _reading(table: TextTable, lines: Sequence[TableLine]) -> ColumnReading:
-    """Find out what sizes and bandwidths mean: the one reading that fits all rows."""
-    size, time = (lines[0].columns.by_role[role][1] for role in ("size", "time_ns"))
-    binary, scale, decimal, other = _UNITS.get(size.unit, ("bytes", size.scale or 1.0, "bytes", size.scale or 1.0))
-    stated = [
-        StatedRate(
-            where=line.row.where.rpartition(": ")[2],
-            op=_op(line),
-            world_size=line.count("world_size") or 1,
-            size=_positive(line, "size") / (size.scale or 1.0),
-            time=_positive(line, "time_ns") / (time.scale or 1.0),
-            rate=_positive(line, "bandwidth"),
-        )
-        for line in lines
-    ]
-    possible = readings({binary: scale, decimal: other}, _RATES)
-    return reading_of(str(table.source), stated, possible, time_unit_s=(time.scale or 1.0) / 1e9)
 
 
 def _twice(one: TableLine, other: TableLine) -> DataError:

@@ -6,7 +6,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.records.profile import (
     COLUMNS,
@@ -59,7 +60,7 @@ HARDWARE_SAMPLES, HARDWARE_AT_LEAST = 400_000, 128
 """Samples of all GPUs together, where the last steps of each are read; of each GPU at least (two minutes)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankDiary:
     """One process. columns: name -> [steps] ns, NaN where not seen. delay: share of the whole, NaN where not known.
 
@@ -159,7 +160,7 @@ def read_diary(path: Path) -> RankDiary | None:
     return None if begun is None else begun.read(0, begun.made)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Begun:
     """A diary of which the header was read. dtype: of a record; offset: of the first one. made: whole records."""
 

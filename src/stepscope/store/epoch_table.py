@@ -15,6 +15,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, listed, plural
 from stepscope.records.training import Epoch
@@ -38,7 +39,7 @@ def is_clock(times: Sequence[float]) -> bool:
     return len(times) > _SOME and all(a < b for a, b in pairwise(times)) and times[-1] > 2 * times[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EpochOrder:
     """duplicates: epochs that appear more than once, sorted. series: rising sequences that the rows fall into; 0: no row.
 
@@ -128,7 +129,7 @@ _EPOCH = Epoch(number=0, duration_ns=None, train_loss=None)
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\udc80-\udcff]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EpochTable:
     """What a file holds. epochs: in the file's order. empty: why there is none. blank: not even a header.
 
@@ -143,7 +144,7 @@ class EpochTable:
     blank: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Header:
     """names: as written. columns: field of Epoch -> (index, factor to base units)."""
 

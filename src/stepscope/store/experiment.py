@@ -7,11 +7,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.store.reader import count
 from stepscope.store.yaml_loader import read_yaml
@@ -48,7 +48,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 """Setting, named as in our matrix files -> keys that hold it, in any section."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ExperimentConfig:
     """One configuration. name: as shown to the user. leaves: path of keys -> plain value."""
 
@@ -64,7 +64,7 @@ class ExperimentConfig:
         return {".".join(path[1:]): value for path, value in self.leaves.items() if path[0] == name}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ExperimentFacts:
     """What the configuration of an experiment says. settings: canonical ones, then the other leaves by dotted name.
 
@@ -224,7 +224,7 @@ _PLACES = re.compile(r"(?:\d*(?:single|multi|one|ddp|gpus?|nodes?|ranks?|procs?|
 _SPLIT = re.compile(r"[_\W]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NameFacts:
     """subject: data and variant, without key, ranks and length. dataset: where a known one begins the subject.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.records.hardware import HardwareHeader
 from stepscope.store.layout import ProfileLayout
@@ -24,7 +24,7 @@ PORTS_AT_MOST = 64
 """Samples of each host's ports that are read: the counters hold the whole since the first sample."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HardwareSamples:
     """unix_s, step: [samples]; columns: name -> [samples, sources] as of the header; NaN: not known."""
 

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, unreadable
 from stepscope.core.words import listed, nearest_path
 from stepscope.records.imported import Imported, LeftOut, Stated
@@ -209,7 +210,7 @@ class Candidate:
         return files_below(self.path) if self.is_folder else (self.path,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Form:
     """What an importer's file declares of the files that it reads, so that it loads only for those that may be its own.
 
@@ -231,7 +232,7 @@ class Form:
         return not self.marks or any(mark.encode() in head or mark in file.path.name for mark in self.marks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Importer(Form):
     """A registered importer; what it declares (:class:`Form`) is written as literals in its file.
 

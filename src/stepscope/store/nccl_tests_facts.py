@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from stepscope.core.bus_factor import OF_WHOLE_BUFFERS, one, twice_others
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
 from stepscope.records.imported import Stated
@@ -27,7 +27,7 @@ _ONCE = frozenset(op for op, factor in OF_WHOLE_BUFFERS.items() if factor is one
 LARGEST_WORLD = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Facts:
     """bus_factor: busbw / algbw of this collective on this many ranks. gpu: the one kind, as the driver names it."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.store.importer import reading, whole_words
 
@@ -73,7 +74,7 @@ class LoggedFigures:
     errors: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LoggedRow:
     line: int
     size_bytes: int
@@ -127,7 +128,7 @@ class LoggedRun:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Log:
     tables: tuple[LoggedRun, ...]
     nccl_lines: int

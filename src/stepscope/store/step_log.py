@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
@@ -50,7 +51,7 @@ _USUAL = 0.2
 """How far from the steps before a rate may lie and be called usual, relative."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Printed:
     """What jobs of a format print, as :func:`step_log` has it."""
 

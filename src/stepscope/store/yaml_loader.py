@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import nearest_path
 
@@ -94,7 +95,7 @@ _TRUE = {"true", "True", "TRUE"}
 _FALSE = {"false", "False", "FALSE"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Document:
     """A parsed file: plain values, the mark of every path, and the mistakes found while reading.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records import codec
 from stepscope.records.imported import Imported, LeftOut
@@ -30,7 +31,7 @@ _NUMBER = re.compile(r"\d+")
 _PEERS = re.compile(r"(?P<op>send|recv) (?P<own>\d+)(?P<arrow>->|<-)(?P<peer>\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FlightFolder:
     """The dumps of a folder in order of rank, and the files that are none."""
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.nouns import Measured
@@ -45,7 +46,7 @@ _ROWS = 200
 """Lines that are looked at for a column that names runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Experiment:
     run_id: str
     name: str

@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
@@ -156,7 +157,7 @@ _REDUCE_OPS = {"prod": "product"}
 _COARSE = 0.02  # relative rounding of a printed rate, from which on no time follows from it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Read:
     rows: tuple[CommRow, ...]
     notes: tuple[str, ...]

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported
@@ -53,7 +54,7 @@ _KEYS = ('"world_size"', '"warmup_iters"', '"benchmark_iters"', '"results"')
 _NOT_SWEEPS = ("pairs", "overlap")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Document:
     path: Path
     name: str
