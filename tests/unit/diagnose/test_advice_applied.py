@@ -8,13 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.advice import KEEPS_AWAY, NOT_HERE, TRIALS, Trial, run
+from tests.advice import NOT_HERE, TRIALS, Trial, run
 from tests.torch_forks import ForkedPopen, shared_server
 
 import stepscope.diagnose
 from stepscope.diagnose.advised import ADVICE
-from stepscope.diagnose.job_facts import HOLDS, JobFacts
-from stepscope.records.profile import LoaderSetup
 
 HERE = Path(next(iter(stepscope.diagnose.__path__)))
 STEPS = 12
@@ -71,11 +69,6 @@ def test_every_change_was_tried_on_a_job_or_is_never_said_to_one_on_cpus() -> No
     tried = {trial.key for trial in TRIALS}
     assert tried | NOT_HERE == set(ADVICE)
     assert tried & NOT_HERE == set()
-
-
-def test_what_was_not_tried_here_does_not_apply_to_a_job_on_cpus_of_one_host() -> None:
-    plain = JobFacts(device="cpu", backend="gloo", hosts=1, loader=LoaderSetup(workers=0, pinned=False))
-    assert not any(HOLDS[condition](plain) for condition in KEEPS_AWAY)
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.id)

@@ -52,10 +52,6 @@ def test_a_fact_that_says_otherwise_excludes_it(condition: Condition, job: JobFa
     assert not applies(advise("-", only_for=("eager", condition)), replace(job, compiled=condition == "eager"))
 
 
-def test_tensor_parallel_replicas_reduce_their_gradients_in_buckets() -> None:
-    assert JobFacts(parallel=frozenset({"ddp", "tp"})).replicated
-
-
 def test_the_engine_asks_once_and_gives_plain_advice() -> None:
     def look(_: TraceEvidence) -> Finding:
         return Finding(
@@ -103,25 +99,6 @@ def test_advice_with_such_words_carries_its_condition() -> None:
             said = " ".join(n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str))
             free |= {(path.stem, word) for word, needed in GUARDED.items() if word in said and needed not in conditions}
     assert free - _KNOWN == set()
-
-
-def test_facts_of_a_cpu_job_of_one_host(tmp_path: Path) -> None:
-    made = generated(tmp_path, world=2, device="gloo").traces[0].summary
-    facts = facts_of(made)
-    assert (facts.device, facts.ranks, facts.on_cpu) == ("cpu", 2, True)
-    there = replace(made, ranks=tuple(replace(p, facts=replace(p.facts, host="a")) for p in made.ranks), world_size=2)
-    assert (facts_of(there).hosts, facts_of(there).ranks_a_host) == (1, 2)
-    assert facts_of(replace(there, world_size=8)).hosts is None
-
-
-def test_reductions_after_backward_are_of_no_tensor_parallel_layer(tmp_path: Path) -> None:
-    """What divides the gradients between reductions looks like a forward pass to whoever asks for phases alone."""
-    (job,) = generated(tmp_path, world=2, steps=4, shape="naive", transfer_ns=300_000).traces
-    mistaken = tuple(
-        replace(p, groups=tuple(replace(g, kind="tp", kind_source="operations") for g in p.groups))
-        for p in job.summary.ranks
-    )
-    assert facts_of(replace(job.summary, ranks=mistaken)).replicated
 
 
 def test_facts_of_kinds_of_parallelism(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from tests.evidence import evidence, run, step
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rule import IN_FULL, folded
 from stepscope.diagnose.rules.impossible_figures import RULE as IMPOSSIBLE
-from stepscope.records.finding import Advice, Diagnosis, Finding
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
-from stepscope.report.documents import diagnose_figures
 from stepscope.results.evidence import Evidence
 
 
@@ -42,13 +41,6 @@ def test_many_are_folded_into_lines_that_name_them() -> None:
     assert last.evidence[0] == "group 4: case 4"
     assert last.evidence[-1] == "and 18 more"
     assert (last.severity, last.stake_fraction, last.advice, last.subject) == ("problem", None, (), None)
-
-
-def test_what_is_folded_counts_once() -> None:
-    """``--fail-if 'problem_count > N'`` counts what is shown: four in full and the fold, however many are in it."""
-    found = folded(finding(n, stake=1 - n / 100) for n in range(IN_FULL + 30))
-    counted = diagnose_figures(Evidence(sources=()), Diagnosis(findings=found, skipped=(), quiet=()))
-    assert counted["problem_count"] == counted["finding_count"] == IN_FULL + 1
 
 
 def _wrong(run_id: str, day: int, *, ranks: int = 8, of: str = "", **known: Any) -> TrainingRun:

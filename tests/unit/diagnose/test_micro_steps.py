@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from tests.borders import bucket
-from tests.sharded_jobs import fsdp, traces_of
 from tests.trace_evidence import generated
 
 from stepscope.diagnose.job_facts import micro_steps
@@ -62,10 +61,6 @@ def test_passes_that_reduce_the_same_gradients(
     buckets: list[tuple[int, int]], known: dict[str, int], passes: int, tmp_path: Path
 ) -> None:
     assert micro_steps(reduced(tmp_path, *buckets, **known)) == passes
-
-
-def test_units_are_reduced_once_a_step(tmp_path: Path) -> None:
-    assert micro_steps(traces_of(fsdp(), tmp_path).traces[0].summary) == 1
 
 
 def test_without_reductions_by_hooks_it_is_unknown(tmp_path: Path) -> None:

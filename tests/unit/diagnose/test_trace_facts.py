@@ -9,7 +9,7 @@ import pytest
 from tests.trace_evidence import by_hand, kernels, traced, written
 
 from stepscope.diagnose.rule import Outcome, Rule, each_job, named, together
-from stepscope.diagnose.trace_facts import RankShares, cut, reads_traces, trace_command
+from stepscope.diagnose.trace_facts import cut, reads_traces, trace_command
 from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.results.evidence import TraceEvidence
@@ -134,12 +134,6 @@ def test_the_ratio_of_peaks_is_unknown_for_an_unknown_part() -> None:
     assert peak_ratio("NVIDIA A100-SXM4-80GB", "fp32", "tf32") == pytest.approx(0.125)
     assert peak_ratio("NVIDIA A100-PG509-200", "fp32", "tf32") is None
     assert peak_ratio(None, "fp32", "tf32") is None
-
-
-def test_ranks_that_are_alike_are_not_given_a_range() -> None:
-    assert RankShares([0.191, 0.194]).spread == ("mean of 2 ranks, all alike",)
-    assert RankShares([0.19, 0.25]).spread == ("mean of 2 ranks; between 19% and 25%",)
-    assert RankShares([0.19]).spread == ()
 
 
 def test_a_long_name_ends_in_a_sign_of_it() -> None:

@@ -30,13 +30,6 @@ def test_roots_are_minus_one_where_there_is_none() -> None:
     assert column(table, "root") == ["-1", "1"]
 
 
-def test_unchecked_results_are_not_called_right() -> None:
-    table = comm.comm_table(
-        [collective(1024, 9.0, correct=None), collective(2048, 9.0), collective(4096, 9.0, correct=False)]
-    )
-    assert column(table, "correct") == ["N/A", "0", ">0"]
-
-
 def test_the_average_says_what_it_is_of() -> None:
     rows = [*sweep(sizes=SIZES[:3]), row(status="skipped", asked_bytes=2**40, error="too large")]
     mean = sum(r.busbw_bytes_per_s or 0 for r in rows) / 3
@@ -47,11 +40,6 @@ def test_the_average_says_what_it_is_of() -> None:
         " 1 without a result left out."
     )
     assert comm.average_lines([row(status="timeout")]) == ()
-
-
-def test_wrong_results_count_in_no_average() -> None:
-    rows = [collective(1024, 10.0), collective(2048, 1.0, correct=False, status="error")]
-    assert average_busbw(rows) == rows[0].busbw_bytes_per_s
 
 
 def test_many_sweeps_have_an_overview() -> None:

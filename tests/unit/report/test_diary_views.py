@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.described import drawn, names, values
 from tests.diaries import EVALUATION_MS, EVERY, MS, WINDOW, job, planted, write_diary, write_record, write_samples
 
-from stepscope.report.render import files
 from stepscope.report.shared.curves import bucketed, extremes, middles
 from stepscope.report.vega import Chart
 from stepscope.report.views import diary, job_memory, step_parts
@@ -123,21 +122,6 @@ def test_a_table_of_events_has_their_period_cost_and_share(tmp_path: Path) -> No
     assert (found["event"], found["period_steps"], found["ranks"]) == ("evaluation", 25, "0 1")
     assert found["mean"] == EVALUATION_MS * MS
     assert found["wall_share"] == pytest.approx(100 / (100 + 25 * 36), rel=0.1)
-
-
-def test_parts_add_up_to_the_step_on_every_rank(tmp_path: Path) -> None:
-    table = step_parts.build([job(planted(tmp_path / "run"))])
-    keys = [c.key for c in table.columns]
-    assert keys[-2:] == ["rank_0", "rank_1"]
-    rows = {row.values[1].raw: dict(zip(keys, [v.raw for v in row.values], strict=True)) for row in table.rows}
-    ms = {part: tuple(round(row[key] / MS, 3) for key in ("mean", "rank_0", "rank_1")) for part, row in rows.items()}
-    assert ms == {
-        "data": (2, 2, 2), "computation": (28, 25, 31), "forward": (8, 8, 8), "backward": (19, 16, 22),
-        "optimizer": (1, 1, 1), "communication": (6, 9, 3), "transfer": (3, 3, 3), "waiting": (3, 6, 0),
-        "a step": (36, 36, 36),
-    }  # fmt: skip
-    assert rows["a step"]["share"] == pytest.approx(1.0)
-    assert "\u00a0" not in files.as_csv(table)
 
 
 def test_areas_are_the_parts_and_stop_at_the_window(tmp_path: Path) -> None:

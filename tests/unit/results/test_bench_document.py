@@ -107,14 +107,3 @@ def test_a_cell_of_an_earlier_matrix_comes_last_and_says_so(fakes: Any, tmp_path
     assert NOT_IN_MATRIX in old.notes
     assert NOT_IN_MATRIX not in new.notes
     assert new.baseline_id == "old"
-
-
-def test_a_row_holds_the_settings_that_the_cells_do_not_share(fakes: Any, tmp_path: Path) -> None:
-    layout = RunLayout(tmp_path)
-    cells = [fakes.spec("a", seed=1, dataset_options={"samples": 64}), fakes.spec("b", seed=2)]
-    for cell in cells:
-        fakes.write_cell(layout, cell, ranks=[fakes.series([10**7] * 8)] * 2)
-    a, b = build_runs(layout, cells, plans={})
-    assert a.varied == {"seed": 1, "dataset_options.samples": 64}
-    assert b.varied == {"seed": 2}
-    assert (a.threads_per_rank, b.threads_per_rank) == (1, 1)

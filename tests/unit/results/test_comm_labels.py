@@ -12,7 +12,6 @@ from stepscope.report.views import comm
 from stepscope.results.comm_facts import by_sweep
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.joining import join
-from stepscope.results.labels import origins
 
 
 def logs() -> tuple[CommRow, ...]:
@@ -22,14 +21,6 @@ def logs() -> tuple[CommRow, ...]:
         for name, rate in (("a100.log", 2e9), ("h100.log", 4e9))
         for row in sweep(world_size=8, rate=rate, cell_id=f"{name}, out of place")
     )
-
-
-def test_rows_are_told_apart_by_the_log_only_where_nothing_else_does() -> None:
-    of = origins(logs())
-    assert of is not None
-    assert {of(row) for row in logs()} == {"a100.log", "h100.log"}
-    assert origins([collective(MIB, 9.0), collective(MIB, 9.0, cell_id="other", in_place=True)]) is None
-    assert origins([collective(MIB, 9.0), collective(2 * MIB, 9.0, cell_id="other")]) is None
 
 
 def test_a_chart_has_a_line_for_each_log() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,17 +96,6 @@ def test_a_collective_has_a_row_where_its_peak_is_known_or_pairs_were_measured()
     best = max(row.busbw_bytes_per_s or 0 for row in sweep())
     assert (known.expected_bytes_per_s, known.measured_bytes_per_s) == (5e9, best)
     assert [rate.ranks for rate in link_rates([*alone, *pairs(2)], None, None)] == [(0, 1), (1, 0), None]
-
-
-def test_a_wrong_or_failed_size_is_no_bandwidth_and_large_messages_go_before_a_small_one() -> None:
-    rows = [collective(MIB, 900.0), collective(MIB, 1.0, correct=False), collective(4 * MIB, 1.0, status="error")]
-    good = replace(rows[0], link_peak_bytes_per_s=5e9)
-    (rate,) = link_rates([good, *rows[1:]], None, None)
-    assert rate.measured_bytes_per_s == good.busbw_bytes_per_s
-    burst, large = collective(256 * 1024, 200.0), collective(4 * MIB, 17_000.0)
-    assert (burst.busbw_bytes_per_s or 0) > (large.busbw_bytes_per_s or 0)
-    (rate,) = link_rates([replace(row, link_peak_bytes_per_s=250e6) for row in (burst, large)], None, None)
-    assert (rate.size_bytes, rate.measured_bytes_per_s) == (4 * MIB, large.busbw_bytes_per_s)
 
 
 @pytest.mark.parametrize(("share", "tone"), [(0.4, "bad"), (0.6, "warn"), (0.9, "good")])

@@ -111,21 +111,6 @@ def test_a_leak_under_checkpoints_is_named_too() -> None:
     assert found.value == pytest.approx(MIB, rel=0.05)
 
 
-def test_what_is_freed_after_the_last_step_is_no_fall() -> None:
-    x = np.append(np.arange(1.0, 301.0, 7.0), [300.0, 300.0])
-    held = MIB * (800 + x)
-    held[-2:] -= 100 * MIB
-    found = growth_of(x, held)
-    assert found is not None
-    assert found.value == pytest.approx(MIB, rel=0.05)
-
-
-def test_a_small_or_short_rise_is_not_told() -> None:
-    x = np.arange(1.0, 1 + 20 * LEAST_SAMPLES, 20.0)
-    assert growth_of(x, 2**30 + MIB * x) is None, "too few samples before the last step"
-    assert growth_of(x, 2**30 + 0.02 * MIB * x) is None, "less than an allocator's noise"
-
-
 def planted(
     folder: Path,
     per_step: dict[int, float],

@@ -96,18 +96,6 @@ def test_rounds_that_differ_make_a_wider_interval_than_one_long_round(fakes: Any
     assert row == _one(layout, cell)
 
 
-def test_communication_is_the_slowest_ranks_exposed_part_and_the_plans_payload(fakes: Any, layout: RunLayout) -> None:
-    cell = fakes.spec("c1")
-    quiet = [fakes.step(n, 100 * MS, exposed_comm_ns=10 * MS) for n in range(10)]
-    waiting = [fakes.step(n, 100 * MS, exposed_comm_ns=(30 + 7 * n % 10) * MS) for n in range(10)]
-    fakes.write_cell(layout, cell, ranks=[quiet, waiting])
-    row = _one(layout, cell)
-    assert row.exposed_comm_ns_median == 34.5 * MS
-    assert (row.exposed_comm_ns_low, row.exposed_comm_ns_high) == (31 * MS, 38 * MS)
-    assert row.comm_bytes_per_step == 4000
-    assert row.comm_source == "hook"
-
-
 def test_the_loss_weighs_samples_and_one_that_is_not_finite_makes_it_unknown(fakes: Any, layout: RunLayout) -> None:
     cell = fakes.spec("c1")
     # full step: 60 + 4 over 64 samples; tail: 30 over 8. Mean over samples: 94 / 72

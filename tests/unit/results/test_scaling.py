@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.bench_evidence import made
-from tests.evidence import epochs, evidence, rate, run, step
+from tests.evidence import epochs, evidence, rate, run
 
 from stepscope.diagnose.engine import diagnose
 from stepscope.records.nouns import Measured
@@ -40,57 +40,6 @@ def test_mean_epochs_after_the_first_with_an_interval_and_a_baseline_without_rat
     base = found["a"]
     assert base.is_baseline
     assert (base.speedup, base.rating, base.scaling, base.targets) == (1.0, None, None, ())
-
-
-@pytest.mark.parametrize(
-    ("drop", "basis", "speedup"),
-    [
-        (0, "mean of epochs 1 to 8", 82 / 21.5),
-        (2, "mean of epochs 3 to 8", 60 / 15),
-        (20, "mean of epochs 1 to 8", 82 / 21.5),
-    ],
-)
-def test_dropped_epochs_are_those_of_the_option(drop: int, basis: str, speedup: float) -> None:
-    found = rows(*pair(), drop_epochs=drop)["b"]
-    assert (found.basis, found.speedup) == (basis, pytest.approx(speedup))
-
-
-def test_epochs_of_growing_data_are_not_compared_and_means_stand_beside_medians() -> None:
-    slow_once = [4.0, 2.5, 2.5, 2.5, 2.5, 2.5, 2.5, 6.0]
-    found = rows(pair()[0], run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=slow_once)))["b"]
-    assert found.speedup == pytest.approx(10.0 / 3.0)
-    assert found.speedup_of_medians == pytest.approx(10.0 / 2.5)
-    base = run("a", scaling="weak", dataset="synthetic", epochs=epochs(seconds=BASE_SECONDS))
-    more = run("b", ranks=4, scaling="weak", dataset="synthetic", epochs=epochs(seconds=BASE_SECONDS))
-    assert rows(base, more) == {}
-    sized = [run(r.run_id, ranks=r.world_size, scaling="weak", dataset_size=64, epochs=r.epochs) for r in (base, more)]
-    assert rows(*sized)["b"].speedup == pytest.approx(1.0)
-
-
-def test_steps_of_bench_give_the_ratio_of_rates_with_both_intervals() -> None:
-    found = rows(
-        run("a", samples_per_s=rate(100, spread=0.03), step_ns=step(10)),
-        run("b", ranks=2, samples_per_s=rate(180, spread=0.04), step_ns=step(5.5)),
-    )["b"]
-    assert (found.basis, found.speedup) == ("median step", pytest.approx(1.8))
-    assert found.low == pytest.approx(1.8 * 0.95, rel=0.005), "3% and 4% together are 5%"
-    assert found.high == pytest.approx(1.8 * 1.05, rel=0.005)
-
-
-def test_rates_epochs_and_steps_with_their_batches_in_this_order() -> None:
-    # A source that multiplied its samples/s by the ranks still has honest epoch times.
-    base, fast = pair()
-    found = rows(
-        run("a", dataset="imdb", epochs=base.epochs, samples_per_s=Measured(value=100)),
-        run("b", ranks=4, dataset="imdb", epochs=fast.epochs, samples_per_s=Measured(value=1600)),
-    )["b"]
-    assert found.speedup == pytest.approx(4.0)
-    assert rows(run("a", samples_per_s=rate(10)), run("b", ranks=2, samples_per_s=rate(15)))["b"].basis == "throughput"
-    found = rows(
-        run("a", scaling="weak", global_batch=32, step_ns=step(100)),
-        run("b", ranks=4, scaling="weak", global_batch=128, step_ns=step(125)),
-    )["b"]
-    assert (found.speedup, found.basis) == (pytest.approx(3.2), "step time and global batch")
 
 
 def test_the_fewest_ranks_are_the_baseline_and_one_that_failed_is_unknown() -> None:
@@ -234,18 +183,6 @@ def test_default_targets_are_round_common_and_missed_and_those_asked_for_replace
     found = rows(*learned(), targets=(0.78, 0.7))["b"]
     assert [t.accuracy for t in found.targets] == [0.7, 0.78]
     assert found.targets[0].speedup == pytest.approx(11 / 7)
-
-
-def test_what_a_shorter_run_had_no_time_for_is_not_missed_nor_an_unknown_time_shorter() -> None:
-    base = run("a", dataset="imdb", epochs=epochs(seconds=[9, 9, 9], accuracy=[0.5, 0.6, 0.7]))
-    short = run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=[3], accuracy=[0.553]))
-    assert [t.accuracy for t in rows(base, short)["b"].targets] == [0.55]
-    longer = run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=[3, 3], accuracy=[0.553, 0.55]))
-    assert [t.accuracy for t in rows(base, longer)["b"].targets] == [0.55, 0.56]
-    base, fast = learned()
-    gap = replace(fast, epochs=(replace(fast.epochs[0], duration_ns=None), *fast.epochs[1:]))
-    target = rows(base, gap)["b"].targets[0]
-    assert (target.reached_epochs, target.time_ns, target.speedup) == (4, None, None)
 
 
 def test_rows_keep_the_order_of_runs_and_a_file_of_two_writers_has_none() -> None:

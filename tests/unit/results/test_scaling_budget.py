@@ -200,15 +200,6 @@ def test_scaling_stated_where_nothing_takes_it_is_refused(tmp_path: Path) -> Non
         require_stated(load_evidence([job(tmp_path / "one", rows=64, world=1)]), Stated(scaling="weak"))
 
 
-def test_a_residue_of_float_arithmetic_is_no_loss() -> None:
-    """0.1 + 0.2 - 0.3 of a second leaves 5e-8 ns, which no clock resolves."""
-    base = {"compute": 1e9, "idle": (0.1 + 0.2 - 0.3) * 1e9, "input": 0.3e9}
-    run = {"compute": 2e9, "idle": 0.0, "input": 0.1e9 + 0.2e9 + 1e-7}
-    reading = _reading("weak", Estimate(value=1.0), 2.0, 2.3e9, 1.15e9, base, run)
-    assert parts_of(reading) == {"compute": pytest.approx(1e9), "input": 0.0}
-    assert [part.share for part in reading.parts if part.key == "input"] == [0.0]
-
-
 def test_a_part_that_lost_more_than_the_whole_is_no_share_of_it() -> None:
     """24 ms on 1 rank, 15 ms on 2: 3 ms lost, of which communication takes 4 and input gains 1."""
     base = {"compute": 20e6, "exposed_comm": 0.0, "input": 4e6}

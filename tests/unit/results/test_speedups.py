@@ -8,31 +8,10 @@ import pytest
 
 from stepscope.records.cell import CellStatus
 from stepscope.results.runs import build_runs, planned_run
-from stepscope.results.scaling import rate, with_baselines
+from stepscope.results.scaling import with_baselines
 from stepscope.store.layout import RunLayout
 
 MS = 1_000_000
-
-
-@pytest.mark.parametrize(
-    ("speedup", "world_size", "expected"),
-    [
-        (3.64, 4, "excellent"),
-        (3.6, 4, "good"),  # 0.90 is not above 0.90
-        (3.49, 4, "good"),  # document 002 called 87% excellent
-        (3.2, 4, "fair"),
-        (2.0, 4, "poor"),
-        (1.0, 4, "poor"),
-        (0.46, 4, "negative"),
-        (2.2, 2, None),  # a speed-up that cannot be
-        (2.08, 2, "excellent"),
-        (0.99, 2, "negative"),  # efficiency 0.495 alone would only be poor
-    ],
-)
-def test_ratings_follow_efficiency_and_slower_than_one_rank_is_negative(
-    speedup: float, world_size: int, expected: str | None
-) -> None:
-    assert rate(speedup, world_size=world_size) == expected
 
 
 def _rows(fakes: Any, tmp_path: Path, *timed: tuple[Any, int | None]) -> list[Any]:

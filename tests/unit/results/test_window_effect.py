@@ -57,11 +57,6 @@ def test_a_drift_is_no_effect() -> None:
     assert _effect(times) is None
 
 
-def test_few_steps_tell_nothing() -> None:
-    times = _times(np.random.default_rng(0), before=10, after=5, steps=58)
-    assert _effect(times) is None
-
-
 def _write(folder: Path, *, steps: int, before: float, after: float) -> None:
     flags = [FIRST] + [0] * (steps - 1)
     for number in WINDOW_STEPS:

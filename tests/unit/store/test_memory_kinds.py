@@ -95,20 +95,6 @@ def test_ddp_s_buckets_are_gradients(tmp_path: Path) -> None:
     assert dict(found.kinds) == {"parameters": 150, "gradients": 150}
 
 
-def test_without_stacks_nothing_is_guessed(tmp_path: Path) -> None:
-    found = read(tmp_path, [live(7, at=1)], [alloc(1, 7), alloc(2, 9), *release(2, 9)])
-    assert dict(found.kinds) == {"unknown": 7}
-    assert dict(found.peak_kinds) == {"unknown": 16}
-
-
-def test_what_lived_before_the_history_is_unknown_unless_gradients_show_the_parameters(tmp_path: Path) -> None:
-    """Two blocks of 100 and one gradient of 100: one may be the optimizer's. 50 is met once."""
-    trace = [each for each in step(10) if each["addr"] not in (18, 20)]
-    held = [live(100, at=1), live(50, at=2), live(100, at=3), live(100, at=15), live(50, at=17)]
-    found = read(tmp_path, held, [*trace, alloc(40, 3, FORWARD), *release(40, 3)])
-    assert dict(found.kinds) == {"parameters": 50, "gradients": 150, "unknown": 200}
-
-
 def test_tensors_that_the_job_names_are_facts(tmp_path: Path) -> None:
     """A block that looks like a parameter and is none of the model's: a data set built in a constructor."""
     named = [

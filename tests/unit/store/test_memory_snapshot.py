@@ -74,41 +74,6 @@ def test_the_peak_is_found_by_walking_back_from_the_snapshot(tmp_path: Path) -> 
     assert found.holders[0].where == "proj/train.py:40 loss"
 
 
-def test_a_history_from_the_start_is_complete(tmp_path: Path) -> None:
-    (found,) = read_snapshot(dump(tmp_path / "s.pickle", [segment(live(4, at=1))], [alloc(1, 4)]))
-    assert found.history_complete is True
-    assert found.peak_requested_bytes == 4
-
-
-def test_calls_of_the_driver_are_counted_apart_for_the_second_half(tmp_path: Path) -> None:
-    first = [event("segment_alloc", 20), *(alloc(n, 1) for n in range(5))]
-    late = [
-        alloc(9, 1),
-        event("segment_free", 20),
-        event("segment_alloc", 40),
-        alloc(8, 1),
-        alloc(7, 1),
-        alloc(6, 1),
-    ]
-    (found,) = read_snapshot(dump(tmp_path / "s.pickle", [segment(live(40))], [*first, *late]))
-    assert (found.driver_allocations, found.driver_frees, found.retries) == (2, 1, 1)
-    assert (found.late_driver_allocations, found.late_driver_frees, found.late_retries) == (1, 1, 1)
-    assert found.late_allocations == 5
-
-
-def test_giving_back_at_the_end_is_no_retry(tmp_path: Path) -> None:
-    trace = [event("segment_alloc", 20), alloc(1, 5), *release(1, 5), event("segment_free", 20)]
-    (found,) = read_snapshot(dump(tmp_path / "s.pickle", [], trace))
-    assert (found.driver_frees, found.retries) == (1, 0)
-
-
-def test_a_failed_request_tells_the_device_s_capacity(tmp_path: Path) -> None:
-    trace = [event("segment_alloc", 60), alloc(1, 60), event("oom", 50, device_free=20)]
-    (found,) = read_snapshot(dump(tmp_path / "s.pickle", [segment(live(60, at=1))], trace))
-    assert (found.oom_events, found.oom_request_bytes, found.oom_driver_free_bytes) == (1, 50, 20)
-    assert found.capacity_bytes == 80
-
-
 def test_every_device_has_a_record(tmp_path: Path) -> None:
     path = dump(tmp_path / "s.pickle", [segment(live(1), device=1), segment(live(2), device=0)])
     assert [(m.device, m.allocated_bytes) for m in read_snapshot(path)] == [(0, 2), (1, 1)]

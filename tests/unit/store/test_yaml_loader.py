@@ -96,19 +96,11 @@ def test_an_alias_of_itself_is_refused() -> None:
     assert "contains itself" in complaints("a: &a [*a]")[0]
 
 
-def test_aliases_and_anchors_work() -> None:
-    assert parse("a: &x [1, 2]\nb: *x").value == {"a": [1, 2], "b": [1, 2]}
-
-
 def test_every_path_has_a_position() -> None:
     document = parse("base:\n  lr: 1\naxes:\n  world_size: [1,\n    2]")
     assert str(document.mark(("base", "lr"))) == "m.yaml:2:3"
     assert str(document.mark(("axes", "world_size", 1))) == "m.yaml:5:5"
     assert str(document.mark(("axes", "world_size", 7))) == "m.yaml:4:3"  # the nearest container
-
-
-def test_an_empty_file_has_no_value() -> None:
-    assert parse("# nothing\n").value is None
 
 
 def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
@@ -122,12 +114,6 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     latin.write_bytes(b"a: 1\nb: caf\xe9\n")
     with pytest.raises(UsageError, match=r"latin\.yaml:2: not UTF-8"):
         read_yaml(latin)
-
-
-def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
-    file = tmp_path / "bom.yaml"
-    file.write_bytes(b"\xef\xbb\xbfversion: 1\n")
-    assert read_yaml(file).value == {"version": 1}
 
 
 def test_values_of_the_command_line_follow_the_same_rules() -> None:

@@ -18,7 +18,6 @@ from stepscope.traces.collective_calls import (
     inputs_of,
     op_named,
     op_of_kernel,
-    ranks_by_shapes,
     whole_of_launch,
 )
 from stepscope.traces.collectives import communication
@@ -229,18 +228,6 @@ def test_a_recorded_group_size_counts_more_than_shapes(tmp_path: Path) -> None:
 def test_a_collective_that_all_ranks_are_seen_in_is_the_worlds() -> None:
     ranks = [communicating(r, [collective("all_reduce", 1000, 2000)], world_size=2) for r in range(2)]
     assert [m.group_size for m in job_collectives(ranks).instances] == [2]
-
-
-@pytest.mark.parametrize(
-    ("op", "pair", "ranks"),
-    [
-        ("all_gather", (10, 80), 8), ("reduce_scatter", (80, 10), 8), ("all_gather", (10, 10), None),
-        ("all_gather", (10, 25), None), ("all_gather", (0, 80), None), ("all_gather", (None, 80), None),
-        ("all_reduce", (10, 80), None), ("all_to_all", (10, 80), None),
-    ],
-)  # fmt: skip
-def test_ranks_are_whole_over_part_where_ranks_hold_equal_parts(op: str, pair: Any, ranks: int | None) -> None:
-    assert ranks_by_shapes(op, pair) == ranks
 
 
 def _parts_sum(c: RankCollective) -> None:

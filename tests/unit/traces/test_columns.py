@@ -21,7 +21,6 @@ from stepscope.traces.load import load_traces
 from stepscope.traces.wire import (
     FLOAT_LIMIT_US,
     RANGE_US,
-    GrowingColumn,
     as_number,
     device_rows,
     from_floats,
@@ -35,17 +34,6 @@ ONE = (
     b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":10.500,"dur":2.250,'
     b'"args":{"stream":4294967295,"correlation":3}}'
 )
-
-
-def test_values_come_back_in_order_over_many_blocks() -> None:
-    column = GrowingColumn(np.int64)
-    for start in range(0, 400_000, 1000):
-        column.append(np.arange(start, start + 1000))
-    assert np.array_equal(column.joined(), np.arange(400_000))
-
-
-def test_an_empty_column_keeps_its_type() -> None:
-    assert GrowingColumn(np.int8).joined().dtype == np.int8
 
 
 def test_numbers_that_do_not_fit_count_as_not_recorded() -> None:

@@ -50,17 +50,6 @@ SLOW = legs(
 MET = met({0: 0, 1: 0}, last_rank=1, transfer_ns=10)
 
 
-def test_the_path_goes_on_at_the_rank_that_arrived_last() -> None:
-    found = cross_rank_path([FAST, SLOW], [MET])
-    assert isinstance(found, CrossRankPath)
-    assert (found.end_rank, found.total_ns, found.transfer_ns) == (0, 150, 10)
-    assert (found.collectives, found.unmatched, found.hops) == (1, 0, 1)
-    shares = {s.rank: s.parts for s in found.ranks}
-    assert shares[0].compute_ns == 40
-    assert (shares[1].compute_ns, shares[1].host_operator_ns, shares[1].launch_latency_ns) == (8, 80, 12)
-    assert all(p.communication_ns == 0 for p in shares.values())
-
-
 def test_without_a_match_the_collective_stays_on_its_rank_with_its_waiting() -> None:
     found = cross_rank_path([FAST, SLOW], [])
     assert isinstance(found, CrossRankPath)
@@ -86,12 +75,6 @@ def test_matches_that_contradict_each_other_are_refused() -> None:
 
 def test_no_ranks_have_no_path() -> None:
     assert isinstance(cross_rank_path([], []), Unavailable)
-
-
-def test_a_collective_that_all_entered_at_once_keeps_the_path_on_its_rank() -> None:
-    found = cross_rank_path([FAST, SLOW], [met({0: 0, 1: 0}, last_rank=None, transfer_ns=90)])
-    assert isinstance(found, CrossRankPath)
-    assert (found.hops, found.unmatched, found.transfer_ns) == (0, 0, 90)
 
 
 def test_a_collective_that_is_not_split_stays_whole() -> None:

@@ -29,14 +29,6 @@ def test_a_table_without_its_frame_library_says_what_to_install(
         table(summary, "budget").to_pandas()
 
 
-def test_groups_of_tensor_parallel_ranks_are_told_apart(tmp_path: Path) -> None:
-    summary = analyse_job(write_job(build(world=4, shape="tensor", steps=2), tmp_path))
-    assert {g.group for p in summary.ranks for g in p.groups} == {"tp0", "tp2"}
-    for each in summary.ranks:
-        assert [g.comm_ns for g in each.groups] == [each.budget.parts.comm_ns]
-        assert [g.exposed_ns for g in each.groups] == [each.budget.parts.exposed_comm_ns]
-
-
 def test_missing_ranks_and_different_steps_are_said(tmp_path: Path) -> None:
     folder = write_job(build(world=4, steps=4, capture={2: (1, 3)}), tmp_path)
     (folder / "rank-3.json").unlink()
@@ -94,11 +86,6 @@ def test_loaders_that_differ_have_no_common_setting() -> None:
 def test_compiled_is_unknown_to_records_without_it(model: dict[str, Any], compiled: bool | None) -> None:
     found = setup(model)
     assert found.compiled is compiled
-
-
-@pytest.mark.parametrize("model", [None, {}, "x", []])
-def test_a_trace_of_another_profiler_has_none(model: Any) -> None:
-    assert setup(model) is None
 
 
 def test_facts_of_another_shape_are_unknown_and_no_error() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hand_events import Row, copy, kernel, op, trace
+from tests.hand_events import Row, copy, kernel, trace
 from tests.trace_layout import write
 
 from stepscope.records.trace_work import SequenceRow
@@ -91,24 +91,6 @@ def test_each_name_has_its_own_mean_minimum_and_maximum_however_many_names_there
     }
 
 
-def test_the_median_of_an_even_number_of_runs_lies_between_the_middle_two() -> None:
-    table = kernel_table(viewed(*(kernel("a", 100 * i, 100 * i + d) for i, d in enumerate((9, 1, 4, 2)))))
-    assert table.rows[0].median_ns == 3.0
-
-
-def test_shares_of_compute_time_leave_communication_out() -> None:
-    table = (kernel_table(viewed(
-        kernel("volta_sgemm_64x64_nn", 0, 10), kernel("nvjet_x", 10, 40), kernel("mine", 40, 100),
-        kernel("ncclDevKernel_AllReduce", 100, 900),
-    )))  # fmt: skip
-    assert (table.tensor_core_share, table.other_share, table.unknown_share) == (0.3, 0.1, 0.6)
-    assert {r.work for r in table.rows} == {"compute", "communication"}
-
-
-def test_copies_and_operators_are_no_kernels() -> None:
-    assert kernel_table(viewed(op("aten::mm", 0, 9), copy("Memcpy DtoD (Device -> Device)", 0, 5))) is None
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "memory"),
     [
@@ -142,24 +124,6 @@ def test_a_rate_is_bytes_over_time_of_the_copies_whose_size_is_known() -> None:
         3000.0,
     )
     assert row.bytes_per_s == 6000 / 400e-9
-
-
-def test_without_sizes_the_rate_is_unknown() -> None:
-    table = copy_table(viewed(copy("Memcpy DtoH (Device -> Pageable)", 0, 100)))
-    assert (table.rows[0].size_bytes, table.rows[0].bytes_per_s) == (None, None)
-
-
-def test_exposed_is_what_neither_computation_nor_communication_covers() -> None:
-    table = (copy_table(viewed(
-        copy("Memcpy HtoD (Pinned -> Device)", 0, 100), copy("Memcpy DtoD (Device -> Device)", 50, 150, stream=9),
-        kernel("gemm", 20, 40, stream=1), kernel("ncclDevKernel_AllReduce", 140, 200, stream=2),
-    )))  # fmt: skip
-    assert {r.kind: r.exposed_ns for r in table.rows} == {"HtoD": 80, "DtoD": 90}
-    assert (table.busy_ns, table.exposed_ns) == (150, 120)
-
-
-def test_a_trace_without_copies_has_no_table() -> None:
-    assert copy_table(viewed(op("aten::copy_", 0, 5), kernel("k", 0, 5))) is None
 
 
 KINDS = {
@@ -275,44 +239,6 @@ def pairs(view: RankView, *, least: int) -> tuple[SequenceRow, ...]:
         patch.setattr(kernels, "LENGTHS", (2,))
         patch.setattr(kernels, "MIN_COUNT", least)
         return sequence_rows(view)
-
-
-def test_the_longest_repeated_sequence_stands_for_its_parts() -> None:
-    found = sequence_rows(viewed(*runs("abcXabcYabcZ")))
-    assert [r.kernels for r in found] == [("a", "b", "c")]
-    (row,) = found
-    assert (row.count, row.total_ns, row.gap_ns, row.mean_ns) == (3, 90, 12, 34.0)
-    assert row.share == 90 / 120
-
-
-def test_a_shorter_sequence_that_occurs_more_often_is_listed_too() -> None:
-    found = {r.kernels: r.count for r in sequence_rows(viewed(*runs("abcXabcYabcZabWabV")))}
-    assert found == {("a", "b", "c"): 3, ("a", "b"): 5}
-
-
-def test_occurrences_do_not_overlap() -> None:
-    found = {r.kernels: r.count for r in pairs(viewed(*runs("aaaaaaa")), least=3)}
-    assert found == {("a", "a"): 3}
-
-
-def test_a_copy_between_two_kernels_ends_a_sequence() -> None:
-    found = pairs(viewed(*runs("a-ba-ba-b")), least=2)
-    assert {r.kernels: r.count for r in found} == {("b", "a"): 2}
-
-
-def test_kernels_of_two_streams_make_no_sequence() -> None:
-    apart = [*runs("aaaa", gap=30), *runs("bbbb", stream=9, gap=30)]
-    found = pairs(viewed(*apart), least=2)
-    assert {r.kernels for r in found} == {("a", "a"), ("b", "b")}
-
-
-def test_collectives_take_no_part() -> None:
-    made = [kernel("ncclDevKernel_AllReduce" if i % 2 else "a", 20 * i, 20 * i + 10) for i in range(12)]
-    assert sequence_rows(viewed(*made)) == ()
-
-
-def test_a_cpu_trace_has_no_sequences() -> None:
-    assert sequence_rows(viewed(op("aten::mm", 0, 5))) == ()
 
 
 @given(st.text(alphabet="abc", min_size=2, max_size=40))

@@ -147,20 +147,6 @@ def test_unknown_bytes_have_no_bandwidth() -> None:
     assert (m.algbw_bytes_per_s, m.busbw_bytes_per_s, m.bandwidth_basis) == (None, None, None)
 
 
-def test_one_rank_alone_gives_a_lower_bound_and_says_so() -> None:
-    (m,) = job_collectives([rank(0, [collective("all_reduce", 0, 1_000)], world_size=8)]).instances
-    assert (m.transfer_ns, m.waiting_ns, m.bandwidth_basis) == (None, None, "duration")
-    assert m.unsplit == "seen on one rank only"
-
-
-@pytest.mark.parametrize("op", ["broadcast", "reduce", "gather", "scatter", "send_recv", "unknown"])
-def test_what_ranks_do_not_leave_together_is_not_split(op: str) -> None:
-    met = [Met(op=op, starts={0: 0, 1: 500}, end=1_000, sequence=1, group=group("0", (0, 1)))]
-    (m,) = job_collectives(job(met)).instances
-    assert len(m.ranks) == 2
-    assert (m.transfer_ns, m.waiting_ns, m.skew_ns, m.last_rank) == (None, None, None, None)
-
-
 def test_a_match_that_cannot_have_happened_loses_its_confidence() -> None:
     ranks = [rank(r, [collective("all_reduce", t, t + 10_000)]) for r, t in ((0, 0), (1, 90_000_000))]
     (m,) = job_collectives(ranks).instances
@@ -171,8 +157,3 @@ def test_the_order_in_which_ranks_are_given_does_not_matter(tmp_path: Path) -> N
     planted = build(world=4, steps=3, late={2: 200_000}, sequence=False, clocks={1: Clock(offset_ns=2_000_000)})
     ranks = _ranks(write_job(planted, tmp_path))
     assert job_collectives(ranks[::-1]) == job_collectives(ranks)
-
-
-def test_nothing_to_match_is_an_answer() -> None:
-    assert job_collectives([]).instances == ()
-    assert job_collectives([rank(0, []), rank(1, [])]).instances == ()

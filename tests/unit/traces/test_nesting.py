@@ -37,60 +37,12 @@ def test_a_span_lies_in_the_innermost_span_that_is_open_at_its_start() -> None:
     assert dict(zip(made.index.tolist(), made.depth.tolist(), strict=True)) == {0: 0, 1: 1, 2: 2, 3: 1, 4: 0}
 
 
-def test_self_time_is_what_the_children_leave() -> None:
-    made = tree([(0, 0, 100), (0, 10, 50), (0, 20, 30)])
-    assert dict(zip(made.index.tolist(), made.self_ns.tolist(), strict=True)) == {0: 60, 1: 30, 2: 10}
-
-
-def test_of_equal_starts_the_longer_span_is_outside_and_of_equal_spans_the_first_given() -> None:
-    made = tree([(0, 0, 5), (0, 0, 9), (0, 0, 5)])
-    assert parent_of(made) == {1: None, 0: 1, 2: 0}
-
-
-def test_a_span_that_outlasts_its_parent_is_cut_off_and_counted() -> None:
-    made = tree([(0, 0, 10), (0, 5, 15), (0, 12, 20)])
-    assert parent_of(made) == {0: None, 1: 0, 2: None}
-    assert made.cut == 1
-    assert dict(zip(made.index.tolist(), made.self_ns.tolist(), strict=True)) == {0: 5, 1: 5, 2: 8}
-
-
-def test_spans_that_touch_are_siblings() -> None:
-    assert parent_of(tree([(0, 0, 5), (0, 5, 9)])) == {0: None, 1: None}
-
-
-def test_a_span_without_length_has_a_parent_and_no_children() -> None:
-    made = tree([(0, 0, 10), (0, 4, 4), (0, 4, 6)])
-    assert parent_of(made) == {0: None, 1: 2, 2: 0}
-
-
-def test_nothing_makes_an_empty_tree() -> None:
-    made = tree([])
-    assert len(made) == 0
-    assert made.innermost(np.array([0]), np.array([5])).tolist() == [NONE]
-    assert made.subtree_sums(np.zeros(0, dtype=np.int64)).tolist() == []
-
-
-def test_subtree_sums_hold_a_span_and_everything_inside_it() -> None:
-    made = tree([(0, 0, 100), (0, 10, 50), (0, 20, 30), (0, 60, 70), (1, 0, 9)])
-    ones = np.ones(len(made), dtype=np.int64)
-    assert dict(zip(made.index.tolist(), made.subtree_sums(ones).tolist(), strict=True)) == {
-        0: 4, 1: 2, 2: 1, 3: 1, 4: 1,
-    }  # fmt: skip
-
-
 def test_outermost_marks_a_call_that_is_not_inside_one_of_the_same_label() -> None:
     made = tree([(0, 0, 100), (0, 10, 50), (0, 20, 30), (1, 20, 30)])
     labels = np.array([7, 8, 7, 7])[made.index]
     assert dict(zip(made.index.tolist(), made.outermost_of(labels).tolist(), strict=True)) == {
         0: True, 1: True, 2: False, 3: True,
     }  # fmt: skip
-
-
-def test_innermost_finds_nothing_before_after_and_on_threads_without_spans() -> None:
-    made = tree([(1, 10, 20)])
-    threads = np.array([1, 1, 1, 1, 0, 2])
-    points = np.array([9, 10, 19, 20, 15, 15])
-    assert made.innermost(threads, points).tolist() == [NONE, 0, 0, NONE, NONE, NONE]
 
 
 @given(spans_lists)

@@ -70,16 +70,6 @@ def test_naive_reductions_are_data_parallel() -> None:
     assert [g.kind for g in rank.groups] == ["dp"]
 
 
-def test_what_accumulates_runs_forward_again() -> None:
-    """Two passes before one step of the optimizer: the second forward pass is told by its nodes."""
-    rows = [
-        mark("ProfilerStep#1", 0, 400), *forward(0, 0), *backward(40, 0), op("aten::div_", 120, 125, sequence=4),
-        *forward(130, 4), *backward(170, 4), mark("Optimizer.step#SGD.step", 260, 300),
-    ]  # fmt: skip
-    found = phases(rows)
-    assert (found["forward"], found["other"]) == (80, 5)
-
-
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_evaluation_is_a_phase_of_its_own(wrapped: bool) -> None:
     """With DDP, its forward annotation stands around both."""
@@ -99,16 +89,6 @@ def test_layers_that_are_not_trained_are_no_evaluation() -> None:
         rows += [*forward(at + 50, MODEL * n), *backward(at + 100, MODEL * n)]
     assert phases(rows)["evaluation"] == 0
     assert phases(rows)["forward"] == 3 * 80
-
-
-def test_an_evaluation_before_some_steps_is_one() -> None:
-    rows: list[Row] = []
-    for n in range(3):
-        at = 400 * n
-        rows += [mark(f"ProfilerStep#{n}", at, at + 400)]
-        rows += forward(at + 5, MODEL * n, trained=False) if n == 1 else []
-        rows += [*forward(at + 50, MODEL * n), *backward(at + 100, MODEL * n)]
-    assert phases(rows)["evaluation"] == 40
 
 
 def test_a_product_before_the_forward_pass_is_no_evaluation() -> None:
@@ -152,14 +132,6 @@ def test_passes_count_with_their_reductions_however_steps_are_marked(marked: str
     found = passes(*reduced, marked=marked)
     assert found.per_optimizer_step == len(reduced)
     assert tuple(n for step in found.steps for n in step.reductions) == reduced
-
-
-def test_a_node_inside_a_node_is_no_pass_of_its_own() -> None:
-    """Recomputation runs the engine again inside a node, with higher numbers."""
-    rows = [mark("ProfilerStep#0", 0, 100), *micro_step(0, 0, reduced=0)]
-    rows += [op("autograd::engine::evaluate_function: MulBackward0", 25, 30, sequence=9, forward_thread=1)]
-    found = analyse(trace(*rows), Wanted()).backward_passes
-    assert found.steps[0].backward_passes == 1
 
 
 def stage(rank: int, *, waits: int, computes: int, batches: int = 4) -> RankPass:

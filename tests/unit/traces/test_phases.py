@@ -49,51 +49,12 @@ def test_the_same_holds_where_no_range_marks_them() -> None:
     assert rows["backward"].comm_ns == rows["forward"].comm_ns == 0
 
 
-def test_reductions_that_backward_calls_are_of_backward() -> None:
-    rows = _phases(
-        trace(
-            op("autograd::engine::evaluate_function: MmBackward0", 0, 200),
-            op("c10d::allreduce_", 90, 95), mark("gloo:all_reduce", 100, 180, thread="gloo"),
-            op("aten::mm", 95, 200),
-        )
-    )  # fmt: skip
-    assert rows["backward"].comm_ns == 80
-    assert rows["communication"].comm_ns == 0
-
-
 def test_a_range_is_the_phase_that_the_user_states() -> None:
     made = trace(
         mark("my_stuff/1", 0, 100), op("aten::mm", 0, 100), mark("forward", 100, 150), op("aten::mm", 100, 150)
     )
     assert _phases(made)["other"].compute_ns == 100
     assert _phases(made, {"my_stuff": "backward"})["backward"].compute_ns == 100
-
-
-@pytest.mark.parametrize("waiting", ["_c10d_functional::wait_tensor", "c10d::barrier", "c10d_functional::wait_tensor"])
-def test_an_operator_that_waits_for_a_collective_computes_nothing(waiting: str) -> None:
-    """aten::add of a tensor-parallel layer: 20 of its own, 80 in which it waits for the all-reduce."""
-    made = trace(
-        op("aten::mm", 0, 50),
-        op("aten::add", 50, 150),
-        op("PythonSubclass", 55, 145),
-        op(waiting, 60, 140),
-        mark("gloo:all_reduce", 60, 135, thread="gloo"),
-    )
-    activity = activity_of(RankView(made))
-    window = activity.window
-    assert window == (0, 150)
-    parts = parts_within(activity, low=0, high=150)
-    assert (parts.compute_ns, parts.exposed_comm_ns, parts.overlap_ns, parts.idle_ns) == (70, 75, 0, 5)
-
-
-def test_what_another_thread_computes_meanwhile_hides_the_collective() -> None:
-    made = trace(
-        op("_c10d_functional::wait_tensor", 0, 100),
-        mark("gloo:all_reduce", 0, 100, thread="gloo"),
-        op("aten::mm", 20, 60, thread="autograd"),
-    )
-    parts = parts_within(activity_of(RankView(made)), low=0, high=100)
-    assert (parts.compute_ns, parts.overlap_ns, parts.exposed_comm_ns) == (40, 40, 60)
 
 
 def reduced_in_backward(*, node: str = "RegisterPostBackwardFunctionBackward") -> list[Row]:
@@ -106,24 +67,6 @@ def reduced_in_backward(*, node: str = "RegisterPostBackwardFunctionBackward") -
         mark("gloo:all_reduce", 60, 150, thread="gloo"), op("aten::div_", 140, 149, thread="gloo"),
         op("aten::copy_", 152, 156),
     ]  # fmt: skip
-
-
-def test_a_wait_inside_a_node_of_autograd_is_exposed_communication() -> None:
-    parts = parts_within(activity_of(RankView(trace(*reduced_in_backward()))), low=0, high=160)
-    # Computes in the first node, before the call (30 to 42) and from the next operator on; what gloo's own thread copies
-    # and divides is its transfer.
-    assert parts.compute_ns == 30 + 12 + 8
-    assert (parts.exposed_comm_ns, parts.overlap_ns) == (152 - 48, 0)
-    assert parts.idle_ns == 48 - 42  # the call itself
-
-
-def test_operators_that_compute_are_no_wait_for_what_ends_meanwhile() -> None:
-    rows = [
-        op("c10d::allreduce_", 0, 2), mark("gloo:all_reduce", 5, 50, thread="gloo"),
-        op("autograd::engine::evaluate_function: AddmmBackward0", 3, 90), op("aten::mm", 3, 90), op("aten::t", 4, 6),
-    ]  # fmt: skip
-    parts = parts_within(activity_of(RankView(trace(*rows))), low=0, high=90)
-    assert (parts.compute_ns, parts.exposed_comm_ns, parts.overlap_ns) == (87, 0, 45)
 
 
 def test_compiled_code_computes_in_its_own_time() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.communications import Met, collective, job, rank
+from tests.communications import Met, job
 
-from stepscope.records.trace_collectives import RankCollective, RankCommunication
+from stepscope.records.trace_collectives import RankCommunication
 from stepscope.traces.alignment import align_clocks
 from stepscope.traces.matching import match_collectives
 from stepscope.traces.stragglers import find_stragglers
@@ -48,59 +48,11 @@ def joined(ranks: list[RankCommunication]) -> list[tuple[int, ...]]:
     return [tuple(look[m.rank][m.position].step or 0 for m in i.members) for i in found]
 
 
-def test_collectives_that_begin_in_another_order_are_matched_by_their_calls() -> None:
-    """Two threads of gloo: on rank 1 the second call of a size is begun before the first of another one."""
-    first = [collective("all_reduce", 10, 50, size_bytes=s, step=1, launch_ns=n) for n, s in enumerate((1, 2, 1))]
-    turned = [
-        collective("all_reduce", 11 + n, 51, size_bytes=s, step=1, launch_ns=called)
-        for n, (called, s) in enumerate(((1, 2), (0, 1), (2, 1)))
-    ]
-    ranks = hosted([rank(0, first), rank(1, turned)], "a", "a")
-    assert [[m.position for m in i.members] for i in match_collectives(ranks)] == [[0, 1], [1, 0], [2, 2]]
-
-
-@pytest.mark.parametrize("late_ns", [0, 9 * MS, STEP // 3])
-def test_ranks_of_one_host_are_joined_by_their_steps_and_have_one_clock(late_ns: int) -> None:
-    """On a busy machine rank 1 leaves all collectives late; each call lasts long enough for that."""
-    met = [replace(m, end=m.end + 10 * MS) for m in steps(range(6))]
-    first, second = job(met)
-    ranks = hosted([first, later(second, late_ns)], "a", "a")
-    assert set(joined(ranks)) == {(n, n) for n in range(6)}
-    fits = align_clocks(ranks, match_collectives(ranks)).fits
-    assert [(f.status, f.offset_ns) for f in fits] == [("reference", 0.0), ("same_host", 0.0)]
-
-
-def test_a_root_that_leaves_its_broadcast_early_moves_no_step() -> None:
-    """DDP's buffers: two broadcasts before each all_reduce, which the root has left before the other rank's threads begin
-    them, in another order."""
-
-    def calls(on: int) -> list[RankCollective]:
-        found = []
-        for n in range(6):
-            for i in range(2):
-                begin = n * STEP + (1 - i if on else i) * MS + on * 12 * MS
-                launch = n * STEP + i * 1000
-                found.append(
-                    collective("broadcast", begin, begin + MS // 2, size_bytes=16 << i, step=n, launch_ns=launch)
-                )
-            found.append(collective("all_reduce", n * STEP + 15 * MS, n * STEP + 20 * MS, size_bytes=100, step=n))
-        return sorted(found, key=lambda call: call.start_ns)
-
-    ranks = hosted([rank(0, calls(0)), rank(1, calls(1))], "a", "a")
-    assert joined(ranks) == [(n, n) for n in range(6) for _ in range(3)]
-
-
 def test_steps_that_one_rank_counts_from_elsewhere_are_joined_where_they_ran_together() -> None:
     first, second = job(steps(range(6)))
     ranks = hosted([first, later(second, 0, numbers=-1)], "a", "a")
     assert set(joined(ranks)) == {(n, n - 1) for n in range(6)}
     assert align_clocks(ranks, match_collectives(ranks)).fits[1].offset_ns == 0.0
-
-
-def test_captures_that_begin_a_step_apart_are_joined_on_the_common_steps() -> None:
-    ranks = [job(steps(range(5)))[0], job(steps(range(1, 6)))[1]]
-    for hosts in (("a", "a"), ("a", "b")):
-        assert set(joined(hosted(ranks, *hosts))) == {(n, n) for n in range(1, 5)}
 
 
 def test_between_hosts_steps_are_joined_where_their_calls_are_alike() -> None:

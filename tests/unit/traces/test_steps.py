@@ -67,38 +67,3 @@ def test_the_fragment_of_a_cut_file_is_no_step_and_its_work_is_outside(written: 
     assert [(s.step, s.parts.compute_ns) for s in found.steps] == [(0, 499_900), (1, 499_900)]
     assert found.outside.after_last_step == 1
     assert len(analyse(trace(*rows), Wanted()).steps) == there
-
-
-def ahead(*, copies: bool) -> list[Row]:
-    """Six steps of ten kernels of 600 us; the host launches all of them within 1 ms, and each step's input is copied on a
-    stream of its own as soon as it is launched."""
-    rows: list[Row] = []
-    for step in range(6):
-        at, number = 150_000 * step, 100 * step
-        rows.append(mark(f"ProfilerStep#{step}", at, at + 150_000))
-        if copies:
-            copied = max(at + 10_000, 300_000 * step + 10_000)
-            rows += [launch(at, at + 2000, number), copy("Memcpy HtoD", copied, copied + 300_000, number, stream=30)]
-        for i in range(10):
-            called, begin = at + 3000 * (i + 1), 310_000 + 600_000 * (10 * step + i)
-            rows += [
-                launch(called, called + 2000, number + i + 1),
-                kernel("gemm", begin, begin + 600_000, number + i + 1),
-            ]
-    return rows
-
-
-def test_copies_ahead_of_the_computation_do_not_begin_a_step() -> None:
-    copied = analyse(trace(*ahead(copies=True)), Wanted()).steps
-    plain = analyse(trace(*ahead(copies=False)), Wanted()).steps
-    assert [s.parts.window_ns for s in plain] == [6 * MS] * 6
-    # Nothing computes yet when the first step's copy runs.
-    assert [s.parts.window_ns for s in copied] == [6 * MS + 300_000] + [6 * MS] * 5
-    assert [s.parts.compute_ns for s in copied] == [6 * MS] * 6
-
-
-def test_a_collective_without_a_recorded_launch_is_not_the_first_steps() -> None:
-    rows = deep_queue(launched_before="unrecorded")
-    rows += [kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 200 * MS, 210 * MS, 2, stream=30)]
-    found = analyse(trace(*rows), Wanted())
-    assert [c.step for c in found.communication.collectives] == [None]

@@ -76,11 +76,6 @@ def test_kinds_tile_the_window_as_the_budget_does(tmp_path: Path) -> None:
             assert (drawn.measure, len(drawn)) == (each.total_ns, each.count)
 
 
-def test_spans_are_made_only_where_asked_for(tmp_path: Path) -> None:
-    folder = write_job(build(shape="ddp", world=2, steps=1), tmp_path / "job")
-    assert all(found.spans is None for found in analyse_job(folder).ranks)
-
-
 def test_many_kernels_become_few_spans_and_keep_their_totals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SPANS", 500)
     monkeypatch.setattr(module, "MAX_NAMED", 5)
@@ -101,14 +96,6 @@ def test_many_kernels_become_few_spans_and_keep_their_totals(monkeypatch: pytest
     assert [each.total_ns for each in less.kinds] == [each.total_ns for each in found.kinds]
     assert less.merged_ns >= found.merged_ns
     assert len(less.named) == 2
-
-
-@pytest.mark.parametrize("unit", [1, 4, 25])
-def test_edges_are_within_a_unit(unit: int) -> None:
-    true = spans((1000, 1003), (1203, 1777), (2001, 5000))
-    drawn = unpack(pack(true, origin=1000, unit=unit), origin=1000, unit=unit)
-    assert np.abs(drawn.starts - true.starts).max() <= unit
-    assert np.abs(drawn.ends - true.ends).max() <= unit
 
 
 def test_a_trace_without_work_has_no_timeline() -> None:

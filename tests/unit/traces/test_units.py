@@ -6,19 +6,17 @@ What groups carry: by their descriptions in several frameworks, else by what the
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sharded_jobs import experts, fsdp, pipeline, tensor, traces_of, transfer_ns
-from tests.trace_evidence import generated
+from tests.sharded_jobs import experts, fsdp, pipeline, traces_of
 
 from stepscope.records.trace_collectives import CollectiveGroup
 from stepscope.records.trace_rules import ROOT, ShardedUnits
 from stepscope.report import trace_sections
 from stepscope.results.evidence import Evidence
-from stepscope.traces.groups import kind_by_name, kind_by_operations
+from stepscope.traces.groups import kind_by_name
 
 TIMES = {"forward_ns": 2_000_000, "backward_ns": 4_000_000, "steps": 2, "world": 2}
 
@@ -53,25 +51,10 @@ def test_without_names_the_backward_pass_visits_the_units_in_reverse(tmp_path: P
     assert [c.phase for c in named.calls] == [c.phase for c in numbered.calls]
 
 
-@pytest.mark.parametrize("prefetch", [True, False])
-def test_prefetch_is_seen_and_what_it_hides(tmp_path: Path, prefetch: bool) -> None:
-    found = units(tmp_path, units=4, prefetch=prefetch)
-    judged = [c for c in found.calls if c.early is not None]
-    assert len(judged) == 2 * (3 + 3)  # of two steps; the first of a pass, and the one after the empty root, are not
-    assert {c.early for c in judged} == {prefetch}
-    assert {c.exposed_ns for c in judged} == {0 if prefetch else transfer_ns(16 << 20)}
-
-
 def test_on_cpus_prefetch_is_not_judged(tmp_path: Path) -> None:
     found = units(tmp_path, device="gloo")
     assert found.source == "cpu_spans"
     assert all(c.early is None for c in found.calls)
-
-
-def test_tensor_parallel_gathers_are_no_units(tmp_path: Path) -> None:
-    summary = traces_of(fsdp(annotated=False, group="tp", **TIMES), tmp_path).traces[0].summary
-    assert all(p.units is None for p in summary.ranks)
-    assert all(p.units is None for p in generated(tmp_path / "ddp", world=2).traces[0].summary.ranks)
 
 
 def test_the_table_shows_a_unit_a_row(tmp_path: Path) -> None:
@@ -101,14 +84,6 @@ def kinds(evidence: Evidence) -> set[tuple[str, str]]:
     return {(g.kind, g.kind_source) for p in evidence.traces[0].summary.ranks for g in p.groups}
 
 
-@pytest.mark.parametrize(
-    ("plan", "kind"),
-    [({"shape": "ddp"}, "dp"), ({"shape": "naive"}, "dp"), ({"shape": "fsdp"}, "dp"), ({"shape": "tensor"}, "tp")],
-)
-def test_without_a_description_operations_say_it(tmp_path: Path, plan: dict[str, Any], kind: str) -> None:
-    assert kinds(generated(tmp_path, world=4, **plan)) == {(kind, "operations")}
-
-
 def test_exchanges_and_messages_alone_are_experts_and_stages(tmp_path: Path) -> None:
     assert kinds(traces_of(experts(group="7"), tmp_path / "a")) == {("ep", "operations")}
     assert kinds(traces_of(pipeline(), tmp_path / "b")) == {("pp", "operations")}
@@ -118,13 +93,3 @@ def test_the_table_of_groups_says_it(tmp_path: Path) -> None:
     table = trace_sections.table(traces_of(fsdp(group="7"), tmp_path).traces[0].summary, "groups")
     carries = [c.key for c in table.columns].index("kind")
     assert [row.values[carries].text for row in table.rows] == ["dp (by operations)"]
-
-
-def test_scores_gathered_beside_reductions_of_the_forward_pass_are_tensor_parallel(tmp_path: Path) -> None:
-    summary = traces_of(tensor(pairs=((0, 1, 2, 3),), kind="7"), tmp_path).traces[0].summary
-    communication = summary.ranks[0].communication
-    calls = list(communication.collectives)
-    forward = [i % 8 < 4 for i in range(len(calls))]
-    gathers = [replace(c, op="all_gather") if i % 8 == 3 else c for i, c in enumerate(calls)]
-    assert kind_by_operations(gathers, forward) == "tp"
-    assert kind_by_operations(gathers, [False] * len(calls)) == ""

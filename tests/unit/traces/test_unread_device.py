@@ -13,7 +13,6 @@ from stepscope.diagnose.engine import diagnose_traces
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.views import trace_budget
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import load_file
 
 
 def renamed(folder: Path, cats: dict[str, str], **plan: object) -> Path:
@@ -66,12 +65,6 @@ def test_a_device_that_is_read_and_another_category_beside_it_stay_as_they_are(t
     folder = renamed(tmp_path, {"gpu_memcpy": "mtia_insight"})
     summary = analyse_job(folder)
     assert all(p.budget is not None and p.budget.source == "device" for p in summary.ranks)
-
-
-def test_a_cpu_job_is_no_unread_device(tmp_path: Path) -> None:
-    summary = analyse_job(write_job(build(world=2, device="gloo"), tmp_path))
-    assert all(p.unread is None and p.budget is not None for p in summary.ranks)
-    assert load_file(next(tmp_path.iterdir())).meta.unread == {}
 
 
 def test_a_difference_of_unread_devices_says_why_there_is_none(tmp_path: Path) -> None:

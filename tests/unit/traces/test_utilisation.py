@@ -270,14 +270,6 @@ def test_the_dtype_comes_from_the_names_of_matrix_kernels(name: str, dtype: str 
     assert dtype_of(trace(kernel(name, 0, 10)))[0] == dtype
 
 
-def test_float_inputs_tell_the_dtype_on_a_cpu_and_not_on_a_gpu() -> None:
-    product = op("aten::mm", 0, 5, dims="[[4, 8], [8, 2]]", types='["float", "float"]')
-    assert dtype_of(trace(product)) == ("fp32", "inputs")
-    assert dtype_of(trace(product, kernel("mine", 0, 5))) == (None, None)
-    half = op("aten::mm", 0, 5, dims="[[4, 8], [8, 2]]", types='["c10::Half", "c10::Half"]')
-    assert dtype_of(trace(half, kernel("mine", 0, 5))) == ("fp16", "inputs")
-
-
 def test_the_fragment_of_a_cut_step_counts_in_no_flop_per_step() -> None:
     """The second step is cut after its forward pass: executed and model FLOP are those of the first."""
     dims = "[[64, 64], [64, 64]]"

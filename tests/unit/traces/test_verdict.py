@@ -69,15 +69,6 @@ def test_the_largest_exposed_part_names_the_verdict(
     assert verdict_of(given, causes, waits=None if waiting is None else waits(waiting)).kind == kind
 
 
-def test_waiting_is_taken_off_communication_before_the_ratio() -> None:
-    verdict = verdict_of(budget(compute=300, comm=400), [], waits=waits(300))
-    assert verdict.compute_to_comm_ratio == 3.0
-
-
-def test_without_communication_there_is_no_ratio() -> None:
-    assert verdict_of(budget(compute=300), []).compute_to_comm_ratio is None
-
-
 def test_a_straggler_is_not_bound_by_waiting() -> None:
     """Its largest part is waiting for its pipeline's neighbour, but the job waits for this rank."""
     verdict = verdict_of(budget(compute=200, comm=700, idle=100), [], waits=waits(600), late="more compute")

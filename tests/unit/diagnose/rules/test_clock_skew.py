@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.trace_builder import Clock
-from tests.trace_evidence import found, generated, skipped, traced
+from tests.trace_evidence import found, generated, traced
 
 from stepscope.diagnose.rules.clock_skew import RULE
 from stepscope.records.trace_collectives import Contradicted
@@ -49,10 +49,6 @@ def contradicted(evidence: Evidence) -> Evidence:
     clocks = summary.collectives.clocks
     fits = tuple(Contradicted(**asdict(f) | {"status": "unknown"}) if f.rank == 2 else f for f in clocks.fits)
     return traced(replace(summary, collectives=replace(summary.collectives, clocks=replace(clocks, fits=fits))))
-
-
-def test_one_rank_has_nothing_to_compare_with(tmp_path: Path) -> None:
-    assert "one rank" in skipped(RULE, generated(tmp_path, world=1))
 
 
 @pytest.mark.parametrize(

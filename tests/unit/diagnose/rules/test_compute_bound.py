@@ -10,7 +10,7 @@ from tests.trace_evidence import found, generated, skipped, traced, with_parts, 
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules.compute_bound import RULE
 from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
-from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.finding import Quiet
 from stepscope.records.nouns import Measured
 from stepscope.traces.job import analyse_job
 from stepscope.traces.sections import Wanted
@@ -66,7 +66,3 @@ def test_a_step_that_communicates_is_none() -> None:
     outcome = RULE.check(bench(made("c", comm_ms=40)))
     assert isinstance(outcome, Quiet)
     assert "exposed communication" in outcome.looked_at
-
-
-def test_one_rank_is_not_asked() -> None:
-    assert isinstance(RULE.check(bench(made("c", strategy="single", world_size=1))), Skipped)

@@ -9,7 +9,7 @@ import pytest
 from tests.bench_evidence import bench, environment, made
 from tests.hand_events import mark, op
 from tests.sharded_jobs import used_by
-from tests.trace_evidence import by_hand, found, generated, quiet, skipped, with_ranks
+from tests.trace_evidence import by_hand, found, generated, skipped, with_ranks
 
 from stepscope.diagnose.engine import diagnose, trace_rules
 from stepscope.diagnose.rules.data_loading import RULE
@@ -45,14 +45,6 @@ def test_operators_inside_the_loader_of_a_cpu_job_are_data_loading(category: str
     assert (phases["data"].idle_ns, phases["data"].compute_ns) == (400_000, 0)
     assert phases["forward"].compute_ns == 600_000
     assert {f.rule for f in diagnose(evidence, rules=trace_rules()).findings} == {"data-loading"}
-
-
-def test_operators_of_other_threads_beside_the_loader_compute() -> None:
-    rows = [
-        mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 10_000, 90_000),
-        op("aten::mm", 0, 100_000, thread="autograd"),
-    ]
-    assert quiet(RULE, by_hand(*rows))
 
 
 def test_the_option_has_the_name_of_the_jobs_own_framework(tmp_path: Path) -> None:

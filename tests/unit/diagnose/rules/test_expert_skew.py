@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.sharded_jobs import experts, traces_of
-from tests.trace_evidence import found, generated, quiet, skipped
+from tests.trace_evidence import found, generated, skipped
 
 from stepscope.diagnose.rules.expert_skew import RULE
 
@@ -16,10 +16,6 @@ def test_the_rank_of_the_hot_expert_is_named(tmp_path: Path) -> None:
     assert finding.evidence[0].startswith(
         "24 of 48 exchanges wait for the rank that exchanges most, 1.82 times the mean"
     )
-
-
-def test_even_experts_are_quiet(tmp_path: Path) -> None:
-    assert "0 of 48 exchanges" in quiet(RULE, traces_of(experts(), tmp_path))
 
 
 def test_without_exchanges_or_their_sizes_it_is_skipped(tmp_path: Path) -> None:

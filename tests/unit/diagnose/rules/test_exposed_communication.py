@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.sharded_jobs import pipeline, traces_of
-from tests.trace_evidence import found, generated, quiet, traced, with_parts, written
+from tests.trace_evidence import found, generated, quiet, traced, written
 
 from stepscope.diagnose.rules.exposed_communication import RULE
 from stepscope.traces.job import analyse_job, combine
@@ -47,10 +47,6 @@ def test_from_device_events_alone_the_waiting_is_unknown_and_said_so(tmp_path: P
     finding = found(RULE, traced(partly))
     assert "includes waiting" in finding.confidence
     assert "without --show budget" in finding.advice[0].text
-
-
-def test_a_job_without_communication_is_quiet(tmp_path: Path) -> None:
-    assert quiet(RULE, with_parts(generated(tmp_path, world=1), comm_ns=0)) == "no communication"
 
 
 def test_tensor_parallel_reductions_of_the_forward_pass_cannot_be_hidden(tmp_path: Path) -> None:

@@ -28,14 +28,6 @@ def test_failures_are_counted_grouped_and_named() -> None:
     assert found.advice[0].command == "stepscope bench m.yaml -o RUN"
 
 
-def test_all_results_are_quiet() -> None:
-    assert isinstance(RULE.check(bench(made("a"), made("b", strategy="naive"))), Quiet)
-
-
-def test_out_of_memory_is_another_rules_matter() -> None:
-    assert isinstance(RULE.check(bench(made("a"), failed("b", "oom", "rank 0: CUDA out of memory"))), Quiet)
-
-
 def test_what_cannot_run_here_is_worth_knowing_and_no_failure() -> None:
     (found,) = RULE.check(bench(made("a"), failed("b", "unsupported", "4 ranks need 4 GPUs", world_size=4)))
     assert found.severity == "info"

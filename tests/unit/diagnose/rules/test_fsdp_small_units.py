@@ -27,10 +27,6 @@ def test_many_small_units_are_named_with_their_size(tmp_path: Path) -> None:
     assert "one unit of several blocks" in finding.advice[0].text
 
 
-def test_three_units_have_little_to_merge(tmp_path: Path) -> None:
-    assert quiet(RULE, traces_of(fsdp(units=2, elements=1 << 18, **FAST), tmp_path))
-
-
 def test_without_sizes_or_sharding_it_is_skipped(tmp_path: Path) -> None:
     assert "no sharded parameters" in skipped(RULE, generated(tmp_path / "ddp", world=2))
     unsized = traces_of(fsdp(elements=1 << 18, nccl_args=False, **FAST), tmp_path / "old")

@@ -37,7 +37,3 @@ def test_advice_is_for_the_kernels_that_run(largest: str, said: str, unsaid: str
 
 def test_kernels_that_a_compiler_fused_are_what_the_advice_leads_to() -> None:
     assert quiet(RULE, by_hand(*kernels(("triton_poi_fused_add_relu_3", 600), (PRODUCT, 400))))
-
-
-def test_a_device_that_mostly_waits_is_not_bound_by_memory() -> None:
-    assert quiet(RULE, by_hand(*kernels((ADD, 50), ("Memcpy HtoD (Pinned -> Device)", 900), (PRODUCT, 10))))

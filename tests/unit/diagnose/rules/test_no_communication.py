@@ -31,14 +31,6 @@ def test_a_job_of_several_ranks_without_communication_fires(tmp_path: Path) -> N
     assert finding.stake_fraction is None
 
 
-def test_a_job_that_communicates_is_quiet(tmp_path: Path) -> None:
-    assert "of communication on the median of 2 ranks" in quiet(RULE, generated(tmp_path, world=2))
-
-
-def test_a_single_rank_may_be_silent(tmp_path: Path) -> None:
-    assert "one rank" in quiet(RULE, generated(tmp_path, world=1))
-
-
 def test_borderline_one_silent_rank_of_two_is_not_the_whole_job(tmp_path: Path) -> None:
     quiet(RULE, silenced(tmp_path, (1,)))
 

@@ -4,7 +4,7 @@ from tests.bench_evidence import bench, environment, made
 
 from stepscope.diagnose.rules.oversubscription import RULE
 from stepscope.records.environment import TorchFact
-from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.finding import Quiet
 
 
 def torch(devices: int) -> TorchFact:
@@ -38,11 +38,6 @@ def test_loader_workers_count() -> None:
     assert "+ 8 loader workers = 10 on 8 usable cores" in found.evidence[0]
 
 
-def test_only_ranks_of_one_host_share_its_cores() -> None:
-    cell = made("c", world_size=4, hosts=("a", "a", "b", "b"), summary={"num_threads": 4})
-    assert isinstance(RULE.check(bench(cell, environment=environment())), Quiet)
-
-
 def test_more_ranks_than_gpus_on_a_host() -> None:
     cell = made("c", world_size=4, device="cuda", backend="nccl")
     (found,) = RULE.check(bench(cell, environment=environment(torch=torch(2))))
@@ -56,10 +51,6 @@ def test_gloo_threads_under_the_ordinary_scheduler() -> None:
     assert "gloo's threads preempt each other: 16 on 8 cores" in found.title
     batch = made("c", world_size=4, summary={"scheduler_policy": "SCHED_BATCH"})
     assert isinstance(RULE.check(bench(batch, environment=environment())), Quiet)
-
-
-def test_an_unknown_machine_is_skipped() -> None:
-    assert isinstance(RULE.check(bench(made("c"))), Skipped)
 
 
 def test_cells_of_a_contended_machine_come_first_and_are_in_doubt() -> None:

@@ -6,7 +6,7 @@ from tests.calibration_rows import sweep
 from tests.fake_runs import spec
 
 from stepscope.diagnose.rules.poor_overlap import RULE
-from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.finding import Quiet
 
 DEEP = {
     "workload": "deep_mlp", "model": {"depth": 16, "width": 512, "bias": False}, "loss": "mse", "momentum": 0.0,
@@ -62,7 +62,3 @@ def test_without_either_the_bound_is_unknown_and_said_to_be() -> None:
     (found,) = RULE.check(bench(made("d", comm_ms=17, profile=PROFILE, **DEEP)))
     assert "unknown" in found.confidence
     assert "stepscope comm --ops all_reduce" in (found.advice[0].command or "")
-
-
-def test_strategies_that_do_not_overlap_are_not_asked() -> None:
-    assert isinstance(RULE.check(bench(made("n", strategy="naive", comm_ms=80))), Skipped)

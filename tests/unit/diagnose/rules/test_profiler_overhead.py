@@ -86,7 +86,3 @@ def test_two_runs_of_one_matrix_are_compared_each_with_its_own_trace(tmp_path: P
     other = replace(cell, run=replace(cell.run, run_id="other/c", source="other", step_ns=quick))
     told = found(RULE, replace(evidence, cells=(other, cell), traces=(replace(trace, source=cell.run.source),)))
     assert told.casts_doubt["c"].reach == pytest.approx(0.5)
-
-
-def test_a_trace_alone_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
-    assert "no steps without the profiler" in skipped(RULE, generated(tmp_path, world=2))

@@ -7,7 +7,6 @@ from pathlib import Path
 from tests.hand_events import Row, kernel, launch, op
 from tests.trace_evidence import by_hand, found, generated, quiet, with_idle
 
-from stepscope.diagnose.engine import diagnose, trace_rules
 from stepscope.diagnose.rules.queued_idle import RULE
 
 US = 1_000
@@ -29,19 +28,6 @@ def test_gaps_between_queued_kernels_have_a_finding() -> None:
     assert "idles 53" in finding.title
     assert "between queued kernels" in finding.title
     assert "19 gaps, the longest 120 us" in finding.evidence[0]
-
-
-def test_short_gaps_between_long_kernels_are_quiet() -> None:
-    assert quiet(RULE, by_hand(*spaced(9)))
-
-
-def test_short_gaps_count_where_kernels_are_long_and_are_small_kernels_otherwise() -> None:
-    long = {f.rule for f in diagnose(by_hand(*spaced(9, length_us=40)), rules=trace_rules()).findings}
-    short = {f.rule for f in diagnose(by_hand(*spaced(9, length_us=8)), rules=trace_rules()).findings}
-    assert "queued-idle" in long
-    assert "small-kernels" not in long
-    assert "small-kernels" in short
-    assert "queued-idle" not in short
 
 
 def test_gaps_before_work_without_a_recorded_launch_are_of_unknown_cause() -> None:

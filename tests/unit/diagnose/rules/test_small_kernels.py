@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.trace_evidence import by_hand, found, kernels, quiet
+from tests.trace_evidence import by_hand, found, kernels
 
 from stepscope.diagnose.rules.small_kernels import RULE
 
@@ -16,11 +16,3 @@ def test_many_short_kernels_with_gaps_fire() -> None:
     assert "97% of 31 compute kernels take at most 10.0 us" in finding.title
     assert finding.stake_fraction == pytest.approx((30 * 3 + 30 * 2) / (30 * 3 + 30 * 2 + 60), abs=0.01)
     assert any("3.00 us each" in line for line in finding.evidence)
-
-
-def test_long_kernels_are_quiet() -> None:
-    assert quiet(RULE, by_hand(*kernels(*[LONG] * 20, gap_us=2)))
-
-
-def test_many_that_take_no_time_are_quiet() -> None:
-    assert quiet(RULE, by_hand(*kernels(*[("a_elementwise", 1.0)] * 20, ("gemm", 400.0))))

@@ -64,14 +64,6 @@ def test_byte_order_mark_and_line_ends_of_windows(tmp_path: Path) -> None:
     assert table.notes == ()
 
 
-def test_only_a_header_says_that_no_epoch_finished(tmp_path: Path) -> None:
-    table = read(tmp_path)
-    assert table.epochs == ()
-    assert not table.blank
-    assert table.empty is not None
-    assert "no finished epoch" in table.empty
-
-
 @pytest.mark.parametrize(("data", "why"), [(b"", "exited before"), (b"\0" * 5000, "zero bytes")])
 def test_nothing_at_all_is_blank(tmp_path: Path, data: bytes, why: str) -> None:
     table = read_bytes(tmp_path, data)
@@ -177,16 +169,6 @@ def test_accuracies_in_per_cent_become_fractions(tmp_path: Path) -> None:
     table = read(tmp_path, "1,0.5,1,0.6,0.8", "2,0.5,1,0.6,76.5")
     assert [e.validation_accuracy for e in table.epochs] == pytest.approx([0.008, 0.765])
     assert "per cent" in table.notes[0]
-
-
-def test_rows_of_steps_are_joined(tmp_path: Path) -> None:
-    rows = ["0,10,0.9,", "0,20,0.8,", "0,20,,0.5", "1,30,0.7,0.6"]
-    table = read(tmp_path, *rows, header="epoch,step,train_loss,val_acc")
-    assert [(e.number, e.train_loss, e.validation_accuracy) for e in table.epochs] == [
-        (0, 0.8, 0.5),
-        (1, 0.7, 0.6),
-    ]
-    assert table.order.duplicates == ()
 
 
 @pytest.mark.parametrize(

@@ -144,10 +144,3 @@ def test_steps_with_the_part_of_the_epoch_and_a_clock(tmp_path: Path) -> None:
     (run,) = read(path, key="steps_csv").runs
     assert run.step_ns.value == pytest.approx(2e9)
     assert not any("seconds" in note for note in run.notes)
-
-
-def test_whole_epochs_are_rows_of_epochs(tmp_path: Path) -> None:
-    rows = ({"step": 100 * n, "epoch": float(n), "epoch_time_s": 5.0, "train_loss": 1.0} for n in range(1, 5))
-    path = write(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    known = detect(path)
-    assert known[0] != "steps_csv"
