@@ -225,19 +225,16 @@ def why_no_rank(layout: ProfileLayout, command: Sequence[str]) -> tuple[str, str
         )
     first, line = Path(command[0]).name, shlex.join(command)
     passing = "PYTHONPATH,STEPSCOPE_HOOK"
-    loaded = "no process of the job loaded the hook when it imported torch"
-    if first in ("srun", "salloc", "sbatch"):
-        return (loaded, f"srun must export {passing}: --export=ALL,{passing}")
-    if first in ("mpirun", "mpiexec", "orterun"):
-        return (
-            loaded,
-            f"{first} must export the environment: -x PYTHONPATH -x STEPSCOPE_HOOK (MPICH: -genvlist {passing})",
-        )
-    if first in ("docker", "podman", "singularity", "apptainer", "enroot"):
-        return (
-            loaded,
-            f"a container sees neither the environment nor the folder: pass {passing} in and mount {HOOK} and {layout.root}",
-        )
+    by_launcher = {
+        "srun salloc sbatch": f"srun must export {passing}: --export=ALL,{passing}",
+        "mpirun mpiexec orterun": f"{first} must export the environment: -x PYTHONPATH -x STEPSCOPE_HOOK "
+        f"(MPICH: -genvlist {passing})",
+        "docker podman singularity apptainer enroot": "a container sees neither the environment nor the folder: pass "
+        f"{passing} in and mount {HOOK} and {layout.root}",
+    }
+    for names, fix in by_launcher.items():
+        if first in names.split():
+            return "no process of the job loaded the hook when it imported torch", fix
     if " -I " in line or " -E " in line or " -S " in line:
         return "Python ignores the environment with -I, -E and -S", "leave that option of python out"
     return (

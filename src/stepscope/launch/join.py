@@ -21,10 +21,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.core.words import in_words
+from stepscope.launch.hosts.peers import interface_of
 from stepscope.launch.mpi_world import mpi_world
 from stepscope.launch.ports import FIRST_PORT, PORTS, free_port
 from stepscope.launch.torchrun import Launched
@@ -186,8 +185,7 @@ def _interface_to(host: str) -> str | None:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing
         own = probe.getsockname()[0]
-        addresses = {entry.address: name for name, all_ in psutil.net_if_addrs().items() for entry in all_}
-        return None if own.startswith("127.") else addresses.get(own)
+        return None if own.startswith("127.") else interface_of(own)
     return None
 
 

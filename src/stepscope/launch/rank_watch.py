@@ -92,24 +92,17 @@ class RankWatch:
             if path not in self._files:
                 self._files.add(path)
                 with suppress(DataError):
-                    if path.name.startswith("rank-"):
-                        self._add_of(read_record(path, HookedRank))
-                    else:
-                        process = read_record(path, HookedProcess)
-                        self._add_of(process)
-                        self._open_box(process)
+                    of_rank = path.name.startswith("rank-")
+                    process = read_record(path, HookedRank) if of_rank else read_record(path, HookedProcess)
+                    if process.host == self._host:
+                        self._add(process.pid)
+                        self._open_box(process.pid, getattr(process, "box", None))
         if (share := _memory_left()) is not None:
             self._memory.append(share)
 
-    def _add_of(self, process: HookedProcess | HookedRank) -> None:
-        if process.host == self._host:
-            self._add(process.pid)
-
-    def _open_box(self, process: HookedProcess) -> None:
-        if process.host == self._host and process.box is not None:
-            descriptor = open_box(process.pid, process.box)
-            if descriptor is not None:
-                self._boxes[process.host, process.pid] = descriptor
+    def _open_box(self, pid: int, box: int | None) -> None:
+        if box is not None and (descriptor := open_box(pid, box)) is not None:
+            self._boxes[self._host, pid] = descriptor
 
     def _add(self, pid: int) -> None:
         process = self._host, pid

@@ -92,7 +92,7 @@ def limit_s(text: str) -> int:
 def measuring_text(job: BatchJob, worlds: Sequence[TaskWorld]) -> str:
     """Write a job that measures ``worlds`` one after the other into ``run`` of its folder; begun again, it keeps what is
     there."""
-    lines = [f'measure {world.nodes} {world.ranks} {shlex.join(world.words)} -o "$RUN"' for world in worlds]
+    lines = map(_measuring, worlds)
     return "\n".join([*_head(job), 'RUN="$FOLDER/run"', *_body(job), _MEASURE, *lines, "exit $CODE", ""])
 
 
@@ -100,14 +100,15 @@ def array_text(job: BatchJob, worlds: Sequence[TaskWorld], *, run: str, at_once:
     """Write an array with one task for each of ``worlds``, which measures it into a folder of its own: ``run`` with its
     number."""
     array = f"#SBATCH --array=0-{len(worlds) - 1}" + ("" if at_once is None else f"%{at_once}")
-    cases = [
-        f'{number}) measure {world.nodes} {world.ranks} {shlex.join(world.words)} -o "$RUN" ;;'
-        for number, world in enumerate(worlds)
-    ]
+    cases = [f"{number}) {_measuring(world)} ;;" for number, world in enumerate(worlds)]
     return "\n".join([
         *_head(job, array), f'RUN="$FOLDER/{run}-$SLURM_ARRAY_TASK_ID"', *_body(job), _MEASURE,
         'case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac", "exit $CODE", "",
     ])  # fmt: skip
+
+
+def _measuring(world: TaskWorld) -> str:
+    return f'measure {world.nodes} {world.ranks} {shlex.join(world.words)} -o "$RUN"'
 
 
 def watched_text(job: BatchJob, world: TaskWorld, *, watcher: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -116,29 +117,17 @@ def launch(argv: Sequence[str], log: Path, environ: Mapping[str, str]) -> Launch
 
 def stop(launched: Launched, *, grace_s: float = GRACE_S) -> None:
     """End a group and everything it started: SIGTERM, a moment, SIGKILL. Safe on a group that has ended."""
-    process = launched.process
-    ours = _descendants(process.pid) if process.poll() is None else []
+    process, ours = launched.process, []
     if process.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            ours = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(timeout=grace_s)
         except subprocess.TimeoutExpired:
             process.kill()
     for child in ours:
-        _kill(child)
+        with suppress(psutil.NoSuchProcess):
+            child.kill()  # psutil compares creation times: a recycled pid is never hit
     process.wait()
     launched.log.close()
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.kill()  # psutil compares creation times: a recycled pid is never hit
-    except psutil.NoSuchProcess:
-        return

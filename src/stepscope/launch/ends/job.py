@@ -106,14 +106,14 @@ def job_evidence(facts: EndFacts) -> EndEvidence:
     last = _last_of_each(facts.diaries)
     fates = _fates(facts)
     worlds = [d.world_size for d in facts.diaries] + [f.world_size or 0 for f in facts.failures]
-    whole = {(d.host, d.pid) for d in last if d.end is not None} | facts.left.keys()
+    whole = {_process(d) for d in last if d.end is not None} | facts.left.keys()
     return EndEvidence(
         **{f.name: getattr(facts, f.name) for f in fields(CommandEnd)},
         fates=fates,
         world_size=max(worlds, default=0),
         launcher=_launcher(facts),
         furthest=max((_steps_of(d, facts) for d in last), default=None),
-        counted=frozenset(d.rank for d in last if (d.host, d.pid) in whole),
+        counted=frozenset(d.rank for d in last if _process(d) in whole),
         steps=sum(number or 0 for number in _steps(facts)),
         windows=bool(facts.windows),
         unrecorded=next((report.message for report in facts.unrecorded if report.message), None),
@@ -132,19 +132,17 @@ def _of_last_training(facts: EndFacts) -> EndFacts:
     if len(runs) <= 1 or independent(facts.diaries):
         return facts
     last = [diary for attempt in runs[-1] for diary in attempt]
-    before = {(d.host, d.pid) for d in facts.diaries} - {(d.host, d.pid) for d in last}
+    before = {_process(d) for d in facts.diaries} - {_process(d) for d in last}
     begin_ns = min(d.start_unix_ns for d in last)
-    failures = [
-        f for f in facts.failures if (f.host, f.pid) not in before and (f.at_unix_ns >= begin_ns or not f.ranks)
-    ]
+    failures = [f for f in facts.failures if _process(f) not in before and (f.at_unix_ns >= begin_ns or not f.ranks)]
     return replace(facts, diaries=last, failures=failures)
 
 
 def _launcher(facts: EndFacts) -> Launcher:
-    ranks = {(p.host, p.pid): int(p.rank) for p in facts.processes if p.rank is not None and p.rank.isdigit()}
-    ranks |= {(d.host, d.pid): d.rank for d in facts.diaries}
-    stepped = ranks.keys() | {(p.host, p.pid) for p in facts.processes if p.rank is not None}
-    stepped |= {(f.host, f.pid) for f in facts.failures if f.rank is not None}
+    ranks = {_process(p): int(p.rank) for p in facts.processes if p.rank is not None and p.rank.isdigit()}
+    ranks |= {_process(d): d.rank for d in facts.diaries}
+    stepped = ranks.keys() | {_process(p) for p in facts.processes if p.rank is not None}
+    stepped |= {_process(f) for f in facts.failures if f.rank is not None}
     running = tuple(sorted((ranks[process], process[1]) for process in facts.running if process in ranks))
     stopped = any(class_name(f.exception) == "SignalException" and f.rank is None for f in facts.failures)
     stopped = stopped or (signal_of(facts.code) is not None and (facts.signalled or bool(running)))
@@ -156,16 +154,20 @@ def _launcher(facts: EndFacts) -> Launcher:
     )
 
 
+def _process(of: DiaryFacts | FailedProcess | HookedProcess) -> Process:
+    return of.host, of.pid
+
+
 def _fates(facts: EndFacts) -> tuple[Fate, ...]:
     """Return the fates of the last process of each rank, and of processes that failed before they were any rank."""
     last = _restarts(facts)
-    diaries = {(d.host, d.pid): d for d in _last_of_each([d for d in facts.diaries if d.restart == last])}
+    diaries = {_process(d): d for d in _last_of_each([d for d in facts.diaries if d.restart == last])}
     launched = {(f.host, rank.pid): (rank, f.at_unix_ns) for f in facts.failures for rank in f.ranks}
     raised = {
-        (f.host, f.pid): f
+        _process(f): f
         for f in facts.failures
         if class_name(f.exception) not in _LAUNCHERS
-        and ((f.host, f.pid) in diaries or (f.restart == last and not _of_a_helper(f, facts.diaries)))
+        and (_process(f) in diaries or (f.restart == last and not _of_a_helper(f, facts.diaries)))
     }
     fates = (
         _fate(process, facts, diaries.get(process), raised.get(process), launched.get(process))
@@ -275,10 +277,10 @@ def independent(diaries: Sequence[DiaryFacts]) -> int:
     """Count the processes that trained at the same time as rank 0 of 1 each: no process group joins them. 0: none did."""
     alone = sorted((d for d in diaries if d.world_size == 1), key=lambda d: d.start_unix_ns)
     together = {
-        (diary.host, diary.pid)
+        _process(diary)
         for at, one in enumerate(alone)
         for other in alone[at + 1 :]
-        if (one.host, one.pid) != (other.host, other.pid) and other.start_unix_ns < one.last_unix_ns
+        if _process(one) != _process(other) and other.start_unix_ns < one.last_unix_ns
         for diary in (one, other)
     }
     return len(together)
@@ -286,7 +288,7 @@ def independent(diaries: Sequence[DiaryFacts]) -> int:
 
 def _steps_of(diary: DiaryFacts, facts: EndFacts) -> int:
     """Return how many steps a process ended, by its diary, its last words, or what it left in memory."""
-    left = facts.left.get((diary.host, diary.pid))
+    left = facts.left.get(_process(diary))
     return max(diary.steps, 0 if diary.end is None else diary.end.steps, 0 if left is None else left.steps)
 
 

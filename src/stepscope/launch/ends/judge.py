@@ -249,11 +249,9 @@ def _stopped_first(kind: Literal["hang", "lost"], evidence: EndEvidence, stateme
     missed = statement is None and None not in calls_of and _progress(ahead)[0] > _progress(last)[0]
     hang = Hang(
         ranks=(last.rank,),
-        waiting=(ahead.rank,) if missed else (),
         silent_s=0.0 if evidence.deadline is None else (evidence.deadline.now_ns - ahead.moved_ns) / 1e9,
         step=last.step,
         said=statement,
-        host=last.host,
         parts=((ahead.rank, f"collective {calls_of[1]} ({ahead.last_collective})"),) if missed else (),
     )
     return End(
@@ -325,14 +323,14 @@ def _given_up(evidence: EndEvidence) -> Hang | None:
     accused = {rank for message in messages for rank in message.named} or set(() if seen is None else seen.ranks)
     blamed = tuple(sorted(accused - ranks)) or never_came(stances)
     at = next((fate for fate in evidence.fates if blamed and fate.rank == blamed[0]), None)
-    confirmed = seen if seen is not None and blamed and seen.ranks == blamed else None
-    parts = {} if confirmed is None else dict(confirmed.parts)
+    nothing = Hang(ranks=(), silent_s=0.0, step=0)
+    confirmed = seen if seen is not None and blamed and seen.ranks == blamed else nothing
+    parts = dict(confirmed.parts)
     for fate in evidence.fates:
         part = fate.phase if fate.left is None or fate.sort == "timeout" else fate.left.standing.doing
         if fate.rank is not None and part is not None:
             parts[fate.rank] = part
     waited_s = [message.seconds for message in messages if message.seconds is not None]
-    waited_s += [] if confirmed is None else [confirmed.silent_s]
     waited_s += [(first.at_ns - first.last_ns) / 1e9] if first.stepped else []
     place = None if at is None or at.left is None else at.left.standing.place
     return Hang(
@@ -340,10 +338,10 @@ def _given_up(evidence: EndEvidence) -> Hang | None:
         waiting=tuple(
             sorted(ranks | {rank for rank, is_ in stances.items() if rank not in blamed and is_ == "inside"})
         ),
-        silent_s=max(waited_s, default=0.0),
+        silent_s=max([confirmed.silent_s, *waited_s]),
         step=max(fate.steps for fate in timed_out) + 1,
-        said=None if confirmed is None else confirmed.said,
-        place=place or (None if confirmed is None else confirmed.place),
+        said=confirmed.said,
+        place=place or confirmed.place,
         host=None if at is None else at.process[0] or None,
         parts=tuple(sorted(parts.items())),
         timed_out=tuple(sorted(ranks)),

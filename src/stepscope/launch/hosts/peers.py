@@ -28,9 +28,9 @@ _REQUEST = struct.Struct("!32sIQ")
 class Listener:
     """Serves round trips and transfers at a port of every address of this host until it is closed."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self) -> None:
         self.token = secrets.token_hex(16)
-        self._socket = listening(port)
+        self._socket = listening()
         self.port = int(self._socket.getsockname()[1])
         threading.Thread(target=self._serve, name="stepscope-listener", daemon=True).start()
 

@@ -99,15 +99,12 @@ class HostSession(Conversation):
     def close(self) -> None:
         """End the agent: its input ends; ssh is ended when that does not do."""
         self.hang_up()
-        try:
-            self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()
+        for end in (self._process.terminate, self._process.kill):
             try:
                 self._process.wait(CLOSE_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                end()
+        self._process.wait()
         self.drain()
         self._from.close()
         self._errors.close()
