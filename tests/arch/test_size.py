@@ -28,7 +28,7 @@ MOST = {
     "diagnose": (92000, 91),
     "examples": (8000, 4),
     "hook": (32500, 27),
-    "launch": (44500, 45),
+    "launch": (44000, 45),
     "machine": (26000, 24),
     "matrix": (39500, 23),
     "monitor": (2000, 3),

@@ -7,7 +7,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.launch.stacks import Standing, signalled_stack
 
 NAME = "/memfd:stepscope"
@@ -17,7 +17,7 @@ AT_MOST = 1 << 18
 """Bytes of stacks that are read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LeftState:
     """The state that a process left in its black box. steps: number of steps that had ended. seen_ns: when ``standing.part``
     was seen, on the wall clock. standing: with a stack where SIGTERM came."""

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, StepscopeError
 from stepscope.core.forks import begin, can_fork, map_forked, usable_cores
 from stepscope.records.profile import HookedProcess, HookedRank, WindowOfRank, WindowRequest
@@ -34,7 +34,7 @@ STRAGGLING_S = 60.0
 """How long the ranks that have not reported are waited for after a window's first report."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WindowState:
     """What is known of a window. expected: ranks that were asked and are known to exist; None before any rank stepped.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 KINDS = ("pytorchjob", "trainjob")
 RUNTIME = "torch-distributed"
@@ -24,7 +24,7 @@ MAX_NAME = 50
 """Of the 63 characters that a pod's name may have, the operator needs the rest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TrainingJob:
     """A training command on pods. program: torchrun's options, script and arguments. watcher: further options of
     ``stepscope run``. claim: a PersistentVolumeClaim that all pods can write; None: one pod alone, which keeps its results

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import MissingError, UsageError
 from stepscope.launch.training_command import MODULE, PYTHON, split_torchrun, words_of_torchrun
 
@@ -22,7 +22,7 @@ _RANKS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Nsys:
     """The installed nsys. help: what `nsys profile --help` says."""
 

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.launch.ports import FIRST_PORT, PORTS
 
@@ -20,7 +20,7 @@ REPORT_LIMIT = "00:15:00"
 _LIMIT = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Resources:
     """What a job asks Slurm for. None: Slurm's own default. more: further options of sbatch, as one types them."""
 
@@ -33,7 +33,7 @@ class Resources:
     more: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Container:
     """An image that ranks run in. runtime: ``pyxis`` (srun's own option, with enroot) or ``apptainer``."""
 
@@ -42,7 +42,7 @@ class Container:
     mounts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TaskWorld:
     """Ranks that are started together: ``ranks`` on each of ``nodes``. words: what each runs, after Python itself."""
 
@@ -51,7 +51,7 @@ class TaskWorld:
     words: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BatchJob:
     """What one script is about.
 

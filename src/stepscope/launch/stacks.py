@@ -6,7 +6,7 @@ import linecache
 import re
 from dataclasses import replace
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<name>.+)')
 _THREAD = re.compile(r"(?:Current t|T)hread 0x(?P<ident>[0-9a-f]+)")
@@ -35,7 +35,7 @@ QUIET = frozenset({"checkpoint", "evaluation", "compilation", "window"})
 """Parts in which a job makes no step, and all is well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Frame:
     """A call of a Python stack. code: the line, where it can be read."""
 
@@ -54,7 +54,7 @@ class Frame:
         return f"{self.file}:{self.line} in {self.name}" + (f": {self.code}" if self.code else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Standing:
     """Where one rank stands. part: of the step, as its recorder saw it; steps: number that it has ended. frames: the
     innermost call first; empty: not known."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.launch import torchrun
 from stepscope.launch.ends.cell import calls_in, cell_evidence, cell_status, exit_codes, first_seen
@@ -29,7 +30,7 @@ ERROR_GRACE_NS = 5_000_000_000
 """Time from a rank's own error to the end of its group, in which the others say theirs (any out-of-memory wins)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellOutcome:
     """How one cell of an attempt ended. ``status`` is None when every rank finished it."""
 

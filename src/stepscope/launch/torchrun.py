@@ -16,6 +16,7 @@ from typing import IO
 
 import psutil
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import MissingError
 from stepscope.core.processes import die_with_parent
 from stepscope.store.layout import GroupLayout
@@ -38,7 +39,7 @@ def require_torch() -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Node:
     """This host's place among ``nodes`` hosts that meet at the first one's ``address`` and ``port``.
 

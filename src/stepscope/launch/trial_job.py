@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.launch import hooked_job
 from stepscope.launch.job_window import runs_here, window_state
@@ -37,7 +37,7 @@ _USAGE = re.compile(
 _OOM = re.compile(r"out of memory|OutOfMemoryError|MemoryError|can't allocate memory|bad_alloc")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TrialEnd:
     """How a trial ended. code: of the command; None: we stopped it, as enough steps were timed. problem: why it says
     nothing; None: it does."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import failure_sign
 from stepscope.launch.black_boxes import LeftState
 from stepscope.launch.ends.timeouts import timeout_of
@@ -32,7 +32,7 @@ _OUT_OF_MEMORY: Mapping[str, Sort] = {"OutOfMemoryError": "oom", "MemoryError": 
 _PEER_GONE = ("DistNetworkError", "DistStoreError")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Fate:
     """How one process ended. rank: None where it is unknown. at_ns: when, on the wall clock; without that it is the last.
 
@@ -63,7 +63,7 @@ class Fate:
     facts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Launcher:
     """What starts the ranks. ended: a signal ended it, and no rank before it; gone_ns: when. noticed: the rank that it saw
     fail first. running: ranks that outlived it, each with its process id."""
@@ -74,7 +74,7 @@ class Launcher:
     running: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankCalls:
     """What ranks called and did not call, in words. rank: the lowest that causes point at; None for nobody.
 
@@ -87,7 +87,7 @@ class RankCalls:
     rank: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommandEnd:
     """What is known of the command itself. code: as a shell gives it, None: not known. host: where it ran.
 
@@ -106,7 +106,7 @@ class CommandEnd:
     asked: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EndEvidence(CommandEnd):
     """fates: in order of time. furthest: the most steps that any rank had ended, None: nobody counts them; counted: ranks of
     which every step is known. steps: recorded or profiled; windows: one was tried. unrecorded: why there is no step.

@@ -9,7 +9,7 @@ from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.launch.black_boxes import LeftState
 from stepscope.launch.ends.evidence import (
@@ -33,7 +33,7 @@ _LAUNCHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedExcept
 """Exceptions by which a launcher passes on the failure of a rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DiaryFacts:
     """What the end needs of one process's diary. steps: number of recorded ones; profiled: how many of them lie in the
     window or its writing."""
@@ -50,7 +50,7 @@ class DiaryFacts:
     end: RankEnd | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EndFacts(CommandEnd):
     """What is there as a job ends. child: the command's process id; folder: in which it runs; ended_ns: its end.
 

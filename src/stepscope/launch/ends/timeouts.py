@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 _GAVE_UP = (
     r"Timed out waiting (?P<ms1>\d+)ms for (?:recv|send) operation",  # gloo
@@ -24,7 +24,7 @@ _GAVE_UP = (
 _NAMED = re.compile(r"Ranks? (?P<ranks>\d+(?:, *\d+)*) failed to pass monitoredBarrier")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Timeout:
     """A wait that was given up. seconds: how long it waited, where the text says. named: ranks that the text accuses."""
 

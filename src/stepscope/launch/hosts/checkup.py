@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError
 from stepscope.launch.hosts.conversation import Conversation, HostLost
 from stepscope.launch.hosts.pairs import SlowSide, TriedPair, slow_ends, slow_pairs, try_pairs
@@ -17,7 +18,7 @@ from stepscope.records import codec
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Checkup:
     """What a check-up of hosts showed. failed: hosts that gave no facts, and why."""
 

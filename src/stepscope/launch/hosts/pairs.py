@@ -6,9 +6,9 @@ Plain sockets, a few seconds in all: what it finds slow, ``stepscope comm --pair
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median, quantiles
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError
 from stepscope.launch.hosts.conversation import Conversation
 from stepscope.launch.hosts.survey import at_once
@@ -25,7 +25,7 @@ SLOW_OF_TWO = 3.0
 two cores they differed by 2.6 without a fault, 2026-11)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TriedPair:
     """What was measured from ``source`` to ``target``. error: why they do not connect; then the numbers are None."""
 
@@ -82,7 +82,7 @@ def _tried(source: Conversation, target: str, listening: Mapping[str, object], a
     return TriedPair(source=source.host, target=target, address=address, **measured)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SlowSide:
     """A host whose pairs in one direction are slow (``out``, ``in``), or fail. typical: ``typical_rate``."""
 

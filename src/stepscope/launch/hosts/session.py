@@ -15,11 +15,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, cast
 
 from stepscope import __version__
+from stepscope.core.dataclass import record
 from stepscope.core.processes import die_with_parent
 from stepscope.launch.hosts.conversation import Conversation, HostLost
 
@@ -37,7 +37,7 @@ _OPTIONS = (
 AGENT = "stepscope.launch.hosts.agent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Reach:
     """How hosts are reached. ssh: the command and its options. python: on the hosts; None: this one's path, else python3."""
 

@@ -6,9 +6,10 @@ import ipaddress
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import MissingError, StepscopeError, UsageError
 from stepscope.core.words import counted, in_words
 from stepscope.launch.hosts.conversation import Conversation, HostLost
@@ -23,7 +24,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SurveyedHost:
     """A host and its facts. name: as ssh takes it. slots: as asked for. interface: the one that reaches the first host;
     None: it is alone."""
@@ -39,7 +40,7 @@ class SurveyedHost:
         return torch.device_count if torch is not None and torch.cuda_available else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HostWorld:
     """The hosts of a command, in order. address: the first one's, at which the others reach it."""
 
