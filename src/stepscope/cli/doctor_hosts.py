@@ -21,7 +21,7 @@ from stepscope.launch.hosts.session import HostSession, Reach
 from stepscope.launch.hosts.tasks import answer_first_task, gather, named_apart
 from stepscope.launch.join import world_environ
 from stepscope.machine.nodes import shared
-from stepscope.report.table import Column, Table, duration, tabled, wording
+from stepscope.report.table import Column, Table, duration, identity_column, lead_column, tabled, wording
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.doctor import Doctor
@@ -158,11 +158,11 @@ def pairs_table(checkup: Checkup) -> Table:
         "pairs",
         "Network between every two nodes",
         checkup.pairs,
-        Column("source", "from", lambda pair: pair.source, role="lead"),
-        Column("target", "to", lambda pair: pair.target, role="identity"),
-        Column("interface", "interface", lambda pair: pair.interface or "?", role="identity", drop=2),
-        Column("address", "address", lambda pair: pair.address or "-", role="identity", drop=1),
-        Column("round_trip_ns", "round trip", lambda pair: pair.round_trip_ns, duration),
+        lead_column("source", "from", "source"),
+        identity_column("target", "to", "target"),
+        identity_column("interface", "interface", lambda pair: pair.interface or "?", drop=2),
+        identity_column("address", "address", lambda pair: pair.address or "-", drop=1),
+        Column("round_trip_ns", "round trip", "round_trip_ns", duration),
         Column(
             "bytes_per_s", "rate",
             lambda pair: None if pair.bytes_per_s is None else wording(

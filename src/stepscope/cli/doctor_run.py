@@ -29,7 +29,7 @@ from stepscope.matrix.runner import OnEvent
 from stepscope.matrix.work import CellMoved, Event, GroupStarted
 from stepscope.records import codec
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.report.table import Column, Table, Value, duration, tabled, whole, wording
+from stepscope.report.table import Column, Table, Value, duration, identity_column, lead_column, tabled, whole, wording
 from stepscope.stats.compare import MIN_EXCESS
 
 if TYPE_CHECKING:
@@ -196,9 +196,9 @@ def _table(check: QuickCheck) -> Table:
         "quick_check",
         "Ranks",
         ((rank, rank_figures(check, rank)) for rank in range(check.cell.spec.world_size)),
-        Column("rank", "rank", lambda row: row[0], whole, role="lead"),
-        Column("host", "host", lambda row: row[1]["host"], role="identity"),
-        Column("device", "device", lambda row: row[1]["device"] or "?", role="identity", drop=1),
+        lead_column("rank", "rank", "0", whole),
+        identity_column("host", "host", lambda row: row[1]["host"]),
+        identity_column("device", "device", lambda row: row[1]["device"] or "?", drop=1),
         Column("own_ns", "own time", lambda row: row[1]["own_ns_median"], duration),
         Column("own_p90_ns", "p90", lambda row: row[1]["own_ns_p90"], duration, drop=2),
         Column("excess", "against others", lambda row: excess(row[1]), whole),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY
+from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
@@ -104,7 +105,8 @@ def judged(share: float | None, warn: float, bad: float) -> Tone:
 class Column:
     """One column.
 
-    get: a row's item -> its raw value, or a Value where more is to be said than ``format`` knows. format: raw -> Value.
+    get: a row's item -> its raw value, or a Value where more is to be said than ``format`` knows; or the path to it: names
+    of attributes and numbers of places (``1.facts.rank``), which ends where one is unknown. format: raw -> Value.
     role: ``group`` values head a block of rows; ``lead`` and ``identity`` values say which row this is; ``measured`` ones
     are replaced by the reason when a row failed. drop: order in which a narrow display leaves columns out, 1 first; 0 never.
     ``identity`` columns with one value throughout may always be stated once instead, ``lead`` ones never. unit, align: those
@@ -113,7 +115,7 @@ class Column:
 
     key: str
     title: str
-    get: Callable[[Any], Raw | Value]
+    get: Callable[[Any], Raw | Value] | str
     format: Format = text
     _: KW_ONLY
     unit: str = ""
@@ -133,8 +135,20 @@ class Column:
 
     def value(self, item: Any) -> Value:
         """Return the cell of one row."""
-        content = self.get(item)
+        content = _at(item, self.get) if isinstance(self.get, str) else self.get(item)
         return content if isinstance(content, Value) else self.format(content)
+
+
+group_column = partial(Column, role="group")
+lead_column = partial(Column, role="lead")
+identity_column = partial(Column, role="identity")
+
+
+def _at(item: Any, path: str) -> Any:
+    for name in path.split("."):
+        if item is not None:
+            item = item[int(name)] if name.isdigit() else getattr(item, name)
+    return item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,18 @@ from stepscope.records.nouns import EXPOSED_COMM_SHORT
 from stepscope.records.parts import TITLES
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.report.table import Column, Tone, Value, duration, judged, percent, unknown, whole, with_share
+from stepscope.report.table import (
+    Column,
+    Tone,
+    Value,
+    duration,
+    judged,
+    lead_column,
+    percent,
+    unknown,
+    whole,
+    with_share,
+)
 
 if TYPE_CHECKING:
     from stepscope.records.trace_rules import LayerCall, UnitCall
@@ -169,7 +180,7 @@ def over_ranks_note(ranks: Sequence[int]) -> tuple[str, ...]:
 
 def rank_column(get: Callable[[Any], int]) -> Column:
     """Return the column that says which rank a row is of."""
-    return Column("rank", "rank", get, whole, role="lead")
+    return lead_column("rank", "rank", get, whole)
 
 
 def parts_columns(of: Callable[[Any], Parts]) -> tuple[Column, ...]:

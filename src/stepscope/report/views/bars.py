@@ -13,7 +13,19 @@ from stepscope.records.training import TrainingRun
 from stepscope.report import vega
 from stepscope.report.names import clean, file_part, lines
 from stepscope.report.shared.runs import FACETS, Quantity, facets, failure, on_their_machines, parts, quantity
-from stepscope.report.table import Column, Table, Value, duration, figure, rate, tabled, unknown, wording
+from stepscope.report.table import (
+    Column,
+    Table,
+    Value,
+    duration,
+    figure,
+    group_column,
+    lead_column,
+    rate,
+    tabled,
+    unknown,
+    wording,
+)
 from stepscope.report.vega import Chart, Spec
 from stepscope.report.views import View
 
@@ -135,8 +147,8 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
         key,
         title,
         rows,
-        Column("about", "", lambda row: _about(row[0]), role="group"),
-        Column("runs", "", lambda row: row[1].name or "all", role="lead"),
+        group_column("about", "", lambda row: _about(row[0])),
+        lead_column("runs", "", lambda row: row[1].name or "all"),
         *(Column(f"value_{n}", name, value(name), figure) for n, name in enumerate(series, start=1)),
         *(
             Column(f"ratio_{n}", "times as fast" if len(compared) == 1 else f"{name}, times", ratio(name), figure)

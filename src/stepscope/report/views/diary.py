@@ -16,7 +16,18 @@ from stepscope.records.profile import FIRST, OWN_PROFILER, PROFILED, WINDOW, Dia
 from stepscope.report.names import file_part
 from stepscope.report.shared.curves import Numbers, drawn_steps, extremes, middles
 from stepscope.report.shared.runs import time_unit
-from stepscope.report.table import Column, Table, Value, duration, number, percent, tabled, wording
+from stepscope.report.table import (
+    Column,
+    Table,
+    Value,
+    duration,
+    group_column,
+    lead_column,
+    number,
+    percent,
+    tabled,
+    wording,
+)
 from stepscope.report.vega import (
     PAGE,
     UPRIGHT,
@@ -324,13 +335,13 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         "events",
         "Between steps and within them",
         rows,
-        Column("job", "job", lambda row: row[0].name, role="group"),
-        Column("event", "event", lambda row: EVENT_WORDS[row[2].kind], role="lead"),
+        group_column("job", "job", "0.name"),
+        lead_column("event", "event", lambda row: EVENT_WORDS[row[2].kind]),
         Column("what", "call", lambda row: row[2].what or None),
-        Column("count", "times", lambda row: row[2].count, number),
+        Column("count", "times", "2.count", number),
         Column("period_steps", "every", lambda row: _period(row[2])),
-        Column("mean", "each", lambda row: row[2].mean_ns, duration),
-        Column("wall_share", "of wall time", lambda row: row[2].share.value, percent),
+        Column("mean", "each", "2.mean_ns", duration),
+        Column("wall_share", "of wall time", "2.share.value", percent),
         Column("inside", "where", lambda row: wording("in steps" if row[2].inside else "between steps", row[2].inside)),
         Column("ranks", "ranks", lambda row: wording(_ranks(row[1], row[2]), " ".join(map(str, row[2].ranks)))),
         footnotes=("times: on one rank; of the wall time from the end of warm-up on, of the rank that they cost most",),

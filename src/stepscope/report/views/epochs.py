@@ -28,7 +28,7 @@ from stepscope.report.shared.runs import (
     time_unit,
 )
 from stepscope.report.shared.stacks import MAX_ROWS, StackRow, by_length, failed_text, stacks_chart
-from stepscope.report.table import Column, Format, Table, duration, tabled, whole
+from stepscope.report.table import Column, Format, Table, duration, identity_column, lead_column, tabled, whole
 from stepscope.report.vega import MAX_LINES, Chart, drawable
 from stepscope.report.views import View
 from stepscope.results.epochs import dropped_epochs, epoch_time, per_second
@@ -47,9 +47,9 @@ def epochs_table(runs: Sequence[TrainingRun]) -> Table:
         "epochs",
         "Epochs",
         ((run, epoch) for run in runs for epoch in run.epochs),
-        Column("run", "run", lambda item: item[0].label, role="lead"),
-        Column("world_size", "ranks", lambda item: item[0].world_size, whole, role="identity"),
-        Column("epoch", "epoch", of_epoch("number"), whole, role="identity"),
+        lead_column("run", "run", "0.label"),
+        identity_column("world_size", "ranks", "0.world_size", whole),
+        identity_column("epoch", "epoch", of_epoch("number"), whole),
         Column("duration_ns", "time", of_epoch("duration_ns"), duration),
         Column("train_loss", "loss", of_epoch("train_loss"), decimals),
         Column("train_accuracy", "train accuracy", of_epoch("train_accuracy"), decimals),

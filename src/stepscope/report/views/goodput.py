@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.report.table import Column, Table, duration, percent, tabled
+from stepscope.report.table import Column, Table, duration, group_column, lead_column, percent, tabled
 from stepscope.report.views import View
 from stepscope.results.figures import Figure, figures_of
 from stepscope.results.goodput import PARTS, Goodput, goodput
@@ -27,9 +27,9 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         "goodput",
         "Goodput: where the wall time went",
         rows,
-        Column("job", "job", lambda row: row[0].name, role="group"),
-        Column("part", "part", lambda row: _title(row[2]), role="lead"),
-        Column("time", "time", lambda row: row[3], duration),
+        group_column("job", "job", "0.name"),
+        lead_column("part", "part", lambda row: _title(row[2])),
+        Column("time", "time", "3", duration),
         Column("wall_share", "of wall time", lambda row: row[2].read(row[1]), percent),
         Column("meaning", "what it is", lambda row: row[2].help.removeprefix("of the wall time: ")),
         footnotes=tuple(_footnote(budget) for _, budget in jobs),

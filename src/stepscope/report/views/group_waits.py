@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.report.table import Column, Table, duration, number, tabled
+from stepscope.report.table import Column, Table, duration, group_column, lead_column, number, tabled
 from stepscope.report.views import View
 from stepscope.results.group_waits import group_waits
 from stepscope.results.profiled_job import ProfiledJob
@@ -21,14 +21,14 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         "group_waits",
         f"{EXPOSED_COMM.capitalize()} by process group",
         rows,
-        Column("job", "job", lambda row: row[0].name, role="group"),
-        Column("group", "group", lambda row: row[1].group, role="lead"),
-        Column("operation", "operation", lambda row: row[1].operation),
-        Column("group_ranks", "ranks of a group", lambda row: row[1].ranks, number),
-        Column("ranks", "ranks in such a group", lambda row: row[1].of_ranks, number),
-        Column("step", "a step", lambda row: row[1].ns, duration),
-        Column("waiting", "of it waiting", lambda row: row[1].waiting_ns, duration),
-        Column("calls", "waits a step", lambda row: row[1].calls, number),
+        group_column("job", "job", "0.name"),
+        lead_column("group", "group", "1.group"),
+        Column("operation", "operation", "1.operation"),
+        Column("group_ranks", "ranks of a group", "1.ranks", number),
+        Column("ranks", "ranks in such a group", "1.of_ranks", number),
+        Column("step", "a step", "1.ns", duration),
+        Column("waiting", "of it waiting", "1.waiting_ns", duration),
+        Column("calls", "waits a step", "1.calls", number),
         footnotes=(
             f"means of all ranks: the {EXPOSED_COMM} of a timed step, divided as all waits are",
             "waiting: beyond the rank of the group that waits shortest, of operations that all of them end together",

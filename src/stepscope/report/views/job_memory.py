@@ -12,7 +12,16 @@ from stepscope.records.nouns import Measured
 from stepscope.report.names import file_part
 from stepscope.report.shared.curves import extremes
 from stepscope.report.shared.runs import memory_unit, span_unit
-from stepscope.report.table import Column, Table, binary_size, number, tabled
+from stepscope.report.table import (
+    Column,
+    Table,
+    binary_size,
+    group_column,
+    identity_column,
+    lead_column,
+    number,
+    tabled,
+)
 from stepscope.report.vega import COLORS, PAGE, Chart, Spec, by_series, chart, layer, number_axis, telling
 from stepscope.report.views import View
 from stepscope.results.diary import JobSteps
@@ -48,14 +57,14 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         "memory_over_time",
         "Memory of the ranks",
         rows,
-        Column("job", "job", lambda row: row[0].name, role="group"),
-        Column("rank", "rank", lambda row: row[1].rank, number, role="lead"),
-        Column("host", "host", lambda row: row[1].host, role="identity"),
-        Column("of", "memory", lambda row: row[1].of),
+        group_column("job", "job", "0.name"),
+        lead_column("rank", "rank", "1.rank", number),
+        identity_column("host", "host", "1.host"),
+        Column("of", "memory", "1.of"),
         Column("held", "held", lambda row: _finite(row[1].bytes), binary_size),
         Column("growth", "growth a step", lambda row: _grows(row[1].growth), binary_size),
         Column("left", "left", lambda row: _finite(row[1].left), binary_size),
-        Column("samples", "samples", lambda row: row[1].samples, number),
+        Column("samples", "samples", "1.samples", number),
         footnotes=(more,) if ranks > MOST_ROWS else (),
     )
 

@@ -8,7 +8,18 @@ from dataclasses import replace
 from stepscope.core.words import counted, grouped, ranges
 from stepscope.records.nccl import NcclChoice, NcclCommunicator, NcclDebug, NcclLink
 from stepscope.report.shared.traces import who
-from stepscope.report.table import Column, Table, Value, byte_size, tabled, unknown, whole, wording
+from stepscope.report.table import (
+    Column,
+    Table,
+    Value,
+    byte_size,
+    identity_column,
+    lead_column,
+    tabled,
+    unknown,
+    whole,
+    wording,
+)
 from stepscope.report.views import View
 
 NICS_SHOWN = 8
@@ -22,15 +33,15 @@ def build(debug: NcclDebug) -> Table:
             "nccl_debug",
             "NCCL communicators",
             enumerate(debug.communicators),
-            Column("communicator", "communicator", lambda c: labels[c[0]], role="lead"),
+            lead_column("communicator", "communicator", lambda c: labels[c[0]]),
             Column("ranks", "ranks", lambda c: _ranks(c[1]), whole),
             Column("hosts", "hosts", lambda c: len({r.host for r in c[1].ranks}) or None, whole),
             Column("version", "NCCL", lambda c: _versions(c[1]), drop=5),
             Column("network", "network", lambda c: ", ".join(c[1].networks) or None),
             Column("rings", "rings", lambda c: len(c[1].rings) or None, whole, drop=3),
             Column("trees", "trees", lambda c: len(c[1].trees) or None, whole, drop=2),
-            Column("coll_channels", "channels", lambda c: c[1].coll_channels, whole, drop=6),
-            Column("p2p_channels", "p2p channels", lambda c: c[1].p2p_channels, whole, short="p2p", drop=4),
+            Column("coll_channels", "channels", "1.coll_channels", whole, drop=6),
+            Column("p2p_channels", "p2p channels", "1.p2p_channels", whole, short="p2p", drop=4),
             Column("nvls", "NVLS", lambda c: _nvls(c[1]), whole, drop=1),
             Column("state", "state", lambda c: _state(c[1])),
         ),
@@ -53,14 +64,13 @@ def build_links(debug: NcclDebug) -> Table:
         "nccl_links",
         "How the ranks are connected",
         items,
-        Column("communicator", "communicator", lambda item: item[0], role="lead"),
-        Column(
+        lead_column("communicator", "communicator", "0"),
+        identity_column(
             "transport",
             "transport",
             lambda item: wording(item[1], tone="warn" if item[1] == "NET/Socket" else "plain"),
-            role="identity",
         ),
-        Column("where", "between", lambda item: item[2]),
+        Column("where", "between", "2"),
         Column("gdrdma", "GPU direct", lambda item: _gpu_direct(item[3][0].gdrdma)),
         Column("links", "links", lambda item: len(item[3]), whole),
         Column("channels", "channels each", lambda i: _span([k.channels for k in i[3]]), whole, short="channels"),
@@ -81,12 +91,12 @@ def build_choices(debug: NcclDebug) -> Table:
         "nccl_choices",
         "What NCCL chose",
         items,
-        Column("communicator", "communicator", lambda item: item[0], role="lead"),
-        Column("op", "operation", lambda item: item[1][0].op, role="identity"),
-        Column("low_bytes", "from", lambda item: item[1][0].low_bytes, byte_size, role="identity"),
-        Column("high_bytes", "to", lambda item: item[1][-1].high_bytes, byte_size, role="identity"),
-        Column("algorithm", "algorithm", lambda item: item[1][0].algorithm),
-        Column("protocol", "protocol", lambda item: item[1][0].protocol),
+        lead_column("communicator", "communicator", "0"),
+        identity_column("op", "operation", "1.0.op"),
+        identity_column("low_bytes", "from", "1.0.low_bytes", byte_size),
+        identity_column("high_bytes", "to", lambda item: item[1][-1].high_bytes, byte_size),
+        Column("algorithm", "algorithm", "1.0.algorithm"),
+        Column("protocol", "protocol", "1.0.protocol"),
         Column("channels", "channels", lambda item: _channels(item[1][0]), drop=1),
         Column("calls", "calls", lambda item: sum(c.calls for c in item[1]), whole, drop=2),
         footnotes=("from, to: smallest and largest size seen with this choice",),
@@ -99,12 +109,12 @@ def build_messages(debug: NcclDebug) -> Table:
         "nccl_messages",
         "NCCL's warnings",
         sorted(debug.messages, key=lambda m: (m.kind != "warning", m.rank is None, m.rank or 0)),
-        Column("rank", "rank", lambda m: m.rank, whole, role="lead"),
-        Column("host", "host", lambda m: m.host, role="identity"),
-        Column("pid", "pid", lambda m: m.pid, whole, drop=1),
-        Column("place", "place", lambda m: m.place, drop=2),
+        lead_column("rank", "rank", "rank", whole),
+        identity_column("host", "host", "host"),
+        Column("pid", "pid", "pid", whole, drop=1),
+        Column("place", "place", "place", drop=2),
         Column("text", "text", lambda m: wording(m.text, tone="bad" if m.kind == "warning" else "dim")),
-        Column("count", "times", lambda m: m.count, whole),
+        Column("count", "times", "count", whole),
     )
 
 

@@ -13,7 +13,21 @@ from stepscope.records.nouns import Measured
 from stepscope.report import vega
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import time_unit
-from stepscope.report.table import Column, Table, Value, duration, percent, tabled, times, whole, with_share, wording
+from stepscope.report.table import (
+    Column,
+    Table,
+    Value,
+    duration,
+    group_column,
+    identity_column,
+    lead_column,
+    percent,
+    tabled,
+    times,
+    whole,
+    with_share,
+    wording,
+)
 from stepscope.report.vega import Chart, Spec
 from stepscope.report.views import View
 from stepscope.results.evidence import CellEvidence
@@ -42,15 +56,15 @@ def _overview(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
         "pipelines",
         "Pipelines",
         pairs,
-        Column("schedule", "schedule", lambda row: row[1].layout.schedule, role="lead"),
-        Column("ranks", "ranks", lambda row: row[1].layout.ranks, whole, role="identity"),
-        Column("chunks", "chunks", lambda row: row[1].layout.chunks, whole, role="identity", drop=3),
-        Column("micro_batches", "micro-batches", lambda row: row[1].layout.micro_batches, whole, role="lead"),
-        Column("step", "schedule time", lambda row: row[1].step_ns, duration),
+        lead_column("schedule", "schedule", "1.layout.schedule"),
+        identity_column("ranks", "ranks", "1.layout.ranks", whole),
+        identity_column("chunks", "chunks", "1.layout.chunks", whole, drop=3),
+        lead_column("micro_batches", "micro-batches", "1.layout.micro_batches", whole),
+        Column("step", "schedule time", "1.step_ns", duration),
         Column("bubble", "bubble", lambda row: wording(bubble_text(row[1].bubble), row[1].bubble.value), percent),
-        Column("formula", "formula", lambda row: row[1].layout.bubble, percent),
-        Column("simulated", "simulated", lambda row: row[1].simulated_bubble, percent),
-        Column("imbalance", "slowest stage", lambda row: row[1].imbalance, times, drop=2),
+        Column("formula", "formula", "1.layout.bubble", percent),
+        Column("simulated", "simulated", "1.simulated_bubble", percent),
+        Column("imbalance", "slowest stage", "1.imbalance", times, drop=2),
         Column("balanced", "even split", lambda row: _even(row[1]), drop=1),
         footnotes=(
             *conclusions(pairs),
@@ -83,10 +97,10 @@ def _stages(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
         "pipeline_stages",
         "Stages of pipelines",
         rows,
-        Column("run", "run", lambda row: row[0].run.label, role="group"),
-        Column("stage", "stage", lambda row: row[2].stage, whole, role="lead"),
-        Column("rank", "rank", lambda row: row[2].rank, whole, role="identity"),
-        Column("blocks", "blocks", lambda row: row[2].blocks, whole, role="identity"),
+        group_column("run", "run", "0.run.label"),
+        lead_column("stage", "stage", "2.stage", whole),
+        identity_column("rank", "rank", "2.rank", whole),
+        identity_column("blocks", "blocks", "2.blocks", whole),
         part("forward", "forward"),
         part("backward", "backward"),
         part("send", "send"),

@@ -21,6 +21,7 @@ from stepscope.report.table import (
     Value,
     duration,
     figure,
+    lead_column,
     number,
     percent,
     size,
@@ -100,12 +101,12 @@ def build_scaling(predictions: Sequence[StepPrediction]) -> Table:
         "predicted_steps",
         "",
         predictions,
-        Column("gpus", "GPUs", lambda p: p.layout.gpus, whole, role="lead"),
+        lead_column("gpus", "GPUs", "layout.gpus", whole),
         Column("layout", "layout", lambda p: layout_text(p.layout), drop=2),
         Column("step_ns", "step", lambda p: p.step_s * 1e9, duration),
-        Column("tokens_per_s", "tokens/s", lambda p: p.tokens_per_s, number),
+        Column("tokens_per_s", "tokens/s", "tokens_per_s", number),
         Column("interval", "80% interval", interval, unit="1/s"),
-        Column("tokens_per_s_per_gpu", "per GPU", lambda p: p.tokens_per_s_per_gpu, number),
+        Column("tokens_per_s_per_gpu", "per GPU", "tokens_per_s_per_gpu", number),
         Column("efficiency", "efficiency", efficient, percent),
         Column("mfu", "MFU", lambda p: p.mfu["non-causal"], percent),
         Column("memory_bytes", "memory", memory, size),
@@ -121,7 +122,7 @@ def build_budget(prediction: StepPrediction) -> Table:
         "predicted_budget",
         "",
         sorted(parts, key=lambda item: -item[1]),
-        Column("part", "part of the step", lambda item: PART[item[0]], role="lead"),
+        lead_column("part", "part of the step", lambda item: PART[item[0]]),
         Column("time_ns", "time", lambda item: item[1] * 1e9, duration),
         Column("share", "share", lambda item: item[1] / prediction.step_s, percent),
     )
@@ -135,8 +136,8 @@ def build_memory(prediction: StepPrediction) -> Table:
         "predicted_memory",
         f"Memory of one GPU{where}",
         [(name, value) for name, value in amounts if value > 0] + [("total", prediction.memory.total)],
-        Column("kind", "kind", lambda item: _MEMORY.get(item[0], item[0]), role="lead"),
-        Column("bytes", "size", lambda item: item[1], size),
+        lead_column("kind", "kind", lambda item: _MEMORY.get(item[0], item[0])),
+        Column("bytes", "size", "1", size),
         Column("share", "of the GPU", lambda item: item[1] / prediction.cluster.gpu.total_bytes, percent),
     )
 
@@ -147,10 +148,10 @@ def build_remedies(remedies: Sequence[Remedy]) -> Table:
         "predicted_remedies",
         "What would make it fit, cheapest first",
         remedies,
-        Column("what", "change", lambda r: r.what, role="lead"),
-        Column("memory_bytes", "memory", lambda r: r.prediction.memory.total, size),
-        Column("slower", "step", lambda r: r.slower, Format("{:+.0%}".format)),
-        Column("tokens_per_s_per_gpu", "tokens/s per GPU", lambda r: r.prediction.tokens_per_s_per_gpu, number),
+        lead_column("what", "change", "what"),
+        Column("memory_bytes", "memory", "prediction.memory.total", size),
+        Column("slower", "step", "slower", Format("{:+.0%}".format)),
+        Column("tokens_per_s_per_gpu", "tokens/s per GPU", "prediction.tokens_per_s_per_gpu", number),
         footnotes=("step: time of a token against the layout that does not fit",),
     )
 
@@ -202,13 +203,13 @@ def build_plan(plan: LayoutSearch) -> Table:
         "planned",
         "",
         list(enumerate(plan.best[:SHOWN], 1)),
-        Column("rank", "", lambda item: item[0], whole, role="lead"),
-        Column("layout", "layout", lambda item: layout_text(item[1].layout), role="lead"),
-        Column("tokens_per_s", "tokens/s", lambda item: item[1].tokens_per_s, number),
+        lead_column("rank", "", "0", whole),
+        lead_column("layout", "layout", lambda item: layout_text(item[1].layout)),
+        Column("tokens_per_s", "tokens/s", "1.tokens_per_s", number),
         Column("interval", "80% interval", lambda item: interval(item[1]), unit="1/s", drop=2),
-        Column("per_gpu", "per GPU", lambda item: item[1].tokens_per_s_per_gpu, number),
+        Column("per_gpu", "per GPU", "1.tokens_per_s_per_gpu", number),
         Column("mfu", "MFU", lambda item: item[1].mfu["non-causal"], percent),
-        Column("memory_bytes", "memory", lambda item: item[1].memory.total, size),
+        Column("memory_bytes", "memory", "1.memory.total", size),
         Column(
             "against",
             "against the first",
@@ -229,7 +230,7 @@ def build_alternatives(plan: LayoutSearch) -> Table:
         "planned_alternatives",
         "Why not",
         plan.alternatives,
-        Column("name", "layout", lambda a: a.name, role="lead"),
+        lead_column("name", "layout", "name"),
         Column("form", "at its best", form, drop=1),
         Column("why", "why it loses", lambda a: wording(a.why)),
     )
@@ -264,17 +265,17 @@ def scaled_steps_table(prediction: ScalePrediction) -> Table:
         "scaled_steps",
         "",
         prediction.steps,
-        Column("gpus", f"{prediction.unit}s", lambda step: step.ranks, number, role="lead"),
-        Column("step_ns", "step", lambda step: step.step_ns, duration),
+        lead_column("gpus", f"{prediction.unit}s", "ranks", number),
+        Column("step_ns", "step", "step_ns", duration),
         Column("interval_ns", "80% interval", interval, unit="ns"),
         *(
             [Column("measured_ns", "measured", lambda step: measured.get(step.ranks), duration)]
             if any(step.ranks in measured for step in prediction.steps)
             else []
         ),
-        Column("throughput", "throughput", lambda step: step.throughput, times),
-        *([Column("samples_per_s", "samples/s", lambda step: step.samples_per_s, figure)] if samples else []),
-        Column("efficiency", "efficiency", lambda step: step.efficiency, percent),
+        Column("throughput", "throughput", "throughput", times),
+        *([Column("samples_per_s", "samples/s", "samples_per_s", figure)] if samples else []),
+        Column("efficiency", "efficiency", "efficiency", percent),
         Column(
             "exposed_comm_ns",
             EXPOSED_COMM,
@@ -282,7 +283,7 @@ def scaled_steps_table(prediction: ScalePrediction) -> Table:
             short="exposed",
             unit="ns",
         ),
-        Column("straggling_ns", "slowest rank", lambda step: step.straggling_ns, duration, drop=1),
+        Column("straggling_ns", "slowest rank", "straggling_ns", duration, drop=1),
         Column("dominant", "largest part", dominant, drop=2),
     )
 

@@ -10,7 +10,17 @@ from stepscope.records.parts import LEAVES
 from stepscope.report.names import file_part
 from stepscope.report.shared.parts import PARTS
 from stepscope.report.shared.runs import span_unit
-from stepscope.report.table import Column, Table, duration, number, tabled, wording
+from stepscope.report.table import (
+    Column,
+    Table,
+    duration,
+    group_column,
+    identity_column,
+    lead_column,
+    number,
+    tabled,
+    wording,
+)
 from stepscope.report.vega import PAGE, Chart, chart, color, layer, number_axis, telling
 from stepscope.report.views import View
 from stepscope.results.profiled_job import ProfiledJob
@@ -28,13 +38,13 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         "ranks",
         "Ranks",
         rows,
-        Column("job", "job", lambda row: row[0].name, role="group"),
-        Column("rank", "rank", lambda row: row[1].name, role="lead"),
-        Column("ranks", "ranks", lambda row: row[1].ranks, number),
-        Column("host", "host", lambda row: row[1].host, role="identity"),
-        Column("step", "step", lambda row: row[1].step_ns, duration),
+        group_column("job", "job", "0.name"),
+        lead_column("rank", "rank", "1.name"),
+        Column("ranks", "ranks", "1.ranks", number),
+        identity_column("host", "host", "1.host"),
+        Column("step", "step", "1.step_ns", duration),
         *(Column(key, PARTS[key][0], _part(key), duration) for key in LEAVES),
-        Column("own", "own time", lambda row: row[1].own_ns, duration),
+        Column("own", "own time", "1.own_ns", duration),
         Column("late", "", lambda row: wording("late" if row[1].late else None, row[1].late or None, tone="bad")),
         footnotes=("means of the timed steps; own time: until a rank waits for others",),
     )

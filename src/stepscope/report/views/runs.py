@@ -37,6 +37,9 @@ from stepscope.report.table import (
     binary_size,
     duration,
     figure,
+    group_column,
+    identity_column,
+    lead_column,
     percent,
     size,
     tabled,
@@ -104,10 +107,10 @@ def build(
         parameters = {r.run_id: next((b.num_parameters for b in block if b.num_parameters), None)
                  for block in blocks.values() for r in block}  # fmt: skip
         count = Format(lambda n: f"{format_count(n)} parameters")
-        columns["num_parameters"] = Column(
-            "num_parameters", "parameters", lambda run: parameters[run.run_id], count, role="group"
+        columns["num_parameters"] = group_column(
+            "num_parameters", "parameters", lambda run: parameters[run.run_id], count
         )
-        columns["dataset"] = Column("dataset", "dataset", lambda run: run.dataset or "", role="group")
+        columns["dataset"] = group_column("dataset", "dataset", lambda run: run.dataset or "")
         columns["strategy"] = replace(columns["strategy"], role="lead")
     return tabled(
         "summary",
@@ -134,18 +137,18 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
         return Value(text=NONE, raw=0, tone="dim") if run.comm_bytes_per_step == 0 else size(run.comm_bytes_per_step)
 
     return (
-        Column("group", "runs", lambda run: run.group, role="group"),
-        Column("model", "model", lambda run: run.model or "", role="group"),
-        Column("device", "device", lambda run: f"{run.device}/{run.backend}", role="group"),
-        Column("label", "run", lambda run: run.label, role="lead"),
-        Column("dataset", "data", lambda run: run.dataset, role="identity"),
-        Column("strategy", "strategy", lambda run: run.strategy, role="identity"),
-        Column("world_size", "ranks", lambda run: run.world_size, whole, role="lead"),
-        Column("precision", "precision", lambda run: run.precision, role="identity", short="prec"),
-        Column("accumulation", "accum", lambda run: run.accumulation, whole, role="identity", short="acc"),
-        Column("global_batch", "global batch", lambda run: run.global_batch, whole, role="identity", short="batch"),
-        Column("num_parameters", "parameters", lambda run: run.num_parameters, Format(format_count), role="identity"),
-        Column("hardware", "hardware", lambda run: run.hardware, role="identity"),
+        group_column("group", "runs", "group"),
+        group_column("model", "model", lambda run: run.model or ""),
+        group_column("device", "device", lambda run: f"{run.device}/{run.backend}"),
+        lead_column("label", "run", "label"),
+        identity_column("dataset", "data", "dataset"),
+        identity_column("strategy", "strategy", "strategy"),
+        lead_column("world_size", "ranks", "world_size", whole),
+        identity_column("precision", "precision", "precision", short="prec"),
+        identity_column("accumulation", "accum", "accumulation", whole, short="acc"),
+        identity_column("global_batch", "global batch", "global_batch", whole, short="batch"),
+        identity_column("num_parameters", "parameters", "num_parameters", Format(format_count)),
+        identity_column("hardware", "hardware", "hardware"),
         Column("epochs", "epochs", lambda run: len(run.epochs) or None, whole, drop=1),
         Column("epoch_ns", "epoch est." if estimated and not mixed else "epoch", epoch, duration, drop=8),
         _figure("step_ns", lambda run: measured(run.step_ns, duration, tight=True)),
@@ -160,7 +163,7 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
         _figure("train_loss", train_loss, title="train loss", drop=4),
         _figure("best_accuracy", best_accuracy, Format("{:.4f}".format), drop=5),
         _figure("peak_memory_bytes", lambda run: run.peak_memory_bytes, drop=3),
-        Column("run_id", "id", lambda run: run.run_id, role="identity"),
+        identity_column("run_id", "id", "run_id"),
         *(_declared(key, scaling, drop_epochs) for key in MORE),
     )  # fmt: skip
 
@@ -387,7 +390,7 @@ def history_table(history: History | None) -> Table:
         "history",
         "Runs over time",
         rows,
-        Column("cell", "cell", lambda row: row[1], role="lead"),
+        lead_column("cell", "cell", "1"),
         Column("runs", "runs", lambda row: sum(step is not None for step in row[0].step_ns), whole),
         Column("first_ns", "first step", lambda row: next(s for s in row[0].step_ns if s is not None), duration),
         Column("last_ns", "last step", lambda row: last(row[0]), duration),

@@ -28,7 +28,21 @@ from stepscope.report.shared.runs import (
     titled,
 )
 from stepscope.report.shared.stacks import NAME_CHARS
-from stepscope.report.table import Column, Raw, Table, Value, duration, figure, percent, tabled, times, whole
+from stepscope.report.table import (
+    Column,
+    Raw,
+    Table,
+    Value,
+    duration,
+    figure,
+    group_column,
+    identity_column,
+    lead_column,
+    percent,
+    tabled,
+    times,
+    whole,
+)
 from stepscope.report.vega import Chart, Spec
 from stepscope.report.views import View
 from stepscope.results.scaling import EXCELLENT, GOOD
@@ -171,23 +185,23 @@ def scaling_table(
         return of_target(lambda target: never if target.reached_epochs is None else get(target))
 
     columns = (
-        Column("group", "runs", lambda line: line[0].group, role="group"),
-        Column("label", "run", lambda line: labels.get(line[0].run_id, line[0].run_id), role="lead"),
-        Column("world_size", "ranks", lambda line: line[0].world_size, whole, role="lead"),
-        Column(
-            "baseline_world_size", "baseline ranks", lambda line: line[0].baseline_world_size, whole,
-            short="base", role="identity", drop=2,
+        group_column("group", "runs", "0.group"),
+        lead_column("label", "run", lambda line: labels.get(line[0].run_id, line[0].run_id)),
+        lead_column("world_size", "ranks", "0.world_size", whole),
+        identity_column(
+            "baseline_world_size", "baseline ranks", "0.baseline_world_size", whole,
+            short="base", drop=2,
         ),
-        Column("scaling", "scaling", lambda line: line[0].scaling, role="identity"),
-        Column("basis", "from", lambda line: line[0].basis, role="identity", drop=1),
+        identity_column("scaling", "scaling", "0.scaling"),
+        identity_column("basis", "from", "0.basis", drop=1),
         Column("speedup", "speed-up", lambda line: speedup_value(line[0]), times),
-        Column("speedup_low", "low", lambda line: line[0].low, times),
-        Column("speedup_high", "high", lambda line: line[0].high, times),
+        Column("speedup_low", "low", "0.low", times),
+        Column("speedup_high", "high", "0.high", times),
         Column("efficiency", "efficiency", lambda line: efficiency_value(line[0]), whole),
-        Column("rating", "rating", lambda line: line[0].rating),
-        Column("best_accuracy", "best accuracy", lambda line: line[0].best_accuracy, figure, short="best", drop=4),
+        Column("rating", "rating", "0.rating"),
+        Column("best_accuracy", "best accuracy", "0.best_accuracy", figure, short="best", drop=4),
         Column(
-            "baseline_best_accuracy", "baseline's best", lambda line: line[0].baseline_best_accuracy, figure,
+            "baseline_best_accuracy", "baseline's best", "0.baseline_best_accuracy", figure,
             short="base best", drop=3,
         ),
         Column("target_accuracy", "to accuracy", of_target(lambda target: target.accuracy), figure),
@@ -356,18 +370,18 @@ def scaling_budget_table(budgets: Sequence[ScalingBudget]) -> Table:
         "scaling_budget",
         "Where the speed-up is lost",
         [line for budget in budgets for line in _lines(budget)],
-        Column("pair", "", lambda line: line.head, role="group"),
-        Column("part", "part", lambda line: line.name, role="lead"),
+        group_column("pair", "", "head"),
+        lead_column("part", "part", "name"),
         Column(
             "base_ns",
             f"{first.base_world_size} rank{'s' * (first.base_world_size > 1)}" if first else "baseline",
-            lambda line: line.base_ns,
+            "base_ns",
             duration,
         ),
-        Column("ideal_ns", "ideal", lambda line: line.ideal_ns, duration, drop=1),
-        Column("run_ns", counted(first.world_size, "rank") if first else "run", lambda line: line.run_ns, duration),
-        Column("lost_ns", "lost", lambda line: line.lost_ns, duration),
-        Column("share", "of the loss", lambda line: line.share, percent),
+        Column("ideal_ns", "ideal", "ideal_ns", duration, drop=1),
+        Column("run_ns", counted(first.world_size, "rank") if first else "run", "run_ns", duration),
+        Column("lost_ns", "lost", "lost_ns", duration),
+        Column("share", "of the loss", "share", percent),
         footnotes=_scaling_budget_footnotes(budgets),
     )
 

@@ -17,7 +17,7 @@ from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import by_dataset, failure, time_unit
 from stepscope.report.shared.stacks import MAX_ROWS, StackRow, failed_text, stacks_chart
-from stepscope.report.table import Column, Table, duration, percent, tabled, wording
+from stepscope.report.table import Column, Table, duration, group_column, lead_column, percent, tabled, wording
 from stepscope.report.vega import COLUMN, Chart, Spec, chart, color, layer, name_axis, number_axis, sig
 from stepscope.report.views import View
 from stepscope.results.epochs import exposed_fraction
@@ -163,14 +163,14 @@ def phase_spread_table(cells: Sequence[CellEvidence]) -> Table:
         "phase_times",
         "Phases over steps and ranks",
         spreads(cells),
-        Column("group", "runs", lambda row: row.group, role="group"),
-        Column("label", "run", lambda row: row.label, role="group"),
-        Column("phase", "phase", lambda row: wording(row.phase), role="lead"),
-        Column("mean", "mean", lambda row: row.mean, duration),
-        Column("share", "of the step", lambda row: row.share, percent),
-        Column("longest", "longest", lambda row: row.longest, duration),
-        Column("over_steps", "sd over steps", lambda row: row.over_steps, duration),
-        Column("over_ranks", "sd over ranks", lambda row: row.over_ranks, duration),
+        group_column("group", "runs", "group"),
+        group_column("label", "run", "label"),
+        lead_column("phase", "phase", lambda row: wording(row.phase)),
+        Column("mean", "mean", "mean", duration),
+        Column("share", "of the step", "share", percent),
+        Column("longest", "longest", "longest", duration),
+        Column("over_steps", "sd over steps", "over_steps", duration),
+        Column("over_ranks", "sd over ranks", "over_ranks", duration),
         footnotes=(
             "mean, longest: over all timed steps and ranks; sd (standard deviation, its square is the variance): of the"
             " ranks' mean from step to step, and of each rank's mean over the steps.",

@@ -24,7 +24,20 @@ from stepscope.report.shared.curves import Numbers, bucketed, drawn_steps
 from stepscope.report.shared.parts import PARTS
 from stepscope.report.shared.runs import exposed_value, measured, time_unit
 from stepscope.report.shared.stacks import stacked_areas
-from stepscope.report.table import Column, Table, Value, duration, percent, tabled, times, whole, wording
+from stepscope.report.table import (
+    Column,
+    Table,
+    Value,
+    duration,
+    group_column,
+    identity_column,
+    lead_column,
+    percent,
+    tabled,
+    times,
+    whole,
+    wording,
+)
 from stepscope.report.vega import Chart, Spec
 from stepscope.report.views import View
 from stepscope.results.diary import JobSteps, parts_of
@@ -103,10 +116,10 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         "step_parts",
         "Parts of a timed step",
         rows,
-        Column("job", "job", lambda row: row[0].name, role="group"),
-        Column("part", "part", lambda row: wording(INDENT * row[1] + row[2].key, row[2].key), role="lead"),
-        Column("mean", "mean", lambda row: row[2].ns, duration),
-        Column("share", "share", lambda row: row[2].share, percent),
+        group_column("job", "job", "0.name"),
+        lead_column("part", "part", lambda row: wording(INDENT * row[1] + row[2].key, row[2].key)),
+        Column("mean", "mean", "2.ns", duration),
+        Column("share", "share", "2.share", percent),
         *_of_ranks(ranks),
         footnotes=(f"mean of all ranks and timed steps; waiting: {EXPOSED_COMM} beyond that of the last rank",)
         if ranks[1:]
@@ -172,11 +185,11 @@ def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -
         "overlap_gain",
         "Communication after backward and inside backward",
         rows,
-        Column("group", "runs", lambda row: row.cell.run.group, role="group"),
-        Column("strategy", "strategy", lambda row: row.cell.run.strategy, role="lead"),
-        Column("world_size", "ranks", lambda row: row.cell.run.world_size, whole, role="identity"),
-        Column("reduces", "reduces", lambda row: _reduces(row), role="identity"),
-        Column("comm_ns", "comm/step", lambda row: row.hidden.comm_ns, duration),
+        group_column("group", "runs", "cell.run.group"),
+        lead_column("strategy", "strategy", "cell.run.strategy"),
+        identity_column("world_size", "ranks", "cell.run.world_size", whole),
+        identity_column("reduces", "reduces", lambda row: _reduces(row)),
+        Column("comm_ns", "comm/step", "hidden.comm_ns", duration),
         Column("hidden", "hidden", lambda row: _hidden(row.hidden)),
         Column("exposed_comm_ns", "exposed", lambda row: exposed_value(row.cell.run), duration),
         Column("step_ns", "step", lambda row: measured(row.cell.run.step_ns, duration, tight=True), duration),

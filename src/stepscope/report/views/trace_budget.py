@@ -26,7 +26,7 @@ from stepscope.report.shared.traces import (
     standing_out,
     timed,
 )
-from stepscope.report.table import Column, Table, Value, duration, judged, percent, tabled, whole, wording
+from stepscope.report.table import Column, Table, Value, duration, judged, lead_column, percent, tabled, whole, wording
 from stepscope.report.vega import Chart, color
 from stepscope.report.views import View
 
@@ -126,10 +126,10 @@ def steps_table(summary: TraceSummary) -> Table:
         "steps",
         "Steps",
         steps,
-        Column("step", "step", lambda s: s.step, whole, role="lead"),
+        lead_column("step", "step", "step", whole),
         rank_column(lambda s: s.rank),
         *parts_columns(lambda s: s.parts),
-        Column("host", "host", lambda s: s.host_ns, duration, drop=4),
+        Column("host", "host", "host_ns", duration, drop=4),
         footnotes=(
             "a step begins with the first device work it launched, on the main stream where earlier work still runs there; "
             "host: its annotation on the host",
@@ -150,7 +150,7 @@ def phases_table(summary: TraceSummary) -> Table:
         "Phases",
         (p for rank in summary.ranks for p in rank.phases if _total(p) or p.host_ns),
         rank_column(lambda p: p.rank),
-        Column("phase", "phase", lambda p: p.phase, role="lead"),
+        lead_column("phase", "phase", "phase"),
         Column("total", "total", part(_total), duration),
         Column("compute", "compute", part(lambda p: p.compute_ns), duration),
         Column("exposed_comm", EXPOSED_COMM_SHORT, part(lambda p: p.exposed_comm_ns), duration, short="exp comm"),
@@ -163,8 +163,8 @@ def phases_table(summary: TraceSummary) -> Table:
             drop=1,
         ),
         Column("idle", "idle", part(lambda p: p.idle_ns), duration),
-        Column("comm", "all comm", lambda p: p.comm_ns, duration, drop=2),
-        Column("host", "host", lambda p: p.host_ns, duration, drop=3),
+        Column("comm", "all comm", "comm_ns", duration, drop=2),
+        Column("host", "host", "host_ns", duration, drop=3),
         footnotes=("device work belongs to the phase that launched it, idle time to the phase that launches next",),
     )
 
@@ -194,10 +194,10 @@ def idle_table(summary: TraceSummary) -> Table:
         "Idle time by cause",
         (i for rank in summary.ranks for i in sorted(rank.idle, key=lambda i: -i.idle_ns)),
         rank_column(lambda i: i.rank),
-        Column("cause", "why the device idled", lambda i: wording(CAUSES[i.cause], i.cause), role="lead"),
+        lead_column("cause", "why the device idled", lambda i: wording(CAUSES[i.cause], i.cause)),
         Column("idle", "idle", lambda i: timed(i.idle_ns, windows[i.rank], worry=(0.1, 0.3)), duration),
-        Column("gaps", "gaps", lambda i: i.gap_count, whole),
-        Column("largest", "largest", lambda i: i.largest_ns, duration, drop=1),
+        Column("gaps", "gaps", "gap_count", whole),
+        Column("largest", "largest", "largest_ns", duration, drop=1),
     )
 
 
@@ -247,8 +247,8 @@ def overlap_table(summary: TraceSummary) -> Table:
         "Overlap of communication with computation",
         items,
         rank_column(lambda i: i[0].facts.rank),
-        Column("step", "step", lambda i: "all" if i[1] is None else i[1], whole, role="lead"),
-        Column("comm", "comm", lambda i: i[2].comm_ns, duration),
+        lead_column("step", "step", lambda i: "all" if i[1] is None else i[1], whole),
+        Column("comm", "comm", "2.comm_ns", duration),
         Column("hidden", "hidden", lambda i: shared(i[2].overlap_ns, i[2].comm_ns), duration),
         Column("exposed", "exposed", lambda i: shared(i[2].exposed_comm_ns, i[2].comm_ns), duration),
         Column("exposed_fraction", "of time", lambda i: of_time(i[2]), percent, short="time"),

@@ -21,7 +21,9 @@ from stepscope.report.table import (
     Value,
     bandwidth,
     duration,
+    identity_column,
     judged,
+    lead_column,
     number,
     percent,
     size,
@@ -82,14 +84,14 @@ Item = tuple[Key, list[MatchedCollective]]
 
 def _key_columns(instances: Sequence[MatchedCollective]) -> tuple[Column, ...]:
     """Return the columns that tell the rows apart; a group only where one is recorded."""
-    op = Column("op", "operation", lambda item: item[0][0], role="lead")
+    op = lead_column("op", "operation", "0.0")
     if not instances:
         return (op,)
-    group = Column("group", "group", lambda item: _elided(item[0][3]), role="identity")
+    group = identity_column("group", "group", lambda item: _elided(item[0][3]))
     return (
         op,
-        Column("dtype", "type", lambda item: item[0][1], role="identity"),
-        Column("size", "size", lambda item: item[0][2], size, role="lead"),
+        identity_column("dtype", "type", "0.1"),
+        lead_column("size", "size", "0.2", size),
         *((group,) if any(m.group for m in instances) else ()),
         Column("count", "count", lambda item: len(item[1]), number),
     )
@@ -284,9 +286,9 @@ def groups_table(summary: TraceSummary) -> Table:
         "groups",
         "Communication by process group",
         by_group.values(),
-        Column("group", "group", lambda budgets: wording(_name(budgets[0]), budgets[0].group), role="lead"),
-        Column("kind", "carries", lambda budgets: _carries(budgets[0]), role="identity"),
-        Column("size", "ranks in it", lambda budgets: budgets[0].size, whole),
+        lead_column("group", "group", lambda budgets: wording(_name(budgets[0]), budgets[0].group)),
+        identity_column("kind", "carries", lambda budgets: _carries(budgets[0])),
+        Column("size", "ranks in it", "0.size", whole),
         Column("seen", "seen", lambda budgets: wording(ranges(m.rank for m in budgets), len(budgets))),
         Column("collectives", "calls", lambda budgets: median(m.collectives for m in budgets), Format("{:g}".format)),
         Column("bytes", "bytes", _sent, size),
@@ -356,11 +358,11 @@ def conformance_table(summary: TraceSummary) -> Table:
         "conformance",
         "Communication against the plan",
         alike.values(),
-        Column("ranks", "ranks", lambda same: ranges(c.rank for c in same), role="lead"),
-        Column("strategy", "strategy", lambda same: same[0].strategy or None, role="lead"),
-        Column("steps", "steps", lambda same: same[0].steps, number),
-        Column("planned", "planned a step", lambda same: same[0].planned_per_step, number),
-        Column("in_backward", "in backward", lambda same: same[0].launched_in_backward, number),
+        lead_column("ranks", "ranks", lambda same: ranges(c.rank for c in same)),
+        lead_column("strategy", "strategy", lambda same: same[0].strategy or None),
+        Column("steps", "steps", "0.steps", number),
+        Column("planned", "planned a step", "0.planned_per_step", number),
+        Column("in_backward", "in backward", "0.launched_in_backward", number),
         Column(
             "overlap_planned",
             "overlap planned",

@@ -21,7 +21,7 @@ from stepscope.records.trace_path import (
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import elided, short_names
 from stepscope.report.shared.traces import gaps, many_note, rank_column, shared, standing_out
-from stepscope.report.table import Column, Table, Value, duration, percent, tabled, whole, wording
+from stepscope.report.table import Column, Table, Value, duration, lead_column, percent, tabled, whole, wording
 from stepscope.report.views import View
 
 NAME = 44
@@ -106,9 +106,9 @@ def _one(rank_pass: RankPass, notes: tuple[str, ...]) -> Table:
         "path",
         "Critical path",
         items,
-        Column("part", "part", lambda i: wording(PARTS[i[0]] if i[1] is None else "", i[0]), role="lead"),
-        Column("name", "what", what, role="lead"),
-        Column("duration", "on the path", lambda i: i[2], duration),
+        lead_column("part", "part", lambda i: wording(PARTS[i[0]] if i[1] is None else "", i[0])),
+        lead_column("name", "what", what),
+        Column("duration", "on the path", "2", duration),
         Column("share", "share", share, percent),
         footnotes=(
             f"rank {path.rank}: {format_duration(total)} long, {counted(path.switches, 'change')} between {between}; "
@@ -165,10 +165,10 @@ def _several(across: CrossRankPath | None, passes: list[RankPass], notes: tuple[
         "path",
         "Critical path",
         items,
-        Column("path", "path", lambda line: wording(line.name, line.raw), whole, role="lead"),
+        lead_column("path", "path", lambda line: wording(line.name, line.raw), whole),
         Column("total", "length", length, duration),
         *(Column(part, _TITLES[part], part_of(part), duration) for part in PARTS),
-        Column("top", "most of it", lambda line: line.top, drop=1),
+        Column("top", "most of it", "top", drop=1),
         footnotes=_path_footnotes(across, len(passes)),
         notes=notes,
     )
@@ -236,7 +236,7 @@ def stragglers_table(summary: TraceSummary) -> Table:
         "Stragglers",
         stragglers,
         rank_column(lambda s: s.rank),
-        Column("kind", "kind", lambda s: s.kind),
+        Column("kind", "kind", "kind"),
         Column(
             "share_of_skew",
             "of skew",
@@ -244,10 +244,10 @@ def stragglers_table(summary: TraceSummary) -> Table:
             percent,
         ),
         Column("times_last", "came last", lambda s: wording(f"{s.times_last} of {s.instances}", s.times_last), whole),
-        Column("late", "behind peers", lambda s: s.late_ns, duration, short="behind"),
+        Column("late", "behind peers", "late_ns", duration, short="behind"),
         Column("confidence", "certainty", _certainty),
         Column("cause", "why", lambda s: wording(_why(s), s.cause)),
-        Column("saved", "worth up to", lambda s: s.saved_ns, duration, short="worth"),
+        Column("saved", "worth up to", "saved_ns", duration, short="worth"),
         notes=_notes(summary, report),
     )
     return replace(table, footnotes=_stragglers_footnotes(summary, stragglers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.core.units import format_percent
 from stepscope.records.nouns import Estimate
 from stepscope.records.tuning import Trial, Tuned
-from stepscope.report.table import Column, Table, Value, duration, tabled, text, wording
+from stepscope.report.table import Column, Table, Value, duration, lead_column, tabled, text, wording
 from stepscope.report.views import View
 
 
@@ -38,10 +38,10 @@ def tuned_table(tuned: Tuned) -> Table:
         "tuned",
         "Tried configurations",
         tuned.trials,
-        Column("trial", "trial", lambda t: t.key, text, role="lead"),
+        lead_column("trial", "trial", "key", text),
         Column("predicted", "predicted", lambda t: gain(t.proposal.gain if t.proposal else None)),
         Column("measured", "measured", lambda t: gain(t.gain)),
-        Column("step_ns", "step", lambda t: t.step_ns, duration),
+        Column("step_ns", "step", "step_ns", duration),
         Column("loss", "loss", loss, drop=1),
         Column("mathematics", "mathematics", mathematics, drop=2),
         Column("verdict", "verdict", verdict),
