@@ -135,7 +135,9 @@ def shown(table: Table, *, fold: bool = False, keep: int = MAX_ROWS) -> Shown:
     alike = [
         i
         for i in columns
-        if len(rows) > 1 and _can_be_said_once(table.columns[i]) and len({row.values[i].text for row in rows}) == 1
+        if len(rows) > 1
+        and table.columns[i].role in ("group", "identity")
+        and len({row.values[i].text for row in rows}) == 1
     ]
     columns = [i for i in columns if i not in alike]
     return Shown(
@@ -145,10 +147,6 @@ def shown(table: Table, *, fold: bool = False, keep: int = MAX_ROWS) -> Shown:
         throughout=", ".join(_said_once(table.columns[i], rows[0].values[i]) for i in alike),
         fold=fold,
     )
-
-
-def _can_be_said_once(column: Column) -> bool:
-    return column.role in ("group", "identity")
 
 
 def _said_once(column: Column, value: Value) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from stepscope import __version__
 from stepscope.diagnose import narrator
-from stepscope.machine.overview import Section, overview
+from stepscope.machine.overview import overview
 from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.report import contents
@@ -28,11 +28,6 @@ from stepscope.store.writer import write_bytes
 
 MAX_NOTES = 200
 KIND_WORDS = {"bench": "stepscope bench", "comm": "stepscope comm", "trace": "traces", "imported": "imported"}
-
-
-def environment_sections(evidence: Evidence) -> tuple[Section, ...]:
-    """Return the sections as `doctor` prints them; empty where the machine was not recorded, or differs between sources."""
-    return () if evidence.environment is None else overview(evidence.environment)
 
 
 def configurations(evidence: Evidence) -> tuple[tuple[str, str, str], ...]:
@@ -187,7 +182,7 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
         "scaling": contents.shown(scaled) if scaled is not None else None,
         "tables": contents.all_tables(evidence, drop_epochs=drop_epochs),
         "rows_left_out": contents.rows_left_out,
-        "environment": environment_sections(evidence),
+        "environment": () if evidence.environment is None else overview(evidence.environment),
         "configurations": configurations(evidence),
         "sources": sources(evidence),
         "notes": notes(evidence),

@@ -14,9 +14,9 @@ from stepscope.core.units import format_bandwidth, format_bytes_binary, format_d
 from stepscope.core.words import counted, grouped, plural
 from stepscope.diagnose.engine import believable
 from stepscope.diagnose.narrator import all_clear, also, below, by_rank, coverage, part_name, slowed, tree_rows
-from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped, VerdictPart
+from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Skipped, VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.report.page.timeline import TimelinePlace, place
+from stepscope.report.page.timeline import place
 from stepscope.report.shared.parts import PARTS
 from stepscope.report.table import rate
 from stepscope.results.comm_facts import best_size
@@ -34,21 +34,6 @@ _SEVERITY_WORDS = {"problem": "problem", "warning": "warning", "info": "good to 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownFinding:
-    """A finding with its stake in words and as the width of a bar (None: no matter of time).
-
-    explained: how the stake and a share of time in the title differ. place: where the timeline shows it.
-    """
-
-    finding: Finding
-    severity: str
-    stake: str | None
-    stake_width: str | None
-    explained: str | None = None
-    place: TimelinePlace | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFigure:
     """One key figure: what, how much, of what."""
 
@@ -57,20 +42,22 @@ class KeyFigure:
     note: str = ""
 
 
-def shown_findings(diagnosis: Diagnosis, timeline: Mapping[str, Any] | None = None) -> tuple[ShownFinding, ...]:
-    """Return the findings in their order. timeline: the page's, whose places they link to."""
-    return tuple(_shown(finding, timeline or {"jobs": ()}) for finding in diagnosis.findings)
+def shown_findings(diagnosis: Diagnosis, timeline: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], ...]:
+    """Return the findings in their order, each with its stake in words and as the width of a bar (None: no matter of time).
 
-
-def _shown(finding: Finding, timeline: Mapping[str, Any]) -> ShownFinding:
-    stake = finding.stake_fraction
-    return ShownFinding(
-        finding=finding,
-        severity=_SEVERITY_WORDS[finding.severity],
-        stake=None if stake is None else f"a fix recovers up to {format_percent(stake)} of the step",
-        stake_width=None if stake is None else f"{min(max(stake, 0.0), 1.0) * 100:.1f}%",
-        explained=_explained(finding),
-        place=place(timeline, finding),
+    timeline: the page's, whose places they link to. explained: how the stake and a share of time in the title differ.
+    """
+    return tuple(
+        {
+            "finding": finding,
+            "severity": _SEVERITY_WORDS[finding.severity],
+            "stake": None if stake is None else f"a fix recovers up to {format_percent(stake)} of the step",
+            "stake_width": None if stake is None else f"{min(max(stake, 0.0), 1.0) * 100:.1f}%",
+            "explained": _explained(finding),
+            "place": place(timeline or {"jobs": ()}, finding),
+        }
+        for finding in diagnosis.findings
+        for stake in (finding.stake_fraction,)
     )
 
 
@@ -227,66 +214,22 @@ def _accuracy(evidence: Evidence) -> KeyFigure | None:
     return KeyFigure(label="best validation accuracy", value=format_percent(value, digits=2), note=in_line(run))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeRow:
-    """A line of the tree. color: of its stretch in the bar; None: of those below it. cause: what the verdict calls it."""
-
-    name: str
-    depth: int
-    time: str
-    share: str
-    ranks: str
-    color: str | None
-    cause: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarPart:
-    """A stretch of the bar of a step, in per cent of its width."""
-
-    start: str
-    width: str
-    color: str
-    title: str
-    cause: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownVerdict:
-    """The verdict as the page shows it.
-
-    why: of the first cost. next: what to do first. also: costs after the first. findings_title: where they come from.
-    """
-
-    headline: str
-    coverage: tuple[tuple[str, str], ...]
-    why: tuple[str, ...]
-    next: Advice | None
-    also: tuple[str, ...]
-    whole: str
-    over: str
-    rows: tuple[TreeRow, ...]
-    bar: tuple[BarPart, ...]
-    below: tuple[str, ...]
-    findings_title: str
-
-
-def shown_verdict(verdict: JobVerdict) -> ShownVerdict:
-    """Return the verdict in words and widths."""
+def shown_verdict(verdict: JobVerdict) -> dict[str, Any]:
+    """Return the verdict in words and widths: the tree's rows, and its ends as stretches of a bar, with their colours."""
     memory = verdict.memory
-    return ShownVerdict(
-        headline=verdict.headline,
-        coverage=(*coverage(verdict), *([("memory", memory.line)] if memory is not None and memory.line else [])),
-        why=verdict.why,
-        next=verdict.advice[0] if verdict.advice else None,
-        also=also(verdict),
-        whole=format_duration(sum(part.ns for part in verdict.tree)),
-        over=f"mean of {verdict.steps_timed:,} timed {plural(verdict.steps_timed, 'step')}",
-        rows=tuple(_row(depth, part, verdict) for depth, part in tree_rows(verdict.tree)),
-        bar=_bar(verdict),
-        below=below(verdict),
-        findings_title=findings_title(verdict),
-    )
+    return {
+        "headline": verdict.headline,
+        "coverage": (*coverage(verdict), *([("memory", memory.line)] if memory is not None and memory.line else [])),
+        "why": verdict.why,
+        "next": verdict.advice[0] if verdict.advice else None,
+        "also": also(verdict),
+        "whole": format_duration(sum(part.ns for part in verdict.tree)),
+        "over": f"mean of {verdict.steps_timed:,} timed {plural(verdict.steps_timed, 'step')}",
+        "rows": [_row(depth, part, verdict) for depth, part in tree_rows(verdict.tree)],
+        "bar": _bar(verdict),
+        "below": below(verdict),
+        "findings_title": findings_title(verdict),
+    }
 
 
 def findings_title(verdict: JobVerdict | None) -> str:
@@ -297,41 +240,36 @@ def findings_title(verdict: JobVerdict | None) -> str:
     return f"Findings in {counted(verdict.steps_profiled, 'profiled step')}{worth}"
 
 
-def _row(depth: int, part: VerdictPart, verdict: JobVerdict) -> TreeRow:
-    return TreeRow(
-        name=part_name(part),
-        depth=depth,
-        time=format_duration(part.ns),
-        share=format_percent(part.share),
-        ranks=by_rank(part),
-        color=None if part.parts else _color(part),
-        cause=verdict.marked if part.cause else None,
-    )
+def _row(depth: int, part: VerdictPart, verdict: JobVerdict) -> dict[str, Any]:
+    return {
+        "name": part_name(part),
+        "depth": depth,
+        "time": format_duration(part.ns),
+        "share": format_percent(part.share),
+        "ranks": by_rank(part),
+        "color": None if part.parts else _color(part),
+        "cause": verdict.marked if part.cause else None,
+    }
 
 
 def _color(part: VerdictPart) -> str:
     return PARTS.get(part.key, PARTS["other"])[1]
 
 
-def _bar(verdict: JobVerdict) -> tuple[BarPart, ...]:
+def _bar(verdict: JobVerdict) -> list[dict[str, Any]]:
     """Return the ends of the tree, side by side: together they fill the whole width, whatever they sum to."""
     marked = {child.key for _, part in tree_rows(verdict.tree) if part.cause for _, child in tree_rows((part,))}
     ends = [part for _, part in tree_rows(verdict.tree) if not part.parts and part.ns > 0]
     total = sum(part.ns for part in ends)
-    stretches, at = [], 0.0
+    stretches: list[dict[str, Any]] = []
+    at = 0.0
     for part in ends:
         width = 100 * part.ns / total
-        stretches.append(
-            BarPart(
-                start=f"{at:.2f}%",
-                width=f"{width:.2f}%",
-                color=_color(part),
-                title=f"{part_name(part)}: {format_duration(part.ns)}, {format_percent(part.share)}",
-                cause=part.key in marked,
-            )
-        )
+        stretch = {"start": f"{at:.2f}%", "width": f"{width:.2f}%", "color": _color(part), "cause": part.key in marked}
+        title = f"{part_name(part)}: {format_duration(part.ns)}, {format_percent(part.share)}"
+        stretches.append({**stretch, "title": title})
         at += width
-    return tuple(stretches)
+    return stretches
 
 
 def profiled_machine(job: ProfiledJob) -> tuple[str, ...]:

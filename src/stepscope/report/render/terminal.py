@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from stepscope.core.dataclass import dataclass
-from stepscope.report.table import Column, Table, blocks
+from stepscope.report.table import Table, blocks
 
 GAP = 2
 MIN_NAME = 24
@@ -95,7 +95,7 @@ def cell_text(table: Table, row: int, column: int, *, compact: bool) -> str:
 def _layout(
     table: Table, indices: Sequence[int], *, compact: bool, stated: Sequence[int] = (), dropped: Sequence[int] = ()
 ) -> ShownColumns:
-    titles = [_title(table.columns[i], compact) for i in indices]
+    titles = [c.short if compact and c.short else c.title for c in map(table.columns.__getitem__, indices)]
     return ShownColumns(
         indices=tuple(indices),
         titles=tuple(titles),
@@ -121,10 +121,6 @@ def _narrowed(table: Table, layout: ShownColumns, width: int, *, least: int) -> 
     widths = list(layout.widths)
     widths[widest] = max(min(least, widths[widest]), widths[widest] - (layout.width - width))
     return replace(layout, widths=tuple(widths))
-
-
-def _title(column: Column, compact: bool) -> str:
-    return column.short if compact and column.short else column.title
 
 
 def _has_value(table: Table, index: int) -> bool:

@@ -147,7 +147,7 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
         key,
         title,
         rows,
-        group_column("about", "", lambda row: _about(row[0])),
+        group_column("about", "", lambda row: f"{row[0].shared}: {row[0].quantity}"),
         lead_column("runs", "", lambda row: row[1].name or "all"),
         *(Column(f"value_{n}", name, value(name), figure) for n, name in enumerate(series, start=1)),
         *(
@@ -160,11 +160,6 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
 
 
 _Line = tuple[BarGroups, BarCluster]
-
-
-def _about(data: BarGroups) -> str:
-    """Write ``mlp large on synthetic, GA 1: time per step``."""
-    return f"{data.shared}: {data.quantity}"
 
 
 def compare(runs: Iterable[TrainingRun], how: BarComparison, *, drop_epochs: int) -> tuple[BarGroups, ...]:
@@ -259,8 +254,8 @@ def _chart(
         shared=", ".join(text for text in (what, machine, *(firsts[0][f] for f in alike)) if text),
         series=tuple(series),
         clusters=tuple(
-            BarCluster(name=name, bars=tuple(_bar(cluster, one, reference, how, shown) for one in series))
-            for cluster, name in zip(clusters, _numbered(called), strict=True)
+            BarCluster(name=name.lstrip(), bars=tuple(_bar(cluster, one, reference, how, shown) for one in series))
+            for cluster, name in zip(clusters, vega.apart(called), strict=True)
         ),
         quantity=shown.name,
         axis=shown.axis,
@@ -271,14 +266,6 @@ def _chart(
         gain=how.gain,
         note=how.note,
     )
-
-
-def _numbered(called: Sequence[str]) -> list[str]:
-    """Repeats of the same runs get a number: ``2 ranks``, ``2 ranks (2)``."""
-    return [
-        f"{name} ({called[: at + 1].count(name)})".lstrip() if name in called[:at] else name
-        for at, name in enumerate(called)
-    ]
 
 
 def _bar(cluster: Sequence[TrainingRun], name: str, reference: str, how: BarComparison, shown: Quantity) -> Bar | None:

@@ -80,7 +80,12 @@ def comparison_table(comparison: Comparison) -> Table:
         lead_column("metric", "figure", lambda f: wording(_title(f), f.metric)),
         Column("first", first, lambda f: _figure(f.metric, f.first), figure),
         Column("second", "value" if many else second, lambda f: _figure(f.metric, f.second), figure),
-        Column("change", "change", lambda f: wording(signed_percent(f.change), f.change, tone=_tone(f)), figure),
+        Column(
+            "change",
+            "change",
+            lambda f: wording(signed_percent(f.change), f.change, tone=_TONES.get(f.verdict, "plain")),
+            figure,
+        ),
         Column("interval", "95% interval", _interval, whole, drop=3),
         Column("p_value", "p", "p_value", p_value, drop=2),
         Column("verdict", "verdict", lambda f: wording(_verdict(f), f.verdict, tone=_TONES.get(f.verdict, "dim"))),
@@ -255,10 +260,6 @@ def metric_name(compared: ComparedFigure) -> str:
     if compared.unit is not None:
         return f"{compared.unit}/s"
     return COMPARED[compared.metric].title
-
-
-def _tone(compared: ComparedFigure) -> Tone:
-    return _TONES.get(compared.verdict, "plain")
 
 
 def _interval(compared: ComparedFigure) -> str | None:

@@ -9,7 +9,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.report.table import Column, Table, duration, group_column, lead_column, percent, tabled
 from stepscope.report.views import View
-from stepscope.results.figures import Figure, figures_of
+from stepscope.results.figures import figures_of
 from stepscope.results.goodput import PARTS, Goodput, goodput
 from stepscope.results.profiled_job import ProfiledJob
 
@@ -28,16 +28,14 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         "Goodput: where the wall time went",
         rows,
         group_column("job", "job", "0.name"),
-        lead_column("part", "part", lambda row: _title(row[2])),
+        lead_column(
+            "part", "part", lambda row: "productive steps" if row[2].key == "goodput_fraction" else row[2].title
+        ),
         Column("time", "time", "3", duration),
         Column("wall_share", "of wall time", lambda row: row[2].read(row[1]), percent),
         Column("meaning", "what it is", lambda row: row[2].help.removeprefix("of the wall time: ")),
         footnotes=tuple(_footnote(budget) for _, budget in jobs),
     )
-
-
-def _title(figure: Figure) -> str:
-    return "productive steps" if figure.key == "goodput_fraction" else figure.title
 
 
 def _footnote(budget: Goodput) -> str:

@@ -91,7 +91,9 @@ def _stages(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
     rows = [(cell, pipeline, stage) for cell, pipeline in pairs for stage in pipeline.stages]
 
     def part(name: str, title: str) -> Column:
-        return Column(name, title, lambda row: _share(getattr(row[2], f"{name}_ns"), row[1]), duration)
+        return Column(
+            name, title, lambda row: with_share(ns := getattr(row[2], f"{name}_ns"), ns / row[1].step_ns), duration
+        )
 
     return tabled(
         "pipeline_stages",
@@ -111,10 +113,6 @@ def _stages(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
             "receive: what comes next exists and is not there yet; idle: it does not exist yet",
         ),
     )
-
-
-def _share(ns: float, pipeline: MeasuredPipeline) -> Value:
-    return with_share(ns, ns / pipeline.step_ns)
 
 
 def pipeline_charts(cells: Sequence[CellEvidence]) -> Iterator[Chart]:

@@ -44,7 +44,13 @@ def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
         predictions.items(),
         lead_column("size_bytes", "size", "0", binary_size),
         Column("time_ns", "time", "1.time_ns", duration),
-        Column("interval_ns", "80% interval", lambda item: _interval(item[1]), whole, unit="ns"),
+        Column(
+            "interval_ns",
+            "80% interval",
+            lambda item: Value(text=interval_text(item[1]), raw=f"{item[1].low_ns:.0f} {item[1].high_ns:.0f}"),
+            whole,
+            unit="ns",
+        ),
         Column("busbw_bytes_per_s", "busbw", "1.busbw_bytes_per_s", bandwidth, unit="bytes/s"),
         Column("algorithm", "algorithm", "1.algorithm"),
         Column("protocol", "protocol", "1.protocol"),
@@ -61,10 +67,6 @@ def _next(predicted: Predicted) -> str | None:
 def interval_text(predicted: Predicted) -> str:
     """Write ``280 us to 420 us``."""
     return f"{format_duration(predicted.low_ns)} to {format_duration(predicted.high_ns)}"
-
-
-def _interval(predicted: Predicted) -> Value:
-    return Value(text=interval_text(predicted), raw=f"{predicted.low_ns:.0f} {predicted.high_ns:.0f}")
 
 
 def build_alternatives(predicted: Predicted) -> Table:

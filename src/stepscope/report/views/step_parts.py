@@ -188,7 +188,7 @@ def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -
         group_column("group", "runs", "cell.run.group"),
         lead_column("strategy", "strategy", "cell.run.strategy"),
         identity_column("world_size", "ranks", "cell.run.world_size", whole),
-        identity_column("reduces", "reduces", lambda row: _reduces(row)),
+        identity_column("reduces", "reduces", lambda row: "after backward" if row.gain is None else "inside backward"),
         Column("comm_ns", "comm/step", "hidden.comm_ns", duration),
         Column("hidden", "hidden", lambda row: _hidden(row.hidden)),
         Column("exposed_comm_ns", "exposed", lambda row: exposed_value(row.cell.run), duration),
@@ -200,10 +200,6 @@ def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -
             " the timed steps; step against: of the run that reduces after backward, with its 95% interval.",
         ),
     )
-
-
-def _reduces(row: _Row) -> str:
-    return "after backward" if row.gain is None else "inside backward"
 
 
 def _hidden(hidden: Hidden) -> Value:

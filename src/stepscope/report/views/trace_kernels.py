@@ -282,7 +282,11 @@ def memory_table(summary: TraceSummary) -> Table:
         "Memory",
         items,
         rank_column(lambda item: item[0].rank),
-        identity_column("device", "device", lambda item: _device(item[0])),
+        identity_column(
+            "device",
+            "device",
+            lambda item: " ".join(str(part) for part in (item[0].device_type, item[0].device) if part is not None),
+        ),
         lead_column("step", "step, phase", _of),
         Column("peak", "peak", _peak, binary_size),
         Column("reserved", "reserved", device(lambda m: m.peak_reserved_bytes), binary_size),
@@ -331,10 +335,6 @@ def _memory_footnotes(devices: list[DeviceMemory]) -> tuple[str, ...]:
 
 def _peak(item: Item) -> int:
     return item[0].peak.allocated_bytes if item[1] is None else item[1].peak_bytes
-
-
-def _device(m: DeviceMemory) -> str:
-    return m.device_type if m.device is None else f"{m.device_type} {m.device}"
 
 
 def _growth(m: DeviceMemory) -> Value:

@@ -385,7 +385,9 @@ def launches_table(summary: TraceSummary) -> Table:
         Column("short_count", "short", _short, number),
         Column("queue_mean", "queue", "queue.mean", Format("{:.3g}".format)),
         Column("queue_longest", "most", "queue.longest", number),
-        Column("queue_empty_share", "empty", share(_empty, 0.5, 0.8), percent),
+        Column(
+            "queue_empty_share", "empty", share(lambda s: s.queue.empty_share if s.queue else None, 0.5, 0.8), percent
+        ),
         footnotes=(
             "call: how long a launching call takes (median); delay: from that call to the start of the work "
             "(median, 90th percentile, longest)",
@@ -403,10 +405,6 @@ def launches_table(summary: TraceSummary) -> Table:
             *_launches_notes(launches),
         ),
     )
-
-
-def _empty(s: LaunchStatistics) -> float | None:
-    return s.queue.empty_share if s.queue else None
 
 
 def _short(s: LaunchStatistics) -> Value:

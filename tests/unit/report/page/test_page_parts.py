@@ -54,8 +54,8 @@ def test_key_figures_are_the_extremes() -> None:
 def test_stakes_are_never_wider_than_the_bar() -> None:
     first = pages.diagnosis().findings[0]
     shown = shown_findings(pages.diagnosis(findings=(first, replace(first, stake_fraction=1.7))))
-    assert [one.stake_width for one in shown] == ["31.0%", "100.0%"]
-    assert shown[0].stake == "a fix recovers up to 31% of the step"
+    assert [one["stake_width"] for one in shown] == ["31.0%", "100.0%"]
+    assert shown[0]["stake"] == "a fix recovers up to 31% of the step"
 
 
 def test_timeline_data_are_the_spans_of_every_rank() -> None:
@@ -159,7 +159,7 @@ def test_a_share_of_time_and_a_smaller_stake_are_explained() -> None:
     first = replace(pages.diagnosis().findings[0], stake_fraction=0.31)
     findings = tuple(replace(first, share=share) for share in (None, 0.31, 0.4))
     shown = shown_findings(pages.diagnosis(findings=findings))
-    assert [bool(each.explained) for each in shown] == [False, False, True]
+    assert [bool(each["explained"]) for each in shown] == [False, False, True]
 
 
 def test_small_jobs_are_merged_beside_the_page(tmp_path: Path) -> None:

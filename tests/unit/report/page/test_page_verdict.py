@@ -33,16 +33,15 @@ def page(folder: Path) -> str:
 def test_the_bar_of_a_step_is_its_tree_and_fills_its_width(tmp_path: Path) -> None:
     _, found = judged(planted(tmp_path / "run"))
     shown = shown_verdict(found.verdict)
-    widths = [float(part.width.rstrip("%")) for part in shown.bar]
-    starts = [float(part.start.rstrip("%")) for part in shown.bar]
+    widths = [float(part["width"].rstrip("%")) for part in shown["bar"]]
+    starts = [float(part["start"].rstrip("%")) for part in shown["bar"]]
     assert sum(widths) == pytest.approx(100, abs=0.1)
     assert starts == pytest.approx([sum(widths[:n]) for n in range(len(widths))], abs=0.1)
-    assert dict(zip((part.title.split(":")[0] for part in shown.bar), widths, strict=True))[
-        "backward"
-    ] == pytest.approx(100 * 19 / 36, abs=0.01)
-    (cause,) = (row for row in shown.rows if row.cause)
-    assert (cause.name, cause.cause, cause.depth) == ("waiting for other ranks", "straggler", 1)
-    assert [part.title.startswith(cause.name) for part in shown.bar if part.cause] == [True]
+    by_name = dict(zip((part["title"].split(":")[0] for part in shown["bar"]), widths, strict=True))
+    assert by_name["backward"] == pytest.approx(100 * 19 / 36, abs=0.01)
+    (cause,) = (row for row in shown["rows"] if row["cause"])
+    assert (cause["name"], cause["cause"], cause["depth"]) == ("waiting for other ranks", "straggler", 1)
+    assert [part["title"].startswith(cause["name"]) for part in shown["bar"] if part["cause"]] == [True]
 
 
 def test_the_page_begins_with_the_verdict_and_all_steps(tmp_path: Path) -> None:
