@@ -124,6 +124,8 @@ def looked_at(evidence: Evidence) -> str:
             parts.append(counted(len(files), kind))
     if evidence.flight:
         parts.append(f"flight recorders: {counted(len(evidence.flight), 'finding')}")
+    if evidence.signs:
+        parts.append(f"{counted(len(evidence.signs), 'line')} on its end")
     if evidence.watchdog:
         parts.append(counted(len(evidence.watchdog), "watchdog timeout"))
     if evidence.topology is not None:

@@ -10,6 +10,7 @@ from stepscope.core.dataclass import record
 from stepscope.records.comm import CommRow
 from stepscope.records.nccl import FlightDump, NcclDebug, WatchdogTimeout
 from stepscope.records.nouns import Scaling
+from stepscope.records.signs import Sign
 from stepscope.records.training import TrainingRun
 
 PARAMETER, GRADIENT, OPTIMIZER = "parameters", "gradients", "optimizer"
@@ -145,7 +146,8 @@ class Imported:
     """Everything that one source holds, in our records. format: the importer's key. path: as given.
 
     comm_rows: measured collectives; imported times are means over iterations (``time_ns_mean``), see ``notes``.
-    topology: text of ``nvidia-smi topo -m``. hardware: what it ran on as far as the file says.
+    signs: what its text says of the job's end. topology: text of ``nvidia-smi topo -m``. hardware: what it ran on as far as the
+    file says.
     notes: what was repaired, dropped or is doubtful. remarks: how the figures were taken, where all was read.
     left_out: files of the folder not read. columns: those whose meaning the user may state; None: it has none.
     """
@@ -157,6 +159,7 @@ class Imported:
     nccl: NcclDebug | None = None
     flight: tuple[FlightDump, ...] = ()
     watchdog: tuple[WatchdogTimeout, ...] = ()
+    signs: tuple[Sign, ...] = ()
     memory: tuple[MemorySnapshot, ...] = ()
     topology: str | None = None
     hardware: str | None = None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stepscope.records.imported import MemorySnapshot
     from stepscope.records.nccl import FlightFinding, NcclDebug, WatchdogTimeout
     from stepscope.records.samples import CellResult
+    from stepscope.records.signs import Sign
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.records.training import ScalingRow, TrainingRun
     from stepscope.results.profiled_job import ProfiledJob
@@ -107,6 +108,7 @@ class Evidence:
     cells: those runs that `bench` measured, with their samples. environment: of the run folder, None where sources have
     several different ones. profiled: folders of `profile` and `run`, with the diaries of
     all their steps. flight: what the flight recorders of a job say of a hang; watchdog: what its log says of it.
+    signs: what texts say of the job's end, or of what stands in its way.
     files_found: of folders of mixed files,
     what was read and what was not. notes: what was not read, or is doubtful. remarks: how figures were taken, and what they
     do not allow, where all was read.
@@ -125,6 +127,7 @@ class Evidence:
     nccl: tuple[NcclDebug, ...] = ()
     flight: tuple[FlightFinding, ...] = ()
     watchdog: tuple[WatchdogTimeout, ...] = ()
+    signs: tuple[Sign, ...] = ()
     memory: tuple[MemorySnapshot, ...] = ()
     topology: Topology | None = None
     hardware: tuple[str, ...] = ()
@@ -199,6 +202,7 @@ NEEDS: Mapping[str, tuple[str, str | None]] = {
     "traces": ("no trace was given", "stepscope bench MATRIX.yaml --profile"),
     "nccl": ("no NCCL log was given", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"),
     "flight": ("no flight recorder dumps were given", "export TORCH_FR_BUFFER_SIZE=2000"),
+    "signs": ("no text of a job that failed was given", None),
     "memory": ("no memory snapshot was given: torch.cuda.memory._dump_snapshot('memory.pickle') writes one", None),
     "topology": ("no link matrix was recorded", "nvidia-smi topo -m"),
 }

@@ -138,7 +138,7 @@ def survey(root: Path, stated: Stated) -> Survey:
     return content
 
 
-JOB_KINDS = frozenset({TRACE, "flight_recorder", "watchdog_log", "nccl_debug", "memory_snapshot"})
+JOB_KINDS = frozenset({TRACE, "flight_recorder", "watchdog_log", "job_text", "nccl_debug", "memory_snapshot"})
 """Kinds whose files are parts of one job: what lies in the folders of another job is kept apart."""
 
 
@@ -251,7 +251,18 @@ def _count(content: Survey, reason: str, path: Path) -> None:
     entry[1] += size
 
 
-_ORDER = (RUN, ROWS, TRACE, "flight_recorder", "watchdog_log", "nccl_debug", "memory_snapshot", "topology", CALIBRATION)
+_ORDER = (
+    RUN,
+    ROWS,
+    TRACE,
+    "flight_recorder",
+    "watchdog_log",
+    "job_text",
+    "nccl_debug",
+    "memory_snapshot",
+    "topology",
+    CALIBRATION,
+)
 _TITLES = {
     RUN: "run folder of stepscope",
     ROWS: "results of stepscope",

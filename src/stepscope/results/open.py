@@ -506,6 +506,7 @@ def _imported(path: Path, imported: Imported) -> Evidence:
         nccl=() if imported.nccl is None else (imported.nccl,),
         flight=findings,
         watchdog=imported.watchdog,
+        signs=imported.signs,
         memory=imported.memory,
         topology=None if isinstance(topology, Unavailable) else topology,
         hardware=() if imported.hardware is None else (imported.hardware,),

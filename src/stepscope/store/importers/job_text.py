@@ -1,0 +1,25 @@
+"""The text of a job that nothing else reads: what it says of the job's end, or of what stands in its way."""
+
+from __future__ import annotations
+
+from stepscope.records.imported import Imported, LeftOut
+from stepscope.store.importer import OTHER_KIND, Candidate, Importer
+from stepscope.store.log_lines import SUFFIXES
+from stepscope.store.signs import signs_of
+
+
+def _recognises(candidate: Candidate) -> bool:
+    return candidate.path.suffix.lower() in SUFFIXES and bool(signs_of(candidate.path))
+
+
+def _read(source: Candidate) -> Imported:
+    signs = {path: signs_of(path) for path in source.files}
+    return Imported(
+        format="job_text",
+        path=str(source.path),
+        signs=tuple(sign for of_file in signs.values() for sign in of_file),
+        left_out=tuple(LeftOut(path=str(path), reason=OTHER_KIND) for path, of_file in signs.items() if not of_file),
+    )
+
+
+IMPORTER = Importer(title="text of a job that failed or hangs", recognises=_recognises, read_files=_read, rank=98)
