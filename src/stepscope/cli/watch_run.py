@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.cli.commands.watch import Watch
     from stepscope.diagnose.rank_rows import RankRow
     from stepscope.diagnose.verdict import Judged
-    from stepscope.results.pace import StepRate
+    from stepscope.results.profiled_job import StepRate
     from stepscope.results.watched import Happened, Watched
 
 LAST = 1_000

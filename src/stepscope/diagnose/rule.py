@@ -168,7 +168,7 @@ def severity_of(stake: float) -> Severity:
     return "problem" if stake >= GRAVE else "warning"
 
 
-class Facts(TypedDict, total=False):
+class FindingFacts(TypedDict, total=False):
     """What a finding has beside words, as of :class:`Finding`."""
 
     cause: str
@@ -210,7 +210,7 @@ def finding(
     severity: Severity | None = None,
     confidence: str = "measured",
     advice: Iterable[Advices] = (),
-    **facts: Unpack[Facts],
+    **facts: Unpack[FindingFacts],
 ) -> Finding:
     """Make a finding of its words: of lines and advice, what is empty, False or None is left out.
 

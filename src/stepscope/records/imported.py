@@ -10,7 +10,6 @@ from stepscope.core.dataclass import record
 from stepscope.records.comm import CommRow
 from stepscope.records.nccl import FlightDump, NcclDebug, WatchdogTimeout
 from stepscope.records.nouns import Scaling
-from stepscope.records.signs import Sign
 from stepscope.records.training import TrainingRun
 
 PARAMETER, GRADIENT, OPTIMIZER = "parameters", "gradients", "optimizer"
@@ -121,6 +120,24 @@ class MemorySnapshot:
 
 
 @record
+class Sign:
+    """One statement of a text on the end of its job, or on what stands in its way.
+
+    kind: of ``store.signs``. source, line: where it is. values: what it says, as printed. rank: global, as a launcher's
+    prefix or the line itself has it; host, time: likewise; None: the text does not say. text: the line, without prefixes.
+    """
+
+    kind: str
+    source: str
+    line: int
+    text: str
+    rank: int | None = None
+    host: str | None = None
+    time: str | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@record
 class Stated:
     """Facts that files leave open and the user states. world_size: run's name (or a part that no other has) -> ranks.
 
@@ -146,8 +163,8 @@ class Imported:
     """Everything that one source holds, in our records. format: the importer's key. path: as given.
 
     comm_rows: measured collectives; imported times are means over iterations (``time_ns_mean``), see ``notes``.
-    signs: what its text says of the job's end. topology: text of ``nvidia-smi topo -m``. hardware: what it ran on as far as the
-    file says.
+    signs: what its text says of the job's end. topology: text of ``nvidia-smi topo -m``. hardware: what it ran on as far
+    as the file says.
     notes: what was repaired, dropped or is doubtful. remarks: how the figures were taken, where all was read.
     left_out: files of the folder not read. columns: those whose meaning the user may state; None: it has none.
     """

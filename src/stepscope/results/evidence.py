@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from stepscope.records.comm import CommRow
     from stepscope.records.comparison import ScalingBudget
     from stepscope.records.environment import EnvironmentRecord
-    from stepscope.records.imported import MemorySnapshot
+    from stepscope.records.imported import MemorySnapshot, Sign
     from stepscope.records.nccl import FlightFinding, NcclDebug, WatchdogTimeout
     from stepscope.records.samples import CellResult
-    from stepscope.records.signs import Sign
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.records.training import ScalingRow, TrainingRun
     from stepscope.results.profiled_job import ProfiledJob

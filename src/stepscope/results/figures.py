@@ -14,7 +14,7 @@ from typing import Any, Literal
 from stepscope.core.dataclass import dataclass
 from stepscope.records.finding import Diagnosis
 from stepscope.records.nouns import EXPOSED_COMM, Measured
-from stepscope.records.parts import STEP, TITLES
+from stepscope.records.parts import COMPUTATION, STEP, TITLES
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.epochs import PER_EPOCH, best_accuracy, dropped_epochs, epoch_time, train_loss
 
@@ -219,7 +219,7 @@ FIGURES: tuple[Figure, ...] = (
     _figure("input_fraction", "shares", "fraction", TITLES["data"], "data",
             "of all timed steps of a job's diary, all ranks", better="low", compared=False),
     _figure("computation_fraction", "shares", "fraction", "computation",
-            "before inference forward backward optimizer",
+            " ".join(COMPUTATION),
             "of the same: before the forward pass, passes without gradients, forward, backward, optimizer",
             better="high", compared=False),
     _figure("optimizer_fraction", "shares", "fraction", "optimizer", "optimizer",

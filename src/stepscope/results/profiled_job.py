@@ -5,19 +5,21 @@ how the job ended.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, median
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
 from stepscope.records.parts import INSIDE
 from stepscope.records.profile import Hang, HookedRank, JobEnd, ProfileRecord, WindowOfRank
 from stepscope.results.diary import JobSteps, job_steps
-from stepscope.results.pace import StepRate, pace
+from stepscope.stats.step_table import Numbers
 from stepscope.store.diary import RankDiary, read_diaries, whole_steps
 from stepscope.store.hardware import read_ports
 from stepscope.store.layout import ProfileLayout
@@ -302,3 +304,54 @@ def _written_unix_ns(path: Path) -> int | None:
         return None if created is None else int(datetime.fromisoformat(created).timestamp() * 1e9)
     except ValueError:
         return None
+
+
+MOMENTS = 60
+"""Stretches of equal time."""
+
+STEPS_EACH = 4
+"""Fewest steps of a stretch, on average: with fewer, where its borders fall decides their number."""
+
+NOW = 20
+"""Last steps, whose pace is that of now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepRate:
+    """How fast steps were made. begin_unix_ns, end_unix_ns: from the first step's begin to the last step's end. steps_per_s:
+    [moments], of stretches of equal length, with all that happened between steps, and between processes. now: of the last
+    steps.
+    """
+
+    begin_unix_ns: float
+    end_unix_ns: float
+    steps_per_s: Numbers
+    now: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one stretch."""
+        return (self.end_unix_ns - self.begin_unix_ns) / 1e9 / self.steps_per_s.size
+
+    @property
+    def mean(self) -> float:
+        return float(self.steps_per_s.mean())
+
+
+def pace(processes: Sequence[tuple[int, Numbers]]) -> StepRate | None:
+    """Return the rate of steps, from (begin on the wall clock in ns, ns of each step) of each process of one rank; None: no
+    step took time."""
+    stepped = [(begin, np.nan_to_num(steps)) for begin, steps in processes if steps.size]
+    if not stepped or not (last := stepped[-1][1]).sum() > 0:
+        return None
+    ends = np.concatenate([begin + np.cumsum(steps) for begin, steps in stepped])
+    begin, end = float(stepped[0][0]), float(ends.max())
+    moments = int(np.clip(ends.size // STEPS_EACH, 1, MOMENTS))
+    counts, _ = np.histogram(ends, bins=moments, range=(begin, end))
+    recent = last[-NOW:]
+    return StepRate(
+        begin_unix_ns=begin,
+        end_unix_ns=end,
+        steps_per_s=np.asarray(counts / ((end - begin) / 1e9 / moments), dtype=np.float64),
+        now=recent.size / (float(recent.sum()) / 1e9),
+    )

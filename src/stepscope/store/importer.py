@@ -165,9 +165,6 @@ NAMED = 5
 OTHER_KIND = "of another kind"
 """The reason for which a reader leaves out a file that is not for it."""
 
-TEXTS = (".out", ".log", ".txt", ".err")
-"""Suffixes of what jobs print; files without one are read as that, too."""
-
 HEAD_BYTES = 64 << 10
 """Bytes that a file is recognised by: enough for the header lines that a launcher puts before the tool's own."""
 
@@ -249,13 +246,7 @@ class Importer(Form):
 
     def read(self, path: Path, stated: Stated | None = None) -> Imported:
         """Read all of ``path``; notes name the files of a folder that were left out."""
-        source = Candidate(path, stated or Stated())
-        imported = self.read_files(source)
-        if not imported.signs:
-            from stepscope.store.signs import signs_beside
-
-            texts = [file for file in source.files if file.suffix.lower() in (*TEXTS, "")]
-            imported = replace(imported, signs=signs_beside(texts))
+        imported = self.read_files(Candidate(path, stated or Stated()))
         others = [_name(file, path) for file in imported.left_out if file.reason == OTHER_KIND]
         notes = [
             f"{file.reason if file.path in file.reason else f'{_name(file, path)}: {file.reason}'}; left out"

@@ -18,9 +18,9 @@ from stepscope.records.imported import LeftOut
 from stepscope.records.nccl import WatchdogTimeout
 from stepscope.records.nouns import Status
 from stepscope.store.columns import number
-from stepscope.store.importer import TEXTS, Candidate, reading, whole_words
+from stepscope.store.importer import Candidate, reading, whole_words
 
-SUFFIXES = (*TEXTS, "")
+SUFFIXES = (".out", ".log", ".txt", ".err", "")
 PIECE = 1 << 16
 """Bytes of a line beyond which it is read in pieces: a log of progress bars may have no line ends at all."""
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.store.importer import OTHER_KIND, Candidate, Importer
 from stepscope.store.log_lines import SUFFIXES
-from stepscope.store.signs import signs_of
+from stepscope.store.text_signs import signs_beside
 
 
 def _recognises(candidate: Candidate) -> bool:
-    return candidate.path.suffix.lower() in SUFFIXES and bool(signs_of(candidate.path))
+    return candidate.path.suffix.lower() in SUFFIXES and bool(signs_beside((candidate.path,)))
 
 
 def _read(source: Candidate) -> Imported:
-    signs = {path: signs_of(path) for path in source.files}
+    signs = {path: signs_beside((path,)) for path in source.files}
     return Imported(
         format="job_text",
         path=str(source.path),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stepscope.records.imported import Imported
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.nccl_log import read_nccl_debug
+from stepscope.store.text_signs import signs_beside
 
 __all__ = ["IMPORTER", "read_nccl_debug"]
 
@@ -16,7 +17,9 @@ def _recognises(candidate: Candidate) -> bool:
 
 def _import(source: Candidate) -> Imported:
     nccl = read_nccl_debug(source.only or source.path)
-    return Imported(format="nccl_debug", path=str(source.path), nccl=nccl, notes=nccl.notes)
+    return Imported(
+        format="nccl_debug", path=str(source.path), nccl=nccl, signs=signs_beside(source.files), notes=nccl.notes
+    )
 
 
 IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read_files=_import, rank=60, marks=(" NCCL ",))

@@ -7,6 +7,7 @@ from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nccl import WatchdogTimeout
 from stepscope.store.importer import OTHER_KIND, Candidate, Importer
 from stepscope.store.log_lines import SUFFIXES, reports, timeouts
+from stepscope.store.text_signs import signs_beside
 
 
 def _recognises(candidate: Candidate) -> bool:
@@ -26,7 +27,13 @@ def _read(source: Candidate) -> Imported:
             f"{source.path}: no readable report from the NCCL watchdog",
             why="a line names a timeout, but not the collective and the rank",
         )
-    return Imported(format="watchdog_log", path=str(source.path), watchdog=tuple(reported), left_out=tuple(left_out))
+    return Imported(
+        format="watchdog_log",
+        path=str(source.path),
+        watchdog=tuple(reported),
+        signs=signs_beside(source.files),
+        left_out=tuple(left_out),
+    )
 
 
 IMPORTER = Importer(title="job log with NCCL watchdog timeouts", recognises=_recognises, read_files=_read, rank=97)

@@ -1,26 +1,26 @@
-"""Lines by which the text of a job says how it ended, or what stands in its way: one file a topic, a table of patterns each.
+"""Lines by which the text of a job says how it ended, or what stands in its way: a file a topic, a table of patterns.
 
-A file exports ``SIGNS``: forms of one topic. A form is a text that stands in each such line, and a pattern with a named group
-for each fact; groups ``rank``, ``host`` and ``time`` say whose it is, where no prefix of a launcher does. What a kind means, and
-what to do about it, is for rules. A new form of a line is one entry::
+A file exports ``SIGNS``: forms of one topic. A form is a text that is in each such line, and a pattern with a named group
+for each fact; groups ``rank``, ``host`` and ``time`` say whose it is, where no prefix of a launcher does. What a kind means,
+and what to do about it, is for rules (``diagnose/explanations.py``). A new form of a line is one entry here, and its mark
+one in ``text_signs.SIGN_MARKS``::
 
-    Form("nccl-no-route", b"No route to host", rb"Call to connect to (?P<peer>[\\d.]+)<\\d+> failed : No route to host")
+    SignForm("nccl-no-route", b"No route to host", rb"Call to connect to (?P<peer>[\\d.]+)<\\d+> failed : No route to host")
 
-Lines wrapped at a terminal's width are put together again; colours, progress bars before a line and the prefixes of launchers
-are off.
+Lines wrapped at a terminal's width are put together again; colours, progress bars before a line and the prefixes of
+launchers are off.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from stepscope.core.errors import DataError
-from stepscope.records.signs import Sign
+from stepscope.records.imported import Sign
 from stepscope.store.log_lines import LogLines, without_colours
 
 TOPICS = ("ends", "nccl", "watchdog")
@@ -38,7 +38,7 @@ _PREFIX = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SignForm:
     """Lines of one kind. mark: a text that each of them holds. pattern: groups are facts."""
 
     kind: str
@@ -56,14 +56,16 @@ def _compiled(pattern: bytes) -> re.Pattern[bytes]:
 
 
 @cache
-def forms() -> tuple[Form, ...]:
+def forms() -> tuple[SignForm, ...]:
     """Return the forms of all topics, in their order: the first that fits a line is its kind."""
     return tuple(form for topic in TOPICS for form in import_module(f"{__name__}.{topic}").SIGNS)
 
 
 @cache
 def _marks() -> re.Pattern[bytes]:
-    return re.compile(b"|".join(sorted({re.escape(form.mark) for form in forms()}, key=len, reverse=True)))
+    """Return the pattern of what some line of every sign holds."""
+    marks = {form.mark for form in forms()}
+    return re.compile(b"|".join(re.escape(mark) for mark in sorted(marks)))
 
 
 _RANKS = tuple(
@@ -78,7 +80,7 @@ _RANKS = tuple(
 _HOSTS = tuple(
     re.compile(pattern)
     for pattern in (
-        rb"(?:^|[\s>])([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[", rb"\b(?:node|host(?:name)?)[=:] ?([\w.-]{1,80})",
+        rb"(?:^|[\s>:])([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[", rb"\b(?:node|host(?:name)?)[=:] ?([\w.-]{1,80})",
         rb"\bip=([\d.]{7,15})", rb"^\S*?([\w-]{1,80}) \[std(?:err|out)\]", rb"^([\w.-]{1,80}) +\| ",
     )
 )  # fmt: skip
@@ -131,15 +133,3 @@ def _sign(line: bytes, number: int, path: Path) -> Sign | None:
 
 def _first(patterns: Iterable[re.Pattern[bytes]], text: bytes) -> str | None:
     return next((match[1].decode() for pattern in patterns if (match := pattern.search(text))), None)
-
-
-def signs_beside(paths: Iterable[Path]) -> tuple[Sign, ...]:
-    """Return the signs of files that are read for something else; an unreadable file has none."""
-    return tuple(sign for path in paths for sign in _readable(path))
-
-
-def _readable(path: Path) -> Iterator[Sign]:
-    try:
-        yield from signs_of(path)
-    except (DataError, OSError):
-        return

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from stepscope.store.signs import Form
+from stepscope.store.signs import SignForm
 
-SIGNS: tuple[Form, ...] = (
-    Form(
+SIGNS: tuple[SignForm, ...] = (
+    SignForm(
         "oom", b"out of memory",
-        rb"(?:(?P<exception>[\w.]*OutOfMemoryError|RuntimeError): )?(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)",
+        rb"(?:(?P<exception>[\w.]*OutOfMemoryError|RuntimeError): )?"
+        rb"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)",
     ),
 )  # fmt: skip

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from stepscope.store.signs import Form
+from stepscope.store.signs import SignForm
 
 SIGNS = (
-    Form(
+    SignForm(
         "nccl-no-route", b"No route to host", rb"(?:to|remote address) (?P<peer>[\d.]{7,15})<?\S* ?.*?No route to host"
     ),
-    Form("nccl-shm-full", b"No space left on device", rb"(?P<path>/dev/shm/\S+?)[ ,].*?No space left on device"),
+    SignForm("nccl-shm-full", b"No space left on device", rb"(?P<path>/dev/shm/\S+?)[ ,].*?No space left on device"),
 )

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stepscope.store.signs import Form
+from stepscope.store.signs import SignForm
 
-SIGNS: tuple[Form, ...] = ()
+SIGNS: tuple[SignForm, ...] = ()

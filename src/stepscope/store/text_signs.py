@@ -1,0 +1,44 @@
+"""Whether a text says anything of its job's end: looked for in every log, so that forms load where there is something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from stepscope.core.errors import DataError
+from stepscope.records.imported import Sign
+from stepscope.store.importer import reading
+from stepscope.store.log_lines import SUFFIXES
+
+SIGN_MARKS = (b"No route to host", b"No space left on device", b"out of memory")
+"""Texts of which one stands in every line that ``store.signs`` reads, whose forms load where a text holds one."""
+
+_BLOCK = 1 << 20
+_LONGEST_MARK = 100
+
+
+def has_signs(path: Path) -> bool:
+    """Return whether a file may hold a sign of its job's end. Raises DataError for one that cannot be read."""
+    marked = re.compile(b"|".join(map(re.escape, SIGN_MARKS)))
+    end = b""
+    with reading(path) as file:
+        while block := file.read(_BLOCK):
+            if marked.search(end + block):
+                return True
+            end = block[-_LONGEST_MARK:]
+    return False
+
+
+def signs_beside(paths: Iterable[Path]) -> tuple[Sign, ...]:
+    """Return what files that are read for something else say of the job's end; an unreadable one says nothing."""
+    signs: list[Sign] = []
+    for path in paths:
+        try:
+            if path.suffix.lower() in SUFFIXES and has_signs(path):
+                from stepscope.store.signs import signs_of
+
+                signs += signs_of(path)
+        except (DataError, OSError):
+            continue
+    return tuple(signs)
