@@ -30,8 +30,6 @@ from stepscope.traces.scan import LINKS, BlockScanner, ScannedBlock
 from stepscope.traces.source import repaired, why_invalid
 from stepscope.traces.wire import (
     DECODER,
-    EXACT_DECODER,
-    FLOAT_LIMIT_US,
     NO_TEXT,
     ONE_EXACT,
     ONE_LOOSE,
@@ -40,11 +38,8 @@ from stepscope.traces.wire import (
     UNREADABLE,
     Args,
     Event,
-    ExactEvent,
     GrowingColumn,
-    Row,
     as_number,
-    device_rows,
     from_floats,
     from_texts,
     loosely,
@@ -53,10 +48,8 @@ from stepscope.traces.wire import (
     wide,
 )
 
-_FRACTION = re.compile(rb'"ts"\s*:\s*-?\d+\.')
 _NO_ARGS = Args()
 _FLOW = frozenset("stf")
-_SAMPLE = 8 << 10
 _NO_TIME = "without a start or a duration (left out)"
 
 
@@ -80,9 +73,7 @@ class DecodedPart:
     memory: list[tuple[int, int, int, int, int, int]]
     odd: Counter[str]
     foreign: Counter[tuple[str, str]]
-    thread_names: dict[tuple[str, str], str]
     process_labels: dict[str, str]
-    profiler_window_ns: tuple[int, int] | None
 
 
 class ColumnBuilder:
@@ -103,17 +94,12 @@ class ColumnBuilder:
         self._flop: dict[int, int] = {}
         self._values: dict[int, str] = {}
         self._count = 0
-        self._scanned_names: dict[bytes, int] = {}
-        self._scanned_places: dict[tuple[bytes, bytes], int] = {}
-        self._far = False  # times too large for a float were seen
         self._odd: Counter[str] = Counter()
         self._loose = 0  # events read field by field
         self._repairs: Counter[str] = Counter()
         self.foreign: Counter[tuple[str, str]] = Counter()
         """Spans of categories that nobody knows, by (category, process id)."""
-        self.thread_names: dict[tuple[str, str], str] = {}
         self.process_labels: dict[str, str] = {}
-        self.profiler_window_ns: tuple[int, int] | None = None
 
     def add(self, block: bytes, *, offset: int) -> None:
         """Decode one block, ``{...}, {...}``. Raises DataError where it cannot be understood even repaired."""
@@ -145,11 +131,7 @@ class ColumnBuilder:
         scanned = self._scanner.scan(block)
         if scanned is not None and self._take_scanned(scanned, block):
             return
-        text = b"[" + block + b"]"
-        if self._far:
-            self._take_exact(EXACT_DECODER.decode(text))
-        else:
-            self._take(DECODER.decode(text), text)
+        self._take(DECODER.decode(b"[" + block + b"]"))
 
     def _take_scanned(self, scanned: ScannedBlock, block: bytes) -> bool:
         """Add what the scanner read, and decode the few events it left; False, and nothing added, where that fails."""
@@ -162,8 +144,8 @@ class ColumnBuilder:
         indices = np.flatnonzero(looked_at)
         texts = [block[s:e] for s, e in zip(scanned.starts[indices], scanned.ends[indices], strict=True)]
         try:
-            others = EXACT_DECODER.decode(b"[" + b",".join(scanned.others) + b"]")
-            special = EXACT_DECODER.decode(b"[" + b",".join(texts) + b"]")
+            others = DECODER.decode(b"[" + b",".join(scanned.others) + b"]")
+            special = DECODER.decode(b"[" + b",".join(texts) + b"]")
         except UNREADABLE:
             return False
         self._others(others)
@@ -174,47 +156,16 @@ class ColumnBuilder:
         for i in foreign:
             self.foreign[categories[scanned.category[i]], _id_text(threads[columns["thread"][i]][0])] += 1
         self._sparse(indices + self._count, special, codes[indices])
-        if "Trace" in categories:
-            window = np.flatnonzero(scanned.category == categories.index("Trace"))[:1]
-            self._window(columns["ts_ns"][window], columns["dur_ns"][window])
         self._count += len(codes)
         return True
 
-    def add_device(self, block: bytes, *, kineto: bool = True) -> bool:
+    def add_device(self, block: bytes) -> bool:
         """Add the device's events and the profiler's steps: time, category, name and place; every link stays NONE.
 
-        False, and nothing added, where they cannot be read without decoding the block in full. kineto: the profiler's own
-        layout, its spaces included.
+        False, and nothing added, where they cannot be read without decoding the block in full.
         """
         scanned = self._scanner.scan(block, device_only=True)
-        if scanned is not None and self._take_scanned(scanned, block):
-            return True
-        rows = device_rows(block, kineto=kineto)
-        return rows is not None and self._add_rows(rows)
-
-    def _add_rows(self, rows: Sequence[Row]) -> bool:
-        add = self._parts.__getitem__
-        categories, names, pids, tids, ts, dur = zip(*rows, strict=True) if rows else ((),) * 6
-        table, seen = self._scanned_names, self._scanned_places
-        try:
-            ts_ns, dur_ns = from_texts(ts), from_floats(np.array(list(map(float, dur))))
-            new = {name: msgspec.json.decode(b'"' + name + b'"') for name in dict.fromkeys(names) if name not in table}
-            unseen = (place for place in dict.fromkeys(zip(pids, tids, strict=True)) if place not in seen)
-            places = {p: (_place(p[0]), _place(p[1])) for p in unseen}
-        except (ValueError, *UNREADABLE):
-            return False
-        table.update((name, self._names[text]) for name, text in new.items())
-        seen.update((place, self._threads[thread]) for place, thread in places.items())
-        add("ts_ns").append(ts_ns)
-        add("dur_ns").append(dur_ns)
-        add("category").append(np.array([_SCANNED[c] for c in categories], dtype=np.int8))
-        add("name").append(np.array([table[n] for n in names], dtype=np.int32))
-        threads = [seen[p] for p in zip(pids, tids, strict=True)]
-        add("thread").append(np.array(threads, dtype=np.int32))
-        for key in ("correlation", "external_id", "stream", "device", "sequence", "forward_thread", "shape"):
-            add(key).append(np.full(len(rows), NONE, dtype=_COLUMNS[key]))
-        self._count += len(rows)
-        return True
+        return scanned is not None and self._take_scanned(scanned, block)
 
     def _take_loose(self, block: bytes) -> None:
         """Decode event by event, and where that fails field by field."""
@@ -228,21 +179,9 @@ class ColumnBuilder:
                     self._loose += 1
                 except UNREADABLE:
                     self._odd["that are not objects (left out)"] += 1
-        self._take_exact(events)
+        self._take(events)
 
-    def _take(self, events: list[Event], text: bytes) -> None:
-        spans = [e for e in events if e.ph == "X" and e.ts is not None and e.dur is not None]
-        times = np.array([e.ts for e in spans or events if e.ts is not None], dtype=np.float64)
-        largest = float(np.abs(times).max()) if len(times) else 0.0
-        if largest >= FLOAT_LIMIT_US and (largest > RANGE_US or _fractions(text, times)):
-            self._far = True
-            self._take_exact(EXACT_DECODER.decode(text))
-            return
-        if len(spans) < len(events):
-            self._others([e for e in events if e.ph != "X" or e.ts is None or e.dur is None])
-        self._spans(spans, from_floats(times if spans else times[:0]))
-
-    def _take_exact(self, events: list[ExactEvent]) -> None:
+    def _take(self, events: list[Event]) -> None:
         spans = [e for e in events if e.ph == "X" and e.dur is not None and e.ts is not NO_TEXT]
         if len(spans) < len(events):
             self._others([e for e in events if e.ph != "X" or e.dur is None or e.ts is NO_TEXT])
@@ -293,9 +232,6 @@ class ColumnBuilder:
             self.foreign[categories[i], _id_text(events[i].pid)] += 1
         rare = [i for i, (e, a) in enumerate(zip(events, args, strict=True)) if e.name in WITH_VALUES or _is_rare(a)]
         self._sparse(np.array(rare, dtype=np.int64) + self._count, [events[i] for i in rare], codes[rare])
-        if "Trace" in categories:
-            i = categories.index("Trace")
-            self._window(ts_ns[i : i + 1], dur_ns[i : i + 1])
         self._count += len(events)
 
     def _sparse(self, indices: NDArray[np.int64], events: Sequence[Any], codes: NDArray[np.int8]) -> None:
@@ -316,19 +252,13 @@ class ColumnBuilder:
                 if size is not None:
                     self._copied[i] = size
 
-    def _window(self, ts_ns: NDArray[np.int64], dur_ns: NDArray[np.int64]) -> None:
-        for start, duration in zip(ts_ns.tolist(), dur_ns.tolist(), strict=True):
-            self.profiler_window_ns = (start, start + duration)
-
     def _others(self, events: Sequence[Any]) -> None:
         for e in events:
             phase = e.ph
             if phase in _FLOW and phase:
                 continue
             if phase == "M":
-                if e.name == "thread_name" and e.args is not None:
-                    self.thread_names[_id_text(e.pid), _id_text(e.tid)] = _label(e.args.label)
-                elif e.name in ("process_name", "process_labels") and e.args is not None:
+                if e.name in ("process_name", "process_labels") and e.args is not None:
                     label = f"{_label(e.args.label)} {_label(e.args.labels)}".strip()
                     earlier = self.process_labels.get(_id_text(e.pid), "")
                     self.process_labels[_id_text(e.pid)] = f"{earlier} {label}".strip()
@@ -357,9 +287,7 @@ class ColumnBuilder:
             memory=self._memory,
             odd=self._odd,
             foreign=self.foreign,
-            thread_names=self.thread_names,
             process_labels=self.process_labels,
-            profiler_window_ns=self.profiler_window_ns,
         )
 
     def merge(self, part: DecodedPart) -> None:
@@ -379,9 +307,7 @@ class ColumnBuilder:
         self._memory += part.memory
         self._odd += part.odd
         self.foreign += part.foreign
-        self.thread_names |= part.thread_names
         self.process_labels |= part.process_labels
-        self.profiler_window_ns = part.profiler_window_ns or self.profiler_window_ns
 
     def _by_event(self) -> tuple[dict[int, Any], ...]:
         return self._collectives, self._copied, self._flop, self._values
@@ -428,14 +354,6 @@ _COLUMNS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _fractions(text: bytes, times: NDArray[np.float64]) -> bool:
-    """Whether times of this size have decimals. A writer gives them to all events or to none, so that beside the
-    values themselves (which keep quarters) a look at the first and last events is enough."""
-    if np.any(times != np.floor(times)):
-        return True
-    return _FRACTION.search(text[:_SAMPLE]) is not None or _FRACTION.search(text[-_SAMPLE:]) is not None
-
-
 class _Codes(dict[str, int]):
     """Category by its spelling; OTHER for the rest."""
 
@@ -444,12 +362,6 @@ class _Codes(dict[str, int]):
 
 
 _CODES = _Codes({key: int(category) for key, category in CATEGORIES.items()})
-_SCANNED = {key.encode(): int(category) for key, category in CATEGORIES.items()}
-
-
-def _place(text: bytes) -> int | str:
-    place: int | str = msgspec.json.decode(text, type=int | str)
-    return place
 
 
 _LINKS = attrgetter(*LINKS)
@@ -498,8 +410,8 @@ def _memory_row(e: Any) -> tuple[int, int, int, int, int, int] | None:
 
 def _time_of(ts: Any) -> int | None:
     try:
-        return int(from_texts([bytes(ts)])[0] if isinstance(ts, msgspec.Raw) else from_floats(np.array([ts]))[0])
-    except (ValueError, TypeError):
+        return int(from_texts([bytes(ts)])[0])
+    except ValueError:
         return None
 
 

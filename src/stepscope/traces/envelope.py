@@ -294,9 +294,7 @@ _KNOWN = frozenset({"Trace", "cpu_instant_event", "external_correlation", "fwdbw
 """Categories of the profiler itself."""
 
 
-def meta_from(
-    header: dict[str, Any], *, thread_names: dict[tuple[str, str], str], window_ns: tuple[int, int] | None
-) -> TraceMeta:
+def meta_from(header: dict[str, Any]) -> TraceMeta:
     """Read the header leniently: a field of an unexpected type counts as not recorded."""
     distributed = header.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
@@ -311,11 +309,7 @@ def meta_from(
         device_names=tuple(str(d["name"]) for d in devices if d.get("name")),
         device_memory_bytes=memory,
         base_time_ns=_integer(header.get("baseTimeNanoseconds")),
-        trace_window_ns=window_ns,
-        with_stack=bool(header.get("with_stack")),
-        record_shapes=bool(header.get("record_shapes")),
         stepscope={k.removeprefix(_OWN): _own(v) for k, v in header.items() if k.startswith(_OWN)},
-        thread_names=thread_names,
     )
 
 

@@ -227,11 +227,7 @@ class TraceMeta:
     device_names: tuple[str, ...] = ()
     device_memory_bytes: int | None = None
     base_time_ns: int | None = None
-    trace_window_ns: tuple[int, int] | None = None  # the profiler's own span, [start, end)
-    with_stack: bool = False
-    record_shapes: bool = False
     stepscope: dict[str, object] = field(default_factory=dict)  # metadata that `bench --profile` adds
-    thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     unread: dict[str, int] = field(default_factory=dict)  # spans by category, of a device whose categories are unknown
 
 

@@ -22,6 +22,7 @@ from stepscope.traces.decode import ColumnBuilder, DecodedPart
 from stepscope.traces.discover import REPORTS, candidates
 from stepscope.traces.envelope import EventStream, NotATrace, meta_from, rank_from_name, unread_categories
 from stepscope.traces.events import Note, RankTrace, TraceSet
+from stepscope.traces.scan import compiled
 from stepscope.traces.source import CHUNK_BYTES, KINETO_CUT, SQLITE_MAGIC, ByteSource, is_packed
 from stepscope.traces.wire import UNREADABLE
 
@@ -220,6 +221,7 @@ def _no_one(path: Path, taken: int) -> None:
 def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanced = _no_one) -> RankTrace:
     builder = ColumnBuilder(path)
     hole = None
+    device_only = device_only and compiled() is not None
     if processes > 1 and path.is_file() and path.stat().st_size >= WORTH_BYTES:
         progress = partial(advanced, path)
         hole = read_parts(path, builder, device_only=device_only, processes=processes, advanced=progress)
@@ -232,13 +234,13 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
     try:
         for block in stream:
             advanced(path, source.taken)
-            if device_only and builder.add_device(block, kineto=stream.kineto):
+            if device_only and builder.add_device(block):
                 scanned = True
             else:
                 builder.add(block, offset=stream.offset + skipped)
     except NotATrace as error:
         raise _not_a_trace(path, str(error)) from error
-    meta = meta_from(stream.header, thread_names=builder.thread_names, window_ns=builder.profiler_window_ns)
+    meta = meta_from(stream.header)
     if unread := unread_categories(builder.foreign, builder.process_labels):
         meta = replace(meta, unread=unread)
     events = builder.build()

@@ -27,7 +27,7 @@ class Nest:
 
     index: what was given for each span (an event's index). ends: cut off at the parent's end where a span outlasts
     the span that it began in (times rounded to microseconds do so), so that the tree is exact; never before starts.
-    parent: position in these arrays, NONE at the root. depth: 0 at the root.
+    parent: position in these arrays, NONE at the root.
     """
 
     index: AnyInts
@@ -35,14 +35,9 @@ class Nest:
     starts: Ints
     ends: Ints
     parent: AnyInts
-    cut: int  # spans that outlasted their parent
 
     def __len__(self) -> int:
         return len(self.index)
-
-    @property
-    def depth(self) -> Ints:
-        return _depths(self.parent)
 
     @cached_property
     def self_ns(self) -> Ints:
@@ -192,7 +187,7 @@ def nest(index: AnyInts, thread: AnyInts, starts: Ints, ends: Ints) -> Nest:
     line_of: AnyInts = thread[order]
     starts, ends = starts[order].astype(np.int64, copy=False), ends[order].astype(np.int64, copy=False)
     del order, index, thread
-    parent, cut = np.full(len(starts), NONE, dtype=np.int32), 0
+    parent = np.full(len(starts), NONE, dtype=np.int32)
     if len(starts):
         line = _Line(line_of, starts, ends)
         parent[line.with_length] = line.parents()
@@ -202,13 +197,13 @@ def nest(index: AnyInts, thread: AnyInts, starts: Ints, ends: Ints) -> Nest:
             ends = ends.copy()
             for t in distinct(line_of[outlasting]).tolist():
                 low, high = np.searchsorted(line_of, [t, t + 1])
-                cut += _cut_off(starts[low:high], ends[low:high])
+                _cut_off(starts[low:high], ends[low:high])
             line = _Line(line_of, starts, ends)
             parent[:] = NONE
             parent[line.with_length] = line.parents()
         short = np.flatnonzero(ends == starts)
         parent[short] = line.innermost(line_of[short], starts[short])
-    return Nest(index=names, thread=line_of, starts=starts, ends=ends, parent=parent, cut=cut)
+    return Nest(index=names, thread=line_of, starts=starts, ends=ends, parent=parent)
 
 
 def nest_events(events: Events, chosen: Ints) -> Nest:
@@ -216,32 +211,18 @@ def nest_events(events: Events, chosen: Ints) -> Nest:
     return nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
 
 
-def _cut_off(starts: Ints, ends: Ints) -> int:
-    """Shorten, in place, every span of one thread that outlasts the span it began in; return how many there were."""
+def _cut_off(starts: Ints, ends: Ints) -> None:
+    """Shorten, in place, every span of one thread that outlasts the span it began in."""
     stack: list[int] = []
-    new, cut = ends.tolist(), 0
+    new = ends.tolist()
     for i, (start, end) in enumerate(zip(starts.tolist(), new, strict=True)):
         while stack and stack[-1] <= start:
             stack.pop()
         if stack and end > stack[-1]:
             new[i] = end = stack[-1]
-            cut += 1
         if end > start:
             stack.append(end)
     ends[:] = new
-    return cut
-
-
-def _depths(parent: AnyInts) -> Ints:
-    depth = np.zeros(len(parent), dtype=np.int64)
-    level = np.flatnonzero(parent != NONE)
-    above = parent[level]
-    while len(level):
-        depth[level] += 1
-        above = parent[above]
-        stay = above != NONE
-        level, above = level[stay], above[stay]
-    return depth
 
 
 def _dense(labels: Ints) -> Ints:

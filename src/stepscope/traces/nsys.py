@@ -80,7 +80,7 @@ _TABLES = (
            name="nameId", name_is_id=True, on_device=False, optional=True),
 )  # fmt: skip
 
-_FACTS = ("TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_START_TIME", "ThreadNames")
+_FACTS = ("TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_START_TIME")
 _MOST = 1 << 60
 """Times in ns and sizes are below (36 years): what is not is damage, and sums of it would overflow."""
 
@@ -311,18 +311,11 @@ class _Export:
         start = self._optional(
             "TARGET_INFO_SESSION_START_TIME", "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
         )
-        names = [
-            row for row in self._optional("ThreadNames", "SELECT globalTid, nameId FROM ThreadNames") if _all_whole(row)
-        ]
-        texts = self._strings({text_id for _, text_id in names})
-        used = set(self.threads)
-        labels = {_process_and_thread(tid): texts[text_id] for tid, text_id in names if text_id in texts}
         return TraceMeta(
             host=str(host[0][0]) if host else None,
             device_names=tuple(str(g[0]) for g in gpus),
             device_memory_bytes=gpus[0][1] if gpus and _all_whole(gpus[0][1:]) else None,
             base_time_ns=start[0][0] if start and _all_whole(start[0]) else None,
-            thread_names={place: text for place, text in labels.items() if place in used},
         )
 
     def _optional(self, table: str, query: str) -> list[tuple[Any, ...]]:

@@ -3,21 +3,12 @@
 Columns that grow block by block, and the integer columns of an event's arguments.
 
 Microseconds as the trace writes them -> integer nanoseconds, without losing a digit.
-
-The fast path for budget and overlap: only device events and step annotations, in one pattern pass.
-
-The keys ``"cat"``, ``"name"``, ``"pid"``, ``"tid"``, ``"ts"`` and ``"dur"`` follow each other in this order in what
-Kineto writes, and in what other JSON writers make of it. The pattern finds every event of these categories whatever
-follows; a block with one that is written otherwise is to be decoded in full.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
-from functools import cache
-from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -73,18 +64,7 @@ class Args(msgspec.Struct, gc=False, rename={
 
 
 class Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: float | None = None
-    dur: float | None = None
-    args: Args | None = None
-
-
-class ExactEvent(msgspec.Struct, gc=False):
-    """As Event with the time as text, for absolute unix times that a float cannot hold."""
+    """The time is text: a float cannot hold absolute unix times."""
 
     ph: str = ""
     cat: str = ""
@@ -97,7 +77,7 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class LooseEvent(msgspec.Struct, gc=False):
-    """As ExactEvent with every field as text, to be read one by one: for events with a type nobody expects."""
+    """As Event with every field as text, to be read one by one: for events with a type nobody expects."""
 
     ph: msgspec.Raw = NO_TEXT
     cat: msgspec.Raw = NO_TEXT
@@ -110,8 +90,7 @@ class LooseEvent(msgspec.Struct, gc=False):
 
 
 DECODER = msgspec.json.Decoder(list[Event])
-EXACT_DECODER = msgspec.json.Decoder(list[ExactEvent])
-ONE_EXACT = msgspec.json.Decoder(ExactEvent)
+ONE_EXACT = msgspec.json.Decoder(Event)
 ONE_LOOSE = msgspec.json.Decoder(LooseEvent)
 RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -119,7 +98,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _FIELDS = msgspec.structs.fields(Args)
 
 
-def loosely(event: LooseEvent) -> ExactEvent:
+def loosely(event: LooseEvent) -> Event:
     """Read what can be read of the event, each field by itself; the rest is as if not recorded."""
     args = Args()
     try:
@@ -130,7 +109,7 @@ def loosely(event: LooseEvent) -> ExactEvent:
         if spec.encode_name in fields:
             raw = fields[spec.encode_name]
             setattr(args, spec.name, raw if spec.type is msgspec.Raw else _read(raw, spec.type, spec.default))
-    return ExactEvent(
+    return Event(
         ph=_read(event.ph, str, ""), cat=_read(event.cat, str, ""), name=_read(event.name, str, ""),
         pid=_read(event.pid, int | str | None, None), tid=_read(event.tid, int | str | None, None),
         ts=event.ts, dur=_read(event.dur, float | None, None), args=args,
@@ -206,19 +185,12 @@ def as_number(value: int | str) -> int:
     return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else NONE
 
 
-FLOAT_LIMIT_US = 2.0**43
-"""Below this a float64 of microseconds still tells three decimals apart (spacing 2**-9.. / 2 < 0.0005).
-
-Absolute unix microseconds (1.7e15) lie above it: there a float keeps only 0.25 us.
-"""
-
-
 RANGE_US = 2.0**53
 """No time in microseconds is larger (285 years): sums of two still fit 64 bits of nanoseconds."""
 
 
 def from_floats(values_us: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Nanoseconds of values below FLOAT_LIMIT_US in size; whole numbers up to RANGE_US are exact too.
+    """Nanoseconds of values below 2**43 in size, which tell three decimals apart; whole ones up to RANGE_US are exact too.
 
     Whole and fraction are scaled apart: one product of the full value would round a second time.
     Raises ValueError beyond RANGE_US and for NaN.
@@ -284,34 +256,5 @@ def _exact(text: bytes) -> int:
         raise ValueError(f"not a number of microseconds: {text[:40]!r}") from error
 
 
-@cache
-def _pattern(colon: bytes, comma: bytes) -> re.Pattern[bytes]:
-    text = (
-        rb'"cat":"(kernel|gpu_mem[a-z]*|Kernel|Mem[a-z]*|concurrent_kernel|user_annotation)"'
-        rb'(?:,"name":"([^"]*)","pid":([^,\n]*),"tid":([^,\n]*),"ts":([0-9.]+),"dur":([0-9.]+)(?=[,\s}]))?'
-    )
-    text = text.replace(b'":', b'"' + colon).replace(b',"', comma + b'"')
-    return re.compile(text)
-
-
-_KINETO = rb": ", rb",\s+"  # a longer literal beginning is found faster
-_ANY_LAYOUT = rb"\s*:\s*", rb"\s*,\s*"
 DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset")
 """Categories of the device's events, as they stand in the text, that are read without the rest."""
-_READ = frozenset((*DEVICE, b"user_annotation"))
-
-Row = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
-"""cat, name (still JSON-escaped), pid, tid, ts, dur: as they stand in the file."""
-
-
-def device_rows(block: bytes, *, kineto: bool = True) -> list[Row] | None:
-    """Device events and ``ProfilerStep`` annotations of a block; None when the block must be decoded instead.
-
-    kineto: the profiler's own layout, its spaces included.
-    """
-    rows: list[Row] = _pattern(*(_KINETO if kineto else _ANY_LAYOUT)).findall(block)
-    if not _READ.issuperset(map(itemgetter(0), rows)):
-        return None
-    if not all(map(itemgetter(5), rows)):
-        return None
-    return [r for r in rows if r[0] != b"user_annotation" or r[1].startswith(b"ProfilerStep#")]

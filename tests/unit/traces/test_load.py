@@ -18,6 +18,7 @@ from stepscope.core.errors import DataError
 from stepscope.traces.events import Category
 from stepscope.traces.kernel_names import Work, work_of
 from stepscope.traces.load import load_file, load_traces
+from stepscope.traces.scan import compiled
 
 TRACES = SHARED / "traces"
 real = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the real traces are not at {TRACES}")
@@ -43,6 +44,7 @@ def test_every_layout_of_every_generation_gives_what_json_gives(generation: str,
     assert trace.notes == ()
 
 
+@pytest.mark.skipif(compiled() is None, reason="event_scan.c is not compiled here: no C compiler")
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("shape", ["ddp", "fsdp", "tensor", "pipeline"])
 def test_the_device_scan_sees_every_device_event_and_step(shape: str, generation: str, tmp_path: Path) -> None:
@@ -55,11 +57,7 @@ def test_the_device_scan_sees_every_device_event_and_step(shape: str, generation
     expected = [r[:7] for r, k in zip(rows_of(full.events), kept | steps, strict=True) if k]
     assert [r[:7] for r in rows_of(scanned.events)] == expected
     assert scanned.events.is_device.sum() == job.truth[1].device_events
-    assert scanned.meta == full.meta.__class__(**{**_fields(full.meta), "thread_names": {}, "trace_window_ns": None})
-
-
-def _fields(meta: object) -> dict[str, object]:
-    return {name: getattr(meta, name) for name in meta.__dataclass_fields__}  # type: ignore[attr-defined]
+    assert scanned.meta == full.meta
 
 
 def test_a_cpu_job_is_read_in_full_even_when_only_device_events_were_asked(tmp_path: Path) -> None:
