@@ -9,13 +9,12 @@ from typing import get_args
 
 import pytest
 from tests.hand_events import op
-from tests.sharded_jobs import fsdp, traces_of
-from tests.trace_evidence import by_hand, generated, with_setup
+from tests.trace_evidence import by_hand, with_setup
 
 from stepscope.diagnose import rules
 from stepscope.diagnose.advised import ADVICE, STRICT, Condition
 from stepscope.diagnose.engine import check
-from stepscope.diagnose.job_facts import HOLDS, JobFacts, applies, facts_of
+from stepscope.diagnose.job_facts import HOLDS, JobFacts, applies
 from stepscope.diagnose.rule import AdviceFor, Rule, advise
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.profile import JobSetup, LoaderSetup
@@ -99,13 +98,3 @@ def test_advice_with_such_words_carries_its_condition() -> None:
             said = " ".join(n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str))
             free |= {(path.stem, word) for word, needed in GUARDED.items() if word in said and needed not in conditions}
     assert free - _KNOWN == set()
-
-
-def test_facts_of_kinds_of_parallelism(tmp_path: Path) -> None:
-    ddp = facts_of(generated(tmp_path / "ddp", world=2).traces[0].summary)
-    tp = facts_of(generated(tmp_path / "tp", world=2, shape="tensor").traces[0].summary)
-    sharded = facts_of(traces_of(fsdp(), tmp_path / "fsdp").traces[0].summary)
-    pp = facts_of(generated(tmp_path / "pp", world=2, shape="pipeline").traces[0].summary)
-    assert [job.replicated for job in (ddp, tp, sharded, pp)] == [True, False, False, False]
-    assert "tp" in tp.parallel
-    assert "pp" in pp.parallel

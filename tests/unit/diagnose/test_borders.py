@@ -34,9 +34,3 @@ def test_a_limit_decides_and_a_share_is_of_its_whole(border: Border, tmp_path: P
         if border.limit in ("warning", "problem") and each.stake_fraction is not None:
             taken = each.stake_fraction if each.share is None else each.share
             assert limits[border.limit].of(taken) in each.title
-
-
-def test_every_rule_with_a_limit_has_a_border() -> None:
-    """Limits of 0 have nothing below them: that one is too many, a firing test of the rule shows."""
-    limited = {key for key in REGISTRY.names() if any(each.value for each in REGISTRY.load(key).thresholds.values())}
-    assert limited == {each.rule for each in BORDERS}

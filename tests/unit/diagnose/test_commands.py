@@ -4,7 +4,7 @@ import pytest
 from tests.bench_evidence import bench, made
 from tests.evidence import run
 
-from stepscope.diagnose.commands import ANY_MATRIX, concrete, once, own_command, profiled, remeasured, swept_again
+from stepscope.diagnose.commands import ANY_MATRIX, concrete, remeasured, swept_again
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules.two_writers import RULE as TWO_WRITERS
 from stepscope.records.cell import RunRecord
@@ -16,21 +16,6 @@ def record(*argv: str) -> RunRecord:
 
 
 RUN = record("/usr/bin/stepscope", "bench", "my matrix.yaml", "--profile", "-o", "RUN")
-
-
-def test_any_matrix_becomes_the_only_runs_own_command() -> None:
-    evidence = bench(made("c"), records=(RUN,))
-    assert (
-        own_command(f"{ANY_MATRIX} --set base.epochs=2", evidence)
-        == "stepscope bench 'my matrix.yaml' --profile --set base.epochs=2"
-    )
-    assert own_command("stepscope doctor", evidence) == "stepscope doctor"
-    assert own_command(None, evidence) is None
-
-
-@pytest.mark.parametrize("records", [(), (RUN, RUN)])
-def test_with_no_run_or_several_it_stays_any_matrix(records: tuple[RunRecord, ...]) -> None:
-    assert own_command(ANY_MATRIX, bench(made("c"), records=records)) == ANY_MATRIX
 
 
 def test_findings_skipped_and_quiet_rules_pass_through() -> None:
@@ -50,13 +35,6 @@ def test_the_engine_gives_a_skipped_rule_the_runs_own_command() -> None:
     outcome = check(TWO_WRITERS, bench(made("c"), records=(RUN,)))
     assert isinstance(outcome, Skipped)
     assert outcome.command == "stepscope bench 'my matrix.yaml' --profile --set base.epochs=2"
-
-
-def test_a_run_with_traces_is_not_asked_for_them_twice() -> None:
-    evidence = bench(made("c"), records=(RUN,))
-    command = profiled(evidence, evidence.cells[0])
-    assert command == "stepscope bench 'my matrix.yaml' --profile -o PROFILED && stepscope diagnose PROFILED"
-    assert once("a --profile b") == "a --profile b"
 
 
 def test_what_is_measured_again_has_its_command() -> None:

@@ -32,16 +32,6 @@ def rule(name: str, *, stake: float | None, priority: Priority, severity: str = 
     return Rule(name=name, symptom=name, look=look, protocol=1)
 
 
-def test_wrong_results_come_first_then_failures_then_stakes() -> None:
-    rules = (
-        rule("news", stake=None, priority="performance", severity="info"),
-        rule("half", stake=0.5, priority="performance", severity="problem"),
-        rule("fail", stake=None, priority="failure"),
-        rule("wrong", stake=None, priority="wrong"),
-    )
-    assert [f.rule for f in diagnose(evidence(), rules=rules).findings] == ["wrong", "fail", "half", "news"]
-
-
 @pytest.mark.parametrize(("at_stake", "shown"), [(0.3, ["cause"]), (0.15, ["cause"]), (0.1, ["cause", "symptom"])])
 def test_a_symptom_is_not_told_again_where_its_cause_has_as_much_at_stake(at_stake: float, shown: list[str]) -> None:
     symptom = replace(rule("symptom", stake=0.3, priority="performance"), claims=("idle",), whole=True)
@@ -100,15 +90,6 @@ def test_one_part_of_the_time_leads_one_finding(optimizer_ms: float, shown: list
     rules = [r for r in all_rules() if r.name in ("optimizer-heavy", "memory-bandwidth-bound", "compute-bound")]
     said = diagnose(_cell_with_a_trace(optimizer_ms=optimizer_ms), rules=rules)
     assert [f.rule for f in said.findings] == shown
-
-
-def test_of_several_causes_the_largest_is_named() -> None:
-    symptom = replace(rule("symptom", stake=0.3, priority="performance"), claims=("idle",), whole=True)
-    causes = [
-        replace(rule(name, stake=stake, priority="performance"), claims=("idle",))
-        for name, stake in (("a", 0.3), ("b", 0.5), ("c", 0.4))
-    ]
-    assert diagnose(evidence(), rules=(symptom, *causes)).quiet[0].looked_at == "symptom: b names the cause"
 
 
 def accurate(run_id: str, ranks: int, best: float, speed: float) -> TrainingRun:

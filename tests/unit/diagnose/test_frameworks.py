@@ -8,7 +8,7 @@ import pytest
 from tests.hand_events import mark, trace
 from tests.trace_evidence import by_hand, with_setup
 
-from stepscope.diagnose.frameworks import NAMES, OPTIONS, SOURCES, in_words_of, speaks, used_in
+from stepscope.diagnose.frameworks import NAMES, OPTIONS, SOURCES, in_words_of, used_in
 from stepscope.records.profile import JobSetup
 from stepscope.traces.units import frameworks_of
 
@@ -36,13 +36,6 @@ def test_a_model_of_a_library_is_not_its_trainer(objects: tuple[str, ...], used:
     (each,) = job.summary.ranks
     shown = replace(each, facts=replace(each.facts, frameworks=("transformers",)))
     assert used_in(replace(job.summary, ranks=(shown,))) == used
-
-
-def test_options_of_the_first_fsdp_are_not_named_for_the_second() -> None:
-    assert speaks("forward prefetch", {"transformers", "fsdp2"}) == "fsdp2"
-    assert speaks("forward prefetch", {"transformers", "fsdp1"}) == "transformers"
-    assert speaks("bucket size", {"transformers", "deepspeed"}) == "deepspeed"
-    assert speaks("loader workers", {"transformers", "deepspeed", "accelerate"}) == "transformers"
 
 
 def test_frameworks_are_recognised_by_objects_wrappers_and_annotations() -> None:

@@ -61,7 +61,3 @@ def test_passes_that_reduce_the_same_gradients(
     buckets: list[tuple[int, int]], known: dict[str, int], passes: int, tmp_path: Path
 ) -> None:
     assert micro_steps(reduced(tmp_path, *buckets, **known)) == passes
-
-
-def test_without_reductions_by_hooks_it_is_unknown(tmp_path: Path) -> None:
-    assert micro_steps(generated(tmp_path, world=2, shape="pipeline").traces[0].summary) is None

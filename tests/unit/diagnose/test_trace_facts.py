@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.trace_evidence import by_hand, kernels, traced, written
 
-from stepscope.diagnose.rule import Outcome, Rule, each_job, named, together
-from stepscope.diagnose.trace_facts import cut, reads_traces, trace_command
+from stepscope.diagnose.rule import Outcome, each_job, named
+from stepscope.diagnose.trace_facts import trace_command
 from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.results.evidence import TraceEvidence
@@ -34,13 +34,6 @@ def looked(count: int, *outcomes: Outcome) -> Outcome:
     return named("r", each_job(evidence.traces, lambda job: answers[job.name]))
 
 
-def test_one_job_needs_no_subject_and_several_do() -> None:
-    assert looked(1, (fires(0.2),)) == (replace(fires(0.2), job="job0"),)
-    outcome = looked(3, (fires(0.2, "rank 7"),), Quiet(rule="r", looked_at="q"), (fires(0.1),))
-    assert isinstance(outcome, tuple)
-    assert [f.subject for f in outcome] == ["job0, rank 7", "job2"]
-
-
 def test_of_many_jobs_the_worst_speaks_for_all() -> None:
     outcome = looked(5, *[(fires(s),) for s in (0.2, 0.5, 0.1, 0.3)], Quiet(rule="r", looked_at="q"))
     assert isinstance(outcome, tuple)
@@ -59,24 +52,6 @@ def test_captures_of_one_job_are_not_called_jobs() -> None:
     assert isinstance(each_job((), lambda _: "q"), Skipped)
 
 
-def test_quiet_wins_over_skipped_and_findings_over_quiet() -> None:
-    quiet, skipped = Quiet(rule="r", looked_at="q"), Skipped(rule="r", reason="s")
-    assert looked(2, skipped, quiet) == Quiet(rule="r", looked_at="job1: q")
-    assert looked(2, skipped, skipped) == skipped
-    assert together([skipped, "q"]) == Quiet(looked_at="q")
-    assert together(["q", fires(0.1)]) == (fires(0.1),)
-    assert looked(5, *[quiet] * 5) == Quiet(rule="r", looked_at="job0: q; job1: q; job2: q; and 2 more jobs")
-
-
-def test_the_command_names_the_folder_or_the_only_file(tmp_path: Path) -> None:
-    job = written(tmp_path, world=2).traces[0]
-    assert trace_command(job, "--show idle") == f"stepscope trace {tmp_path / 'job'} --show idle"
-    alone = written(tmp_path / "one of them", world=1).traces[0]
-    assert trace_command(alone, "--show idle") == (
-        f"stepscope trace '{tmp_path / 'one of them' / 'job' / 'rank-0.json'}' --show idle"
-    )
-
-
 def test_the_command_names_traces_in_folders_of_their_ranks(tmp_path: Path) -> None:
     job = written(tmp_path, world=2).traces[0]
     files = []
@@ -86,23 +61,6 @@ def test_the_command_names_traces_in_folders_of_their_ranks(tmp_path: Path) -> N
         files.append(Path(each.facts.file).rename(folder / "a.json"))
     moved = load_evidence([tmp_path]).traces[0]
     assert trace_command(moved, "--show idle") == f"stepscope trace {files[0]} {files[1]} --show idle"
-
-
-def test_rules_that_need_more_than_traces_are_not_asked_by_trace() -> None:
-    def rule(needs: tuple[str, ...], any_of: tuple[str, ...] = ()) -> Rule:
-        return Rule(
-            name="r",
-            symptom="s",
-            needs=needs,
-            any_of=any_of,
-            look=lambda _: "",
-            protocol=1,
-        )
-
-    assert reads_traces(rule(("traces",)))
-    assert reads_traces(rule((), ("cells", "traces")))
-    assert not reads_traces(rule(("traces", "cells")))
-    assert not reads_traces(rule(()))
 
 
 @pytest.mark.parametrize(
@@ -134,8 +92,3 @@ def test_the_ratio_of_peaks_is_unknown_for_an_unknown_part() -> None:
     assert peak_ratio("NVIDIA A100-SXM4-80GB", "fp32", "tf32") == pytest.approx(0.125)
     assert peak_ratio("NVIDIA A100-PG509-200", "fp32", "tf32") is None
     assert peak_ratio(None, "fp32", "tf32") is None
-
-
-def test_a_long_name_ends_in_a_sign_of_it() -> None:
-    assert cut("a" * 90) == "a" * 90
-    assert cut("void f<int, " * 20, at=12) == "void f<int,…"

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.trace_evidence import generated
 
 import stepscope
 from stepscope.diagnose.engine import all_rules, diagnose_traces, trace_rules
 from stepscope.diagnose.trace_facts import reads_traces
-from stepscope.traces.job import analyse_job
-
-SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
 
 RULES = {
     "clock-skew", "compute-bound", "data-loading", "exposed-communication", "exposed-memcpy", "exposed-tail-bucket",
@@ -20,22 +16,6 @@ RULES = {
     "no-communication", "no-tensor-cores", "plan-broken", "python-overhead", "small-kernels", "straggler",
     "tensor-parallel-slow-link",
 }  # fmt: skip
-
-ON_REAL_TRACES: dict[str, set[str]] = {
-    "dlrm-v100-8rank": {"launch-bound", "straggler"},
-    "edge-cpu-gloo-rank34of300": {"exposed-communication", "python-overhead"},
-    "edge-cuda-sync-alexnet-a100": {"launch-bound", "long-gap"},
-    "edge-mi250-runtime-stream-arg": {"launch-bound"},
-    "nccl-meta-a100-rank0of2": {"launch-bound", "memory-bandwidth-bound"},
-    "ns-resolution-v100": {"no-tensor-cores"},
-    "resnet-ddp-mi300-rank0of8": {
-        "exposed-communication",
-        "memory-bandwidth-bound",
-        "small-kernels",
-    },
-    "sampled-2of128": {"queued-idle", "exposed-communication", "python-overhead", "launch-bound"},
-}
-"""Trace set -> rules that fire on it."""
 
 
 def test_every_rule_on_traces_is_asked() -> None:
@@ -60,11 +40,3 @@ def test_hidden_communication_is_nothing_but_good_news(tmp_path: Path) -> None:
         .summary
     )
     assert [f.rule for f in stepscope.diagnose_traces(summary).findings] == ["compute-bound"]
-
-
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real traces are not beside this checkout")
-@pytest.mark.parametrize("name", sorted(ON_REAL_TRACES))
-def test_real_traces_fire_what_was_looked_at(name: str) -> None:
-    found = diagnose_traces(analyse_job(SHARED / name)).findings
-    assert {f.rule for f in found} == ON_REAL_TRACES[name]

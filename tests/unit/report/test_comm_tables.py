@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
 from tests.tables import texts as column
 
@@ -11,7 +10,6 @@ from stepscope.report.contents import comm_tables
 from stepscope.report.table import microseconds
 from stepscope.report.views import comm
 from stepscope.report.views import links as pairs_view
-from stepscope.report.views.comm import average_busbw
 
 
 def test_figures_have_the_decimals_of_nccl_tests() -> None:
@@ -28,18 +26,6 @@ def test_figures_have_the_decimals_of_nccl_tests() -> None:
 def test_roots_are_minus_one_where_there_is_none() -> None:
     table = comm.comm_table([*sweep(sizes=SIZES[:1]), *sweep("broadcast", sizes=SIZES[:1], root=1)])
     assert column(table, "root") == ["-1", "1"]
-
-
-def test_the_average_says_what_it_is_of() -> None:
-    rows = [*sweep(sizes=SIZES[:3]), row(status="skipped", asked_bytes=2**40, error="too large")]
-    mean = sum(r.busbw_bytes_per_s or 0 for r in rows) / 3
-    assert average_busbw(rows) == pytest.approx(mean)
-    line = comm.average_lines(rows)[0]
-    assert line == (
-        f"Avg bus bandwidth: {format_decimal(mean / 1e9)} GB/s, all_reduce on 2 ranks, 3 sizes from 1 KiB to 16 KiB,"
-        " 1 without a result left out."
-    )
-    assert comm.average_lines([row(status="timeout")]) == ()
 
 
 def test_many_sweeps_have_an_overview() -> None:

@@ -35,12 +35,6 @@ def test_files_that_the_new_report_does_not_write_go_and_a_users_own_stay(tmp_pa
     assert (tmp_path / "scaling.csv").read_text() == "changed by me"
 
 
-def test_a_folder_without_a_list_is_somebody_elses(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("of an older version, or of another tool")
-    assert report(tmp_path, "a", "scaling.csv") == []
-    assert there(tmp_path) == {"report.html", "scaling.csv"}
-
-
 def test_other_formats_of_the_same_results_are_added(tmp_path: Path) -> None:
     report(tmp_path, "a", "report.html", "merged.json.gz", formats=["html"])
     report(tmp_path, "a", "loss.png", "loss.vl.json", "charts.md", formats=["png"])

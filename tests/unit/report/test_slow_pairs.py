@@ -10,8 +10,6 @@ from tests.comm_rows import KIB, MIB, pairs, row
 
 from stepscope.results.slow_pairs import Pair, PairsVerdict, slow_pairs
 
-HOSTS = tuple(f"node-{letter}" for letter in "abcdefgh")
-
 
 def slow_peers(found: PairsVerdict) -> set[Pair]:
     return {pair.peer for pair in found.pairs}
@@ -20,17 +18,6 @@ def slow_peers(found: PairsVerdict) -> set[Pair]:
 def verdict(rows) -> PairsVerdict:
     (found,) = slow_pairs(rows)
     return found
-
-
-@pytest.mark.parametrize("host", range(8))
-def test_a_host_that_sends_slowly_among_eight_is_named_by_its_row(host: int) -> None:
-    found = verdict(pairs(8, slow_egress={host: 5.0}, noise=random.Random(host), rank_hosts=HOSTS))
-    (end,) = found.ends
-    assert (end.host, end.ranks, end.direction) == (HOSTS[host], (host,), "egress")
-    assert (end.slow, end.of) == (7, 7)
-    assert end.ratio == pytest.approx(5.0, rel=0.1)
-    assert slow_peers(found) == {(host, other) for other in range(8) if other != host}
-    assert all(pair.explained and pair.confirmed for pair in found.pairs)
 
 
 @pytest.mark.parametrize(

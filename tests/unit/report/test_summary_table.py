@@ -11,7 +11,7 @@ from tests.tables import at
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch
 from stepscope.report.render import files, terminal
-from stepscope.report.shared.runs import interval_text, measured
+from stepscope.report.shared.runs import measured
 from stepscope.report.table import UNKNOWN, Table, duration
 from stepscope.report.views import epochs, runs
 from stepscope.report.views.runs import CELLS, PAGE, PAPER
@@ -21,7 +21,6 @@ EPOCHS = (
     Epoch(number=1, duration_ns=4e8, train_loss=0.5, validation_accuracy=0.8, samples_per_s=40_000.0),
     Epoch(number=2, duration_ns=4e8, train_loss=0.4, validation_accuracy=0.7),
 )
-WIDTHS = (80, 100, 120, 160, 200)
 
 
 def _text(table: Table, key: str, row: int = 0) -> str:
@@ -42,14 +41,6 @@ def rows(fakes: Any) -> list[Any]:
         fakes.row("c", status="oom", error="rank 1 on node-b: CUDA out of memory, 2.0 GiB asked for",
                   strategy_options={"hook": "bf16"}),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(98, 101, "±2%"), (99.5, 100.2, "±0.5%"), (100, 100, "±<0.1%"), (50, 190, "±90%"), (None, 101, "")],
-)
-def test_the_interval_is_the_larger_side_in_per_cent(low: float | None, high: float, expected: str) -> None:
-    assert interval_text(100.0, low, high) == expected
 
 
 def test_an_estimated_epoch_is_marked_in_the_title_or_where_both_kinds_stand_at_the_value(

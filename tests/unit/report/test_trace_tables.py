@@ -10,7 +10,6 @@ from tests.tables import at as _cell
 from tests.tables import raws as _column
 from tests.trace_builder import Job, build, write_job
 
-from stepscope.core.words import ranges
 from stepscope.records.trace_budget import Parts, RankBudget, StepUtilisation, Utilisation
 from stepscope.records.trace_collectives import BucketRow, ConformanceCheck
 from stepscope.records.trace_path import CriticalPath, CrossRankPath, PathContributor, PathParts, RankShare
@@ -133,11 +132,6 @@ def test_a_recorded_reason_is_told_with_the_ranks_it_holds_for(alone: TraceSumma
     assert _table("kernels", _summary(*others)).notes == ("the profiler was off",)
     scanned = _pass(1, budget=budget, partial=True)
     assert _table("kernels", _summary(known, scanned)).notes == (f"rank 1: {PARTIAL}",)
-
-
-def test_sets_of_ranks_are_named_by_their_ends() -> None:
-    assert ranges([3, 0, 1, 2, 7]) == "0-3, 7"
-    assert ranges(range(512)) == "0-511"
 
 
 @pytest.mark.parametrize(

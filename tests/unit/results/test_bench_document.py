@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 from stepscope.core.errors import MissingError, Unavailable
 from stepscope.matrix.session import derive_results
 from stepscope.records.cell import RunRecord
-from stepscope.results.run_figures import BENCH, bench_document, rows_csv, write_results
+from stepscope.results.run_figures import BENCH, bench_document, write_results
 from stepscope.results.runs import NOT_IN_MATRIX, Planned, build_runs, plan_of, read_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record
@@ -29,17 +27,6 @@ def test_results_are_read_back_as_they_were_written(fakes: Any, tmp_path: Path) 
     lines = [json.loads(line) for line in RunLayout(tmp_path).results_jsonl.read_text().splitlines()]
     assert [line["schema"] for line in lines] == ["stepscope.training_run/2"] * 2
     assert lines[1]["step_ns"] is None
-
-
-def test_csv_has_one_column_a_field_and_leaves_the_unknown_empty(fakes: Any) -> None:
-    options = {"bucket_cap_mb": 1.5, "hook": "bf16"}
-    text = rows_csv([fakes.timed_row("a", 1e7, strategy_options=options, epoch_estimated=True, notes=("x, y",))])
-    (row,) = csv.DictReader(io.StringIO(text))
-    assert tuple(row) == tuple(BENCH)
-    assert json.loads(row["strategy_options"]) == options
-    assert json.loads(row["notes"]) == ["x, y"]
-    assert float(row["step_ns_median"]) == 1e7
-    assert (row["test_accuracy"], row["error"], row["epoch_estimated"]) == ("", "", "true")
 
 
 def test_the_bench_document_has_the_pinned_shape_and_row_names_in_their_order(fakes: Any) -> None:

@@ -13,13 +13,11 @@ from tests.diaries import job as profiled
 from tests.diaries import step_table, write_diary
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.comparison import ComparedFigure
 from stepscope.records.profile import FIRST, PROFILED
 from stepscope.results.comparing import (
     STEP_METRIC,
     Side,
     compare,
-    diary_figures,
     part_means,
     timed_steps,
 )
@@ -30,59 +28,10 @@ from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout
 
 MS = 1e6
-STEPS = 1500
-
-
-def many(rng: np.random.Generator, runs: int, *, middle: float = 1.0) -> NDArray[np.float64]:
-    """Runs [runs, steps] (ns) as measured ones are: skewed noise, a slow wave, some twice as long, 0.7% between runs."""
-    decay = np.exp(-1 / 20)
-    kicks = rng.normal(size=(runs, STEPS)) * np.sqrt(1 - decay**2)
-    wave = np.empty((runs, STEPS))
-    wave[:, 0] = rng.normal(size=runs)
-    for at in range(1, STEPS):
-        wave[:, at] = decay * wave[:, at - 1] + kicks[:, at]
-    noise = 0.04 * np.abs(rng.normal(size=(runs, STEPS))) + 0.015 * wave + 0.007 * rng.normal(size=(runs, 1))
-    return np.asarray(middle * 20 * MS * np.exp(noise) * np.where(rng.random((runs, STEPS)) < 0.02, 2.0, 1.0))
-
-
-def series(rng: np.random.Generator, *, middle: float = 1.0) -> NDArray[np.float64]:
-    return np.asarray(many(rng, 1, middle=middle)[0])
 
 
 def job(step: NDArray[np.float64], *, contended: float = 0.0, **shares: float) -> StepTable:
     return step_table(step[None], shares, delay=contended)
-
-
-def step_of(before: StepTable, after: StepTable) -> ComparedFigure:
-    return next(f for f in diary_figures(before, after, side="b") if f.metric == STEP_METRIC)
-
-
-def test_one_command_twice_is_not_significant_and_five_percent_is_of_a_million_steps_too() -> None:
-    rng = np.random.default_rng(20_261_123)
-    verdicts = {
-        factor: [
-            step_of(job(a), job(b)).verdict
-            for a, b in zip(many(rng, pairs), many(rng, pairs, middle=factor), strict=True)
-        ]
-        for factor, pairs in ((1.0, 100), (1.05, 40))
-    }
-    assert verdicts[1.0].count("no significant difference") >= 95
-    assert verdicts[1.05].count("worse") >= 38
-    long = np.full(1_000_000, 20 * MS) + np.arange(1_000_000) % 7
-    figure = step_of(job(long), job(long * 1.05))
-    assert (figure.verdict, figure.first.n) == ("worse", 20)
-
-
-def test_a_part_that_grows_is_named_and_no_other() -> None:
-    rng = np.random.default_rng(1)
-    before = job(series(rng), data=0.2, forward=0.3, backward=0.4, optimizer=0.005)
-    grown = series(rng, middle=1.1)
-    after = job(grown, data=0.3 / 1.1, forward=0.3 / 1.1, backward=0.4 / 1.1, optimizer=0.005 / 1.1)
-    found = {f.metric: f for f in diary_figures(before, after, side="b")}
-    assert found["diary_data_ns"].verdict == "worse"
-    assert found["diary_data_ns"].ratio == pytest.approx(1.5, rel=0.03)
-    assert [found[f"diary_{part}_ns"].verdict for part in ("forward", "backward")] == ["no significant difference"] * 2
-    assert found["diary_optimizer_ns"].verdict == "not tested"  # 0.5% of a step
 
 
 def diaries(root: Path, *, ranks: int = 2, steps: int = 60, slow: float = 1.0, **more: Any) -> tuple[RankDiary, ...]:

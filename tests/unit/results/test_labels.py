@@ -77,11 +77,3 @@ def test_what_differs_only_along_with_something_shown_is_left_out() -> None:
         "mlp tiny, naive, 2 ranks, fp32",
         "mlp tiny, single, 1 rank, fp32",
     ]
-
-
-def test_models_that_share_a_name_show_the_options_they_differ_in() -> None:
-    text = {"workload": "text_classifier", "dataset": "ag_news"}
-    cells = [cell_spec(cell_id=str(n), model={"n_heads": n}, **text) for n in (2, 4)]
-    first, second = cell_labels(cells)
-    assert first.model.endswith("n_heads=2")
-    assert second.model.endswith("n_heads=4")

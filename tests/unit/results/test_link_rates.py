@@ -98,16 +98,6 @@ def test_a_collective_has_a_row_where_its_peak_is_known_or_pairs_were_measured()
     assert [rate.ranks for rate in link_rates([*alone, *pairs(2)], None, None)] == [(0, 1), (1, 0), None]
 
 
-@pytest.mark.parametrize(("share", "tone"), [(0.4, "bad"), (0.6, "warn"), (0.9, "good")])
-def test_the_table_judges_the_share(share: float, tone: str) -> None:
-    (known,) = link_rates(sweep(link_peak_bytes_per_s=5e9), None, None)
-    table = links.links_table(sweep(link_peak_bytes_per_s=known.measured_bytes_per_s / share), None, None)
-    shown = dict(zip((c.key for c in table.columns), table.rows[0].values, strict=True))
-    assert shown["share"].tone == tone
-    assert shown["share"].raw == pytest.approx(share)
-    assert not any("faster than expected" in note for note in table.footnotes)
-
-
 EMULATED = {"network": "2gbit:2", "hosts": 2, "link_peak_bytes_per_s": 250e6}
 
 

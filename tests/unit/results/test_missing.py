@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.evidence import epochs, evidence, run
 
-from stepscope.core.errors import ExitCode, UsageError
+from stepscope.core.errors import UsageError
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
@@ -20,29 +20,6 @@ UNKNOWN = {"world_size": "the configuration says DDP"}
 def timed(run_id: str, *, group: str = "toy", ranks: int | None = None, **known: object) -> TrainingRun:
     missing = known.pop("missing", UNKNOWN if ranks is None else {})
     return run(run_id, ranks=ranks, group=group, epochs=epochs(seconds=[1.0, 1.0]), missing=missing, **known)
-
-
-def test_all_runs_that_lack_it_and_the_option() -> None:
-    found = evidence(timed("a", ranks=1), timed("b"), timed("c"), timed("d", group="other"), timed("e", group="other"))
-    with pytest.raises(UsageError) as caught:
-        require_stated(found)
-    assert caught.value.exit_code == ExitCode.USAGE
-    assert caught.value.what == "4 runs cannot be compared: the number of ranks is unknown for b, c, d, e"
-    assert caught.value.why.count("the configuration says DDP") == 4
-    assert caught.value.fix == "state what you know: --world-size b=RANKS,c=RANKS,d=RANKS,e=RANKS"
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        run("x", ranks=1, group="other", epochs=epochs(seconds=[1.0])),
-        run("x", ranks=1, status="interrupted"),
-        run("x", ranks=1),
-        run("x", ranks=1, status="oom", epochs=epochs(seconds=[1.0])),
-    ],
-)
-def test_nothing_to_compare_with_needs_nothing(other: TrainingRun) -> None:
-    require_stated(evidence(timed("a"), other))
 
 
 def test_runs_without_results_and_facts_known_by_now_need_nothing() -> None:

@@ -52,17 +52,6 @@ def test_a_step_is_the_maximum_over_ranks_and_warmup_and_tail_are_no_steps(fakes
     assert row.steps == 8
 
 
-def test_the_order_in_which_rank_files_are_read_does_not_matter(fakes: Any, tmp_path: Path) -> None:
-    first = fakes.series([10 * MS, 20 * MS, 30 * MS, 41 * MS] * 4)
-    second = fakes.series([12 * MS, 18 * MS, 33 * MS, 40 * MS] * 4)
-    rows = []
-    for name, ranks in (("a", [first, second]), ("b", [second, first])):
-        layout, cell = RunLayout(tmp_path / name), fakes.spec("c1")
-        fakes.write_cell(layout, cell, ranks=ranks)
-        rows.append(_one(layout, cell))
-    assert rows[0] == rows[1]
-
-
 def test_only_steps_that_every_rank_has_are_counted_and_without_a_ranks_samples_none(
     fakes: Any, layout: RunLayout
 ) -> None:

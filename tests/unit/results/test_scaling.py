@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from stepscope.diagnose.engine import diagnose
 from stepscope.records.nouns import Measured
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.open import load_evidence
-from stepscope.results.scaling import baseline_of, scaling_rows, with_baselines
+from stepscope.results.scaling import scaling_rows, with_baselines
 
 BASE_SECONDS = [12.0, 10.0, 10.2, 9.8, 10.1, 9.9, 10.0, 10.0]
 FAST_SECONDS = [4.0, 2.5, 2.6, 2.4, 2.5, 2.5, 2.6, 2.4]
@@ -28,71 +27,6 @@ def pair() -> tuple[TrainingRun, TrainingRun]:
         run("a", ranks=1, dataset="imdb", epochs=epochs(seconds=BASE_SECONDS)),
         run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=FAST_SECONDS)),
     )
-
-
-def test_mean_epochs_after_the_first_with_an_interval_and_a_baseline_without_rating() -> None:
-    found = rows(*pair())
-    assert found["b"].speedup == pytest.approx(10.0 / 2.5)
-    assert found["b"].efficiency == pytest.approx(1.0)
-    assert found["b"].basis == "mean of epochs 2 to 8"
-    assert found["b"].low < 4.0 < found["b"].high
-    assert found["b"].rating == "excellent"
-    base = found["a"]
-    assert base.is_baseline
-    assert (base.speedup, base.rating, base.scaling, base.targets) == (1.0, None, None, ())
-
-
-def test_the_fewest_ranks_are_the_baseline_and_one_that_failed_is_unknown() -> None:
-    found = rows(
-        run("a", ranks=2, samples_per_s=rate(200)),
-        run("b", ranks=4, samples_per_s=rate(380)),
-        run("c", ranks=8, samples_per_s=rate(720)),
-    )
-    assert found["a"].is_baseline
-    assert found["c"].baseline_world_size == 2
-    assert found["c"].speedup == pytest.approx(3.6)
-    assert found["c"].efficiency == pytest.approx(0.9)
-    assert found["c"].rating == "good", "0.9 itself is not above 0.9"
-    found = rows(
-        run("a", status="oom", samples_per_s=None),
-        run("b", ranks=2, baseline_id="a", samples_per_s=rate(100)),
-        run("c", ranks=4, baseline_id="a", samples_per_s=rate(200)),
-    )
-    assert found == {}
-
-
-def test_which_of_several_first_runs_and_of_repeats_is_the_baseline() -> None:
-    single, naive, ddp = (
-        run(s, strategy=s, samples_per_s=rate(n)) for s, n in (("single", 100), ("naive", 90), ("ddp", 95))
-    )
-    two = run("two", ranks=2, strategy="ddp", samples_per_s=rate(190))
-    other = run("other", ranks=2, strategy="fsdp", samples_per_s=rate(150))
-    every = [single, naive, ddp, two, other]
-    assert baseline_of(two, every) is single, "a plain process, where there is one"
-    assert baseline_of(two, [naive, ddp, two]) is ddp
-    assert baseline_of(other, every) is single
-    assert baseline_of(other, [naive, ddp, other]) is ddp, "the fastest"
-    assert baseline_of(single, every) is None
-    repeats = [run(f"s{n}", strategy="single", samples_per_s=rate(n)) for n in (100, 80, 120, 110)]
-    assert baseline_of(two, [*repeats[:3], two]) is repeats[0]
-    assert baseline_of(two, [*repeats, two]) is repeats[3]
-
-
-def test_batches_that_fit_go_first_and_two_that_fit_unlike_are_none() -> None:
-    """A sweep over batches on 1 rank: the baseline of strong and of weak scaling are two runs."""
-    swept = [
-        run(f"b{n}", strategy="single", scaling=None, micro_batch=n, global_batch=n, samples_per_s=rate(n))
-        for n in (8, 16, 32)
-    ]
-    batches = {"scaling": None, "ranks": 2, "samples_per_s": rate(60)}
-    weak = run("w", micro_batch=32, global_batch=64, **batches)
-    strong = run("s", micro_batch=4, global_batch=8, **batches)
-    either = run("e", micro_batch=8, global_batch=16, **batches)
-    assert baseline_of(weak, [*swept, weak]) is swept[2]
-    assert baseline_of(strong, [*swept, strong]) is swept[0]
-    assert baseline_of(either, [*swept, either]) is None, "b16 would be strong, b8 weak"
-    told = replace(either, scaling="weak")
-    assert baseline_of(told, [*swept, told]) is swept[0]
 
 
 def test_the_same_rows_have_one_speed_up_as_cells_and_imported(tmp_path: Path) -> None:
@@ -141,15 +75,6 @@ def test_what_cannot_be_compared_is_no_baseline(known: dict[str, object]) -> Non
     assert rows(base, run("b", ranks=2, samples_per_s=rate(150), **mine)) == {}
 
 
-def test_the_kind_of_scaling_follows_from_batches_that_nobody_named() -> None:
-    base = run("a", scaling=None, global_batch=32, micro_batch=32, samples_per_s=rate(100))
-    strong = run("s", ranks=2, scaling=None, global_batch=32, micro_batch=16, samples_per_s=rate(150))
-    weak = run("w", ranks=2, scaling=None, global_batch=64, micro_batch=32, samples_per_s=rate(190))
-    neither = run("n", ranks=2, scaling=None, samples_per_s=rate(190))
-    found = rows(base, strong, weak, neither)
-    assert [found[i].scaling for i in ("s", "w", "n")] == ["strong", "weak", None]
-
-
 def test_figures_that_cannot_be_have_no_rating_and_zero_is_no_speed_up() -> None:
     found = rows(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(300)))["b"]
     assert (found.efficiency, found.rating) == (pytest.approx(1.5), None)
@@ -167,22 +92,6 @@ def learned() -> tuple[TrainingRun, TrainingRun]:
         run("a", dataset="imdb", epochs=epochs(seconds=[11, 10, 10, 10, 10], accuracy=BASE_ACCURACY)),
         run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=[4, 3, 3, 3, 3], accuracy=FAST_ACCURACY)),
     )
-
-
-def test_default_targets_are_round_common_and_missed_and_those_asked_for_replace_them() -> None:
-    found = rows(*learned())["b"]
-    assert [t.accuracy for t in found.targets] == [0.75, 0.76, 0.77]
-    common, _, missed = found.targets
-    assert (common.reached_epochs, common.baseline_reached_epochs) == (4, 2)
-    assert common.time_ns == pytest.approx(13e9), "the first epoch counts"
-    assert common.baseline_time_ns == pytest.approx(21e9)
-    assert common.speedup == pytest.approx(21 / 13)
-    assert (missed.reached_epochs, missed.time_ns, missed.speedup) == (None, None, None)
-    assert missed.baseline_reached_epochs == 2
-    assert (found.best_accuracy, found.baseline_best_accuracy) == (0.768, 0.783)
-    found = rows(*learned(), targets=(0.78, 0.7))["b"]
-    assert [t.accuracy for t in found.targets] == [0.7, 0.78]
-    assert found.targets[0].speedup == pytest.approx(11 / 7)
 
 
 def test_rows_keep_the_order_of_runs_and_a_file_of_two_writers_has_none() -> None:

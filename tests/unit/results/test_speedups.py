@@ -25,27 +25,12 @@ def _rows(fakes: Any, tmp_path: Path, *timed: tuple[Any, int | None]) -> list[An
     return runs
 
 
-def test_strong_scaling_compares_throughput_at_the_same_global_batch(fakes: Any, tmp_path: Path) -> None:
-    base, ddp = _rows(fakes, tmp_path, (fakes.single("one"), 40 * MS), (fakes.spec("two"), 25 * MS))
-    assert ddp.speedup == pytest.approx(1.6)
-    assert ddp.efficiency == pytest.approx(0.8)
-    assert (ddp.scaling, ddp.baseline_cell_id, ddp.rating) == ("strong", "one", "fair")
-    assert (base.speedup, base.efficiency) == (1.0, 1.0)
-    assert (base.scaling, base.baseline_cell_id, base.rating) == (None, "one", None)
-
-
 def test_weak_scaling_counts_the_larger_global_batch(fakes: Any, tmp_path: Path) -> None:
     one = fakes.single("one", batch_rule="micro_batch", micro_batch=64, global_batch=64)
     two = fakes.spec("two", batch_rule="micro_batch", micro_batch=64, global_batch=128)
     _, ddp = _rows(fakes, tmp_path, (one, 40 * MS), (two, 42 * MS))
     assert ddp.speedup == pytest.approx(2 * 40 / 42)
     assert (ddp.scaling, ddp.rating) == ("weak", "excellent")
-
-
-def test_without_a_baseline_the_speedup_is_unknown(fakes: Any, tmp_path: Path) -> None:
-    other = fakes.single("one", precision="bf16")
-    _, ddp = _rows(fakes, tmp_path, (other, 40 * MS), (fakes.spec("two"), 25 * MS))
-    assert (ddp.speedup, ddp.efficiency, ddp.scaling, ddp.baseline_cell_id, ddp.rating) == (None,) * 5
 
 
 def test_a_failed_baseline_is_named_and_a_failed_cell_keeps_its_baseline(fakes: Any, tmp_path: Path) -> None:

@@ -42,25 +42,6 @@ def write(path: Path, value: object, *, text: bool = False) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", [False, True])
-def test_a_pickle_and_a_json_of_the_same_dump_are_the_same_record(tmp_path: Path, text: bool) -> None:
-    counters = {"last_enqueued_collective": "1", "last_completed_collective": "0"} if text else {}
-    plain = nccl(entry())
-    plain["pg_status"]["0"].update(counters)
-    dump = read_dump(write(tmp_path / "nccl_trace_rank_1", plain, text=text))
-    assert (dump.rank, dump.kept, dump.version) == (1, "all", "2.9")
-    (call,) = dump.entries
-    assert (call.op, call.sequence, call.input_dtypes, call.state) == (
-        "all_gather",
-        1,
-        ("bfloat16",),
-        "scheduled",
-    )
-    assert call.output_sizes == ((8, 2),)
-    (group,) = dump.groups
-    assert (group.ranks, group.last_enqueued, group.last_completed) == ((0, 1), 1, 0)
-
-
 class Hostile:
     """Unpickled by plain ``pickle.load`` it would make a file."""
 

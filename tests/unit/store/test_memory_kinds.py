@@ -109,13 +109,3 @@ def test_tensors_that_the_job_names_are_facts(tmp_path: Path) -> None:
     assert dict(found.kinds) == {"parameters": 150, "gradients": 100, "optimizer": 300, "unknown": 50}
     assert (found.named, found.rank, found.step, found.capacity_bytes) == (True, 3, 1, 1000)
     assert ("layers.0", "optimizer", 200) in [(m.where, m.kind, m.size_bytes) for m in found.peak_modules]
-
-
-def test_a_release_s_own_stack_is_not_its_request_s(tmp_path: Path) -> None:
-    """context="all", torch's default: what was there before the history has no place but "unknown"."""
-    trace = [alloc(1, 10, FORWARD), *release(1, 10, (SCRIPT,)), *release(9, 50, (SCRIPT,))]
-    found = read(tmp_path, [], trace)
-    assert [(h.where, h.size_bytes) for h in found.peak_holders] == [
-        ("unknown place (allocated before the recorded history)", 50),
-        ("me/model.py:15 forward", 10),
-    ]

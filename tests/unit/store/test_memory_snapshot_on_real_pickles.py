@@ -43,14 +43,6 @@ def test_every_file_of_the_set_is_here() -> None:
     assert len(IMPORTER.read(DATA, Stated()).memory) == len(FILES)
 
 
-@pytest.mark.parametrize(
-    ("name", "segments", "events"), [(FILES[0], 700, 5125), (FILES[1], 98, 3840), (FILES[2], 377, 19136)]
-)
-def test_head_figures_are_those_of_the_sets_own_description(name: str, segments: int, events: int) -> None:
-    found, _ = both(name)
-    assert (found.segments, found.events) == (segments, events)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_totals_equal_the_segments_own(name: str) -> None:
     found, plain = both(name)

@@ -13,7 +13,6 @@ from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Imported, Stated
 from stepscope.store.importers import detect, read_foreign
 from stepscope.store.importers.nccl_tests import IMPORTER
-from stepscope.store.nccl_tests_log import read_tables
 
 SIZES = [(1 << 10, 13.0), (1 << 20, 27.37), (64 << 20, 324.7), (1 << 30, 4029.4)]
 
@@ -47,33 +46,6 @@ def test_its_time_is_a_mean_and_no_median(tmp_path: Path) -> None:
     assert row.time_ns == row.time_ns_mean
     assert row.pacing == "back_to_back"
     assert any("mean" in note for note in row.notes)
-
-
-def test_the_links_peak_is_the_gpus_on_one_host_and_unknown_over_several(tmp_path: Path) -> None:
-    one = read(tmp_path, log(SIZES)).comm_rows[-1]
-    assert one.link_peak_bytes_per_s == 450e9
-    assert one.link_fraction == pytest.approx((one.busbw_bytes_per_s or 0) / 450e9)
-    two = read(tmp_path, log(SIZES, ranks=16, hosts=2)).comm_rows[-1]
-    assert (two.hosts, two.link_peak_bytes_per_s, two.link_fraction) == (2, None, None)
-    other = read(tmp_path, log(SIZES, name="Some GPU 9000")).comm_rows[-1]
-    assert other.link_peak_bytes_per_s is None
-
-
-@pytest.mark.parametrize("prefix", ["0: ", "[1,0]<stdout>:", "  ", "2026-11-21T09:00:00Z "])
-def test_what_launchers_put_before_each_line_is_skipped(tmp_path: Path, prefix: str) -> None:
-    text = "".join(prefix + line + "\n" for line in log(SIZES).splitlines())
-    assert [r.size_bytes for r in read(tmp_path, text).comm_rows[:4]] == [size for size, _ in SIZES]
-
-
-def test_header_lines_may_have_lost_their_mark(tmp_path: Path) -> None:
-    text = log(SIZES).replace("# nThread", "nThread").replace("#  Rank  0", "  Rank  0").replace("# Using", "Using")
-    assert {r.world_size for r in read(tmp_path, text).comm_rows} == {8}
-
-
-def test_old_layout_without_a_reduction(tmp_path: Path) -> None:
-    text = log(SIZES, op="all_gather", old=True, wrong="N/A", started=False)
-    found = read(tmp_path, text, name="all_gather.log")
-    assert {(r.op, r.reduce_op, r.correct) for r in found.comm_rows} == {("all_gather", None, None)}
 
 
 def test_sizes_that_became_empty_are_left_out_and_said_but_count_in_its_average(tmp_path: Path) -> None:
@@ -145,11 +117,6 @@ def test_the_collective_is_not_guessed(tmp_path: Path) -> None:
         read(tmp_path, log(SIZES, op="all_gather", started=False))
     with pytest.raises(DataError, match="its name says all_gather, which does not fit"):
         read(tmp_path, log(SIZES, started=False), name="all_gather.log")
-
-
-def test_the_command_before_the_table_says_which_collective(tmp_path: Path) -> None:
-    text = "$ mpirun -np 8 ./build/alltoall_perf -b 8 -e 8G -f 2\n" + log(SIZES, op="alltoall", started=False)
-    assert read(tmp_path, text).comm_rows[0].op == "all_to_all"
 
 
 def test_torn_rows_are_left_out_and_said(tmp_path: Path) -> None:
@@ -256,22 +223,6 @@ def test_an_empty_file_is_no_importers(tmp_path: Path) -> None:
         read_foreign(path)
 
 
-def test_memory_does_not_grow_with_a_log_of_other_output(tmp_path: Path) -> None:
-    """A line at a time: 4 MB of other output after one table, and not a quarter of it is held."""
-    import tracemalloc
-
-    path = tmp_path / "job.log"
-    path.write_text(log(SIZES) + "step 12 loss 0.5 algo done [####] 12%\n" * 100_000)
-    assert path.stat().st_size > 3.7e6
-    read_tables(path)
-    tracemalloc.start()
-    found = read_tables(path)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(found.tables[0].rows) == len(SIZES)
-    assert peak < 1e6
-
-
 def test_the_builder_prints_what_nccl_tests_prints() -> None:
     figures = "27.37 38.31 67.04 0"
     printed = " ".join(row(1 << 20, 27.37, op="all_reduce", ranks=8).split())
@@ -345,11 +296,6 @@ def test_a_size_that_no_memory_has_is_damage(size: str, tmp_path: Path) -> None:
     found = read_foreign(path)
     assert {row.size_bytes for row in found.comm_rows} == {1 << 20}
     assert any("1 damaged row" in note for note in found.notes)
-
-
-def test_colours_are_not_read(tmp_path: Path) -> None:
-    coloured = "".join(f"\x1b[32m{line}\x1b[0m\n" for line in log(SIZES).splitlines())
-    assert read(tmp_path, coloured).comm_rows == read(tmp_path, log(SIZES)).comm_rows
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,10 @@ from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.records import codec
 from stepscope.records.cell import CellStatus
 from stepscope.store import reader, writer
-from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes
 from stepscope.store.writer import csv_text, hold_lock
 
 STATUS = CellStatus(cell_id="a", status="ok")
-
-
-def test_a_record_is_written_whole_and_leaves_no_temporary_file(tmp_path: Path) -> None:
-    path = RunLayout(tmp_path).cell("a").status
-    writer.write_record(path, STATUS)
-    assert reader.read_record(path, CellStatus) == STATUS
-    assert [p.name for p in path.parent.iterdir()] == ["status.json"]
 
 
 def test_an_unwritable_folder_is_one_clear_error(tmp_path: Path) -> None:
@@ -94,11 +86,6 @@ def test_a_second_controller_is_refused_and_told_who_holds_the_folder(tmp_path: 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1+1", "-a", "@sum", "\tx"])
 def test_no_cell_of_csv_is_a_formula(name: str) -> None:
     assert csv_text(["run"], [[name]]).splitlines()[1].strip('"') == f"'{name}"
-
-
-@pytest.mark.parametrize("number", ["-5", "+1.5e3", "-.5", -3, 0.5])
-def test_numbers_in_csv_stay_numbers(number: object) -> None:
-    assert csv_text(["x"], [[number]]) == f"x\n{number}\n"
 
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:

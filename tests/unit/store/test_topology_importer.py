@@ -13,7 +13,6 @@ from stepscope.store.importers import detect, read_foreign
 from stepscope.store.importers.topology import IMPORTER
 
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t0-7\t0\nGPU1\tSYS\t X \t8-15\t1\n"
-SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "topo"
 
 
 @pytest.mark.parametrize("before", ["", "$ nvidia-smi topo -m\n", "hello\n\n\x1b[1m\n"])
@@ -59,16 +58,3 @@ def test_a_huge_file_is_refused(tmp_path: Path) -> None:
     path.write_text(MATRIX + "x" * (1 << 20))
     with pytest.raises(DataError, match="too large"):
         IMPORTER.read(path, Stated())
-
-
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real matrices at {SHARED}")
-def test_every_real_matrix_is_read() -> None:
-    files = sorted(SHARED.glob("*.txt"))
-    assert len(files) == 7
-    for path in files:
-        evidence = load_evidence([path])
-        assert evidence.sources[0].format == "topology", path
-        assert evidence.topology is not None, path
-        named = int(path.name.partition("gpu")[0][-1]) if path.name[0].isdigit() else None
-        assert named is None or len(evidence.topology.gpus) == named

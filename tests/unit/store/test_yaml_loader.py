@@ -19,22 +19,6 @@ def complaints(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-4", 1e-4), ("1E5", 1e5), ("-2.5e+3", -2500.0), (".5", 0.5), ("5.", 5.0), ("+3", 3), ("0", 0), ("-7", -7),
-        ("true", True), ("False", False), ("null", None), ("~", None), ("none", "none"), ("y", "y"), ("n", "n"),
-        ("2024-01-01", "2024-01-01"), ("1.2.3", "1.2.3"), ("'012'", "012"), ('"yes"', "yes"), ("'1e-4'", "1e-4"),
-        ("e5", "e5"), ("a_b", "a_b"), ("auto", "auto"), ("<=3", "<=3"),
-    ],
-)  # fmt: skip
-def test_unambiguous_scalars_mean_what_they_look_like(text: str, value: object) -> None:
-    document = parse(f"a: {text}")
-    assert not document.problems
-    assert document.value == {"a": value}
-    assert type(document.value["a"]) is type(value)
-
-
-@pytest.mark.parametrize(
     ("text", "advice"),
     [
         ("yes", "write true"), ("on", "write true"), ("No", "write false"), ("OFF", "write false"),

@@ -6,12 +6,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from tests.communications import Met, group, job
 
 from stepscope.records.trace_collectives import ClockAlignment, RankCommunication
-from stepscope.traces.alignment import AGREE_NS, align_clocks, corrected, fit_line
+from stepscope.traces.alignment import AGREE_NS, align_clocks, corrected
 from stepscope.traces.matching import match_collectives
 from stepscope.traces.waiting import job_collectives
 
@@ -48,23 +47,6 @@ def test_skew_is_measured_after_alignment() -> None:
     for a, b in zip(job_collectives(ranks).instances, job_collectives(plain).instances, strict=True):
         assert a.skew_ns == pytest.approx(b.skew_ns, abs=50)
         assert a.last_rank == 2
-
-
-def test_outliers_do_not_move_a_clock() -> None:
-    rng = np.random.default_rng(2)
-    times = np.sort(rng.integers(0, 2_000_000_000, 400))
-    apart = 4_000_000 + np.round(2e-5 * times).astype(np.int64) + rng.integers(-3_000, 3_000, 400)
-    apart[::5] += rng.integers(1_000_000, 90_000_000, 80)
-    line = fit_line(times, apart)
-    assert line.drift == pytest.approx(2e-5, abs=1e-6)
-    assert line.value(0) == pytest.approx(4_000_000, abs=3_000)
-    assert 500 < line.residual < 10_000
-
-
-def test_noise_is_not_taken_for_drift() -> None:
-    rng = np.random.default_rng(4)
-    times = np.sort(rng.integers(0, 2_000_000_000, 400))
-    assert fit_line(times, rng.integers(-50_000, 50_000, 400)).drift == 0.0
 
 
 def test_clocks_that_agree_are_left_alone() -> None:

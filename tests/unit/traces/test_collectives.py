@@ -13,39 +13,15 @@ from tests.trace_builder import build, write_job
 
 from stepscope.records.trace_collectives import IDLE_CAUSES, RankCollective
 from stepscope.traces.collective_calls import (
-    dtype_of_kernel,
-    elements_of,
     inputs_of,
     op_named,
-    op_of_kernel,
     whole_of_launch,
 )
 from stepscope.traces.collectives import communication
-from stepscope.traces.events import CollectiveArgs, RankView, Shapes
+from stepscope.traces.events import RankView, Shapes
 from stepscope.traces.groups import ranks_in
 from stepscope.traces.load import load_traces
 from stepscope.traces.waiting import job_collectives
-
-
-@pytest.mark.parametrize(
-    ("kernel", "op", "dtype"),
-    [
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", "all_reduce", "float32"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce", "float32"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", "reduce_scatter", "bfloat16"),
-        ("ncclSymDevKernel_AllReduce_AGxLL_R_Sum_f16(x)", "all_reduce", "float16"),
-        ("ncclKernel_AllReduce_TREE_LL_Sum___nv_bfloat16(x)", "all_reduce", "bfloat16"),
-        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(x)", "broadcast", None),  # copies always say int8_t
-        ("ncclDevKernel_AllGather_RING_LL(x)", "all_gather", None),
-        ("ncclDevKernel_Reduce_Sum_f32_RING_LL(x)", "reduce", "float32"),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)", "send_recv", None),
-        ("ncclDevKernel_Generic(x)", "unknown", None),
-        ("void vllm::cross_device_reduce_1stage<float, 8>(x)", "all_reduce", None),
-    ],
-)
-def test_a_kernels_name_tells_op_and_dtype_in_every_generation(kernel: str, op: str, dtype: str | None) -> None:
-    assert op_of_kernel(kernel) == op
-    assert dtype_of_kernel(kernel) == dtype
 
 
 @pytest.mark.parametrize(
@@ -64,17 +40,6 @@ def test_a_kernels_name_tells_op_and_dtype_in_every_generation(kernel: str, op: 
 )
 def test_callers_spell_an_op_in_many_ways(spelling: str, op: str | None) -> None:
     assert op_named(spelling) == op
-
-
-@pytest.mark.parametrize(
-    ("op", "elements"), [("all_reduce", 10), ("all_gather", 80), ("all_to_all", 80), ("broadcast", 10)]
-)
-def test_s_is_the_whole_buffer_where_ranks_hold_parts_of_it(op: str, elements: int) -> None:
-    args = CollectiveArgs(
-        name=op, in_elements=10, out_elements=80, dtype="Float", group_name="0", group_description=None,
-        group_size=8, group_ranks=None, sequence=None, comms_id=None,
-    )  # fmt: skip
-    assert elements_of(op, args) == elements
 
 
 @pytest.mark.parametrize(

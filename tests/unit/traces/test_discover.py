@@ -18,20 +18,6 @@ def touch(folder: Path, *names: str) -> None:
         (folder / name).touch()
 
 
-def test_a_folder_gives_its_trace_files_in_natural_order(tmp_path: Path) -> None:
-    touch(tmp_path, "rank-10.json", "rank-2.json", "rank-1.json.gz", "x.json.zst", "y.sqlite", "z.txt", "README.md")
-    files, named = candidates([tmp_path])
-    assert [f.name for f in files] == ["rank-1.json.gz", "rank-2.json", "rank-10.json", "x.json.zst", "y.sqlite"]
-    assert named == set()
-
-
-def test_a_file_named_twice_counts_once(tmp_path: Path) -> None:
-    touch(tmp_path, "a.json", "b.json")
-    files, named = candidates([tmp_path / "b.json", tmp_path, tmp_path / "b.json"])
-    assert [f.name for f in files] == ["b.json", "a.json"]
-    assert named == {tmp_path / "b.json"}
-
-
 def test_a_name_with_brackets_is_a_name_before_it_is_a_pattern(tmp_path: Path) -> None:
     touch(tmp_path, "run[1].json", "run1.json")
     assert [f.name for f in candidates([tmp_path / "run[1].json"])[0]] == ["run[1].json"]
@@ -64,19 +50,6 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
 def test_impossible_names_are_one_clear_error(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError):
         candidates([tmp_path / name])
-
-
-@pytest.mark.parametrize(
-    ("name", "rank"),
-    [
-        ("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", 34), ("worker0_step_12.1694128201545.pt.trace.json", 0),
-        ("sampled_rank-1.json.gz", 1), ("host_rank_007.json", 7), ("Rank3.json", 3), ("rank.5.json", 5),
-        ("resnet_act_checkpoint.json.gz", None), ("nccl_data.json.gz", None), ("crank2.json", None),
-        ("rank-x.json", None), ("trace7.json", None),
-    ],
-)  # fmt: skip
-def test_the_rank_that_a_file_name_states(name: str, rank: int | None) -> None:
-    assert rank_from_name(Path("folder-rank-9") / name) == rank
 
 
 def test_folders_of_ranks_are_one_job_in_the_order_of_ranks(tmp_path: Path) -> None:

@@ -109,11 +109,6 @@ def test_the_events_may_come_late_and_only_so_late_as_allowed(tmp_path: Path) ->
         read(path, chunk_bytes=100, limit=10_000)
 
 
-def test_the_key_in_a_string_is_not_the_events(tmp_path: Path) -> None:
-    trace = {"note": 'has "traceEvents": [ in it', "traceEvents": [EVENT]}
-    assert read(write(tmp_path / "t.json", json.dumps(trace)))[0] == [EVENT]
-
-
 @pytest.mark.parametrize("start", ["", "\ufeff", "\n\n", " \ufeff"])
 def test_marks_and_space_before_the_text_do_not_matter(start: str, tmp_path: Path) -> None:
     trace = {"a": 1, "traceEvents": [EVENT]}

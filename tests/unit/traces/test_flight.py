@@ -68,17 +68,6 @@ def test_ranks_that_did_the_same_and_finished_are_no_finding() -> None:
     assert compare([dump(r, call(1), call(2, "barrier"), call(3, "all_gather")) for r in WORLD], world_size=3) == ()
 
 
-def test_the_rank_that_never_called_a_collective_is_named_with_it_and_with_those_that_wait() -> None:
-    waits = [dump(r, call(1), call(2), pending(3)) for r in (0, 2)]
-    finding = only(compare([waits[0], dump(1, call(1), call(2)), waits[1]], world_size=3))
-    assert finding.kind == "missing_call"
-    assert finding.sentence == (
-        "rank 1 never called collective 3 of the default group (all_reduce [100] float32), in which ranks 0, 2 wait"
-    )
-    assert (finding.ranks, finding.called, finding.waiting) == ((1,), (0, 2), (0, 2))
-    assert finding.sequence == 3
-
-
 def test_a_rank_that_never_called_anything_is_missing_from_the_first_on() -> None:
     finding = only(compare([dump(0, pending(1)), dump(1), dump(2, pending(1))], world_size=3))
     assert (finding.kind, finding.ranks, finding.sequence) == ("missing_call", (1,), 1)

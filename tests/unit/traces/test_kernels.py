@@ -33,62 +33,11 @@ from stepscope.traces.kernel_names import (
     MATRIX_VECTOR,
     OTHER,
     Work,
-    is_communication,
     kernel_kind,
-    uses_tensor_cores,
     work_of,
 )
-from stepscope.traces.kernels import copy_kind, copy_table, kernel_table, sequence_rows
+from stepscope.traces.kernels import copy_kind, sequence_rows
 from stepscope.traces.load import load_file
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x3_tn",
-        "volta_fp16_s884cudnn_fp16_256x64_ldg8_relu_exp_small_nhwc_tn_v1",
-        "turing_h1688gemm_128x128_nn",
-        "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_16x6_nn_align4>(...)",
-        "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64x128x32_stage5_tensor16x8x8",
-        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x",
-        "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNN",
-        "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>(Flash_fwd_params)",
-        "Cijk_Ailk_Bjlk_BBS_BH_MT32x32x64_MI16x16x16x1_SN_1LDSB0",
-        "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32",
-        "_ZN2ck16tensor_operation6device37kernel_batched_gemm_xdlops_bwd_weightINS_47",
-    ],
-)
-def test_a_name_that_tells_of_matrix_units_says_so(name: str) -> None:
-    assert uses_tensor_cores(name) is True
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "volta_sgemm_128x64_nn",
-        "void sgemm_largek_lds64<true, false, 5, 5, 4, 4, 4, 32>(float*)",
-        "void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(...)",
-        "sm86_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize128x128x8_stage3_g1_ffma_aligna4",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
-        "Cijk_Ailk_Bljk_SB_MT64x64x8_SE_TT4_4_WG16_16_1",
-    ],
-)
-def test_a_name_that_tells_of_the_vector_units_says_so(name: str) -> None:
-    assert uses_tensor_cores(name) is False
-
-
-@pytest.mark.parametrize("name", ["triton_mm", "my_kernel", "SubTensorOpWithScalar1d", "ncclDevKernel_Generic(x)"])
-def test_a_name_that_tells_neither_stays_unknown(name: str) -> None:
-    assert uses_tensor_cores(name) is None
-
-
-def test_each_name_has_its_own_mean_minimum_and_maximum_however_many_names_there_are() -> None:
-    rows = [kernel(f"k{i}", 100 * i + 10 * run, 100 * i + 10 * run + 1 + run) for i in range(15) for run in range(3)]
-    table = kernel_table(viewed(*rows))
-    assert len(table.rows) == 15
-    assert {(r.calls, r.total_ns, r.min_ns, r.max_ns, r.mean_ns, r.median_ns) for r in table.rows} == {
-        (3, 6, 1, 3, 2.0, 2.0)
-    }
 
 
 @pytest.mark.parametrize(
@@ -108,22 +57,6 @@ def test_each_name_has_its_own_mean_minimum_and_maximum_however_many_names_there
 )
 def test_names_tell_direction_and_host_memory(name: str, kind: str, memory: str | None) -> None:
     assert copy_kind(name) == (kind, memory)
-
-
-def test_a_rate_is_bytes_over_time_of_the_copies_whose_size_is_known() -> None:
-    name = "Memcpy HtoD (Pinned -> Device)"
-    table = copy_table(
-        viewed(copy(name, 0, 100, size_bytes=1000), copy(name, 200, 500, size_bytes=5000), copy(name, 600, 900))
-    )
-    (row,) = table.rows
-    assert (row.calls, row.sized_calls, row.size_bytes, row.largest_bytes, row.median_bytes) == (
-        3,
-        2,
-        6000,
-        5000,
-        3000.0,
-    )
-    assert row.bytes_per_s == 6000 / 400e-9
 
 
 KINDS = {
@@ -159,48 +92,6 @@ KINDS = {
 @pytest.mark.parametrize(("name", "kind"), KINDS.items())
 def test_the_kind_follows_from_the_name(name: str, kind: str) -> None:
     assert kernel_kind(name) == kind
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
-        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
-        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)",
-        "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)",
-        "ncclSymDevKernel_AllGather_LL(ncclSymDevArgs)",
-        "ncclAllReduceRingLLKernel_sum_f32(ncclColl)",
-        "void ncclKernel_AllReduce(ncclWorkElem)",
-        "rcclKernel_AllReduce", "mscclKernel_Sum_half_LL", "void mscclpp::allreduce7<int>(int*)",
-        "void vllm::cross_device_reduce_1stage<__half, 8>(vllm::RankData*)",
-        "void sglang::cross_device_reduce_2stage<__nv_bfloat16, 4>(sglang::RankData*)",
-        "void cross_device_reduce_2stage<float, 2>(RankData*)",
-        "one_shot_all_reduce_kernel", "two_shot_all_reduce_kernel_inplace", "multimem_all_reduce_kernel",
-        "void tensorrt_llm::kernels::oneShotAllReduceKernel<float>(AllReduceParams)",
-        "allreduce_fusion_kernel_oneshot_lamport",
-        "void nvshmemi_transfer_rma(void*)", "nvshmemx_barrier_all_on_stream_kernel",
-        "void deep_ep::intranode::dispatch<8>(int4*)", "void deep_ep::internode_ll::combine(void*)",
-        "userbuffers_fp16_sum_inplace_gpu_rr_rs",
-    ],
-)  # fmt: skip
-def test_every_spelling_of_communication_is_communication(name: str) -> None:
-    assert is_communication(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
-        "void cub::DeviceReduceKernel<float>(float*)", "ampere_sgemm_128x64_tn", "volta_fp16_s884gemm",
-        "void at::native::vectorized_elementwise_kernel<4, SyncBatchNorm>(int)",
-        "void batch_norm_collect_statistics_kernel", "fused_nccl_free_matmul", "splitKreduce_kernel",
-        "Memcpy DtoD (Device -> Device)", "triton_red_fused_native_layer_norm_0", "dispatch_gemm", "combine_heads",
-        "void allgather_free_attention", "",
-    ],
-)  # fmt: skip
-def test_compute_that_looks_like_it_is_compute(name: str) -> None:
-    assert not is_communication(name)
 
 
 def test_work_is_decided_by_category_before_the_name(tmp_path: Path) -> None:

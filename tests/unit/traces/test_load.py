@@ -15,8 +15,6 @@ from tests.trace_layout import GENERATIONS, LAYOUTS, PACKINGS, rewritten, write
 from tests.trace_reference import SHARED, reference_rows, rows_of
 
 from stepscope.core.errors import DataError
-from stepscope.traces.events import Category
-from stepscope.traces.kernel_names import Work, work_of
 from stepscope.traces.load import load_file, load_traces
 from stepscope.traces.scan import compiled
 
@@ -72,20 +70,6 @@ def test_a_cpu_job_is_read_in_full_even_when_only_device_events_were_asked(tmp_p
 def test_packed_files_give_the_same(job: Job, layout: str, packing: str, tmp_path: Path) -> None:
     loaded = load_traces(write_job(job, tmp_path / "job", layout=layout, ending=packing))
     assert [rows_of(r.events) for r in loaded.ranks] == [reference_rows(rank_text(job, r)) for r in (0, 1)]
-
-
-def test_packing_is_told_by_content_not_by_name(job: Job, tmp_path: Path) -> None:
-    packed = gzip.compress(rank_text(job, 0).encode())
-    trace = load_file(write(tmp_path / "rank-0.json", packed))
-    assert len(trace.events) == len(reference_rows(rank_text(job, 0)))
-
-
-def test_memory_instants_are_kept_in_order_of_time(job: Job, tmp_path: Path) -> None:
-    memory = load_file(write(tmp_path / "rank-0.json", rank_text(job, 0))).events.memory
-    assert len(memory) == 2 * 3 * 2
-    assert (np.diff(memory.ts_ns) >= 0).all()
-    assert memory.allocated_bytes.max() == 3 << 20
-    assert memory.size_bytes.sum() == 0
 
 
 def test_times_of_absolute_microseconds_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
@@ -262,35 +246,6 @@ def test_impossible_times_are_left_out_and_counted(key: str, value: str, tmp_pat
     trace = load_file(write(tmp_path / "rank-0.json", f'{{"traceEvents":[{good},{bad},{good}]}}'))
     assert len(trace.events) == 2
     assert any("(left out)" in n.text for n in trace.notes)
-
-
-def test_a_cpu_op_with_a_stream_argument_is_no_device_event_and_cuda_sync_is_none(tmp_path: Path) -> None:
-    events = [
-        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 9, "pid": 9, "tid": 9, "args": {"stream": 7}},
-        {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "ts": 2, "dur": 1, "pid": 9, "tid": 9,
-         "args": {"stream": 7, "correlation": 3}},
-        {"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "ts": 1, "dur": 50, "pid": 0, "tid": 7,
-         "args": {"stream": 7, "device": 0}},
-        {"ph": "X", "cat": "kernel", "name": "k", "ts": 5, "dur": 2, "pid": 0, "tid": 7, "args": {"stream": 7}},
-    ]  # fmt: skip
-    loaded = load_file(write(tmp_path / "rank-0.json", json.dumps({"traceEvents": events}))).events
-    assert loaded.is_device.tolist() == [False, False, False, True]
-    assert [Category(c).name for c in loaded.category] == ["CPU_OP", "RUNTIME", "SYNC", "KERNEL"]
-    assert work_of(loaded).tolist() == [0, 0, 0, Work.COMPUTE]
-
-
-def test_the_last_step_and_work_launched_before_the_window_are_not_dropped(tmp_path: Path) -> None:
-    job = build(steps=3)
-    trace = load_file(write(tmp_path / "rank-0.json", rank_text(job, 0)))
-    text = json.loads(rank_text(job, 0))
-    # Kernels whose launch lies before the window have no call to join them to.
-    launches = [e for e in text["traceEvents"] if e.get("cat") == "cuda_runtime"]
-    text["traceEvents"] = [e for e in text["traceEvents"] if e not in launches[:10]]
-    orphaned = load_file(write(tmp_path / "rank-1.json", json.dumps(text)))
-    for loaded in (trace, orphaned):
-        assert loaded.events.is_device.sum() == job.truth[0].device_events
-        start, end = (loaded.events.ts_ns[loaded.events.is_device], loaded.events.end_ns[loaded.events.is_device])
-        assert end.max() - start.min() == job.truth[0].window_ns
 
 
 def test_a_glob_and_a_trace_folder_below_are_found(job: Job, tmp_path: Path) -> None:

@@ -111,12 +111,6 @@ def test_coalesced_collectives_share_a_number_and_stay_apart() -> None:
     assert [[m.position for m in i.members] for i in found] == [[0, 0], [1, 1]]
 
 
-def test_groups_of_one_name_with_other_members_are_never_mixed() -> None:
-    pairs = {0: group("tp", (0, 1)), 2: group("tp", (2, 3))}
-    met = [Met(starts={r: 0, r + 1: 5}, end=10, group=pairs[r], sequence=1) for r in (0, 2)]
-    assert [{m.rank for m in i.members} for i in match_collectives(job(met))] == [{0, 1}, {2, 3}]
-
-
 def test_messages_are_matched_by_source_and_destination() -> None:
     met = [
         Met(op="send_recv", starts={0: 0, 1: 5}, end=10, peers=(0, 1)),

@@ -35,20 +35,6 @@ def timelines(made: RankTrace, phases: dict[str, Spans] | None = None) -> tuple[
 GPU = instants([(10, 100, 1100, 4096), (20, 400, 1500, 4096), (30, -400, 1100, 4096), (60, 50, 1150, 8192)])
 
 
-def test_the_peak_falls_in_its_step_annotation_operator_and_phase() -> None:
-    made = trace(
-        mark("ProfilerStep#7", 0, 50), mark("ProfilerStep#8", 50, 90), mark("## forward ##", 5, 40),
-        op("aten::linear", 12, 28), op("aten::addmm", 15, 25), memory=GPU,
-    )  # fmt: skip
-    (gpu,) = timelines(made, phases={"forward": spans.union(np.array([5]), np.array([40]))})
-    assert (gpu.device_type, gpu.device, gpu.from_capture_start) == ("gpu", 0, False)
-    peak = gpu.peak
-    assert (peak.time_ns, peak.allocated_bytes, peak.reserved_bytes) == (20, 1500, 4096)
-    assert (peak.step, peak.phase, peak.operator) == (7, "forward", "aten::addmm")
-    assert peak.annotations == ("ProfilerStep#7", "## forward ##")
-    assert (gpu.peak_reserved_bytes, gpu.slack_bytes) == (8192, 4096 - 1500)
-
-
 def test_a_peak_outside_everything_names_nothing() -> None:
     (gpu,) = timelines(trace(op("aten::mm", 90, 95), memory=GPU))
     assert (gpu.peak.step, gpu.peak.phase, gpu.peak.operator, gpu.peak.annotations) == (None, None, None, ())

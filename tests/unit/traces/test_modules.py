@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.hand_events import Row, device_mark, kernel, launch, mark, op, trace
+from tests.hand_events import Row, device_mark, mark, op, trace
 from tests.sharded_jobs import folder_of, fsdp, tensor, traces_of
 from tests.trace_evidence import generated
 
@@ -59,20 +59,6 @@ def test_on_a_cpu_operators_belong_to_the_innermost_module_and_backward_to_the_o
     assert [row.kept_bytes for row in found.values()] == [None] * 3
 
 
-def test_on_a_gpu_it_is_the_work_that_was_launched_and_collectives_stand_apart() -> None:
-    device = [
-        launch(20, 21, 1), kernel("gemm_a", 30, 130, 1), launch(70, 71, 2), kernel("gemm_b", 130, 150, 2),
-        launch(210, 211, 3, thread="autograd"), kernel("gemm_b_backward", 300, 500, 3),
-        launch(270, 271, 4, thread="autograd"), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 500, 570, 4, stream=8),
-    ]  # fmt: skip
-    found = rows_of(trace(*pass_of(*device)))
-    assert {name: (row.forward_ns, row.backward_ns, row.comm_ns) for name, row in found.items()} == {
-        "b": (20, 200, 0),
-        "a": (100, 0, 70),
-        "model": (0, 0, 0),
-    }
-
-
 def test_memory_is_what_a_module_allocates_less_what_it_releases() -> None:
     times, sizes = [15, 60, 80, 95], [100, 50, -20, -30]
     memory = MemoryInstants(
@@ -98,11 +84,6 @@ def rows(made: RankTrace) -> dict[str, AnnotationRow]:
 def test_numbered_steps_are_one_row() -> None:
     found = rows(trace(mark("ProfilerStep#3", 0, 10), mark("ProfilerStep#4", 10, 30)))
     assert (found["ProfilerStep#"].calls, found["ProfilerStep#"].host_ns) == (2, 30)
-
-
-def test_an_annotation_inside_one_of_the_same_name_counts_once() -> None:
-    found = rows(trace(mark("x", 0, 50), mark("x", 10, 20), launch(12, 13, 1), kernel("a", 15, 18, 1)))
-    assert (found["x"].calls, found["x"].host_ns, found["x"].device_ns, found["x"].device_events) == (2, 50, 3, 1)
 
 
 def test_the_profilers_own_device_span_is_shown_where_it_wrote_one() -> None:

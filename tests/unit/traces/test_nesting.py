@@ -36,14 +36,6 @@ def test_a_span_lies_in_the_innermost_span_that_is_open_at_its_start() -> None:
     assert parent_of(made) == {0: None, 1: 0, 2: 1, 3: 0, 4: None}
 
 
-def test_outermost_marks_a_call_that_is_not_inside_one_of_the_same_label() -> None:
-    made = tree([(0, 0, 100), (0, 10, 50), (0, 20, 30), (1, 20, 30)])
-    labels = np.array([7, 8, 7, 7])[made.index]
-    assert dict(zip(made.index.tolist(), made.outermost_of(labels).tolist(), strict=True)) == {
-        0: True, 1: True, 2: False, 3: True,
-    }  # fmt: skip
-
-
 @given(spans_lists)
 def test_self_times_sum_to_the_covered_time_of_each_thread(spans: list[tuple[int, int, int]]) -> None:
     made = tree(spans)

@@ -9,7 +9,6 @@ import pytest
 from tests.hand_events import Row, mark, op, trace
 
 from stepscope.records.trace_budget import PhaseBudget
-from stepscope.traces.activity import activity_of, parts_within
 from stepscope.traces.events import RankTrace, RankView
 from stepscope.traces.job import combine
 from stepscope.traces.rank_pass import analyse
@@ -20,33 +19,6 @@ from stepscope.traces.steps import phase_budgets
 def _phases(made: RankTrace, regions: dict[str, str] | None = None) -> dict[str, PhaseBudget]:
     view = RankView(made, Wanted(regions=tuple((regions or {}).items())))
     return {row.phase: row for row in phase_budgets(view)}
-
-
-NAIVE = (
-    mark("forward", 0, 100), op("aten::mm", 0, 100),
-    mark("backward_COMPUTE_ONLY", 100, 300), op("autograd::engine::evaluate_function: MmBackward0", 100, 300),
-    mark("allreduce_ALL_GRADS_SEQUENTIAL", 300, 600),
-    op("c10d::allreduce_", 300, 310), mark("gloo:all_reduce", 320, 450, thread="gloo"),
-    op("c10d::allreduce_", 450, 460), mark("gloo:all_reduce", 470, 600, thread="gloo"),
-    mark("optimizer", 600, 650), op("aten::add_", 600, 650),
-)  # fmt: skip
-
-
-def test_reductions_after_backward_are_a_phase_of_their_own() -> None:
-    rows = _phases(trace(*NAIVE))
-    # From the end of each call on, when gloo has not begun yet.
-    assert (rows["communication"].exposed_comm_ns, rows["communication"].comm_ns) == (280, 280)
-    assert {name: rows[name].comm_ns for name in ("forward", "backward", "optimizer")} == {
-        "forward": 0, "backward": 0, "optimizer": 0,
-    }  # fmt: skip
-    assert (rows["forward"].compute_ns, rows["backward"].compute_ns, rows["optimizer"].compute_ns) == (100, 200, 50)
-
-
-def test_the_same_holds_where_no_range_marks_them() -> None:
-    bare = [row for row in NAIVE if not row.name.startswith(("forward", "backward", "allreduce", "optimizer"))]
-    rows = _phases(trace(*bare))
-    assert rows["communication"].exposed_comm_ns == 280  # from the end of each call on, when gloo has not begun yet
-    assert rows["backward"].comm_ns == rows["forward"].comm_ns == 0
 
 
 def test_a_range_is_the_phase_that_the_user_states() -> None:
@@ -67,13 +39,6 @@ def reduced_in_backward(*, node: str = "RegisterPostBackwardFunctionBackward") -
         mark("gloo:all_reduce", 60, 150, thread="gloo"), op("aten::div_", 140, 149, thread="gloo"),
         op("aten::copy_", 152, 156),
     ]  # fmt: skip
-
-
-def test_compiled_code_computes_in_its_own_time() -> None:
-    """Its kernels are not recorded: what ends while it runs was not waited for."""
-    compiled = [r for r in reduced_in_backward(node="CompiledFunctionBackward") if "engine" not in r.name]
-    parts = parts_within(activity_of(RankView(trace(*compiled))), low=0, high=160)
-    assert parts.overlap_ns == 90
 
 
 @pytest.mark.parametrize("loaded", [400, 0])

@@ -37,21 +37,6 @@ def found(passes: Sequence[Any], *ranks: int) -> list[tuple[int, int, str]]:
     return [(each.rank, each.against, each.name) for each in slow_operators(passes, ranks)]
 
 
-@pytest.mark.parametrize("source", ["cpu", "device"])
-def test_the_operator_that_takes_a_late_rank_longer_is_named_against_a_rank_that_is_not_late(source: str) -> None:
-    passes = [
-        of_rank(0, source, aten__mm=4000, aten__add=500),
-        of_rank(1, source, aten__mm=4600, aten__add=500),
-        of_rank(2, source, aten__mm=4000, aten__add=500),
-    ]
-    assert found(passes, 1) == [(1, 0, "aten::mm")]
-    (excess,) = slow_operators(passes, (1,))
-    assert excess.kind == ("kernel" if source == "device" else "operator")
-    assert excess.excess_ns == pytest.approx(600e3, rel=0.1)
-    assert (excess.ratio, excess.calls, excess.calls_against) == (pytest.approx(1.15, rel=0.02), 2, 2)
-    assert found(passes, 0, 1)[0][1] == 2
-
-
 def test_equal_ranks_waiting_and_traces_without_steps_name_nothing() -> None:
     equal = [of_rank(rank, aten__mm=4000, aten__add=500) for rank in range(20)]
     assert [found(equal, rank) for rank in range(20)] == [[]] * 20

@@ -116,12 +116,3 @@ def test_ranks_without_a_common_step_are_not_compared(hosts: tuple[str, str]) ->
     found = job_collectives(ranks)
     assert all(i.waiting_ns is None for i in found.instances)
     assert find_stragglers(ranks, found).stragglers == ()
-
-
-def test_only_common_steps_name_a_straggler() -> None:
-    """Rank 1 is late in steps 6 and 7, which rank 0 did not record, and in time in the others."""
-    late = [replace(m, starts={0: m.starts[0], 1: m.starts[0] + 3 * MS * ((m.step or 0) > 5)}) for m in steps(range(8))]
-    ranks = hosted([job(late[:18])[0], job(late)[1]], "a", "a")
-    found = job_collectives(ranks)
-    assert {i.step for i in found.instances if len(i.ranks) == 2} == set(range(6))
-    assert find_stragglers(ranks, found).stragglers == ()

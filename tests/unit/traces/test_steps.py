@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tests.hand_events import Row, copy, kernel, launch, mark, op, trace
 
 from stepscope.report.views import trace_budget
-from stepscope.traces.events import Note
 from stepscope.traces.job import combine
 from stepscope.traces.rank_pass import analyse
 from stepscope.traces.sections import Wanted
@@ -51,19 +48,3 @@ def test_a_step_begins_with_its_copy_where_nothing_older_computes() -> None:
     rows = [r for r in deep_queue(launched_before="unrecorded") if r.name != "old"]
     found = analyse(trace(*rows), Wanted())
     assert [s.start_ns for s in found.steps] == [3000, 372 * MS]
-
-
-@pytest.mark.parametrize("written", ["in order of time", "host first"])
-def test_the_fragment_of_a_cut_file_is_no_step_and_its_work_is_outside(written: str) -> None:
-    """Cut in the third step: in order of time no fourth is there; with the host first the fourth has no device work."""
-    there = 3 if written == "in order of time" else 4
-    rows = [mark(f"ProfilerStep#{n}", n * MS, (n + 1) * MS) for n in range(there)]
-    for n in range(there):
-        rows.append(launch(n * MS + 10, n * MS + 20, n + 1))
-        if n < 3:
-            rows.append(kernel("gemm", n * MS + 100, n * MS + (500_000, 500_000, 90_000)[n], n + 1))
-    cut = replace(trace(*rows), notes=(Note(kind="truncated", text="the file stops inside its list of events"),))
-    found = analyse(cut, Wanted())
-    assert [(s.step, s.parts.compute_ns) for s in found.steps] == [(0, 499_900), (1, 499_900)]
-    assert found.outside.after_last_step == 1
-    assert len(analyse(trace(*rows), Wanted()).steps) == there

@@ -268,18 +268,3 @@ def test_a_dtype_without_a_matrix_rate_leaves_the_peak_unknown() -> None:
 )
 def test_the_dtype_comes_from_the_names_of_matrix_kernels(name: str, dtype: str | None) -> None:
     assert dtype_of(trace(kernel(name, 0, 10)))[0] == dtype
-
-
-def test_the_fragment_of_a_cut_step_counts_in_no_flop_per_step() -> None:
-    """The second step is cut after its forward pass: executed and model FLOP are those of the first."""
-    dims = "[[64, 64], [64, 64]]"
-    types = '["float", "float"]'
-    rows = [mark(f"ProfilerStep#{n}", n * 1000, n * 1000 + 900) for n in range(2)]
-    rows += [op("aten::mm", n * 1000 + 10, n * 1000 + 100, dims=dims, types=types) for n in range(2)]
-    rows += [op("autograd::engine::evaluate_function: MmBackward0", 200, 600)]
-    rows += [op("aten::mm", at, at + 100, dims=dims, types=types) for at in (210, 320)]
-    rows += [kernel("elementwise_kernel", 300, 800, 1)]
-    notes = (Note(kind="truncated", text="the file stops inside its list of events"),)
-    found = of(replace(trace(*rows), notes=notes))
-    product = 2 * 64**3
-    assert (found.hardware_flop, found.model_flop) == (3 * product, 3 * product)

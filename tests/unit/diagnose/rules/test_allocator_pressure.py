@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 from tests.borders import loop
-from tests.evidence import evidence
 
 from stepscope.diagnose.rules.allocator_pressure import RULE
-from stepscope.records.finding import Quiet, Skipped
 from stepscope.results.open import load_evidence
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "memory_snapshots"
@@ -18,23 +16,6 @@ def test_a_cache_that_is_emptied_in_the_loop_is_a_problem(tmp_path: Path) -> Non
     assert found.title == "the allocator emptied its cache 12 times in steady state"
     assert found.severity == "problem"
     assert found.advice[1].command == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-
-
-def test_a_settled_loop_is_quiet(tmp_path: Path) -> None:
-    outcome = RULE.check(loop(tmp_path))
-    assert isinstance(outcome, Quiet)
-    assert outcome.looked_at == "0 of 500 late requests went to the driver"
-
-
-def test_a_short_history_shows_no_loop(tmp_path: Path) -> None:
-    assert isinstance(RULE.check(loop(tmp_path, steps=2)), Skipped)
-    assert isinstance(RULE.check(evidence()), Skipped)
-
-
-@pytest.mark.shared_data
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"no snapshots at {DATA}")
-def test_real_inference_in_a_settled_loop_is_quiet() -> None:
-    assert isinstance(RULE.check(load_evidence([DATA / "gpt_medium_ctx128_inference.pickle"])), Quiet)
 
 
 @pytest.mark.shared_data

@@ -9,7 +9,7 @@ from tests.calibration_rows import sweep
 from tests.evidence import MS, epochs, evidence, rate, run, step
 
 from stepscope.diagnose.rules.communication_bound import RULE
-from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.records.finding import Finding, Quiet
 from stepscope.records.training import PhaseTimes
 
 SMALL = {"micro_batch": 8, "accumulation": 1}
@@ -57,13 +57,6 @@ def test_what_does_not_grow_with_the_batch_is_taken_into_account() -> None:
     )
     found = fired(RULE.check(evidence(exposed(0.4, phases=phases, **SMALL))))
     assert any("3.5 times the work" in line and "a batch of 28 per rank" in line for line in found.evidence)
-
-
-def test_only_the_fastest_run_on_so_many_ranks_is_judged() -> None:
-    """A naive strategy that exposes everything says nothing of what the job needs."""
-    naive = run("n", ranks=4, samples_per_s=rate(50), step_ns=step(100), exposed_comm_ns=step(60))
-    ddp = run("d", ranks=4, samples_per_s=rate(90), step_ns=step(55), exposed_comm_ns=step(5))
-    assert isinstance(RULE.check(evidence(naive, ddp)), Quiet)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +126,6 @@ def test_measured_collectives_tell_latency_from_bytes() -> None:
     assert any("of it latency" in line for line in slow.evidence)
     wire = fired(RULE.check(bench(cell, comm=tuple(sweep(alpha_ns=10, beta_bytes_per_s=1e6)))))
     assert "model too small" not in wire.title
-
-
-def test_nothing_timed_is_skipped() -> None:
-    outcome = RULE.check(evidence(run("a"), run("b", ranks=2)))
-    assert isinstance(outcome, Skipped)
 
 
 def test_a_share_at_its_limit_is_not_told_to_work_one_time_as_much() -> None:

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.bench_evidence import bench, environment, made
-from tests.hand_events import mark, op
 from tests.sharded_jobs import used_by
-from tests.trace_evidence import by_hand, found, generated, skipped, with_ranks
+from tests.trace_evidence import found, generated, skipped, with_ranks
 
-from stepscope.diagnose.engine import diagnose, trace_rules
 from stepscope.diagnose.rules.data_loading import RULE
 
 
@@ -23,28 +21,6 @@ def test_a_cpu_job_waits_for_data_too(tmp_path: Path) -> None:
 def test_a_trace_without_any_event_is_skipped(tmp_path: Path) -> None:
     evidence = generated(tmp_path, world=1)
     assert "no device work, operators" in skipped(RULE, with_ranks(evidence, budget=None))
-
-
-@pytest.mark.parametrize("category", ["annotation", "operator"])
-def test_operators_inside_the_loader_of_a_cpu_job_are_data_loading(category: str) -> None:
-    """40 of 100 us of each step are spent in collation, which runs operators itself; the rest computes."""
-    rows, make = [], mark if category == "annotation" else op
-    for i in range(10):
-        at = i * 100_000
-        rows += [
-            mark(f"ProfilerStep#{i}", at, at + 100_000),
-            op("aten::mm", at, at + 60_000),
-            make("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 60_000, at + 100_000),
-            op("aten::stack", at + 60_500, at + 99_000), op("aten::cat", at + 61_000, at + 98_000),
-        ]  # fmt: skip
-    evidence = by_hand(*rows)
-    finding = found(RULE, evidence)
-    assert finding.stake_fraction == pytest.approx(0.4, abs=0.001)
-    (rank,) = evidence.traces[0].summary.ranks
-    phases = {p.phase: p for p in rank.phases}
-    assert (phases["data"].idle_ns, phases["data"].compute_ns) == (400_000, 0)
-    assert phases["forward"].compute_ns == 600_000
-    assert {f.rule for f in diagnose(evidence, rules=trace_rules()).findings} == {"data-loading"}
 
 
 def test_the_option_has_the_name_of_the_jobs_own_framework(tmp_path: Path) -> None:

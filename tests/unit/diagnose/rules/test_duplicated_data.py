@@ -27,13 +27,6 @@ def test_lower_losses_in_no_less_time_fire() -> None:
     assert "epoch time: 1.25x that of 1 rank, not 0.25x" in said
 
 
-def test_ranks_that_share_the_data_are_quiet_with_the_numbers() -> None:
-    outcome = RULE.check(evidence(one_rank(), four_ranks([0.69, 0.64, 0.6, 0.55, 0.5], 28.0)))
-    assert isinstance(outcome, Quiet)
-    assert "first loss 15% higher than on 1 rank" in outcome.looked_at
-    assert "0.28x" in outcome.looked_at
-
-
 @pytest.mark.parametrize(
     "known",
     [
@@ -57,11 +50,6 @@ def test_counted_samples_decide_without_a_baseline() -> None:
     assert found.title == "2 ranks train on the same data: each sample 2.0 times per epoch"
     assert found.stake_fraction == pytest.approx(0.5)
     assert found.confidence.startswith("measured")
-
-
-def test_counted_samples_acquit_what_curves_accuse() -> None:
-    suspicious = four_ranks([0.4] * 5, 120.0, dataset_size=1000, samples_seen_per_rank=(250,) * 4)
-    assert isinstance(RULE.check(evidence(one_rank(dataset_size=1000), suspicious)), Quiet)
 
 
 def test_nothing_to_judge_by_says_what_to_run() -> None:

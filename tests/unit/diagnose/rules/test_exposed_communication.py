@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.sharded_jobs import pipeline, traces_of
-from tests.trace_evidence import found, generated, quiet, traced, written
+from tests.trace_evidence import found, generated, traced, written
 
 from stepscope.diagnose.rules.exposed_communication import RULE
 from stepscope.traces.job import analyse_job, combine
@@ -24,11 +24,6 @@ def test_transfers_that_are_waited_for_fire_with_their_share(tmp_path: Path) -> 
     assert finding.stake_fraction == pytest.approx(share, rel=0.1)
     assert any("0% of communication is hidden under computation" in line for line in finding.evidence)
     assert any("stepscope trace" in (a.command or "") for a in finding.advice)
-
-
-def test_exposed_time_that_is_waiting_for_a_straggler_is_left_to_that_rule(tmp_path: Path) -> None:
-    evidence = generated(tmp_path, world=2, steps=6, late={1: 2_000_000}, late_kind="compute", transfer_ns=50_000)
-    assert "most of it waiting for a straggler" in quiet(RULE, evidence)
 
 
 def test_waiting_for_a_late_rank_is_taken_off_the_stake(tmp_path: Path) -> None:

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.borders import pool
 from tests.memory_pickles import MIB, dump, event, free, live, segment
 
 from stepscope.diagnose.rules.fragmentation import RULE
 from stepscope.records.finding import Quiet
 from stepscope.results.open import load_evidence
-
-DATA = Path(__file__).parents[4].parent / "shared" / "data" / "memory_snapshots"
 
 
 def test_a_pool_in_splinters_fires_with_the_largest_piece(tmp_path: Path) -> None:
@@ -32,10 +29,3 @@ def test_free_as_a_whole_is_not_fragmented(tmp_path: Path) -> None:
     outcome = RULE.check(load_evidence([path]))
     assert isinstance(outcome, Quiet)
     assert outcome.looked_at.startswith("0% of 1.97 GiB reserved")
-
-
-@pytest.mark.shared_data
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"no snapshots at {DATA}")
-@pytest.mark.parametrize("name", sorted(p.name for p in DATA.glob("*.pickle")))
-def test_real_snapshots_are_quiet(name: str) -> None:
-    assert isinstance(RULE.check(load_evidence([DATA / name])), Quiet)

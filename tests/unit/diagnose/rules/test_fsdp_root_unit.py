@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.sharded_jobs import fsdp, traces_of
-from tests.trace_evidence import found, generated, skipped
+from tests.trace_evidence import found
 
 from stepscope.diagnose.rules.fsdp_root_unit import RULE
 
@@ -17,8 +17,3 @@ def test_a_large_root_is_named_with_its_share(tmp_path: Path) -> None:
     assert finding.title.startswith("the root unit holds 57% of the bytes")
     assert finding.evidence == ("512 MiB in the root, 6 other units",)
     assert finding.advice[0].text.startswith("FSDP2: fully_shard(model.embedding)")
-
-
-def test_units_without_names_have_no_known_root(tmp_path: Path) -> None:
-    assert "does not name the units" in skipped(RULE, traces_of(fsdp(annotated=False, **TIMES), tmp_path))
-    assert "no sharded parameters" in skipped(RULE, generated(tmp_path / "ddp", world=2))

@@ -26,16 +26,6 @@ def test_a_baseline_is_never_praised() -> None:
     assert isinstance(outcome, Quiet)
 
 
-def test_what_cannot_be_and_what_is_duplicated_is_not_praised() -> None:
-    impossible = run("b", ranks=2, samples_per_s=rate(300))
-    assert isinstance(RULE.check(evidence(BASE, impossible)), Quiet)
-    beside = run("c", ranks=4, samples_per_s=rate(380))
-    assert isinstance(RULE.check(evidence(BASE, beside)), tuple)
-    assert isinstance(RULE.check(evidence(BASE, impossible, beside)), Quiet), "the baseline is wrong for both"
-    copies = run("b", ranks=2, samples_per_s=rate(195), dataset_size=100, samples_seen_per_rank=(100, 100))
-    assert isinstance(RULE.check(evidence(BASE, copies)), Quiet)
-
-
 def test_slower_to_the_accuracy_is_said_beside_it() -> None:
     (found,) = RULE.check(
         evidence(

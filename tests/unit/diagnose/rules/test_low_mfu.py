@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from tests.borders import MOVES as OTHER
 from tests.borders import low_mfu, used
 from tests.trace_evidence import found, generated, skipped, with_idle, with_ranks
@@ -29,12 +28,6 @@ def test_reasons_stand_in_order_of_the_time_they_take() -> None:
     ]  # fmt: skip
     assert finding.advice[1].text == "load batches in advance: the data-loading finding says how"
     assert "?" not in " ".join([finding.title, *finding.evidence, *(advice.text for advice in finding.advice)])
-
-
-@pytest.mark.parametrize(("late", "told"), [(0.25, ["launch-bound"]), (0.12, ["launch-bound", "low-mfu"])])
-def test_it_stands_behind_a_reason_and_is_not_told_beside_one_that_is_most_of_it(late: float, told: list[str]) -> None:
-    evidence = with_idle(low_mfu(0.1), host_late=late)
-    assert [finding.rule for finding in diagnose(evidence, rules=(launch_bound.RULE, RULE)).findings] == told
 
 
 def test_it_gives_way_to_the_rule_that_names_its_largest_reason() -> None:

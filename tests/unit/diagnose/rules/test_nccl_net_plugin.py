@@ -85,32 +85,6 @@ def test_small_messages_one_host_and_gloo_are_not_judged() -> None:
     assert "NCCL_DEBUG" in (outcome.command or "")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "nccl_tests/gh200x8_cxi_plugin_allreduce.log",
-        "nccl_tests/h100x16_a3mega_allreduce.log",
-        "nccl_tests/h200x16_runai_allreduce.log",
-        "nccl_tests/rccl_mi300_2node_allreduce.log",
-        "nccl_debug/v100x16_4node_nccl.txt",
-        "nccl_debug/v100x4_32gb_nccl2.7.8.txt",
-    ],
-)
-@real[0]
-@real[1]
-def test_real_jobs_on_rdma_networks_are_quiet(name: str) -> None:
-    outcome = RULE.check(load_evidence([DATA / name]))
-    assert isinstance(outcome, Quiet), outcome
-
-
-@real[0]
-@real[1]
-def test_the_log_with_the_plugin_is_quiet_with_its_rate() -> None:
-    outcome = RULE.check(load_evidence([DATA / "nccl_tests/gh200x8_cxi_plugin_allreduce.log"]))
-    assert isinstance(outcome, Quiet)
-    assert "123 GB/s across hosts" in outcome.looked_at
-
-
 def test_the_network_to_force_follows_from_the_devices_that_are_there(tmp_path: Path) -> None:
     def forced(name: str, *more: str) -> tuple[str | None, str]:
         folder = tmp_path / name

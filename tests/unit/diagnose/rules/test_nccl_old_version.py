@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tests.evidence import evidence
 
@@ -9,9 +7,6 @@ from stepscope.diagnose.rules.nccl_old_version import RULE
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.nccl import NcclDebug
 from stepscope.results.evidence import Evidence
-from stepscope.results.open import load_evidence
-
-LOGS = Path(__file__).parents[4].parent / "shared" / "data" / "nccl_debug"
 
 
 def said(*versions: str, hardware: tuple[str, ...] = ()) -> Evidence:
@@ -49,17 +44,3 @@ def test_a_bug_of_arm_hosts_fires_there_only(gpu: str, fires: bool) -> None:
 def test_without_a_version_it_is_skipped() -> None:
     assert isinstance(RULE.check(evidence()), Skipped)
     assert isinstance(RULE.check(said("unknown")), Skipped)
-
-
-@pytest.mark.shared_data
-@pytest.mark.skipif(not LOGS.is_dir(), reason=f"no real logs at {LOGS}")
-@pytest.mark.parametrize(
-    ("name", "fires"),
-    [
-        ("v100x16_4node_nccl.txt", True),
-        ("v100x4_32gb_nccl2.7.8.txt", True),
-        ("a100pcie_x2_nccl2.27.7.log", False),
-    ],
-)
-def test_real_logs(name: str, fires: bool) -> None:
-    assert isinstance(RULE.check(load_evidence([LOGS / name])), tuple) is fires

@@ -25,9 +25,5 @@ def test_fp32_where_tf32_is_to_be_had_is_left_to_the_rule_with_the_one_line_reme
     assert "fp32-matmul" in said
 
 
-def test_names_that_tell_nothing_are_no_evidence() -> None:
-    assert "unknown kind" in quiet(RULE, by_hand(*kernels(("my_gemm_v2", 600)), device=V100))
-
-
 def test_a_device_without_a_name_and_kernels_that_do_not_tell() -> None:
     assert "neither its name nor its kernels" in skipped(RULE, by_hand(*kernels(("sgemm_32x32x32_NT", 600))))

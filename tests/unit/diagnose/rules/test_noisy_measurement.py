@@ -10,7 +10,7 @@ from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.rules.communication_bound import RULE as COMMUNICATION
 from stepscope.diagnose.rules.noisy_measurement import RULE
-from stepscope.records.finding import Finding, Severity, Skipped
+from stepscope.records.finding import Finding, Severity
 from stepscope.records.nouns import Measured
 from stepscope.results.evidence import Evidence
 
@@ -30,10 +30,6 @@ def test_few_wide_and_drifting_runs_are_listed_worst_first() -> None:
     assert found.evidence[0] == "toy: wide on 1 ranks: interval ±12%"
     assert "toy: few on 1 ranks: 4 steps timed, 10 are needed" in found.evidence
     assert any(line.endswith(DRIFT) for line in found.evidence)
-
-
-def test_one_figure_without_a_count_cannot_be_judged() -> None:
-    assert isinstance(RULE.check(evidence(run("a", step_ns=Measured(value=1e6)))), Skipped)
 
 
 def test_cells_of_bench_get_the_command_that_measures_them_again() -> None:
@@ -56,12 +52,6 @@ def test_a_note_of_drift_counts_where_the_halves_of_the_steps_differ(late_ms: fl
     if fires:  # 10 ms more in the second half
         (doubt,) = outcome[0].casts_doubt.values()
         assert doubt.reach == pytest.approx(1e7 / (cell.run.step_ns.value - 5e6), rel=0.1)
-
-
-def test_epochs_without_times_are_not_short() -> None:
-    """Lightning logs losses by epoch, and no time."""
-    untimed = tuple(replace(each, duration_ns=None) for each in epochs(seconds=[1.0] * 3))
-    assert isinstance(RULE.check(evidence(run("a", epochs=untimed))), Skipped)
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,6 @@ def test_more_threads_than_cores_is_counted_and_told_what_fits() -> None:
     assert found.advice[0].command == "stepscope bench MATRIX.yaml --set launch.threads_per_rank=2"
 
 
-def test_few_threads_are_quiet() -> None:
-    outcome = RULE.check(bench(made("c", world_size=2), environment=environment()))
-    assert isinstance(outcome, Quiet)
-    assert outcome.looked_at == "at most 2 threads on 8 usable cores"
-
-
 def test_loader_workers_count() -> None:
     cell = made("c", world_size=2, num_workers=4, summary={"num_threads": 1})
     (found,) = RULE.check(bench(cell, environment=environment()))

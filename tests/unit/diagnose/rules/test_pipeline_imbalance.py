@@ -8,7 +8,7 @@ from typing import Any
 from tests.evidence import evidence
 from tests.pipelines import MS, pipeline_cell
 from tests.sharded_jobs import folder_of, pipeline, traces_of, used_by
-from tests.trace_evidence import found, generated, quiet, skipped, traced
+from tests.trace_evidence import found, generated, skipped, traced
 
 from stepscope.diagnose.rules.pipeline_imbalance import RULE
 from stepscope.predict.pipeline import StageTime
@@ -23,10 +23,6 @@ def test_a_slow_stage_is_named_with_every_stages_compute_and_bubble(tmp_path: Pa
     assert "0: 7.35 ms, 53%" in finding.evidence[0]
     assert "2: 11.8 ms, 22%" in finding.evidence[0]
     assert "as many kernels, which take longer" in finding.evidence[1]
-
-
-def test_even_stages_are_quiet(tmp_path: Path) -> None:
-    assert "evening out returns 0%" in quiet(RULE, traces_of(pipeline(), tmp_path))
 
 
 def test_the_option_is_named_as_megatron_calls_it(tmp_path: Path) -> None:

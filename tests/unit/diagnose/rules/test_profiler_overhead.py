@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.borders import traced_cell
 from tests.diaries import job, planted
-from tests.trace_evidence import found, generated, quiet, skipped
+from tests.trace_evidence import found, generated, quiet
 
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules import REGISTRY
@@ -65,17 +65,6 @@ def test_a_job_of_profile_is_compared_with_its_own_timed_steps(tmp_path: Path, c
         if isinstance(told, tuple):
             assert told[0].casts_doubt["job"].reach == pytest.approx(0.5, abs=0.01)
             assert len(told[0].advice) == 1 + bool(collect)  # what is not on cannot be left out
-
-
-def test_steps_without_device_work_are_not_compared(tmp_path: Path) -> None:
-    evidence = traced_cell(tmp_path, longer=2.0)
-    (trace,) = evidence.traces
-    ranks = tuple(
-        replace(p, steps=tuple(replace(s, parts=replace(s.parts, window_ns=0)) for s in p.steps))
-        for p in trace.summary.ranks
-    )
-    empty = replace(trace, summary=replace(trace.summary, ranks=ranks))
-    assert "no steps without the profiler" in skipped(RULE, replace(evidence, traces=(empty,)))
 
 
 def test_two_runs_of_one_matrix_are_compared_each_with_its_own_trace(tmp_path: Path) -> None:

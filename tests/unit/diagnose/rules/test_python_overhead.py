@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tests.borders import late_host
 from tests.hand_events import kernel, launch
-from tests.trace_evidence import by_hand, found, generated, quiet, skipped, with_idle
+from tests.trace_evidence import by_hand, found, skipped
 
 from stepscope.diagnose.rules.python_overhead import RULE
 
@@ -18,14 +16,6 @@ def test_a_host_in_python_between_launches_fires() -> None:
     assert finding.stake_fraction == pytest.approx(9 * 73 / 926, abs=0.02)
     assert "Python" in finding.title
     assert "py-spy record" in (finding.advice[0].command or "")
-
-
-def test_a_cpu_job_between_operators_fires_and_data_loading_is_left_out(tmp_path: Path) -> None:
-    evidence = generated(tmp_path, world=2, device="gloo", data_ns=300_000)
-    assert found(RULE, with_idle(evidence, outside_operators=0.4, data=0.3)).stake_fraction == pytest.approx(
-        0.4, abs=1e-3
-    )
-    assert quiet(RULE, with_idle(evidence, outside_operators=0.05, data=0.3))
 
 
 def test_without_operators_nothing_can_be_said() -> None:

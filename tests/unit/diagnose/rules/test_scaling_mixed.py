@@ -6,7 +6,6 @@ import pytest
 from tests.evidence import evidence, rate, run
 
 from stepscope.diagnose.rules.scaling_mixed import RULE
-from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.training import TrainingRun
 
 
@@ -27,15 +26,6 @@ def test_both_kinds_against_one_baseline_fire() -> None:
     assert found.evidence == ("s on 2 ranks: strong, 2.00x", "w on 2 ranks: weak, 2.00x")
 
 
-def test_one_kind_is_quiet_and_so_is_each_on_its_own_baseline() -> None:
-    assert isinstance(RULE.check(evidence(ran("a", 1, 32), ran("s", 2, 32), ran("t", 4, 32))), Quiet)
-    other = run("v", ranks=1, samples_per_s=rate(80), global_batch=16)
-    weak = run("w", ranks=2, samples_per_s=rate(160), global_batch=32, scaling="weak", baseline_id="v")
-    outcome = RULE.check(evidence(ran("a", 1, 32), ran("s", 2, 32, "strong"), other, weak))
-    assert isinstance(outcome, Quiet)
-    assert "strong and weak" in outcome.looked_at
-
-
 @pytest.mark.parametrize(
     ("batch", "scaling", "title"),
     [
@@ -47,8 +37,3 @@ def test_one_kind_is_quiet_and_so_is_each_on_its_own_baseline() -> None:
 def test_batches_that_contradict_the_name_fire(batch: int, scaling: str, title: str) -> None:
     (found,) = RULE.check(evidence(ran("a", 1, 32), ran("b", 2, batch, scaling)))
     assert found.title == title
-
-
-def test_batches_that_nobody_told_are_not_guessed() -> None:
-    assert isinstance(RULE.check(evidence(ran("a", 1, None), ran("b", 2, None))), Skipped)
-    assert isinstance(RULE.check(evidence(ran("a", 1, None), ran("b", 2, None, "strong"))), Quiet)

@@ -39,13 +39,6 @@ def test_a_setting_that_changed_beside_the_ranks_fires() -> None:
     assert found.evidence == ("num_workers: 0 against 4",)
 
 
-def test_data_that_grows_is_weak_scaling_and_no_difference() -> None:
-    for scaling, fires in (("strong", True), ("weak", False)):
-        base = run("a", samples_per_s=rate(100), dataset_size=64, scaling=scaling)
-        more = run("b", ranks=2, samples_per_s=rate(190), dataset_size=128, scaling=scaling)
-        assert isinstance(RULE.check(evidence(base, more)), tuple) is fires
-
-
 def test_the_same_difference_is_said_once_a_group() -> None:
     found = pair(settings={"num_workers": 0})
     more = run("c", ranks=4, samples_per_s=rate(300), precision="fp32", baseline_id="a", settings={"num_workers": 0})

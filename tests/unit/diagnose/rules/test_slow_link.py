@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
-import pytest
 from tests.bench_evidence import environment
 from tests.borders import NVLINK, link
 from tests.comm_rows import KIB, MIB, collective, pairs
@@ -12,9 +10,7 @@ from tests.evidence import evidence
 from stepscope.diagnose.rules.slow_link import RULE
 from stepscope.machine.topology import parse_topology
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.results.open import load_evidence
 
-SHARED = Path(__file__).parents[4].parent / "shared" / "data"
 SHAPED = {"world_size": 4, "hosts": 4, "network": "1gbit:4", "link_peak_bytes_per_s": 125e6}
 BRIDGED = """\
         GPU0    GPU1    GPU2    CPU Affinity
@@ -88,10 +84,3 @@ def test_without_a_peak_or_pairs_it_says_what_to_measure() -> None:
     outcome = RULE.check(evidence(comm=(collective(KIB, 10), collective(64 * MIB, 9000))))
     assert isinstance(outcome, Skipped)
     assert outcome.command == "stepscope comm --ops none --pairs"
-
-
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real logs at {SHARED}")
-@pytest.mark.parametrize("name", ["h100x8_dgxcloud_allreduce.log", "a100x8_allreduce.log", "a100x8_alltoall.log"])
-def test_real_healthy_machines_are_quiet(name: str) -> None:
-    assert isinstance(RULE.check(load_evidence([SHARED / "nccl_tests" / name])), Quiet)

@@ -11,7 +11,6 @@ import pytest
 from tests.bench_evidence import Made, bench, environment, made
 from tests.borders import waited
 from tests.diaries import step_table
-from tests.trace_builder import build, write_job
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
 from stepscope.diagnose.engine import check, diagnose
@@ -92,19 +91,6 @@ def test_one_rank_that_is_mostly_last_is_not_said_to_change(tmp_path: Path, step
     assert "different rank" not in finding.title
     assert finding.evidence[0] == text
     assert advice in finding.advice[0].text
-
-
-def test_one_rank_of_several_names_nobody(tmp_path: Path) -> None:
-    folder = write_job(build(world=4), tmp_path)
-    assert "traces of all ranks" in skipped(RULE, traced(analyse_job(folder / "rank-1.json")))
-
-
-def test_each_of_several_jobs_is_named_as_the_subject(tmp_path: Path) -> None:
-    late = generated(tmp_path / "a", world=4, steps=6, late={2: 900_000}).traces[0].summary
-    even = generated(tmp_path / "b", world=4, steps=6).traces[0].summary
-    outcome = check(RULE, traced(late, even, names=("slow", "fast")))
-    assert isinstance(outcome, tuple)
-    assert [f.subject for f in outcome] == ["slow, rank 2"]
 
 
 @pytest.mark.shared_data

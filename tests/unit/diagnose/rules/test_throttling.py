@@ -21,17 +21,6 @@ def test_on_a_cpu_neighbours_are_looked_for_first() -> None:
     assert "nvidia-smi" not in (found.advice[0].command or "")
 
 
-def test_one_size_of_three_is_a_moment_and_no_device() -> None:
-    """As a busy 2-core machine really had it: 0.3, 1, 27 and 2%."""
-    rows = tuple(product(spread, size=4**n << 18) for n, spread in enumerate((0.003, 0.01, 0.27, 0.02)))
-    assert isinstance(RULE.check(evidence(comm=rows)), Quiet)
-
-
-def test_ranks_that_take_turns_are_no_slow_device() -> None:
-    rows = tuple(product(0.3, slowest=rank, size=1 << (20 + rank)) for rank in range(3))
-    assert isinstance(RULE.check(evidence(comm=rows)), Quiet)
-
-
 def test_a_lowered_power_limit_fires() -> None:
     (found,) = RULE.check(evidence(environment=gpus((400, 400), (250, 400))))
     assert found.title == "power limit lowered on 1 GPU: GPU 1 may draw 250 of 400 W"

@@ -10,8 +10,7 @@ import pytest
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.store.importer import Form
-from stepscope.store.importers import REGISTRY, declared, detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "reference" / "importers.md").read_text()
@@ -58,18 +57,6 @@ def holds_something(imported: Imported) -> bool:
         imported.topology,
     )
     return any(parts)
-
-
-def test_every_importer_stands_in_the_table_of_formats() -> None:
-    listed = {key for row in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE, re.M) for key in re.findall(r"\w+", row)}
-    assert listed == set(REGISTRY.names())
-
-
-@pytest.mark.parametrize("key", REGISTRY.names())
-def test_what_its_file_declares_is_what_it_reads(key: str) -> None:
-    read, importer = declared(key), REGISTRY.load(key)
-    for name in Form.__dataclass_fields__:
-        assert getattr(read, name) == getattr(importer, name), name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.name}")

@@ -256,11 +256,6 @@ def test_a_column_that_stands_twice_is_refused_whichever_holds_the_figures(tmp_p
         read(tmp_path, f"{one_row(1)},0.119", header=header)
 
 
-def test_a_column_that_is_not_read_may_stand_twice(tmp_path: Path) -> None:
-    (epoch,) = read(tmp_path, f"{one_row(1)},1,2", header=f"{HEADER},note,note").epochs
-    assert epoch.duration_ns == 10e9
-
-
 def test_a_time_that_counts_from_the_start_of_the_training_is_no_epochs_time(tmp_path: Path) -> None:
     rows = "".join(f"{n},2.0,{10.0 * n + n % 2}\n" for n in range(1, 7))
     path = tmp_path / "metrics.csv"

@@ -14,12 +14,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import best_accuracy, epoch_time
 from stepscope.results.joining import require_stated
 from stepscope.results.open import load_evidence
-from stepscope.store.experiment import name_facts, readable_dataset
 from stepscope.store.importers import read_foreign
-
-SHARED = Path(__file__).parents[4].parent / "shared" / "data" / "results"
-CODEHARRIS = SHARED / "codeharris_multi-gpu-ddp"
-FOUR = {"exp020": 1, "exp021": 4, "exp043": 1, "exp044": 4}
 
 HEADER = "epoch,train_loss,train_time,val_loss,val_acc"
 
@@ -295,35 +290,6 @@ def test_runs_of_one_group_on_as_many_ranks_have_their_ids_in_the_label(tmp_path
         experiment(tmp_path, name)
         config(tmp_path, name)
     assert [run.label for run in read_foreign(tmp_path).runs] == ["1 rank, e1", "1 rank, e2"]
-
-
-@pytest.mark.parametrize(
-    ("name", "subject", "dataset", "ddp", "epochs", "ranks"),
-    [
-        ("exp020_imdb_single_gpu_20ep", "IMDB", "IMDB", False, 20, "single gpu"),
-        ("exp044_agnews_ddp_4gpu_optimized", "AG News optimized", "AG News", True, None, "4gpu"),
-        ("exp003_ddp_multinode", "", None, True, None, None),
-        ("run7_ag_news_large", "AG News large", "AG News", False, None, None),
-        ("imagenette_x", "imagenette x", None, False, None, None),
-        ("2024", "2024", None, False, None, None),
-    ],
-)
-def test_names(name: str, subject: str, dataset: str | None, ddp: bool, epochs: int | None, ranks: str | None) -> None:
-    told = name_facts(name)
-    assert (told.subject, told.dataset, told.ddp, told.epochs) == (subject, dataset, ddp, epochs)
-    assert told.ranks_text == ranks
-
-
-def test_readable_data_sets() -> None:
-    told = ["imdb_hash", "ag_news", "AGNews", "cifar-100", "imagenette", "my_own"]
-    assert [readable_dataset(name) for name in told] == [
-        "IMDB",
-        "AG News",
-        "AG News",
-        "CIFAR-100",
-        "imagenette",
-        "my_own",
-    ]
 
 
 def test_a_column_that_names_runs_separates_two_writers(tmp_path: Path) -> None:
