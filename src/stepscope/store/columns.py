@@ -28,6 +28,12 @@ def number(text: str) -> tuple[float, str] | None:
     return (value, (match[2] or "").strip().lower()) if math.isfinite(value) else None
 
 
+def bare(text: str) -> float | None:
+    """Return a finite number without a unit, else None."""
+    parsed = number(text)
+    return None if parsed is None or parsed[1] else parsed[0]
+
+
 def plain(name: str) -> str:
     """Turn ``Step Time`` into ``step_time``, by which names are compared."""
     return re.sub(r"[^a-z0-9/%µ]+", "_", name.strip().lower()).strip("_")

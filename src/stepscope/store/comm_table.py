@@ -50,17 +50,20 @@ def _reading(table: TextTable, lines: Sequence[TableLine]) -> _Reading:
         for rate, rate_scale in _RATES.items()
     ]
     printed = [
-        (_positive(line, "size") / (size.scale or 1.0), _positive(line, "time_ns") / (time.scale or 1.0),
-         _positive(line, "bandwidth"))
+        (
+            BUS_FACTORS[_op(line)](line.count("world_size") or 1),
+            _positive(line, "size") / (size.scale or 1.0),
+            _positive(line, "time_ns") / (time.scale or 1.0),
+            _positive(line, "bandwidth"),
+        )
         for line in lines
-    ]  # fmt: skip
-    factors = [BUS_FACTORS[_op(line)](line.count("world_size") or 1) for line in lines]
-    time_digit, rate_digit = (_last_digit([row[at] for row in printed]) for at in (1, 2))
+    ]
+    time_digit, rate_digit = (_last_digit([row[at] for row in printed]) for at in (2, 3))
 
     def misfit(at: int, reading: _Reading) -> float:
-        of_size, of_time, rate = printed[at]
-        factor = factors[at] if reading.bus else 1.0
-        expected = of_size * reading.size_scale / (of_time * (time.scale or 1.0) / 1e9) * factor / reading.rate_scale
+        factor, of_size, of_time, rate = printed[at]
+        expected = of_size * reading.size_scale / (of_time * ((time.scale or 1.0) / 1e9))
+        expected = expected * (factor if reading.bus else 1.0) / reading.rate_scale
         allowed = max(_EXACT, _digit(of_time, time_digit) / 2 / of_time + rate_digit / 2 / rate)
         return abs(expected - rate) / rate / allowed
 

@@ -19,8 +19,7 @@ from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, listed, plural
 from stepscope.records.training import Epoch
-from stepscope.store.columns import Columns, columns_of, plain
-from stepscope.store.columns import number as number_in
+from stepscope.store.columns import Columns, bare, columns_of, plain
 from stepscope.store.log_lines import NO_END
 from stepscope.store.tables import surely_whole
 
@@ -157,31 +156,29 @@ class _Header:
 class _Reading:
     path: Path
     epochs: list[Epoch] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
     cells: list[str] = field(default_factory=list)
     last_cells: set[str] = field(default_factory=set)
     more: list[str] = field(default_factory=list)
-    refused_rows: int = 0
-    refused_cells: int = 0
     repeated_headers: int = 0
 
     def refuse_row(self, line: int, why: str) -> None:
-        self.refused_rows += 1
-        if len(self.refused) < NAMED_ROWS:
-            self.refused.append(f"{self.path}:{line}: {why}; the row is left out")
+        self.rows.append(f"{self.path}:{line}: {why}; the row is left out")
 
     def refuse_cell(self, line: int, why: str) -> None:
-        self.refused_cells += 1
-        if len(self.cells) < NAMED_ROWS:
-            self.cells.append(f"{self.path}:{line}: {why}; taken as unknown")
+        self.cells.append(f"{self.path}:{line}: {why}; taken as unknown")
 
     def notes(self) -> Iterator[str]:
-        yield from self.refused
-        if more := self.refused_rows - len(self.refused):
-            yield f"{self.path}: {counted(more, 'more row')} left out"
-        yield from self.cells
-        if more := self.refused_cells - len(self.cells):
-            yield f"{self.path}: {counted(more, 'more cell')} taken as unknown"
+        for refused, what in (
+            (
+                self.rows,
+                "more row",
+            ),
+            (self.cells, "more cell"),
+        ):
+            yield from refused[:NAMED_ROWS]
+            if more := len(refused[NAMED_ROWS:]):
+                yield f"{self.path}: {counted(more, what)} {'left out' if refused is self.rows else 'taken as unknown'}"
         yield from self.more
 
 
@@ -220,16 +217,16 @@ def _read(path: Path, file: TextIO) -> EpochTable:
             reading.more.append(f"{path}:{number}: a second header{changed}: another job began to write")
         else:
             _row(reading, header, number, line)
-        if len(reading.epochs) + reading.refused_rows > MAX_ROWS:
+        if len(reading.epochs) + len(reading.rows) > MAX_ROWS:
             raise DataError(
                 f"{path}:{number}: more than {MAX_ROWS} rows",
                 why="one row per epoch is expected; this looks like one row per step, or like a log",
                 fix="pass the file with one row per epoch",
             )
-    if reading.refused_rows > len(reading.epochs):
+    if (refused := len(reading.rows)) > len(reading.epochs):
         raise DataError(
-            f"{path}: {reading.refused_rows} of {reading.refused_rows + len(reading.epochs)} rows do not fit the header",
-            why="\n    ".join(reading.refused),
+            f"{path}: {refused} of {refused + len(reading.epochs)} rows do not fit the header",
+            why="\n    ".join(reading.rows[:NAMED_ROWS]),
             fix="copy the file again; if two programs wrote it, separate their rows",
         )
     empty = None if reading.epochs else f"{path}: no finished epoch: the file holds only its header"
@@ -299,18 +296,13 @@ def _header(line: str) -> _Header | None:
         recognised = columns_of(names)
         if len(names) < 2 or not recognised.has("epoch"):
             continue
-        columns = {}
-        for field_name, roles in ROLES.items():
-            place = next(
-                (
-                    recognised.by_role[role]
-                    for role in roles
-                    if role in recognised.by_role and _counts(role, recognised)
-                ),
-                None,
-            )
-            if place is not None:
-                columns[field_name] = (place[0], place[1].scale or 1.0)
+        columns = {
+            field_name: (index, meaning.scale or 1.0)
+            for field_name, roles in ROLES.items()
+            for role in reversed(roles)
+            if role in recognised.by_role and _counts(role, recognised)
+            for index, meaning in (recognised.by_role[role],)
+        }
         return _Header(names=tuple(names), delimiter=delimiter, columns=columns)
     return None
 
@@ -371,8 +363,7 @@ def _epoch_number(text: str) -> int | None:
 
 def _number(text: str) -> float | None:
     """Read a number without a unit and without commas, of which one may be a decimal point."""
-    parsed = None if "," in text else number_in(text)
-    return parsed[0] if parsed is not None and not parsed[1] else None
+    return None if "," in text else bare(text)
 
 
 def _value(reading: _Reading, line: int, column: str, text: str, name: str, scale: float) -> float | None:
@@ -420,11 +411,8 @@ def _merged(epochs: Sequence[Epoch]) -> list[Epoch]:
     """Return one Epoch for each number, with the last known value of several rows."""
     by_number: dict[int, Epoch] = {}
     for epoch in epochs:
-        before = by_number.get(epoch.number, epoch)
-        recorded: dict[str, Any] = {
-            name: value for name in ROLES if (value := getattr(epoch, name)) is not None and name != "number"
-        }
-        by_number[epoch.number] = replace(before, **recorded)
+        there: dict[str, Any] = {name: value for name in ROLES if (value := getattr(epoch, name)) is not None}
+        by_number[epoch.number] = replace(by_number.get(epoch.number, epoch), **there)
     return list(by_number.values())
 
 
@@ -433,7 +421,8 @@ def _fractions(path: Path, epochs: Sequence[Epoch]) -> tuple[list[Epoch], list[s
     notes = []
     read = list(epochs)
     for name in _PERCENT:
-        values = [value for e in read if (value := getattr(e, name)) is not None]
+        all_ = [getattr(e, name) for e in read]
+        values = [value for value in all_ if value is not None]
         if not values or 0 <= min(values) <= max(values) <= 1:
             continue
         percent = min(values) >= 0 and 1 < max(values) <= 100
@@ -443,9 +432,6 @@ def _fractions(path: Path, epochs: Sequence[Epoch]) -> tuple[list[Epoch], list[s
             if percent
             else f"{path}: {what} is between {min(values):.4g} and {max(values):.4g}, not an accuracy; taken as unknown"
         )
-        read = [replace(e, **_fraction(name, getattr(e, name), percent=percent)) for e in read]
+        shares: list[dict[str, Any]] = [{name: None if value is None or not percent else value / 100} for value in all_]
+        read = [replace(e, **share) for e, share in zip(read, shares, strict=True)]
     return read, notes
-
-
-def _fraction(name: str, value: float | None, *, percent: bool) -> dict[str, Any]:
-    return {name: value / 100 if percent and value is not None else None}

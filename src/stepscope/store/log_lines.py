@@ -17,7 +17,7 @@ from stepscope.core.words import counted
 from stepscope.records.imported import LeftOut
 from stepscope.records.nccl import WatchdogTimeout
 from stepscope.records.nouns import Status
-from stepscope.store.columns import number
+from stepscope.store.columns import bare
 from stepscope.store.importer import Candidate, reading, whole_words
 
 SUFFIXES = (".out", ".log", ".txt", ".err", "")
@@ -123,8 +123,7 @@ def without_prefix(line: bytes) -> tuple[int | None, bytes]:
 
 def finite(text: bytes) -> float | None:
     """Read a finite number, commas between thousands allowed; None for what is none (``nan`` in a loss, ``7,1``)."""
-    parsed = number(text.decode("ascii", errors="replace"))
-    return parsed[0] if parsed is not None and not parsed[1] else None
+    return bare(text.decode("ascii", errors="replace"))
 
 
 @dataclass(kw_only=True, slots=True)

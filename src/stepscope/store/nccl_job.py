@@ -41,7 +41,7 @@ _PROTOCOLS = ("LL", "LL128", "Simple")
 """Names in the order of NCCL's numbers (2.21 to 2.23 print those), spelled as NCCL_ALGO and NCCL_PROTO take them."""
 
 
-_Handler = Callable[["NcclJob", Process, ParsedLine, re.Match[str]], None]
+_Handler = Callable[["_Line"], None]
 _KINDS: list[tuple[str, re.Pattern[str], _Handler]] = []
 """Kinds of lines in the order in which they are tried; what every call prints comes first."""
 
@@ -88,11 +88,11 @@ class NcclJob:
         """Take in one line."""
         process = self.process(file, parsed)
         if parsed.warning:
-            self._message("warning", process, parsed.place, parsed)
+            self.message("warning", process, parsed.place, parsed)
             return
         for marker, pattern, handler in _KINDS:
             if marker in parsed.text and (match := pattern.search(parsed.text)):
-                handler(self, process, parsed, match)
+                handler(_Line(self, process, parsed, match))
                 return
 
     def listens_to(self, line: bytes) -> bool:
@@ -120,168 +120,11 @@ class NcclJob:
         same_pid.append(new)
         return new
 
-    # Lines about a communicator, each line by the thread that initialises it or by one that connects it later.
-
-    @_reads("opCount ", r"^(?:.* comm )?([^ ]*)")
-    def _called(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
-        if len(process.members) > 1:
-            process.called[parsed.tid] = match[1]
-
-    @_reads(
-        " Bytes -> Algo ",
-        r"^(?:(\w+): )?(\d{1,19}) Bytes -> Algo (\w+) proto (\w+)"
-        r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\}| time [\d.]+)$",
-    )
-    def _choice(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
-        choice = _choice_of(*match.groups())
-        member = self._chooser(process, parsed)
-        if choice not in member.choices and len(member.choices) >= SIZES_KEPT:
-            bits = max(choice.low_bytes.bit_length() - 1, 0)
-            choice = choice._replace(low_bytes=1 << bits, high_bytes=(2 << bits) - 1, channels=None)
-        member.choices[choice] = member.choices.get(choice, 0) + 1
-
-    @_reads(
-        " via ",
-        r"(?:Channel|Ring) (\d{1,4})(?:/\d{1,9})? ?: (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?(?: \[(send|receive)\])?"
-        r" via (.+?)(?: comm (0x[0-9a-f]+) nRanks \d{1,9})?$",
-    )
-    def _link(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
-        channel, source, destination, end, via, pointer = match.groups()
-        net = _NET.match(via)
-        if net is None and not _NEAR.match(via):
-            self.unread_links += 1
-            self.unread_link = self.unread_link or via
-            return
-        transport = net[1] if net else _THROUGH.sub("", via)
-        own, other = (destination, source) if end == "receive" else (source, destination)
-        member = by_pointer(process, pointer) if pointer else None
-        member = member or self._speaking(process, parsed, own=int(own), other=int(other))
-        way = member.ways.setdefault((int(source), int(destination), transport), Way())
-        way.channels |= 1 << int(channel)
-        if net is not None:
-            (way.receive_nics if end == "receive" else way.send_nics).add(int(net[2]))
-            way.gdrdma = net[4] is not None and way.gdrdma is not False
-            way.proxy_rank = way.proxy_rank if net[3] is None else int(net[3])
-
-    @_reads(" via ", r"^CollNet \d{1,9}(?:/\d{1,9})? ?: \d{1,9} \[(?:send|receive)\] via (COLLNET/[^/]+)")
-    def _collnet(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
-        member = process.beginning.get(parsed.tid)
-        if member is not None and match[1] not in member.networks:
-            member.networks.append(match[1])
-
-    @_reads(
-        "- Init ",
-        r"comm (0x[0-9a-f]+) rank (\d{1,6}) n[rR]anks (\d{1,6}) cudaDev (-?\d{1,9})(?: nvmlDev (-?\d{1,9}))?"
-        r"(?: busId ([0-9a-f]+))?(.*?) ?- Init (START|COMPLETE)$",
-    )
-    def _init(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
-        pointer, rank, nranks, cuda, nvml, bus, rest, stage = match.groups()
-        if int(cuda) != parsed.device or int(rank) >= int(nranks):
-            self.torn += 1  # two lines that look like one: a device says so of itself
-            return
-        member = process.beginning.get(parsed.tid)
-        if stage == "START":
-            process.states_starts = True
-            member = self._new_member(process)
-            process.beginning[parsed.tid] = member
-        elif member is None or member.pointer not in (None, pointer):
-            member = by_pointer(process, pointer) or self._new_member(process)
-        member.pointer, member.rank, member.nranks = pointer, int(rank), int(nranks)
-        member.cuda_device = int(cuda)
-        member.nvml_device = None if nvml is None else int(nvml)
-        member.bus_id = bus
-        if member.key is None:
-            member.key = identity(process, member, rest)
-        member.networks += process.networks.pop(parsed.tid, [])
-        if stage == "COMPLETE":
-            member.initialised = True
-            process.beginning.pop(parsed.tid, None)
-
-    @_reads(" COMPLETE", r"comm (0x[0-9a-f]+) rank \d{1,9} .*(Destroy|Abort) COMPLETE$")
-    def _ended(self, process: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
-        if (member := by_pointer(process, match[1])) is not None:
-            member.ended = "destroyed" if match[2] == "Destroy" else "aborted"
-
-    @_reads(
-        " coll channels",
-        r"(\d{1,9}) coll channels,(?: (\d{1,9}) collnet channels,)?(?: (\d{1,9}) nvls channels,)? (\d{1,9}) p2p channels, "
-        r"(\d{1,9}) p2p channels per peer$",
-    )
-    def _channels(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
-        counts = tuple(None if n is None else int(n) for n in match.groups())
-        self._initialising(process, parsed).channels = counts
-
-    @_reads("Channel ", r"^Channel (\d{1,4})(?:/\d{1,9})? ?:((?:\s+\d{1,9})+)$")
-    def _ring(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
-        order = tuple(int(r) for r in match[2].split())
-        self._initialising(process, parsed).rings[int(match[1])] = order
-
-    @_reads("Trees ", r"Trees ")
-    def _trees(self, process: Process, parsed: ParsedLine, _match: re.Match[str]) -> None:
-        member = self._initialising(process, parsed)
-        for channel, drawn in _TREE.findall(parsed.text):
-            # Before NCCL 2.8 a second tree follows, the first one mirrored.
-            ends = drawn.partition("|")[0].split("->")
-            if len(ends) == 3:
-                parent = ends[0] if "/" in ends[2] else ends[2]
-                if re.fullmatch(r"-?\d{1,6}", parent):
-                    member.parents[int(channel)] = int(parent)
-
-    @_reads(" nNodes ", r"comm (0x[0-9a-f]+) rank \d{1,9} nRanks \d{1,9} nNodes (\d{1,9}) ")
-    def _nodes(self, process: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
-        if (member := by_pointer(process, match[1])) is not None:
-            member.nodes = int(match[2])
-
-    @_reads("NVLS multicast support", r"^NVLS multicast support is (not )?available on dev (\d{1,9})")
-    def _nvls(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
-        self._initialising(process, parsed).nvls = match[1] is None
-
-    # Lines about the process, its host and its surroundings.
-
-    @_reads("Using network ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
-    @_reads("Assigned NET plugin ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
-    def _network(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
-        member = process.beginning.get(parsed.tid)
-        networks = member.networks if member is not None else process.networks.setdefault(parsed.tid, [])
-        if match[1] not in networks:
-            networks.append(match[1])
-
-    @_reads("CCL version", r"^[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?$")
-    def _version(self, process: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
-        process.versions[match[1]] = None
-
-    @_reads("set by environment", r"(\w+) set by environment to (.*?)\.?$")
-    def _setting(self, _: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
-        self.settings[match[1], match[2]] = None
-
-    @_reads("NET/Plugin", r"^NET/Plugin ?: Loaded net plugin (.+)$")
-    def _plugin(self, _: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
-        self.plugins[match[1]] = None
-
-    @_reads("NET/Plugin", r"^NET/Plugin ?: ((?:No plugin found|Could not find).*)$")
-    def _no_plugin(self, _: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
-        self.no_plugin[match[1].strip()] = None
-
-    @_reads("Using [", r"^NET/[^:]+: Using (\[\d{1,9}\].+?)(?: ?\[RO\])?(?:; OOB .*)?$")
-    def _nics(self, process: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
-        self.nics.setdefault(process.host, {}).update(dict.fromkeys(_NIC.findall(match[1])))
-
-    @_reads("GPU Direct RDMA ", r"GPU Direct RDMA (Enabled|Disabled) for HCA \d{1,9} '([^']+)'")
-    def _gdr(self, process: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
-        self.gdr.setdefault(process.host, {})[match[2]] = match[1] == "Enabled"
-
-    @_reads(" -> ", r"^(\S+:\d{1,9}) -> (\d{1,9})(?: |$)")
-    def _returned(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
-        if int(match[2]) > 0:
-            self._message("returned", process, match[1], parsed)
-
-    def _message(self, kind: str, process: Process, place: str, parsed: ParsedLine) -> None:
+    def message(self, kind: str, process: Process, place: str, parsed: ParsedLine) -> None:
         key = process, kind, parsed.device, place
         self.messages.setdefault(key, Message(text=parsed.text, device=parsed.device)).count += 1
 
-    # Whose line it is.
-
-    def _new_member(self, process: Process) -> NcclMember:
+    def new_member(self, process: Process) -> NcclMember:
         member = NcclMember(process=process)
         if self._members < MEMBERS_KEPT:
             self._members += 1
@@ -290,26 +133,6 @@ class NcclJob:
         else:
             self.members_dropped += 1
         return member
-
-    def _initialising(self, process: Process, parsed: ParsedLine) -> NcclMember:
-        """Return the communicator that the thread is about to open; before NCCL 2.18 its name comes last."""
-        member = process.beginning.get(parsed.tid)
-        if member is None and not process.states_starts:
-            member = process.beginning[parsed.tid] = self._new_member(process)
-        return member or unstated(process)
-
-    def _speaking(self, process: Process, parsed: ParsedLine, *, own: int, other: int) -> NcclMember:
-        if parsed.tid in process.beginning or not process.states_starts:
-            return self._initialising(process, parsed)
-        return connected(process, own=own, other=other, device=parsed.device) or unstated(process)
-
-    def _chooser(self, process: Process, parsed: ParsedLine) -> NcclMember:
-        """Return the communicator of a choice: rank 0 alone prints choices, without naming the communicator."""
-        fitting = [m for m in process.members if m.rank == 0 and m.ended is None]
-        if len(fitting) > 1:
-            latest = process.called.get(parsed.tid)
-            fitting = [m for m in fitting if m.pointer == latest]
-        return fitting[0] if len(fitting) == 1 else unstated(process)
 
     def _name_host(self, process: Process) -> None:
         hosts = {other.host for other in self.processes.values() if not other.glued and other.file == process.file}
@@ -347,6 +170,193 @@ class NcclJob:
                     rest = unstated(process)
                     rest.rings |= member.rings
                     rest.channels = rest.channels or member.channels
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line of NCCL's that fits one of its kinds."""
+
+    job: NcclJob
+    process: Process
+    parsed: ParsedLine
+    match: re.Match[str]
+
+    # Lines about a communicator, each line by the thread that initialises it or by one that connects it later.
+
+    @_reads("opCount ", r"^(?:.* comm )?([^ ]*)")
+    def _called(self) -> None:
+        if len(self.process.members) > 1:
+            self.process.called[self.parsed.tid] = self.match[1]
+
+    @_reads(
+        " Bytes -> Algo ",
+        r"^(?:(\w+): )?(\d{1,19}) Bytes -> Algo (\w+) proto (\w+)"
+        r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\}| time [\d.]+)$",
+    )
+    def _choice(self) -> None:
+        choice = _choice_of(*self.match.groups())
+        member = self._chooser()
+        if choice not in member.choices and len(member.choices) >= SIZES_KEPT:
+            bits = max(choice.low_bytes.bit_length() - 1, 0)
+            choice = choice._replace(low_bytes=1 << bits, high_bytes=(2 << bits) - 1, channels=None)
+        member.choices[choice] = member.choices.get(choice, 0) + 1
+
+    @_reads(
+        " via ",
+        r"(?:Channel|Ring) (\d{1,4})(?:/\d{1,9})? ?: (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?(?: \[(send|receive)\])?"
+        r" via (.+?)(?: comm (0x[0-9a-f]+) nRanks \d{1,9})?$",
+    )
+    def _link(self) -> None:
+        channel, source, destination, end, via, pointer = self.match.groups()
+        net = _NET.match(via)
+        if net is None and not _NEAR.match(via):
+            self.job.unread_links += 1
+            self.job.unread_link = self.job.unread_link or via
+            return
+        transport = net[1] if net else _THROUGH.sub("", via)
+        own, other = (destination, source) if end == "receive" else (source, destination)
+        member = by_pointer(self.process, pointer) if pointer else None
+        member = member or self._speaking(own=int(own), other=int(other))
+        way = member.ways.setdefault((int(source), int(destination), transport), Way())
+        way.channels |= 1 << int(channel)
+        if net is not None:
+            (way.receive_nics if end == "receive" else way.send_nics).add(int(net[2]))
+            way.gdrdma = net[4] is not None and way.gdrdma is not False
+            way.proxy_rank = way.proxy_rank if net[3] is None else int(net[3])
+
+    @_reads(" via ", r"^CollNet \d{1,9}(?:/\d{1,9})? ?: \d{1,9} \[(?:send|receive)\] via (COLLNET/[^/]+)")
+    def _collnet(self) -> None:
+        member = self.process.beginning.get(self.parsed.tid)
+        if member is not None and self.match[1] not in member.networks:
+            member.networks.append(self.match[1])
+
+    @_reads(
+        "- Init ",
+        r"comm (0x[0-9a-f]+) rank (\d{1,6}) n[rR]anks (\d{1,6}) cudaDev (-?\d{1,9})(?: nvmlDev (-?\d{1,9}))?"
+        r"(?: busId ([0-9a-f]+))?(.*?) ?- Init (START|COMPLETE)$",
+    )
+    def _init(self) -> None:
+        pointer, rank, nranks, cuda, nvml, bus, rest, stage = self.match.groups()
+        if int(cuda) != self.parsed.device or int(rank) >= int(nranks):
+            self.job.torn += 1  # two lines that look like one: a device says so of itself
+            return
+        member = self.process.beginning.get(self.parsed.tid)
+        if stage == "START":
+            self.process.states_starts = True
+            member = self.job.new_member(self.process)
+            self.process.beginning[self.parsed.tid] = member
+        elif member is None or member.pointer not in (None, pointer):
+            member = by_pointer(self.process, pointer) or self.job.new_member(self.process)
+        member.pointer, member.rank, member.nranks = pointer, int(rank), int(nranks)
+        member.cuda_device = int(cuda)
+        member.nvml_device = None if nvml is None else int(nvml)
+        member.bus_id = bus
+        if member.key is None:
+            member.key = identity(self.process, member, rest)
+        member.networks += self.process.networks.pop(self.parsed.tid, [])
+        if stage == "COMPLETE":
+            member.initialised = True
+            self.process.beginning.pop(self.parsed.tid, None)
+
+    @_reads(" COMPLETE", r"comm (0x[0-9a-f]+) rank \d{1,9} .*(Destroy|Abort) COMPLETE$")
+    def _ended(self) -> None:
+        if (member := by_pointer(self.process, self.match[1])) is not None:
+            member.ended = "destroyed" if self.match[2] == "Destroy" else "aborted"
+
+    @_reads(
+        " coll channels",
+        r"(\d{1,9}) coll channels,(?: (\d{1,9}) collnet channels,)?(?: (\d{1,9}) nvls channels,)? (\d{1,9}) p2p channels, "
+        r"(\d{1,9}) p2p channels per peer$",
+    )
+    def _channels(self) -> None:
+        counts = tuple(None if n is None else int(n) for n in self.match.groups())
+        self._initialising().channels = counts
+
+    @_reads("Channel ", r"^Channel (\d{1,4})(?:/\d{1,9})? ?:((?:\s+\d{1,9})+)$")
+    def _ring(self) -> None:
+        order = tuple(int(r) for r in self.match[2].split())
+        self._initialising().rings[int(self.match[1])] = order
+
+    @_reads("Trees ", r"Trees ")
+    def _trees(self) -> None:
+        member = self._initialising()
+        for channel, drawn in _TREE.findall(self.parsed.text):
+            # Before NCCL 2.8 a second tree follows, the first one mirrored.
+            ends = drawn.partition("|")[0].split("->")
+            if len(ends) == 3:
+                parent = ends[0] if "/" in ends[2] else ends[2]
+                if re.fullmatch(r"-?\d{1,6}", parent):
+                    member.parents[int(channel)] = int(parent)
+
+    @_reads(" nNodes ", r"comm (0x[0-9a-f]+) rank \d{1,9} nRanks \d{1,9} nNodes (\d{1,9}) ")
+    def _nodes(self) -> None:
+        if (member := by_pointer(self.process, self.match[1])) is not None:
+            member.nodes = int(self.match[2])
+
+    @_reads("NVLS multicast support", r"^NVLS multicast support is (not )?available on dev (\d{1,9})")
+    def _nvls(self) -> None:
+        self._initialising().nvls = self.match[1] is None
+
+    # Lines about the process, its host and its surroundings.
+
+    @_reads("Using network ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
+    @_reads("Assigned NET plugin ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
+    def _network(self) -> None:
+        member = self.process.beginning.get(self.parsed.tid)
+        networks = member.networks if member is not None else self.process.networks.setdefault(self.parsed.tid, [])
+        if self.match[1] not in networks:
+            networks.append(self.match[1])
+
+    @_reads("CCL version", r"^[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?$")
+    def _version(self) -> None:
+        self.process.versions[self.match[1]] = None
+
+    @_reads("set by environment", r"(\w+) set by environment to (.*?)\.?$")
+    def _setting(self) -> None:
+        self.job.settings[self.match[1], self.match[2]] = None
+
+    @_reads("NET/Plugin", r"^NET/Plugin ?: Loaded net plugin (.+)$")
+    def _plugin(self) -> None:
+        self.job.plugins[self.match[1]] = None
+
+    @_reads("NET/Plugin", r"^NET/Plugin ?: ((?:No plugin found|Could not find).*)$")
+    def _no_plugin(self) -> None:
+        self.job.no_plugin[self.match[1].strip()] = None
+
+    @_reads("Using [", r"^NET/[^:]+: Using (\[\d{1,9}\].+?)(?: ?\[RO\])?(?:; OOB .*)?$")
+    def _nics(self) -> None:
+        self.job.nics.setdefault(self.process.host, {}).update(dict.fromkeys(_NIC.findall(self.match[1])))
+
+    @_reads("GPU Direct RDMA ", r"GPU Direct RDMA (Enabled|Disabled) for HCA \d{1,9} '([^']+)'")
+    def _gdr(self) -> None:
+        self.job.gdr.setdefault(self.process.host, {})[self.match[2]] = self.match[1] == "Enabled"
+
+    @_reads(" -> ", r"^(\S+:\d{1,9}) -> (\d{1,9})(?: |$)")
+    def _returned(self) -> None:
+        if int(self.match[2]) > 0:
+            self.job.message("returned", self.process, self.match[1], self.parsed)
+
+    # Whose line it is.
+
+    def _initialising(self) -> NcclMember:
+        """Return the communicator that the thread is about to open; before NCCL 2.18 its name comes last."""
+        member = self.process.beginning.get(self.parsed.tid)
+        if member is None and not self.process.states_starts:
+            member = self.process.beginning[self.parsed.tid] = self.job.new_member(self.process)
+        return member or unstated(self.process)
+
+    def _speaking(self, *, own: int, other: int) -> NcclMember:
+        if self.parsed.tid in self.process.beginning or not self.process.states_starts:
+            return self._initialising()
+        return connected(self.process, own=own, other=other, device=self.parsed.device) or unstated(self.process)
+
+    def _chooser(self) -> NcclMember:
+        """Return the communicator of a choice: rank 0 alone prints choices, without naming the communicator."""
+        fitting = [m for m in self.process.members if m.rank == 0 and m.ended is None]
+        if len(fitting) > 1:
+            latest = self.process.called.get(self.parsed.tid)
+            fitting = [m for m in fitting if m.pointer == latest]
+        return fitting[0] if len(fitting) == 1 else unstated(self.process)
 
 
 @lru_cache(maxsize=4096)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, did_you_mean, listed
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
+
+T = TypeVar("T")
 
 _LISTED = 12
 _FIX = "write NAME=RANKS, several with commas: --world-size exp021=4,exp044=4"
@@ -34,11 +37,14 @@ def parse_world_sizes(text: str) -> dict[str, int]:
                 why="a job runs on a whole number of ranks, 1 or more",
                 fix=_FIX,
             )
-        if sizes.setdefault(name, int(number)) != int(number):
-            raise UsageError(
-                f"--world-size gives {name} twice: {sizes[name]} and {number}", fix="leave one of them out"
-            )
+        _put(sizes, name, int(number), option="--world-size")
     return sizes
+
+
+def _put(values: dict[str, T], name: str, value: T, *, option: str) -> None:
+    """Put a value to a name. Raises UsageError where it has another one."""
+    if values.setdefault(name, value) != value:
+        raise UsageError(f"{option} gives {name} twice: {values[name]} and {value}", fix="leave one of them out")
 
 
 def stated_of_source(stated: Stated, name: str, names: Sequence[str]) -> Stated:
@@ -64,10 +70,7 @@ def parse_columns(text: str) -> dict[str, str]:
         name, equals, meaning = (piece.strip() for piece in part.strip().rpartition("="))
         if not equals or not name or not meaning:
             raise UsageError(f"--columns {text!r}: {part.strip()!r} is not COLUMN=MEANING", fix=fix)
-        if meanings.setdefault(name, meaning) != meaning:
-            raise UsageError(
-                f"--columns gives {name} twice: {meanings[name]} and {meaning}", fix="leave one of them out"
-            )
+        _put(meanings, name, meaning, option="--columns")
     return meanings
 
 
@@ -91,11 +94,7 @@ def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> di
                 fix=f"name each run: --world-size {','.join(f'{run}={ranks}' for run in fitting[:_LISTED])}",
             )
         for run_id in fitting:
-            if sizes.setdefault(run_id, ranks) != ranks:
-                raise UsageError(
-                    f"--world-size gives {run_id} twice: {sizes[run_id]} and {ranks}",
-                    fix="leave one of them out",
-                )
+            _put(sizes, run_id, ranks, option="--world-size")
     return sizes
 
 

@@ -45,6 +45,12 @@ class TextRow:
             fix=f"correct the cell, or leave the column out: --columns {name}=-",
         )
 
+    def whole(self, index: int, name: str, value: float | None) -> int:
+        """Return the number of a step. Raises DataError for what is none."""
+        if value is None or not value.is_integer():
+            raise self.wrong(index, name, "the number of a step")
+        return int(value)
+
 
 @dataclass(frozen=True)
 class TextTable:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from stepscope.core.errors import DataError
@@ -175,9 +176,11 @@ def step_change(steps: Sequence[int], times_ns: Sequence[float], *, timed: bool 
     )
 
 
-def steady_median(values: Sequence[float]) -> Measured:
-    """Return the median of logged figures, with its 95% interval where they are enough and independent enough."""
-    return measured_median(values)
+def steady_mean(values: Iterable[float | None]) -> Measured | None:
+    """Return the mean of what is known after the first epoch (warm-up); of the first, where there is no other."""
+    timed = [value for value in values if value is not None]
+    steady = timed[1:] or timed
+    return Measured(value=fmean(steady), n=len(steady)) if steady else None
 
 
 _BY_EPOCH = {
@@ -242,24 +245,24 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
     columns: figure's name -> the name to read it under, ``-`` to leave it out, as the user states them; None: he cannot.
     """
     wanted = {plain(name): target for name, target in (columns or {}).items()}
-    meanings = {name: meaning_of(wanted.get(plain(name), name)) for name in scalars.names}
-    series: dict[str, list[float]] = {}
-    chosen: dict[str, str] = {}
-    for name, meaning in meanings.items():
+    chosen: dict[str, tuple[str, Meaning]] = {}
+    lacking: list[str] = []
+    for name in scalars.names:
+        meaning = meaning_of(wanted.get(plain(name), name))
         if meaning is not None:
-            chosen.setdefault(meaning.role, name)
-    for role, name in chosen.items():
-        scale = (meanings[name] or Meaning(role)).scale or 1.0
-        values = [point.values[name] * scale for point in scalars.points if name in point.values]
+            chosen.setdefault(meaning.role, (name, meaning))
+        elif plain(name) not in wanted and (note := _lacks_unit(name)):
+            lacking.append(note)
+    series: dict[str, list[float]] = {}
+    for role, (name, meaning) in chosen.items():
+        values = [point.values[name] * (meaning.scale or 1.0) for point in scalars.points if name in point.values]
         series[role] = [value for value in values if math.isfinite(value) and (role not in _RATES or value > 0)]
     fields, notes = dict(scalars.fields), [*scalars.notes, *scalars.unread]
-    nameless = [name for name, meaning in meanings.items() if meaning is None and plain(name) not in wanted]
-    lacking = [note for name in nameless if (note := _lacks_unit(name))]
     notes += lacking
     percent = {role for role, values in series.items() if role.endswith("accuracy") and values and max(values) > 1}
     world_size, rate, unit, of_one = fields.get("world_size"), _steady(series.get("samples_per_s", [])), None, None
     if rate is not None:
-        meaning = meanings[chosen["samples_per_s"]] or Meaning("samples_per_s")
+        meaning = chosen["samples_per_s"][1]
         unit = meaning.item
         if meaning.per_rank:
             rate, of_one = (None, rate) if world_size is None else (rate.times(world_size), None)
@@ -267,15 +270,15 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
     step = _steady(series.get("step_ns", [])) or _steady(
         [1e9 / rate_logged for rate_logged in series.get("steps_per_s", [])]
     )
+    loss_name, _ = chosen.get("train_loss", (None, None))
     if step is None and "step_ns" not in fields:
-        step = _by_wall_clock(scalars.points, chosen.get("train_loss"))
+        step = _by_wall_clock(scalars.points, loss_name)
         notes += [_WALL] if step is not None else []
-    epochs = _epochs(scalars.points, chosen, meanings, percent)
+    epochs = _epochs(scalars.points, chosen, percent)
     accuracy = series.get("validation_accuracy") or []
     losses = series.get("train_loss") or []
-    logged = [point for point in scalars.points if chosen.get("train_loss") in point.values]
-    if len(losses) < len(logged):
-        notes.append(f"the training loss is not finite at {counted(len(logged) - len(losses), 'logged step')}")
+    if not_finite := sum(loss_name in point.values for point in scalars.points) - len(losses):
+        notes.append(f"the training loss is not finite at {counted(not_finite, 'logged step')}")
     made: dict[str, Any] = {
         "status": "ok",
         "world_size": None,
@@ -289,7 +292,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
         "peak_memory_bytes": round(max(series["peak_memory"])) if series.get("peak_memory") else None,
     }
     made |= {key: value for key, value in fields.items() if value is not None}
-    made["step_change"] = _changed(scalars.points, chosen, meanings)
+    made["step_change"] = _changed(scalars.points, chosen)
     if made["world_size"] is None:
         made["missing"] = made.get("missing") or {"world_size": NO_RANKS}
     run = TrainingRun(
@@ -309,24 +312,22 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
     )
 
 
-def _changed(
-    points: Sequence[LoggedStep], chosen: Mapping[str, str], meanings: Mapping[str, Meaning | None]
-) -> StepChange | None:
+def _changed(points: Sequence[LoggedStep], chosen: Mapping[str, tuple[str, Meaning]]) -> StepChange | None:
     """Find where steps change their level, in the figure that says most of their time: their time itself, or a rate."""
     for role in _RATES:
-        name = chosen.get(role)
-        logged = [(p.step, p.values[name]) for p in points if name in p.values] if name is not None else []
+        name, meaning = chosen.get(role, ("", Meaning(role)))
+        logged = [(p.step, p.values[name] * (meaning.scale or 1.0)) for p in points if name in p.values]
         logged = [(step, value) for step, value in logged if math.isfinite(value) and value > 0]
-        if logged and name is not None:
-            scale = (meanings[name] or Meaning(role)).scale or 1.0
-            times = [value * scale if role == "step_ns" else 1e9 / (value * scale) for _, value in logged]
+        if logged:
+            times = [value if role == "step_ns" else 1e9 / value for _, value in logged]
             return step_change([step for step, _ in logged], times, timed=role != "samples_per_s")
     return None
 
 
 def _steady(values: Sequence[float]) -> Measured | None:
+    """Return the median after the first (warm-up), with its interval where they are enough and independent enough."""
     kept = values[1:] or values
-    return steady_median(kept) if kept else None
+    return measured_median(kept) if kept else None
 
 
 def _by_wall_clock(points: Iterable[LoggedStep], name: str | None) -> Measured | None:
@@ -341,15 +342,12 @@ def _by_wall_clock(points: Iterable[LoggedStep], name: str | None) -> Measured |
 
 
 def _epochs(
-    points: Sequence[LoggedStep],
-    chosen: Mapping[str, str],
-    meanings: Mapping[str, Meaning | None],
-    percent: Container[str],
+    points: Sequence[LoggedStep], chosen: Mapping[str, tuple[str, Meaning]], percent: Container[str]
 ) -> tuple[Epoch, ...]:
     """Return what was last logged in each epoch. Epochs may be whole numbers, or how much of the data was seen (0.5)."""
     if "epoch" not in chosen:
         return ()
-    name = chosen["epoch"]
+    name, _ = chosen["epoch"]
     whole = all(point.values[name].is_integer() for point in points if name in point.values)
     by_number: dict[int, dict[str, Any]] = {}
     number: int | None = None
@@ -360,19 +358,12 @@ def _epochs(
             continue
         values = by_number.setdefault(number, {})
         for role, target in _BY_EPOCH.items():
-            value = point.values.get(chosen[role], math.nan) if role in chosen else math.nan
+            figure, meaning = chosen.get(role, ("", Meaning(role)))
+            value = point.values.get(figure, math.nan) * (meaning.scale or 1.0)
             if math.isfinite(value):
-                value *= (meanings[chosen[role]] or Meaning(role)).scale or 1.0
                 values[target] = _fraction(role, value, percent)
-    made = [{"duration_ns": None, "train_loss": None, **values} for values in by_number.values() if values]
-    numbers = [number for number, values in by_number.items() if values]
-    return tuple(
-        Epoch(number=number, **values) for number, values in sorted(zip(numbers, made, strict=True), key=_first)
-    )
-
-
-def _first(pair: tuple[int, Any]) -> int:
-    return pair[0]
+    none = {"duration_ns": None, "train_loss": None}
+    return tuple(Epoch(number=at, **(none | by_number[at])) for at in sorted(by_number) if by_number[at])
 
 
 def _fraction(role: str, value: float, percent: Container[str]) -> float:

@@ -33,7 +33,6 @@ from stepscope.store.reader import read_bytes
 
 _LIVE = "active_allocated"
 _FREE = "inactive"
-_SIGNATURE_BYTES = 4096
 
 
 Device = Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]

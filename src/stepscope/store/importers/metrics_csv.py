@@ -14,13 +14,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
-from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.store.columns import columns_of
 from stepscope.store.epoch_table import EpochTable, is_epoch_table, read_epoch_table
@@ -38,7 +36,7 @@ from stepscope.store.experiment import (
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.stated import with_stated
 from stepscope.store.tables import headers
-from stepscope.store.training_runs import label
+from stepscope.store.training_runs import label, steady_mean
 
 FILE = "metrics.csv"
 _TABLES = (".csv", ".tsv")
@@ -174,7 +172,7 @@ def _run(experiment: _Experiment, group: str, stated: Stated) -> TrainingRun:
         scaling=stated.scaling or "strong",
         backend=facts.text("backend") if ddp else None,
         epoch_estimated=False if epochs else None,
-        samples_per_s=_mean([e.samples_per_s for e in epochs]),
+        samples_per_s=steady_mean([e.samples_per_s for e in epochs]),
         epochs=epochs,
         train_loss=max(epochs, key=lambda e: e.number).train_loss if epochs else None,
         settings=settings,
@@ -295,13 +293,6 @@ def _labelled(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
         replace(run, label=text if counts[run.group, text] == 1 else f"{text}, {run.run_id}")
         for run, text in zip(runs, labels, strict=True)
     )
-
-
-def _mean(values: Sequence[float | None]) -> Measured | None:
-    """Return the mean of what is known after the first epoch (warm-up); of the first, where there is no other."""
-    recorded = [value for value in values if value is not None]
-    steady = recorded[1:] or recorded
-    return Measured(value=fmean(steady), n=len(steady)) if steady else None
 
 
 def _why_missing(experiment: _Experiment, ddp: bool | None) -> str:

@@ -25,7 +25,7 @@ from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch, TrainingRun
 from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.reader import count, finite, positive, read_json
-from stepscope.store.training_runs import SECOND, joined, label, slug
+from stepscope.store.training_runs import SECOND, joined, label, slug, steady_mean
 
 STRATEGIES = {
     "single_gpu": "single",
@@ -130,7 +130,7 @@ def _run(path: Path, at: int, row: Any) -> TrainingRun:
         train_loss=epochs[-1].train_loss if epochs else None,
         settings=settings,
         notes=tuple(notes),
-        **_steps(row, world_size, accumulation, _mean(timed), settings.get("exposed_comm_ns_per_epoch")),
+        **_steps(row, world_size, accumulation, steady_mean(timed), settings.get("exposed_comm_ns_per_epoch")),
     )
 
 
@@ -168,7 +168,7 @@ def _settings(row: Mapping[str, Any], strategy: str) -> dict[str, Any]:
         times = row.get("comm_times")
         seconds = [positive(second) for second in times] if isinstance(times, list) else []
         timed = [second for second in seconds if second is not None]
-        mean = _mean([second * SECOND for second in timed])
+        mean = steady_mean([second * SECOND for second in timed])
         settings["exposed_comm_ns_per_epoch"] = mean.value if mean is not None and len(timed) == len(seconds) else None
     return {name: value for name, value in settings.items() if value is not None}
 
@@ -206,12 +206,6 @@ def _hardware(path: Path, row: Mapping[str, Any]) -> str | None:
         return name
     named = _NAME.fullmatch(path.name)
     return named[1].replace("_", " ") if named and named[1] != "unknown" else None
-
-
-def _mean(values: Sequence[float]) -> Measured | None:
-    """Return the mean after the first epoch, as long as there is another."""
-    steady = values[1:] or values
-    return Measured(value=fmean(steady), n=len(steady)) if steady else None
 
 
 def _without_copies(files: Iterable[Imported]) -> tuple[list[Imported], list[str]]:

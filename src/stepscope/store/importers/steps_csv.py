@@ -142,15 +142,14 @@ def _step_numbers(table: TextTable, columns: Columns) -> list[int]:
     index = columns.by_role["step"][0]
     numbers: list[int] = []
     for row, value in zip(table.rows, _cells(table, index), strict=True):
-        if value is None or not value.is_integer():
-            raise row.wrong(index, table.names[index], "the number of a step")
-        if numbers and value <= numbers[-1]:
+        step = row.whole(index, table.names[index], value)
+        if numbers and step <= numbers[-1]:
             raise DataError(
-                f"{row.where}: {table.names[index]} {int(value)} after {numbers[-1]}",
+                f"{row.where}: {table.names[index]} {step} after {numbers[-1]}",
                 why="the steps of one run go up; of several ranks or runs, the file does not state which is which",
                 fix="write one file per run with one row per step (of several ranks the slowest)",
             )
-        numbers.append(int(value))
+        numbers.append(step)
     return numbers
 
 

@@ -17,6 +17,7 @@ _SUFFIXES = (".csv",)
 _SHADOWS = ("__MIN", "__MAX")
 _STEPS = ("step", "_step", "global_step", "trainer/global_step", "train/global_step")
 _TIMES = ("relative time (wall)", "relative time (process)", "_runtime", "_timestamp")
+_OVER_TIME = "the chart's x axis is time: rows count as steps, and step time is unknown"
 _NOTHING = ("", "none", "null")
 
 
@@ -70,29 +71,21 @@ def _read_file(path: Path) -> list[Scalars]:
     for run, columns in _columns(table):
         points = [
             LoggedStep(
-                step=index if at_step is None else _step(row, at_step, table),
-                wall_s=None if at_time is None else _cell(row, at_time, table),
+                step=index if at_step is None else row.whole(at_step, table.names[at_step], _cell(row, at_step, table)),
+                wall_s=None if at_time is None or at_step is None else _cell(row, at_time, table),
                 values=values,
             )
             for index, row in enumerate(table.rows)
             if (values := _values(row, columns, table))
         ]
         points.sort(key=lambda point: point.step)
-        note = (
-            ()
-            if at_step is not None
-            else ("the chart's x axis is time: rows count as steps, and step time is unknown",)
-        )
-        if at_step is None:
-            for point in points:
-                point.wall_s = None
         by_run.append(
             Scalars(
                 source=str(path),
                 run_id=slug(run) or path.stem,
                 group=path.absolute().parent.name,
                 points=points,
-                notes=note,
+                notes=() if at_step is not None else (_OVER_TIME,),
                 unread=table.notes,
             )
         )
@@ -135,13 +128,6 @@ def _cell(row: TextRow, index: int, table: TextTable) -> float | None:
             return None
         raise row.wrong(index, table.names[index], "a number")
     return parsed[0]
-
-
-def _step(row: TextRow, index: int, table: TextTable) -> int:
-    value = _cell(row, index, table)
-    if value is None or not value.is_integer():
-        raise row.wrong(index, table.names[index], "the number of a step")
-    return int(value)
 
 
 IMPORTER = Importer(
