@@ -25,7 +25,7 @@ MOST = {
     "collectives": (2000, 2),
     "core": (7000, 11),
     "datasets": (7500, 9),
-    "diagnose": (93500, 95),
+    "diagnose": (91500, 93),
     "examples": (8000, 4),
     "hook": (32500, 27),
     "launch": (44000, 45),

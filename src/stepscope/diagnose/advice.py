@@ -46,7 +46,11 @@ def _offered(
 ) -> Iterable[Advice]:
     if verdict.kind == "input-bound":
         outside = verdict.costs[0].rules == ("before",) or (bool(job.facts) and not job.loaders)
-        return (_in_the_loop(),) if outside else _loader(job, facts)
+        before = (
+            "see what the loop does before its forward pass; what prepares batches belongs in a DataLoader with "
+            "num_workers"
+        )
+        return (advise(before, key="loader"),) if outside else _loader(job, facts)
     if verdict.kind == "straggler" and any(slow.kind == "chronic" and slow.part == "data" for slow in late):
         from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
 
@@ -62,15 +66,8 @@ def _offered(
         return next((finding for finding in explained if finding.rule == cause), explained[0]).advice
     if verdict.kind == "contended-machine":
         return (_contended(job, facts),)
-    general = GENERAL.get(verdict.kind)
-    return () if general is None else general(job, facts)
-
-
-def _in_the_loop() -> Advice:
-    return advise(
-        "see what the loop does before its forward pass; what prepares batches belongs in a DataLoader with num_workers",
-        key="loader",
-    )
+    general = GENERAL.get(verdict.kind, ())
+    return (general,) if isinstance(general, Advice) else general(job, facts) if callable(general) else general
 
 
 def _loader(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
@@ -207,44 +204,30 @@ def _bubble(job: ProfiledJob, _facts: JobFacts) -> Iterable[Advice]:
         )
 
 
-def _one(advice: Advice) -> Callable[[ProfiledJob, JobFacts], Iterable[Advice]]:
-    return lambda _job, _facts: (advice,)
-
-
-GENERAL: Mapping[str, Callable[[ProfiledJob, JobFacts], Iterable[Advice]]] = {
-    "straggler": _one(inspect("compare its work and its host with another rank's: samples, clocks, other jobs")),
-    "uneven-work": _one(advise("give ranks batches of equal work: sort or bucket samples by length", key="even work")),
-    "evaluation": _one(
-        advise("evaluate less often, on a part of the data, or in a job of its own", key="rare evaluation")
-    ),
+GENERAL: Mapping[str, Advice | Callable[[ProfiledJob, JobFacts], Iterable[Advice]]] = {
+    "straggler": inspect("compare its work and its host with another rank's: samples, clocks, other jobs"),
+    "uneven-work": advise("give ranks batches of equal work: sort or bucket samples by length", key="even work"),
+    "evaluation": advise("evaluate less often, on a part of the data, or in a job of its own", key="rare evaluation"),
     "checkpointing": _checkpoint,
     "garbage-collection": _garbage,
-    "compilation": _one(
-        advise(
-            "see what changes: TORCH_LOGS=recompiles; torch.compile(dynamic=True) where shapes vary",
-            key="static shapes",
-        )
+    "compilation": advise(
+        "see what changes: TORCH_LOGS=recompiles; torch.compile(dynamic=True) where shapes vary",
+        key="static shapes",
     ),
-    "periodic-pause": _one(inspect("look at what the loop does at those steps: logging, saving, validation")),
+    "periodic-pause": inspect("look at what the loop does at those steps: logging, saving, validation"),
     "optimizer-bound": _optimizer,
     "pipeline-bubble": _bubble,
-    "independent-processes": _one(
-        advise(
-            "start them with torchrun, and call torch.distributed.init_process_group() before training", key="torchrun"
-        )
+    "independent-processes": advise(
+        "start them with torchrun, and call torch.distributed.init_process_group() before training", key="torchrun"
     ),
     "compute-bound": _compute,
     "worker-start": lambda _job, facts: (keep_workers(facts),),
-    "inference": _one(
-        advise(
-            "batch them: fewer and larger ones, in torch.inference_mode(); fewer only if the algorithm allows it",
-            key="inference mode",
-        )
+    "inference": advise(
+        "batch them: fewer and larger ones, in torch.inference_mode(); fewer only if the algorithm allows it",
+        key="inference mode",
     ),
-    "before-forward": _one(
-        inspect(
-            "see what the loop does from one optimizer step to its next forward pass: a DataLoader's workers can do it"
-        )
+    "before-forward": inspect(
+        "see what the loop does from one optimizer step to its next forward pass: a DataLoader's workers can do it"
     ),
 }
 """Kind -> what is advised where no finding explains it."""

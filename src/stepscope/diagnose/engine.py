@@ -235,7 +235,7 @@ def page_of(rule: Rule) -> str:
     ``{name#}``."""
     page = (importlib.import_module(rule.module).__doc__ or "").strip()
     for name, limit in rule.thresholds.items():
-        for sign, text in (("", str(limit)), ("%", format_percent(limit.value)), ("#", f"{limit.value:g}")):
+        for sign, text in (("", str(limit)), ("%", format_percent(limit)), ("#", f"{limit:g}")):
             page = page.replace(f"{{{name}{sign}}}", text)
     return page
 

@@ -6,7 +6,7 @@ its conditions; the engine asks the facts once.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +14,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.words import grouped
 from stepscope.diagnose.advised import Condition
 from stepscope.diagnose.frameworks import used_by, used_in
 from stepscope.diagnose.rule import AdviceFor, Outcome
@@ -351,10 +352,8 @@ def micro_steps(summary: TraceSummary) -> int | None:
 
 
 def _of_rank(rank: RankPass) -> int | None:
-    steps: dict[int, list[BucketRow]] = defaultdict(list)
-    for row in rank.buckets:
-        if row.step is not None and row.op in ("all_reduce", "reduce_scatter"):
-            steps[row.step].append(row)
+    rows = (row for row in rank.buckets if row.step is not None and row.op in ("all_reduce", "reduce_scatter"))
+    steps = grouped(rows, lambda row: row.step)
     if not steps:
         return _of_units(rank)
     passes = _forward_passes(rank)
@@ -400,8 +399,9 @@ def _of_units(rank: RankPass) -> int | None:
     """Reductions of one sharded unit in a step."""
     if rank.units is None:
         return None
-    reductions: dict[tuple[int | None, str], int] = defaultdict(int)
-    for call in rank.units.calls:
-        if call.op == "reduce_scatter" and call.unit is not None and call.step is not None:
-            reductions[call.step, call.unit] += 1
+    reductions = Counter(
+        (call.step, call.unit)
+        for call in rank.units.calls
+        if call.op == "reduce_scatter" and call.unit is not None and call.step is not None
+    )
     return median_low(reductions.values()) if reductions else None

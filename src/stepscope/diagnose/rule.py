@@ -267,8 +267,7 @@ def inspect(text: str, command: str | None = None) -> Advice:
     return Advice(text=text, command=command)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(float):
     """A number that decides, with its unit and where it comes from (a paper, a measurement with its date).
 
     The rule compares with it, its texts print it, and its row in the documents is made of it: it is written once.
@@ -278,17 +277,22 @@ class Limit:
     unit: str
     source: str
 
+    def __new__(cls, value: float, *, unit: str, source: str) -> Limit:
+        limit = super().__new__(cls, value)
+        limit.value, limit.unit, limit.source = value, unit, source
+        return limit
+
     def __str__(self) -> str:
         """``10% of the step``, ``256 MiB inactive split``, ``20 us``, ``4 units``."""
         unit = self.unit.removeprefix("share ")
-        if unit.startswith("of ") and self.value <= 1:
-            return self.of(self.value)
+        if unit.startswith("of ") and self <= 1:
+            return self.of(self)
         words = unit.split()
-        if "bytes" in words and self.value >= 1024:
-            return " ".join([format_bytes_binary(int(self.value)), *(word for word in words if word != "bytes")])
+        if "bytes" in words and self >= 1024:
+            return " ".join([format_bytes_binary(int(self)), *(word for word in words if word != "bytes")])
         if words[0] == "ns" and len(words) == 1:
-            return format_duration(self.value)
-        return f"{unit} = {self.value:g}" if "/" in unit else f"{self.value:g} {unit}"
+            return format_duration(self)
+        return f"{unit} = {self:g}" if "/" in unit else f"{self:g} {unit}"
 
     def of(self, share: float) -> str:
         """A share of the same whole: ``52% of the step``."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from statistics import fmean, median
@@ -23,18 +22,18 @@ from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import Evidence, TraceEvidence
 
 OF_WINDOW = Limit(
-    value=WORTH,
+    WORTH,
     unit="share of the window",
     source=f"stepscope's choice, 2026-11: removing it gives a speed-up of at most {1 / (1 - WORTH):.2f}; two runs of one "
     "job differ by as much on shared machines",
 )
-OF_STEP = replace(OF_WINDOW, unit="share of the step")
+OF_STEP = Limit(WORTH, unit="share of the step", source=OF_WINDOW.source)
 """From which share on a part of the time is worth a finding."""
 
 SHARES = {
     "warning": OF_WINDOW,
     "problem": Limit(
-        value=GRAVE,
+        GRAVE,
         unit="share of the window",
         source=f"stepscope's choice, 2026-11: a gain of up to {1 / (1 - GRAVE):.2f}; the scaling efficiency of what is "
         "left is called good",
@@ -89,13 +88,13 @@ def idle_share(rank: RankPass, *causes: str) -> float:
 
 
 PYTHON_OWNS = Limit(
-    value=0.5,
+    0.5,
     unit="share of the host's delay",
     source="stepscope's choice, 2026-11: below half `launch-bound` has the advice, above it `python-overhead`",
 )
 
 MOSTLY_SHORT = Limit(
-    value=0.5,
+    0.5,
     unit="of all compute kernels, by number",
     source="stepscope's choice, 2026-11: half; 24 to 95% (median 43%) in seven GPU traces",
 )
@@ -107,7 +106,7 @@ def python_shares(ranks: Sequence[RankPass]) -> list[float] | None:
     late = [p.host_lateness for p in ranks if p.host_lateness is not None]
     total = sum(lateness.late_ns for lateness in late)
     shares = [p.host_lateness.python_ns / window_ns(p) if p.host_lateness else 0.0 for p in ranks]
-    if not total or sum(lateness.python_ns for lateness in late) / total < PYTHON_OWNS.value:
+    if not total or sum(lateness.python_ns for lateness in late) / total < PYTHON_OWNS:
         return None
     measured = [share for p, share in zip(ranks, shares, strict=True) if p.host_lateness is not None]
     return shares if fmean(measured) >= WORTH else None
@@ -116,7 +115,7 @@ def python_shares(ranks: Sequence[RankPass]) -> list[float] | None:
 def mostly_short_kernels(ranks: Sequence[RankPass]) -> bool:
     """Whether most compute kernels are no longer than their launch: then the gaps between them are `small-kernels`'."""
     mixes = [p.mix for p in ranks if p.mix is not None]
-    return sum(m.short_calls for m in mixes) >= MOSTLY_SHORT.value * max(1, sum(m.calls for m in mixes))
+    return sum(m.short_calls for m in mixes) >= MOSTLY_SHORT * max(1, sum(m.calls for m in mixes))
 
 
 def device_name(summary: TraceSummary) -> str | None:
@@ -250,7 +249,7 @@ class RankShares:
             title,
             self.spread,
             *evidence,
-            severity="problem" if self.share >= self.grave.value else "warning",
+            severity="problem" if self.share >= self.grave else "warning",
             stake=self.share if stake is None else stake,
             share=self.share,
             confidence=confidence,
@@ -295,11 +294,9 @@ def share_rule(
         if not judged:
             return unread(job.summary, without)
         part = RankShares(measure(judged), job, judged, 0.0 if also is None else also[0](judged), limit, grave)
-        if part.share >= limit.value and (also is None or part.also >= also[1].value):
+        if part.share >= limit and (also is None or part.also >= also[1]):
             return report(part)
-        return (
-            f"{figures(part)}, limit{'s' * (len(limits) > 1)} {in_words([format_percent(cap.value) for cap in limits])}"
-        )
+        return f"{figures(part)}, limit{'s' * (len(limits) > 1)} {in_words(map(format_percent, limits))}"
 
     return Rule(
         symptom=symptom,

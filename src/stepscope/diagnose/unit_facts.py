@@ -5,13 +5,14 @@ The cost of a message is latency and time a byte, from the job's own transfers.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from itertools import combinations
 from statistics import median
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.words import grouped
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.rule import Advices, Limit, Lines, Statement, finding, inspect
 from stepscope.diagnose.trace_facts import read_in_full, steps_ns, trace_command, unread, window_ns
@@ -68,13 +69,10 @@ def message_cost(summary: TraceSummary) -> MessageCost | None:
 
 def fitted(transfers: Iterable[tuple[int, int]]) -> MessageCost | None:
     """The cost of messages of (bytes, ns): the median slope between sizes well apart, and the median of what is left."""
-    by_size: dict[int, list[int]] = defaultdict(list)
-    for size, ns in transfers:
-        if size > 0 and ns > 0:
-            by_size[size].append(ns)
+    by_size = grouped(((size, ns) for size, ns in transfers if size > 0 and ns > 0), lambda transfer: transfer[0])
     if not by_size:
         return None
-    points = sorted((size, float(median(times))) for size, times in by_size.items())
+    points = sorted((size, float(median(ns for _, ns in alike))) for size, alike in by_size.items())
     pairs = _spread(points)
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(pairs, 2) if b[0] >= _APART * a[0]]
     if not slopes:
@@ -106,10 +104,8 @@ def _transfers(summary: TraceSummary) -> list[tuple[int, int]]:
     return [(c.size_bytes, c.duration_ns) for c in calls if c.op in REDUCTIONS and c.size_bytes]
 
 
-WORTH = Limit(
-    value=0.05, unit="share of the step", source="stepscope's choice, 2026-11: a setting is one argument to change"
-)
-ROOM = Limit(value=0.9, unit="of the device's capacity", source="as for near-oom")
+WORTH = Limit(0.05, unit="share of the step", source="stepscope's choice, 2026-11: a setting is one argument to change")
+ROOM = Limit(0.9, unit="of the device's capacity", source="as for near-oom")
 
 Call = list[UnitCall]
 """The same call on all ranks that show it."""
@@ -235,10 +231,7 @@ def _judged(summary: TraceSummary, not_on_cpus: str | None) -> list[ShardedUnits
 
 def _matched(sharded: Sequence[ShardedUnits]) -> list[Call]:
     """Group calls by step and place; calls of no step are left out where steps are marked."""
-    calls: dict[tuple[int | None, int], Call] = defaultdict(list)
-    for units in sharded:
-        for call in units.calls:
-            calls[call.step, call.place].append(call)
+    calls = grouped((call for units in sharded for call in units.calls), lambda call: (call.step, call.place))
     marked = any(step is not None for step, _ in calls)
     return [call for (step, _), call in calls.items() if step is not None or not marked]
 
@@ -314,10 +307,11 @@ def _micro_batches(rank: RankPass) -> int | None:
     """Return half of the messages a step, of a stage with one neighbour."""
     pipes = {g.group for g in rank.groups if g.kind == "pp"}
     calls = rank.communication.collectives if rank.communication is not None else ()
-    of_step: dict[int, int] = defaultdict(int)
-    for call in calls:
-        if call.op == "send_recv" and call.step is not None and call.group is not None and call.group.name in pipes:
-            of_step[call.step] += 1
+    of_step = Counter(
+        call.step
+        for call in calls
+        if call.op == "send_recv" and call.step is not None and call.group is not None and call.group.name in pipes
+    )
     usual = median(of_step.values()) if of_step else 0
     return int(usual) // 2 if usual >= 2 and usual == int(usual) and not int(usual) % 2 else None
 

@@ -184,7 +184,10 @@ def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
                 "any_of": list(rule.any_of),
                 "protocol": rule.protocol,
                 "good_news": rule.good_news,
-                "thresholds": {name: plain(threshold) for name, threshold in rule.thresholds.items()},
+                "thresholds": {
+                    name: {"value": limit.value, "unit": limit.unit, "source": limit.source}
+                    for name, limit in rule.thresholds.items()
+                },
                 "page": page_of(rule),
             }
             for rule in rules

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepscope.records.environment import EnvironmentRecord
     from stepscope.records.nouns import Measured
     from stepscope.records.samples import CellResult
-    from stepscope.records.training import PhaseTimes
+    from stepscope.records.training import PhaseTimes, TrainingRun
     from stepscope.results.evidence import Evidence
 
 NEAR_CAPACITY = 0.90
@@ -33,6 +33,14 @@ class TimedCell:
     cell: CellEvidence
     step: Measured
     phases: PhaseTimes
+
+    @property
+    def run(self) -> TrainingRun:
+        return self.cell.run
+
+    @property
+    def spec(self) -> CellSpec:
+        return self.cell.spec
 
     @property
     def step_ns(self) -> float:

@@ -35,17 +35,17 @@ from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
 
 MOST_SHARE = Limit(
-    value=0.01,
+    0.01,
     unit="share of late requests that the driver serves",
     source="a settled loop has 0; a request takes about 1 us from the pool and 100 us or more from the driver, so one in "
     "100 doubles the cost of allocation",
 )
-MOST_RETRIES = Limit(value=0, unit="late retries", source="each retry empties the cache and waits for the device")
-LEAST = Limit(value=200, unit="late requests", source="one training step of a small model makes more")
+MOST_RETRIES = Limit(0, unit="late retries", source="each retry empties the cache and waits for the device")
+LEAST = Limit(200, unit="late requests", source="one training step of a small model makes more")
 
 
 def check(evidence: Evidence) -> Statement:
-    looked = [m for m in evidence.memory if m.late_allocations >= LEAST.value]
+    looked = [m for m in evidence.memory if m.late_allocations >= LEAST]
     if not looked:
         return skipped(
             "no snapshot has a history long enough to show a settled loop",
@@ -53,7 +53,7 @@ def check(evidence: Evidence) -> Statement:
         )
     ranked = sorted(looked, key=lambda m: (-m.late_retries, -_share(m)))
     worst = max(looked, key=_share)
-    return [_report(m) for m in ranked if m.late_retries > MOST_RETRIES.value or _share(m) > MOST_SHARE.value] or (
+    return [_report(m) for m in ranked if m.late_retries > MOST_RETRIES or _share(m) > MOST_SHARE] or (
         f"{worst.late_driver_allocations} of {worst.late_allocations} late requests went to the driver"
     )
 

@@ -36,10 +36,10 @@ from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.results.evidence import CellEvidence, Evidence
 
 SAVED = Limit(
-    value=0.95, unit="bytes under AMP / bytes in FP32", source="a higher ratio saves nothing; a 2-byte type gives 0.5"
+    0.95, unit="bytes under AMP / bytes in FP32", source="a higher ratio saves nothing; a 2-byte type gives 0.5"
 )
 SMALL = Limit(
-    value=2**20,
+    2**20,
     unit="bytes per step",
     source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency",
 )
@@ -49,11 +49,11 @@ _REPLICATED = ("ddp", "naive", "bucketed", "interleaved")
 
 
 def check(evidence: Evidence) -> Statement:
-    cells = [c for c in timed_cells(evidence, least_ranks=2) if c.cell.spec.precision.startswith("amp_")]
+    cells = [c for c in timed_cells(evidence, least_ranks=2) if c.spec.precision.startswith("amp_")]
     compared = [(c, ratio) for c in cells if (ratio := _ratio(c, evidence.cells)) is not None]
     if not compared:
         return skipped("no finished cell on several ranks uses AMP", "stepscope bench --preset precision")
-    same = [c for c, ratio in compared if ratio > SAVED.value]
+    same = [c for c, ratio in compared if ratio > SAVED]
     if not same:
         cell, ratio = compared[0]
         return f"{cell.name}: {format_percent(ratio)} of the bytes of FP32"
@@ -62,7 +62,7 @@ def check(evidence: Evidence) -> Statement:
 
 def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
     """Bytes per step under AMP / in FP32; None where a plan or the number of parameters is unknown."""
-    sent, parameters = cell.cell.run.comm_bytes_per_step, cell.cell.run.num_parameters
+    sent, parameters = cell.run.comm_bytes_per_step, cell.run.num_parameters
     twin = _twin(cell, cells)
     full = None if twin is None else twin.run.comm_bytes_per_step
     if full is None and parameters is not None:
@@ -72,7 +72,7 @@ def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
 
 def _twin(cell: TimedCell, cells: Sequence[CellEvidence]) -> CellEvidence | None:
     """Return the same cell in FP32, without a hook of its own."""
-    spec = cell.cell.spec
+    spec = cell.spec
     return next(
         (
             other
@@ -91,13 +91,13 @@ def _share(cell: TimedCell) -> float:
 
 
 def _report(evidence: Evidence, ranked: list[TimedCell]) -> Statement:
-    cell, share, spec = ranked[0], _share(ranked[0]), ranked[0].cell.spec
-    twin, size = _twin(cell, evidence.cells), cell.cell.run.comm_bytes_per_step or 0
+    cell, share, spec = ranked[0], _share(ranked[0]), ranked[0].spec
+    twin, size = _twin(cell, evidence.cells), cell.run.comm_bytes_per_step or 0
     fp32 = ": 4 bytes per parameter, as in fp32"
     if twin is not None:
         fp32 = f", fp32: {format_bytes(twin.run.comm_bytes_per_step or 0)}"
-    small = size < SMALL.value
-    matters = share > OF_STEP.value and not small
+    small = size < SMALL
+    matters = share > OF_STEP and not small
     torch = evidence.environment.torch if evidence.environment is not None else None
     bf16 = torch is None or torch.bf16
     return finding(
@@ -108,9 +108,8 @@ def _report(evidence: Evidence, ranked: list[TimedCell]) -> Statement:
         and twin.run.step_ns is not None
         and f"step: {format_duration(cell.step_ns)} under {spec.precision}, "
         f"{format_duration(twin.run.step_ns.value)} in fp32",
-        len(ranked) > 1 and "also " + ", ".join(c.cell.run.group for c in ranked[1:4]),
-        small
-        and f"half of an all-reduce below {format_size(int(SMALL.value))} is latency, which fewer bytes do not cut",
+        len(ranked) > 1 and "also " + ", ".join(c.run.group for c in ranked[1:4]),
+        small and f"half of an all-reduce below {format_size(int(SMALL))} is latency, which fewer bytes do not cut",
         severity="warning" if matters else "info",
         stake=share / 2 if matters else None,
         confidence="certain: bytes are counted; half the bytes saves at most half the time",
@@ -133,7 +132,7 @@ def _report(evidence: Evidence, ranked: list[TimedCell]) -> Statement:
                 again(evidence, cell.cell, ("precision", [spec.precision, "bf16"])),
             ),
         ],
-        of=cell.cell.run,
+        of=cell.run,
     )
 
 

@@ -41,7 +41,7 @@ from stepscope.results.comm_costs import comm_costs, command_for
 from stepscope.results.evidence import Evidence
 
 MIN_GAIN = Limit(
-    value=0.03,
+    0.03,
     unit="predicted step with the current size / with the named size - 1",
     source="timeline predictions are as near to measured steps (2 Gbit emulated network, 2026-11)",
 )
@@ -64,7 +64,7 @@ class _Judged:
 
     @property
     def cap_mb(self) -> float | None:
-        return bucket_cap(self.cell.cell.spec)
+        return bucket_cap(self.cell.spec)
 
     @property
     def named_mb(self) -> float:
@@ -84,7 +84,7 @@ class _Judged:
     def fires(self) -> bool:
         """Whether there is a gain; of a measured one the intervals of both steps leave no doubt."""
         unclear = self.advice.measured and not self.advice.step.below(self.cell.step)
-        return self.gain > MIN_GAIN.value and not unclear
+        return self.gain > MIN_GAIN and not unclear
 
 
 def check(evidence: Evidence) -> Statement:
@@ -122,7 +122,7 @@ def check(evidence: Evidence) -> Statement:
 
 
 def _judge_cell(cell: TimedCell, choice: BucketChoice, measured: dict[str, Measured]) -> _Judged:
-    cap = bucket_cap(cell.cell.spec)
+    cap = bucket_cap(cell.spec)
     # The candidate that this very size belongs to: sizes in use are always priced.
     in_use = choice.default if cap is None else next(c.timeline for c in choice.candidates if cap in c.bucket_caps_mb)
     advice = advised(choice, measured)
@@ -162,11 +162,11 @@ def _report(evidence: Evidence, worst: _Judged) -> Finding:
             ),
             advise(
                 "compare the predicted step of each size",
-                f"stepscope calibrate COMM && stepscope predict --buckets {cell.cell.run.source} "
+                f"stepscope calibrate COMM && stepscope predict --buckets {cell.run.source} "
                 f"--cell {cell.cell.cell_id} --calib COMM/calib.json",
             ),
         ],
-        of=cell.cell.run,
+        of=cell.run,
     )
 
 
@@ -187,7 +187,7 @@ def _quiet(kind: list[_Judged]) -> str:
         )
     return (
         f"{worst.cell.name}: {format_percent(max(0.0, worst.gain))} gain with {worst.named_mb:g} MiB, "
-        f"limit {format_percent(MIN_GAIN.value)}"
+        f"limit {format_percent(MIN_GAIN)}"
     )
 
 

@@ -29,29 +29,29 @@ from stepscope.results.comm_facts import above_peak, by_sweep, size_of
 from stepscope.results.evidence import NEEDS, Evidence
 
 MIN_DROP = Limit(
-    value=0.10,
+    0.10,
     unit="1 - busbw at the largest size / best busbw",
     source="5 times the half-width of the interval that a measurement aims at (2%)",
 )
 _BUCKETED = ("all_reduce", "reduce_scatter", "all_gather")
 """Operations whose messages are buckets or units, whose size is an option."""
 
-LEAST_SIZES = Limit(value=3, unit="sizes of a sweep", source="of two sizes, one is always lower")
+LEAST_SIZES = Limit(3, unit="sizes of a sweep", source="of two sizes, one is always lower")
 
 
 def check(evidence: Evidence) -> Statement:
     sweeps = []
     for name, rows in by_sweep(evidence.comm):
         rated = [row for row in rows if row.busbw_bytes_per_s and not _burst(row)]
-        if len(rated) >= LEAST_SIZES.value:
+        if len(rated) >= LEAST_SIZES:
             best, last = max(rated, key=_busbw), rated[-1]
             sweeps.append((1 - _busbw(last) / _busbw(best), name, best, last))
     if not sweeps:
         return skipped("no sweep has three sizes with a bus bandwidth", NEEDS["comm"][1])
     sweeps.sort(key=lambda sweep: -sweep[0])
     drop, name, best, last = sweeps[0]
-    return [_report(*sweep) for sweep in sweeps if sweep[0] >= MIN_DROP.value and _clear(*sweep[2:])] or (
-        f"{name}: {_lower(drop, best, last)}, limit {format_percent(MIN_DROP.value)} beyond noise"
+    return [_report(*sweep) for sweep in sweeps if sweep[0] >= MIN_DROP and _clear(*sweep[2:])] or (
+        f"{name}: {_lower(drop, best, last)}, limit {format_percent(MIN_DROP)} beyond noise"
     )
 
 

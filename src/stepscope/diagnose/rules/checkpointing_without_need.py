@@ -32,7 +32,7 @@ from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.held import held_by
 
 ROOM = Limit(
-    value=0.80,
+    0.80,
     unit="peak / capacity",
     source="near-oom warns from 90% on; 10% more for fragments and other libraries",
 )
@@ -46,10 +46,10 @@ def check(evidence: Evidence) -> Statement:
     if not judged:
         return skipped("no memory peak, no capacity, or no plan of the activations is known")
     fullest, _, most = max(judged, key=lambda case: case[2])
-    reports = (_report(evidence, cell, more, share) for cell, more, share in judged if share <= ROOM.value)
+    reports = (_report(evidence, cell, more, share) for cell, more, share in judged if share <= ROOM)
     return [report for report in reports if report] or (
         f"{fullest.run.label}: all activations kept, {format_percent(most)} of the memory would be in use, limit "
-        f"{format_percent(ROOM.value)}, or they cost no time"
+        f"{format_percent(ROOM)}, or they cost no time"
     )
 
 

@@ -33,11 +33,11 @@ from stepscope.records.trace_collectives import ClockFit, Contradicted, Rebased
 from stepscope.results.evidence import TraceEvidence
 
 _APART = Limit(
-    value=20_000,
+    20_000,
     unit="ns",
     source="traces.alignment: ends differ by 1 to 7 us on a V100 node, by about 10 us across nodes (2026-11)",
 )
-_DRIFT = Limit(value=1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst")
+_DRIFT = Limit(1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst")
 
 
 def _judge_job(job: TraceEvidence) -> Statement:
@@ -67,7 +67,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     if not compared and unknown:
         return skipped(unknown[0].reason)
     more = f"; {counted(len(unknown), 'clock')} not compared ({unknown[0].reason})" if unknown else ""
-    return f"{counted(compared, 'clock')} within {format_duration(_APART.value)} of rank {reference}'s{more}"
+    return f"{counted(compared, 'clock')} within {format_duration(_APART)} of rank {reference}'s{more}"
 
 
 def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Statement:
@@ -81,7 +81,7 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Statemen
         f"rank {most.rank} is {apart} {direction} rank {reference}, from {counted(most.collectives, 'collective')}"
         + (f"; {format_duration(most.residual_ns)} remain after the fit" if most.residual_ns is not None else ""),
         steep.drift != 0 and f"rank {steep.rank} drifts by {steep.drift * 1e6:+.1f} ppm",
-        severity="warning" if abs(steep.drift) > _DRIFT.value else "info",
+        severity="warning" if abs(steep.drift) > _DRIFT else "info",
         confidence="measured on the ends of collectives",
         advice=[
             inspect(

@@ -28,7 +28,7 @@ from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, fin
 from stepscope.records.nccl import MISMATCHES, FlightFinding, Kind
 from stepscope.results.evidence import Evidence
 
-MOST_DIFFERENT = Limit(value=0, unit="calls that differ", source="all ranks of a group must make the same calls")
+MOST_DIFFERENT = Limit(0, unit="calls that differ", source="all ranks of a group must make the same calls")
 _ORDER = "look for an order that depends on the rank: hooks, sets, branches on data; groups used from threads"
 _DIFFERENCE: dict[Kind, tuple[str, str]] = {
     "size_mismatch": (

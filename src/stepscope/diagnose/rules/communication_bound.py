@@ -52,36 +52,32 @@ from stepscope.results.scaling import shards
 if TYPE_CHECKING:
     from stepscope.results.comm_costs import CommCosts
 
-MAX_EXPOSED = Limit(value=GRAVE, unit="share of the step", source="the efficiency of what is left is rated good")
+MAX_EXPOSED = Limit(GRAVE, unit="share of the step", source="the efficiency of what is left is rated good")
 MAX_EFFICIENCY = Limit(
-    value=0.50,
+    0.50,
     unit="efficiency of a run whose communication was not timed",
     source="rated poor below; above, other losses may dominate",
 )
 SMALL_BATCH = Limit(
-    value=32,
+    32,
     unit="samples per rank and micro-step",
     source="published cases of jobs that did not scale: 32 to 128 per GPU",
 )
 MANY_TOKENS = Limit(
-    value=32 * 512,
+    32 * 512,
     unit="tokens per rank and micro-step",
     source="the limits of batch and sequence: as much work as both",
 )
-SHORT_SEQUENCE = Limit(
-    value=512, unit="tokens", source="a published case: 128 tokens did not scale; 512 were assumed to"
-)
+SHORT_SEQUENCE = Limit(512, unit="tokens", source="a published case: 128 tokens did not scale; 512 were assumed to")
 SMALL_GRADIENTS = Limit(
-    value=2**20,
+    2**20,
     unit="bytes of gradients",
     source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency",
 )
 LEAST_FACTOR = 1.1
 """Times the work per reduction, below which more work does not help: the share is at its limit already."""
 
-LATENCY_SHARE = Limit(
-    value=0.50, unit="share of the all-reduce", source="if latency dominates, fewer bytes do not help"
-)
+LATENCY_SHARE = Limit(0.50, unit="share of the all-reduce", source="if latency dominates, fewer bytes do not help")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +107,7 @@ class _Cost:
         """How many times the batch makes 80% of the step work; infinite where what is sent grows with the batch."""
         if not facts_of_run(self.run).reduces_gradients:
             return math.inf
-        target = 1 - MAX_EXPOSED.value
+        target = 1 - MAX_EXPOSED
         if self.cost_ns is None or self.step_ns is None:
             return target * self.share / (1 - self.share) / (1 - target)
         work = self.step_ns - self.cost_ns - self.fixed_ns
@@ -120,8 +116,8 @@ class _Cost:
     @property
     def too_much(self) -> bool:
         if self.measured:
-            return self.share > MAX_EXPOSED.value
-        return 1 - self.share < MAX_EFFICIENCY.value and bool(self.causes)
+            return self.share > MAX_EXPOSED
+        return 1 - self.share < MAX_EFFICIENCY and bool(self.causes)
 
 
 def check(evidence: Evidence) -> Statement:
@@ -150,7 +146,7 @@ def check(evidence: Evidence) -> Statement:
     worst = ranked[0]
     what = "exposed" if worst.measured else "of the step is lost, without evidence that communication is the cause"
     return [_report(evidence, costs) for costs in groups.values()] or (
-        f"{name_of(worst.run)}: {format_percent(worst.share)} {what}, limit {format_percent(MAX_EXPOSED.value)}"
+        f"{name_of(worst.run)}: {format_percent(worst.share)} {what}, limit {format_percent(MAX_EXPOSED)}"
     )
 
 
@@ -256,17 +252,17 @@ def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> dict
     """Return what is too small -> the fact that says so, strongest first; empty where nothing known is small."""
     causes = {}
     batch, length = run.micro_batch, _sequence(evidence, run)
-    enough = batch is not None and length is not None and batch * length >= MANY_TOKENS.value
-    if batch is not None and batch < SMALL_BATCH.value and not enough:
-        causes["batch too small"] = f"{counted(batch, 'sample')} per rank and micro-step, below {SMALL_BATCH.value:g}"
+    enough = batch is not None and length is not None and batch * length >= MANY_TOKENS
+    if batch is not None and batch < SMALL_BATCH and not enough:
+        causes["batch too small"] = f"{counted(batch, 'sample')} per rank and micro-step, below {SMALL_BATCH:g}"
     gradients = run.comm_bytes_per_step or _gradient_bytes(run)
     if latency is not None:
-        if latency >= LATENCY_SHARE.value:
+        if latency >= LATENCY_SHARE:
             causes["model too small"] = f"{format_percent(latency)} of its all-reduce is latency"
-    elif gradients is not None and gradients < SMALL_GRADIENTS.value:
+    elif gradients is not None and gradients < SMALL_GRADIENTS:
         causes["model too small"] = f"its gradients are {format_size(gradients)}, mostly latency"
-    if length is not None and length < SHORT_SEQUENCE.value and not enough:
-        causes["sequence too short"] = f"{length} tokens, below {SHORT_SEQUENCE.value:g}"
+    if length is not None and length < SHORT_SEQUENCE and not enough:
+        causes["sequence too short"] = f"{length} tokens, below {SHORT_SEQUENCE:g}"
     return causes
 
 
@@ -313,7 +309,7 @@ def _needed(evidence: Evidence, cost: _Cost) -> str:
     ]
     what = " or ".join(way for way in ways if way)
     return (
-        f"{format_percent(1 - MAX_EXPOSED.value)} of the step is computation with {factor:.1f} times the work between two "
+        f"{format_percent(1 - MAX_EXPOSED)} of the step is computation with {factor:.1f} times the work between two "
         f"reductions{what and f': {what}'}"
     )
 

@@ -36,20 +36,17 @@ from stepscope.diagnose.rule import GRAVE, WORTH, Finding, Limit, Rule, Statemen
 from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import TITLES
-from stepscope.records.trace_summary import RankPass
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 
-MIN_COMPUTE = Limit(
-    value=1 - WORTH, unit="share of the step", source="the rest is worth a finding on communication or data"
-)
+MIN_COMPUTE = Limit(1 - WORTH, unit="share of the step", source="the rest is worth a finding on communication or data")
 MAX_OTHER = Limit(
-    value=WORTH / 2,
+    WORTH / 2,
     unit="share of the step, each of communication and data",
     source="both together are not worth a finding",
 )
 MOSTLY = Limit(
-    value=1 - GRAVE,
+    1 - GRAVE,
     unit="share of the window",
     source="the rest is not a grave finding; such an efficiency is rated good",
 )
@@ -57,22 +54,22 @@ MOSTLY = Limit(
 
 def check(evidence: Evidence) -> Statement:
     # Where a strategy communicates inside the passes, they are not computation alone.
-    cells = [cell for cell in timed_cells(evidence, least_ranks=2) if cell.cell.run.exposed_comm_ns is not None]
+    cells = [cell for cell in timed_cells(evidence, least_ranks=2) if cell.run.exposed_comm_ns is not None]
     if not cells:
         return skipped("no finished cell on several ranks has step times", "stepscope bench --preset strong-scaling")
     rows = {row.run_id: row for row in evidence.scaling}
 
     def rating(cell: TimedCell) -> str | None:
-        row = rows.get(cell.cell.run.run_id)
+        row = rows.get(cell.run.run_id)
         return None if row is None else row.rating
 
     def report(cell: TimedCell) -> Finding:
-        row = rows.get(cell.cell.run.run_id)
+        row = rows.get(cell.run.run_id)
         phases = cell.phases
         return finding(
             f"compute-bound: {format_percent(min(1.0, _of_step(cell)))} of the step is computation on "
             f"{counted(cell.world_size, 'rank')}",
-            f"{cell.cell.run.label}: forward {format_duration(phases.forward_ns)}, backward "
+            f"{cell.run.label}: forward {format_duration(phases.forward_ns)}, backward "
             f"{format_duration(phases.backward_compute_ns)}, optimizer {format_duration(phases.optimizer_ns)} of "
             f"{format_duration(cell.step_ns)}",
             f"{EXPOSED_COMM} {format_percent(cell.share('exposed_comm'))}, waiting for data "
@@ -86,15 +83,14 @@ def check(evidence: Evidence) -> Statement:
                     again(evidence, cell.cell, ("world_size", [cell.world_size, 2 * cell.world_size])),
                 )
             ],
-            of=cell.cell.run,
+            of=cell.run,
             job=traced(evidence, cell),
         )
 
     bound = [
         cell
         for cell in cells
-        if _of_step(cell) >= MIN_COMPUTE.value
-        and max(cell.share("exposed_comm"), cell.share("data_wait")) <= MAX_OTHER.value
+        if _of_step(cell) >= MIN_COMPUTE and max(cell.share("exposed_comm"), cell.share("data_wait")) <= MAX_OTHER
     ]
     good = [cell for cell in bound if rating(cell) not in ("poor", "negative")]
     if bound and not good:
@@ -105,8 +101,8 @@ def check(evidence: Evidence) -> Statement:
     best = max(cells, key=_of_step)
     return [report(max(group, key=lambda e: (e.world_size, _of_step(e)))) for group in by_model(good)] or (
         f"{best.name}: {format_percent(_of_step(best))} of the step is computation, limit "
-        f"{format_percent(MIN_COMPUTE.value)}; "
-        f"{EXPOSED_COMM} {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}"
+        f"{format_percent(MIN_COMPUTE)}; "
+        f"{EXPOSED_COMM} {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER)}"
     )
 
 
@@ -118,14 +114,15 @@ def _judge_job(job: TraceEvidence) -> Statement:
     ranks, device = read_in_full(job.summary), on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has measurable events")
-    share = median(_share(p) for p in ranks)
-    if share < MOSTLY.value:
-        return f"computation takes {MOSTLY.of(share)}, limit {format_percent(MOSTLY.value)}"
-    parts = [p.budget.parts for p in ranks if p.budget is not None and p.budget.parts.window_ns]
+    parts = [p.budget.parts for p in ranks if p.budget is not None]
+    share = median(p.compute_ns / p.window_ns if p.window_ns else 0.0 for p in parts)
+    if share < MOSTLY:
+        return f"computation takes {MOSTLY.of(share)}, limit {format_percent(MOSTLY)}"
+    timed = [p for p in parts if p.window_ns]
     rest = {
-        EXPOSED_COMM: median(p.exposed_comm_ns / p.window_ns for p in parts),
-        TITLES["copies"]: median(p.exposed_memory_ns / p.window_ns for p in parts),
-        "idle": median(p.idle_ns / p.window_ns for p in parts),
+        EXPOSED_COMM: median(p.exposed_comm_ns / p.window_ns for p in timed),
+        TITLES["copies"]: median(p.exposed_memory_ns / p.window_ns for p in timed),
+        "idle": median(p.idle_ns / p.window_ns for p in timed),
     }
     used = [p.utilisation for p in ranks if p.utilisation is not None]
     figures = [(u.mfu or u.hfu or 0.0, "MFU" if u.mfu else "HFU", u.dtype) for u in used if u.mfu or u.hfu]
@@ -148,11 +145,6 @@ def _judge_job(job: TraceEvidence) -> Statement:
             else inspect("list the operators with most time", trace_command(job, "--show operators --sort host_self"))
         ],
     )
-
-
-def _share(rank: RankPass) -> float:
-    parts = rank.budget.parts if rank.budget else None
-    return parts.compute_ns / parts.window_ns if parts and parts.window_ns else 0.0
 
 
 RULE = Rule(

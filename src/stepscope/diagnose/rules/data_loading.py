@@ -35,18 +35,18 @@ from stepscope.diagnose.trace_facts import OF_STEP, RankShares, idle_share, read
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
 from stepscope.results.evidence import Evidence
 
-PROBLEM = Limit(value=0.30, unit="share of the step", source="without it the job runs 1.4 times as fast")
+PROBLEM = Limit(0.30, unit="share of the step", source="without it the job runs 1.4 times as fast")
 
 
 def check(evidence: Evidence) -> Statement:
-    return over_share(evidence, "data_wait", OF_STEP.value, _of_cells, spent="of the step waits for data")
+    return over_share(evidence, "data_wait", OF_STEP, _of_cells, spent="of the step waits for data")
 
 
 def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     cell = ranked[0]
-    share, spec = cell.share("data_wait"), cell.cell.spec
+    share, spec = cell.share("data_wait"), cell.spec
     cores = None if evidence.environment is None else evidence.environment.usable_cores
-    busy = spec.world_size * (cell.cell.run.threads_per_rank or 1)
+    busy = spec.world_size * (cell.run.threads_per_rank or 1)
     now, more = spec.num_workers, 2 * spec.num_workers
     full = f" (workers need cores: {counted(busy, 'compute thread')} on {counted(cores or 0, 'core')} already)"
     crowded = cores is not None and busy + spec.world_size * max(1, more) > cores
@@ -57,7 +57,7 @@ def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         f"{format_duration(cell.phases.data_wait_ns)} of {format_duration(cell.step_ns)} pass before the batch arrives",
         f"num_workers {now}, persistent_workers {on[spec.persistent_workers]}, pin_memory {on[spec.pin_memory]}",
         others(ranked, lambda other: f"({format_percent(other.share('data_wait'))})"),
-        severity="problem" if share > PROBLEM.value else "warning",
+        severity="problem" if share > PROBLEM else "warning",
         stake=share,
         confidence=measured(cell),
         advice=[
@@ -88,7 +88,7 @@ def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
                 key="cheaper loading",
             ),
         ],
-        of=cell.cell.run,
+        of=cell.run,
         job=traced(evidence, cell),
     )
 

@@ -135,17 +135,17 @@ RULE = Rule(
     protocol=1,
     thresholds={
         "seen": Limit(
-            value=SEEN_TOO_OFTEN,
+            SEEN_TOO_OFTEN,
             unit="samples of all ranks / data set size",
             source="padding of the last batch adds a few per cent; full duplication on two ranks is 2.0",
         ),
         "loss": Limit(
-            value=LOSS_LOWER,
+            LOSS_LOWER,
             unit="lower first-epoch loss, relative",
             source="exp043 / exp044 of codeharris: 22%; a correct pair there (exp020 / exp021) is 13% higher",
         ),
         "time": Limit(
-            value=TIME_KEPT,
+            TIME_KEPT,
             unit="epoch time / the baseline's",
             source="two ranks that share the data at 56% efficiency need 0.9; exp044 needs 1.25",
         ),

@@ -36,9 +36,9 @@ from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.waits import exposed_waiting, waits_of
 
 _EXCHANGES = ("all_to_all", "all_to_all_v")
-_HOT = Limit(value=1.25, unit="times the mean bytes", source="Fedus et al. 2022: the usual capacity factor")
-_HALF = Limit(value=0.5, unit="of the waiting in exchanges", source="stepscope's choice, 2026-11: most of it")
-_WORTH = Limit(value=0.05, unit="share of the window", source="stepscope's choice, 2026-11: routing can be balanced")
+_HOT = Limit(1.25, unit="times the mean bytes", source="Fedus et al. 2022: the usual capacity factor")
+_HALF = Limit(0.5, unit="of the waiting in exchanges", source="stepscope's choice, 2026-11: most of it")
+_WORTH = Limit(0.05, unit="share of the window", source="stepscope's choice, 2026-11: routing can be balanced")
 
 
 def _judge_job(job: TraceEvidence) -> Statement:
@@ -60,7 +60,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     skewed = [
         (i, sizes)
         for i, sizes in sized
-        if i.last_rank is not None and sizes[i.last_rank] == max(sizes.values()) >= _HOT.value * fmean(sizes.values())
+        if i.last_rank is not None and sizes[i.last_rank] == max(sizes.values()) >= _HOT * fmean(sizes.values())
     ]
     waits = waits_of(summary.collectives)
     waiting = sum(exposed_waiting(i, waits) for i in split)
@@ -68,11 +68,11 @@ def _judge_job(job: TraceEvidence) -> Statement:
     of_all = for_hot / waiting if waiting else 0.0
     share = for_hot / sum(window_ns(p) for p in summary.ranks if p.budget is not None)
     sentence = f"{len(skewed)} of {len(sized)} exchanges wait for the rank that exchanges most"
-    if of_all < _HALF.value or share < _WORTH.value:
-        return f"{sentence}: {_WORTH.of(share)}, limit {format_percent(_WORTH.value)}"
+    if of_all < _HALF or share < _WORTH:
+        return f"{sentence}: {_WORTH.of(share)}, limit {format_percent(_WORTH)}"
     last = Counter(i.last_rank for i, _ in skewed)
     rank, times = last.most_common(1)[0]
-    one = times >= _HALF.value * len(skewed)
+    one = times >= _HALF * len(skewed)
     ratio = fmean(max(sizes.values()) / fmean(sizes.values()) for _, sizes in skewed)
     who = f"rank {rank} has a hot expert" if one else "experts are loaded unevenly"
     return finding(

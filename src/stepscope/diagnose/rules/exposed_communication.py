@@ -50,7 +50,7 @@ from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.groups import IN_EACH_PASS
 
 SMALL = Limit(
-    value=64 << 10,
+    64 << 10,
     unit="bytes",
     source="8 A100 and 8 H100, nccl-tests logs: 64 KiB take at most 1.2 times as long as 1 KiB",
 )
@@ -169,7 +169,7 @@ def _size_or_kind(summary: TraceSummary) -> str:
     exposed = sum(c.exposed_ns for c in calls)
     if not exposed or kind not in ("", "dp", "sharded"):
         return kind
-    small = sum(c.exposed_ns for c in calls if c.size_bytes is not None and c.size_bytes < SMALL.value)
+    small = sum(c.exposed_ns for c in calls if c.size_bytes is not None and c.size_bytes < SMALL)
     half = sum(c.exposed_ns for c in calls if (c.dtype or "").lower() in _HALF)
     if small > exposed / 2:
         steps = sum(len(p.steps) for p in summary.ranks if p.communication is not None)
@@ -182,13 +182,13 @@ def _size_or_kind(summary: TraceSummary) -> str:
 def _small_messages(summary: TraceSummary) -> str:
     """Say how many of a step's collectives are small, on the median rank."""
     small_calls = median(
-        sum((c.size_bytes or SMALL.value) < SMALL.value for c in p.communication.collectives) / (len(p.steps) or 1)
+        sum((c.size_bytes or SMALL) < SMALL for c in p.communication.collectives) / (len(p.steps) or 1)
         for p in summary.ranks
         if p.communication is not None
     )
     one = round(small_calls) == 1
     many = "1 collective a step carries" if one else f"{small_calls:.0f} collectives a step carry"
-    return f"{many} less than {format_bytes_binary(SMALL.value)}" + ("" if one else " each")
+    return f"{many} less than {format_bytes_binary(SMALL)}" + ("" if one else " each")
 
 
 _MORE_WORK = advise("increase the work per step: a larger micro-batch", key="larger micro-batch")

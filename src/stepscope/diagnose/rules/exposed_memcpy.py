@@ -30,7 +30,7 @@ from stepscope.diagnose.trace_facts import RankShares, on_device, share_rule, wi
 from stepscope.records.trace_work import CopyRow
 
 _WORTH = Limit(
-    value=WORTH / 2,
+    WORTH / 2,
     unit="share of the window",
     source="stepscope's choice, 2026-11: half the limit of other parts, since pinning takes one argument",
 )

@@ -39,10 +39,8 @@ from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_collectives import BucketRow
 from stepscope.results.evidence import TraceEvidence
 
-_HALF = Limit(value=0.5, unit="share of the buckets' exposed time", source="stepscope's choice, 2026-11: the majority")
-_WORTH = Limit(
-    value=0.05, unit="share of the step", source="stepscope's choice, 2026-11: a smaller cap takes one argument"
-)
+_HALF = Limit(0.5, unit="share of the buckets' exposed time", source="stepscope's choice, 2026-11: the majority")
+_WORTH = Limit(0.05, unit="share of the step", source="stepscope's choice, 2026-11: a smaller cap takes one argument")
 
 Step = dict[int, list[BucketRow]]
 """The buckets of one step by index, one row per rank."""
@@ -65,11 +63,11 @@ def _judge_job(job: TraceEvidence) -> Statement:
     of_all = sum(map(_exposed, last)) / exposed if exposed else 0.0
     share = min(1.0, _returned(steps) / whole) if whole else 0.0
     last_bucket = f"the last of {median(map(len, steps)):.0f} buckets"
-    if of_all < _HALF.value or share < _WORTH.value:
+    if of_all < _HALF or share < _WORTH:
         return (
             f"{last_bucket}: {format_percent(of_all)} of the exposed time, a smaller one returns {format_percent(share)} of "
             f"the step, limits "
-            f"{format_percent(_HALF.value)} and {format_percent(_WORTH.value)}"
+            f"{format_percent(_HALF)} and {format_percent(_WORTH)}"
         )
     sizes = [row.size_bytes for rows in last for row in rows if row.size_bytes]
     size = format_bytes_binary(max(sizes)) if sizes else "unknown size"

@@ -34,17 +34,17 @@ from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
 
 MOST_SHARE = Limit(
-    value=0.20,
+    0.20,
     unit="inactive split / reserved",
     source="three real snapshots have 0 to 10% (read 2026-11); a fifth of an 80 GB device is 16 GB, enough for a "
     "micro-batch of most models",
 )
 USED = Limit(
-    value=0.9,
+    0.9,
     unit="requested at the peak / reserved",
     source="stepscope's choice, 2026-11: rounding to 512 bytes and 2 MiB leaves a few per cent",
 )
-LEAST_BYTES = Limit(value=256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum")
+LEAST_BYTES = Limit(256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum")
 
 
 def check(evidence: Evidence) -> Statement:
@@ -57,18 +57,18 @@ def check(evidence: Evidence) -> Statement:
     return [_report(m) for m in sorted(bad, key=lambda m: -m.inactive_split_bytes)] or (
         f"{split} at the snapshot, but the peak used {format_bytes_binary(worst.peak_requested_bytes or 0)} of it"
         if _split(worst) and _refilled(worst)
-        else f"{split} ({format_bytes_binary(worst.inactive_split_bytes)}), limit {format_percent(MOST_SHARE.value)}"
+        else f"{split} ({format_bytes_binary(worst.inactive_split_bytes)}), limit {format_percent(MOST_SHARE)}"
     )
 
 
 def _refilled(memory: MemorySnapshot) -> bool:
     """Whether the peak used nearly all that is reserved: the pieces that are free now fit its requests."""
-    return (memory.peak_requested_bytes or 0) >= USED.value * memory.segment_bytes
+    return (memory.peak_requested_bytes or 0) >= USED * memory.segment_bytes
 
 
 def _split(memory: MemorySnapshot) -> bool:
     share = memory.fragmentation_fraction
-    return share is not None and share >= MOST_SHARE.value and memory.inactive_split_bytes >= LEAST_BYTES.value
+    return share is not None and share >= MOST_SHARE and memory.inactive_split_bytes >= LEAST_BYTES
 
 
 def _report(memory: MemorySnapshot) -> Finding:

@@ -31,7 +31,7 @@ from stepscope.diagnose.rule import Limit, Rule, Statement, inspect, skipped
 from stepscope.diagnose.trace_facts import idle_part, on_device
 from stepscope.diagnose.unit_facts import WORTH, Call, Units, min_exposed_ns, on_units
 
-_HALF = Limit(value=0.5, unit="of a pass's gathers", source="stepscope's choice, 2026-11: most of them")
+_HALF = Limit(0.5, unit="of a pass's gathers", source="stepscope's choice, 2026-11: most of them")
 
 
 @on_units("on CPUs FSDP waits for a gather in the call that starts it: prefetch hides none of it")
@@ -42,13 +42,13 @@ def _judge_units(units: Units) -> Statement:
     late = [call for call in judged if not any(c.early for c in call)]
     several = {phase: sum(call[0].phase == phase for call in judged) for phase in ("forward", "backward")}
     of_pass = {phase: [call for call in late if call[0].phase == phase] for phase in several if several[phase]}
-    fires = {phase: calls for phase, calls in of_pass.items() if len(calls) >= _HALF.value * several[phase]}
+    fires = {phase: calls for phase, calls in of_pass.items() if len(calls) >= _HALF * several[phase]}
     share = units.share((call for fire in fires.values() for call in fire), _hideable)
     counts = ", ".join(f"{len(calls)} of {several[phase]} {phase}" for phase, calls in of_pass.items())
-    if share < WORTH.value:
+    if share < WORTH:
         return (
             f"late gathers: {counts}; hiding them returns {format_percent(share)} of the step, limit "
-            f"{format_percent(WORTH.value)}"
+            f"{format_percent(WORTH)}"
         )
     launches = idle_part(on_device(units.job.summary), "host_late", "launch_latency")
     host = bool(launches.shares) and launches.share >= LAUNCHES

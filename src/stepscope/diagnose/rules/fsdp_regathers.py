@@ -37,17 +37,17 @@ def _judge_units(units: Units) -> Statement:
         return "no unit is gathered twice a step"
     share = units.share(again)
     names = {gather[0].unit for gather in again}
-    if share < WORTH.value:
+    if share < WORTH:
         return (
             f"{len(names)} units are gathered twice; the second gathers expose {format_percent(share)} of the step, limit "
-            f"{format_percent(WORTH.value)}"
+            f"{format_percent(WORTH)}"
         )
     kept = sum(size for name, size in units.sizes.items() if name in names)
     all_sized, used, capacity = names <= units.sizes.keys(), *(units.fullest or (0, 0))
     if not (all_sized and units.on_cpus):
         if not all_sized or any(rank.reserved_bytes is None or rank.capacity_bytes is None for rank in units.ranks):
             return skipped("whether the device has room for gathered parameters is not recorded: profile with memory")
-        if used + kept > ROOM.value * capacity:
+        if used + kept > ROOM * capacity:
             return f"no room to keep {format_bytes_binary(kept)} gathered beside {format_bytes_binary(used)}"
     cause = f"{len(names)} units are gathered in the forward and again in the backward pass"
     room = (

@@ -27,9 +27,7 @@ from stepscope.diagnose.unit_facts import WORTH, Units, on_units
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_rules import ROOT
 
-_MOST = Limit(
-    value=0.3, unit="of the gathered bytes", source="stepscope's choice, 2026-11: more than any block of a few"
-)
+_MOST = Limit(0.3, unit="of the gathered bytes", source="stepscope's choice, 2026-11: more than any block of a few")
 
 
 @on_units()
@@ -40,10 +38,10 @@ def _judge_units(units: Units) -> Statement:
     root_calls = [call for call in units.calls if call[0].unit == ROOT]
     of_all, share = sizes[ROOT] / sum(sizes.values()), units.share(root_calls)
     holds = f"the root unit holds {format_percent(of_all)} of the bytes"
-    if of_all < _MOST.value or share < WORTH.value:
+    if of_all < _MOST or share < WORTH:
         return (
             f"{holds} and exposes {format_percent(share)} of the step, "
-            f"limits {format_percent(_MOST.value)} and {format_percent(WORTH.value)}"
+            f"limits {format_percent(_MOST)} and {format_percent(WORTH)}"
         )
     alone = len(sizes) == 1
     what = "the whole model is one sharded unit" if alone else holds

@@ -35,18 +35,16 @@ from stepscope.core.words import grouped
 from stepscope.diagnose.rule import Limit, Rule, Statement, skipped
 from stepscope.diagnose.unit_facts import WORTH, MessageCost, Units, on_units
 
-_SMALL = Limit(
-    value=8 << 20, unit="bytes gathered", source="nccl-tests on 8 A100s: 27% of the bandwidth of large sizes"
-)
+_SMALL = Limit(8 << 20, unit="bytes gathered", source="nccl-tests on 8 A100s: 27% of the bandwidth of large sizes")
 _SMALL_ON_CPUS = Limit(
-    value=256 << 10,
+    256 << 10,
     unit="bytes gathered",
     source="gloo on one host: 0.1 to 0.3 ms of latency, 64 KiB take 0.34 ms (2026-11)",
 )
 _MOST_BYTES = 64 << 20
 """No unit above it is small, whatever the network."""
-_LEAST = Limit(value=4, unit="units", source="stepscope's choice, 2026-11: fewer have little to merge")
-_HALF = Limit(value=0.5, unit="of the units", source="stepscope's choice, 2026-11: most of them")
+_LEAST = Limit(4, unit="units", source="stepscope's choice, 2026-11: fewer have little to merge")
+_HALF = Limit(0.5, unit="of the units", source="stepscope's choice, 2026-11: most of them")
 
 
 @on_units()
@@ -70,8 +68,8 @@ def _judge_units(units: Units) -> Statement:
         on_host = min(1.0 - share, fewer / len(units.calls) * units.host_share)
         share += on_host
     sentence = f"{len(small)} of {len(units.sizes)} units gather less than {format_bytes_binary(limit_bytes)}"
-    if len(small) < max(_LEAST.value, _HALF.value * len(units.sizes)) or share < WORTH.value:
-        limit = format_percent(WORTH.value)
+    if len(small) < max(_LEAST, _HALF * len(units.sizes)) or share < WORTH:
+        limit = format_percent(WORTH)
         return f"{sentence}; merging them returns {format_percent(share)} of the step, limit {limit}"
     return units.finding(
         small_calls,
@@ -88,7 +86,7 @@ def _judge_units(units: Units) -> Statement:
 
 def _limit(units: Units, cost: MessageCost | None) -> float:
     """The size below which latency takes longer than the transfer, in this job; the table's where latency is unknown."""
-    table = _SMALL_ON_CPUS.value if units.on_cpus else _SMALL.value
+    table = _SMALL_ON_CPUS if units.on_cpus else _SMALL
     if cost is None or not cost.latency_ns:
         return table
     measured = min(cost.useful_bytes, _MOST_BYTES)

@@ -41,8 +41,8 @@ def _judge_units(units: Units) -> Statement:
     part = RankShares(
         [min(1.0, sum(row.exposed_ns for row in rank.copies) / units.step_ns) for rank in units.ranks], limit=WORTH
     )
-    if part.share < WORTH.value:
-        return f"exposed copies of units take {part}, limit {format_percent(WORTH.value)}"
+    if part.share < WORTH:
+        return f"exposed copies of units take {part}, limit {format_percent(WORTH)}"
     kinds = grouped((row for rank in units.ranks for row in rank.copies), lambda row: row.kind)
     most = sorted(kinds, key=lambda kind: -sum(row.exposed_ns for row in kinds[kind]))
     full = _no_room(units) if most[0] in _HOST else None
@@ -62,7 +62,7 @@ def _no_room(units: Units) -> str | None:
     """Why the parameters have to stay in host memory; None where the device has room, or nothing says so."""
     shards = sum(units.sizes.values()) / len(units.ranks)
     used, capacity = units.fullest or (0, 0)
-    if not capacity or not shards or used + shards <= ROOM.value * capacity:
+    if not capacity or not shards or used + shards <= ROOM * capacity:
         return None
     return (
         f"measured; {format_bytes_binary(used)} of {format_bytes_binary(capacity)} are reserved, and a rank's parameters "

@@ -29,7 +29,7 @@ from stepscope.results.learning import quality
 from stepscope.results.pairs import Pair, by_group, pairs
 from stepscope.results.scaling import GOOD
 
-MIN_EFFICIENCY = Limit(value=GOOD, unit="efficiency", source="rated good from here on")
+MIN_EFFICIENCY = Limit(GOOD, unit="efficiency", source="rated good from here on")
 _RATED = ("good", "excellent")
 
 
@@ -43,7 +43,7 @@ def check(evidence: Evidence) -> Statement:
     good = by_group(pair for pair in compared if pair.row.rating in _RATED)
     return [_report(group) for group in good.values()] or (
         f"best efficiency {format_percent(best.row.efficiency)} ({best.row.rating or 'not rated'}), {best.name}; good above"
-        f" {format_percent(MIN_EFFICIENCY.value)}"
+        f" {format_percent(MIN_EFFICIENCY)}"
     )
 
 

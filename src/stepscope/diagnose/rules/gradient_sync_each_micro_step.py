@@ -31,13 +31,10 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import OPTIONS, option, used_in
 from stepscope.diagnose.job_facts import micro_steps
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Rule, Statement, advise, finding
 from stepscope.diagnose.trace_facts import exposed_transfer, steps_ns, trace_command, unread
+from stepscope.diagnose.unit_facts import WORTH
 from stepscope.results.evidence import TraceEvidence
-
-WORTH = Limit(
-    value=0.05, unit="share of the step", source="stepscope's choice, 2026-11: a setting is one argument to change"
-)
 
 
 def _judge_job(job: TraceEvidence) -> Statement:
@@ -61,8 +58,8 @@ def _judge_job(job: TraceEvidence) -> Statement:
         share = min(share, transfer)
     stake = share * (passes - 1) / passes
     sentence = f"{passes} backward passes a step reduce the same gradients"
-    if stake < WORTH.value:
-        limit = format_percent(WORTH.value)
+    if stake < WORTH:
+        limit = format_percent(WORTH)
         return f"{sentence}; {passes - 1} of {passes} cost {format_percent(stake)} of the step, limit {limit}"
     used = used_in(job.summary) | {p.units.wrapper for p in ranks if p.units is not None}
     return finding(

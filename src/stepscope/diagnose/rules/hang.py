@@ -43,9 +43,7 @@ _INTERRUPTED = (
     "ends at its deadline (--set measure.timeout_s=SECONDS)"
 )
 
-MOST_WAITING = Limit(
-    value=0, unit="ranks waiting for a call of another rank", source="a finished job has no waiting rank"
-)
+MOST_WAITING = Limit(0, unit="ranks waiting for a call of another rank", source="a finished job has no waiting rank")
 
 
 def check(evidence: Evidence) -> Statement:

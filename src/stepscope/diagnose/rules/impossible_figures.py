@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from stepscope.results.pairs import Pair
 
 MAX_EFFICIENCY = Limit(
-    value=SUPERLINEAR,
+    SUPERLINEAR,
     unit="efficiency",
     source="caches alone give a few per cent; a larger gain has another cause, most often a slow baseline",
 )
-MAX_MFU = Limit(value=1.0, unit="MFU", source="MFU cannot exceed 1 by definition")
+MAX_MFU = Limit(1.0, unit="MFU", source="MFU cannot exceed 1 by definition")
 MAX_CONTRADICTION = Limit(
-    value=1.5,
+    1.5,
     unit="stated throughput / (global batch / step), or its inverse",
     source="a smaller last batch and warm-up cause a few per cent; counting one of 2 ranks gives 2",
 )
@@ -71,9 +71,9 @@ def check(evidence: Evidence) -> Statement:
     looked = counted(len(finished), "run") if finished else "utilisation in traces"
     if best is None:
         return looked
-    limit = format_percent(MAX_EFFICIENCY.value)
+    limit = format_percent(MAX_EFFICIENCY)
     looked += f", highest efficiency {format_percent(best.row.efficiency)}, limit {limit}"
-    if best.row.efficiency > MAX_EFFICIENCY.value:
+    if best.row.efficiency > MAX_EFFICIENCY:
         looked += f"; not established: {best.speedup_text} includes {best.relative:g}x"
     return looked
 
@@ -84,7 +84,7 @@ def _too_fast(evidence: Evidence, compared: tuple[Pair, ...]) -> Iterator[Findin
     too_fast = [
         pair
         for pair in sorted(compared, key=lambda pair: -pair.row.efficiency)
-        if pair.row.efficiency > MAX_EFFICIENCY.value and (pair.row.low is None or pair.row.low > pair.relative)
+        if pair.row.efficiency > MAX_EFFICIENCY and (pair.row.low is None or pair.row.low > pair.relative)
     ]
     for worst, *others in grouped(too_fast, lambda pair: pair.base.run_id).values():
         from stepscope.results.scaling import superlinear_reasons  # traces have no pairs
@@ -143,15 +143,15 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
     for trace in evidence.traces:
         used = [rank.utilisation for rank in trace.summary.ranks if rank.utilisation is not None]
         worst = max(used, key=lambda utilisation: utilisation.mfu or 0.0, default=None)
-        if worst is not None and worst.mfu is not None and worst.mfu > MAX_MFU.value:
+        if worst is not None and worst.mfu is not None and worst.mfu > MAX_MFU:
             yield _mfu(f"{trace.name}, rank {worst.rank}", worst.mfu, worst.formula)
     for run in evidence.runs:
         from stepscope.results.epochs import setting
 
         value = run.mfu if run.mfu is not None else setting(run.settings, "mfu")
-        if isinstance(value, (int, float)) and value > MAX_MFU.value and run.status == "ok":
+        if isinstance(value, (int, float)) and value > MAX_MFU and run.status == "ok":
             share = value / 100 if value > 2 else value  # a source that writes per cent
-            if share > MAX_MFU.value:
+            if share > MAX_MFU:
                 how = "as the source states it" if run.model_flop is None else MFU_CONVENTION
                 yield _mfu(run, share, how)
 
@@ -171,7 +171,7 @@ def _mfu(of: str | TrainingRun, mfu: float, how: str) -> Finding:
 
 def _of_run(run: TrainingRun) -> Iterator[Finding]:
     step, exposed, rate = run.step_ns, run.exposed_comm_ns, run.samples_per_s
-    if step is not None and exposed is not None and exposed.value > step.value * MAX_EFFICIENCY.value > 0:
+    if step is not None and exposed is not None and exposed.value > step.value * MAX_EFFICIENCY > 0:
         yield _impossible(
             "exposed",
             run,
@@ -183,7 +183,7 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
     if rate and step and run.global_batch and run.unit == "samples" and step.value > 0 and rate.value > 0:
         derived = run.global_batch / (step.value / 1e9)
         ratio = rate.value / derived
-        if not 1 / MAX_CONTRADICTION.value < ratio < MAX_CONTRADICTION.value:
+        if not 1 / MAX_CONTRADICTION < ratio < MAX_CONTRADICTION:
             yield _impossible(
                 "contradiction",
                 run,

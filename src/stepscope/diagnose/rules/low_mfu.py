@@ -52,13 +52,11 @@ from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.kernel_names import MATRIX, MATRIX_TENSOR, MATRIX_UNKNOWN
 
 _LOW = Limit(
-    value=0.3,
+    0.3,
     unit="MFU",
     source="published: large models reach 30 to 50%; PaLM 46%, Megatron 52%",
 )
-_WORTH = Limit(
-    value=0.02, unit="share of the window", source="stepscope's choice, 2026-11: less is left out of the list"
-)
+_WORTH = Limit(0.02, unit="share of the window", source="stepscope's choice, 2026-11: less is left out of the list")
 
 _GAPS = {
     "launch gaps": (("host_late", "launch_latency"), "use larger kernels or CUDA graphs"),
@@ -90,12 +88,12 @@ def _judge_job(job: TraceEvidence) -> Statement:
     share = median(_used(u) or 0.0 for _, u in rated)
     u = rated[0][1]
     name, flop = ("MFU", u.model_flop) if u.mfu is not None else ("HFU", u.hardware_flop)
-    if share >= _LOW.value:
-        return f"{name} {format_percent(share)} of the {u.dtype} peak, limit {format_percent(_LOW.value)}"
+    if share >= _LOW:
+        return f"{name} {format_percent(share)} of the {u.dtype} peak, limit {format_percent(_LOW)}"
     if share > 1:
         return skipped("a utilisation above 1 is an error: see impossible-figures")
     points = sorted(_points(job.summary, [p for p, _ in rated], u, share), key=lambda point: -point[0])
-    shown = [point for point in points if point[0] >= _WORTH.value]
+    shown = [point for point in points if point[0] >= _WORTH]
     assert flop is not None
     assert u.step_ns is not None
     return finding(
@@ -104,7 +102,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         f"{format_flops(flop / (u.step_ns / 1e9) / u.devices)} reached of {format_flops(u.peak_flops_per_s or 0.0)} "
         f"({u.device_name}, {u.dtype}, dense) in steps of {format_duration(u.step_ns)}",
         [f"{_WORTH.of(lost)}: {part}" for lost, part, _ in shown],
-        stake=min(1 - share / _LOW.value, shown[0][0] if shown else 0.0),
+        stake=min(1 - share / _LOW, shown[0][0] if shown else 0.0),
         confidence=f"measured; FLOP {_SOURCES.get(u.flop_source or '', 'as recorded')}, {u.formula}",
         advice=[
             inspect(text, trace_command(job, "--show utilisation,kernels,idle") if not number else None)
@@ -139,7 +137,7 @@ def _points(
     matrix = [kinds_ns(mix, *MATRIX) / max(mix.total_ns, 1) for _, mix in mixed]
     products = fmean(share * part for share, part in zip(computing, matrix, strict=True))
     short = fmean(mix.short_ns / max(mix.total_ns, 1) for _, mix in mixed) * fmean(computing)
-    tail = f" ({format_percent(short)} in kernels of at most 10 us)" if short >= _WORTH.value else ""
+    tail = f" ({format_percent(short)} in kernels of at most 10 us)" if short >= _WORTH else ""
     yield (
         fmean(computing) - products,
         f"kernels other than matrix products, bound by memory{tail}",
@@ -150,7 +148,7 @@ def _points(
     tensor, unknown = (total_ns(first.kinds(kind)) / total for kind in (MATRIX_TENSOR, MATRIX_UNKNOWN))
     speed = used / products if products else 0.0
     units = f"{format_percent(tensor)} of their time on tensor cores" + (
-        f", {format_percent(unknown)} in kernels of unknown kind" if unknown >= _WORTH.value else ""
+        f", {format_percent(unknown)} in kernels of unknown kind" if unknown >= _WORTH else ""
     )
     yield (
         max(0.0, products - used),

@@ -38,12 +38,12 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.learning import SEEN_TOO_OFTEN, losses, lossy, times_seen
 
 MAX_APART = Limit(
-    value=0.02,
+    0.02,
     unit="first epoch's loss, relative",
     source="fp32 rounding causes less than 1e-3 in one epoch of our presets, dropout on other ranks about 1%",
 )
 MAX_APART_UNSEEDED = Limit(
-    value=0.05, unit="first epoch's loss, relative, seed not recorded", source="start values then differ too"
+    0.05, unit="first epoch's loss, relative, seed not recorded", source="start values then differ too"
 )
 
 _REPLICAS = "replicas differ"
@@ -68,7 +68,26 @@ def check(evidence: Evidence) -> Statement:
     finished = [run for run in evidence.runs if run.status == "ok"]
     compared = [pair for members in _alike(finished) for pair in _apart(members)]
     findings = [
-        *(_replicas(run, note) for run in finished for note in run.notes if note.startswith(_REPLICAS)),
+        *(
+            finding(
+                f"the replicas of {run.label} have different parameters",
+                note,
+                severity="problem",
+                confidence="measured: checksums of all parameters after the last step",
+                advice=[
+                    advise(
+                        "every rank must start from the same parameters and apply the same reduced gradients: broadcast the"
+                        " parameters, unscale and check for infinity only after the reduction"
+                    )
+                ],
+                of=run,
+                priority="wrong",
+                wrong_runs=(run.run_id,),
+            )
+            for run in finished
+            for note in run.notes
+            if note.startswith(_REPLICAS)
+        ),
         *(_report(pair) for pair in compared if pair.relative > pair.limit),
     ]
     if findings:
@@ -106,7 +125,7 @@ def _alike(runs: Iterable[TrainingRun]) -> list[list[TrainingRun]]:
 def _apart(members: list[TrainingRun]) -> list[_Apart]:
     first, *others = sorted(members, key=lambda run: (run.world_size or 0, run.strategy != "single"))
     limit = MAX_APART_UNSEEDED if setting(first.settings, "seed") is None else MAX_APART
-    return [_Apart(run=run, other=first, limit=limit.value) for run in others]
+    return [_Apart(run=run, other=first, limit=limit) for run in others]
 
 
 def _report(apart: _Apart) -> Finding:
@@ -131,24 +150,6 @@ def _report(apart: _Apart) -> Finding:
         ],
         of=run,
         case="replicas",
-        priority="wrong",
-        wrong_runs=(run.run_id,),
-    )
-
-
-def _replicas(run: TrainingRun, note: str) -> Finding:
-    return finding(
-        f"the replicas of {run.label} have different parameters",
-        note,
-        severity="problem",
-        confidence="measured: checksums of all parameters after the last step",
-        advice=[
-            advise(
-                "every rank must start from the same parameters and apply the same reduced gradients: broadcast the"
-                " parameters, unscale and check for infinity only after the reduction"
-            )
-        ],
-        of=run,
         priority="wrong",
         wrong_runs=(run.run_id,),
     )

@@ -37,7 +37,7 @@ from stepscope.records.trace_summary import RankPass
 from stepscope.traces.kernel_names import BANDWIDTH, MATRIX
 
 _DOMINATES = Limit(
-    value=0.4,
+    0.4,
     unit="share of all compute kernel time",
     source="Ivanov et al., MLSys 2021, table 1: 39% of BERT in PyTorch, where fusing gained 1.19 to 1.30",
 )

@@ -159,7 +159,7 @@ def _backward_ns(rank: RankPass) -> int:
 
 
 MIN_GAIN = Limit(
-    value=0.03,
+    0.03,
     unit="share of the step, if both were measured",
     source="medians of equal cells on a quiet machine spread by 2% (2026-11); plus a margin",
 )
@@ -176,7 +176,7 @@ def check(evidence: Evidence) -> Statement:
     if evidence.cells:
         from stepscope.diagnose.blocking_cells import blocking_cells
 
-        outcomes.append(blocking_cells(evidence, least_share=OF_STEP.value, least_gain=MIN_GAIN.value))
+        outcomes.append(blocking_cells(evidence, least_share=OF_STEP, least_gain=MIN_GAIN))
     if traces:
         outcomes.append(each_job(traces, traced_sync))
     return together(outcomes)

@@ -34,7 +34,7 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.labels import comm_ranks_label, env_label, op_label
 
 MIN_GAIN = Limit(
-    value=1.05,
+    1.05,
     unit="default's time / winner's time",
     source="2.5 times the half-width that a measurement aims at (2%), so that no equal setting wins by chance",
 )
@@ -52,15 +52,13 @@ def check(evidence: Evidence) -> Statement:
         why = "the sweep has no run with default settings to compare with" if swept else "no sweep over NCCL settings"
         return skipped(why, RULE.unseen_command)
     beaten = [
-        w
-        for w in with_default
-        if all(row is not w.default for row in w.settings[: w.tied]) and _over(w) >= MIN_GAIN.value
+        w for w in with_default if all(row is not w.default for row in w.settings[: w.tied]) and _over(w) >= MIN_GAIN
     ]
     groups = grouped(beaten, lambda w: _setting(w.row))
     ranked = sorted(groups.items(), key=lambda item: -max(map(_over, item[1])))
     return [_report(*key, some, evidence, _losing(key, swept)) for key, some in ranked] or (
         f"{counted(len(with_default), 'size')}: the default takes at most {max(map(_over, with_default)):.2f}x the "
-        f"time of the fastest, limit {MIN_GAIN.value}x beyond noise"
+        f"time of the fastest, limit {MIN_GAIN:g}x beyond noise"
     )
 
 
@@ -82,7 +80,7 @@ def _losing(key: tuple[str, str, str], swept: list[Winner]) -> list[tuple[int, f
         if _setting(row) == key and row.time_ns_median
         if (row.time_ns_low or 0) > (default.time_ns_high or row.time_ns_low or 0)
     ]
-    return sorted((pair for pair in slower if pair[1] >= MIN_GAIN.value), reverse=True)
+    return sorted((pair for pair in slower if pair[1] >= MIN_GAIN), reverse=True)
 
 
 def _report(

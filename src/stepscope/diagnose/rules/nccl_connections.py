@@ -32,7 +32,7 @@ from stepscope.records.nccl import NcclCommunicator, NcclDebug, NcclLink
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
 
-MOST_LINKS = Limit(value=0, unit="links within a host via SHM", source="a ring is as fast as its slowest link")
+MOST_LINKS = Limit(0, unit="links within a host via SHM", source="a ring is as fast as its slowest link")
 _SHOWN = 6
 
 
@@ -41,7 +41,7 @@ def check(evidence: Evidence) -> Statement:
     communicators = [(log, communicator) for log in evidence.nccl for communicator in log.communicators]
     largest = sorted(communicators, key=lambda pair: -(pair[1].nranks or 0))
     via_memory = next(((log, c, links) for log, c in largest if (links := shared_memory_links(c))), None)
-    if via_memory is not None and len(via_memory[2]) > MOST_LINKS.value:
+    if via_memory is not None and len(via_memory[2]) > MOST_LINKS:
         findings.append(_through_memory(*via_memory, topology_of(evidence)))
     findings += [_incomplete(log, c, late) for log, c in communicators if (late := _late(c))]
     if findings:

@@ -36,13 +36,13 @@ from stepscope.results.comm_facts import by_sweep, size_of
 from stepscope.results.evidence import Evidence
 
 SOCKET_RATE = Limit(
-    value=10e9,
+    10e9,
     unit="bytes/s of busbw across hosts",
     source="NCCL over TCP reaches 0.1 to 6 GB/s (CSCS documentation; NVIDIA nccl issue 209, nccl-tests issue 188), one "
     "100 Gbit/s RDMA card 11 GB/s and more",
 )
 LARGE = Limit(
-    value=64 << 20,
+    64 << 20,
     unit="bytes",
     source="for smaller messages, start-up over several hosts costs as much as the transfer",
 )
@@ -64,7 +64,7 @@ def check(evidence: Evidence) -> Statement:
         return f"{counted(several[0][1].hosts, 'host')} over {', '.join(networks) or '?'}"
     # Of each sweep, the fastest of the large sizes.
     rated = [
-        (name, max((r for r in rows if size_of(r) >= LARGE.value), key=_busbw))
+        (name, max((r for r in rows if size_of(r) >= LARGE), key=_busbw))
         for name, rows in by_sweep(evidence.comm)
         if _judged(rows[-1])
     ]
@@ -166,17 +166,17 @@ def _judged(row: CommRow) -> bool:
         row.backend == "nccl"
         and (row.hosts or 1) > 1
         and row.op in _RATED
-        and size_of(row) >= LARGE.value
+        and size_of(row) >= LARGE
         and row.busbw_bytes_per_s is not None
     )
 
 
 def _from_rates(rated: list[tuple[str, CommRow]]) -> Statement:
     name, row = min(rated, key=lambda pair: _busbw(pair[1]))
-    rate, limit = format_bandwidth(_busbw(row)), format_bandwidth(SOCKET_RATE.value)
-    if _busbw(row) >= SOCKET_RATE.value:
+    rate, limit = format_bandwidth(_busbw(row)), format_bandwidth(SOCKET_RATE)
+    if _busbw(row) >= SOCKET_RATE:
         return f"{name}: busbw {rate} across hosts, sockets stay below {limit}"
-    slow = [(other, r) for other, r in rated if other != name and _busbw(r) < SOCKET_RATE.value]
+    slow = [(other, r) for other, r in rated if other != name and _busbw(r) < SOCKET_RATE]
     return finding(
         f"{name} has {rate} across hosts: as slow as TCP sockets",
         f"busbw {rate} at {format_size(size_of(row))}; RDMA networks of GPU machines reach {limit} and more",

@@ -73,7 +73,7 @@ BUGS = (
     ),
 )  # fmt: skip
 
-MOST_KNOWN = Limit(value=0, unit="documented bugs", source="one bug can end a job")
+MOST_KNOWN = Limit(0, unit="documented bugs", source="one bug can end a job")
 
 
 def check(evidence: Evidence) -> Statement:

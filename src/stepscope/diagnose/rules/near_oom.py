@@ -55,13 +55,13 @@ from stepscope.results.epochs import setting
 from stepscope.results.evidence import CellEvidence, Evidence, cell_of, name_of
 
 MOST_SHARE = Limit(
-    value=NEAR_CAPACITY,
+    NEAR_CAPACITY,
     unit="of the capacity",
     source="CUDA context and NCCL buffers take 0.5 to 3 GB beside the pool, 2 to 8% of 40 and 80 GB devices, and "
     "fragments take more",
 )
 WORTH_FREEING = Limit(
-    value=0.1, unit="of the peak", source="sparing all of a kind that holds less makes no room for a larger request"
+    0.1, unit="of the peak", source="sparing all of a kind that holds less makes no room for a larger request"
 )
 _OUT = ("oom", "host_oom")
 
@@ -83,7 +83,7 @@ class _Job:
     host: bool = False
 
     def holds(self, *kinds: str) -> bool:
-        return not self.kinds or sum(self.kinds.get(kind, 0.0) for kind in (*kinds, UNKNOWN)) >= WORTH_FREEING.value
+        return not self.kinds or sum(self.kinds.get(kind, 0.0) for kind in (*kinds, UNKNOWN)) >= WORTH_FREEING
 
     @cached_property
     def state_bytes(self) -> int | None:
@@ -99,36 +99,25 @@ class _Job:
         return specs.strategy.memory_plan(specs.facts, specs.setting, specs.strategy_options).total_bytes
 
     @property
+    def capacity_text(self) -> str:
+        return "" if self.capacity is None else format_bytes_binary(self.capacity[0])
+
+    @property
     def too_large(self) -> bool:
         """Whether the state alone does not fit: what frees activations does not help."""
         return self.state_bytes is not None and self.capacity is not None and self.state_bytes > self.capacity[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Peak:
-    """The peak of one rank, and the share of the capacity that all ranks beside it take."""
-
-    job: _Job
-    peak_bytes: int
-    capacity_bytes: int
-    share: float
-
-
 def check(evidence: Evidence) -> Statement:
     jobs = [_job(evidence, run) for run in evidence.runs]
     findings = [*_failed(evidence, jobs), *_failed_requests(evidence)]
-    peaks = sorted([*_runs(evidence, jobs), *_snapshots(evidence)], key=lambda peak: -peak.share)
-    near = [peak for peak in peaks if peak.share >= MOST_SHARE.value]
-    if near:
-        findings.append(_near(evidence, near[0], near[1:]))
+    peaks = sorted(_peaks(evidence, jobs), key=lambda peak: -peak[0])
+    if near := [peak for peak in peaks if peak[0] >= MOST_SHARE]:
+        findings.append(_near(evidence, *near))
     if findings:
         return findings
-    if peaks:
-        most = peaks[0]
-        return (
-            f"{most.job.name}: {format_percent(most.share)} of {format_bytes_binary(most.capacity_bytes)}, limit "
-            f"{format_percent(MOST_SHARE.value)}"
-        )
+    for share, _, job in peaks[:1]:
+        return f"{job.name}: {format_percent(share)} of {job.capacity_text}, limit {format_percent(MOST_SHARE)}"
     return RULE.blind
 
 
@@ -150,26 +139,21 @@ def _of_name(name: str | None) -> tuple[int, str] | None:
     return device.total_bytes, f"usual for {device.name}; this device's driver was not asked"
 
 
-def _runs(evidence: Evidence, jobs: Iterable[_Job]) -> Iterator[_Peak]:
+def _peaks(evidence: Evidence, jobs: Iterable[_Job]) -> Iterator[tuple[float, int, _Job]]:
+    """Yield the share of the capacity that all ranks of a host take at the peak, the peak of one, bytes, and whose it is."""
     for job in jobs:
         peak = job.run.peak_memory_bytes if job.run is not None and job.run.status == "ok" else None
         if peak is None or job.capacity is None:
             continue
-        capacity, _ = job.capacity
-        if job.cell is None and peak > capacity:  # it ran: its device has more than the table's
+        if job.cell is None and peak > job.capacity[0]:  # it ran: its device has more than the table's
             continue
         share = None if job.cell is None else memory_share(job.cell, evidence.environment)
-        share = peak / capacity if share is None else share
-        yield _Peak(job=job, peak_bytes=peak, capacity_bytes=capacity, share=share)
-
-
-def _snapshots(evidence: Evidence) -> Iterator[_Peak]:
+        yield peak / job.capacity[0] if share is None else share, peak, job
     for memory in evidence.memory:
         job = _snapshot(evidence, memory)
         if job.capacity is not None and not memory.oom_events:
-            capacity, _ = job.capacity
             peak = memory.segment_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
-            yield _Peak(job=job, peak_bytes=peak, capacity_bytes=capacity, share=peak / capacity)
+            yield peak / job.capacity[0], peak, job
 
 
 def _snapshot(evidence: Evidence, memory: MemorySnapshot) -> _Job:
@@ -191,8 +175,8 @@ def _failed(evidence: Evidence, jobs: Sequence[_Job]) -> Iterator[Finding]:
     runs = [(job, job.run) for job in jobs if job.run is not None]
     for group in grouped((pair for pair in runs if pair[1].status in _OUT), lambda pair: pair[1].group).values():
         job, run = min(group, key=lambda pair: (pair[1].micro_batch or 0, pair[1].num_parameters or 0))
-        state, (capacity, source) = job.state_bytes, job.capacity or (0, "")
-        of = f" of {format_bytes_binary(capacity)}" if capacity else ""
+        state, capacity = job.state_bytes, job.capacity_text
+        of = f" of {capacity}" if capacity else ""
         fits = [
             other
             for _, other in runs
@@ -204,7 +188,7 @@ def _failed(evidence: Evidence, jobs: Sequence[_Job]) -> Iterator[Finding]:
             f"out of {'host' if job.host else 'GPU'} memory: {counted(len(group), 'run')} of {run.group}",
             f"{_with_batch(run)}: {run.error or 'ended out of memory'}",
             state is not None and f"parameters, gradients and optimizer alone: {format_bytes_binary(state)}{of} a rank",
-            state is None and job.capacity is not None and f"capacity {format_bytes_binary(capacity)} ({source})",
+            state is None and job.capacity is not None and f"capacity {capacity} ({job.capacity[1]})",
             len(group) > 1 and f"{len(group)} runs of this model ran out of memory; this run needs the least",
             largest is not None
             and f"{_with_batch(largest)} fits" + (f", peak {format_bytes_binary(peak)}" if peak else ""),
@@ -255,16 +239,17 @@ def _failed_requests(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _near(evidence: Evidence, worst: _Peak, others: list[_Peak]) -> Finding:
-    job, (_, source) = worst.job, worst.job.capacity or (0, "")
+def _near(evidence: Evidence, worst: tuple[float, int, _Job], *others: tuple[float, int, _Job]) -> Finding:
+    share, peak, job = worst
+    source = "" if job.capacity is None else job.capacity[1]
     several = job.host and job.run is not None and (job.run.world_size or 1) > 1
     return finding(
-        f"{job.name}: the peak takes {format_percent(worst.share)} of the {'host' if job.host else 'device'}'s memory",
-        f"peak {format_bytes_binary(worst.peak_bytes)} a rank, of {format_bytes_binary(worst.capacity_bytes)}"
+        f"{job.name}: the peak takes {format_percent(share)} of the {'host' if job.host else 'device'}'s memory",
+        f"peak {format_bytes_binary(peak)} a rank, of {job.capacity_text}"
         f"{' for all ranks of the host' if several else ''} ({source})",
         job.state_bytes is not None
         and f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}",
-        [f"{other.job.name}: {format_percent(other.share)}" for other in others[:3]],
+        [f"{other.name}: {format_percent(less)}" for less, _, other in others[:3]],
         confidence="measured" if job.driver else "likely: the table's capacity, not that of this device's driver",
         advice=_remedies(evidence, job),
         of=job.run or job.name,

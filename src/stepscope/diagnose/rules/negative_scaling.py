@@ -32,7 +32,7 @@ from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import Evidence, cell_of
 from stepscope.results.pairs import Pair, by_group, pairs
 
-MIN_SPEEDUP = Limit(value=1.0, unit="speed-up", source="below it more ranks are slower")
+MIN_SPEEDUP = Limit(1.0, unit="speed-up", source="below it more ranks are slower")
 
 
 def check(evidence: Evidence) -> Statement:
@@ -41,7 +41,7 @@ def check(evidence: Evidence) -> Statement:
         return skipped(
             "no run on several ranks has a baseline on fewer ranks", "stepscope bench --preset strong-scaling"
         )
-    slower = by_group(pair for pair in compared if pair.row.speedup < MIN_SPEEDUP.value)
+    slower = by_group(pair for pair in compared if pair.row.speedup < MIN_SPEEDUP)
     least = min(compared, key=lambda pair: pair.row.speedup)
     return [_report(evidence, group) for group in slower.values()] or (
         f"least speed-up {least.row.speedup:.2f}x, {least.name}; limit 1"
@@ -51,7 +51,7 @@ def check(evidence: Evidence) -> Statement:
 def _report(evidence: Evidence, group: list[Pair]) -> Finding:
     worst, *rest = sorted(group, key=lambda pair: pair.row.speedup)
     row, run, base, copies = worst.row, worst.run, worst.base, worst.copies
-    unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
+    unsure = row.high is not None and row.high >= MIN_SPEEDUP
     # What both state differently, so that any ratio is possible: hardware (NVIDIA A100 against Tesla V100).
     stated = ((name, getattr(run, name), getattr(base, name)) for name in ("hardware", "device", "precision"))
     others = ", ".join(f"{name} ({own} against {of})" for name, own, of in stated if own and of and own != of)

@@ -5,7 +5,7 @@ What
 Two ways. Calls of one size in `stepscope comm`: the slowest tenth takes at least {tail#} times the median, while the
 ranks' medians are within {spread%} of each other (a slow rank would show there). Traces: among similar collectives
 (operation, size, group), the transfer after the last rank's arrival has a slowest tenth of at least {tail#} times the
-median, and arrival skew explains less than {skew}.
+median.
 
 Why
 ---
@@ -39,20 +39,17 @@ from stepscope.results.comm_facts import LARGE_BYTES, by_sweep, size_of
 from stepscope.results.evidence import Evidence
 
 TAIL = Limit(
-    value=1.5,
+    1.5,
     unit="slowest tenth / median",
     source="a quiet shaped network between 4 hosts stays below 1.1 (2026-11); a second flow on a shared link doubles "
     "the time",
 )
 MOST_SPREAD = Limit(
-    value=0.10,
+    0.10,
     unit="(slowest - fastest rank) / slowest",
     source="ranks that differ by more include a slow rank, which another rule reports",
 )
-LEAST_CALLS = Limit(value=20, unit="calls", source="a tenth of them is two calls")
-SKEW_SHARE = Limit(
-    value=0.5, unit="share of the extra time", source="below it, mostly the transfer varies, not the arrival"
-)
+LEAST_CALLS = Limit(20, unit="calls", source="a tenth of them is two calls")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +65,7 @@ def check(evidence: Evidence) -> Statement:
     looked = sorted([*_from_comm(evidence), *_from_traces(evidence)], key=lambda varying: -varying.ratio)
     if not looked:
         return RULE.blind
-    firing = grouped((v for v in looked if v.ratio >= TAIL.value), lambda varying: varying.measured)
+    firing = grouped((v for v in looked if v.ratio >= TAIL), lambda varying: varying.measured)
     return [
         finding(
             f"{worst.name}: the slowest tenth of the calls takes {worst.ratio:.1f}x the median",
@@ -89,7 +86,7 @@ def check(evidence: Evidence) -> Statement:
             of=worst.name,
         )
         for worst, *others in firing.values()
-    ] or f"{looked[0].name}: slowest tenth {looked[0].ratio:.2f}x the median, limit {TAIL.value}x"
+    ] or f"{looked[0].name}: slowest tenth {looked[0].ratio:.2f}x the median, limit {TAIL:g}x"
 
 
 def _from_comm(evidence: Evidence) -> Iterator[_Varying]:
@@ -116,9 +113,9 @@ def _judged(row: CommRow) -> bool:
         and size_of(row) >= LARGE_BYTES
         and row.time_ns_p90 is not None
         and row.time_ns_median is not None
-        and (row.iterations or 0) >= LEAST_CALLS.value
+        and (row.iterations or 0) >= LEAST_CALLS
         and row.rank_spread is not None
-        and row.rank_spread <= MOST_SPREAD.value
+        and row.rank_spread <= MOST_SPREAD
     )
 
 
@@ -136,7 +133,7 @@ def _from_traces(evidence: Evidence) -> Iterator[_Varying]:
         like = grouped(large, lambda one: (one.op, one.size_bytes or 0, one.group.name if one.group else ""))
         windows = [r.budget.parts.window_ns for r in trace.summary.ranks if r.budget is not None]
         for (op, size, _), instances in like.items():
-            if size >= LARGE_BYTES and len(instances) >= LEAST_CALLS.value:
+            if size >= LARGE_BYTES and len(instances) >= LEAST_CALLS:
                 name = f"{op} of {format_size(size)} in {trace.name}"
                 yield _of_instances(name, instances, max(windows, default=0))
 
@@ -144,18 +141,15 @@ def _from_traces(evidence: Evidence) -> Iterator[_Varying]:
 def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int) -> _Varying:
     transfers = sorted(one.transfer_ns or 0 for one in instances)
     median = statistics.median(transfers) or 1.0
-    slow = [one for one in instances if (one.transfer_ns or 0) >= TAIL.value * median]
+    slow = [one for one in instances if (one.transfer_ns or 0) >= TAIL * median]
     extra = sum((one.transfer_ns or 0) - median for one in slow)
     skew = sum(one.skew_ns or 0 for one in slow)
-    ratio = transfers[int(0.9 * (len(transfers) - 1))] / median
-    if extra and skew / (extra + skew) > SKEW_SHARE.value:
-        ratio = min(ratio, 1.0)  # arrival explains it
     return _Varying(
         name=name,
-        ratio=ratio,
+        ratio=transfers[int(0.9 * (len(transfers) - 1))] / median,
         sentences=(
             f"transfers after the last rank arrived: median {format_duration(median)}, slowest "
-            f"{format_duration(transfers[-1])}, {len(slow)} of {counted(len(transfers), 'call')} above {TAIL.value}x",
+            f"{format_duration(transfers[-1])}, {len(slow)} of {counted(len(transfers), 'call')} above {TAIL:g}x",
             f"arrival skew of those calls: {format_duration(skew / max(1, len(slow)))} on average",
         ),
         stake=extra / window_ns if window_ns else None,
@@ -170,5 +164,5 @@ RULE = Rule(
     look=check,
     looks_at="comm over a network, traces",
     protocol=3,
-    thresholds={"tail": TAIL, "spread": MOST_SPREAD, "calls": LEAST_CALLS, "skew": SKEW_SHARE},
+    thresholds={"tail": TAIL, "spread": MOST_SPREAD, "calls": LEAST_CALLS},
 )

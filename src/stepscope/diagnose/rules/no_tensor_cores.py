@@ -37,7 +37,7 @@ from stepscope.diagnose.trace_facts import (
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN, kernel_dtype
 
 _NONE = Limit(
-    value=0.05,
+    0.05,
     unit="share of all matrix product time",
     source="stepscope's choice, 2026-11: a few such products (embeddings, attention masks) do not count as use",
 )
@@ -46,7 +46,7 @@ _NONE = Limit(
 def _report(part: RankShares) -> Statement:
     products, device = part.kinds(*MATRIX), part.device
     kinds = {kind: total_ns(part.kinds(kind)) / total_ns(products) for kind in MATRIX}
-    if kinds[MATRIX_TENSOR] >= _NONE.value:
+    if kinds[MATRIX_TENSOR] >= _NONE:
         return f"{format_percent(kinds[MATRIX_TENSOR])} of the products' time uses them"
     if kinds[MATRIX_UNKNOWN] > 0.5:
         return f"{format_percent(kinds[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind"

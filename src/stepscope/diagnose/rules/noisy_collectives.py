@@ -34,14 +34,14 @@ from stepscope.results.evidence import NEEDS, Evidence
 from stepscope.results.labels import op_label, sweep_names
 
 MAX_REACH = Limit(
-    value=0.10, unit="interval's reach / median", source="5 times the half-width that a measurement aims at (2%)"
+    0.10, unit="interval's reach / median", source="5 times the half-width that a measurement aims at (2%)"
 )
 
 GLOO_THREADS = 4
 """Of a rank: main, gloo_tcp_loop and two pt_gloo_runloop threads, torch 2.13 (counted, 2026-11)."""
 
 MEAN_OVER_MEDIAN = Limit(
-    value=2.0, unit="mean / median", source="gloo, 1 KiB, 2 ranks on 2 cores: 4.0 SCHED_OTHER, to 1.4 SCHED_BATCH"
+    2.0, unit="mean / median", source="gloo, 1 KiB, 2 ranks on 2 cores: 4.0 SCHED_OTHER, to 1.4 SCHED_BATCH"
 )
 
 
@@ -58,13 +58,13 @@ def check(evidence: Evidence) -> Statement:
 
     findings: list[Finding] = []
     reach, worst = max(wide, key=lambda interval: interval[0], default=(0.0, shown[0]))
-    limit = f"±{format_percent(MAX_REACH.value)}"
-    if reach > MAX_REACH.value:
+    limit = f"±{format_percent(MAX_REACH)}"
+    if reach > MAX_REACH:
         # Four times the budget that fell short: half the interval, where calls vary at random.
         seconds = math.ceil(4 * sweep_budget_ns(evidence) / 1e9)
         findings.append(
             finding(
-                f"{sum(r > MAX_REACH.value for r, _ in wide)} of {total}: the median is uncertain by more than {limit}",
+                f"{sum(r > MAX_REACH for r, _ in wide)} of {total}: the median is uncertain by more than {limit}",
                 f"worst: ±{format_percent(reach)}, {name(worst)}",
                 "smaller differences mean nothing",
                 advice=[
@@ -75,7 +75,7 @@ def check(evidence: Evidence) -> Statement:
                 ],
             )
         )
-    if long := [tail for tail in tails if tail[0] >= MEAN_OVER_MEDIAN.value]:
+    if long := [tail for tail in tails if tail[0] >= MEAN_OVER_MEDIAN]:
         ratio, slowest = max(long, key=lambda tail: tail[0])
         findings.append(
             finding(

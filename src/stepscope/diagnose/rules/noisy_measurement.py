@@ -37,19 +37,15 @@ from stepscope.stats.order import MIN_INTERVAL_SAMPLES
 from stepscope.stats.step_table import cell_table
 from stepscope.stats.warmup import MIN_STEPS, drift_fraction
 
-MIN_STEP_COUNT = Limit(
-    value=MIN_STEPS, unit="timed steps", source="minimum of bench before it may stop (stats/stopping)"
-)
+MIN_STEP_COUNT = Limit(MIN_STEPS, unit="timed steps", source="minimum of bench before it may stop (stats/stopping)")
 MIN_EPOCH_COUNT = Limit(
-    value=MIN_INTERVAL_SAMPLES,
+    MIN_INTERVAL_SAMPLES,
     unit="timed epochs",
     source="2 x 0.5^6 = 0.03: fewer samples give no 95% interval of the median",
 )
-MAX_REACH = Limit(
-    value=0.05, unit="interval's reach / median", source="2.5 times the target of bench (measure.ci 0.02)"
-)
+MAX_REACH = Limit(0.05, unit="interval's reach / median", source="2.5 times the target of bench (measure.ci 0.02)")
 MIN_DRIFT = Limit(
-    value=0.02,
+    0.02,
     unit="second half of the steps / first half - 1",
     source="the target of bench (measure.ci): less drift keeps the median within its interval",
 )
@@ -84,7 +80,7 @@ def check(evidence: Evidence) -> Statement:
     if not reaches:
         return f"{counted(len(timed), 'run')} with enough epochs each"
     worst, run = max(reaches, key=lambda pair: pair[0])
-    return f"widest interval ±{format_percent(worst)} ({name_of(run)}), limit ±{format_percent(MAX_REACH.value)}"
+    return f"widest interval ±{format_percent(worst)} ({name_of(run)}), limit ±{format_percent(MAX_REACH)}"
 
 
 def _count(run: TrainingRun) -> tuple[int, str, float] | None:
@@ -93,9 +89,9 @@ def _count(run: TrainingRun) -> tuple[int, str, float] | None:
     if isinstance(repeats := run.settings.get("repeats"), int):
         return repeats, "repeat", LEAST_REPEATS
     if run.step_ns is not None:
-        return None if run.step_ns.n is None else (run.step_ns.n, "step", MIN_STEP_COUNT.value)
+        return None if run.step_ns.n is None else (run.step_ns.n, "step", MIN_STEP_COUNT)
     timed = len(timed_epochs(run))
-    return (timed, "epoch", MIN_EPOCH_COUNT.value) if timed else None
+    return (timed, "epoch", MIN_EPOCH_COUNT) if timed else None
 
 
 def _reach(measured: Measured | None) -> float | None:
@@ -108,9 +104,9 @@ def _noisy(evidence: Evidence, run: TrainingRun, count: int, what: str, least: f
     reach = _reach(run.step_ns)
     drift = next((note for note in run.notes if _DRIFT in note), None)
     drifted = None if drift is None else _drifted(cell_of(evidence, run))
-    if drifted is not None and drifted < MIN_DRIFT.value:
+    if drifted is not None and drifted < MIN_DRIFT:
         drift = None
-    wide = reach is not None and reach > MAX_REACH.value
+    wide = reach is not None and reach > MAX_REACH
     reasons = [
         count < least and f"{counted(count, what)} timed, {least:g} are needed",
         wide and f"interval ±{format_percent(reach or 0.0)}",

@@ -30,7 +30,7 @@ from stepscope.results.cell_facts import TimedCell, measured, others, traced
 from stepscope.results.evidence import Evidence
 
 MIN_SHARE = Limit(
-    value=2 * WORTH,
+    2 * WORTH,
     unit="share of the step",
     source="accumulation over 2 micro-steps halves it, and so returns what is worth a finding",
 )
@@ -42,12 +42,12 @@ _NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 
 def check(evidence: Evidence) -> Statement:
-    return over_share(evidence, "optimizer", MIN_SHARE.value, _report, spent="of the step")
+    return over_share(evidence, "optimizer", MIN_SHARE, _report, spent="of the step")
 
 
 def _report(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     cell, n = ranked[0], ranked[0].world_size
-    spec, parameters, share = cell.cell.spec, cell.cell.run.num_parameters, cell.share("optimizer")
+    spec, parameters, share = cell.spec, cell.run.num_parameters, cell.share("optimizer")
     size = "" if parameters is None else f" over {format_count(parameters)} parameters"
     sends = spec.strategy in SENDS_INSIDE and n > 1
     grown = (("global_batch", 2 * spec.global_batch),) if spec.batch_rule == "global_batch" else ()
@@ -81,7 +81,7 @@ def _report(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
                 only_for=("replicated",),
             ),
         ],
-        of=cell.cell.run,
+        of=cell.run,
         job=traced(evidence, cell),
     )
 

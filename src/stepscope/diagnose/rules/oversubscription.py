@@ -42,14 +42,14 @@ from stepscope.records.finding import Doubt
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.evidence import CellEvidence, Evidence, in_line
 
-CORES = Limit(value=1.0, unit="threads per usable core", source="one thread runs on a core at a time")
+CORES = Limit(1.0, unit="threads per usable core", source="one thread runs on a core at a time")
 GLOO_THREADS = Limit(
-    value=4.0,
+    4.0,
     unit="threads of a gloo rank",
     source="main, gloo_tcp_loop and two pt_gloo_runloop threads, torch 2.13 (counted, 2026-11)",
 )
 DELAYED = Limit(
-    value=0.3,
+    0.3,
     unit="of the timed steps",
     source="stepscope's choice, 2026-11: gloo's own threads make up to 0.13 on as many ranks as cores",
 )
@@ -79,15 +79,12 @@ def check(evidence: Evidence) -> Statement:
         return skipped("no rank recorded its number of threads")
     cores = environment.usable_cores
     gpus = environment.torch.device_count if environment.torch is not None else len(environment.gpus)
-    crowded = [load for load in loads if load.wanted > CORES.value * cores]
+    crowded = [load for load in loads if load.wanted > CORES * cores]
     shared = [load for load in loads if load.cell.spec.device == "cuda" and gpus and load.ranks > gpus]
     gloo = [
         load
         for load in loads
-        if load.cell.spec.backend == "gloo"
-        and load.ranks > 1
-        and load.ordinary
-        and load.ranks * GLOO_THREADS.value > cores
+        if load.cell.spec.backend == "gloo" and load.ranks > 1 and load.ordinary and load.ranks * GLOO_THREADS > cores
     ]
 
     def by_ranks(load: _Load) -> int:
@@ -126,7 +123,7 @@ def _contended(loads: list[_Load], cores: int) -> Finding | None:
         if load.wanted <= cores
         and (shares := [s.run_delay_fraction for s in load.cell.result.summaries if s.run_delay_fraction is not None])
     ]
-    over = sorted((delay for delay in delays if delay[0] >= DELAYED.value), key=lambda delay: -delay[0])
+    over = sorted((delay for delay in delays if delay[0] >= DELAYED), key=lambda delay: -delay[0])
     if not over:
         return None
     worst, run, load = over[0]
@@ -203,10 +200,10 @@ def _gpus(evidence: Evidence, worst: _Load, gpus: int) -> Finding:
 
 
 def _gloo(worst: _Load, cores: int) -> Finding:
-    threads, exposed = worst.ranks * int(GLOO_THREADS.value), worst.cell.run.exposed_comm_ns
+    threads, exposed = worst.ranks * int(GLOO_THREADS), worst.cell.run.exposed_comm_ns
     return finding(
         f"gloo's threads preempt each other: {threads} on {counted(cores, 'core')} with the default scheduler",
-        f"{counted(worst.ranks, 'rank')} x {GLOO_THREADS.value:g} threads of gloo = {threads} on "
+        f"{counted(worst.ranks, 'rank')} x {GLOO_THREADS:g} threads of gloo = {threads} on "
         f"{counted(cores, 'core')}, under SCHED_OTHER",
         "with SCHED_BATCH small messages take a tenth to a half of that time and vary less",
         exposed is not None and f"{EXPOSED_COMM}: {format_duration(exposed.value)} a step",

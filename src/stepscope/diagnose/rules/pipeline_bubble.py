@@ -73,8 +73,8 @@ def check(evidence: Evidence) -> Statement:
             "no run states its pipeline stages and micro-batches, or its schedule has no simple formula for the bubble"
         )
     worst, run, _ = max(judged, key=lambda row: row[0])
-    limit = format_percent(OF_STEP.value)
-    return [report for bubble, _, report in judged if bubble > OF_STEP.value] or (
+    limit = format_percent(OF_STEP)
+    return [report for bubble, _, report in judged if bubble > OF_STEP] or (
         f"{name_of(run)}: the pipeline idles {format_percent(worst)} of the step, limit {limit}"
     )
 
@@ -95,16 +95,16 @@ def _measured(cell: CellEvidence, pipeline: MeasuredPipeline) -> Finding:
         f"for messages is {format_percent(messages)}, the slowest stage takes {pipeline.imbalance:.2f} times the mean",
         stake=bubble.value,
         advice=_more_micro_batches(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
-        if layout.bubble > OF_STEP.value
+        if layout.bubble > OF_STEP
         else [inspect(f"{enough}: look at messages and at unequal stages")],
         of=cell.run,
     )
 
 
 def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_batch: int | None) -> Iterator[Advices]:
-    wanted = layout.micro_batches_for(OF_STEP.value)
+    wanted = layout.micro_batches_for(OF_STEP)
     yield advise(
-        f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(OF_STEP.value)}",
+        f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(OF_STEP)}",
         key="micro-batches",
     )
     if global_batch is not None:
@@ -133,13 +133,13 @@ def _judge_job(job: TraceEvidence) -> Statement:
         schedule="1f1b" if traced.chunks == 1 else "interleaved", ranks=stages, micro_batches=m, chunks=traced.chunks
     )  # fmt: skip
     batches = "" if m is None else f", {counted(m, 'micro-batch')}"
-    limit = format_percent(OF_STEP.value)
-    if bubble <= OF_STEP.value:
+    limit = format_percent(OF_STEP)
+    if bubble <= OF_STEP:
         return f"{stages} stages{batches}: they idle {format_percent(bubble)} of the step, limit {limit}"
     slowest, used = traced.slowest, used_in(job.summary)
-    few = layout is None or layout.bubble > OF_STEP.value
+    few = layout is None or layout.bubble > OF_STEP
     more = "use more micro-batches a step" if layout is None else (
-        f"use {layout.micro_batches_for(OF_STEP.value)} micro-batches or more: the bubble is then at most {limit} with "
+        f"use {layout.micro_batches_for(OF_STEP)} micro-batches or more: the bubble is then at most {limit} with "
         "equal stages"
     )  # fmt: skip
     interleaved = option("interleave stages", used, plain="ScheduleInterleaved1F1B with several stages a rank")

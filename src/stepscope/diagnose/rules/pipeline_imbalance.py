@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from stepscope.results.pipeline import MeasuredPipeline
 
 _SLOW = Limit(
-    value=SLOW,
+    SLOW,
     unit="times the median of the other stages",
     source="stepscope's choice, 2026-11: beyond noise of devices",
 )
-_WORTH = Limit(value=0.05, unit="share of the step", source="stepscope's choice, 2026-11: layers can be moved")
+_WORTH = Limit(0.05, unit="share of the step", source="stepscope's choice, 2026-11: layers can be moved")
 _SHOWN = 8
 
 
@@ -59,11 +59,11 @@ def _check(evidence: Evidence) -> Statement:
 
 def _even(who: str, ratio: float, share: float) -> str | None:
     """Say of a slowest stage that evening out is not worth while; None where it is."""
-    if ratio >= _SLOW.value and share >= _WORTH.value:
+    if ratio >= _SLOW and share >= _WORTH:
         return None
     return (
         f"{who} computes {ratio:.2f} times as long as the others; evening out returns {_WORTH.of(max(share, 0.0))}, "
-        f"limits {_SLOW.value} and {format_percent(_WORTH.value)}"
+        f"limits {_SLOW:g} and {format_percent(_WORTH)}"
     )
 
 
@@ -101,7 +101,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     ranks = tuple(p.facts.rank for p in stages[slowest])
     where = ", ".join(map(str, ranks[:_SHOWN]))
     kernels = _more_kernels(stages, slowest)
-    as_many = kernels is not None and kernels < _SLOW.value
+    as_many = kernels is not None and kernels < _SLOW
     larger = (
         "if its layers are larger, move some to the others" if as_many else "move layers from this stage to the others"
     )

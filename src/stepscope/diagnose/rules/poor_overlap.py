@@ -41,7 +41,7 @@ from stepscope.results.scaling import shards
 from stepscope.results.sweeps import inside_backward, plan_of
 
 MIN_AVOIDABLE = Limit(
-    value=0.05,
+    0.05,
     unit="share of the step",
     source="timeline predictions are within 3% of measured steps (2 Gbit emulated network, 2026-11): less is model error",
 )
@@ -76,7 +76,7 @@ class _Judged:
 
 
 def check(evidence: Evidence) -> Statement:
-    cells = [cell for cell in timed_cells(evidence, least_ranks=2) if inside_backward(plan_of(cell.cell.spec))]
+    cells = [cell for cell in timed_cells(evidence, least_ranks=2) if inside_backward(plan_of(cell.spec))]
     if not cells:
         return skipped(
             "no finished cell on several ranks overlaps communication with backward",
@@ -86,7 +86,7 @@ def check(evidence: Evidence) -> Statement:
     judged = {id(cell): case for cell in cells if (case := _judge_cell(evidence, cell, costs)) is not None}
     if not judged:
         return skipped("no cell has steps that all ranks recorded")
-    firing = [case for case in judged.values() if case.share > OF_STEP.value and case.avoidable > MIN_AVOIDABLE.value]
+    firing = [case for case in judged.values() if case.share > OF_STEP and case.avoidable > MIN_AVOIDABLE]
     findings = []
     for group in by_model(case.cell for case in firing):
         ranked = sorted(group, key=lambda cell: -judged[id(cell)].avoidable)
@@ -94,8 +94,8 @@ def check(evidence: Evidence) -> Statement:
         findings.append(_report(evidence, judged[id(ranked[0])], rest))
     worst = max(judged.values(), key=lambda case: case.share)
     return findings or f"{worst.cell.name}: {format_percent(worst.share)} of the step is {EXPOSED_COMM}, " + (
-        f"limit {format_percent(OF_STEP.value)}"
-        if worst.share <= OF_STEP.value
+        f"limit {format_percent(OF_STEP)}"
+        if worst.share <= OF_STEP
         else f"of which overlap could recover {format_percent(worst.avoidable)} ({worst.basis})"
     )
 
@@ -127,7 +127,7 @@ def _bound(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -> tup
 
 
 def _report(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Finding:
-    cell, spec = worst.cell, worst.cell.cell.spec
+    cell, spec = worst.cell, worst.cell.spec
     hidden = ""
     if worst.bound_ns is not None and worst.comm_ns:
         bound, took = format_percent(1 - worst.bound_ns / worst.comm_ns), format_duration(worst.comm_ns)
@@ -167,7 +167,7 @@ def _report(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findin
             not bounded
             and advise(
                 "measure the collectives to learn how much could be hidden",
-                command_for(spec, run=cell.cell.run.source),
+                command_for(spec, run=cell.run.source),
             ),
             has_buckets
             and advise(
@@ -185,7 +185,7 @@ def _report(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findin
                 profiled(evidence, cell.cell),
             ),
         ],
-        of=cell.cell.run,
+        of=cell.run,
     )
 
 

@@ -34,7 +34,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, TraceEvidence
 
 MOST = Limit(
-    value=GRAVE,
+    GRAVE,
     unit="of the traced step",
     source="stepscope's choice, 2026-11: as much as makes a finding on a trace a problem",
 )
@@ -45,12 +45,12 @@ def check(evidence: Evidence) -> Statement:
     if not compared:
         return skipped("no steps without the profiler to compare a trace with", "stepscope run -- COMMAND")
     shares = [(1 - timed / traced, job, traced, timed) for job, traced, timed in compared]
-    lengthened = [share for share in shares if share[0] >= MOST.value]
+    lengthened = [share for share in shares if share[0] >= MOST]
     worst, job, traced, timed = max(shares, key=lambda share: share[0])
     if not lengthened:
         return (
             f"{job.name}: {format_duration(traced)} a traced step, {format_duration(timed)} without the profiler; limit: "
-            f"{format_percent(MOST.value)} of the traced step"
+            f"{format_percent(MOST)} of the traced step"
         )
     profiled = evidence.profiled_of(job)
     more = () if profiled is None or profiled.record.first is None else profiled.record.first.collect

@@ -35,7 +35,7 @@ from stepscope.diagnose.trace_facts import PYTHON_OWNS, RankShares, idle_share, 
 from stepscope.records.trace_summary import RankPass
 
 SURE_ON_CPU = Limit(
-    value=0.20,
+    0.20,
     unit="share of the window",
     source="36% measured where py-spy saw 17% on a CPU (2026-11): half is its own",
 )
@@ -52,7 +52,7 @@ def _report(part: RankShares) -> Statement:
     late = [(p.host_lateness, window_ns(p)) for p in part.ranks if p.host_lateness is not None and not _on_cpu(p)]
     total = sum(h.late_ns for h, _ in late)
     of_late = sum(h.python_ns for h, _ in late) / total if total else 1.0
-    if of_late < PYTHON_OWNS.value:
+    if of_late < PYTHON_OWNS:
         return f"{_figures(part)}, {format_percent(of_late)} of the host's delay, which is mostly in operators"
     finding = part.finding(
         f"host-bound: {_figures(part)}",
@@ -78,7 +78,7 @@ def _report(part: RankShares) -> Statement:
             ),
         ],
     )
-    if on_cpu and part.share < SURE_ON_CPU.value:
+    if on_cpu and part.share < SURE_ON_CPU:
         return replace(finding, severity="info", stake_fraction=None)
     return finding
 

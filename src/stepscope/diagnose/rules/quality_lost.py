@@ -162,13 +162,13 @@ RULE = Rule(
     protocol=5,
     thresholds={
         "noise": Limit(
-            value=MIN_NOISES,
+            MIN_NOISES,
             unit="standard deviations of one epoch's accuracy, both runs combined",
             source="about 1 of 40 equal pairs exceeds it by chance; the best of several epochs varies less than one",
         ),
-        "accuracy": Limit(value=MIN_LOST, unit="accuracy", source="half a point: the usual difference between seeds"),
+        "accuracy": Limit(MIN_LOST, unit="accuracy", source="half a point: the usual difference between seeds"),
         "accuracy, noise unknown": Limit(
-            value=OTHER_WORK,
+            OTHER_WORK,
             unit="accuracy",
             source="stepscope's choice, 2026-11: ten times the usual difference, and two standard errors of 800 test "
             "samples",

@@ -36,8 +36,8 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.scaling import FAIR, GOOD
 from stepscope.results.scaling_budget import PARTS, loss, ranked, verdict
 
-GOOD_FROM = Limit(value=GOOD, unit="efficiency", source="rated good above 0.80")
-POOR_BELOW = Limit(value=FAIR, unit="efficiency", source="rated fair above 0.50, else poor")
+GOOD_FROM = Limit(GOOD, unit="efficiency", source="rated good above 0.80")
+POOR_BELOW = Limit(FAIR, unit="efficiency", source="rated fair above 0.50, else poor")
 _LOOK = {
     "compute": ("the work per rank grew: compare the kernels of both jobs", "--show kernels,operators"),
     "exposed_comm": ("hide or shrink the communication: find the exposed collectives",
@@ -53,7 +53,7 @@ def check(evidence: Evidence) -> Statement:
     best = max(evidence.scaling_budgets, key=lambda budget: budget.readings[0].efficiency)
     efficiency = format_percent(best.readings[0].efficiency)
     return [_report(evidence, budget) for budget in evidence.scaling_budgets if not _is_covered(budget)] or (
-        f"{best.run}: efficiency {efficiency}; good above {format_percent(GOOD_FROM.value)}"
+        f"{best.run}: efficiency {efficiency}; good above {format_percent(GOOD_FROM)}"
     )
 
 
@@ -62,15 +62,15 @@ def _is_covered(budget: ScalingBudget) -> bool:
     first = budget.readings[0]
     if budget.traced or len(budget.readings) > 1:
         return False
-    return first.efficiency > GOOD_FROM.value or (first.rating == "negative" and not first.parts)
+    return first.efficiency > GOOD_FROM or (first.rating == "negative" and not first.parts)
 
 
 def _report(evidence: Evidence, budget: ScalingBudget) -> Finding:
     first, decided = budget.readings[0], len(budget.readings) == 1
     ranks = f"{counted(budget.world_size, 'rank')} against {budget.base_world_size}"
     both = " or ".join(f"{reading.speedup:.2f}x as {reading.scaling} scaling" for reading in budget.readings)
-    good = first.efficiency > GOOD_FROM.value
-    severity: Severity = "problem" if first.efficiency <= POOR_BELOW.value else "warning"
+    good = first.efficiency > GOOD_FROM
+    severity: Severity = "problem" if first.efficiency <= POOR_BELOW else "warning"
     return finding(
         f"{first.speedup:.2f}x on {ranks}: efficiency {format_percent(first.efficiency)}{_cause(first)}"
         if decided
@@ -93,7 +93,7 @@ def _report(evidence: Evidence, budget: ScalingBudget) -> Finding:
 def _cause(reading: ScalingReading) -> str:
     """The part with most of the loss, where there is a loss worth naming."""
     parts = [part for part in ranked(reading) if part.key != "rest"]
-    if reading.efficiency > 1 - MIN_LOSS.value or not parts or parts[0].lost_ns <= 0:
+    if reading.efficiency > 1 - MIN_LOSS or not parts or parts[0].lost_ns <= 0:
         return ""
     share = parts[0].lost_ns / reading.lost_ns
     most = "all" if share >= 1 else format_percent(share)  # others may have gained what this part lost beyond the whole
@@ -109,14 +109,13 @@ def _advice(evidence: Evidence, budget: ScalingBudget) -> Iterator[Advice]:
         if budget.no_parts is not None:
             text = "record a few steps of both with torch.profiler to see which part grew"
             yield advise(text, "stepscope trace --help")
-    elif job is not None and reading.efficiency <= GOOD_FROM.value:
-        keys = [part.key for part in ranked(reading) if part.lost_ns >= WORTH.value * reading.lost_ns]
+    elif job is not None and reading.efficiency <= GOOD_FROM:
+        keys = [part.key for part in ranked(reading) if part.lost_ns > 0]
         for text, options in [_LOOK[key] for key in keys if key in _LOOK][:2]:
             yield advise(text, trace_command(job, options))
 
 
-MIN_LOSS = Limit(value=0.05, unit="loss / time", source="rated excellent above 0.90; half of that")
-WORTH = Limit(value=0.2, unit="share of the loss", source="a smaller part is not the first to change")
+MIN_LOSS = Limit(0.05, unit="loss / time", source="rated excellent above 0.90; half of that")
 
 RULE = Rule(
     symptom="a part of the step limits the gain of more ranks",
@@ -124,5 +123,5 @@ RULE = Rule(
     look=check,
     folded=True,
     protocol=2,
-    thresholds={"good": GOOD_FROM, "poor": POOR_BELOW, "loss": MIN_LOSS, "worth": WORTH},
+    thresholds={"good": GOOD_FROM, "poor": POOR_BELOW, "loss": MIN_LOSS},
 )

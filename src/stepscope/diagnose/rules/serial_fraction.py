@@ -35,7 +35,7 @@ from stepscope.results.pairs import Pair, pairs
 from stepscope.results.scaling import GOOD
 from stepscope.results.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_amdahl, fit_usl
 
-MAX_LOST = Limit(value=GOOD, unit="fitted efficiency on the largest number of ranks", source="rated good above 0.80")
+MAX_LOST = Limit(GOOD, unit="fitted efficiency on the largest number of ranks", source="rated good above 0.80")
 _COMMAND = "stepscope bench --preset strong-scaling"
 
 
@@ -78,10 +78,10 @@ def check(evidence: Evidence) -> Statement:
             f"{counted(most, 'number')} of ranks measured: a scaling law needs at least {MIN_SIZES}", _COMMAND
         )
     series, law = max(laws, key=lambda case: case[1].serial_fraction.value)
-    return [_report(s, fit) for s, fit in laws if fit.efficiency(s.most) <= MAX_LOST.value] or (
+    return [_report(s, fit) for s, fit in laws if fit.efficiency(s.most) <= MAX_LOST] or (
         f"{series.name}: serial fraction {format_percent(law.serial_fraction.value)}, "
         f"{format_percent(law.efficiency(series.most))}"
-        f" of ideal on {series.most} ranks; limit {format_percent(MAX_LOST.value)}"
+        f" of ideal on {series.most} ranks; limit {format_percent(MAX_LOST)}"
     )
 
 
@@ -156,6 +156,6 @@ RULE = Rule(
     protocol=4,
     thresholds={
         "efficiency": MAX_LOST,
-        "sizes": Limit(value=MIN_SIZES, unit="different numbers of ranks", source="any law fits fewer sizes"),
+        "sizes": Limit(MIN_SIZES, unit="different numbers of ranks", source="any law fits fewer sizes"),
     },
 )

@@ -33,7 +33,7 @@ from stepscope.results.held import Held, held_by
 from stepscope.strategies import memory
 
 LITTLE = Limit(
-    value=0.10,
+    0.10,
     unit="share of what a rank would hold unsharded",
     source="near-oom keeps as much of the capacity free: a smaller saving decides no fit",
 )
@@ -53,7 +53,7 @@ def check(evidence: Evidence) -> Statement:
     reports = (
         _report(evidence, holding, saved)
         for holding, saved in judged
-        if saved < LITTLE.value and not _needed(evidence, holding)
+        if saved < LITTLE and not _needed(evidence, holding)
     )
     return [report for report in reports if report] or (
         f"{least.cell.run.label}: a rank saves {format_percent(little)}, or what it saves is free or needed"

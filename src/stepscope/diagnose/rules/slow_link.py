@@ -37,18 +37,18 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
 
 MIN_FRACTION = Limit(
-    value=0.6,
+    0.6,
     unit="of the link's peak per direction",
     source="healthy machines reach 0.75 to 1.07 in real logs (8 x A100 0.75 to 0.78, 8 x H100 1.07, read 2026-11); a "
     "link at half its rate reaches at most 0.54",
 )
 PAIR_RATIO = Limit(
-    value=SLOW,
+    SLOW,
     unit="times the time of similar pairs",
     source="geometric mean of equal and half the rate; pairs of 4 shaped hosts are within 4% (2026-11)",
 )
 START_UP = Limit(
-    value=10,
+    10,
     unit="times the smallest message's time",
     source="start-up is then at most a tenth of the largest message's time",
 )
@@ -61,7 +61,7 @@ def check(evidence: Evidence) -> Statement:
     swept = by_sweep(evidence.comm)
     judged = [(name, rows[-1], share) for name, rows in swept if (share := _share(rows))]
     findings = [f for verdict in verdicts for f in _of_pairs(verdict, evidence)]
-    findings += [_of_sweep(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION.value]
+    findings += [_of_sweep(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION]
     if findings:
         return findings
     if judged:
@@ -69,9 +69,7 @@ def check(evidence: Evidence) -> Statement:
         size = format_size(size_of(row))
         if share > 1:
             return f"{name}: faster than the link's peak at {size}: {why_above(row)}"
-        return (
-            f"{name}: {format_percent(share)} of the link's peak at {size}, limit {format_percent(MIN_FRACTION.value)}"
-        )
+        return f"{name}: {format_percent(share)} of the link's peak at {size}, limit {format_percent(MIN_FRACTION)}"
     if compared := sum(v.compared for v in verdicts):
         return f"{counted(compared, 'pair')}: none {SLOW:.1f}x slower than similar pairs"
     unknown = (
@@ -86,7 +84,7 @@ def _share(rows: list[CommRow]) -> float | None:
     """Rate over the busiest link at the largest size / the link's peak; None where that has no meaning."""
     last, first = rows[-1], rows[0]
     peak = last.link_peak_bytes_per_s
-    if not peak or time_of(last) < START_UP.value * time_of(first):
+    if not peak or time_of(last) < START_UP * time_of(first):
         return None
     if last.backend == "nccl":
         return (last.busbw_bytes_per_s or 0.0) / peak or None
@@ -105,7 +103,7 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
         f"{format_bandwidth(share * peak)} over the busiest link at {format_size(size_of(row))}; "
         f"its peak is {format_bandwidth(peak)} per direction",
         joined < pairs and f"NVLink joins {joined} of {counted(pairs, 'GPU pair')}; the others use PCIe",
-        severity="problem" if share < MIN_FRACTION.value / 2 else "warning",
+        severity="problem" if share < MIN_FRACTION / 2 else "warning",
         confidence="measured; assumes that every rank can use the whole link",
         advice=[
             advise("find the link: measure every pair of ranks", _PAIRS),

@@ -30,9 +30,7 @@ from stepscope.machine.topology import Topology
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
 
-MOST_PAIRS = Limit(
-    value=0, unit="GPU pairs across", source="one crossing is enough: a ring is as fast as its slowest link"
-)
+MOST_PAIRS = Limit(0, unit="GPU pairs across", source="one crossing is enough: a ring is as fast as its slowest link")
 _SHOWN = 6
 
 
@@ -47,7 +45,7 @@ def check(evidence: Evidence) -> Statement:
     across = tuple(p for p in crossing if visible is None or set(p) <= visible)
     far = tuple(name for name in _far_from_nics(topology) if visible is None or name in visible)
     findings = []
-    if len(across) > MOST_PAIRS.value:
+    if len(across) > MOST_PAIRS:
         findings.append(_pairs(evidence, topology, across))
     if far:
         findings.append(_nics(topology, far))

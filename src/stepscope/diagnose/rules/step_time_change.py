@@ -40,11 +40,11 @@ from stepscope.results.history import History, Nights, history, nights
 from stepscope.stats.order import LEAST_CHANGE, LEAST_SIDE, MIN_RUNS, SIGNIFICANT
 
 CHANGE = Limit(
-    value=LEAST_CHANGE,
+    LEAST_CHANGE,
     unit="of the step time before",
     source="medians of runs on quiet machines differ by 2%, with a margin",
 )
-PROBLEM = Limit(value=GRAVE, unit="of the step time before", source="as for shares of the step elsewhere")
+PROBLEM = Limit(GRAVE, unit="of the step time before", source="as for shares of the step elsewhere")
 
 
 def check(evidence: Evidence) -> Statement:
@@ -52,7 +52,7 @@ def check(evidence: Evidence) -> Statement:
     over_runs = history(evidence)
     days = nights(evidence.runs)
     findings = [
-        *(_of_steps(run, change) for run, change in steps if change.ratio >= 1 + CHANGE.value),
+        *(_of_steps(run, change) for run, change in steps if change.ratio >= 1 + CHANGE),
         *(() if over_runs is None else _of_history(over_runs)),
         *(_of_days(day) for day in days if day.since is not None and day.change.after > day.change.before),
     ]
@@ -76,7 +76,7 @@ def _logged(run: TrainingRun) -> bool:
 
 
 def _severity(ratio: float) -> Severity:
-    return "problem" if ratio >= 1 + PROBLEM.value else "warning"
+    return "problem" if ratio >= 1 + PROBLEM else "warning"
 
 
 def _steps(change: StepChange) -> str:
@@ -112,7 +112,7 @@ def _of_history(over_runs: History) -> Iterator[Finding]:
     """Report all cells together where they changed together, else each cell that did."""
     for cell in [over_runs.common] if over_runs.common.since is not None else over_runs.cells:
         change, since = cell.change, cell.since
-        if isinstance(change, Unavailable) or not since or change.after / change.before - 1 < CHANGE.value:
+        if isinstance(change, Unavailable) or not since or change.after / change.before - 1 < CHANGE:
             continue
         before, after = over_runs.runs[since - 1], over_runs.runs[since]
         who = f"all {len(over_runs.cells)} cells" if cell.run is None else name_of(cell.run)
@@ -175,7 +175,7 @@ RULE = Rule(
     thresholds={
         "change": CHANGE,
         "grave": PROBLEM,
-        "steps": Limit(value=LEAST_SIDE, unit="logged steps on each side", source="fewer are a pause"),
-        "p": Limit(value=SIGNIFICANT, unit="probability", source="as for histories in reports"),
+        "steps": Limit(LEAST_SIDE, unit="logged steps on each side", source="fewer are a pause"),
+        "p": Limit(SIGNIFICANT, unit="probability", source="as for histories in reports"),
     },
 )

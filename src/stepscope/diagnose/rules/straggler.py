@@ -71,7 +71,7 @@ MIN_STAKE = 0.05
 """Of the window: a late rank that costs less is a warning."""
 
 SURE_WAITING = Limit(
-    value=0.30,
+    0.30,
     unit="share of the window",
     source="clean jobs of two ranks wait for up to 14% of three steps (2026-11): twice that is unlikely",
 )
@@ -90,7 +90,7 @@ _WHAT = {
 }
 
 SAME_WORK = Limit(
-    value=0.02, unit="of the others' FLOP a step", source="stepscope's choice, 2026-11: padding of a batch changes more"
+    0.02, unit="of the others' FLOP a step", source="stepscope's choice, 2026-11: padding of a batch changes more"
 )
 
 CAUSE_ADVICE = {
@@ -160,7 +160,7 @@ def _of_cell(
         stake=slow.stake_fraction,
         confidence=text,
         advice=_advice(evidence, cell, slow, times),
-        of=cell.cell.run,
+        of=cell.run,
         ranks=() if slow.rank is None else (slow.rank,),
         job=traced(evidence, cell),
     )
@@ -281,11 +281,11 @@ def _of_work(summary: TraceSummary, straggler: Straggler) -> tuple[str, str]:
         return straggler.cause, ""
     flop = _against_others({p.facts.rank: p.step_flop for p in summary.ranks}, straggler.rank)
     calls = _against_others({p.facts.rank: p.step_operators for p in summary.ranks}, straggler.rank)
-    if flop is not None and flop > 1 + SAME_WORK.value:
+    if flop is not None and flop > 1 + SAME_WORK:
         return "more work", f"it is given {flop:.2f}x the FLOP of the others, by recorded shapes"
-    if calls is not None and calls > 1 + SAME_WORK.value:
+    if calls is not None and calls > 1 + SAME_WORK:
         return "more work", f"it calls {calls:.2f}x as many operators a step as the others"
-    if straggler.cause == "more compute" and min(flop or 0.0, calls or 0.0) > 1 - SAME_WORK.value:
+    if straggler.cause == "more compute" and min(flop or 0.0, calls or 0.0) > 1 - SAME_WORK:
         return "same work", "it calls as many operators with as many FLOP a step as the others, by recorded shapes"
     return straggler.cause, ""
 
@@ -349,7 +349,7 @@ def _latest(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
 def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Finding:
     pattern = "long" if report.pattern == "undecided" and report.steps >= LEAST_STEPS else report.pattern
     when, sure, advice = _NOBODY[pattern]
-    few = report.steps < LEAST_STEPS and waiting < SURE_WAITING.value
+    few = report.steps < LEAST_STEPS and waiting < SURE_WAITING
     return finding(
         f"ranks wait for each other {OF_WINDOW.of(waiting)}{when}",
         report.text,
@@ -409,32 +409,32 @@ RULE = Rule(
     kind="straggler",
     protocol=2,
     thresholds={
-        "steps": Limit(value=LEAST_STEPS, unit="common timed steps", source="docs/reference/metrics.md, Traces"),
+        "steps": Limit(LEAST_STEPS, unit="common timed steps", source="docs/reference/metrics.md, Traces"),
         "excess": Limit(
-            value=MIN_EXCESS,
+            MIN_EXCESS,
             unit="median excess / others' own time",
             source="as for traces: clocks and schedulers usually cause less (2026-11)",
         ),
         "host": Limit(
-            value=HOST_P,
+            HOST_P,
             unit="probability that a host's ranks are last in every step",
             source="steps beside each other are alike, hence a small one (2026-11)",
         ),
         "rotating": Limit(
-            value=MIN_ROTATING,
+            MIN_ROTATING,
             unit="median lead of the last / own time",
             source="twice the expected range of 8 normal samples whose spread is 3%",
         ),
         "one_off": Limit(
-            value=MIN_ONE_OFF,
+            MIN_ONE_OFF,
             unit="share of all step time",
             source="less is negligible: 1 step of 100, 5 times as long",
         ),
         "outlier": Limit(
-            value=OUTLIER_MADS, unit="MAD over steps", source="with normal noise one step in 1e9 exceeds 6 sigma"
+            OUTLIER_MADS, unit="MAD over steps", source="with normal noise one step in 1e9 exceeds 6 sigma"
         ),
-        "share of skew": Limit(value=0.20, unit="share of all skew", source="docs/reference/trace.md"),
-        "p": Limit(value=0.05, unit="probability, Bonferroni over ranks", source="docs/reference/trace.md"),
+        "share of skew": Limit(0.20, unit="share of all skew", source="docs/reference/trace.md"),
+        "p": Limit(0.05, unit="probability, Bonferroni over ranks", source="docs/reference/trace.md"),
         "same work": SAME_WORK,
         "waiting of few steps": SURE_WAITING,
         "waiting": OF_WINDOW,

@@ -40,12 +40,12 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
 
 _SLOW = Limit(
-    value=0.5,
+    0.5,
     unit="of the bandwidth inside a host",
     source="stepscope's choice, 2026-11: half; hosts lie at 0.05 to 0.3",
 )
 _OF_LINKS = Limit(
-    value=0.3, unit="of the device's links", source="stepscope's choice, 2026-11: no network between hosts reaches it"
+    0.3, unit="of the device's links", source="stepscope's choice, 2026-11: no network between hosts reaches it"
 )
 _COMPARABLE = 0.25
 """Start-up dominates a collective of a smaller share of the size."""
@@ -74,10 +74,10 @@ def _judge_job(job: TraceEvidence) -> Statement:
         spent[tuple(r.rank for r in instance.ranks)] += min(r.exposed_ns for r in instance.ranks)
     windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
     share = min(1.0, max(spent.values()) / (median(windows or [0]) or 1))
-    if share < WORTH.value:
+    if share < WORTH:
         return (
             f"{format_percent(share)} of the step is exposed transfer of tensor-parallel groups across hosts, limit "
-            f"{format_percent(WORTH.value)}"
+            f"{format_percent(WORTH)}"
         )
     reached = _bandwidth(across)
     reference, limit, source = _reference(summary, across, hosts)
@@ -139,12 +139,12 @@ def _reference(
         and len({hosts[r.rank] for r in i.ranks}) == 1
     ]
     if (rate := _bandwidth(inside)) is not None:
-        return rate, _SLOW.value, "collectives inside a host"
+        return rate, _SLOW, "collectives inside a host"
     from stepscope.machine.peaks import lookup
 
     device = lookup.find(device_name(summary) or "")
     if not isinstance(device, Unavailable) and device.link is not None and not device.link.optional:
-        return device.link.bytes_per_s, _OF_LINKS.value, f"the links of {device.name}"
+        return device.link.bytes_per_s, _OF_LINKS, f"the links of {device.name}"
     return None, 0.0, ""
 
 

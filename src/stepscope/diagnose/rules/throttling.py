@@ -35,17 +35,17 @@ from stepscope.records.environment import GpuFact
 from stepscope.results.evidence import Evidence
 
 MOST_SPREAD = Limit(
-    value=0.10,
+    0.10,
     unit="(slowest - fastest rank) / slowest",
     source="GPUs of one kind differ by 8% on average (Sinha et al., SC 2022)",
 )
 LEAST_SIZES = Limit(
-    value=0.5,
+    0.5,
     unit="of the sizes",
     source="2 ranks on a busy 2-core machine: one of 4 sizes 27% apart, the others 0 to 2% (2026-11): a transient, "
     "not the device",
 )
-LEAST_LIMIT = Limit(value=0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded")
+LEAST_LIMIT = Limit(0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded")
 _QUERY = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER"
 
 
@@ -56,18 +56,18 @@ def check(evidence: Evidence) -> Statement:
         if row.kind == "matmul" and row.status == "ok" and row.rank_spread is not None and row.world_size > 1
     ]
     gpus = () if evidence.environment is None else evidence.environment.gpus
-    capped = [gpu for gpu in gpus if _power(gpu) < LEAST_LIMIT.value]
+    capped = [gpu for gpu in gpus if _power(gpu) < LEAST_LIMIT]
     findings = [_capped(capped)] if capped else []
-    behind = [row for row in products if _spread(row) >= MOST_SPREAD.value]
+    behind = [row for row in products if _spread(row) >= MOST_SPREAD]
     # The sizes at which one and the same rank is far behind, where that is half of them or more.
     ((rank, often),) = Counter(row.slowest_rank for row in behind).most_common(1) or [(None, 0)]
-    if often and often >= LEAST_SIZES.value * len(products):
+    if often and often >= LEAST_SIZES * len(products):
         findings.append(_slow([row for row in behind if row.slowest_rank == rank], len(products), amd=is_amd(evidence)))
     if findings:
         return findings
     if products:
         return (
-            f"no rank is {format_percent(MOST_SPREAD.value)} behind at half of {counted(len(products), 'size')}; most "
+            f"no rank is {format_percent(MOST_SPREAD)} behind at half of {counted(len(products), 'size')}; most "
             f"at one: {format_percent(max(map(_spread, products)))}"
         )
     if any(gpu.power_limit_w is not None for gpu in gpus):

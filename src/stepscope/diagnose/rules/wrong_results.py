@@ -30,7 +30,7 @@ from stepscope.records.comm import CommRow
 from stepscope.results.evidence import NEEDS, Evidence
 from stepscope.results.labels import op_label, sweep_names, sweeps
 
-MOST_WRONG = Limit(value=0, unit="wrong elements", source="a collective is exact up to rounding")
+MOST_WRONG = Limit(0, unit="wrong elements", source="a collective is exact up to rounding")
 _SHOWN = 4
 
 
