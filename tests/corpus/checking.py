@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from tests.corpus.entries import Entry
-from tests.corpus.figures import ABSENT, Leaf, Leaves, condensed, differences, leaves, table, worded
+from tests.corpus.figures import ABSENT, Leaf, Leaves, condensed, differences, leaves, table, worded, words_of_findings
 from tests.corpus.inputs import GROUPS, SHARED, rule_outcomes
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -188,6 +188,7 @@ def _collected(entry: Entry, code: int, errors: str, printed: Path, out: Path) -
         document = json.loads(text)
         told = {key: document.pop(key) for key in entry.worded if key in document}
         found |= condensed(leaves(document)) | (worded(told) if told else {})
+        found |= words_of_findings(document) if entry.words[0] == "diagnose" else {}
     for path in sorted(out.rglob("[!.]*")) if out.is_dir() else ():
         name = f"{path.relative_to(out)}:"
         if path.suffix == ".csv":

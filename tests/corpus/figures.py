@@ -2,6 +2,7 @@
 
 leaves(document)     every leaf; a text becomes TEXT, so that its presence is compared and its words are not
 condensed(leaves)    where a path pattern has many leaves: their count, sum, smallest, largest and a digest
+worded, words_of_findings   what is said, too
 differences(a, b)    the paths at which two sets of leaves differ
 """
 
@@ -73,6 +74,18 @@ def worded(part: Any, path: str = "") -> Leaves:
     items = part.items() if isinstance(part, dict) else ((f"[{at}]", each) for at, each in enumerate(part))
     mark = "." if isinstance(part, dict) and path else ""
     return {name: leaf for key, each in items for name, leaf in worded(each, f"{path}{mark}{key}").items()}
+
+
+def words_of_findings(document: Any) -> Leaves:
+    """A digest of all that each finding of ``diagnose`` says, by rule: it is compared, and not kept."""
+    seen: Counter[str] = Counter()
+    told: Leaves = {}
+    for finding in document.get("findings", ()):
+        said = [leaf for leaf in worded(finding).values() if isinstance(leaf, str)]
+        path = f"findings[{finding['rule']}#{seen[finding['rule']]}]#words"
+        told[path] = hashlib.sha256("\n".join(said).encode()).hexdigest()[:12]
+        seen[finding["rule"]] += 1
+    return told
 
 
 def _leaves(part: Any, path: str, key: str) -> Iterator[tuple[str, Leaf]]:
