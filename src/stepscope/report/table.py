@@ -34,7 +34,7 @@ ABOVE = "above"
 """Stands for a share of a link that would exceed 100%."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Value:
     """One cell of a table: text for people, its compact form for narrow displays, and the raw value (None: unknown)."""
 
@@ -46,7 +46,7 @@ class Value:
 
 def unknown() -> Value:
     """Return the value of what was not measured, or is not to be had; never 0."""
-    return Value(text=UNKNOWN, raw=None, tone="dim")
+    return Value(UNKNOWN, None, tone="dim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Format:
     def __call__(self, raw: Raw, *, tone: Tone = "plain") -> Value:
         if raw is None:
             return unknown()
-        return Value(text=self.write(raw), raw=raw, tone=tone)
+        return Value(self.write(raw), raw, tone=tone)
 
 
 text = Format(str, align="left")
@@ -84,14 +84,12 @@ gigabytes = Format(lambda bytes_per_s: format_decimal(bytes_per_s / 1e9), unit="
 
 def wording(words: str | None, raw: Raw = None, *, tone: Tone = "plain", compact: str | None = None) -> Value:
     """Return a text; ``raw`` is what stands in CSV where that is not the same. None: unknown."""
-    return (
-        unknown() if words is None else Value(text=words, raw=words if raw is None else raw, tone=tone, compact=compact)
-    )
+    return unknown() if words is None else Value(words, words if raw is None else raw, tone=tone, compact=compact)
 
 
 def with_share(ns: float, share: float, tone: Tone = "plain") -> Value:
     """Return a duration and its share of a whole, aligned below each other: ``12.3 ms  39%``."""
-    return Value(text=f"{format_duration(ns)} {format_percent(share):>4}", raw=ns, tone=tone)
+    return Value(f"{format_duration(ns)} {format_percent(share):>4}", ns, tone=tone)
 
 
 def judged(share: float | None, warn: float, bad: float) -> Tone:

@@ -249,7 +249,7 @@ def speedup_value(row: ScalingRow | None) -> Value:
         return unknown()
     text = f"{row.speedup:.2f}x"
     if row.low is None or row.high is None:
-        return Value(text=text, raw=row.speedup)
+        return Value(text, row.speedup)
     return Value(text=f"{text} ({row.low:.2f} to {row.high:.2f})", compact=text, raw=row.speedup)
 
 
@@ -331,11 +331,11 @@ def exposed_value(run: TrainingRun) -> Value:
     if exposed is None or share is None:
         return value
     if exposed.value == 0 and run.world_size == 1:
-        return Value(text=NONE, raw=0, tone="dim")
+        return Value(NONE, 0, tone="dim")
     return replace(value, text=f"{value.text} ({format_percent(share)})")
 
 
 def exposed_share(run: TrainingRun) -> Value:
     """Return the exposed communication as a share of the step or epoch; ``none`` for one rank."""
     share = exposed_fraction(run)
-    return Value(text=NONE, raw=share, tone="dim") if share == 0 and run.world_size == 1 else percent(share)
+    return Value(NONE, share, tone="dim") if share == 0 and run.world_size == 1 else percent(share)

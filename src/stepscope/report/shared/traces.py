@@ -61,9 +61,9 @@ def gaps(
 ) -> tuple[str, ...]:
     """Return one line for each reason why ranks have nothing to show in a section; ``otherwise`` without a recorded one.
 
-    has: whether a rank has something; None: by the field of the section's name.
+    has: whether a rank has something; None: by the field of the section's name, and its rows.
     """
-    has = has or (lambda rank_pass: getattr(rank_pass, section) not in (None, ()))
+    has = has or (lambda rank_pass: bool(getattr(getattr(rank_pass, section), "rows", getattr(rank_pass, section))))
     ranks_by_reason: dict[str, list[int]] = defaultdict(list)
     for rank in summary.ranks:
         if not has(rank):
@@ -115,6 +115,11 @@ def middle(rows: Iterable[Any], field: str) -> float | None:
     return statistics.median(values) if values else None
 
 
+def medians(field: str) -> Callable[[Iterable[Any]], float | None]:
+    """Return :func:`middle` of that field."""
+    return lambda rows: middle(rows, field)
+
+
 def median_a_step(calls: Iterable[tuple[int, C]], of: Callable[[C], int | None]) -> float | None:
     """Sum over the calls of a step and return the median over ranks and steps; None where no call has it.
 
@@ -155,17 +160,17 @@ def most(values: Mapping[int, float], ranks: Sequence[int]) -> Value:
         return unknown()
     rank = max(values, key=lambda r: (values[r], -r))
     if len(values) == 1:
-        return Value(text=f"rank {rank} only", raw=rank)
+        return Value(f"rank {rank} only", rank)
     if len(values) < len(ranks):
-        return Value(text=f"on {len(values)} of {len(ranks)}", raw=rank)
+        return Value(f"on {len(values)} of {len(ranks)}", rank)
     median = median_over(values)
     if not median:
-        return Value(text=f"rank {rank}", raw=rank, tone="warn")
+        return Value(f"rank {rank}", rank, tone="warn")
     ratio = values[rank] / median
     if ratio < EVEN:
-        return Value(text="even", raw=rank, tone="dim")
+        return Value("even", rank, tone="dim")
     tone: Tone = "warn" if ratio >= 1.5 else "plain"
-    return Value(text=f"rank {rank} {ratio:.1f}x" if ratio < 100 else f"rank {rank}", raw=rank, tone=tone)
+    return Value(f"rank {rank} {ratio:.1f}x" if ratio < 100 else f"rank {rank}", rank, tone=tone)
 
 
 def over_ranks_note(ranks: Sequence[int]) -> tuple[str, ...]:

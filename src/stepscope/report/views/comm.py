@@ -61,7 +61,7 @@ def size_column(title: str, form: Format = whole, **how: Any) -> Column:
 
     def size(row: CommRow) -> Value:
         size_bytes = size_of(row)
-        return Value(text="all sizes", raw=None) if size_bytes is None else form(size_bytes)
+        return Value("all sizes", None) if size_bytes is None else form(size_bytes)
 
     return Column("size_bytes", title, size, form, unit="bytes", **{"role": "lead", **how})
 
@@ -71,7 +71,7 @@ def of_link(row: CommRow | None) -> Value:
     fraction = None if row is None else row.link_fraction
     if row is None or fraction is None or above_peak(row, row.link_peak_bytes_per_s) is None:
         return percent(fraction)
-    return Value(text=ABOVE, raw=fraction, tone="dim")
+    return Value(ABOVE, fraction, tone="dim")
 
 
 def above_notes(rows: Iterable[CommRow]) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def heading(rows: Sequence[CommRow], *, env: bool = True, op: bool = True) -> He
     head = [
         group_column("source", "from", origin) if origin is not None else None,
         group_column("op", "operation", op_label) if op else None,
-        group_column("world_size", "ranks", lambda row: Value(text=comm_ranks_label(row), raw=row.world_size)),
+        group_column("world_size", "ranks", lambda row: Value(comm_ranks_label(row), row.world_size)),
         group_column("device", "device", device_label),
         group_column("mode", "mode", mode) if op else None,
         group_column("env", "settings", lambda row: env_label(row.env))
@@ -149,8 +149,8 @@ def _rooted(op: str) -> bool:
 
 def _wrong(row: CommRow) -> Value:
     if row.correct is None:
-        return Value(text="N/A", raw=None, tone="dim")
-    return Value(text="0", raw=True) if row.correct else Value(text=">0", raw=False, tone="bad")
+        return Value("N/A", None, tone="dim")
+    return Value("0", True) if row.correct else Value(">0", False, tone="bad")
 
 
 _COLUMNS = (
@@ -310,7 +310,7 @@ def _mode(row: CommRow) -> str:
 
 def _sizes(sweep: Sequence[CommRow]) -> Value:
     ok = len(_measured(sweep))
-    return Value(text=f"{ok} of {len(sweep)}" if ok < len(sweep) else str(ok), raw=ok)
+    return Value(f"{ok} of {len(sweep)}" if ok < len(sweep) else str(ok), ok)
 
 
 def _latency(sweep: Sequence[CommRow]) -> float | None:
@@ -365,10 +365,10 @@ def _fastest(winner: Winner) -> Value:
     names = [env_label(row.env) for row in winner.settings[: winner.tied]]
     raw = env_label(winner.row.env)
     if winner.clear:
-        return Value(text=raw, raw=raw, tone="good")
+        return Value(raw, raw, tone="good")
     if len(names) > MAX_TIED:
-        return Value(text=f"no clear one: {names[0]} and {len(names) - 1} within noise", raw=raw, tone="dim")
-    return Value(text=f"no clear one: {' or '.join(names)}", raw=raw, tone="dim")
+        return Value(f"no clear one: {names[0]} and {len(names) - 1} within noise", raw, tone="dim")
+    return Value(f"no clear one: {' or '.join(names)}", raw, tone="dim")
 
 
 FREE = 1.1

@@ -327,7 +327,7 @@ def _change(row: DiffRow) -> Value:
     certain = row.p_value is not None and row.p_value < NOISE_P
     tone: Tone = "plain" if not certain else "bad" if row.delta_ns > 0 else "good"
     sign = "+" if row.delta_ns > 0 else "-" if row.delta_ns < 0 else ""
-    return Value(text=sign + format_duration(abs(row.delta_ns)), raw=row.delta_ns, tone=tone)
+    return Value(sign + format_duration(abs(row.delta_ns)), row.delta_ns, tone=tone)
 
 
 VIEWS = (

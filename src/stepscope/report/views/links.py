@@ -75,13 +75,13 @@ def links_table(rows: Sequence[CommRow], environment: EnvironmentRecord | None, 
 
 def _expected(rate: LinkRate) -> Value:
     if rate.expected_bytes_per_s is None:
-        return Value(text="unknown", raw=None, tone="dim")
+        return Value("unknown", None, tone="dim")
     return gigabytes(rate.expected_bytes_per_s)
 
 
 def _share(rate: LinkRate) -> Value:
     if rate.above is not None:
-        return Value(text=ABOVE, raw=None, tone="dim")
+        return Value(ABOVE, None, tone="dim")
     if rate.share is None:
         return unknown()
     return percent(rate.share, tone="bad" if rate.share < LEAST else "warn" if rate.share < USUAL else "good")
@@ -396,10 +396,10 @@ def _lines(cell: Sequence[CommRow], verdict: PairsVerdict) -> list[_Line]:
 
 def _value(by_peer: Mapping[tuple[int, int], CommRow], peer: tuple[int, int], *, both: bool, slow: bool) -> Value:
     if peer[0] == peer[1]:
-        return Value(text="·", raw=None, tone="dim")
+        return Value("·", None, tone="dim")
     row = by_peer.get(peer)
     if row is None and both and (peer[1], peer[0]) in by_peer:
-        return Value(text="", raw=None)  # stands on the other side of the diagonal
+        return Value("", None)  # stands on the other side of the diagonal
     value = unknown() if row is None else _quantity(row)
     if value.raw is None:
         return value

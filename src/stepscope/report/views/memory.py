@@ -138,7 +138,7 @@ def _held(kind: str) -> Callable[[BatchMemory], int | None]:
 
 def _per_sample(batch: BatchMemory) -> Value | float | None:
     if batch.per_sample_bytes is not None and batch.per_sample_bytes <= 0:
-        return Value(text="none seen", raw=batch.per_sample_bytes, tone="dim")
+        return Value("none seen", batch.per_sample_bytes, tone="dim")
     return batch.per_sample_bytes
 
 
@@ -179,7 +179,7 @@ def _off(counted_bytes: int | None, planned: int | None) -> Value:
     if counted_bytes is None or not planned:
         return wording(None)
     share = counted_bytes / planned - 1
-    return Value(text=f"{share:+.1%}", raw=share)
+    return Value(f"{share:+.1%}", share)
 
 
 def memory_snapshots_table(memory: Sequence[MemorySnapshot]) -> Table:

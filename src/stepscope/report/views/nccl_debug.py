@@ -141,14 +141,14 @@ def _ranks(communicator: NcclCommunicator) -> Value:
         return unknown()
     missing = len(communicator.missing_ranks)
     text = f"{len(communicator.ranks)} of {communicator.nranks}" if missing else str(communicator.nranks)
-    return Value(text=text, raw=communicator.nranks, tone="warn" if missing else "plain")
+    return Value(text, communicator.nranks, tone="warn" if missing else "plain")
 
 
 def _nvls(communicator: NcclCommunicator) -> Value:
     if communicator.nvls_channels:
         return wording(counted(communicator.nvls_channels, "channel"), communicator.nvls_channels)
     if communicator.nvls is False or communicator.nvls_channels == 0:
-        return Value(text="no", raw=communicator.nvls_channels)
+        return Value("no", communicator.nvls_channels)
     return wording("yes") if communicator.nvls else unknown()
 
 
@@ -186,7 +186,7 @@ def _gpu_direct(gdrdma: bool | None) -> Value:
 
 def _span(values: Sequence[int]) -> Value:
     low, high = min(values), max(values)
-    return Value(text=str(low) if low == high else f"{low} to {high}", raw=high)
+    return Value(str(low) if low == high else f"{low} to {high}", high)
 
 
 def _channels(choice: NcclChoice) -> Value:

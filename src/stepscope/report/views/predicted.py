@@ -47,7 +47,7 @@ def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
         Column(
             "interval_ns",
             "80% interval",
-            lambda item: Value(text=interval_text(item[1]), raw=f"{item[1].low_ns:.0f} {item[1].high_ns:.0f}"),
+            lambda item: Value(interval_text(item[1]), f"{item[1].low_ns:.0f} {item[1].high_ns:.0f}"),
             whole,
             unit="ns",
         ),
@@ -296,7 +296,7 @@ def _link(fit: CollectiveFit) -> Value:
     if fit.line.beta_bytes_per_s is None or not _over_tcp(fit):
         return unknown()
     rate = link_rate_bytes_per_s(fit.line.beta_bytes_per_s)
-    return Value(text=f"{rate * 8 / 1e9:.3g}", raw=rate)
+    return Value(f"{rate * 8 / 1e9:.3g}", rate)
 
 
 def _alpha(line: Line) -> Value:

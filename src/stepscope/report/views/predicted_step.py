@@ -64,7 +64,7 @@ PART = {
 def interval(p: StepPrediction) -> Value:
     """Write the interval of tokens per second."""
     low, high = p.low_tokens_per_s, p.high_tokens_per_s
-    return Value(text=f"{low:,.0f} to {high:,.0f}", raw=f"{low:.0f} {high:.0f}")
+    return Value(f"{low:,.0f} to {high:,.0f}", f"{low:.0f} {high:.0f}")
 
 
 _MEMORY = {
@@ -255,7 +255,7 @@ def scaled_steps_table(prediction: ScalePrediction) -> Table:
 
     def interval(step: ScaledStep) -> Value:
         text = f"{format_duration(step.low_ns)} to {format_duration(step.high_ns)}"
-        return Value(text=text, raw=f"{step.low_ns:.0f} {step.high_ns:.0f}")
+        return Value(text, f"{step.low_ns:.0f} {step.high_ns:.0f}")
 
     def dominant(step: ScaledStep) -> str:
         share = getattr(step, f"{step.dominant}_ns") / step.step_ns

@@ -134,7 +134,7 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
         )
 
     def moved(run: TrainingRun) -> Value:
-        return Value(text=NONE, raw=0, tone="dim") if run.comm_bytes_per_step == 0 else size(run.comm_bytes_per_step)
+        return Value(NONE, 0, tone="dim") if run.comm_bytes_per_step == 0 else size(run.comm_bytes_per_step)
 
     return (
         group_column("group", "runs", "group"),
@@ -357,7 +357,7 @@ def history_table(history: History | None) -> Table:
     """Return the table: one row a cell, and one for all together where there are several."""
     rows = [] if history is None else list(zip(history.cells, _cell_names(history), strict=True))
     footnotes: tuple[str, ...] = ()
-    common = Value(text="", raw=None)
+    common = Value("", None)
     if history is not None:
         common = wording(change_text(history, history.common), None)
         footnotes = (
@@ -384,7 +384,7 @@ def history_table(history: History | None) -> Table:
         )
         tone: Tone = "plain" if ratio is None else "bad" if ratio > 0 else "good"
         text = change_text(history, cell)
-        return Value(text=text, raw=text, tone=tone)
+        return Value(text, text, tone=tone)
 
     return tabled(
         "history",

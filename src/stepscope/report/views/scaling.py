@@ -181,7 +181,7 @@ def scaling_table(
         return lambda line: None if line[1] is None else get(line[1])
 
     def reached(get: Callable[[TargetTime], Raw | Value]) -> Callable[[Line], Raw | Value]:
-        never = Value(text=NEVER, raw=None, tone="bad")
+        never = Value(NEVER, None, tone="bad")
         return of_target(lambda target: never if target.reached_epochs is None else get(target))
 
     columns = (

@@ -207,18 +207,18 @@ def _hidden(hidden: Hidden) -> Value:
     text = format_percent(share.value)
     if share.low is not None and share.high is not None and share.high > 0:
         text += f" ({format_percent(share.low)} to {format_percent(share.high)})"
-    return Value(text=text, raw=share.value)
+    return Value(text, share.value)
 
 
 def _ratio(gain: OverlapGain | None) -> Value:
     if gain is None:
-        return Value(text="", raw=None)
+        return Value("", None)
     step = gain.step
     shown = times(step.ratio)
     if step.low is None or step.high is None:
         return shown
     tone = {"better": "good", "worse": "bad"}.get(step.verdict, "plain")
-    return Value(text=f"{shown.text} ({step.low:.2f} to {step.high:.2f})", raw=step.ratio, tone=tone)  # type: ignore[arg-type]
+    return Value(f"{shown.text} ({step.low:.2f} to {step.high:.2f})", step.ratio, tone=tone)  # type: ignore[arg-type]
 
 
 def step_pictures(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> Iterator[Chart]:

@@ -91,7 +91,7 @@ def budget_table(summary: TraceSummary) -> Table:
         rank_column(lambda pair: pair[0].facts.rank),
         *parts_columns(lambda pair: pair[1].parts),
         Column("mfu", "MFU", lambda pair: _mfu(pair[0]), percent, drop=4),
-        Column("verdict", "bound by", lambda pair: verdicts.get(pair[0].facts.rank) or Value(text="", raw=None)),
+        Column("verdict", "bound by", lambda pair: verdicts.get(pair[0].facts.rank) or Value("", None)),
         footnotes=(
             f"compute + {EXPOSED_COMM_SHORT} + exposed copies + idle = window; exposed: under no computation",
             *many_note(len(budgets), f"those farthest from the median share of {EXPOSED_COMM}"),
@@ -285,7 +285,7 @@ def _under(rank_pass: RankPass, step: int | None, parts: Parts, names: dict[str,
         return None
     name, ns = hidden.most_common(1)[0]
     share = min(1.0, ns / parts.overlap_ns)
-    return Value(text=f"{names[name]} {format_percent(share)}", raw=name)
+    return Value(f"{names[name]} {format_percent(share)}", name)
 
 
 VIEWS = (

@@ -162,7 +162,7 @@ def _last(instances: Sequence[MatchedCollective]) -> Value:
     if not lasts:
         return unknown()
     rank, times = min(lasts.items(), key=lambda item: (-item[1], item[0]))
-    return Value(text=f"rank {rank}, {times} of {len(split)}", raw=rank, compact=f"{rank}, {times}/{len(split)}")
+    return Value(f"rank {rank}, {times} of {len(split)}", rank, compact=f"{rank}, {times}/{len(split)}")
 
 
 def _bus_bandwidth(instances: Sequence[MatchedCollective]) -> Value:
@@ -176,7 +176,7 @@ def _bus_bandwidth(instances: Sequence[MatchedCollective]) -> Value:
     moved = sum((m.busbw_bytes_per_s or 0) * s for m, s in zip(used, seconds, strict=True))
     rate = moved / sum(seconds)
     bound = any(_is_bound(m) for m in used)
-    return Value(text=f"{'≥ ' if bound else ''}{format_bandwidth(rate)}", raw=rate)
+    return Value(f"{'≥ ' if bound else ''}{format_bandwidth(rate)}", rate)
 
 
 def _basis_ns(m: MatchedCollective) -> int:
@@ -349,11 +349,11 @@ def conformance_table(summary: TraceSummary) -> Table:
     sentences = [f"{who(ranks)}: {text}" for text, ranks in texts.items()]
     more = len(sentences) - MANY_DIFFERENCES
     outcomes = {
-        None: Value(text="no whole step", raw=None, tone="dim"),
-        True: Value(text="yes", raw=True, tone="good"),
-        False: Value(text="no", raw=False, tone="bad"),
+        None: Value("no whole step", None, tone="dim"),
+        True: Value("yes", True, tone="good"),
+        False: Value("no", False, tone="bad"),
     }
-    rearranged = Value(text="other pieces", raw=False)
+    rearranged = Value("other pieces", False)
     return tabled(
         "conformance",
         "Communication against the plan",

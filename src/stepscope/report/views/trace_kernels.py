@@ -26,7 +26,7 @@ from stepscope.report.kernel_names import elided, short_names
 from stepscope.report.shared.traces import (
     gaps,
     many_note,
-    middle,
+    medians,
     most,
     over_ranks,
     over_ranks_note,
@@ -68,7 +68,7 @@ def kernels_table(summary: TraceSummary) -> Table:
     names = short_names(
         dict.fromkeys(r.name for t in tables for r in t.rows), limit=KERNELS_NAME if len(ranks) == 1 else NAME_OF_RANKS
     )
-    tensor = {None: unknown(), True: Value(text="yes", raw=True, tone="good"), False: wording("no", raw=False)}
+    tensor = {None: unknown(), True: Value("yes", True, tone="good"), False: wording("no", raw=False)}
 
     def work(rows: Sequence[KernelRow]) -> Value:
         return wording("comm" if rows[0].work == "communication" else rows[0].work, rows[0].work)
@@ -80,14 +80,14 @@ def kernels_table(summary: TraceSummary) -> Table:
         lead_column("kernel", "kernel", lambda r: wording(names[r[0].name], r[0].name)),
         Column("work", "class", work),
         Column("tensor_cores", "TC", lambda r: None if r[0].work == "communication" else tensor[r[0].tensor_cores]),
-        Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
+        Column("calls", "calls", medians("calls"), number),
         Column("total", "total", lambda rows: time_over_ranks(rows, "total_ns", whole), duration),
         Column("median", "median", _weighted_median, duration),
         Column("largest", "longest", lambda rows: max(r.max_ns for r in rows), duration, drop=1),
         Column("largest_rank", "most", lambda rows: most({r.rank: r.total_ns for r in rows}, ranks)),
         footnotes=_footnotes(tables, shortened=any(n != s for n, s in names.items())) if tables else (),
         notes=(
-            *gaps(summary, "kernels", lambda p: p.kernels is not None and bool(p.kernels.rows), otherwise=NO_KERNELS),
+            *gaps(summary, "kernels", otherwise=NO_KERNELS),
             *_left_out(tables),
         ),
     )
@@ -153,10 +153,10 @@ def sequences_table(summary: TraceSummary) -> Table:
             "kernels, one after the other",
             lambda rows: wording(_joined(rows[0].kernels, names), ARROW.join(rows[0].kernels)),
         ),
-        Column("count", "times", lambda rows: middle(rows, "count"), number),
-        Column("total", "in kernels", lambda rows: middle(rows, "total_ns"), duration),
+        Column("count", "times", medians("count"), number),
+        Column("total", "in kernels", medians("total_ns"), duration),
         Column("share", "share", lambda rows: sum(r.share for r in rows) / len(ranks), percent),
-        Column("gap", "between", lambda rows: middle(rows, "gap_ns"), duration),
+        Column("gap", "between", medians("gap_ns"), duration),
         Column("largest_rank", "most", lambda rows: most({r.rank: r.total_ns + r.gap_ns for r in rows}, ranks), drop=1),
         footnotes=(
             "share: of the time of all kernels; between: gaps inside the sequence, which a fused kernel or a "
@@ -223,10 +223,10 @@ def copies_table(summary: TraceSummary) -> Table:
         merged,
         lead_column("kind", "copy", lambda r: wording(KINDS.get(r[0].kind, r[0].kind), r[0].kind)),
         Column("memory", "host memory", "0.memory"),
-        Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
+        Column("calls", "calls", medians("calls"), number),
         Column("busy", "time", lambda rows: time_over_ranks(rows, "busy_ns", window), duration),
         Column("exposed", "exposed", exposed, duration),
-        Column("size", "moved", lambda rows: middle(rows, "size_bytes"), size),
+        Column("size", "moved", medians("size_bytes"), size),
         Column("rate", "rate", _rate, bandwidth),
         Column("median", "median", largest("median_bytes"), size, drop=2),
         Column("largest", "largest", largest("largest_bytes"), size, drop=1),
@@ -240,7 +240,6 @@ def copies_table(summary: TraceSummary) -> Table:
             *gaps(
                 summary,
                 "copies",
-                lambda p: p.copies is not None and bool(p.copies.rows),
                 otherwise="no copies on a device in this trace",
             ),
             *(

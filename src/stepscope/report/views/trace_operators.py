@@ -21,6 +21,7 @@ from stepscope.report.shared.traces import (
     by_ranks,
     gaps,
     many_note,
+    medians,
     middle,
     most,
     over_ranks,
@@ -83,7 +84,7 @@ def operators_table(summary: TraceSummary) -> Table:
         merged,
         lead_column("operator", "operator", lambda rows: _elided(rows[0].name, OPERATORS_NAME)),
         *((shapes,) if with_shapes else ()),
-        Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
+        Column("calls", "calls", medians("calls"), number),
         Column("device_self", "device self", lambda r: _operators_time(r, "device_self_ns", device_ns), duration),
         Column(
             "device_total",
@@ -93,7 +94,7 @@ def operators_table(summary: TraceSummary) -> Table:
             drop=3,
         ),
         Column("host_self", "host self", lambda r: _operators_time(r, "host_self_ns", host_ns), duration),
-        Column("host_total", "host total", lambda rows: middle(rows, "host_total_ns"), duration, drop=2),
+        Column("host_total", "host total", medians("host_total_ns"), duration, drop=2),
         Column("flops", "FLOP/s", lambda rows: _rate(rows, on_device=bool(device_ns)), flops, drop=1),
         Column("largest_rank", "most", largest),
         footnotes=_footnotes(tables) if tables else (),
@@ -101,7 +102,6 @@ def operators_table(summary: TraceSummary) -> Table:
             *gaps(
                 summary,
                 "operators",
-                lambda p: p.operators is not None and bool(p.operators.rows),
                 otherwise="no operators were recorded (activities without the CPU, or a device-only export)",
             ),
             *_notes(tables),
@@ -180,12 +180,12 @@ def modules_table(summary: TraceSummary) -> Table:
         "Modules",
         merged[:MOST],
         lead_column("module", "module", "0.module"),
-        Column("calls", "calls", lambda rows: middle(rows, "calls"), number, drop=1),
-        Column("forward", "forward", lambda rows: middle(rows, "forward_ns"), duration),
-        Column("backward", "backward", lambda rows: middle(rows, "backward_ns"), duration),
+        Column("calls", "calls", medians("calls"), number, drop=1),
+        Column("forward", "forward", medians("forward_ns"), duration),
+        Column("backward", "backward", medians("backward_ns"), duration),
         Column("share", "share", lambda rows: sum(_modules_time(r) for r in rows) / whole if whole else None, percent),
-        Column("comm", "comm", lambda rows: middle(rows, "comm_ns"), duration),
-        Column("kept", "kept", lambda rows: middle(rows, "kept_bytes"), binary_size),
+        Column("comm", "comm", medians("comm_ns"), duration),
+        Column("kept", "kept", medians("kept_bytes"), binary_size),
         footnotes=(
             "each without the modules inside it; backward: what autograd ran for its operators; share: of both",
             "kept: bytes allocated less bytes released while it ran; below 0 it released what others had allocated",
@@ -222,15 +222,13 @@ def annotations_table(summary: TraceSummary) -> Table:
         "Annotations",
         merged,
         lead_column("annotation", "annotation", lambda rows: wording(_name(rows[0]), rows[0].name)),
-        Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
-        Column("host", "host", lambda rows: middle(rows, "host_ns"), duration),
+        Column("calls", "calls", medians("calls"), number),
+        Column("host", "host", medians("host_ns"), duration),
         Column("device_busy", "device", lambda rows: middle(rows, "device_busy_ns") if on_device else None, duration),
         Column(
             "device_events", "events", lambda rows: middle(rows, "device_events") if on_device else None, number, drop=1
         ),
-        Column(
-            "device_span", "device span", lambda rows: middle(rows, "device_span_ns"), duration, short="span", drop=2
-        ),
+        Column("device_span", "device span", medians("device_span_ns"), duration, short="span", drop=2),
         Column("largest_rank", "most", lambda rows: most({r.rank: r.host_ns for r in rows}, ranks)),
         footnotes=(
             "host: an annotation inside one of the same name counts once; annotations overlap and do not add up",
@@ -307,7 +305,7 @@ def _share(fraction: float | None) -> Value:
     if fraction is None:
         return unknown()
     tone: Tone = "bad" if fraction > 1 else "plain"
-    return Value(text=format_percent(fraction, digits=1 if fraction >= 0.01 else 2), raw=fraction, tone=tone)
+    return Value(format_percent(fraction, digits=1 if fraction >= 0.01 else 2), fraction, tone=tone)
 
 
 def _utilisation_footnotes(shown: list[Utilisation]) -> tuple[str, ...]:
@@ -409,7 +407,7 @@ def launches_table(summary: TraceSummary) -> Table:
 
 def _short(s: LaunchStatistics) -> Value:
     share = s.short_count / s.launched if s.launched else 0.0
-    return Value(text=f"{s.short_count:,} {format_percent(share):>4}", raw=s.short_count, tone=judged(share, 0.5, 0.8))
+    return Value(f"{s.short_count:,} {format_percent(share):>4}", s.short_count, tone=judged(share, 0.5, 0.8))
 
 
 def _reason(summary: TraceSummary) -> str:

@@ -92,7 +92,7 @@ def _one(rank_pass: RankPass, notes: tuple[str, ...]) -> Table:
 
     def share(item: tuple[str, PathContributor | None, int]) -> Value:
         fraction = item[2] / total if total else 0.0
-        return Value(text=format_percent(fraction), raw=fraction, tone="plain" if item[1] is None else "dim")
+        return Value(format_percent(fraction), fraction, tone="plain" if item[1] is None else "dim")
 
     def what(item: tuple[str, PathContributor | None, int]) -> Value:
         contributor = item[1]
@@ -180,7 +180,7 @@ def _top(path: CriticalPath) -> Value | None:
         return None
     top = path.contributors[0]
     name = short_names([top.name], limit=TOP)[top.name] if top.part in _KERNELS else elided(top.name, TOP)
-    return Value(text=f"{name} {format_percent(top.share)}", raw=top.name)
+    return Value(f"{name} {format_percent(top.share)}", top.name)
 
 
 def _path_footnotes(across: CrossRankPath | None, ranks: int) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ def _summed(across: CrossRankPath) -> PathParts:
 
 def _part(ns: int, whole: int) -> Value:
     share = ns / whole if whole else 0.0
-    return Value(text=format_percent(share), raw=ns, tone="dim" if share < 0.005 else "plain")
+    return Value(format_percent(share), ns, tone="dim" if share < 0.005 else "plain")
 
 
 CAUSES = {
@@ -255,13 +255,13 @@ def stragglers_table(summary: TraceSummary) -> Table:
 
 def _certainty(s: Straggler) -> Value:
     if s.p_value is not None:
-        return Value(text=f"p = {s.p_value:.2g}", raw=s.p_value)
+        return Value(f"p = {s.p_value:.2g}", s.p_value)
     if s.excess_ns is None:
         return wording(s.confidence)
     text = f"+{format_duration(s.excess_ns)} a step"
     if s.excess_low_ns is not None:
         text += f", at least {format_duration(s.excess_low_ns)}"
-    return Value(text=text, raw=s.excess_ns)
+    return Value(text, s.excess_ns)
 
 
 def _why(s: Straggler) -> str:
