@@ -250,7 +250,7 @@ def speedup_value(row: ScalingRow | None) -> Value:
     text = f"{row.speedup:.2f}x"
     if row.low is None or row.high is None:
         return Value(text, row.speedup)
-    return Value(text=f"{text} ({row.low:.2f} to {row.high:.2f})", compact=text, raw=row.speedup)
+    return Value(f"{text} ({row.low:.2f} to {row.high:.2f})", row.speedup, compact=text)
 
 
 def rate_column(runs: Iterable[TrainingRun], get: Callable[[Any], Any], **how: Any) -> Column:
@@ -276,11 +276,11 @@ def efficiency_value(row: ScalingRow | None) -> Value:
     if row is None:
         return unknown()
     if row.is_baseline:
-        return Value(text="baseline", compact="base", raw=row.efficiency, tone="dim")
+        return Value("baseline", row.efficiency, compact="base", tone="dim")
     return Value(
-        text=f"{format_percent(row.efficiency, digits=1)} {row.rating or 'not rated'}",
+        f"{format_percent(row.efficiency, digits=1)} {row.rating or 'not rated'}",
+        row.efficiency,
         compact=format_percent(row.efficiency),
-        raw=row.efficiency,
         tone=_TONES.get(row.rating or "", "bad"),
     )
 
@@ -313,9 +313,7 @@ def measured(value: Measured | None, form: Format, *, estimated: bool = False, t
     around, text = interval_text(value.value, value.low, value.high), form.write(value.value)
     short = ("~" if estimated else "") + text + around if tight else text if around else None
     return Value(
-        text=" ".join(part for part in (text, around, "est." if estimated else "") if part),
-        compact=short,
-        raw=value.value,
+        " ".join(part for part in (text, around, "est." if estimated else "") if part), value.value, compact=short
     )
 
 

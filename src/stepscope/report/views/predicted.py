@@ -301,9 +301,9 @@ def _link(fit: CollectiveFit) -> Value:
 
 def _alpha(line: Line) -> Value:
     return Value(
-        text=_with_interval(line.alpha_ns / 1e3, line.alpha_ns, line.alpha_ns_low, line.alpha_ns_high),
+        _with_interval(line.alpha_ns / 1e3, line.alpha_ns, line.alpha_ns_low, line.alpha_ns_high),
+        line.alpha_ns,
         compact=_digits(line.alpha_ns / 1e3),
-        raw=line.alpha_ns,
     )
 
 
@@ -312,7 +312,7 @@ def _beta(line: Line) -> Value:
     if beta is None:
         return unknown()
     text = _with_interval(beta / 1e9, beta, line.beta_bytes_per_s_low, line.beta_bytes_per_s_high)
-    return Value(text=text, compact=_digits(beta / 1e9), raw=beta)
+    return Value(text, beta, compact=_digits(beta / 1e9))
 
 
 def _with_interval(shown: float, value: float, low: float | None, high: float | None) -> str:
@@ -333,7 +333,7 @@ def _digits(value: float) -> str:
 
 def _errors(fit: Line | Curve) -> Value:
     (mean, most), raw = _off(fit), fit.mean_relative_error
-    return Value(text=f"{mean} / {most}", compact=mean, raw=raw, tone=judged(raw, *_WORRY))
+    return Value(f"{mean} / {most}", raw, compact=mean, tone=judged(raw, *_WORRY))
 
 
 VIEWS = (

@@ -398,7 +398,9 @@ def launches_table(summary: TraceSummary) -> Table:
                 summary,
                 "launches",
                 lambda p: p.launches is not None and p.launches.unavailable is None,
-                otherwise=_reason(summary),
+                otherwise=next(
+                    (p.launches.unavailable for p in summary.ranks if p.launches and p.launches.unavailable), NO_DEVICE
+                ),
             ),
             *_launches_notes(launches),
         ),
@@ -408,10 +410,6 @@ def launches_table(summary: TraceSummary) -> Table:
 def _short(s: LaunchStatistics) -> Value:
     share = s.short_count / s.launched if s.launched else 0.0
     return Value(f"{s.short_count:,} {format_percent(share):>4}", s.short_count, tone=judged(share, 0.5, 0.8))
-
-
-def _reason(summary: TraceSummary) -> str:
-    return next((p.launches.unavailable for p in summary.ranks if p.launches and p.launches.unavailable), NO_DEVICE)
 
 
 def _launches_notes(launches: list[LaunchStatistics]) -> list[str]:
