@@ -17,8 +17,10 @@ from stepscope.records.trace_collectives import BucketRow, RankCollective
 from stepscope.records.trace_rules import BackwardPasses, StepPasses
 from stepscope.stats import spans
 from stepscope.traces.activity import activity_of
+from stepscope.traces.collective_calls import REDUCTIONS
 from stepscope.traces.collectives import communication
-from stepscope.traces.events import NONE, Category, Events, Ints, RankView
+from stepscope.traces.events import NONE, Category, Events, Ints, RankView, column
+from stepscope.traces.groups import group_name
 from stepscope.traces.nesting import Nest, computed_before, nest_events
 from stepscope.traces.passes import Marks, autograd_nodes, marks_of, with_nodes
 
@@ -26,7 +28,7 @@ _HOOKED = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _COPY_OUT = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 _DDP = "DistributedDataParallel"
-_REDUCTIONS = ("all_reduce", "reduce_scatter", "all_to_all", "all_gather")
+_LAUNCHED = (*REDUCTIONS, "all_to_all", "all_gather")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +51,11 @@ def bucket_rows(view: RankView) -> tuple[BucketRow, ...]:
     hooks = _hooks(events)
     if not hooks:
         return ()
-    starts = np.array([h.start for h in hooks], dtype=np.int64)
+    starts = column(hooks, "start")
     wrapper = "ddp" if any(n.startswith((_DDP, "torch.distributed.ddp")) for n in events.names) else "hooks"
     buckets: list[tuple[RankCollective, int, int]] = []  # with its launch and the hook that made it
     for collective in communication(view).collectives:
-        if collective.launch_ns is None or collective.op not in _REDUCTIONS:
+        if collective.launch_ns is None or collective.op not in _LAUNCHED:
             continue
         at = int(np.searchsorted(starts, collective.launch_ns, side="right")) - 1
         if at >= 0 and collective.launch_ns < hooks[at].end:
@@ -168,7 +170,6 @@ def _elements(shape: str) -> int:
     return math.prod(msgspec.json.decode(shape, type=list[int]))
 
 
-_REDUCTIONS_of_backward_passes = ("all_reduce", "reduce_scatter")
 _OPTIMIZER = ("Optimizer.step#", "stepscope.optimizer")
 
 
@@ -181,12 +182,8 @@ def backward_passes(view: RankView, *, layers: Container[str] = ()) -> BackwardP
         return None
     ends = _until(events, begins, marks)
     step = spans.place(marks.starts, marks.ends, begins)
-    chosen = [
-        c
-        for c in communication(view).collectives
-        if c.op in _REDUCTIONS_of_backward_passes and (c.group.name if c.group else "") not in layers
-    ]
-    called = np.array([c.called_ns for c in chosen], dtype=np.int64)
+    chosen = [c for c in communication(view).collectives if c.op in REDUCTIONS and group_name(c) not in layers]
+    called = column(chosen, "called_ns")
     owner = spans.place(begins, ends, called)
     inside = owner >= 0
     counts = np.bincount(owner[inside], minlength=len(begins))

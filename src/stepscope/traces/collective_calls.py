@@ -100,6 +100,9 @@ def _times(elements: int | None, ranks: int | None) -> int | None:
 TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "barrier"})
 """Collectives that all ranks leave together: the only ones to split into transfer and waiting."""
 
+REDUCTIONS = ("all_reduce", "reduce_scatter")
+"""What sums the gradients of ranks."""
+
 SYNONYMS: dict[str, str] = {
     "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allreduce_sparse": "all_reduce",
     "allgather": "all_gather", "allgather_base": "all_gather", "all_gather_base": "all_gather",

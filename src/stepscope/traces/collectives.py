@@ -15,9 +15,9 @@ from stepscope.stats import spans
 from stepscope.stats.spans import distinct
 from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.collective_calls import Identity, identities
-from stepscope.traces.events import NONE, Events, Ints, RankView, once
+from stepscope.traces.events import NONE, Events, Ints, RankView, column, once
 from stepscope.traces.gloo import gloo_calls
-from stepscope.traces.groups import Groups, kind_by_name, kind_by_operations
+from stepscope.traces.groups import Groups, group_name, kind_by_name, kind_by_operations
 from stepscope.traces.idle import IdleGaps, idle_gaps
 from stepscope.traces.kernel_names import Work
 from stepscope.traces.nesting import launches_of, sums
@@ -86,9 +86,9 @@ def communication(view: RankView) -> RankCommunication:
     else:
         calls = gloo_calls(events, groups)
         identified = [c.identity for c in calls]
-        starts = np.array([c.start_ns for c in calls], dtype=np.int64)
-        ends = np.array([c.end_ns for c in calls], dtype=np.int64)
-        launched = np.array([NONE if c.launch_ns is None else c.launch_ns for c in calls], dtype=np.int64)
+        starts = column(calls, "start_ns")
+        ends = column(calls, "end_ns")
+        launched = column(calls, "launch_ns")
     exposed = ends - starts - spans.measure_within(activity.compute, starts, ends)
     hidden = _hidden_under(events, activity, starts, ends)
     steps = _steps(windows_of(view), starts, launched)
@@ -177,25 +177,19 @@ def _hidden_under(events: Events, activity: Activity, starts: Ints, ends: Ints) 
     return result
 
 
-UNNAMED = ""
-"""Stands for collectives whose group was not recorded."""
-
-
 @once
 def group_budgets(view: RankView) -> tuple[GroupBudget, ...]:
     """Return one row per process group, most exposed first; time that several groups communicate in counts for each."""
     by_group: dict[str, list[RankCollective]] = defaultdict(list)
     for collective in communication(view).collectives:
-        by_group[collective.group.name if collective.group else UNNAMED].append(collective)
+        by_group[group_name(collective)].append(collective)
     rows = []
     for name, calls in by_group.items():
-        busy = spans.union(
-            np.array([c.start_ns for c in calls], dtype=np.int64), np.array([c.end_ns for c in calls], dtype=np.int64)
-        )
+        busy = spans.union(column(calls, "start_ns"), column(calls, "end_ns"))
         group = calls[0].group
         kind, source = kind_by_name(group), "name"
         if not kind:
-            launched = np.array([c.called_ns for c in calls], dtype=np.int64)
+            launched = column(calls, "called_ns")
             forward = pass_at(phases_of(view), launched) == FORWARD
             kind, source = kind_by_operations(calls, forward.tolist()), "operations"
         sizes = [c.size_bytes for c in calls]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from enum import IntEnum
 from functools import cached_property, wraps
@@ -202,6 +202,12 @@ class Events:
 
     def name_of(self, index: int) -> str:
         return self.names[int(self.name[index])]
+
+
+def column(rows: Iterable[object], name: str) -> Ints:
+    """One field of all rows, NONE where it is None."""
+    values = [getattr(row, name) for row in rows]
+    return np.array([NONE if value is None else value for value in values], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,14 @@ def _packed(group: CollectiveGroup) -> tuple[Callable[..., CollectiveGroup], tup
 copyreg.pickle(CollectiveGroup, _packed)  # a rank's pass travels between processes
 
 
+UNNAMED = ""
+"""Stands for collectives whose group was not recorded."""
+
+
+def group_name(call: RankCollective) -> str:
+    return call.group.name if call.group else UNNAMED
+
+
 NOT_SHARDED = ("tp", "pp", "ep", "cp")
 """Kinds of groups whose gathers are not those of sharded parameters."""
 

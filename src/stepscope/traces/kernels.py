@@ -59,7 +59,6 @@ def kernel_table(view: RankView) -> KernelTable | None:
         for i in ranked.tolist()
     )
     computes = work[first] == Work.COMPUTE
-    shares = _tensor_shares(totals, computes, tensor)
     return KernelTable(
         rank=view.rank,
         rows=rows,
@@ -67,24 +66,18 @@ def kernel_table(view: RankView) -> KernelTable | None:
         left_out_names=0,
         left_out_calls=0,
         left_out_ns=0,
-        tensor_core_share=shares[0],
-        other_share=shares[1],
-        unknown_share=shares[2],
+        **_tensor_shares(totals, computes, tensor),
     )
 
 
-def _tensor_shares(
-    totals: Ints, computes: NDArray[np.bool_], tensor: list[bool | None]
-) -> tuple[float | None, float | None, float | None]:
+def _tensor_shares(totals: Ints, computes: NDArray[np.bool_], tensor: list[bool | None]) -> dict[str, float | None]:
     compute_ns = int(totals[computes].sum())
-    if not compute_ns:
-        return None, None, None
 
-    def share(wanted: bool | None) -> float:
+    def share(wanted: bool | None) -> float | None:
         chosen = np.array([t is wanted for t in tensor], dtype=bool) & computes
-        return float(totals[chosen].sum() / compute_ns)
+        return float(totals[chosen].sum() / compute_ns) if compute_ns else None
 
-    return share(True), share(False), share(None)
+    return {"tensor_core_share": share(True), "other_share": share(False), "unknown_share": share(None)}
 
 
 LENGTHS = (2, 3, 4, 5, 6, 8)

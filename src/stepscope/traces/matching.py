@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.records.trace_collectives import CollectiveGroup, Instance, Member, RankCollective, RankCommunication
 from stepscope.traces.alignment import base_shifts
 from stepscope.traces.collective_calls import TOGETHER
+from stepscope.traces.events import column
 from stepscope.traces.order_matching import RankOrder, pair
 
 if TYPE_CHECKING:
@@ -188,10 +189,10 @@ class _Codes:
             size=np.array(
                 [0 if c.size_bytes is None or c.op in _UNEVEN else c.size_bytes + 1 for c in chosen], dtype=np.int64
             ),
-            step=np.array([-1 if c.step is None else c.step for c in chosen], dtype=np.int64),
-            starts_ns=np.array([c.start_ns + shift_ns for c in chosen], dtype=np.int64),
-            ends_ns=np.array([c.end_ns + shift_ns for c in chosen], dtype=np.int64),
-            called_ns=np.array([c.called_ns + shift_ns for c in chosen], dtype=np.int64),
+            step=column(chosen, "step"),
+            starts_ns=column(chosen, "start_ns") + shift_ns,
+            ends_ns=column(chosen, "end_ns") + shift_ns,
+            called_ns=column(chosen, "called_ns") + shift_ns,
         )
 
 

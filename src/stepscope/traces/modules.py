@@ -27,8 +27,9 @@ from stepscope.records.trace_rules import DividedLayers, LayerCall
 from stepscope.records.trace_work import AnnotationRow, ModuleRow
 from stepscope.stats.spans import distinct
 from stepscope.traces.activity import activity_of
-from stepscope.traces.collectives import UNNAMED, communication, group_budgets
-from stepscope.traces.events import NONE, Category, Events, Ints, RankView
+from stepscope.traces.collectives import communication, group_budgets
+from stepscope.traces.events import NONE, Category, Events, Ints, RankView, column
+from stepscope.traces.groups import UNNAMED, group_name
 from stepscope.traces.kernel_names import Work, work_of
 from stepscope.traces.nesting import Nest, find, launches_of, nest_events, sums, union_by_group
 from stepscope.traces.passes import autograd_nodes
@@ -147,11 +148,7 @@ def divided_layers(view: RankView) -> DividedLayers | None:
     """
     plan = _plan(view)
     tensor = {g.group for g in group_budgets(view) if g.kind == "tp"} | ({UNNAMED} if plan else set())
-    calls = [
-        c
-        for c in communication(view).collectives
-        if c.launch_ns is not None and (c.group.name if c.group else "") in tensor
-    ]
+    calls = [c for c in communication(view).collectives if c.launch_ns is not None and group_name(c) in tensor]
     if not calls:
         return None
     calls.sort(key=lambda c: c.launch_ns or 0)
@@ -159,9 +156,7 @@ def divided_layers(view: RankView) -> DividedLayers | None:
     named = False
     for _, same_step in groupby(calls, key=lambda c: c.step):
         step_calls = list(same_step)
-        back = (
-            pass_at(phases_of(view), np.array([c.launch_ns for c in step_calls], dtype=np.int64)) == BACKWARD
-        ).tolist()
+        back = (pass_at(phases_of(view), column(step_calls, "launch_ns")) == BACKWARD).tolist()
         ops = _planned(step_calls, [p for p in plan if p.group == "tp"]) or _planned(step_calls, plan)
         if ops:
             named = True

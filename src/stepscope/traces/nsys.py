@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, MissingError, unreadable
-from stepscope.traces.events import NONE, Category, Events, Ints, Note, RankTrace, TraceMeta
+from stepscope.traces.events import DEVICE, NONE, Category, Events, Ints, Note, RankTrace, TraceMeta
 from stepscope.traces.source import SQLITE_MAGIC
 
 ROWS_AT_ONCE = 1 << 16
@@ -168,7 +168,7 @@ class _Export:
 
     def _check_processes(self) -> None:
         processes: set[int] = set()
-        for table in _TABLES[:4]:
+        for table in (t for t in _TABLES if t.category in DEVICE):
             if "globalPid" in self.columns.get(table.table, ()):
                 rows = self._rows(f"SELECT DISTINCT globalPid FROM {table.table}")
                 processes.update(p for (p,) in rows if isinstance(p, int))

@@ -19,8 +19,9 @@ from stepscope.records.trace_path import PathLeg, PathParts, RankLegs
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import activity_of
+from stepscope.traces.collective_calls import REDUCTIONS
 from stepscope.traces.collectives import communication
-from stepscope.traces.events import NONE, Ints, RankView
+from stepscope.traces.events import NONE, Ints, RankView, column
 from stepscope.traces.kernel_names import Work
 from stepscope.traces.nesting import computed_before, launches_of
 from stepscope.traces.steps import BACKWARD, pass_at, phases_of, step_budgets
@@ -30,8 +31,6 @@ WAITED_NS = {"device": 20_000, "cpu_spans": 200_000}
 
 RESUMED_WITHIN = 0.1
 """Computation that goes on this soon after a collective's end, as a share of the pause, waited for it."""
-
-_REDUCTIONS = ("all_reduce", "reduce_scatter")
 
 _BESIDE = 0.05  # of its own time, by which a collective must overlap the one before to run beside it
 
@@ -101,7 +100,7 @@ def _calls(
         at = np.clip(times, low, high)
         return at - low - spans.covered_before(waits, at)
 
-    ended = np.array([c.end_ns for c in collectives], dtype=np.int64)
+    ended = column(collectives, "end_ns")
     done = progress(ended)
     # Awaited: it ends inside a wait, or with it.
     place = np.searchsorted(waits.starts, ended, side="left") - 1
@@ -110,7 +109,7 @@ def _calls(
         awaited = (place >= 0) & (ended <= waits.ends[np.maximum(place, 0)])
     needed = done.copy()
     for i in np.flatnonzero(~awaited).tolist():
-        if collectives[i].op in _REDUCTIONS:
+        if collectives[i].op in REDUCTIONS:
             alike = [
                 j for j, c in enumerate(collectives) if (c.op, c.group) == (collectives[i].op, collectives[i].group)
             ]
@@ -148,7 +147,7 @@ def _used(collectives: Sequence[RankCollective], phases: dict[str, Spans], launc
     """
     begins = np.full(len(collectives), NONE, dtype=np.int64)
     gathers = [i for i, c in enumerate(collectives) if c.op == "all_gather" and c.launch_ns is not None]
-    called = np.array([collectives[i].launch_ns for i in gathers], dtype=np.int64)
+    called = column(collectives, "launch_ns")[gathers]
     passes: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, back in zip(gathers, (pass_at(phases, called) == BACKWARD).tolist(), strict=True):
         passes[collectives[i].step, collectives[i].group, back].append(i)
@@ -182,8 +181,8 @@ def _launched(view: RankView) -> tuple[Ints, Ints] | None:
 def _ready(view: RankView) -> Ints:
     """Return when each could have begun: on a device as the computation launched before it ends, else when it was called."""
     collectives = communication(view).collectives
-    starts = np.array([c.start_ns for c in collectives], dtype=np.int64)
-    called = np.array([NONE if c.launch_ns is None else c.launch_ns for c in collectives], dtype=np.int64)
+    starts = column(collectives, "start_ns")
+    called = column(collectives, "launch_ns")
     if activity_of(view).source != "device":
         return np.where(called == NONE, starts, np.minimum(called, starts))
     before = computed_before(view, called)
@@ -219,9 +218,9 @@ def cpu_legs(view: RankView) -> RankLegs | Unavailable:
     if activity.window is None:
         return Unavailable("nothing ran in the trace")
     low, high = activity.window
-    starts = np.array([c.start_ns for c in collectives], dtype=np.int64)
-    ends = np.array([c.end_ns for c in collectives], dtype=np.int64)
-    called = np.array([c.called_ns for c in collectives], dtype=np.int64)
+    starts = column(collectives, "start_ns")
+    ends = column(collectives, "end_ns")
+    called = column(collectives, "called_ns")
     by_end = np.argsort(ends, kind="stable")
     ended = ends[by_end]
     waits = spans.subtract(activity.comm, activity.compute)

@@ -21,8 +21,9 @@ from stepscope.records.trace_collectives import ConformanceCheck, RankCollective
 from stepscope.records.trace_rules import GradientSync, HostLateness, KernelKind, KernelMix, SyncPlace
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
+from stepscope.traces.collective_calls import REDUCTIONS
 from stepscope.traces.collectives import communication
-from stepscope.traces.events import Category, Events, Ints, RankView
+from stepscope.traces.events import Category, Events, Ints, RankView, column
 from stepscope.traces.idle import gaps_of
 from stepscope.traces.kernel_names import Work, kernel_kind, work_of
 from stepscope.traces.nesting import sums
@@ -36,8 +37,6 @@ MI300 traces this was built on, 2026-11)."""
 RECORD_NS = 1_300
 """What the profiler takes, with shapes, for each operator that it records: 1.2 ms more a step of 946 operators (one job on
 2 cores busy, torch 2.13). Of one between two others this is outside of both: a gap."""
-
-_REDUCTIONS = ("all_reduce", "reduce_scatter")
 
 
 def kernel_mix(view: RankView) -> KernelMix | None:
@@ -131,14 +130,14 @@ def step_flop(view: RankView) -> float | None:
 def gradient_sync(view: RankView) -> GradientSync | None:
     """Return where the reductions were launched; None without marked steps, a backward pass or reductions."""
     marks, collectives = marks_of(view), communication(view).collectives
-    calls = [i for i, c in enumerate(collectives) if c.op in _REDUCTIONS and c.launch_ns is not None]
+    calls = [i for i, c in enumerate(collectives) if c.op in REDUCTIONS and c.launch_ns is not None]
     if not len(marks) or not calls:
         return None
     first, last = _backward(view.events, marks)
     there = last > first
     if not there.any():
         return None
-    launched = np.array([collectives[i].launch_ns for i in calls], dtype=np.int64)
+    launched = column(collectives, "launch_ns")[calls]
     step = spans.place(marks.starts, marks.ends, launched)
     inside_a_step = (step >= 0) & there[step]
     places: dict[str, list[int]] = {"before": [], "inside": [], "after": []}

@@ -294,16 +294,16 @@ def _times(episodes: int, collectives: int) -> str:
 
 
 def _by_steps(by_rank: Mapping[int, Late], work: RankWork, skew: int) -> list[Straggler]:
-    own = work.own_by_step()
-    middles: dict[frozenset[int], list[dict[int, float]]] = {}  # ranks that met share theirs
+    own_ns = work.own_ns()
+    others_ns: dict[frozenset[int], list[dict[int, float]]] = {}  # ranks that met share theirs
     stragglers = []
     for rank, late in by_rank.items():
         met = work.met[rank]
-        if met not in middles:
-            middles[met] = [_medians_of_others(values, met) for values in own.values()]
+        if met not in others_ns:
+            others_ns[met] = [_others_ns(values, met) for values in own_ns.values()]
         rows = [
             (values[rank] - others[rank], others[rank])
-            for values, others in zip(own.values(), middles[met], strict=True)
+            for values, others in zip(own_ns.values(), others_ns[met], strict=True)
             if rank in others
         ]
         slow = chronic_excess(np.array([r[0] for r in rows]), np.array([r[1] for r in rows])) if late.ended else None
@@ -325,7 +325,7 @@ def _by_steps(by_rank: Mapping[int, Late], work: RankWork, skew: int) -> list[St
     return stragglers
 
 
-def _medians_of_others(values: Mapping[int, float], ranks: Collection[int]) -> dict[int, float]:
+def _others_ns(values: Mapping[int, float], ranks: Collection[int]) -> dict[int, float]:
     """Return for each of these ranks that has a value the median of those of the others; O(n log n) for all n ranks."""
     ordered = sorted((values[rank], rank) for rank in ranks if rank in values)
     below, above = (len(ordered) - 2) // 2, (len(ordered) - 1) // 2

@@ -20,8 +20,8 @@ from stepscope.records.trace_rules import EARLY_SHARE, ROOT, ShardedUnits, UnitC
 from stepscope.stats import spans
 from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.collectives import communication
-from stepscope.traces.events import Category, Events, Ints, RankView, TraceMeta
-from stepscope.traces.groups import NOT_SHARDED, kind_by_name
+from stepscope.traces.events import Category, Events, Ints, RankView, TraceMeta, column
+from stepscope.traces.groups import NOT_SHARDED, group_name, kind_by_name
 from stepscope.traces.kernel_names import Work
 from stepscope.traces.kernels import copy_kind
 from stepscope.traces.nesting import launches_of
@@ -91,7 +91,7 @@ def sharded_units(view: RankView) -> ShardedUnits | None:
     calls = sorted(launched, key=lambda c: c.launch_ns or 0)
     if not calls:
         return None
-    times = np.array([c.launch_ns for c in calls], dtype=np.int64)
+    times = column(calls, "launch_ns")
     in_backward = (pass_at(phases_of(view), times) == BACKWARD).tolist()
     units = _annotated(events, calls)
     named_by = "annotation" if any(u is not None for u in units) else "order"
@@ -145,7 +145,7 @@ def _annotated(events: Events, calls: Sequence[RankCollective]) -> list[str | No
         (events.category == Category.USER_ANNOTATION) & np.isin(events.name, np.array(list(names), dtype=np.int64))
     )
     chosen = chosen[np.argsort(events.ts_ns[chosen], kind="stable")]
-    times = np.array([c.launch_ns for c in calls], dtype=np.int64)
+    times = column(calls, "launch_ns")
     at = spans.place(events.ts_ns[chosen], events.end_ns[chosen], times)
     return [None if i < 0 else names[int(events.name[chosen[i]])] for i in at.tolist()]
 
@@ -157,7 +157,7 @@ def _of_sharding_groups(
     seen: dict[str, set[tuple[str, bool]]] = defaultdict(set)
     named = {}
     for call, back in zip(calls, in_backward, strict=True):
-        name = call.group.name if call.group else ""
+        name = group_name(call)
         seen[name].add((call.op, back))
         named[name] = kind_by_name(call.group)
     sharding = {
@@ -168,9 +168,7 @@ def _of_sharding_groups(
         and named[name] not in NOT_SHARDED
     }
     kept = [
-        (c, b)
-        for c, b in zip(calls, in_backward, strict=True)
-        if c.op != "all_reduce" and (c.group.name if c.group else "") in sharding
+        (c, b) for c, b in zip(calls, in_backward, strict=True) if c.op != "all_reduce" and group_name(c) in sharding
     ]
     return [c for c, _ in kept], [b for _, b in kept]
 

@@ -30,7 +30,7 @@ from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.alignment import AGREE_NS, align_clocks, corrected
 from stepscope.traces.collective_calls import TOGETHER
 from stepscope.traces.collectives import communication
-from stepscope.traces.events import Category, Events, RankView
+from stepscope.traces.events import Category, Events, RankView, column
 from stepscope.traces.matching import match_collectives
 from stepscope.traces.steps import step_budgets
 from stepscope.traces.waits import wait_totals
@@ -258,8 +258,8 @@ def measured_bubble(ranks: Sequence[RankPass]) -> MeasuredBubble | None:
 
 def _exposed(messages: Sequence[RankCollective], activity: Activity) -> Spans:
     """Return when one of these messages runs and nothing is computed."""
-    starts = np.array([c.start_ns for c in messages], dtype=np.int64)
-    ends = np.array([c.end_ns for c in messages], dtype=np.int64)
+    starts = column(messages, "start_ns")
+    ends = column(messages, "end_ns")
     return spans.subtract(spans.union(starts, ends), activity.compute)
 
 

@@ -28,7 +28,7 @@ from stepscope.records.trace_collectives import (
 from stepscope.records.trace_path import CauseShare
 from stepscope.stats import spans
 from stepscope.stats.spans import EMPTY, Spans, median, union
-from stepscope.traces.events import Ints
+from stepscope.traces.events import Ints, column
 
 
 def exact(given: Spans) -> ExactSpans:
@@ -132,8 +132,8 @@ def wait_totals(
 def _times(part: Sequence[RankWaiting], rank: RankCommunication) -> tuple[Ints, Ints, Ints]:
     """Return, on the rank's own clock, when it entered each collective, when all had, and when it left."""
     own = [rank.collectives[wait.position] for wait in part]
-    entered = np.array([c.start_ns for c in own], dtype=np.int64)
-    left = np.array([c.end_ns for c in own], dtype=np.int64)
+    entered = column(own, "start_ns")
+    left = column(own, "end_ns")
     waited = np.array([wait.waiting_ns or 0 for wait in part], dtype=np.int64)
     return entered, np.minimum(entered + waited, left), left
 
@@ -185,7 +185,7 @@ class RankWork:
         self.met = _met(split)
         self.window_ns = max((r.window_ns[1] - r.window_ns[0] for r in ranks if r.window_ns is not None), default=0)
 
-    def own_by_step(self) -> dict[int, dict[int, float]]:
+    def own_ns(self) -> dict[int, dict[int, float]]:
         """Own time by step and rank, ns: between collectives of any kind, and what it computed beside them; no waiting."""
         totals: dict[int, dict[int, float]] = defaultdict(dict)
         for rank, communication in self._ranks.items():
@@ -207,8 +207,8 @@ class RankWork:
     def _once(self, rank: int, positions: Sequence[int]) -> tuple[Ints, Ints]:
         """Return start and end of each collective without what those before it cover."""
         chosen = [self._ranks[rank].collectives[i] for i in positions]
-        starts = np.array([c.start_ns for c in chosen], dtype=np.int64)
-        ends = np.array([c.end_ns for c in chosen], dtype=np.int64)
+        starts = column(chosen, "start_ns")
+        ends = column(chosen, "end_ns")
         begins = starts.copy()
         begins[1:] = np.maximum(starts[1:], np.maximum.accumulate(ends)[:-1])
         return begins, np.maximum(begins, ends)
