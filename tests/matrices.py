@@ -1,15 +1,16 @@
-"""A catalog of its own, so that these tests do not depend on the installed plugins."""
+"""Plugins of its own, so that these tests do not depend on the installed plugins."""
 
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 from pydantic import Field
 
 from stepscope.core.errors import UsageError
 from stepscope.core.registry import Registry
 from stepscope.datasets import Dataset
-from stepscope.matrix.catalog import Catalog
+from stepscope.matrix.catalog import FAMILIES
 from stepscope.matrix.checked import Matrix
 from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.load import matrix_of
@@ -130,22 +131,27 @@ DATASETS = {
     )
 }
 
-CATALOG = Catalog(
-    workloads=Registry("tests", "WORKLOAD", "workload", table=WORKLOADS),
-    strategies=Registry("tests", "STRATEGY", "strategy", table=STRATEGIES),
-    datasets=Registry("tests", "DATASET", "dataset", table=DATASETS),
-)
+PLUGINS: dict[str, Registry[Any]] = {
+    "model": Registry("tests", "WORKLOAD", "workload", table=WORKLOADS),
+    "strategy_options": Registry("tests", "STRATEGY", "strategy", table=STRATEGIES),
+    "dataset_options": Registry("tests", "DATASET", "dataset", table=DATASETS),
+}
 
 HEAD = "version: 1\nbase: {workload: net, dataset: noise, global_batch: 48, steps: 10}\n"
 
 
+@patch.dict(FAMILIES, PLUGINS)
 def read(body: str, *overrides: str, head: str = HEAD) -> Matrix:
     """The text of a matrix below its base, and overrides, to a checked matrix."""
-    return matrix_of(parse_yaml(head + body, source="m.yaml"), name="m", overrides=overrides, catalog=CATALOG)
+    return matrix_of(parse_yaml(head + body, source="m.yaml"), name="m", overrides=overrides)
 
 
 def plan(body: str, *overrides: str, machine: Machine = CPU) -> tuple[PlannedCell, ...]:
     """The text of a matrix below its base, and overrides, to planned cells on a machine (two cores by default)."""
-    return expand(
-        read(body, *overrides), machine=machine, digest_of=lambda key, options: f"{key} {options}", catalog=CATALOG
-    )
+    return expanded(read(body, *overrides), machine=machine, digest_of=lambda key, options: f"{key} {options}")
+
+
+@patch.dict(FAMILIES, PLUGINS)
+def expanded(matrix: Matrix, **how: Any) -> tuple[PlannedCell, ...]:
+    """As ``expand``, with these plugins."""
+    return expand(matrix, **how)

@@ -1,8 +1,9 @@
-"""A catalog of its own, so that these tests do not depend on the installed plugins."""
+"""Plugins of its own, so that these tests do not depend on the installed plugins."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
+from unittest.mock import patch
 
 import pytest
 from pydantic import Field, model_validator
@@ -10,7 +11,7 @@ from pydantic import Field, model_validator
 from stepscope.core.errors import UsageError
 from stepscope.core.registry import Registry
 from stepscope.datasets import Dataset
-from stepscope.matrix.catalog import Catalog
+from stepscope.matrix.catalog import FAMILIES
 from stepscope.matrix.checked import Matrix, build_matrix
 from stepscope.matrix.overrides import Override, apply_overrides
 from stepscope.records.options import OptionsModel
@@ -83,17 +84,18 @@ WORKLOADS = {
 }
 STRATEGIES = {key: _strategy(key, kind) for key, kind in (("single", Nothing), ("naive", Flat), ("ddp", Buckets))}
 DATASETS = {"noise": _dataset("noise", Noise, lambda _, needs: needs), "digits": _dataset("digits", Nothing, _resolve)}
-CATALOG = Catalog(
-    workloads=Registry("tests", "WORKLOAD", "workload", table=WORKLOADS),
-    strategies=Registry("tests", "STRATEGY", "strategy", table=STRATEGIES),
-    datasets=Registry("tests", "DATASET", "dataset", table=DATASETS),
-)
+PLUGINS: dict[str, Registry[Any]] = {
+    "model": Registry("tests", "WORKLOAD", "workload", table=WORKLOADS),
+    "strategy_options": Registry("tests", "STRATEGY", "strategy", table=STRATEGIES),
+    "dataset_options": Registry("tests", "DATASET", "dataset", table=DATASETS),
+}
 
 
+@patch.dict(FAMILIES, PLUGINS)
 def build(text: str, *overrides: Override) -> Matrix:
     """Text and overrides to a checked matrix."""
     document = apply_overrides(parse_yaml(text, source="m.yaml"), overrides)
-    return build_matrix(document, CATALOG, name="m")
+    return build_matrix(document, name="m")
 
 
 def refused(text: str, *overrides: Override) -> list[str]:

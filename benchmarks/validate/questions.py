@@ -117,7 +117,7 @@ def peak_memory(material: Material) -> Answer:
 def peak(material: Material, asked: Asked) -> float:
     """Bytes of the kind that the source prints."""
     memory = material.step(asked).memory
-    return memory.allocated if asked.stack in ALLOCATED else memory.total
+    return memory.total - memory.base if asked.stack in ALLOCATED else memory.total  # base: not the allocator's
 
 
 def out_of_memory(material: Material, skipped: Counter[str]) -> dict[str, float]:

@@ -12,7 +12,8 @@ from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.collectives.choose import itemsize, known_op
 from stepscope.predict.collectives.costs import collective
 from stepscope.predict.collectives.machine import Caller, Fabric, read_fabric
-from stepscope.predict.step.run_rows import SkipRowError, above_zero, gpu_key, whole
+from stepscope.predict.step.model import whole
+from stepscope.predict.step.run_rows import SkipRowError, above_zero, gpu_key
 from stepscope.records.imported import Stated
 from stepscope.store.importer import require_there
 from stepscope.store.nccl_tests_facts import Facts, facts_of

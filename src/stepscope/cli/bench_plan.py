@@ -69,11 +69,12 @@ def share(text: str | None) -> tuple[int, int] | None:
 def print_presets(*, json: bool) -> int:
     presets = list_presets()
     if json:
-        print_document({**codec.headed("presets/1"), "presets": [codec.to_builtins(p) for p in presets]})
+        listed = [{"name": name, "description": description} for name, description in presets.items()]
+        print_document({**codec.headed("presets/1"), "presets": listed})
         return 0
-    width = max(len(p.name) for p in presets)
-    for preset in presets:
-        say(f"{preset.name:<{width}}  {preset.description}")
+    width = max(map(len, presets))
+    for name, description in presets.items():
+        say(f"{name:<{width}}  {description}")
     say("\nrun one:  stepscope bench --preset NAME      see it:  stepscope bench --preset NAME --show")
     return 0
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import bench_plan
-from stepscope.cli.command import listed, require_only, whole_numbers
+from stepscope.cli.command import listed, whole_numbers
 from stepscope.cli.console import OutputError, ReaderGone, print_document, say, typed
 from stepscope.cli.findings import show_runs, show_table
 from stepscope.cli.host_options import host_world
@@ -111,7 +110,6 @@ _OF_MODEL = {
 
 def run(options: Bench) -> int:
     """Do what the command line says; the exit code. Raises StepscopeError."""
-    require_only(options, *_mode(options))
     if options.list_:
         return bench_plan.print_presets(json=options.json)
     source = source_of(options)
@@ -176,16 +174,6 @@ def _require_matrix(file: Path) -> None:
             f"{file} is a run folder, not a matrix file",
             fix=f"to resume the run, name its matrix again: stepscope bench MATRIX.yaml -o {file}",
         )
-
-
-def _mode(options: Bench) -> tuple[str, Collection[str]]:
-    """Return what is asked for, and the options it obeys."""
-    if options.list_:
-        return "--list", ("list_", "json")
-    if options.show:
-        changes = ("set_", "warmup", "steps", "emulate_network", "inject")
-        return "--show", ("show", "matrix", "preset", "model", *_OF_MODEL, *changes)
-    return ("--plan", vars(options).keys() - {"show"}) if options.plan else ("bench", vars(options).keys())
 
 
 def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:

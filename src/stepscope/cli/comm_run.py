@@ -13,7 +13,6 @@ from stepscope.cli.command import (
     duration_ns,
     given,
     listed,
-    require_only,
     spelled,
     whole_numbers,
     whole_or_auto,
@@ -162,8 +161,6 @@ def run(options: Comm, *, printed: bool = True) -> int:
         raise UsageError(unknown("format", options.format_, FORMATS))
     if options.json and options.format_ != "table":
         raise UsageError("--json and --format both say what stdout gets", fix="give one of them")
-    if options.plan:
-        require_only(options, "--plan", vars(options).keys() - {"json", "output", "charts", "format_", "force"})
     asked, measure = comm_request(options), comm_measure(options)
     hosts = host_world(options, against={"--emulate-network": (options.emulate_network, "the hosts are real")})
     if not options.plan and hosts is None:

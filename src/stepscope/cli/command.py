@@ -28,17 +28,30 @@ REQUIRED: Any = object()
 
 
 class Said:
-    """What a field says beside its type: its help, and how it is typed.
+    """What a field says beside its type: its help, how it is typed, and what goes with it.
 
     names: ``-o``, or a long name that is not the field's own. least, most: bounds of a number. place: an argument, which
-    has no name.
+    has no name. only: fields that alone go with this one; without: that do not; needs: one without which this has no
+    meaning; same_as: one that says the same.
     """
 
     def __init__(
-        self, help_: str, metavar: str | None, names: tuple[str, ...], default: Any, *, bounds: Any, place: bool
+        self,
+        help_: str,
+        metavar: str | None,
+        names: tuple[str, ...],
+        default: Any,
+        *,
+        place: bool = False,
+        bounds: Any = (None, None),
+        only: str | None = None,
+        without: str = "",
+        needs: str = "",
+        same_as: str = "",
     ) -> None:
         self.help, self.metavar, self.names, self.default, self.place = help_, metavar, names, default, place
         self.least, self.most = bounds
+        self.only, self.without, self.needs, self.same_as = only, without, needs, same_as
 
     def __set_name__(self, owner: type, name: str) -> None:
         long = [text for text in self.names if text.startswith("--")]
@@ -68,22 +81,24 @@ def option(
     default: Any = None,
     min: float | None = None,  # noqa: A002
     max: float | None = None,  # noqa: A002
+    **with_others: Any,
 ) -> Any:
     """Return a field's default that says what the option is: ``--the-fields-name METAVAR``.
 
-    names: ``-o``, ``--another-name``.
+    names: ``-o``, ``--another-name``. with_others: ``only``, ``without``, ``needs`` as of ``Said``: names of fields, blanks
+    between them.
     """
-    return Said(help, metavar, names, default, bounds=(min, max), place=False)
+    return Said(help, metavar, names, default, bounds=(min, max), **with_others)
 
 
-def switch(help: str, *names: str) -> Any:  # noqa: A002
+def switch(help: str, *names: str, **with_others: Any) -> Any:  # noqa: A002
     """Return the default of an option without a value, False where it is not given."""
-    return Said(help, None, names, False, bounds=(None, None), place=False)
+    return Said(help, None, names, False, **with_others)
 
 
-def argument(help: str, metavar: str, *, default: Any = REQUIRED) -> Any:  # noqa: A002
+def argument(help: str, metavar: str, *, default: Any = REQUIRED, same_as: str = "") -> Any:  # noqa: A002
     """Return the default of what is typed without a name in front."""
-    return Said(help, metavar, (), default, bounds=(None, None), place=True)
+    return Said(help, metavar, (), default, place=True, same_as=same_as)
 
 
 def read(kind: type[T], words: Sequence[str]) -> T | None:
@@ -177,6 +192,7 @@ class Command:
     runs_a_command: bool = False
 
     def run(self, options: Options) -> int | None:
+        refuse_misfits(options)
         where = self.where if isinstance(self.where, str) else self.where(options)
         module, _, function = where.partition(":")
         code: int | None = getattr(importlib.import_module(module), function or "run")(options)
@@ -224,6 +240,22 @@ def require_only(options: Options, mode: str, obeyed: Collection[str]) -> None:
     foreign = [spelled(type(options), name) for name in given(options) if name not in obeyed]
     if foreign:
         raise UsageError(f"{mode} does not go with {', '.join(foreign)}")
+
+
+def refuse_misfits(options: Options) -> None:
+    """Raises UsageError that names the options given that do not go with another one."""
+    fields, names = _fields(type(options)), given(options)
+    for name in names:
+        field = fields.get(fields[name].same_as, fields[name])
+        if field.only is not None or field.without:
+            off = getattr(options, name) is False  # --no-monitor
+            mode = field.name.partition("/")[2] if off else field.spelled
+            obeyed = fields.keys() - field.without.split() if field.only is None else {name, *field.only.split()}
+            require_only(options, mode, obeyed)
+    for needed in dict.fromkeys(fields[name].needs for name in names):
+        if needed and needed not in names:
+            mode = f"{type(options).__name__.lower()} without {fields[needed].spelled}"
+            require_only(options, mode, [name for name in names if fields[name].needs != needed])
 
 
 def _fields(kind: type) -> dict[str, Said]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import listed, parse_ranges, require_only
+from stepscope.cli.command import listed, parse_ranges
 from stepscope.cli.console import log, print_document, say
 from stepscope.cli.fail_if import say_not_checked
 from stepscope.cli.findings import show_table
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 ROUNDS = 6
 MOST_ALONE = 8
 """So many of those without a partner are named one by one."""
-READ_OBEYED = frozenset(
-    {"paths", "metric", "world_size", "scaling", "columns", "drop_epochs", "fail_if", "json", "everything"}
-)
-RUN_OBEYED = frozenset({
-    "paths", "run", "rounds", "output", "data_dir", "set_", "metric", "drop_epochs", "fail_if", "json", "everything",
-})  # fmt: skip
 
 
 def run(options: Compare) -> int:
@@ -50,7 +44,6 @@ def run(options: Compare) -> int:
 
     if len(options.paths) < 2:
         raise UsageError("compare needs two runs", fix="stepscope compare A B")
-    require_only(options, *(("--run", RUN_OBEYED) if options.run else ("compare without --run", READ_OBEYED)))
     conditions = parse_changes(options.fail_if, COMPARED)
     wanted = _wanted(options.metric, tuple(COMPARED))
     sides, measured = _measured(options) if options.run else (_read(options), ExitCode.OK)
@@ -266,18 +259,6 @@ def print_conditions(
 Pair = tuple["WorkProfile", "WorkProfile"]
 
 STEPS = "--diff-steps"
-OBEYED = frozenset({
-    "paths", "rank", "limit", "cell", "rank_of", "diff", "diff_steps", "ranks", "processes", "executor", "cache",
-    "csv", "fail_if", "json",
-})  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
-    """Before and after of every rank that is compared, and what is to be said about who is compared with whom."""
-
-    pairs: tuple[Pair, ...]
-    notes: tuple[str, ...] = ()
 
 
 def run_diff(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
@@ -285,24 +266,25 @@ def run_diff(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
     from stepscope.results.figures import figures_of
     from stepscope.traces.diff import diff_profiles
 
-    require_only(options, "--diff" if options.diff is not None else STEPS, OBEYED)
     conditions = parse_changes(options.fail_if, figures_of("rank"))
     after = read(None)
     before = after if options.diff is None else read(options.diff)
     names = _names(options)
-    compared = paired(before, after, names=names, ranks=parse_ranges(options.rank, "--rank"), steps=options.diff_steps)
+    pairs, notes = paired(
+        before, after, names=names, ranks=parse_ranges(options.rank, "--rank"), steps=options.diff_steps
+    )
     circumstances = None if before is after else trace_conditions(before, after)
-    diffs = [diff_profiles(a, b, limit=options.limit or None) for a, b in compared.pairs]
+    diffs = [diff_profiles(a, b, limit=options.limit or None) for a, b in pairs]
     if options.diff is not None and options.diff_steps is None:
         diffs = _by_all_steps(diffs, Path(options.diff), Path(options.paths[0]))
     if options.csv is not None:
         _write_csv(diffs, options.csv)
     if options.json:
-        print_document(documents.diff_document(diffs, circumstances, notes=compared.notes))
+        print_document(documents.diff_document(diffs, circumstances, notes=notes))
     else:
         if circumstances is not None:
             print_conditions(circumstances, circumstances.differ, names)
-        _show_of_trace_diff(diffs, compared.notes)
+        _show_of_trace_diff(diffs, notes)
     for condition in documents.diff_unchecked(conditions, diffs):
         say_not_checked(condition, f"{names[0]} has no time there")
     refuse_changed(conditions, documents.diff_changes(diffs))
@@ -353,8 +335,9 @@ def paired(
     names: tuple[str, str] = ("before", "after"),
     ranks: frozenset[int] | None = None,
     steps: str | None = None,
-) -> Paired:
-    """Return before and after of every rank that both jobs have; two single traces are compared whatever their ranks.
+) -> tuple[list[Pair], list[str]]:
+    """Return before and after of every rank that both jobs have, and what is to be said about who is compared with whom; two
+    single traces are compared whatever their ranks.
 
     ``steps`` (``10-13:20-23``) takes the first steps of ``before`` and the second ones of ``after``.
     Raises DataError when the jobs share no rank, UsageError for steps or ranks that are not there.
@@ -393,7 +376,7 @@ def paired(
     if steps is not None:
         first, second = _two_ranges(steps)
         pairs = [(_chosen(a, first), _chosen(b, second)) for a, b in pairs]
-    return Paired(pairs=tuple(pairs), notes=tuple(notes))
+    return pairs, notes
 
 
 def _show_of_trace_diff(diffs: Sequence[TraceDiff], notes: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,8 +43,10 @@ def run(options: Diagnose) -> int:
     from stepscope.diagnose.engine import all_rules, diagnose
     from stepscope.report.documents import diagnose_document, rules_document
 
-    require_only(options, *_mode(options))
-    asked: Sequence[Rule] | None = all_rules() if options.rules == "list" else None
+    asked: Sequence[Rule] | None = None
+    if options.rules == "list":
+        require_only(options, "--rules list", ("rules", "json"))
+        asked = all_rules()
     if options.explain is not None:
         asked = _chosen(options.explain, option="--explain")
     if asked is not None:
@@ -103,16 +105,6 @@ def _show_first_screen(evidence: Evidence, judged: Judged, *, everything: bool) 
     rest = rest_of(job.folder, window=bool(windows)) + more
     show_screen(of_job(judged.verdict, more=rest), everything=everything)
     return replace(diagnosis, findings=left)
-
-
-def _mode(options: Diagnose) -> tuple[str, Collection[str]]:
-    """Return what kind of answer is asked for, and the options it obeys."""
-    if options.explain is not None:
-        return "--explain", ("explain", "json")
-    if options.rules == "list":
-        return "--rules list", ("rules", "json")
-    every = vars(options).keys() - {"explain"}
-    return ("--protocol", every - {"json", "everything"}) if options.protocol else ("diagnose", every)
 
 
 def _require_asked(conditions: Iterable[Condition], chosen: Sequence[Rule]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast, get_args
 
-from stepscope.cli.command import require_only
 from stepscope.cli.console import log, say
 from stepscope.cli.fail_if import check_job, read_conditions
 from stepscope.cli.hooked import ended, hang_seconds, job_folder, job_outlasts, show_out_of_memory, start_job, tell_hang
@@ -50,10 +49,6 @@ def run(options: Run) -> int:
     """Run the command and watch it; the job's own exit code."""
     if options.join:
         return _join(options)
-    if not options.monitor:
-        require_only(
-            options, "--no-monitor", vars(options).keys() - {"hang_after", "verdict", "export", "fail_if", "deep"}
-        )
     after_s = hang_seconds(options.hang_after)
     place = checked_place(options.verdict)
     mode = _deep(options.deep)
@@ -99,7 +94,6 @@ def run(options: Run) -> int:
 
 def _join(options: Run) -> int:
     """Become the command, with the hook of a job that another host starts and watches."""
-    require_only(options, "--join", {"join", "output", "command"})
     if options.output is None:
         raise UsageError("--join needs the folder of the job", fix="add -o DIR, the same as on the host that starts it")
     hooked_job.check_program(options.command)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING
 
-from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, say
+from stepscope.cli.evidence import scaling_of
 from stepscope.cli.findings import show_table
 from stepscope.core.errors import StepscopeError, Unavailable, UsageError
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted, unknown
+from stepscope.core.words import counted
 from stepscope.predict.collectives.machine import find_fabric
 from stepscope.predict.job import MeasuredJob
 from stepscope.predict.overlap import measured_transport
@@ -18,7 +18,6 @@ from stepscope.predict.prices import Links, Prices, calibrated_prices, own_price
 from stepscope.predict.scale import KNEE, OFF, check_gpus, predict_scale
 from stepscope.predict.what_if import WhatIf, parse_gpus, parse_what_if
 from stepscope.records import codec
-from stepscope.records.calibration import Calibration
 from stepscope.records.prediction import ScalePrediction
 from stepscope.report.views import predicted_step
 from stepscope.store.importer import require_there
@@ -26,35 +25,25 @@ from stepscope.store.layout import ProfileLayout, RunLayout
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
-    from stepscope.records.nouns import Scaling
 
-SCALINGS = ("weak", "strong")
 
 SAME = 0.005
 """Relative difference of throughputs that two decimals do not show."""
 
 
-OBEYED = (
-    "run", "from_", "cell", "gpus", "gpus_per_node", "network", "adapters", "what_if", "scaling", "calib", "chart", "json",
-)  # fmt: skip
-
-
 def run(options: Predict) -> int:
     """Predict and print; the exit code. Raises StepscopeError."""
-    require_only(options, "--from", OBEYED)
     if options.from_ is not None and options.run is not None:
         raise UsageError("predict starts from one job, and --from and RUN name two", fix="leave one of them out")
     path = options.from_ or options.run
     assert path is not None
-    scaling = options.scaling or "weak"
-    if scaling not in SCALINGS:
-        raise UsageError(unknown("--scaling", scaling, SCALINGS))
+    scaling = scaling_of(options.scaling) or "weak"
     what = parse_what_if(options.what_if)
     job = measured_job(path, options.cell, calib=options.calib)
     gpus = tuple(job.ranks * 2**doubled for doubled in range(7)) if options.gpus is None else parse_gpus(options.gpus)
-    check_gpus(gpus, job, scaling=cast("Literal['weak', 'strong']", scaling))
+    check_gpus(gpus, job, scaling=scaling)
     prices, measured = _prices(options, job, what)
-    prediction = predict_scale(job, gpus, prices, measured=measured, what=what, scaling=cast("Scaling", scaling))
+    prediction = predict_scale(job, gpus, prices, measured=measured, what=what, scaling=scaling)
     if options.chart is not None:
         _draw(prediction, options.chart, global_batch=job.global_batch)
     if options.json:
@@ -139,7 +128,9 @@ def _prices(options: Predict, job: MeasuredJob, what: WhatIf) -> tuple[Prices, P
     asked = [name for name, value in given.items() if value is not None]
     if options.calib is not None:
         _refuse(asked, "--calib", why="a calibration is of the links that it was measured on")
-        prices = _calibrated(options.calib, job)
+        from stepscope.store.reader import read_calibration
+
+        prices = calibrated_prices(read_calibration(options.calib), backend=job.backend, network=job.network)
         return prices, prices
     if job.gpu is None:
         _refuse(asked, f"{job.name} on {job.device}", why="its GPU is not in the hardware table, which has the links")
@@ -157,13 +148,6 @@ def _prices(options: Predict, job: MeasuredJob, what: WhatIf) -> tuple[Prices, P
 def _refuse(asked: list[str], mode: str, *, why: str) -> None:
     if asked:
         raise UsageError(f"{mode} does not go with {', '.join(asked)}", why=why)
-
-
-def _calibrated(file: Path, job: MeasuredJob) -> Prices:
-    from stepscope.store.reader import read_calibration
-
-    calibration: Calibration = read_calibration(file)
-    return calibrated_prices(calibration, backend=job.backend, network=job.network)
 
 
 def show(prediction: ScalePrediction) -> None:

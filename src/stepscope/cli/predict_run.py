@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, cast
 
 from stepscope.cli.command import require_only
 from stepscope.cli.console import log, out, print_document, say
 from stepscope.cli.findings import show_facts, show_table
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes, parse_sizes
-from stepscope.core.words import counted, unknown
+from stepscope.core.words import counted
 from stepscope.machine.collect import collect
 from stepscope.predict.calibrated import FitWanted, machine_warnings, time_of
 from stepscope.predict.calibration import machine_of
@@ -48,7 +47,11 @@ def run(options: Predict) -> int:
             why="grading predictions against published tables is part of the repository, not of the package",
             fix=f"in a checkout of stepscope: python -m benchmarks.validate {options.validate}",
         )
-    require_only(options, *_mode(options))
+    if options.buckets is None and options.calib is not None:  # of the machine that was measured: no specification
+        require_only(options, "--calib", ("collective", "size", "sizes", "gpus", "network", "dtype", "calib", "json"))
+    elif options.buckets is None:
+        of_others = {"cell", "layout", "memory", "measured", "what_if", "chart", "scaling"}
+        require_only(options, "--collective", vars(options).keys() - of_others)
     if options.buckets is not None:
         if options.calib is None:
             raise UsageError(
@@ -72,7 +75,8 @@ def run(options: Predict) -> int:
     else:
         predictions, what = _from_specification(options, op, sizes, gpus)
     if options.json:
-        _print_json("collective", op=op, gpus=gpus, predictions=_entries(predictions))
+        entries = [{"size_bytes": size, **asdict(predicted)} for size, predicted in predictions.items()]
+        print_document({**headed("predict/1"), "kind": "collective", "op": op, "gpus": gpus, "predictions": entries})
     elif len(predictions) == 1:
         _show_one(next(iter(predictions.values())), f"{_call_text(op, next(iter(predictions)))} on {what}")
     else:
@@ -82,24 +86,6 @@ def run(options: Predict) -> int:
         say(f"{op} on {what}: {times}", "bold")
         show_table(table)
     return 0
-
-
-def _mode(options: Predict) -> tuple[str, Collection[str]]:
-    """Return what is predicted from what, and the options it obeys."""
-    if options.buckets is not None:
-        return "--buckets", ("buckets", "calib", "cell", "json")
-    if options.calib is not None:  # of the machine that was measured: nothing of a specification
-        return "--calib", ("collective", "size", "sizes", "gpus", "network", "dtype", "calib", "json")
-    return "--collective", vars(options).keys() - {
-        "cell",
-        "layout",
-        "memory",
-        "measured",
-        "what_if",
-        "chart",
-        "scaling",
-        "from_",
-    }
 
 
 def _sizes(options: Predict, op: str) -> tuple[int, ...]:
@@ -129,8 +115,6 @@ def _from_specification(
     if options.gpu is None:
         raise UsageError("the GPU is missing", why="neither --gpu nor --calib was given", fix=_EXAMPLE)
     gpu = known_gpu(options.gpu)
-    if options.caller not in get_args(Caller):
-        raise UsageError(unknown("caller", options.caller, get_args(Caller)))
     predictions = {
         size: predict_collective(
             op,
@@ -187,14 +171,6 @@ def _show_one(predicted: Predicted, title: str) -> None:
         say()
     for note in predicted.notes:
         say(f"! {note}", "yellow")
-
-
-def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:
-    return [{"size_bytes": size, **asdict(predicted)} for size, predicted in predictions.items()]
-
-
-def _print_json(kind: str, **fields: Any) -> None:
-    print_document({**headed("predict/1"), "kind": kind, **fields})
 
 
 def predict_buckets(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bool) -> int:

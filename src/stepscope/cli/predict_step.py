@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import require_only
 from stepscope.cli.console import log, print_document, say
 from stepscope.cli.findings import show_table
 from stepscope.core.errors import Unavailable, UsageError
@@ -45,16 +44,11 @@ if TYPE_CHECKING:
     from stepscope.results.job_from_traces import TracedModel
 
 
-OBEYED = (
-    "model", "layout", "gpu", "gpus", "gpus_per_node", "network", "adapters", "sharp", "memory", "measured", "what_if",
-    "calib", "chart", "json",
-)  # fmt: skip
 _EXAMPLE = "stepscope predict --model llama3-8b --gpu h100-sxm --gpus 8,64,512 --layout zero=3,mbs=2"
 
 
 def run(options: Predict) -> int:
     """Predict and print; the exit code. Raises StepscopeError."""
-    require_only(options, "--model", OBEYED)
     assert options.model is not None
     shape = model_of(options.model)
     if options.gpu is None or options.gpus is None:

@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import parse_ranges, require_only, whole_or_auto
+from stepscope.cli.command import parse_ranges, whole_or_auto
 from stepscope.cli.console import ReaderGone, log, out, say
 from stepscope.cli.fail_if import check_job, read_conditions
 from stepscope.cli.hooked import ended, hang_seconds, job_folder, job_outlasts, show_out_of_memory, start_job, tell_hang
@@ -76,7 +76,6 @@ def run(options: Profile) -> int:
             "profile needs a command after `--`, or --attach RUN",
             fix="for example `stepscope profile -- torchrun --nproc-per-node 8 train.py`",
         )
-    require_only(options, *_mode(options))
     request = _request(options, running=options.attach is not None)
     hang_seconds(options.hang_after)
     checked_place(options.verdict)
@@ -169,19 +168,6 @@ def _get_ready() -> None:
     import stepscope.traces.waiting  # noqa: F401
 
     findings.trace_rules()
-
-
-def _mode(options: Profile) -> tuple[str, Collection[str]]:
-    """Return what is profiled, and the options that say how."""
-    every = vars(options).keys()
-    if options.attach is not None:  # `stepscope run` has chosen these
-        return "--attach", every - {"output", "nccl_debug", "step_optimizer", "duration", "after", "nsys", "hang_after"}
-    if options.nsys:
-        torchs_own = {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration"}
-        return "--nsys", every - torchs_own
-    if options.duration is not None:
-        return "--duration", every - {"steps", "wait", "step_optimizer"}
-    return "profile without --duration", every - {"after"}
 
 
 def _around_ranks(command: Sequence[str], layout: ProfileLayout) -> list[str]:

@@ -82,8 +82,8 @@ def run(options: Tune) -> int:
             runs.proposals |= {proposal.key: proposal for proposal in tried}
             if tried and not options.plan:
                 outcome = search([candidate(proposal) for proposal in tried], runs)
-    except _Stopped as stop:
-        stopped = stop.signum
+    except KeyboardInterrupt as stop:  # once the running trial is stopped
+        (stopped,) = stop.args
         outcome = Found(best=BASELINE, lost={}, scores=tuple(runs.scores))
         log("interrupted: what has finished is shown", "yellow")
     won = next((proposal for proposal in tried if proposal.key == outcome.best), None)
@@ -104,20 +104,12 @@ def run(options: Tune) -> int:
     return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.OK
 
 
-class _Stopped(BaseException):
-    """A signal ends the search, once the running trial is stopped. Not an error that anything on the way may take."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.signum = signum
-
-
 @contextmanager
 def _stopping() -> Iterator[None]:
     """Make Ctrl-C, SIGTERM and SIGHUP raise within the block: a trial has a session of its own and would outlive us."""
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise _Stopped(signum)
+        raise KeyboardInterrupt(signum)
 
     with signals_call(stop, (signal.SIGINT, *STOP_SIGNALS)):
         yield

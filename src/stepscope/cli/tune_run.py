@@ -58,17 +58,13 @@ def run(options: Tune) -> int:
     allowed = allowed_knobs(options.allow)
     most = loss_limit(options.max_loss_change)
     path = Path(words[0])
-    if not _is_ours(path):
+    if not (RunLayout(path).run.is_file() or (path.suffix in MATRIX and path.is_file())):
         raise UsageError(
             f"{path} is neither a run of `stepscope bench` nor a matrix file (.yaml)",
             why="it does not exist" if not path.exists() else None,
             fix="stepscope tune MATRIX.yaml, stepscope tune RUN",
         )
     return tune_cell(path, options, budget_s=budget_s, allowed=allowed, max_loss_change=most)
-
-
-def _is_ours(path: Path) -> bool:
-    return RunLayout(path).run.is_file() or (path.suffix in MATRIX and path.is_file())
 
 
 def allowed_knobs(texts: Sequence[str]) -> frozenset[str]:

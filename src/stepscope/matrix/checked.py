@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
-from stepscope.matrix.catalog import Catalog
+from stepscope.matrix import catalog
 from stepscope.matrix.keys import (
     OPTIMIZERS,
     OPTION_GROUPS,
@@ -90,7 +90,7 @@ class Matrix:
         return (COMM, *named) if named and self.comm is not None else tuple(named)
 
 
-def build_matrix(document: Document, catalog: Catalog, *, name: str) -> Matrix:
+def build_matrix(document: Document, *, name: str) -> Matrix:
     """Return the matrix in ``document``. All mistakes of the file are raised together as one UsageError.
 
     name: what to call the matrix when the file does not say.
@@ -99,7 +99,7 @@ def build_matrix(document: Document, catalog: Catalog, *, name: str) -> Matrix:
         raise _no_matrix(document)
     file = read_sections(document)
     problems = [*document.problems, *file.problems]
-    cells, drafts, notes = _cells(file, catalog, problems)
+    cells, drafts, notes = _cells(file, problems)
     if not cells and not problems:
         problems.append(document.problem((), "no cell is left: exclude removes all of them"))
     raise_problems(document.source, _without_echoes(problems, document))
@@ -139,22 +139,20 @@ def _no_matrix(document: Document) -> UsageError:
     )
 
 
-def _cells(
-    file: MatrixFile, catalog: Catalog, problems: list[Problem]
-) -> tuple[tuple[RawCell, ...], list[CellDraft], list[str]]:
+def _cells(file: MatrixFile, problems: list[Problem]) -> tuple[tuple[RawCell, ...], list[CellDraft], list[str]]:
     total = count_cells(file)
     if total > MAX_CELLS:
         problems.append(file.document.problem(("axes",), f"{total} cells; at most {MAX_CELLS} are allowed in a matrix"))
         return (), [], []
-    applicable, misplaced = drop_inapplicable(_with_implied(raw_cells(file), catalog), catalog, file.document)
+    applicable, misplaced = drop_inapplicable(_with_implied(raw_cells(file)), file.document)
     problems.extend(misplaced)
     for item in file.exclude:
-        problems.extend(_check_exclude(item.path, [g.key for g in item.values], applicable, catalog, file.document))
-    cells, idle = without_excluded(applicable, file.exclude, catalog)
+        problems.extend(_check_exclude(item.path, [g.key for g in item.values], applicable, file.document))
+    cells, idle = without_excluded(applicable, file.exclude)
     notes = [f"{path_text(item.path)} matches no cell" for item in idle]
     drafts = []
     for cell in cells:
-        check = _CellCheck(cell=cell, catalog=catalog, file=file, problems=[])
+        check = _CellCheck(cell=cell, file=file, problems=[])
         draft = check.draft()
         problems.extend(check.problems)
         if draft is not None:
@@ -162,7 +160,7 @@ def _cells(
     return cells, drafts, notes
 
 
-def _with_implied(cells: Iterable[RawCell], catalog: Catalog) -> Iterator[RawCell]:
+def _with_implied(cells: Iterable[RawCell]) -> Iterator[RawCell]:
     """Yield the cells with what their workload implies where they do not say it."""
     for cell in cells:
         workload = cell.values.get("workload")
@@ -175,16 +173,14 @@ def _with_implied(cells: Iterable[RawCell], catalog: Catalog) -> Iterator[RawCel
         yield replace(cell, values={**cell.values, **more}) if more else cell
 
 
-def _check_exclude(
-    path: Path, keys: list[str], cells: tuple[RawCell, ...], catalog: Catalog, document: Document
-) -> list[Problem]:
+def _check_exclude(path: Path, keys: list[str], cells: tuple[RawCell, ...], document: Document) -> list[Problem]:
     """Return a problem for each option of an exclude item that no cell of the matrix has: the item never matches."""
     problems = []
     for key in keys:
         group, dot, option = key.partition(".")
         if not dot or group not in OPTION_GROUPS:
             continue
-        schemas = [s for s in (option_schema(cell, group, catalog) for cell in cells) if s is not None]
+        schemas = [s for s in (option_schema(cell, group) for cell in cells) if s is not None]
         options = {name for schema in schemas for name in schema.model_fields}
         if schemas and not any(schema.takes(option) for schema in schemas):
             problems.append(
@@ -198,7 +194,6 @@ class _CellCheck:
     """The checks of one raw cell; complaints are placed where the offending value was written."""
 
     cell: RawCell
-    catalog: Catalog
     file: MatrixFile
     problems: list[Problem]
 
@@ -209,7 +204,7 @@ class _CellCheck:
         strategy = self._options("strategy_options")
         if settings is None or model is None or dataset is None or strategy is None:
             return None
-        misfit = self.catalog.misfit(settings.workload, model, settings.dataset, dataset)
+        misfit = catalog.misfit(settings.workload, model, settings.dataset, dataset)
         if misfit is not None:
             self._complain("dataset", misfit)
         loss = self._loss(settings)
@@ -288,12 +283,12 @@ class _CellCheck:
         owner = self.cell.values.get(owner_key)
         if owner is None or not isinstance(owner.value, str):
             return None  # missing or of the wrong type: already said
-        if (refusal := self.catalog.refuses(group, owner.value)) is not None:
+        if (refusal := catalog.refuses(group, owner.value)) is not None:
             self._complain(owner_key, refusal)
             return None
         given = group_values(self.cell, group)
         values = {name: g.value for name, g in given.items()}
-        schema = self.catalog.options(group, owner.value)
+        schema = catalog.options_of(group, owner.value)
         result = validate(schema, values, kind=f"option of {owner_key} {owner.value!r}")
         if not isinstance(result, tuple):
             return result
@@ -313,7 +308,7 @@ class _CellCheck:
         return {name: str(g.value) for name, g in sorted(values.items()) if g.value is not None}
 
     def _loss(self, settings: CellSettings) -> LossName | None:
-        losses = self.catalog.workloads.load(settings.workload).losses
+        losses = catalog.FAMILIES["model"].load(settings.workload).losses
         loss = settings.loss or losses[0]
         if loss not in losses:
             self._complain("loss", f"workload {settings.workload!r} is trained with {' or '.join(losses)}, not {loss}")
@@ -361,7 +356,7 @@ class _CellCheck:
 
     def _own(self, settings: CellSettings) -> None:
         """Complain about what a user's own model cannot have, and what it alone has."""
-        if not self.catalog.implied(settings.workload):
+        if not catalog.implied(settings.workload):
             if settings.optimizer == "own":
                 self._complain("optimizer", f"own needs a python: workload, and {settings.workload} is not one")
             return

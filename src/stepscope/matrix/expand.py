@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
-from stepscope.matrix.catalog import CATALOG, Catalog
+from stepscope.matrix.catalog import FAMILIES, facts_of
 from stepscope.matrix.checked import CellDraft, Matrix
 from stepscope.matrix.keys import CellSettings
 from stepscope.matrix.machine import Backend, Device, Machine, canonical_network, choose_device, network_misfit
@@ -106,7 +106,6 @@ def expand(
     *,
     machine: Machine,
     digest_of: DigestOf,
-    catalog: Catalog = CATALOG,
     model_of: ModelOf = lambda _: None,
 ) -> tuple[PlannedCell, ...]:
     """Return the cells of ``matrix`` on ``machine``: one-rank cells first, otherwise in file order; equal cells counted
@@ -124,7 +123,7 @@ def expand(
             planned[spec.cell_id] = (
                 PlannedCell(spec=spec, facts=None, comm_plan=(), unsupported=error_of(model).line)
                 if model and model.error
-                else _plan(spec, draft, matrix, machine, catalog)
+                else _plan(spec, draft, matrix, machine)
             )
         planned_cell = planned[spec.cell_id]
         planned[spec.cell_id] = replace(
@@ -175,11 +174,11 @@ def _plain(options: OptionsModel) -> dict[str, Any]:
     return plain
 
 
-def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, catalog: Catalog) -> PlannedCell:
-    facts = spec.facts or catalog.facts(
+def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine) -> PlannedCell:
+    facts = spec.facts or facts_of(
         spec.workload, draft.model, spec.dataset, draft.dataset_options, precision=spec.precision
     )
-    strategy = catalog.strategies.load(spec.strategy)
+    strategy = FAMILIES["strategy_options"].load(spec.strategy)
     setting = setting_of(spec, warmup_steps=matrix.measure.warmup_steps)
     reason = all_of(
         _refused_by_machine(spec, machine, oversubscribe=matrix.launch.oversubscribe),

@@ -74,12 +74,7 @@ RIVALS: tuple[tuple[str, str], ...] = (("global_batch", "micro_batch"), ("steps"
 
 def rival_of(key: str) -> str | None:
     """Return the key that ``key`` excludes, or None."""
-    for first, second in RIVALS:
-        if key == first:
-            return second
-        if key == second:
-            return first
-    return None
+    return next((other for pair in RIVALS if key in pair for other in pair if other != key), None)
 
 
 NS_PER_S = 1_000_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ import yaml
 
 from stepscope.core.errors import UsageError
 from stepscope.core.words import did_you_mean, unknown
-from stepscope.matrix.catalog import CATALOG, Catalog
+from stepscope.matrix.catalog import FAMILIES
 from stepscope.matrix.checked import Matrix, build_matrix
 from stepscope.matrix.keys import CellSettings, MeasureOptions, rival_of
+from stepscope.matrix.matrix_file import SECTIONS
 from stepscope.matrix.overrides import Override, apply_overrides
 from stepscope.records.options import OptionsModel
 from stepscope.results.experiments import experiment_names, experiment_of
@@ -25,23 +25,15 @@ PACKAGE = "stepscope.presets"
 SUFFIX = ".yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A preset's name and the question it answers."""
-
-    name: str
-    description: str
-
-
 def preset_names() -> tuple[str, ...]:
     """Return the names of all presets, sorted."""
     files = (item.name for item in resources.files(PACKAGE).iterdir() if item.name.endswith(SUFFIX))
     return tuple(sorted({*(name.removesuffix(SUFFIX) for name in files), *experiment_names()}))
 
 
-def list_presets() -> tuple[Preset, ...]:
-    """Return every preset with its description, sorted by name."""
-    return tuple(Preset(name, _description(preset_document(name))) for name in preset_names())
+def list_presets() -> dict[str, str]:
+    """Return every preset, sorted by name, with the question it answers."""
+    return {name: _description(preset_document(name)) for name in preset_names()}
 
 
 def preset_text(name: str) -> str:
@@ -76,11 +68,9 @@ def load_matrix(source: Path | str | Document, *, overrides: Sequence[Override] 
     return matrix_of(document, name=name, overrides=overrides)
 
 
-def matrix_of(
-    document: Document, *, name: str, overrides: Sequence[Override] = (), catalog: Catalog = CATALOG
-) -> Matrix:
+def matrix_of(document: Document, *, name: str, overrides: Sequence[Override] = ()) -> Matrix:
     """Return the matrix in a document that has been read already."""
-    return build_matrix(apply_overrides(document, overrides), catalog, name=name)
+    return build_matrix(apply_overrides(document, overrides), name=name)
 
 
 def read_document(source: Path | str) -> Document:
@@ -104,17 +94,11 @@ def digest_lookup(data_dir: Path | None) -> Callable[[str, OptionsModel], str]:
     def digest_of(key: str, options: OptionsModel) -> str:
         identity = f"{key} {options.model_dump_json()}"
         if identity not in digests:
-            dataset = CATALOG.datasets.load(key)
+            dataset = FAMILIES["dataset_options"].load(key)
             digests[identity] = dataset.digest(options, dataset.locate(options, data_dir))
         return digests[identity]
 
     return digest_of
-
-
-_ORDER = (
-    "version", "name", "description", "base", "axes", "include", "exclude", "equal_buckets", "comm", "launch",
-    "measure",
-)  # fmt: skip
 
 
 def resolved_matrix(matrix: Matrix) -> dict[str, Any]:
@@ -131,7 +115,7 @@ def resolved_matrix(matrix: Matrix) -> dict[str, Any]:
     document["comm"] = None if matrix.comm is None else matrix.comm.as_dict()
     document["launch"] = matrix.launch.as_dict()
     document["measure"] = MeasureOptions().as_dict() | _given(document.get("measure"))
-    return {key: document[key] for key in _ORDER if document.get(key) is not None}
+    return {key: document[key] for key in SECTIONS if document.get(key) is not None}
 
 
 def _given(section: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -100,7 +100,6 @@ class Basis:
     probe: CellResult | None = None
     fired: frozenset[str] = frozenset()
     cores: int = 1
-    scale_lr: bool = True
     most_batch: int | None = None
     allowed: frozenset[str] = CHANGES_MATHEMATICS
 
@@ -273,7 +272,7 @@ def _batch(basis: Basis, factor: int) -> dict[str, Any]:
     """Return a batch of a rank so many times as large, with its learning rate."""
     spec = basis.cell.spec
     value: dict[str, Any] = {"micro_batch": spec.micro_batch * factor}
-    if basis.scale_lr and spec.optimizer != "own" and spec.lr > 0:
+    if spec.optimizer != "own" and spec.lr > 0:
         # Goyal et al. 2017 for SGD: in proportion; Malladi et al. 2022 for Adam: by the square root.
         value["lr"] = float(f"{spec.lr * (factor if spec.optimizer == 'sgd' else math.sqrt(factor)):.4g}")
     return value

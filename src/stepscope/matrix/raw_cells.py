@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from stepscope.core.errors import UsageError
-from stepscope.matrix.catalog import Catalog
+from stepscope.matrix.catalog import options_of, refuses
 from stepscope.matrix.keys import OPTIMIZERS, OPTION_GROUPS, CellSettings, no_option, validate
 from stepscope.matrix.matrix_file import Axis, Exclude, GivenValue, MatrixFile
 from stepscope.records.injection import absent, absent_ranks, parse_injection
@@ -64,12 +64,12 @@ def _product(axes: tuple[Axis, ...]) -> Iterator[dict[str, GivenValue]]:
         yield {given.key: given for point in points for given in point}
 
 
-def option_schema(cell: RawCell, group: str, catalog: Catalog) -> type[OptionsModel] | None:
+def option_schema(cell: RawCell, group: str) -> type[OptionsModel] | None:
     """Return the option schema that governs ``group`` in this cell, or None when its owner is missing or unknown."""
     owner = cell.values.get(OPTION_GROUPS[group])
-    if owner is None or not isinstance(owner.value, str) or catalog.refuses(group, owner.value):
+    if owner is None or not isinstance(owner.value, str) or refuses(group, owner.value):
         return None
-    return catalog.options(group, owner.value)
+    return options_of(group, owner.value)
 
 
 @dataclass(slots=True)
@@ -81,9 +81,7 @@ class _Unused:
     owners: set[str] = field(default_factory=set)
 
 
-def drop_inapplicable(
-    cells: Iterable[RawCell], catalog: Catalog, document: Document
-) -> tuple[tuple[RawCell, ...], tuple[Problem, ...]]:
+def drop_inapplicable(cells: Iterable[RawCell], document: Document) -> tuple[tuple[RawCell, ...], tuple[Problem, ...]]:
     """Return the cells without the values that do not concern them, and the values that concern no cell at all."""
     kept: list[RawCell] = []
     unused: dict[Path, _Unused] = {}
@@ -92,7 +90,7 @@ def drop_inapplicable(
     for cell in cells:
         values: dict[str, GivenValue] = {}
         for key, given in cell.values.items():
-            reason = _misplaced(cell, given, catalog, unused)
+            reason = _misplaced(cell, given, unused)
             if reason is None:
                 values[key] = given
                 used.add(given.path)
@@ -107,7 +105,7 @@ def drop_inapplicable(
     return tuple(kept), tuple(problems)
 
 
-def _misplaced(cell: RawCell, given: GivenValue, catalog: Catalog, unused: dict[Path, _Unused]) -> str | None:
+def _misplaced(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) -> str | None:
     """Say why the value does not concern this cell; None when it does, or when that cannot be told."""
     if given.key == "momentum":
         optimizer = cell.values.get("optimizer")
@@ -121,7 +119,7 @@ def _misplaced(cell: RawCell, given: GivenValue, catalog: Catalog, unused: dict[
     group, dot, option = given.key.partition(".")
     if not dot or group not in OPTION_GROUPS:
         return None
-    schema = option_schema(cell, group, catalog)
+    schema = option_schema(cell, group)
     if schema is None or schema.takes(option):
         return None
     owner = str(cell.values[OPTION_GROUPS[group]].value)
@@ -184,25 +182,25 @@ _ABSENT = object()
 
 
 def without_excluded(
-    cells: Iterable[RawCell], excludes: tuple[Exclude, ...], catalog: Catalog
+    cells: Iterable[RawCell], excludes: tuple[Exclude, ...]
 ) -> tuple[tuple[RawCell, ...], tuple[Exclude, ...]]:
     """Return the cells that no item matches, and the items that match nothing."""
     kept = []
     matched: set[int] = set()
     for cell in cells:
-        hits = [i for i, item in enumerate(excludes) if matches(cell, item, catalog)]
+        hits = [i for i, item in enumerate(excludes) if matches(cell, item)]
         matched.update(hits)
         if not hits:
             kept.append(cell)
     return tuple(kept), tuple(item for i, item in enumerate(excludes) if i not in matched)
 
 
-def matches(cell: RawCell, item: Exclude, catalog: Catalog) -> bool:
+def matches(cell: RawCell, item: Exclude) -> bool:
     """True when every value of the item equals the cell's own, given or default. A list means any of its values."""
-    return all(_fits(effective(cell, given.key, catalog), given.value) for given in item.values)
+    return all(_fits(effective(cell, given.key), given.value) for given in item.values)
 
 
-def effective(cell: RawCell, key: str, catalog: Catalog) -> Any:
+def effective(cell: RawCell, key: str) -> Any:
     """Return the cell's value of ``key``: given, else the default of its schema, else a value that equals nothing."""
     given = cell.values.get(key)
     if given is not None and given.value is not None:
@@ -210,15 +208,15 @@ def effective(cell: RawCell, key: str, catalog: Catalog) -> Any:
     field = CellSettings.model_fields.get(key)
     group, _, option = key.partition(".")
     if field is None and group in OPTION_GROUPS:
-        return _option(cell, group, option, catalog)
+        return _option(cell, group, option)
     if field is None or field.is_required():
         return _ABSENT
     return field.get_default(call_default_factory=True)
 
 
-def _option(cell: RawCell, group: str, option: str, catalog: Catalog) -> Any:
+def _option(cell: RawCell, group: str, option: str) -> Any:
     """Return the value that the schema gives to an option that the file leaves open; some follow from other options."""
-    schema = option_schema(cell, group, catalog)
+    schema = option_schema(cell, group)
     if schema is None or not schema.takes(option):
         return _ABSENT
     values = {name: given.value for name, given in group_values(cell, group).items()}

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -45,24 +45,8 @@ from stepscope.store.writer import hold_lock, make_dir, write_record
 OnEvent = Callable[[Event], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOutcome:
-    """Status of every cell, in matrix order."""
-
-    statuses: tuple[CellStatus, ...]
-
-    @property
-    def measured(self) -> int:
-        return sum(s.status == "ok" for s in self.statuses)
-
-    @property
-    def failed(self) -> tuple[CellStatus, ...]:
-        """Statuses of cells that were tried and did not give a result. An unsupported or skipped cell is not a failure."""
-        return tuple(s for s in self.statuses if s.status not in ("ok", "unsupported", "skipped"))
-
-
-def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
-    """Run what is missing and return every cell's status. Raises Interrupted after flushing on a signal."""
+def run_matrix(request: RunRequest, on_event: OnEvent) -> None:
+    """Run what is missing. Raises Interrupted after flushing on a signal."""
     layout = request.layout
     make_dir(layout.root)
     with hold_lock(layout.lock):
@@ -94,7 +78,6 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
                     signum=signum,
                     fix=f"run the same command with `-o {layout.root}` to complete what is missing",
                 ) from None
-        return RunOutcome(statuses=tuple(run.status(c.spec) for c in request.cells))
 
 
 def _run_record(request: RunRequest) -> RunRecord:
@@ -310,7 +293,6 @@ class _Run:
             threads_per_rank=group.threads_per_rank,
             data_dir=None if request.data_dir is None else str(request.data_dir.resolve()),
             cache_dir=str(request.cache_dir),
-            download=request.download,
             tensorboard_dir=None if request.tensorboard_dir is None else str(request.tensorboard_dir.resolve()),
             members=() if request.joined is None else join.gather(self._layout.group(group_id), group.world_size),
             master_port=None if request.joined is None else join.rank_zero_port(os.environ),

@@ -70,7 +70,6 @@ class RunRequest:
     rerun: tuple[str, ...] = ()  # cells that are measured once more (resume.cells_to_rerun)
     force: bool = False  # resume although the machine or torch is another one
     data_dir: Path | None = None
-    download: bool = False
     tensorboard_dir: Path | None = None
     comm_measure: CommMeasure = field(default_factory=CommMeasure)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
@@ -29,11 +29,8 @@ class FitWanted:
     """Which fit is wanted; None: any, the one that suits best."""
 
     dtype: str | None = None
-    in_place: bool | None = None
     pattern: str | None = None
-    placement: str | None = None
     backend: str | None = None
-    device: str | None = None
     network: str | None = None
 
 
@@ -45,8 +42,8 @@ def time_of(
     At a measured world size it is that size's curve; outside the measured sizes the interval reaches to the line's time,
     too. At another one it is the nearest measured curve, with its latency part scaled by the steps and the rest by the wire
     bytes that the collective declares for both (``steps`` and ``wire_factor`` of its cost); then the interval is wider and a
-    note says so. dtype and form that were not measured are replaced by ones that were, with a note; backend, device,
-    pattern, placement and network that are asked for must have been measured. Raises UsageError naming what was.
+    note says so. A dtype that was not measured is replaced by one that was, with a note; backend, pattern and network that
+    are asked for must have been measured. Raises UsageError naming what was.
     """
     wanted = asked or FitWanted()
     if size_bytes < 0 or world_size < 1:
@@ -163,12 +160,14 @@ def _choose(calibration: Calibration, op: str, world_size: int, asked: FitWanted
             why=f"it holds {ops_text}",
             fix=f"stepscope comm --ops {op}, then stepscope calibrate again",
         )
-    for name in ("backend", "device", "network", "pattern", "placement"):
+    for name in ("backend", "network", "pattern"):
         fits = _must(fits, name, getattr(asked, name))
     notes: list[str] = []
-    fits = _rather(fits, lambda fit: fit.dtype, asked.dtype, "dtype", notes)
-    form = None if asked.in_place is None else _form(asked.in_place)
-    fits = _rather(fits, lambda fit: _form(fit.in_place), form, "form", notes)
+    if asked.dtype is not None:
+        there = asked.dtype if any(fit.dtype == asked.dtype for fit in fits) else fits[0].dtype
+        if there != asked.dtype:
+            notes.append(f"dtype {asked.dtype} was not measured: taken from {there}, the same bytes")
+        fits = [fit for fit in fits if fit.dtype == there]
     chosen = min(
         fits, key=lambda fit: (abs(math.log(fit.world_size / world_size)), fit.in_place, fit.network is not None)
     )
@@ -189,22 +188,6 @@ def _must(fits: Sequence[CollectiveFit], name: str, wanted: str | None) -> list[
             f"{fits[0].op} was not calibrated with {name} {wanted}", why=f"measured: {', '.join(measured)}"
         )
     return matching
-
-
-def _rather(
-    fits: list[CollectiveFit], of: Callable[[CollectiveFit], str], wanted: str | None, name: str, notes: list[str]
-) -> list[CollectiveFit]:
-    if wanted is None:
-        return fits
-    matching = [fit for fit in fits if of(fit) == wanted]
-    if matching:
-        return matching
-    notes.append(f"{name} {wanted} was not measured: taken from {of(fits[0])}, the same bytes")
-    return [fit for fit in fits if of(fit) == of(fits[0])]
-
-
-def _form(in_place: bool) -> str:
-    return "in place" if in_place else "out of place"
 
 
 def _placing(fit: CollectiveFit) -> str:

@@ -154,10 +154,6 @@ class MeasuredJob:
         return max(0.0, self.length_ns - self.compute_ns - self.copies_ns - self.input_ns)
 
     @property
-    def comm_bytes(self) -> int:
-        return sum(call.size_bytes for call in self.calls)
-
-    @property
     def divided(self) -> bool:
         """Whether ranks share a replica's work: stages or tensor-parallel groups, which send activations."""
         return self.pipeline is not None or any(call.activations for call in self.calls)

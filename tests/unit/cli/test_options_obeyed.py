@@ -414,6 +414,8 @@ def test_options_of_a_hooked_job_are_obeyed_or_refused(
 @pytest.mark.parametrize("command", SAMPLES)
 def test_every_option_of_a_command_is_in_the_table(command: str) -> None:
     options = REGISTRY.load(command).options
+    for field in _fields(options).values():  # what goes with it is named by fields
+        assert {*(field.only or "").split(), *field.without.split(), *field.needs.split()} <= _fields(options).keys()
     named = {name for name in _fields(options) if re.match("--[a-z]", spelled(options, name))}
     assert named <= SAMPLES[command].keys()
     for name in named - {"check"}:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.matrices import CATALOG, CPU, read
+from tests.matrices import CPU, expanded, read
 
 from stepscope.matrix.estimate import PlanEstimate, estimate_plan, group_cells
-from stepscope.matrix.expand import PlannedCell, expand
+from stepscope.matrix.expand import PlannedCell
 
 TEXT = "axes: {strategy: [naive, ddp], world_size: [1, 2]}"
 S = 1_000_000_000
@@ -13,7 +13,7 @@ S = 1_000_000_000
 
 def estimated(text: str, *changes: str, **options: object) -> PlanEstimate:
     matrix = read(text, *changes)
-    cells = expand(matrix, machine=CPU, digest_of=lambda key, _: key, catalog=CATALOG)
+    cells = expanded(matrix, machine=CPU, digest_of=lambda key, _: key)
     groups = group_cells((c.spec for c in cells), usable_cores=lambda _: CPU.usable_cores)
     planned: dict[str, PlannedCell] = {c.spec.cell_id: c for c in cells}
     return estimate_plan(groups, planned, measure=matrix.measure, usable_cores=CPU.usable_cores, **options)  # type: ignore[arg-type]

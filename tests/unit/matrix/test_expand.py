@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
-from tests.matrices import CATALOG, CPU, GPUS, plan, read
+from tests.matrices import CPU, GPUS, PLUGINS, expanded, plan, read
 
 from stepscope.core.errors import DataError, MissingError, Unavailable, UsageError
 from stepscope.matrix import machine
+from stepscope.matrix.catalog import FAMILIES
 from stepscope.matrix.expand import cell_id, expand, identity, named
 from stepscope.matrix.machine import Machine
 from stepscope.records import codec
@@ -149,14 +151,11 @@ def test_precisions_that_the_device_lacks_are_unsupported() -> None:
     ("here", "runs"), [("2.9.1+cpu", False), ("2.13.0+cu130", True), ("3.0.0", True), (None, True)]
 )
 def test_a_strategy_that_torch_lacks_is_refused_with_the_release_that_has_it(here: str | None, runs: bool) -> None:
-    table = {key: replace(strategy, torch="2.13") for key, strategy in (CATALOG.strategies.table or {}).items()}
-    newer = replace(CATALOG, strategies=replace(CATALOG.strategies, table=table))
-    (cell,) = expand(
-        read(PAIR, "base.precision=tf32"),
-        machine=replace(CPU, torch_version=here),
-        digest_of=lambda *_: "d",
-        catalog=newer,
-    )
+    strategies = PLUGINS["strategy_options"]
+    table = {key: replace(strategy, torch="2.13") for key, strategy in (strategies.table or {}).items()}
+    matrix = read(PAIR, "base.precision=tf32")
+    with patch.dict(FAMILIES, PLUGINS | {"strategy_options": replace(strategies, table=table)}):
+        (cell,) = expand(matrix, machine=replace(CPU, torch_version=here), digest_of=lambda *_: "d")
     lacks = f"ddp needs torch 2.13 or later, and torch {here} is installed"
     tf32 = "tf32 is an arithmetic mode of CUDA tensor cores; the cpu has none"
     assert cell.unsupported == (tf32 if runs else f"{tf32}; {lacks}")
@@ -198,10 +197,7 @@ def test_equal_buckets_of_different_cells_are_both_measured() -> None:
 
 
 def test_the_digest_of_the_data_is_part_of_the_identity() -> None:
-    ids = {
-        expand(read(PAIR), machine=CPU, digest_of=lambda *_, d=d: d, catalog=CATALOG)[0].spec.cell_id
-        for d in ("a", "b")
-    }
+    ids = {expanded(read(PAIR), machine=CPU, digest_of=lambda *_, d=d: d)[0].spec.cell_id for d in ("a", "b")}
     assert len(ids) == 2
 
 
@@ -211,7 +207,7 @@ def test_unreadable_data_stops_the_expansion() -> None:
         raise DataError(f"{key}: no file")
 
     with pytest.raises(DataError, match="noise: no file"):
-        expand(read(PAIR), machine=CPU, digest_of=missing, catalog=CATALOG)
+        expanded(read(PAIR), machine=CPU, digest_of=missing)
 
 
 def test_data_that_does_not_fit_is_found_when_the_file_is_read() -> None:

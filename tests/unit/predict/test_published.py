@@ -147,9 +147,9 @@ def test_a_convention_nobody_knows_is_said(tmp_path: Path) -> None:
 def truth(gpus: int, **layout: Any) -> float:
     """Tokens/s per GPU that the model itself says: a folder of these is predicted without error."""
     from stepscope.predict.step.calibration import PUBLISHED
-    from stepscope.predict.step.run_rows import _published_shape
+    from stepscope.predict.step.model import published_shape
 
-    shape = next(s for row in csv.DictReader(MODELS.splitlines()) if (s := _published_shape(row)))
+    shape = next(s for row in csv.DictReader(MODELS.splitlines()) if (s := published_shape(row)))
     spread = Layout(seq_len=2048, micro_batch=2, zero=1, reduce_bytes=2, **layout)
     return predict_step(shape, Cluster.of("h100-sxm", gpus, gpus_per_node=8), spread, PUBLISHED).tokens_per_s_per_gpu
 

@@ -35,7 +35,7 @@ def test_a_cell_gives_its_profile_its_plan_and_its_samples() -> None:
     assert (job.length_ns, job.tail_ns) == (95 * MS, 5 * MS)
     assert {call.op for call in job.calls} == {"all_reduce"}
     assert all(30 * MS < call.ready_ns <= call.needed_ns == 90 * MS for call in job.calls)
-    assert sum(g.size_bytes for g in job.gradients) == job.comm_bytes
+    assert sum(g.size_bytes for g in job.gradients) == sum(call.size_bytes for call in job.calls)
     assert [ranks for ranks, _ in job.points] == [2, 4]
     # Forward and backward jitter by 1% of 30 and 60 ms, each rank on its own.
     assert job.spread_ns == pytest.approx(0.67 * MS, rel=0.3)

@@ -61,7 +61,7 @@ def test_what_the_step_is_made_of(tmp_path: Path) -> None:
     assert job.compute_ns + job.copies_ns + job.input_ns + job.idle_ns == pytest.approx(job.length_ns)
     assert job.spread_of == "ranks"
     assert job.spread_ns > 0
-    assert sum(g.size_bytes for g in job.gradients) == job.comm_bytes
+    assert sum(g.size_bytes for g in job.gradients) == sum(call.size_bytes for call in job.calls)
     assert [g.ready_ns for g in job.gradients] == sorted(g.ready_ns for g in job.gradients)
 
 

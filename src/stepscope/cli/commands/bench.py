@@ -23,8 +23,11 @@ class Bench(Options):
     input: str | None = option(
         "With --model: random samples of this shape: 3x224x224; 128:50257: 128 ids below 50257.", "SHAPE[:BELOW]"
     )
-    list_: bool = switch("List the presets and exit.")
-    show: bool = switch("Print the resolved matrix as YAML and exit.")
+    list_: bool = switch("List the presets and exit.", only="json")
+    show: bool = switch(
+        "Print the resolved matrix as YAML and exit.",
+        only="matrix preset model batch strategies ranks input set_ warmup steps emulate_network inject",
+    )
     plan: bool = switch("Print the cells and the longest time they may take; run nothing.")
     output: Path | None = option(
         "Run folder; one that exists is resumed. Default: ./stepscope-runs/NAME-TIME.", "DIR", "-o"

@@ -66,7 +66,7 @@ class Comm(Options):
     output: Path | None = option(
         "Run folder; one that exists is resumed. Default: ./stepscope-runs/comm-TIME.", "DIR", "-o"
     )
-    plan: bool = switch("Print the sweeps; run nothing.")
+    plan: bool = switch("Print the sweeps; run nothing.", without="json output charts format_ force")
     charts: bool = switch("Also draw the charts (PNG) into the run folder.")
     format_: str = option(
         "What to print: table, csv, or document-001 (the JSON of a benchmark suite).", "FORMAT", default="table"

@@ -17,12 +17,16 @@ class Compare(Options):
     paths: tuple[Path, ...] = argument(
         "Two or more runs (folders, or results of other tools); with --run, two matrix files.", "A B ..."
     )
-    run: bool = switch("A and B are matrix files: measure them now, in alternating rounds.")
-    rounds: int | None = option("With --run: number of rounds, 4 or more; default: 6.", "N")
-    output: Path | None = option("With --run: folder of both runs; the same folder again resumes.", "DIR", "-o")
-    data_dir: Path | None = option("With --run: folder of the data sets.", "DIR")
+    run: bool = switch(
+        "A and B are matrix files: measure them now, in alternating rounds.", without="world_size scaling columns"
+    )
+    rounds: int | None = option("With --run: number of rounds, 4 or more; default: 6.", "N", needs="run")
+    output: Path | None = option(
+        "With --run: folder of both runs; the same folder again resumes.", "DIR", "-o", needs="run"
+    )
+    data_dir: Path | None = option("With --run: folder of the data sets.", "DIR", needs="run")
     set_: tuple[str, ...] = option(
-        "With --run: change a key of both matrix files: base.lr=0.1.", "KEY=VALUE", default=()
+        "With --run: change a key of both matrix files: base.lr=0.1.", "KEY=VALUE", default=(), needs="run"
     )
     metric: str | None = option("Compare only these figures: step_ns,samples_per_s,...", "KEY,...")
     world_size: str | None = WORLD_SIZE

@@ -16,8 +16,10 @@ class Diagnose(EvidenceOptions):
 
     paths: tuple[Path, ...] = argument(PATHS, "PATHS", default=())
     rules: str | None = option("Apply only these rules; `--rules list` names all.", "RULE,...")
-    explain: str | None = option("Explain a rule: what it detects, why it matters, its limits.", "RULE")
-    protocol: bool = switch("Show the investigation in five steps: what is known, what to run.")
+    explain: str | None = option("Explain a rule: what it detects, why it matters, its limits.", "RULE", only="json")
+    protocol: bool = switch(
+        "Show the investigation in five steps: what is known, what to run.", without="json everything"
+    )
     everything: bool = switch(
         "Also list the checks that found nothing, those that were skipped, and what NCCL logged.", "--all"
     )

@@ -17,11 +17,17 @@ class Predict(Options):
     would choose and why. Each with an 80% interval.
     """
 
-    run: Path | None = argument("The same as --from RUN.", "RUN", default=None)
+    run: Path | None = argument("The same as --from RUN.", "RUN", default=None, same_as="from_")
     from_: Path | None = option(
-        "Predict this measured job on more GPUs: a run of bench, traces, a profile.", "RUN|TRACE|PROFILE"
+        "Predict this measured job on more GPUs: a run of bench, traces, a profile.",
+        "RUN|TRACE|PROFILE",
+        only="run from_ cell gpus gpus_per_node network adapters what_if scaling calib chart json",
     )
-    model: str | None = option("A named model (llama3-8b), or its dimensions: FILE.yaml, config.json.", "MODEL")
+    model: str | None = option(
+        "A named model (llama3-8b), or its dimensions: FILE.yaml, config.json.",
+        "MODEL",
+        only="layout gpu gpus gpus_per_node network adapters sharp memory measured what_if calib chart json",
+    )
     layout: tuple[str, ...] = option(
         "With --model: tp=2,pp=4,zero=1,mbs=1,gbs=512,seq=8192,recompute=full,...; dp follows from --gpus.",
         "KEY=VALUE",
@@ -64,7 +70,9 @@ class Predict(Options):
     )
     chart: Path | None = option("Draw speed over GPUs into this file: .svg, .png or .pdf.", "FILE")
     buckets: Path | None = option(
-        "Find the best gradient bucket size for this run of `stepscope bench`; needs --calib.", "RUN"
+        "Find the best gradient bucket size for this run of `stepscope bench`; needs --calib.",
+        "RUN",
+        only="calib cell json",
     )
     cell: str | None = option("With --from or --buckets: the cell of the run.", "ID")
     json: bool = switch("Print one JSON document.")

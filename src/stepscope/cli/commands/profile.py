@@ -35,10 +35,16 @@ class Window(Options):
         "Number of steps that the profiler records and drops before those that count.", "N", default=1, min=0
     )
     duration: float | None = option(
-        "For a job without an optimizer: record forward passes for this many seconds.", "SECONDS"
+        "For a job without an optimizer: record forward passes for this many seconds.",
+        "SECONDS",
+        without="steps wait step_optimizer",
     )
     after: float = option(
-        "With --duration: seconds from the first forward pass to the recording.", "SECONDS", default=5.0, min=0
+        "With --duration: seconds from the first forward pass to the recording.",
+        "SECONDS",
+        default=5.0,
+        min=0,
+        needs="duration",
     )
     ranks: str | None = option("Profile only these ranks: 0,8 or 0-7.", "N,A-B")
     shapes: bool | None = option(
@@ -63,14 +69,21 @@ class Profile(Window):
     """
 
     command: list[str] | None = argument("The training command, as you would run it.", "-- COMMAND...", default=None)
-    attach: Path | None = option("Profile a job that `stepscope run -o RUN` started.", "RUN")
+    attach: Path | None = option(
+        "Profile a job that `stepscope run -o RUN` started.",
+        "RUN",
+        without="output nccl_debug step_optimizer duration after nsys hang_after",  # `stepscope run` has chosen these
+    )
     output: Path | None = option(
         "Folder for traces and verdict; default: ./stepscope-runs/profile-NAME-TIME.", "DIR", "-o"
     )
     step_optimizer: int = STEP_OPTIMIZER
     hang_after: str = HANG_AFTER
     nccl_debug: bool = NCCL_DEBUG
-    nsys: bool = switch("Record with Nsight Systems, one report per rank, in place of torch's profiler.")
+    nsys: bool = switch(
+        "Record with Nsight Systems, one report per rank, in place of torch's profiler.",
+        without="shapes stacks memory flops modules tensorboard after duration",
+    )
     tensorboard: Path | None = option(
         "Also copy the traces into this folder, named as TensorBoard's profiler page needs them.", "DIR"
     )

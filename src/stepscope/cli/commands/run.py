@@ -19,9 +19,15 @@ class Run(Options):
     output: Path | None = option(
         "Folder of the job, for --attach; default: ./stepscope-runs/run-NAME-TIME.", "DIR", "-o"
     )
-    join: bool = switch("Take part in the job of -o, which `stepscope run` starts on another host.")
+    join: bool = switch(
+        "Take part in the job of -o, which `stepscope run` starts on another host.", only="output command"
+    )
     monitor: bool = option(
-        "Time every step; without, only wait for `profile --attach`.", None, "--monitor/--no-monitor", default=True
+        "Time every step; without, only wait for `profile --attach`.",
+        None,
+        "--monitor/--no-monitor",
+        default=True,
+        without="hang_after verdict export fail_if deep",
     )
     step_optimizer: int = STEP_OPTIMIZER
     hang_after: str = HANG_AFTER

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.cli.command import Command, Options, argument, require_only, switch
+from stepscope.cli.command import Command, Options, argument, switch
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
 
@@ -14,7 +14,7 @@ class Schema(Options):
     """Print the JSON Schemas of the files in run folders and of the documents that `--json` prints."""
 
     name: str | None = argument("One schema (run, training_run, diagnose); default: all.", "NAME", default=None)
-    names: bool = switch("Only the names.", "--list")
+    names: bool = switch("Only the names.", "--list", only="")
 
 
 def documents() -> Mapping[str, Mapping[str, Any]]:
@@ -132,7 +132,6 @@ def run(options: Schema) -> int:
     schemas = {**record_schemas(), **{key: document_schema(key, fields) for key, fields in documents().items()}}
     name = options.name
     if options.names:
-        require_only(options, "--list", ("names",))
         for key in sorted(schemas):
             say(key)
         return 0

@@ -7,6 +7,9 @@ from pathlib import Path
 from stepscope.cli.command import Command, Options, argument, option, switch
 from stepscope.records.nouns import EXPOSED_COMM
 
+_OF_ONE = "show steps sort region flop hardware_flop merge"
+"""Options that a comparison does not obey."""
+
 
 class Trace(Options):
     __doc__ = f"""Show where a training step's time went: compute, {EXPOSED_COMM}, copies, idle time and why.
@@ -49,9 +52,10 @@ class Trace(Options):
     flop: float | None = option("Model FLOP per step and rank (forward and backward), for MFU.", "FLOP", min=1)
     hardware_flop: float | None = option("FLOP per step and rank with recomputation, for HFU.", "FLOP", min=1)
     merge: Path | None = option("Write all ranks on one aligned timeline, for Perfetto.", "OUT.json.gz")
-    diff: str | None = option("Compare with this earlier trace (folder or file): what got slower since.", "OTHER")
+    diff: str | None = option("Compare with this earlier trace (folder or file): what got slower since.", "OTHER",
+                             without=_OF_ONE)  # fmt: skip
     diff_steps: str | None = option(
-        "Compare two ranges of steps of the same traces, the earlier first: 10-13:20-23.", "A-B:C-D"
+        "Compare two ranges of steps of the same traces, the earlier first: 10-13:20-23.", "A-B:C-D", without=_OF_ONE
     )
     processes: int | None = option("Number of ranks to read at the same time; default: one per core.", "N", min=1)
     executor: str | None = option(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
@@ -112,24 +111,15 @@ class LinkSpec:
         return self.peer_links * self.each_bytes_per_s
 
 
-DRIVER_GIB: Mapping[str, float] = {
-    "v100-sxm2-32gb": 31.74, "t4": 14.74, "a100-sxm4-40gb": 39.39, "a100-pcie-40gb": 39.39, "a100-sxm4-80gb": 79.14,
-    "a100-pcie-80gb": 79.14, "a800-sxm4-80gb": 79.14, "h100-sxm": 79.1, "h100-pcie": 79.1, "h800-sxm": 79.1,
-    "h200-sxm": 139.72, "b200": 178.35, "mi300x": 191.98,
-}  # fmt: skip
-"""Device -> GiB that its driver reports, the least seen (2026-11): totalGlobalMem of profiler traces (V100 32 GB, A100 40
-GB, MI300X), and of the others what torch prints as total capacity in public logs; variants of one chip and memory share
-it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """One device as torch counts them (one GCD of an MI250X, one GPU of a GB200).
 
     match: regular expressions that must match the whole device name that torch or NVML prints, prefix "NVIDIA" or
-    "AMD" taken off, letter case ignored. peak_flops_per_s: dense rates by dtype; an absent dtype has none.
-    pcie: (generation, lanes). source and date: the vendor's document the values are from. confused_with: the number
-    or the sibling that is commonly taken for this one.
+    "AMD" taken off, letter case ignored. total_bytes: what the driver reports (torch: total_memory); as marketed, where
+    unknown. peak_flops_per_s: dense rates by dtype; an absent dtype has none. pcie: (generation, lanes). The rest: as
+    accelerators.py says of the table. source and date: the vendor's document the values are from. confused_with: the
+    number or the sibling that is commonly taken for this one.
     """
 
     key: str
@@ -138,6 +128,7 @@ class Accelerator:
     form: str
     match: tuple[str, ...]
     memory_bytes: int  # as marketed, GB = 1e9
+    total_bytes: int
     memory_bytes_per_s: float
     peak_flops_per_s: Mapping[str, float]
     source: str
@@ -145,12 +136,13 @@ class Accelerator:
     confused_with: str
     link: LinkSpec | None = None
     pcie: tuple[int, int] | None = None
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes that the driver reports as the device's memory (torch: total_memory); as marketed, where unknown."""
-        seen = DRIVER_GIB.get(self.key)
-        return self.memory_bytes if seen is None else round(seen * 2**30)
+    generation: str
+    node: int
+    rack: int
+    adapter_bytes_per_s: float
+    peer_access: bool
+    reached: float
+    watts: float | None
 
     def peak(self, dtype: str) -> float | Unavailable:
         """Dense peak of ``dtype`` in FLOP/s, the P of MFU = model FLOP / (time x n x P)."""
@@ -169,39 +161,3 @@ def normalise(device_name: str) -> str:
     text = re.sub(r"\((?:R|TM)\)|[®™]", " ", device_name, flags=re.IGNORECASE)
     text = re.sub(r"^\s*(?:NVIDIA\s+Corporation|NVIDIA|AMD|Advanced Micro Devices)\s+", " ", text, flags=re.IGNORECASE)
     return " ".join(text.split())
-
-
-def accelerator(
-    vendor: str, key: str, name: str, form: str, *, memory: tuple[float, float], peak: Mapping[str, float], **more: Any
-) -> Accelerator:
-    """Make an entry. memory: GB (1e9 bytes) and GB/s. more: as in the class; without ``match`` only ``name`` matches."""
-    size, rate = memory
-    facts = {"match": (name,), "memory_bytes": round(size * 1e9), "memory_bytes_per_s": rate * 1e9, **more}
-    return Accelerator(vendor=vendor, key=key, name=name, form=form, peak_flops_per_s=peak, **facts)
-
-
-def tflops(**rates: float) -> Mapping[str, float]:
-    """Turn TFLOP/s by dtype into FLOP/s."""
-    return {dtype: rate * 1e12 for dtype, rate in rates.items()}
-
-
-def nvlink(generation: int, count: int, *, peer_links: int | None = None, optional: bool = False) -> LinkSpec:
-    """Describe ``count`` NVLinks; through a switch or bridge all of them reach one peer unless ``peer_links`` says fewer."""
-    rate = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}[generation]
-    return LinkSpec(
-        name=f"NVLink {generation}",
-        count=count,
-        each_bytes_per_s=rate * 1e9,
-        peer_links=count if peer_links is None else peer_links,
-        optional=optional,
-    )
-
-
-def nvlink_bridge_ga102() -> LinkSpec:
-    """Bridge of GA102 cards (RTX 3090, RTX A6000, A40): 4 links of 14.0625 GB/s, 112.5 GB/s both directions."""
-    return LinkSpec(name="NVLink 3 bridge", count=4, each_bytes_per_s=14.0625e9, peer_links=4, optional=True)
-
-
-def infinity_fabric(each_gb_per_s: float, *, count: int = 7) -> LinkSpec:
-    """AMD's all-to-all mesh: one link to each of the other devices of a node."""
-    return LinkSpec(name="Infinity Fabric", count=count, each_bytes_per_s=each_gb_per_s * 1e9, peer_links=1)

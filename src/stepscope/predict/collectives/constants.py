@@ -7,12 +7,14 @@ what each becomes when any one source is left out.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 SOURCE = "NVIDIA/nccl v2.30.7-1, src/graph/tuning.cc (defaults of the tuner's constants)"
-LINK_SOURCE = "NVIDIA/nccl v2.30.7-1, src/graph/topo.h"
-DATE = "2026-06"
+"""Of 2026-06; links: src/graph/topo.h."""
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 Row = tuple[float, float, float]
@@ -73,43 +75,18 @@ class Generation:
     nvls_speeds: tuple[float, ...] = ()
 
 
-GENERATIONS: Mapping[str, Generation] = {
-    "volta": Generation(
-        key="volta", nvlink_gb_per_s=20.0, channels=12, ll_max=(39.0, 39.0, 20.4),
-        ring_ll128_channel=(20.0, 20.0, 20.0), tree_ll128_channel=(20.0, 20.0, 20.0),
-        tree_channel=(26.5, 18.5, 10.0), nvls_rate=0.0,
-    ),
-    "ampere": Generation(
-        key="ampere", nvlink_gb_per_s=20.0, channels=24, ll_max=(87.7, 22.5, 19.0),
-        ring_ll128_channel=(20.0, 20.0, 20.0), tree_ll128_channel=(20.0, 20.0, 20.0),
-        tree_channel=(24.0, 23.6, 17.8), nvls_rate=0.0,
-    ),
-    "hopper": Generation(
-        key="hopper", nvlink_gb_per_s=20.6, channels=16, ll_max=(141.0, 45.0, 35.0),
-        ring_ll128_channel=(36.7, 36.7, 36.7), tree_ll128_channel=(36.7, 36.7, 29.0),
-        tree_channel=(38.7, 41.4, 36.0), nvls_rate=0.85, nvls_tree_channel=(0.0, 57.7, 45.5),
-        nvls_speeds=(60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0),
-    ),
-    "blackwell": Generation(
-        key="blackwell", nvlink_gb_per_s=40.1, channels=16, ll_max=(282.0, 90.0, 70.0),
-        ring_ll128_channel=(40.0, 40.0, 40.0), tree_ll128_channel=(55.6, 31.67, 20.0),
-        tree_channel=(70.0, 42.8, 24.0), nvls_rate=0.74, nvls_tree_channel=(0.0, 96.0, 80.0),
-        nvls_speeds=(90.0, 80.0, 70.0, 60.0, 50.0, 45.0, 40.0, 30.0, 24.0, 20.0, 19.0, 18.0),
-    ),
-}  # fmt: skip
+def _tupled(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
 
-TREE_MID_SIZES: tuple[tuple[float, ...], ...] = (
-    (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1, 1),
-    (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1, 1),
-    (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9,
-     0.9, 0.9),
-)  # fmt: skip
+
+_TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_name("tables.json").read_bytes())
+GENERATIONS: Mapping[str, Generation] = {key: Generation(**_tupled(row)) for key, row in _TABLES["generations"].items()}
+TREE_MID_SIZES: tuple[tuple[float, ...], ...] = tuple(map(tuple, _TABLES["tree_mid_sizes"]))
 """Share of its rate that a tree all-reduce reaches, by protocol, at 64 B, 128 B, ... 512 MiB."""
 
 
 RCCL_SOURCE = "ROCm/rccl 0cbce2a7 (2.21.5), src/graph/tuning.cc, model of the MI300 series (tuning 5)"
-RCCL_LINK_SOURCE = "ROCm/rccl 0cbce2a7, src/graph/topo.h and rome_models.cc"
-RCCL_DATE = "2024-10"
+"""Of 2024-10; links: src/graph/topo.h and rome_models.cc."""
 
 RCCL_RING = Latencies(
     base_us=(12.0, 12.0, 17.0), link_us=(0.8, 0.8, 2.1), pci_us=(2.2, 2.2, 5.7), net_us=(9.5, 9.5, 320.0)
@@ -127,28 +104,17 @@ RCCL_TREE_RATE: tuple[Row, Row] = ((0.06, 0.0, 0.11), (0.06, 0.0, 0.59))
 class XgmiMesh:
     """xGMI between the devices of a node. link_gb_per_s: one link, one direction, as RCCL counts it.
 
-    full: every pair has a link. node_gb_per_s: what a ring through the whole node gets where the mesh is not full.
+    node_gb_per_s: what a ring through the whole node gets where the mesh is not full; None: every pair has a link.
     all_pairs: RCCL runs MSCCL's all-pairs programs on eight devices (on by default, RCCL's README).
     """
 
     link_gb_per_s: float
-    full: bool
     node_gb_per_s: float | None = None
     all_pairs: bool = False
     sourced: bool = True
 
 
-MESHES: Mapping[str, XgmiMesh] = {
-    "mi100": XgmiMesh(link_gb_per_s=24.0, full=True, sourced=False),
-    "mi210": XgmiMesh(link_gb_per_s=36.0, full=True, sourced=False),
-    "mi250": XgmiMesh(link_gb_per_s=36.0, full=False, node_gb_per_s=161.4, sourced=False),
-    "mi250x": XgmiMesh(link_gb_per_s=36.0, full=False, node_gb_per_s=161.4),
-    "mi300a": XgmiMesh(link_gb_per_s=48.0, full=True, sourced=False),
-    "mi300x": XgmiMesh(link_gb_per_s=48.0, full=True, all_pairs=True),
-    "mi325x": XgmiMesh(link_gb_per_s=48.0, full=True, all_pairs=True),
-    "mi350x": XgmiMesh(link_gb_per_s=57.6, full=True, sourced=False),
-    "mi355x": XgmiMesh(link_gb_per_s=57.6, full=True, sourced=False),
-}
+MESHES: Mapping[str, XgmiMesh] = {key: XgmiMesh(**row) for key, row in _TABLES["meshes"].items()}
 """known False: not in RCCL's table at that version; the neighbour's share (three quarters) of the link's peak."""
 
 

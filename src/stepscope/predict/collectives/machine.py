@@ -6,34 +6,28 @@ fast RDMA fabric). Where no figure is published the entry says so, and intervals
 
 from __future__ import annotations
 
+import csv
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import unknown
 from stepscope.machine.peaks import Accelerator
-from stepscope.machine.peaks.rates import LINKS, pcie_bytes_per_s
+from stepscope.machine.peaks.rates import pcie_bytes_per_s
 from stepscope.predict.collectives import constants
 from stepscope.predict.collectives.constants import GENERATIONS, MESHES, Generation
-
-VERBS_SHARE = 0.94
-VERBS_SOURCE = "NVIDIA/nccl-tests issue 290, maintainer: 46 to 48 GB/s of a 400 Gbit/s adapter (2025-03)"
-NO_LL128 = ("LL", "Simple")
-"""LL128 needs adapters that deliver 128 bytes whole; through libfabric that is the adapter's secret, and no table of EFA
-or Slingshot shows it in use."""
-OFI_SHARE = 0.83
-OFI_SOURCE = "no published figure; EFA (p4de) and Slingshot 11 tables reach 0.82 and 0.84 of the bit rate"
-TCP_SOURCE = "no published figure: a default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
     """One kind of network. adapter_bytes_per_s: bit rate / 8 of one adapter, None: the GPU generation's usual one.
 
-    adapters_per_node: None: one for each GPU. latency_source, share_source: where those two come from; sourced: both are
-    published or measured on several systems. protocols: the ones NCCL may use on it.
+    adapters_per_node: None: one for each GPU. latency_source: where that comes from (the table has that of the share, too);
+    sourced: both are published or measured on several systems. protocols: the ones NCCL may use on it.
     """
 
     key: str
@@ -41,85 +35,32 @@ class Fabric:
     adapter_bytes_per_s: float | None
     adapters_per_node: int | None
     rate_share: float
-    share_source: str
     latency_us: float
     latency_source: str
     sourced: bool
-    protocols: tuple[str, ...] = ("LL", "LL128", "Simple")
+    protocols: tuple[str, ...]
 
 
-_NCCL_ZERO = "NVIDIA/nccl v2.30.7-1, src/transport/net_ib: adapters report no latency of their own"
-_PLUGIN = "aws/aws-ofi-nccl 2daf7d30 (2026-08), src/platform-aws.cpp"
-_MODEL = "aws/aws-ofi-nccl 2daf7d30 (2026-08), src/tuner/nccl_ofi_model.cpp: 8-byte RDMA write {} us, less NCCL's 5"
-
-
-def _verbs(key: str, name: str, rate: float | None) -> Fabric:
+def _fabric(row: Mapping[str, str]) -> Fabric:
+    rate, adapters = row["adapter_gbit_per_s"], row["adapters_per_node"]
     return Fabric(
-        key=key, name=name, adapter_bytes_per_s=rate, adapters_per_node=None, rate_share=VERBS_SHARE,
-        share_source=VERBS_SOURCE, latency_us=0.0, latency_source=_NCCL_ZERO, sourced=True,
-    )  # fmt: skip
+        key=row["key"],
+        name=row["name"],
+        adapter_bytes_per_s=float(rate) * 1e9 / 8 if rate else None,
+        adapters_per_node=int(adapters) if adapters else None,
+        rate_share=float(row["rate_share"]),
+        latency_us=float(row["latency_us"]),
+        latency_source=row["latency_source"],
+        sourced=row["sourced"] == "yes",
+        protocols=tuple((row["protocols"] or "LL LL128 Simple").split()),
+    )
 
 
-def _efa(key: str, name: str, gbit: float, adapters: int, latency_us: float, latency_source: str) -> Fabric:
-    return Fabric(
-        key=key, name=name, adapter_bytes_per_s=gbit / 8 * 1e9, adapters_per_node=adapters, rate_share=OFI_SHARE,
-        share_source=OFI_SOURCE, latency_us=latency_us, latency_source=latency_source, sourced=True, protocols=NO_LL128,
-    )  # fmt: skip
-
-
-def _from_links(prefix: str) -> list[tuple[str, str, float]]:
-    return [(link.key, link.name, link.bytes_per_s) for link in LINKS if link.key.startswith(prefix)]
-
-
-FABRICS: tuple[Fabric, ...] = (
-    _verbs("infiniband", "InfiniBand", None),
-    *(_verbs(key, name, rate) for key, name, rate in _from_links("infiniband-")),
-    _verbs("roce", "RoCE", None),
-    *(
-        _verbs(key.replace("ethernet", "roce"), name.replace("Ethernet", "RoCE"), rate)
-        for key, name, rate in _from_links("ethernet-")
-        if rate >= 25e9 / 8
-    ),
-    _efa("efa-p3dn", "EFA, p3dn (V100)", 100, 1, 150.0, _PLUGIN),
-    _efa("efa-p4d", "EFA, p4d and p4de (A100)", 100, 4, 75.0, _PLUGIN),
-    _efa("efa-p5", "EFA, p5 and p5e (H100, H200)", 100, 32, 15.0, _MODEL.format(20)),
-    _efa("efa-p5en", "EFA, p5en (H200)", 200, 16, 13.0, _MODEL.format(18)),
-    _efa("efa-p6", "EFA, p6 (B200's; efa-p6-b300 has twice the adapters)", 400, 8, 13.0, _MODEL.format(18)),
-    _efa("efa-p6-b200", "EFA, p6 (B200)", 400, 8, 13.0, _MODEL.format(18) + " (the p5en's)"),
-    _efa("efa-p6-b300", "EFA, p6 (B300)", 400, 16, 13.0, _MODEL.format(18) + " (the p5en's)"),
-    Fabric(
-        key="omni-path", name="Omni-Path 100", adapter_bytes_per_s=12.5e9, adapters_per_node=None, rate_share=OFI_SHARE,
-        share_source=OFI_SOURCE, latency_us=0.0, latency_source="no published figure: NCCL's own", sourced=False,
-        protocols=NO_LL128,
-    ),
-    Fabric(
-        key="slingshot-11", name="HPE Slingshot 11", adapter_bytes_per_s=25e9, adapters_per_node=None,
-        rate_share=OFI_SHARE, share_source=OFI_SOURCE, latency_us=0.0,
-        latency_source="no published figure; NCCL's own fits the one table seen", sourced=False, protocols=NO_LL128,
-    ),
-    Fabric(
-        key="gpudirect-tcpxo", name="GPUDirect-TCPXO (A3 Mega)", adapter_bytes_per_s=25e9, adapters_per_node=8,
-        rate_share=0.92, share_source="two A3 Mega tables: 0.90 (all-reduce) and 0.94 (all-gather)", latency_us=38.0,
-        # Release notes of GPUDirect-TCPXO: NCCL_PROTO=Simple,LL128 by default since 2025-05, Simple alone before.
-        latency_source="no published figure; two A3 Mega tables give 37 and 40 us a step if taken with LL128, 8 us if "
-        "with Simple alone, and do not say which",
-        sourced=False,
-        protocols=("LL128", "Simple"),
-    ),
-    Fabric(
-        key="gpudirect-tcpx", name="GPUDirect-TCPX (A3 High)", adapter_bytes_per_s=25e9, adapters_per_node=4,
-        rate_share=0.85, share_source=TCP_SOURCE, latency_us=50.0,
-        latency_source="no published figure: the TCPXO's and some", sourced=False, protocols=("Simple",),
-    ),
-    *(
-        Fabric(
-            key=key, name=f"{name}, TCP sockets", adapter_bytes_per_s=rate, adapters_per_node=1, rate_share=0.7,
-            share_source=TCP_SOURCE, latency_us=30.0, latency_source=TCP_SOURCE, sourced=False, protocols=NO_LL128,
-        )
-        for key, name, rate in _from_links("ethernet-")
-    ),
-)  # fmt: skip
-
+with Path(__file__).with_name("fabrics.csv").open(encoding="utf-8", newline="") as _table:
+    FABRICS: tuple[Fabric, ...] = tuple(map(_fabric, csv.DictReader(_table)))
+"""LL128 needs adapters that deliver 128 bytes whole: through libfabric that is the adapter's secret, and no table of EFA or
+Slingshot shows it in use. Release notes of GPUDirect-TCPXO: NCCL_PROTO=Simple,LL128 by default since 2025-05, Simple alone
+before."""
 _BY_KEY = {fabric.key: fabric for fabric in FABRICS}
 _IB_NAMES = ("qdr", "fdr", "edr", "hdr", "ndr", "xdr")
 _EFA_BY_GPU = (
@@ -202,12 +143,7 @@ def _kind(words: str, gpu_key: str) -> Fabric | None:
 GB = 1e9
 Caller = Literal["nccl-tests", "torch"]
 
-_RACK = {"gb200": 72, "gb300": 72}
 _WITHOUT_SWITCH = ("gh200",)
-_NODE = {"gh200": 4, "gb200": 4, "gb300": 4}
-_USUAL_ADAPTER_GBIT = {"volta": 100.0, "ampere": 200.0, "hopper": 400.0, "blackwell": 400.0}
-_USUAL_ADAPTER_BY_GPU = {"b300": 800.0, "gb300": 800.0, "mi100": 200.0, "mi210": 200.0, "mi250": 200.0}
-_NO_PEER_ACCESS = ("rtx-40", "rtx-50", "rtx-30", "rtx-20")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,9 +200,9 @@ def place(
     if gpus_per_node is not None and gpus_per_node < 1:
         raise UsageError(f"{gpus_per_node} GPUs per node", fix="give 1 or more")
     notes: list[str] = []
-    generation = GENERATIONS[generation_of(gpu)]
+    generation = GENERATIONS[gpu.generation]
     node = gpus_per_node or _usual_node(gpu, n_gpus, notes)
-    domain = max(node, _RACK.get(gpu.key, 0))
+    domain = max(node, gpu.rack)
     domains = math.ceil(n_gpus / domain)
     domain_ranks = n_gpus / domains
     if domains > 1 and domain > node:
@@ -282,7 +218,7 @@ def place(
     )
     net, latency, fabric_known = 0.0, 0.0, True
     if domains > 1:
-        net, latency, fabric_known = _between(gpu, generation, domain, node, fabric, adapters_per_node, notes)
+        net, latency, fabric_known = _between(gpu, domain, node, fabric, adapters_per_node, notes)
     return Place(
         gpu=gpu,
         library="nccl" if gpu.vendor == "NVIDIA" else "rccl",
@@ -307,22 +243,10 @@ def place(
     )
 
 
-def generation_of(gpu: Accelerator) -> str:
-    """Row of NCCL's tables: volta (and older), ampere (Ada too), hopper or blackwell. AMD devices: ampere, unused."""
-    if gpu.key.startswith(("b200", "b300", "gb200", "gb300", "rtx-50", "rtx-pro-6000")):
-        return "blackwell"
-    if gpu.key.startswith(("h100", "h800", "h200", "h20", "gh200")):
-        return "hopper"
-    if gpu.key.startswith(("p100", "v100", "t4", "rtx-20", "titan", "quadro")):
-        return "volta"
-    return "ampere"
-
-
 def _usual_node(gpu: Accelerator, n_gpus: int, notes: list[str]) -> int:
-    usual = next((count for key, count in _NODE.items() if gpu.key.startswith(key)), 8)
-    if n_gpus > max(usual, _RACK.get(gpu.key, 0)):
-        notes.append(f"GPUs per node not given: {usual} assumed")
-    return min(usual, n_gpus) if gpu.key not in _RACK else usual
+    if n_gpus > max(gpu.node, gpu.rack):
+        notes.append(f"GPUs per node not given: {gpu.node} assumed")
+    return gpu.node if gpu.rack else min(gpu.node, n_gpus)
 
 
 def _inside(
@@ -368,7 +292,7 @@ def _pcie_rate(gpu: Accelerator, notes: list[str]) -> float:
     rate = pcie_bytes_per_s(generation, lanes)
     if isinstance(rate, Unavailable):
         raise UsageError(f"{gpu.name} has no link with a known rate", why=rate.reason)
-    if gpu.key.startswith(_NO_PEER_ACCESS):
+    if not gpu.peer_access:
         notes.append("over PCIe through host memory: the driver allows these cards no peer access")
         return rate / GB * constants.PCIE_HOST_SHARE
     notes.append("over PCIe switches; slower where GPUs hang on two sockets")
@@ -377,7 +301,6 @@ def _pcie_rate(gpu: Accelerator, notes: list[str]) -> float:
 
 def _between(
     gpu: Accelerator,
-    generation: Generation,
     domain: int,
     node: int,
     fabric: Fabric | None,
@@ -385,10 +308,6 @@ def _between(
     notes: list[str],
 ) -> tuple[float, float, bool]:
     """Rate of a domain's adapters together, latency of the fabric, whether both are known."""
-    usual = next(
-        (rate for key, rate in _USUAL_ADAPTER_BY_GPU.items() if gpu.key.startswith(key)),
-        400.0 if gpu.key.startswith("mi3") else _USUAL_ADAPTER_GBIT[generation.key],
-    )
     published = fabric is not None and fabric.sourced
     share, latency, rate, count = 0.94, 0.0, None, None
     if fabric is not None:
@@ -397,9 +316,9 @@ def _between(
         if not fabric.sourced:
             notes.append(f"{fabric.name}: {fabric.latency_source}")
     if rate is None:
-        rate = usual / 8 * GB
+        rate = gpu.adapter_bytes_per_s
         what = "network not given" if fabric is None else f"rate of {fabric.name} not given"
-        notes.append(f"{what}: {usual:.0f} Gbit/s adapters assumed")
+        notes.append(f"{what}: {rate * 8 / GB:.0f} Gbit/s adapters assumed")
         published = False
     count = adapters_per_node or count or node
     return rate / GB * count * (domain / node) * share, latency, published

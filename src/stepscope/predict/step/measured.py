@@ -13,7 +13,6 @@ from stepscope.machine.peaks import Accelerator, find
 from stepscope.predict.collectives.choose import predict_collective
 from stepscope.predict.step.calibration import FAMILY_FACTOR, PUBLISHED, REACH, Range, StepCalibration, gpu_family
 from stepscope.predict.step.model import ModelShape
-from stepscope.predict.step.stages import reached
 from stepscope.predict.step.step import StepPrediction
 from stepscope.records.calibration import Calibration, StepFit, StepPart
 
@@ -146,7 +145,7 @@ def _products(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:
         rates = [one.flops_per_s for one in calibration.matmul if one.dtype in (dtype, precision)]
         peak = gpu.peak(precision)
         if rates and not isinstance(peak, Unavailable):
-            yield max(rates) / (peak * reached(gpu))
+            yield max(rates) / (peak * gpu.reached)
 
 
 def _collectives(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:

@@ -30,11 +30,6 @@ class PredictedMemory:
         return self.states + self.gathered + self.activations + self.logits + self.base + self.slack
 
     @property
-    def allocated(self) -> float:
-        """What torch's allocator counts."""
-        return self.total - self.base
-
-    @property
     def states(self) -> float:
         """Parameters, gradients and optimizer state."""
         return self.params + self.gradients + self.optimizer

@@ -41,8 +41,6 @@ _CODES = (
 _ZERO = ((r"(zero|stage)[ _]?(\d)", None), (r"fsdp|full_shard|hsdp", 3), (r"distopt", 1))
 _BEFORE_H100 = re.compile(r"[VA][18]00", re.IGNORECASE)
 _POWER = re.compile(r"\b(\d{3,4}) ?W\b")
-_FULL_POWER = {"h100-sxm": 700.0, "h200-sxm": 700.0, "a100-sxm4-80gb": 400.0, "a100-sxm4-40gb": 400.0}
-"""W of the specification."""
 _CLOCK = 0.6
 """Speed goes with power to about this exponent: H100 PCIe (350 W, 114 SMs) reaches 0.58 of SXM (700 W, 132) in large
 products (stas00/ml-engineering, MAMF)."""
@@ -188,7 +186,7 @@ def _gpu(accelerator: str, hardware: str) -> Accelerator | str:
         return str(reason)
     if not isinstance(gpu, Accelerator):
         return gpu.reason
-    power, full = _POWER.search(hardware), _FULL_POWER.get(gpu.key)
+    power, full = _POWER.search(hardware), gpu.watts
     if not power or not full or float(power[1]) >= full:
         return gpu
     share = (float(power[1]) / full) ** _CLOCK

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,28 +15,8 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.machine.peaks import find
-from stepscope.predict.step.model import LatentAttention, ModelShape, find_model
-from stepscope.store.columns import COUNTS, MISSING
-from stepscope.store.columns import number as number_in
+from stepscope.predict.step.model import MOST_LAYERS, ModelShape, find_model, number, published_shape, whole
 from stepscope.store.importer import require_there
-
-_TIMES = {"": 1.0, "%": 1.0, **COUNTS, "t": 1e12}
-_MOST_WHOLE = 10**12
-"""Of a count; beyond, a slip."""
-
-
-def number(row: Mapping[str, str], column: str) -> float | None:
-    """``250k`` is 250000, ``1,024`` is 1024, ``40%`` is 40; None where nothing is stated.
-
-    Raises UsageError for anything else that is no finite number.
-    """
-    text = (row.get(column) or "").strip().lower()
-    if text in (*MISSING, "nan"):
-        return None
-    parsed = number_in(text)
-    if parsed is None or parsed[1] not in _TIMES:
-        raise UsageError(f"{column}: a value that is not a number", why=text[:40])
-    return parsed[0] * _TIMES[parsed[1]]
 
 
 def above_zero(row: Mapping[str, str], column: str) -> float | None:
@@ -48,26 +27,14 @@ def above_zero(row: Mapping[str, str], column: str) -> float | None:
     return value or None
 
 
-def whole(row: Mapping[str, str], column: str, *, least: int = 1) -> int | None:
-    """Read a count, ``least`` or more."""
-    value = number(row, column)
-    if value is None:
-        return None
-    if value != round(value) or not least <= value <= _MOST_WHOLE:
-        raise UsageError(f"{column} is not a whole number of {least} or more", why=f"{value:g}")
-    return round(value)
-
-
 _ABOUT = {"accelerator", "hardware", "n_gpus", "model", "model_key"}
 _OF_COLLECTIVES = {"collective", "size_bytes", "busbw_gbps"}
 _PRICED = {"tokens_per_s_per_gpu", "tokens_per_s_total", "step_time_s"}
 """How tables are told apart: one of runs has two columns of the first set, none of the second; with ``throughput`` in the
 place of the third it is of data-parallel jobs."""
 _UNIT = {"gb": 1e9, "gib": 2.0**30, "mib": 2.0**20, "mb": 1e6, "b": 1.0, "bytes": 1.0, "": 1e9}
-_MOST_LAYERS = 10_000
 _NEAR_PARAMS = 0.1
 """Further off, the printed dimensions are not those of a dense model of so many parameters."""
-_LATENT = re.compile(r"MLA \(q_lora (\d+), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +128,7 @@ def _shapes(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
     by_name: dict[str, ModelShape] = {}
     for row in models:
         try:
-            shape = _published_shape(row)
+            shape = published_shape(row)
         except UsageError:
             continue
         if shape is not None:
@@ -238,31 +205,6 @@ def _row(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> TrainingRo
     )  # fmt: skip
 
 
-def _published_shape(row: Mapping[str, str]) -> ModelShape | None:
-    """Read a shape from models.csv; None where a dimension is missing."""
-    layers, hidden, heads = whole(row, "layers"), whole(row, "hidden"), whole(row, "heads")
-    ffn, vocab = whole(row, "ffn"), whole(row, "vocab")
-    name = (row.get("model_key") or "").strip()
-    if not (name and layers and hidden and heads and ffn and vocab) or layers > _MOST_LAYERS or heads > hidden:
-        return None
-    attention, notes = row.get("attention") or "", row.get("notes") or ""
-    match, experts = _LATENT.search(attention), whole(row, "n_experts", least=0) or 0
-    latent, head_dim = None, whole(row, "head_dim") or hidden // heads
-    if experts and not (whole(row, "experts_per_token", least=0) and whole(row, "moe_ffn", least=0)):
-        return None
-    if match:
-        q, kv, nope, rope, value = (int(part) for part in match.groups())
-        latent, head_dim = LatentAttention(q_rank=q, kv_rank=kv, rope_dim=rope, value_dim=value), nope + rope
-    return ModelShape(
-        name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=whole(row, "kv_heads") or heads,
-        head_dim=head_dim, ffn=ffn, gated=row.get("gated_mlp") == "1", vocab=vocab,
-        tied=row.get("tied_embeddings") == "1", causal="bidirectional" not in attention,
-        window=_after(r"sliding window (\d+)", notes), experts=experts, top_k=whole(row, "experts_per_token", least=0) or 0,
-        moe_ffn=whole(row, "moe_ffn", least=0) or 0, shared=_after(r"(\d+) shared expert", notes),
-        dense_layers=_after(r"first (\d+) layers", notes), latent=latent, source=row.get("source") or "",
-    )  # fmt: skip
-
-
 @cache
 def _model_of(key: str) -> ModelShape | None:
     """A model that stepscope knows, where the folder has no models.csv."""
@@ -272,15 +214,10 @@ def _model_of(key: str) -> ModelShape | None:
         return None
 
 
-def _after(pattern: str, text: str) -> int:
-    match = re.search(pattern, text)
-    return int(match[1]) if match else 0
-
-
 def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelShape | None:
     """Return the named model, with the row's own number of layers (a proxy), else one of the dimensions in the row."""
     layers, key = whole(row, "layers"), (row.get("model_key") or "").strip()
-    if layers is not None and layers > _MOST_LAYERS:
+    if layers is not None and layers > MOST_LAYERS:
         return None
     named = shapes.get(key) or _model_of(key)
     if named is not None:

@@ -8,23 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.machine.peaks import Accelerator
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.layout import Cluster, Layout
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.traffic import context_calls, expert_calls, message, seconds, tensor_calls
-
-_REACHED = {
-    "a100": 0.87, "a800": 0.87, "h100": 0.80, "h800": 0.80, "h200": 0.80, "gh200": 0.84, "b200": 0.78, "b300": 0.79,
-    "gb200": 0.73, "gb300": 0.73, "mi300x": 0.51, "mi325x": 0.60, "mi355x": 0.63,
-}  # fmt: skip
-"""Share of the BF16 peak that the best matrix product reaches: stas00/ml-engineering, compute/accelerator, MAMF."""
-_USUAL_REACH = 0.80
-
-
-def reached(gpu: Accelerator) -> float:
-    """Return the share of the peak that large matrix products reach; a usual one where nobody has published one."""
-    return _REACHED.get(gpu.key.split("-")[0], _USUAL_REACH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +45,7 @@ class StepSetup:
         if isinstance(peak, Unavailable):
             raise UsageError(peak.reason)
         c = self.calibration
-        return peak * reached(self.cluster.gpu) * (c.gemm_fp8_share if precision == "fp8" else c.gemm_share)
+        return peak * self.cluster.gpu.reached * (c.gemm_fp8_share if precision == "fp8" else c.gemm_share)
 
     def moved(self, size_bytes: float) -> float:
         """Seconds to read or write so many bytes of device memory."""
