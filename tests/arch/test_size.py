@@ -21,7 +21,7 @@ SOURCE = Path(stepscope.__file__).parent
 
 MOST = {
     "": (500, 2),
-    "cli": (67000, 57),
+    "cli": (66500, 57),
     "collectives": (2000, 2),
     "core": (7000, 11),
     "datasets": (7500, 9),
@@ -29,10 +29,10 @@ MOST = {
     "examples": (8000, 4),
     "hook": (32500, 27),
     "launch": (44000, 45),
-    "machine": (26000, 24),
-    "matrix": (39500, 23),
+    "machine": (21500, 24),
+    "matrix": (39000, 23),
     "monitor": (2000, 3),
-    "predict": (64500, 38),
+    "predict": (61500, 38),
     "presets": (0, 1),
     "rank": (48000, 50),
     "records": (22500, 32),
