@@ -11,7 +11,16 @@ from stepscope.records.imported import Sign
 from stepscope.store.importer import reading
 from stepscope.store.log_lines import SUFFIXES
 
-SIGN_MARKS = (b"No route to host", b"No space left on device", b"out of memory")
+SIGN_MARKS = (
+    b"No route to host", b"No space left on device", b"out of memory",
+    b"aught collective operation timeout", b"Watchdog caught", b"Exception (either an error or timeout)",
+    b"Timeout at NCCL work", b"failure detected by watchdog", b"Received a ", b"Observed flight recorder dump signal",
+    b"watchdog got stuck", b"Heartbeat monitor timed out", b"Could not acquire GIL", b"but didn't join collective",
+    b"joined but didn't finish collective", b"are the lagging ranks that caused this timeout",
+    b"failed to pass monitoredBarrier", b"successfully reached monitoredBarrier", b"Timed out waiting",
+    b"Detected mismatch between collectives", b"Not all ranks joining collective", b"operation counts", b"managing GPU",
+    b'"MainThread"',
+)  # fmt: skip
 """Texts of which one stands in every line that ``store.signs`` reads, whose forms load where a text holds one."""
 
 _BLOCK = 1 << 20

@@ -39,11 +39,17 @@ _PREFIX = 400
 
 @dataclass(frozen=True, slots=True)
 class SignForm:
-    """Lines of one kind. mark: a text that each of them holds. pattern: groups are facts."""
+    """Lines of one kind. mark: a text that each of them holds. pattern: groups are facts.
+
+    cut: looked for where a line has a mark and no whole statement. beside: facts of the job, of use beside a sign only: on
+    one line, and alone they make no text one of a job that failed.
+    """
 
     kind: str
     mark: bytes
     pattern: bytes
+    cut: bool = False
+    beside: bool = False
 
     @property
     def compiled(self) -> re.Pattern[bytes]:
@@ -62,10 +68,10 @@ def forms() -> tuple[SignForm, ...]:
 
 
 @cache
-def _marks() -> re.Pattern[bytes]:
+def _marks(*, beside: bool) -> re.Pattern[bytes]:
     """Return the pattern of what some line of every sign holds."""
-    marks = {form.mark for form in forms()}
-    return re.compile(b"|".join(re.escape(mark) for mark in sorted(marks)))
+    marks = {form.mark for form in forms() if form.beside == beside}
+    return re.compile(b"|".join(re.escape(mark) for mark in sorted(marks)) or b"(?!)")
 
 
 _RANKS = tuple(
@@ -89,46 +95,87 @@ _TIMES = re.compile(
 )
 
 
+_OF_PATH = re.compile(r"(?:attempt_\d+/|(?:^|[/_.-])(?:global_?)?rank[-_.]?)(\d{1,7})(?=[/_.-]|$)", re.IGNORECASE)
+"""The rank in the name of a file or of its folder: of torchrun's logs, or of a script's own."""
+
+_WHOSE = re.compile(rb"\s*(?:\[[^\]]{5,40}\]\s*)?(?:[\w-]{1,40}=\S{1,80}\s*){1,9}")
+"""A line that only says whose the next ones are: ``[2025-05-21 03:28:40] node=gp-02 rank=5 step=9120``."""
+
+
 def signs_of(path: Path) -> tuple[Sign, ...]:
     """Return the signs of a text file in its order; empty where it has none. Raises DataError for an unreadable file."""
-    signs: list[Sign] = []
+    found = _Found(path)
     pending: list[tuple[int, bytes]] = []
-    marked = _marks()
+    marked, beside = _marks(beside=False), _marks(beside=True)
     for number, raw in LogLines(path):
         pieces = without_colours(raw).split(b"\r")
         for line in pieces[-1:] if len(pieces) > 1 and not marked.search(raw) else pieces:
-            if not pending and not marked.search(line):
-                continue
-            pending.append((number, line))
-            whole = b" ".join(text for _, text in pending)
-            if matched := _sign(whole, pending[0][0], path):
-                signs.append(matched)
+            has_mark = marked.search(line) is not None
+            if has_mark and found.take(line, number):
+                found.take_cut(pending)
                 pending = []
-            elif len(pending) == WRAPPED or not marked.search(pending[0][1]):
-                pending = pending[1:] if len(pending) > 1 and marked.search(line) else []
-        if len(signs) >= MOST_SIGNS:
+            elif pending or has_mark:
+                pending.append((number, line))
+                texts = [text for _, text in pending]
+                if len(pending) > 1 and any(found.take(between.join(texts), pending[0][0]) for between in (b" ", b"")):
+                    pending = []
+                elif len(pending) == WRAPPED:
+                    found.take_cut(pending[:1])
+                    pending = [each for each in pending[1:] if marked.search(each[1])]
+            elif beside.search(line):
+                found.take(line, number, beside=True)
+            found.before = line if not has_mark else found.before
+        if len(found.signs) >= MOST_SIGNS:
             break
-    return tuple(signs)
+    found.take_cut(pending)
+    return found.all
 
 
-def _sign(line: bytes, number: int, path: Path) -> Sign | None:
-    for form in forms():
-        if form.mark in line and (match := form.compiled.search(line)):
-            values = {name: text.decode(errors="replace").strip() for name, text in match.groupdict().items() if text}
-            prefix = line[max(0, match.start() - _PREFIX) : match.start()]
-            rank = values.pop("rank", None) or _first(_RANKS, prefix)
-            time = _TIMES.search(prefix)
-            return Sign(
-                kind=form.kind,
-                source=str(path),
-                line=number,
-                text=line[match.start() :].decode(errors="replace").strip()[:_SHOWN],
-                rank=None if rank is None else int(rank),
-                host=values.pop("host", None) or _first(_HOSTS, prefix),
-                time=values.pop("time", None) or (None if time is None else (time[1] or time[2]).decode()),
-                values=values,
-            )
-    return None
+class _Found:
+    """Signs of one file. before: the line before the one that is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.signs: list[Sign] = []
+        self.before = b""
+        self._path = path
+        self._certain = False
+        own = _OF_PATH.findall("/".join(path.parts[-3:]))
+        self._rank = own[-1] if own else None
+
+    @property
+    def all(self) -> tuple[Sign, ...]:
+        return tuple(self.signs) if self._certain else ()
+
+    def take_cut(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Take what is left of statements that have no end."""
+        for number, line in lines:
+            self.take(line, number, cut=True)
+
+    def take(self, line: bytes, number: int, *, cut: bool = False, beside: bool = False) -> bool:
+        """Take the first form that fits a line, or lines put together."""
+        for form in forms():
+            if (form.cut, form.beside) == (cut, beside) and form.mark in line and (match := form.compiled.search(line)):
+                self.signs.append(self._sign(form, match, line, number))
+                self._certain = self._certain or not beside
+                return True
+        return False
+
+    def _sign(self, form: SignForm, match: re.Match[bytes], line: bytes, number: int) -> Sign:
+        values = {name: text.decode(errors="replace").strip() for name, text in match.groupdict().items() if text}
+        prefix = line[max(0, match.start() - _PREFIX) : match.start()]
+        before = self.before if _WHOSE.fullmatch(self.before) else b""
+        rank = values.pop("rank", None) or _first(_RANKS, prefix) or _first(_RANKS, before) or self._rank
+        time = _TIMES.search(prefix) or _TIMES.search(before)
+        return Sign(
+            kind=form.kind,
+            source=str(self._path),
+            line=number,
+            text=line[match.start() :].decode(errors="replace").strip()[:_SHOWN],
+            rank=None if rank is None else int(rank),
+            host=values.pop("host", None) or _first(_HOSTS, prefix) or _first(_HOSTS, before),
+            time=values.pop("time", None) or (None if time is None else (time[1] or time[2]).decode()),
+            values=values,
+        )
 
 
 def _first(patterns: Iterable[re.Pattern[bytes]], text: bytes) -> str | None:
