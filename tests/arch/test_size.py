@@ -39,7 +39,7 @@ MOST = {
     "report": (110000, 64),
     "results": (90000, 49),
     "stats": (12000, 8),
-    "store": (82000, 48),
+    "store": (83500, 48),
     "strategies": (9500, 12),
     "traces": (112000, 51),
     "workloads": (4500, 6),

@@ -104,31 +104,33 @@ _WHOSE = re.compile(rb"\s*(?:\[[^\]]{5,40}\]\s*)?(?:[\w-]{1,40}=\S{1,80}\s*){1,9
 
 def signs_of(path: Path) -> tuple[Sign, ...]:
     """Return the signs of a text file in its order; empty where it has none. Raises DataError for an unreadable file."""
-    found = _Found(path)
+    of_file = _Found(path)
     pending: list[tuple[int, bytes]] = []
     marked, beside = _marks(beside=False), _marks(beside=True)
     for number, raw in LogLines(path):
         pieces = without_colours(raw).split(b"\r")
         for line in pieces[-1:] if len(pieces) > 1 and not marked.search(raw) else pieces:
             has_mark = marked.search(line) is not None
-            if has_mark and found.take(line, number):
-                found.take_cut(pending)
+            if has_mark and of_file.take(line, number):
+                of_file.take_cut(pending)
                 pending = []
             elif pending or has_mark:
                 pending.append((number, line))
                 texts = [text for _, text in pending]
-                if len(pending) > 1 and any(found.take(between.join(texts), pending[0][0]) for between in (b" ", b"")):
+                if len(pending) > 1 and any(
+                    of_file.take(between.join(texts), pending[0][0]) for between in (b" ", b"")
+                ):
                     pending = []
                 elif len(pending) == WRAPPED:
-                    found.take_cut(pending[:1])
-                    pending = [each for each in pending[1:] if marked.search(each[1])]
+                    of_file.take_cut(pending[:1])
+                    pending = [unfinished for unfinished in pending[1:] if marked.search(unfinished[1])]
             elif beside.search(line):
-                found.take(line, number, beside=True)
-            found.before = line if not has_mark else found.before
-        if len(found.signs) >= MOST_SIGNS:
+                of_file.take(line, number, beside=True)
+            of_file.before = line if not has_mark else of_file.before
+        if len(of_file.signs) >= MOST_SIGNS:
             break
-    found.take_cut(pending)
-    return found.all
+    of_file.take_cut(pending)
+    return of_file.all
 
 
 class _Found:
