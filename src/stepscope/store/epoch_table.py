@@ -250,21 +250,18 @@ def _lines(path: Path, file: TextIO, reading: _Reading) -> Iterator[tuple[int, s
     number = 0
     while line := file.readline(MAX_LINE):
         number += 1
-        if not line.strip("\0\r\n\t "):
-            if "\0" in line:
-                reading.more.append(f"{path}:{number}: zero bytes up to the end: what was written there is lost")
-                return
-            continue
-        if len(line) >= MAX_LINE and not line.endswith("\n"):
-            if "\0" in line:
-                reading.more.append(f"{path}:{number}: zero bytes up to the end: what was written there is lost")
-                return
+        blank, long = not line.strip("\0\r\n\t "), len(line) >= MAX_LINE and not line.endswith("\n")
+        if "\0" in line and (blank or long):
+            reading.more.append(f"{path}:{number}: zero bytes up to the end: what was written there is lost")
+            return
+        if long and not blank:
             raise DataError(
                 f"{path}:{number}: a line of more than {MAX_LINE} characters",
                 why="a row of metrics has a few numbers: this is not a CSV of epochs",
                 fix="pass the experiment's metrics.csv",
             )
-        yield number, line
+        if not blank:
+            yield number, line
 
 
 def _first_header(path: Path, number: int, line: str) -> _Header:
@@ -369,20 +366,18 @@ def _number(text: str) -> float | None:
 def _value(reading: _Reading, line: int, column: str, text: str, name: str, scale: float) -> float | None:
     if not text:
         return None
-    value = _number(text)
-    if value is None:
-        reading.refuse_cell(line, f"{column} is {text[:40]!r}")
-        return None
-    if name in ("duration_ns", "samples_per_s") and value * scale < LEAST:
-        reading.refuse_cell(line, f"{column} is {text[:40]!r}, which was not measured")
-        return None
-    if name == "duration_ns" and value * scale > MAX_EPOCH_NS:
-        reading.refuse_cell(line, f"{column} is {text[:40]!r}, longer than ten years")
-        return None
-    if abs(value) > MAX_VALUE:
-        reading.refuse_cell(line, f"{column} is {text[:40]!r}, not a training figure")
-        return None
-    return value * scale
+    value, why = _number(text), ""
+    if value is not None:
+        if name in ("duration_ns", "samples_per_s") and value * scale < LEAST:
+            why = ", which was not measured"
+        elif name == "duration_ns" and value * scale > MAX_EPOCH_NS:
+            why = ", longer than ten years"
+        elif abs(value) > MAX_VALUE:
+            why = ", not a training figure"
+        else:
+            return value * scale
+    reading.refuse_cell(line, f"{column} is {text[:40]!r}{why}")
+    return None
 
 
 def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTable:

@@ -246,20 +246,20 @@ def _of_repeats(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
     done = [run for run in every if run.status == "ok"]
     if not done:
         return every[0]
-    losses = [run.train_loss for run in done if run.train_loss is not None]
-    accuracies = [run.test_accuracy for run in done if run.test_accuracy is not None]
     peaks = [run.peak_memory_bytes for run in done if run.peak_memory_bytes is not None]
     failed = len(every) - len(done)
     notes = [f"{counted(len(done), 'repeat')} of one run: figures are means, the interval is that of the mean"]
     notes += [f"{counted(failed, 'repeat')} failed: {next(run.error for run in every if run.error)}"] if failed else []
+    means: dict[str, Any] = {
+        name: _mean_of([getattr(run, name) for run in done])
+        for name in ("step_ns", "epoch_ns", "samples_per_s", "rank_samples_per_s")
+    }
+    for name in ("train_loss", "test_accuracy"):
+        values = [value for run in done if (value := getattr(run, name)) is not None]
+        means[name] = fmean(values) if values else None
     return replace(
         done[0],
-        step_ns=_mean_of([run.step_ns for run in done]),
-        epoch_ns=_mean_of([run.epoch_ns for run in done]),
-        samples_per_s=_mean_of([run.samples_per_s for run in done]),
-        rank_samples_per_s=_mean_of([run.rank_samples_per_s for run in done]),
-        train_loss=fmean(losses) if losses else None,
-        test_accuracy=fmean(accuracies) if accuracies else None,
+        **means,
         peak_memory_bytes=max(peaks, default=None),
         settings={
             **{key: value for key, value in done[0].settings.items() if plain(key) not in REPEATS},

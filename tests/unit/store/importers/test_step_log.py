@@ -145,3 +145,23 @@ def test_a_steps_line_states_facts_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert whole.notes == ()
     with pytest.raises(ValueError, match="glow"):
         step_log("widget_log", title="", step=r"(?P<step>\d+) (?P<glow>\d+)")
+
+
+def test_the_peak_is_that_of_any_rank_and_mfu_that_of_the_median_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = step_log(
+        "widget_log",
+        title="log of Widget",
+        step=r"\bit (?P<step>\d+) \| (?P<tokens_per_s>\d+) \| (?P<peak_memory_gib>[\d.]+)GiB \| mfu (?P<mfu>[\d.]+)%",
+        start=r"\bit \d+ \|",
+        sign="GiB",
+        rank=20,
+    )
+    monkeypatch.setattr(f"{__name__}.WIDGET", memory)
+    text = "[rank{}]: it {} | 500 | {}GiB | mfu {}%"
+    lines = [text.format(r, n, 30 + r + (n == 2), 20 + n) for n in (1, 2, 3) for r in (0, 1)]
+    imported = read(tmp_path, [*lines, "[rank0]: it 4 | 50"])
+    (run,) = imported.runs
+    assert (run.peak_memory_bytes, run.mfu) == (32 << 30, pytest.approx(0.22))
+    assert any("1 torn line left out (line 7)" in note for note in imported.notes)
