@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from stepscope.core.dataclass import record
 from stepscope.core.words import counted, in_words, listed, plural
@@ -16,53 +15,84 @@ LINES = 3
 
 @record
 class Explanation:
-    """What signs of ``kinds`` mean. title, advice: templates; besides what signs say (of the first one), they know ``hosts``
-    and ``ranks`` of all of them, and ``here``: the hosts, else the ranks, else "a process".
+    """What signs of ``kinds`` mean. title, advice: templates; besides what signs say, as a list where they differ, they know
+    ``hosts`` and ``ranks`` of all of them; ``here``: the hosts, else the ranks, else "a process"; ``ranks_or_here``; and
+    ``NAME_after`` for ``(to) value`` where there is one.
 
-    advice: (text, command or None). source: where the meaning is from, with a date. fatal: the job ended of it.
+    only: of signs with one of these values. advice: (text, command or None). source: where the meaning is from, with a date.
+    fatal: the job ended of it. The first explanation of a sign counts.
     """
 
     kinds: tuple[str, ...]
     title: str
     advice: tuple[tuple[str, str | None], ...]
     source: str
+    only: tuple[str, tuple[str, ...]] | None = None
     fatal: bool = True
+
+    def explains(self, sign: Sign) -> bool:
+        return sign.kind in self.kinds and (self.only is None or sign.values.get(self.only[0]) in self.only[1])
 
 
 def findings_of(signs: Sequence[Sign], explanations: Iterable[Explanation]) -> list[Finding]:
-    """Return a finding for each meaning that signs have, in the order of the table."""
-    return [
-        _explained(meaning, of)
-        for meaning in explanations
-        if (of := [sign for sign in signs if sign.kind in meaning.kinds])
-    ]
+    """Return a finding for each explanation that signs have, in the order of the table."""
+    findings, left = [], list(signs)
+    for explanation in explanations:
+        if of := [sign for sign in left if explanation.explains(sign)]:
+            findings.append(_explained(explanation, of))
+            left = [sign for sign in left if not explanation.explains(sign)]
+    return findings
 
 
-def _explained(meaning: Explanation, signs: Sequence[Sign]) -> Finding:
-    facts = _facts(signs)
+def _explained(explanation: Explanation, signs: Sequence[Sign]) -> Finding:
+    facts, ranks = _facts(signs), _ranks(signs)
     texts = list(dict.fromkeys(sign.text for sign in signs))
     more = len(texts) - LINES
     return finding(
-        meaning.title.format_map(facts),
+        explanation.title.format_map(facts),
         [f"line {next(s.line for s in signs if s.text == text)}: {text}" for text in texts[:LINES]],
         more > 0 and f"and {counted(more, 'more line')} of this kind",
-        severity="problem" if meaning.fatal else "warning",
-        confidence=f"certain: the text says it ({meaning.source})",
+        severity="problem" if explanation.fatal else "warning",
+        confidence=f"certain: the text says it ({explanation.source})",
         advice=[
             inspect(text.format_map(facts), command.format_map(facts) if command else None)
-            for text, command in meaning.advice
+            for text, command in explanation.advice
         ],
-        priority="failure",
-        ranks=tuple(sorted({sign.rank for sign in signs if sign.rank is not None})),
+        priority="failure" if explanation.fatal else "performance",
+        ranks=tuple(ranks),
     )
 
 
-def _facts(signs: Sequence[Sign]) -> dict[str, Any]:
+def _ranks(signs: Sequence[Sign]) -> list[int]:
+    """Return the ranks of signs, and those that they name beside."""
+    beside = {int(sign.values["with_rank"]) for sign in signs if "with_rank" in sign.values}
+    return sorted({sign.rank for sign in signs if sign.rank is not None} | beside)
+
+
+_AFTER = {"peer": " to ", "call": " in ", "error": " ("}
+
+
+class _Facts(dict[str, str]):
+    """Facts of signs; what they do not say is unknown, and empty where it would stand behind."""
+
+    def __missing__(self, name: str) -> str:
+        if not name.endswith("_after"):
+            return "another host" if name == "peer" else "unknown"
+        of = name.removesuffix("_after")
+        end = ")" if _AFTER[of].endswith("(") else ""
+        return f"{_AFTER[of]}{self[of]}{end}" if of in self else ""
+
+
+def _facts(signs: Sequence[Sign]) -> _Facts:
     hosts = list(dict.fromkeys(sign.host for sign in signs if sign.host))
-    ranks = sorted({sign.rank for sign in signs if sign.rank is not None})
+    ranks = _ranks(signs)
     of_ranks = f"{plural(len(ranks), 'rank')} {in_words(ranks)}" if ranks else ""
-    values: dict[str, Any] = {}
+    values: dict[str, dict[str, None]] = {}
     for sign in signs:
-        values = {**sign.values, **values}
+        for name, value in sign.values.items():
+            values.setdefault(name, {})[value] = None
+    facts = _Facts({name: listed(list(of), at_most=4) for name, of in values.items()})
     here = listed(hosts, at_most=4) or of_ranks or "a process"
-    return {**values, "hosts": listed(hosts, at_most=4), "ranks": of_ranks, "here": here}
+    on = f"{of_ranks} ({listed(hosts, at_most=4)})" if hosts and of_ranks else here
+    facts |= {"hosts": listed(hosts, at_most=4), "ranks": of_ranks, "here": here, "ranks_or_here": on}
+    return facts

@@ -62,13 +62,8 @@ def interval_share(row: CommRow) -> float | None:
 
 
 def shared_memory_links(communicator: NcclCommunicator) -> tuple[NcclLink, ...]:
-    """Links between ranks of one host that NCCL takes through host memory."""
-    host = {rank.rank: rank.host for rank in communicator.ranks}
-    return tuple(
-        link
-        for link in communicator.links
-        if link.transport.startswith("SHM") and host.get(link.source) == host.get(link.destination) is not None
-    )
+    """Links through host memory: NCCL connects ranks of one host alone so."""
+    return tuple(link for link in communicator.links if link.transport.startswith(("SHM", "direct shared memory")))
 
 
 def topology_of(evidence: Evidence) -> Topology | None:

@@ -21,6 +21,9 @@ MAX_LINE_BYTES = 1 << 14
 _HEADER = re.compile(
     rb"(?<![\w.\-])([\w.\-]{1,255}):(\d{1,9}):(\d{1,9}) \[(-?\d{1,9})\] (?:(\S+:\d+) (?:\(\S*\) )?)?NCCL (INFO|WARN) ?"
 )
+_BARE = re.compile(rb"(?:^|\s)\[(-?\d{1,9})\] (?:(\S+:\d+) )?NCCL (INFO|WARN) ?")
+"""Matches the same without host and processes, as logs are pasted."""
+UNNAMED = "?"
 _VERSION = re.compile(rb"(?<!, )\b[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?\s*$")
 
 
@@ -66,7 +69,8 @@ def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
     """
     headers = list(_HEADER.finditer(line))
     if not headers:
-        return None, 0
+        bare = _BARE.search(line)
+        return (None if bare is None else _unnamed(bare)), 0
     last = headers[-1]
     host, pid, tid, device, place, level = last.groups()
     parsed = ParsedLine(
@@ -80,6 +84,21 @@ def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
         glued=len(headers) > 1 or (last.start() > 0 and _HEADER.match(without_prefix(line)[1].lstrip()) is None),
     )
     return parsed, len(headers) - 1
+
+
+def _unnamed(bare: re.Match[bytes]) -> ParsedLine:
+    """Return a line that does not say who printed it: each device is taken for a process."""
+    device, place, level = bare.groups()
+    return ParsedLine(
+        host=UNNAMED,
+        pid=int(device),
+        tid=int(device),
+        device=int(device),
+        place=(place or b"").decode(errors="replace"),
+        warning=level == b"WARN",
+        text=bare.string[bare.end() :].decode(errors="replace").rstrip(),
+        glued=False,
+    )
 
 
 def parse_version(line: bytes) -> str | None:

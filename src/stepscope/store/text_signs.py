@@ -21,6 +21,31 @@ SIGN_MARKS = (
     b"Detected mismatch between collectives", b"Not all ranks joining collective", b"operation counts", b"managing GPU",
     b'"MainThread"',
 )  # fmt: skip
+    b"Abort COMPLETE",
+    b"Cannot assign requested address",
+    b"Connection closed by",
+    b"Connection refused",
+    b"Connection timed out",
+    b"Duplicate GPU detected",
+    b"Got completion",
+    b"Message truncated",
+    b"Mismatched NCCL version",
+    b"NVLS",
+    b"Network is unreachable",
+    b"No route to host",
+    b"No space left on device",
+    b"Proxy Call to rank",
+    b"Too many open files",
+    b"[Proxy Service",
+    b"ibv_modify_qp",
+    b"ibv_reg_mr",
+    b"libibverbs",
+    b"libibverbs.so",
+    b"no socket interface found",
+    b"out of memory",
+    b"same subnet",
+    b"transport/nvls",
+)
 """Texts of which one stands in every line that ``store.signs`` reads, whose forms load where a text holds one."""
 
 _BLOCK = 1 << 20

@@ -26,7 +26,60 @@ from stepscope.results.evidence import Evidence
 
 GUIDE = "NCCL user guide, Troubleshooting, 2026-11"
 
+_VERBS = "libibverbs, InfiniBand verbs manual, ibv_wc_status"
+_IB = (
+    ("on RoCE, choose the GID of the right version and subnet", "export NCCL_IB_GID_INDEX=3; show_gids"),
+    (
+        "test the link between the two cards with ib_write_bw; see whether it flaps, or rails are not connected",
+        "ibstat",
+    ),
+    ("where the link recovers by itself, wait longer", "export NCCL_IB_TIMEOUT=22 NCCL_IB_RETRY_CNT=13"),
+)
+
 EXPLANATIONS = (
+    Explanation(
+        kinds=("nccl-one-gpu",),
+        title="{ranks} use the same GPU ({device}) on {here}: the processes do not set their device",
+        advice=(
+            (
+                "call torch.cuda.set_device(local_rank) before the process group begins, or give each process one device",
+                None,
+            ),
+            ("with Slurm", "srun --gpus-per-task=1 --gpu-bind=single:1"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-versions",),
+        title="ranks load different versions of NCCL: {ranks} have {version} and {other}",
+        advice=(
+            ("use one image or environment on all hosts", "python -c 'import torch; print(torch.cuda.nccl.version())'"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-shm-full",),
+        title="/dev/shm of {here} is full: NCCL cannot create its shared memory there",
+        advice=(
+            ("make it larger: docker run --shm-size=8g; an emptyDir of medium Memory in Kubernetes", "df -h /dev/shm"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-no-subnet",),
+        title="{here} has no network interface in the subnet of {peer}",
+        advice=(
+            ("in a container, use the network of the host: docker run --network=host, hostNetwork: true", None),
+            ("or choose the interface that reaches {peer}", "export NCCL_SOCKET_IFNAME=INTERFACE"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-no-interface",),
+        title="NCCL finds no network interface on {here}: NCCL_SOCKET_IFNAME names none that is there",
+        advice=(("list the interfaces, and name one that exists on every host, or unset the variable", "ip -br addr"),),
+        source=GUIDE,
+    ),
     Explanation(
         kinds=("nccl-no-route",),
         title="{here} has no route to {peer}: a firewall or a missing route between the two hosts",
@@ -37,15 +90,101 @@ EXPLANATIONS = (
         source=GUIDE,
     ),
     Explanation(
-        kinds=("nccl-shm-full",),
-        title="/dev/shm of {here} is full: NCCL cannot create its shared memory there",
+        kinds=("nccl-refused",),
+        title="{peer} refuses the connection of {here}: no process listens there, or a firewall rejects it",
         advice=(
-            (
-                "make /dev/shm larger: docker run --shm-size=8g, or an emptyDir of medium Memory in Kubernetes",
-                "df -h /dev/shm",
-            ),
+            ("see whether the rank on {peer} ended before: its log has the cause", None),
+            ("else open the ports between the hosts, or name the interface", "export NCCL_SOCKET_IFNAME=INTERFACE"),
         ),
         source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-no-answer",),
+        title="{peer} does not answer {here} in time: a firewall drops the connection, or the host is down",
+        advice=(
+            ("open the ports between the hosts (firewall, security group): NCCL takes any free one", None),
+            ("or choose an interface that reaches {peer}", "export NCCL_SOCKET_IFNAME=INTERFACE"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-bind",),
+        title="{here} cannot bind the address that NCCL chose: it is not one of its own",
+        advice=(
+            ("in a container, use the network of the host: docker run --network=host, hostNetwork: true", None),
+            ("or name the interface", "export NCCL_SOCKET_IFNAME=INTERFACE"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-ib-status",),
+        only=("status", ("12", "13")),
+        title="RDMA of {here} gets no answer from the network card of {peer} (status {status}: retries exceeded)",
+        advice=_IB,
+        source=_VERBS,
+    ),
+    Explanation(
+        kinds=("nccl-ib-status",),
+        title="RDMA between {here} and {peer} fails with status {status} (vendor error {vendor})",
+        advice=_IB[1:],
+        source=_VERBS,
+    ),
+    Explanation(
+        kinds=("nccl-ib-register",),
+        title="{here} cannot register memory with its InfiniBand card: the limit of locked memory is too low",
+        advice=(("raise it: docker run --ulimit memlock=-1, or limits.conf and the Slurm daemon", "ulimit -l"),),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-ib-queue",),
+        title="{here} cannot connect its InfiniBand card with that of another host: {error}",
+        advice=_IB[:2],
+        source=_VERBS,
+    ),
+    Explanation(
+        kinds=("nccl-nvls",),
+        title="NCCL cannot set up NVLink SHARP (NVLS) on {here}{error_after}: see Fabric Manager and NVSwitch",
+        advice=(
+            (
+                "restart Fabric Manager, and see whether it runs",
+                "systemctl restart nvidia-fabricmanager; nvidia-smi -q -i 0",
+            ),
+            ("or run without NVLS, which is slower", "export NCCL_NVLS_ENABLE=0"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-truncated",),
+        title="a message has {got} bytes, and {here} expects {want}: the ranks do not call the same collectives",
+        advice=(("compare what each rank calls", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-files",),
+        title="{here} has too many open files",
+        advice=(("raise the limit of open files", "ulimit -n 65536"),),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-closed", "nccl-proxy", "nccl-aborted"),
+        title="{ranks_or_here} lost the connection{peer_after}: the communicator was aborted{call_after}",
+        advice=(
+            ("look at the log of the process at the other end{peer_after}: it ended first, or the network broke", None),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-no-verbs",),
+        title="NCCL goes over TCP sockets on {here}: it finds no {library}, and uses no InfiniBand or RoCE card",
+        advice=(
+            (
+                "where the hosts have such cards, install the library in the image",
+                "apt install libibverbs1 ibverbs-providers",
+            ),
+            ("whether the job spans hosts is not in these lines: what crosses hosts is slow over TCP", None),
+        ),
+        source=GUIDE,
+        fatal=False,
     ),
 )
 
