@@ -167,7 +167,7 @@ class NcclLogFile:
 class NcclDebug:
     """All that was read. net_plugins: external network plugins; no_plugin: what NCCL said where it found none.
 
-    settings: variables that NCCL reports as set by the environment, with every value seen.
+    settings: variables that NCCL reports as set by the environment, with every value seen. networks: that any process uses.
     """
 
     versions: tuple[str, ...]
@@ -179,6 +179,7 @@ class NcclDebug:
     settings: tuple[tuple[str, str], ...]
     files: tuple[NcclLogFile, ...]
     notes: tuple[str, ...]
+    networks: tuple[str, ...] = ()
 
 
 Kept = Literal["all", "latest", "pending"]

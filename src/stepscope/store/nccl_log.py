@@ -86,8 +86,9 @@ def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
         settings=tuple(sorted(job.settings)),
         files=tuple(files),
         notes=(*notes, *_notes(job, files, communicators)),
+        networks=_all_networks(job),
     )
-    if not (result.communicators or result.messages or result.hosts):
+    if not (result.communicators or result.messages or result.hosts or result.networks):
         raise DataError(
             f"{files[0].path}: its NCCL lines do not mention communicators, transports or errors",
             why=f"{counted(sum(f.nccl_lines for f in files), 'line')} from NCCL, none of them about that"
@@ -95,6 +96,14 @@ def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
             fix=_HOW,
         )
     return result
+
+
+def _all_networks(job: NcclJob) -> tuple[str, ...]:
+    """Return the networks that processes use, of which no communicator need be known."""
+    processes = job.processes.values()
+    of_threads = [name for process in processes for names in process.networks.values() for name in names]
+    of_members = [name for process in processes for member in process.members for name in member.networks]
+    return tuple(dict.fromkeys([*of_members, *of_threads]))
 
 
 def _files(given: Sequence[Path]) -> dict[Path, bool]:

@@ -38,7 +38,7 @@ def check(evidence: Evidence) -> Statement:
             over_ib = [link for link in communicator.links if link.transport.startswith("NET/IB")]
             without = [f"{link.source} to {link.destination}" for link in over_ib if link.gdrdma is False]
             direct += len(over_ib) - len(without)
-            if len(without) > MOST_LINKS.value:
+            if len(without) > MOST_LINKS:
                 findings.append(_through_host(log, communicator, without))
     return findings or f"{counted(direct, 'link')} over InfiniBand or RoCE, all with GPUDirect RDMA"
 

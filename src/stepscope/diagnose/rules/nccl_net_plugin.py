@@ -28,7 +28,7 @@ import shlex
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import GRAVE, Advices, Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import GRAVE, Advices, Finding, Limit, Rule, Statement, advise, finding, inspect
 from stepscope.diagnose.trace_facts import exposed_transfer
 from stepscope.records.comm import CommRow
 from stepscope.records.nccl import NcclCommunicator, NcclDebug
@@ -69,7 +69,7 @@ def check(evidence: Evidence) -> Statement:
         if _judged(rows[-1])
     ]
     if rated:
-        return _from_rates(rated)
+        return _from_rates(rated, sorted({name for log in evidence.nccl for name in log.networks}))
     return "NCCL's log covers one host: no network is used" if evidence.nccl else RULE.blind
 
 
@@ -171,12 +171,28 @@ def _judged(row: CommRow) -> bool:
     )
 
 
-def _from_rates(rated: list[tuple[str, CommRow]]) -> Statement:
+def _from_rates(rated: list[tuple[str, CommRow]], networks: list[str]) -> Statement:
     name, row = min(rated, key=lambda pair: _busbw(pair[1]))
     rate, limit = format_bandwidth(_busbw(row)), format_bandwidth(SOCKET_RATE)
     if _busbw(row) >= SOCKET_RATE:
         return f"{name}: busbw {rate} across hosts, sockets stay below {limit}"
     slow = [(other, r) for other, r in rated if other != name and _busbw(r) < SOCKET_RATE]
+    fast = [network for network in networks if network != "Socket"]
+    if fast and networks == fast:
+        return finding(
+            f"{name} has {rate} across hosts over {', '.join(fast)}, as NCCL's log says: slow for RDMA",
+            f"busbw {rate} at {format_size(size_of(row))}; RDMA networks of GPU machines reach {limit} and more",
+            confidence="measured; why it is slow is not in the file",
+            advice=[
+                inspect(
+                    "see whether GPUDirect RDMA is on (`via NET/IB/0/GDRDMA`): in a virtual machine, or with a card far "
+                    "from its GPU, data go through the processor",
+                    "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH; nvidia-smi topo -m",
+                ),
+                inspect("measure the link between the two cards without NCCL", "ib_write_bw"),
+            ],
+            of=name,
+        )
     return finding(
         f"{name} has {rate} across hosts: as slow as TCP sockets",
         f"busbw {rate} at {format_size(size_of(row))}; RDMA networks of GPU machines reach {limit} and more",

@@ -87,7 +87,7 @@ def check(evidence: Evidence) -> Statement:
     hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
     listed = [(b, text) for version, text in sorted(versions.items()) for b in BUGS if b.first <= version < b.before]
     elsewhere = ", ".join(dict.fromkeys(text for bug, text in listed if not bug.sure))
-    return [_report(bug, text) for bug, text in listed if _concerns(bug, hardware, evidence)] or (
+    return [_report(bug, text, hardware) for bug, text in listed if _concerns(bug, hardware, evidence)] or (
         f"{elsewhere}: its listed bugs concern other GPUs, or jobs on several hosts"
         if elsewhere
         else f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} affects it"
@@ -108,12 +108,14 @@ def _parsed(text: str) -> Version:
     return () if match is None else tuple(map(int, match.groups()))
 
 
-def _report(bug: _Bug, version: str) -> Finding:
+def _report(bug: _Bug, version: str, hardware: str) -> Finding:
+    met = bug.sure or any(name in hardware for name in bug.gpus)  # else the version alone is known
     first, before = (".".join(map(str, number)) for number in (bug.first, bug.before))
     return finding(
         f"NCCL {version}: {bug.what}",
         f"where: {bug.when}",
         f"in {first} and later, before {before} ({bug.source})",
+        severity="warning" if met else "info",
         confidence="likely: the version has the bug; whether this job meets it depends on the machine",
         advice=[
             advise(f"update NCCL to {before} or later; torch includes it"),

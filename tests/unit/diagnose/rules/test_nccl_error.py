@@ -1,0 +1,83 @@
+"""What NCCL names as an error: the cause, whose it is, and that healthy or harmless lines are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.diagnose.engine import diagnose
+from stepscope.records.finding import Finding
+from stepscope.results.open import load_evidence
+
+HEAD = "node-7:31:45 [2] "
+
+
+def first(tmp_path: Path, *lines: str, name: str = "job.log") -> Finding | None:
+    path = tmp_path / name
+    path.write_text("".join(f"{line}\n" for line in lines))
+    findings = diagnose(load_evidence([path])).findings
+    return findings[0] if findings else None
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "ranks"),
+    [
+        ("socket.h:9 NCCL WARN Net : Connect to 10.1.2.3<4> failed : No route to host", ("10.1.2.3", "firewall"), ()),
+        ("misc/socket.cc:9 NCCL WARN socketStartConnect: Connect to 10.1.2.3<4> failed : Connection refused",
+         ("10.1.2.3 refuses", "its log has the cause"), ()),
+        ("socket.h:1 NCCL WARN Net : No interface found in the same subnet as remote address 10.1.2.3<4>",
+         ("no network interface", "--network=host"), ()),
+        ("shm.cc:1 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9 bytes, error: No space left on device (28)",
+         ("/dev/shm of node-7 is full", "--shm-size"), ()),
+        ("net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.1.2.3<4> with status=12 opcode=0 len=0 vendor err 129",
+         ("no answer from the network card of 10.1.2.3", "NCCL_IB_GID_INDEX"), ()),
+        ("net_ib.cc:1 NCCL WARN NET/IB : Got completion with error 5, opcode 0, len 0, vendor err 244",
+         ("fails with status 5", "ibstat"), ()),
+        ("init.cc:1 NCCL WARN Duplicate GPU detected : rank 5 and rank 4 both on CUDA device 3b000",
+         ("ranks 4 and 5 use the same GPU", "set_device"), (4, 5)),
+        ("transport/nvls.cc:2 NCCL WARN Cuda failure 1 'invalid argument'", ("NVLS", "Fabric Manager"), ()),
+        ("init.cc:1 NCCL WARN Mismatched NCCL version detected : rank 0 21803 rank 3 22105", ("21803", "one image"), (0, 3)),
+    ],
+)  # fmt: skip
+def test_the_cause_is_named_with_what_to_set(
+    tmp_path: Path, line: str, words: tuple[str, ...], ranks: tuple[int, ...]
+) -> None:
+    finding = first(tmp_path, f"{HEAD}NCCL INFO Using network Socket", HEAD + line, f"{HEAD}NCCL INFO proxy.cc:9 -> 2")
+    assert finding is not None
+    assert (finding.rule, finding.severity, finding.ranks) == ("nccl-error", "problem", ranks)
+    text = " ".join([finding.title, *(f"{a.text} {a.command or ''}" for a in finding.advice)])
+    assert [word for word in words if word not in text] == []
+
+
+def test_a_lost_connection_comes_after_its_cause(tmp_path: Path) -> None:
+    closed = f"{HEAD}misc/socket.cc:5 NCCL WARN socketProgress: Connection closed by remote peer node-9<40217>"
+    full = "node-9:31:45 [0] shm.cc:1 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9: No space left on device"
+    finding = first(tmp_path, closed, full)
+    assert finding is not None
+    assert "/dev/shm of node-9 is full" in finding.title
+
+
+def test_harmless_lines_are_no_error(tmp_path: Path) -> None:
+    lines = (
+        "NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.",
+        'init.cpp:1 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!',
+        "NCCL INFO NVLS multicast support is available on dev 0",
+        "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1b000 - Abort COMPLETE of an earlier one is not here",
+    )
+    finding = first(tmp_path, *(HEAD + line for line in lines[:4]))
+    assert finding is None or finding.rule != "nccl-error"
+
+
+@pytest.mark.parametrize(("end", "fires"), [("NET/IB/0", True), ("NET/IB/0/GDRDMA", False)])
+@pytest.mark.parametrize("head", [HEAD, " [0] "])
+def test_links_without_gpu_direct_are_named(tmp_path: Path, head: str, end: str, *, fires: bool) -> None:
+    finding = first(
+        tmp_path,
+        f"{head}NCCL INFO NET/IB : Using [0]mlx5_2:1/RoCE ; OOB br0:10.5.9.4<0>",
+        f"{head}NCCL INFO Channel 00 : 7[3d000] -> 0[1a000] [receive] via {end}",
+        f"{head}NCCL INFO Channel 00 : 0[1a000] -> 1[1b000] via P2P/IPC",
+    )
+    assert (finding is not None and finding.rule == "gpu-direct") == fires
+    assert not fires or (finding is not None and "1 link" in finding.title)
