@@ -25,7 +25,7 @@ MOST = {
     "collectives": (2000, 2),
     "core": (7000, 11),
     "datasets": (7500, 9),
-    "diagnose": (91500, 93),
+    "diagnose": (93500, 95),
     "examples": (8000, 4),
     "hook": (32500, 27),
     "launch": (44000, 45),
@@ -39,7 +39,11 @@ MOST = {
     "report": (110000, 64),
     "results": (90000, 49),
     "stats": (12000, 8),
+<<<<<<< HEAD
     "store": (83500, 48),
+=======
+    "store": (83000, 48),
+>>>>>>> 0a257c32 (sizes of the rooms that read texts)
     "strategies": (9500, 12),
     "traces": (112000, 51),
     "workloads": (4500, 6),

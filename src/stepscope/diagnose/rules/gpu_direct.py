@@ -26,7 +26,7 @@ from stepscope.records.nccl import NcclCommunicator, NcclDebug
 from stepscope.results.evidence import Evidence
 
 MOST_LINKS = Limit(
-    value=0, unit="links over InfiniBand or RoCE without GPUDirect", source="a ring is as fast as its slowest link"
+    0, unit="links over InfiniBand or RoCE without GPUDirect", source="a ring is as fast as its slowest link"
 )
 _SHOWN = 4
 
