@@ -40,9 +40,9 @@ MOST = {
     "results": (90000, 49),
     "stats": (12000, 8),
 <<<<<<< HEAD
-    "store": (83500, 48),
+    "store": (84500, 48),
 =======
-    "store": (83000, 48),
+    "store": (84500, 48),
 >>>>>>> 0a257c32 (sizes of the rooms that read texts)
     "strategies": (9500, 12),
     "traces": (112000, 51),

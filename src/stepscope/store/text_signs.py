@@ -11,8 +11,15 @@ from stepscope.records.imported import Sign
 from stepscope.store.importer import reading
 from stepscope.store.log_lines import SUFFIXES
 
-SIGN_MARKS = (
-    b"No route to host", b"No space left on device", b"out of memory",
+_NCCL = (
+    b"Abort COMPLETE", b"Cannot assign requested address", b"Connection closed by", b"Connection refused",
+    b"Connection timed out", b"Duplicate GPU detected", b"Got completion", b"Message truncated", b"Mismatched NCCL version",
+    b"NVLS", b"Network is unreachable", b"No route to host", b"No space left on device", b"Proxy Call to rank",
+    b"Too many open files", b"[Proxy Service", b"ibv_modify_qp", b"ibv_reg_mr", b"libibverbs", b"libibverbs.so",
+    b"no socket interface found", b"same subnet", b"transport/nvls",
+)  # fmt: skip
+_ENDS = (b"out of memory",)
+_WATCHDOG = (
     b"aught collective operation timeout", b"Watchdog caught", b"Exception (either an error or timeout)",
     b"Timeout at NCCL work", b"failure detected by watchdog", b"Received a ", b"Observed flight recorder dump signal",
     b"watchdog got stuck", b"Heartbeat monitor timed out", b"Could not acquire GIL", b"but didn't join collective",
@@ -21,31 +28,7 @@ SIGN_MARKS = (
     b"Detected mismatch between collectives", b"Not all ranks joining collective", b"operation counts", b"managing GPU",
     b'"MainThread"',
 )  # fmt: skip
-    b"Abort COMPLETE",
-    b"Cannot assign requested address",
-    b"Connection closed by",
-    b"Connection refused",
-    b"Connection timed out",
-    b"Duplicate GPU detected",
-    b"Got completion",
-    b"Message truncated",
-    b"Mismatched NCCL version",
-    b"NVLS",
-    b"Network is unreachable",
-    b"No route to host",
-    b"No space left on device",
-    b"Proxy Call to rank",
-    b"Too many open files",
-    b"[Proxy Service",
-    b"ibv_modify_qp",
-    b"ibv_reg_mr",
-    b"libibverbs",
-    b"libibverbs.so",
-    b"no socket interface found",
-    b"out of memory",
-    b"same subnet",
-    b"transport/nvls",
-)
+SIGN_MARKS = (*_NCCL, *_ENDS, *_WATCHDOG)
 """Texts of which one stands in every line that ``store.signs`` reads, whose forms load where a text holds one."""
 
 _BLOCK = 1 << 20
