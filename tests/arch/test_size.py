@@ -25,7 +25,7 @@ MOST = {
     "collectives": (2000, 2),
     "core": (7000, 11),
     "datasets": (7500, 9),
-    "diagnose": (93500, 95),
+    "diagnose": (93000, 94),
     "examples": (8000, 4),
     "hook": (32500, 27),
     "launch": (44000, 45),
@@ -37,13 +37,9 @@ MOST = {
     "rank": (48000, 50),
     "records": (22500, 32),
     "report": (110000, 64),
-    "results": (90000, 49),
+    "results": (90000, 48),
     "stats": (12000, 8),
-<<<<<<< HEAD
-    "store": (84500, 48),
-=======
-    "store": (84500, 48),
->>>>>>> 0a257c32 (sizes of the rooms that read texts)
+    "store": (83000, 48),
     "strategies": (9500, 12),
     "traces": (112000, 51),
     "workloads": (4500, 6),
