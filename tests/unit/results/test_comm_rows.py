@@ -107,7 +107,7 @@ def test_one_wrong_result_voids_the_size_and_the_cell(tmp_path: Path) -> None:
     assert row.correct is False
     assert "rank 2: element 3 is 7, expected 6" in (row.error or "")
     ended = COMM.conclude(RunLayout(tmp_path), SPEC)
-    assert (ended.status, ended.rank) == ("error", 2)
+    assert (ended.status, ended.failing_rank) == ("error", 2)
 
 
 def test_what_the_backend_lacks_is_unsupported_in_its_own_words(tmp_path: Path) -> None:
