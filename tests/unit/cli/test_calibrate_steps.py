@@ -15,7 +15,6 @@ from stepscope.predict.collectives.choose import known_gpu, predict_collective
 from stepscope.predict.step.layout import Cluster, Layout
 from stepscope.predict.step.measured import calibrated, fit_machine, shipped
 from stepscope.predict.step.model import find_model
-from stepscope.predict.step.stages import reached
 from stepscope.predict.step.step import predict_step
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration, MatmulRate
@@ -108,7 +107,7 @@ def test_products_and_collectives_of_gpus_correct_their_parts() -> None:
     )
     measured = replace(
         plain, machine=replace(plain.machine, gpus=("NVIDIA H100 80GB HBM3",)),
-        matmul=(MatmulRate(dtype="bf16", size=8192, flops_per_s=rates["gemm_share"] * peak * reached(H100)),),
+        matmul=(MatmulRate(dtype="bf16", size=8192, flops_per_s=rates["gemm_share"] * peak * H100.reached),),
     )  # fmt: skip
     steps, unused = fit_machine(measured)
     assert unused == ()

@@ -34,7 +34,8 @@ def by_typer(kind: type[Options], words: list[str]) -> Any:
         ["--show", "budget,overlap", "a"],
         ["--show=budget", "a", "--limit=0", "--flop", "1e12", "--hardware-flop", "2.5"],
         ["a", "--rank-of", "x=1", "--rank-of=y=2", "--fail-if", "idle_fraction > 0.1", "--processes", "2"],
-        ["a", "--merge", "out.json.gz", "--csv", "folder", "--steps", "1-3", "--rank", "0", "--diff-steps", "1:2"],
+        ["a", "--merge", "out.json.gz", "--csv", "folder", "--steps", "1-3", "--rank", "0"],
+        ["a", "--csv", "folder", "--rank", "0", "--diff-steps", "1:2"],
         ["--ops", "all_reduce", "-o", "run", "--ci", "0.5", "--root=1", "--env", "A=1", "--env=B=2"],
     ],
 )
