@@ -17,7 +17,7 @@ EMPTY_FUNCTIONS = frozenset({"_told", "_said", "_words", "_look", "_named", "_fo
 STORED = {
     "launch/hang_watch.py": {"said"},
     "launch/ends/cell.py": {"said"},
-    "launch/ends/judge.py": {"said"},
+    "results/ends/judge.py": {"said"},
     "launch/trial_job.py": {"found"},
     "records/nccl.py": {"found"},
     "records/profile.py": {"said"},

@@ -11,16 +11,15 @@ import msgspec
 import pytest
 from tests.corpus.capturing import cell_answer, plain
 
-from stepscope.launch.black_boxes import LeftState
 from stepscope.launch.ends.cell import cell_evidence, cell_status
-from stepscope.launch.ends.evidence import RankCalls
 from stepscope.launch.ends.job import EndFacts, job_end
-from stepscope.launch.ends.judge import judge
 from stepscope.launch.hang_watch import explain
-from stepscope.launch.stacks import Standing
 from stepscope.records.nccl import FlightDump
 from stepscope.records.profile import Deadline, JobEnd
 from stepscope.records.samples import Heartbeat, RankError
+from stepscope.results.ends.evidence import RankCalls
+from stepscope.results.ends.judge import judge
+from stepscope.results.ends.stacks import LeftState, Standing
 from stepscope.results.profiled_job import end_sentence
 
 Given = dict[str, Any]

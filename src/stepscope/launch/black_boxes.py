@@ -7,24 +7,13 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from stepscope.core.dataclass import record
-from stepscope.launch.stacks import Standing, signalled_stack
+from stepscope.results.ends.stacks import LeftState, Standing, signalled_stack
 
 NAME = "/memfd:stepscope"
 STATE = 64
 _WORDS = struct.Struct("<QQQ40s")
 AT_MOST = 1 << 18
 """Bytes of stacks that are read."""
-
-
-@record
-class LeftState:
-    """The state that a process left in its black box. steps: number of steps that had ended. seen_ns: when ``standing.part``
-    was seen, on the wall clock. standing: with a stack where SIGTERM came."""
-
-    steps: int
-    seen_ns: int
-    standing: Standing
 
 
 def open_box(pid: int, number: int) -> int | None:

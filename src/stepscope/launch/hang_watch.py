@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from stepscope.core.errors import DataError, StepscopeError
-from stepscope.launch.stacks import QUIET, Standing, training_stack
 from stepscope.records.nccl import FlightDump
 from stepscope.records.profile import Hang
+from stepscope.results.ends.stacks import QUIET, Standing, training_stack
 from stepscope.store.importers.flight_recorder import read_dump
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import latest_step_ns, longest_step_ns, rank_of, steps_in

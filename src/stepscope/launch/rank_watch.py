@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from stepscope.core.errors import DataError
-from stepscope.launch.black_boxes import LeftState, open_box, read_box
-from stepscope.launch.ends.evidence import Process
+from stepscope.launch.black_boxes import open_box, read_box
 from stepscope.records.profile import HookedProcess, HookedRank
+from stepscope.results.ends.evidence import Process
+from stepscope.results.ends.stacks import LeftState
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
 

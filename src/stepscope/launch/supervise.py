@@ -15,10 +15,10 @@ from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.launch import torchrun
 from stepscope.launch.ends.cell import calls_in, cell_evidence, cell_status, exit_codes, first_seen
-from stepscope.launch.ends.judge import judge
 from stepscope.records.cell import Cell, CellSpec, CellStatus, GroupSpec
 from stepscope.records.profile import Deadline
 from stepscope.records.samples import Heartbeat, RankError, RankSummary
+from stepscope.results.ends.judge import judge
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import rank_of, read_if_there, read_record
 from stepscope.store.writer import write_record

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from stepscope.launch.ends.cell import calls_in, cell_evidence, cell_status, exit_codes, first_seen
-from stepscope.launch.ends.evidence import EndEvidence, Fate, RankCalls
-from stepscope.launch.ends.judge import judge
 from stepscope.records import codec
 from stepscope.records.cell import CellStatus
 from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.records.profile import Deadline
 from stepscope.records.samples import Heartbeat, RankError
+from stepscope.results.ends.evidence import EndEvidence, Fate, RankCalls
+from stepscope.results.ends.judge import judge
 from stepscope.store.layout import CellLayout
 from stepscope.store.writer import write_bytes
 

@@ -12,9 +12,9 @@ from tests.diaries import write_diary
 
 from stepscope.launch import hang_watch
 from stepscope.launch.hang_watch import HangWatch, explain
-from stepscope.launch.stacks import Frame, Standing, training_stack
 from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.records.profile import Hang
+from stepscope.results.ends.stacks import Frame, Standing, training_stack
 from stepscope.results.profiled_job import stall_words
 from stepscope.store.layout import ProfileLayout
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from stepscope.launch.black_boxes import LeftState
 from stepscope.launch.ends.job import DiaryFacts, EndFacts, independent, job_end, without_end
-from stepscope.launch.stacks import Frame, Standing
 from stepscope.records.profile import FailedProcess, Hang, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
+from stepscope.results.ends.stacks import Frame, LeftState, Standing
 from stepscope.results.profiled_job import end_sentence
 
 S = 1_000_000_000

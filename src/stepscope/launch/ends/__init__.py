@@ -1,1 +1,1 @@
-"""One judge of an end: what is known of it (evidence), who gathers that (cell, job), who is at fault (judge, timeouts)."""
+"""Who gathers what is known of an end: of a cell, of a job. The judge is ``results/ends/``."""

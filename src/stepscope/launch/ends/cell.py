@@ -15,12 +15,12 @@ from typing import Any
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration
-from stepscope.launch.ends.evidence import EndEvidence, Fate, Launcher, RankCalls, Sort, differed, error_text
 from stepscope.records.cell import CellStatus
 from stepscope.records.nccl import MISMATCHES
 from stepscope.records.nouns import Status
 from stepscope.records.profile import Deadline, End
 from stepscope.records.samples import Heartbeat, RankError
+from stepscope.results.ends.evidence import EndEvidence, Fate, Launcher, RankCalls, Sort, differed, error_text
 from stepscope.store.layout import CellLayout
 from stepscope.store.writer import write_record
 from stepscope.traces.flight import cell_findings, culprits, summary

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
-from stepscope.launch.black_boxes import LeftState
-from stepscope.launch.ends.evidence import (
+from stepscope.records.profile import FailedProcess, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
+from stepscope.results.ends.evidence import (
     CommandEnd,
     EndEvidence,
     Fate,
@@ -22,9 +22,9 @@ from stepscope.launch.ends.evidence import (
     signal_of,
     sort_of,
 )
-from stepscope.launch.ends.judge import judge
-from stepscope.launch.ends.timeouts import timeout_of
-from stepscope.records.profile import FailedProcess, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
+from stepscope.results.ends.judge import judge
+from stepscope.results.ends.stacks import LeftState
+from stepscope.results.ends.timeouts import timeout_of
 from stepscope.results.trainings import ProcessSpan, trainings
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record

@@ -96,6 +96,16 @@ class Standing:
         return self.part
 
 
+@record
+class LeftState:
+    """The state that a process left in its black box. steps: number of steps that had ended. seen_ns: when ``standing.part``
+    was seen, on the wall clock. standing: with a stack where SIGTERM came."""
+
+    steps: int
+    seen_ns: int
+    standing: Standing
+
+
 def training_stack(text: str) -> Standing:
     """Return where the main thread stands, from what the hook wrote when it was asked: it comes first, the innermost call
     last."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.launch.stacks import QUIET, Frame, Standing, signalled_stack, training_stack
+from stepscope.results.ends.stacks import QUIET, Frame, Standing, signalled_stack, training_stack
 
 SITE = "/x/site-packages/torch"
 OWN = Frame(file="/home/me/train.py", line=31, name="fetch")

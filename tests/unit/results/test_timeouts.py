@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.launch.ends.judge import never_came
-from stepscope.launch.ends.timeouts import Timeout, timeout_of
+from stepscope.results.ends.judge import never_came
+from stepscope.results.ends.timeouts import Timeout, timeout_of
 
 NCCL = (
     "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=4196352, "

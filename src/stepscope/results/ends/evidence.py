@@ -12,10 +12,10 @@ from typing import Literal
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import failure_sign
-from stepscope.launch.black_boxes import LeftState
-from stepscope.launch.ends.timeouts import timeout_of
 from stepscope.records.profile import Deadline, End, Hang
 from stepscope.records.samples import Heartbeat
+from stepscope.results.ends.stacks import LeftState
+from stepscope.results.ends.timeouts import timeout_of
 
 Process = tuple[str, int]
 """Host and process id."""

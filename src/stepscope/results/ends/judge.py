@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from stepscope.launch.ends.evidence import SIGNALS, EndEvidence, Fate, Sort, differed, error_text, signal_of
-from stepscope.launch.ends.timeouts import timeout_of
 from stepscope.records.profile import Deadline, End, EndKind, Hang
 from stepscope.records.samples import Heartbeat
+from stepscope.results.ends.evidence import SIGNALS, EndEvidence, Fate, Sort, differed, error_text, signal_of
+from stepscope.results.ends.timeouts import timeout_of
 
 _SIGNAL_NUMBER = re.compile(r"got signal: (\d{1,2})\b")
 """Matches the number in the message of torch's SignalException."""
