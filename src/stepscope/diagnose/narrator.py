@@ -126,8 +126,6 @@ def looked_at(evidence: Evidence) -> str:
         parts.append(f"flight recorders: {counted(len(evidence.flight), 'finding')}")
     if evidence.signs:
         parts.append(f"{counted(len(evidence.signs), 'line')} on its end")
-    if evidence.watchdog:
-        parts.append(counted(len(evidence.watchdog), "watchdog timeout"))
     if evidence.topology is not None:
         parts.append("link matrix")
     several = {job[0].job for job in evidence.traced_jobs if len(job) > 1}

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from stepscope.core.dataclass import record
 from stepscope.records.comm import CommRow
-from stepscope.records.nccl import FlightDump, NcclDebug, WatchdogTimeout
+from stepscope.records.nccl import FlightDump, NcclDebug
 from stepscope.records.nouns import Scaling
 from stepscope.records.training import TrainingRun
 
@@ -175,7 +175,6 @@ class Imported:
     comm_rows: tuple[CommRow, ...] = ()
     nccl: NcclDebug | None = None
     flight: tuple[FlightDump, ...] = ()
-    watchdog: tuple[WatchdogTimeout, ...] = ()
     signs: tuple[Sign, ...] = ()
     memory: tuple[MemorySnapshot, ...] = ()
     topology: str | None = None

@@ -323,20 +323,3 @@ class FlightFinding:
     is_p2p: bool = False
     cause: bool = True
     first_ns: int | None = None
-
-
-@record
-class WatchdogTimeout:
-    """A collective of one rank that ran into its timeout, as NCCL's watchdog reports it in the job's log.
-
-    rank: global, None where the log's prefix does not say it; member: rank within the group. sequence: number of the call
-    within its group, from 1. op: as in plans. elements: of the input, None where torch is too old to write it.
-    """
-
-    rank: int | None
-    member: int
-    sequence: int
-    op: str
-    elements: int | None
-    timeout_ms: int
-    source: str

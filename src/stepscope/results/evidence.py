@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stepscope.records.comparison import ScalingBudget
     from stepscope.records.environment import EnvironmentRecord
     from stepscope.records.imported import MemorySnapshot, Sign
-    from stepscope.records.nccl import FlightFinding, NcclDebug, WatchdogTimeout
+    from stepscope.records.nccl import FlightFinding, NcclDebug
     from stepscope.records.samples import CellResult
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.records.training import ScalingRow, TrainingRun
@@ -106,7 +106,7 @@ class Evidence:
     runs: training runs of all sources; run_id is unique. scaling: runs against their baselines, baselines included.
     cells: those runs that `bench` measured, with their samples. environment: of the run folder, None where sources have
     several different ones. profiled: folders of `profile` and `run`, with the diaries of
-    all their steps. flight: what the flight recorders of a job say of a hang; watchdog: what its log says of it.
+    all their steps. flight: what the flight recorders of a job say of a hang.
     signs: what texts say of the job's end, or of what stands in its way.
     files_found: of folders of mixed files,
     what was read and what was not. notes: what was not read, or is doubtful. remarks: how figures were taken, and what they
@@ -125,7 +125,6 @@ class Evidence:
     profiled: tuple[ProfiledJob, ...] = ()
     nccl: tuple[NcclDebug, ...] = ()
     flight: tuple[FlightFinding, ...] = ()
-    watchdog: tuple[WatchdogTimeout, ...] = ()
     signs: tuple[Sign, ...] = ()
     memory: tuple[MemorySnapshot, ...] = ()
     topology: Topology | None = None

@@ -138,8 +138,12 @@ def survey(root: Path, stated: Stated) -> Survey:
     return content
 
 
-JOB_KINDS = frozenset({TRACE, "flight_recorder", "watchdog_log", "job_text", "nccl_debug", "memory_snapshot"})
+JOB_KINDS = frozenset({TRACE, "flight_recorder", "job_text", "nccl_debug", "memory_snapshot"})
 """Kinds whose files are parts of one job: what lies in the folders of another job is kept apart."""
+
+
+_ATTEMPT = re.compile(r"attempt_\d{1,4}")
+"""A folder of torchrun's logs (--log-dir): its folders are numbers of ranks."""
 
 
 def job_of(path: Path) -> tuple[str, int | None]:
@@ -152,6 +156,9 @@ def job_of(path: Path) -> tuple[str, int | None]:
     rank = None
     for part in path.parts[:-1]:
         if _KIND_NAMES.fullmatch(part):
+            continue
+        if part.isdecimal() and job and _ATTEMPT.fullmatch(job[-1]):
+            rank = int(part)
             continue
         if numbered := RANK_FOLDER.fullmatch(part):
             if numbered[1].lower() in ("rank", "worker"):
@@ -256,7 +263,6 @@ _ORDER = (
     ROWS,
     TRACE,
     "flight_recorder",
-    "watchdog_log",
     "job_text",
     "nccl_debug",
     "memory_snapshot",

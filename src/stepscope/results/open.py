@@ -505,7 +505,6 @@ def _imported(path: Path, imported: Imported) -> Evidence:
         comm=imported.comm_rows,
         nccl=() if imported.nccl is None else (imported.nccl,),
         flight=findings,
-        watchdog=imported.watchdog,
         signs=imported.signs,
         memory=imported.memory,
         topology=None if isinstance(topology, Unavailable) else topology,

@@ -1,24 +1,16 @@
-"""Output of jobs, read line by line whatever its length: colours and the prefixes of launchers off, how a job ended, and
-collectives that ran into their timeout.
-
-Those lines are of ``ProcessGroupNCCL::WorkNCCL::checkTimeout`` (torch 2.0 to 2.9): the global rank stands in the prefix
-``[rank5]:``, which torch writes since 2.2; ``[Rank 5]`` behind the file name is the rank within the group.
-"""
+"""Output of jobs, read line by line whatever its length: colours and the prefixes of launchers off, and how a job ended."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.imported import LeftOut
-from stepscope.records.nccl import WatchdogTimeout
 from stepscope.records.nouns import Status
 from stepscope.store.columns import bare
-from stepscope.store.importer import Candidate, reading, whole_words
+from stepscope.store.importer import reading, whole_words
 
 SUFFIXES = (".out", ".log", ".txt", ".err", "")
 PIECE = 1 << 16
@@ -162,63 +154,3 @@ class Ending:
         if self.failed and not complete:
             return "error", f"a traceback {done}"
         return "ok", None
-
-
-MARK = b"caught collective operation timeout"
-END_BYTES = 1 << 20
-"""Bytes looked at from a log's end: the watchdog ends the job, and only stacks of each rank follow."""
-
-_TIMEOUT = re.compile(
-    rb"\[Rank (?P<member>\d{1,7})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<sequence>\d{1,18}), "
-    rb"OpType=(?P<op>\w{1,60})(?:, NumelIn=(?P<numel>\d{1,18}), NumelOut=\d{1,18})?, Timeout\(ms\)=(?P<timeout>\d{1,15})\)"
-)
-_GLOBAL = re.compile(rb"\[rank(\d{1,7})\]:")
-_OPS = {
-    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "ALLGATHER": "all_gather",
-    "_ALLGATHER_BASE": "all_gather", "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
-    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all",
-}  # fmt: skip
-
-
-def reports(candidate: Candidate) -> bool:
-    """Return whether a timeout stands at the beginning or the end of the file."""
-    if MARK in candidate.head:
-        return True
-    try:
-        with candidate.path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - END_BYTES))
-            return MARK in file.read(END_BYTES)
-    except OSError:
-        return False
-
-
-def timeouts(path: Path) -> Iterator[WatchdogTimeout]:
-    for _, line in LogLines(path):
-        if MARK not in line:
-            continue
-        for match in _TIMEOUT.finditer(line):
-            ranks = _GLOBAL.findall(line, 0, match.start())
-            op = match["op"].decode()
-            yield WatchdogTimeout(
-                rank=int(ranks[-1]) if ranks else None,
-                member=int(match["member"]),
-                sequence=int(match["sequence"]),
-                op=_OPS.get(op, op.strip("_").lower()),
-                elements=None if match["numel"] is None else int(match["numel"]),
-                timeout_ms=int(match["timeout"]),
-                source=str(path),
-            )
-
-
-def timeouts_beside(source: Candidate, left_out: Iterable[LeftOut]) -> tuple[WatchdogTimeout, ...]:
-    """Return what the watchdog reports in logs that are read for something else; an unreadable log reports nothing."""
-    reported: dict[WatchdogTimeout, None] = {}
-    unread = {file_left_out.path for file_left_out in left_out}
-    for file in (path for path in source.files if str(path) not in unread):
-        if file.suffix.lower() in SUFFIXES and reports(Candidate(file)):
-            try:
-                reported |= dict.fromkeys(timeouts(file))
-            except (DataError, OSError):
-                continue
-    return tuple(reported)

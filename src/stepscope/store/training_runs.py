@@ -22,7 +22,6 @@ from stepscope.stats.order import LEAST_POINTS, level_change, measured_median
 from stepscope.store.columns import Meaning, meanings_of, plain, spellings
 from stepscope.store.epoch_table import MOST_EPOCHS
 from stepscope.store.importer import Candidate, Importer, read_each
-from stepscope.store.log_lines import timeouts_beside
 from stepscope.store.stated import with_stated
 from stepscope.store.text_signs import signs_beside
 
@@ -57,7 +56,6 @@ def joined(
         path=str(source.path),
         runs=with_stated(runs, source.stated),
         comm_rows=tuple(row for part in parts for row in part.comm_rows),
-        watchdog=timeouts_beside(source, left_out),
         signs=signs_beside(file for file in source.files if str(file) not in {unread.path for unread in left_out}),
         hardware=", ".join(hardware) or None,
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),

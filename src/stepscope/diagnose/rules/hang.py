@@ -5,8 +5,7 @@ What
 Compares the flight recorders of all ranks. Each cause is a finding with the ranks' numbers: a rank that never called a
 collective in which others wait, a rank inside a collective that others have left, a collective that all ranks entered
 and none leaves, a rank without a dump. Waits that follow from a cause are counted, not repeated. `collective-mismatch`
-reports ranks that called *different* collectives. Without dumps, the timeouts that NCCL's watchdog writes into the job's
-log show which ranks waited in which call; a rank without such a line is named as the one to look at, not as the cause.
+reports ranks that called *different* collectives, `hang-in-log` what a log says without dumps.
 
 Why
 ---
@@ -29,14 +28,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stepscope.core.units import format_duration
-from stepscope.core.words import counted, grouped, in_words, plural
+from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
-from stepscope.records.nccl import MISMATCHES, FlightFinding, WatchdogTimeout
+from stepscope.records.nccl import MISMATCHES, FlightFinding
 from stepscope.results.evidence import Evidence
-
-_MOST_CALLS = 5
-"""Further calls with a timeout that a finding names."""
+from stepscope.results.text_hang import text_hang_of
 
 _INTERRUPTED = (
     "the run was interrupted: the calls that its ranks were in at that moment do not show a hang; a cell that hangs "
@@ -47,9 +43,6 @@ MOST_WAITING = Limit(0, unit="ranks waiting for a call of another rank", source=
 
 
 def check(evidence: Evidence) -> Statement:
-    if not evidence.flight and evidence.watchdog:
-        worlds = {run.world_size for run in evidence.runs}
-        return _of_log(evidence.watchdog, world=worlds.pop() if len(worlds) == 1 else None)
     if not evidence.flight:
         if evidence.flight_recorded:
             return "flight recorders of all ranks: no rank waits for a call of another rank"
@@ -115,9 +108,9 @@ def _report(cause: FlightFinding, evidence: Evidence) -> Finding:
         and f"{counted(len(cause.waiting), 'rank')} waiting there: {in_words(cause.waiting)}",
         others > 0 and f"{counted(others, 'other wait')} in other groups or later calls {follow}",
         [
-            f"the log agrees: {line}"
-            for (sequence, op), line in _calls(evidence.watchdog).items()
-            if sequence == cause.sequence and (cause.expected or "").startswith(op)
+            f"the log agrees: {_ranks(call.ranks)} timed out in collective {call.sequence}"
+            for call in text_hang_of(evidence.signs).calls
+            if call.sequence == cause.sequence
         ],
         severity="problem",
         confidence="likely: a rank without a dump was killed or does not respond"
@@ -129,50 +122,9 @@ def _report(cause: FlightFinding, evidence: Evidence) -> Finding:
     )
 
 
-def _calls(watchdog: Iterable[WatchdogTimeout]) -> dict[tuple[int, str], str]:
-    """Map (sequence, op) to the ranks that waited in it until the timeout, the earliest call first."""
-    lines = {}
-    for (sequence, op), reports in sorted(grouped(watchdog, lambda timeout: (timeout.sequence, timeout.op)).items()):
-        ranks = _ranks(sorted({t.member if t.rank is None else t.rank for t in reports}))
-        elements = {t.elements for t in reports}
-        size = "".join(f" of {number:,} elements" for number in elements if number is not None and len(elements) == 1)
-        lines[sequence, op] = (
-            f"{ranks} timed out in collective {sequence}, {op}{size}, after "
-            f"{format_duration(max(t.timeout_ms for t in reports) * 1e6)}"
-        )
-    return lines
-
-
-def _of_log(watchdog: tuple[WatchdogTimeout, ...], *, world: int | None) -> Finding:
-    """Report what the job's log alone supports: who waited, not who was missing. world: ranks of the job, or None."""
-    first, *others = _calls(watchdog).values()
-    reported = {timeout.rank for timeout in watchdog if timeout.rank is not None}
-    complete = all(timeout.rank is not None for timeout in watchdog)
-    silent = sorted(set(range(world or max(reported, default=0))) - reported) if complete else []
-    missing = (
-        f"the log has no timeout of {_ranks(silent)}: look there first (never entered the call, exited before, or its "
-        "output is elsewhere)"
-    )
-    return finding(
-        first,
-        others[:_MOST_CALLS],
-        bool(silent) and missing,
-        not others and not silent and "the NCCL watchdog reports it in the log",
-        severity="problem",
-        confidence="certain that these ranks waited; the log does not prove which rank was missing",
-        advice=[
-            advise(
-                "find the rank that never entered: collect the flight recorders of all ranks",
-                "export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
-            )
-        ],
-        priority="failure",
-    )
-
-
 RULE = Rule(
     symptom="ranks wait in a collective that other ranks never enter or never leave",
-    sees=("flight", "flight_recorded", "watchdog", "cells"),
+    sees=("flight", "flight_recorded", "cells"),
     look=check,
     looks_at="flight recorders",
     protocol=3,

@@ -1,0 +1,581 @@
+"""A log says that a collective did not end: which ranks waited in it, who never came, whose calls differ.
+
+What
+----
+Lines of torch's NCCL watchdog (1.13 to 2.10), its reports on ranks out of step, its heartbeat monitor, gloo's monitored
+barrier, mismatches of TORCH_DISTRIBUTED_DEBUG=DETAIL, the output of fr_trace, of NCCL's RAS and of py-spy. A rank is named
+as the one that the others wait for where a line says so: a report, or that rank's own "last enqueued" below the call.
+
+Why
+---
+The rank that reports the timeout is a victim; the cause is the rank that the others wait for.
+
+Known problems
+--------------
+A rank whose lines are not in the text may have come, and its output be elsewhere: it is asked for, never accused. Numbers
+of calls count in one process group; lines of old torch do not say which. A hang that follows from the end of a rank is told
+behind that end.
+
+References
+----------
+pytorch/pytorch, torch/csrc/distributed/c10d (ProcessGroupNCCL.cpp, TraceUtils.h, ProcessGroupWrapper.cpp) and
+tools/flight_recorder;
+NCCL user guide, RAS and Troubleshooting (read 2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted, grouped, in_words, listed, plural, ranges
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect
+from stepscope.records.finding import Advice
+from stepscope.records.imported import Sign
+from stepscope.results.evidence import Evidence
+from stepscope.results.text_hang import (
+    APART,
+    STOOD_STILL,
+    Position,
+    TextHang,
+    WaitedCall,
+    numbers_of,
+    op_name,
+    text_hang_of,
+)
+
+_MOST_CALLS = 5
+"""Further calls with a timeout that a finding names."""
+
+_NAMED = 8
+_ENDED = ("oom",)
+"""Signs of ranks that ended by themselves: what waits for them is no cause."""
+
+_RECORD = inspect(
+    "record the calls of all ranks next time, and compare them",
+    "export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+)
+_REASONS = (
+    "usual reasons: a swallowed exception, a branch that depends on the rank, uneven data (one rank has an extra batch), "
+    "checkpoint or evaluation on one rank only, a slow or full disk"
+)
+_SAME = (
+    "make all ranks call the same: a part of the model that took no part in the loss on one rank (DDP: "
+    "find_unused_parameters=True names it), a branch that depends on the rank, another order of calls"
+)
+_TRANSPORT = (
+    inspect(
+        "no rank is missing, NCCL itself does not move data between these GPUs: try without P2P (an IOMMU or PCIe ACS "
+        "breaks it silently)",
+        "export NCCL_P2P_DISABLE=1",
+    ),
+    inspect("read how NCCL connects the ranks, and measure it alone", "export NCCL_DEBUG=INFO"),
+)
+
+
+def check(evidence: Evidence) -> Statement:
+    signs = evidence.signs
+    if evidence.flight:
+        return "flight recorders tell more of the hang than its log"
+    worlds = {run.world_size for run in evidence.runs}
+    text = text_hang_of(signs, worlds.pop() if len(worlds) == 1 else None)
+    kinds = grouped(signs, lambda sign: sign.kind)
+    stated = [*_desync(signs, kinds), *_mismatch(kinds), *_not_joined(signs), *_barrier(kinds)]
+    ended = any(kind in kinds for kind in _ENDED)
+    findings = stated or [*_calls(text, ended=ended), *_stuck(kinds), *_ras(signs), *_incomplete(kinds, text)]
+    return findings or f"{len(signs)} lines on the job's end: none is of a collective that did not end"
+
+
+def _who(ranks: Iterable[int]) -> str:
+    numbers = sorted(set(ranks))
+    return f"{plural(len(numbers), 'rank')} {in_words(numbers) if len(numbers) <= _NAMED else ranges(numbers)}"
+
+
+def _problem(
+    title: str, *evidence: str | bool, advice: Iterable[Advice], ranks: Iterable[int] = (), sure: str
+) -> Finding:
+    return finding(
+        title,
+        [line for line in evidence if isinstance(line, str)],
+        severity="problem",
+        confidence=sure,
+        advice=advice,
+        priority="failure",
+        ranks=tuple(ranks),
+    )
+
+
+_BY_TEXT = "certain: the text says it"
+
+
+def _look_at(who: str, one: bool) -> Advice:
+    return inspect(f"see what {who} {'does' if one else 'do'} instead", "py-spy dump --native --pid PID")
+
+
+# What a report states
+
+
+def _desync(signs: Sequence[Sign], kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+    state, waiting = "", []
+    for sign in signs:
+        if sign.kind == "snapshot":
+            state = sign.values["sequence"]
+        elif sign.kind == "snapshot-ranks":
+            ranks, op = _who(numbers_of(sign.values["ranks"])), op_name(sign.values["op"])
+            waiting.append(f"{ranks} {'wait' if ',' in sign.values['ranks'] else 'waits'} in {op} #{state}")
+    for kind in ("desync-never", "desync", "desync-inside"):
+        for values in {tuple(sign.values.items()): sign.values for sign in kinds.get(kind, ())}.values():
+            numbers = numbers_of(values["ranks"])
+            who, at = _who(numbers), values.get("sequence")
+            title = {
+                "desync": f"{who} never joined collective #{at}, after the end of #{values.get('finished')}",
+                "desync-never": f"{who} never joined any collective",
+                "desync-inside": f"{who} joined collective #{at} and did not finish it",
+            }[kind]
+            yield _problem(
+                title,
+                *dict.fromkeys(waiting),
+                "torch's report on ranks out of step says so",
+                advice=[_look_at(who, len(numbers) == 1), inspect(_REASONS)],
+                ranks=numbers,
+                sure=_BY_TEXT,
+            )
+
+
+def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+    calls: dict[int, str] = {}
+    sequences: dict[str, None] = {}
+    for sign in kinds.get("mismatch", ()):
+        for who, end in (("one", ""), ("other", "2")):
+            if who in sign.values:
+                calls.setdefault(int(sign.values[who]), _fingerprint(sign, end))
+                sequences[sign.values.get(f"sequence{end}", "")] = None
+    if not calls:
+        return
+    at = listed(filter(None, sequences), between=" and ")
+    called = [
+        f"{call} on {_who(rank for rank, its in calls.items() if its == call)}"
+        for call in dict.fromkeys(calls.values())
+    ]
+    yield _problem(
+        f"{_who(calls)} do not match{f' in collective {at}' if at else ''}: {', '.join(called)}",
+        "the check of TORCH_DISTRIBUTED_DEBUG=DETAIL compares these calls",
+        advice=[
+            inspect(_SAME),
+            inspect("the ranks' stacks show where it is made", "export TORCH_SHOW_CPP_STACKTRACES=1"),
+        ],
+        ranks=calls,
+        sure=_BY_TEXT,
+    )
+
+
+def _fingerprint(sign: Sign, end: str) -> str:
+    values = sign.values
+    shape = values.get(f"shape{end}", "")
+    dims = [f"{int(word):,}" for word in shape.replace(",", " ").split() if word.isdigit()]
+    dtype = values.get(f"dtype{end}", "")
+    elements = f"{dtype} elements".strip()
+    size = f" of {dims[0]} {elements}" if len(dims) == 1 else f" of {' x '.join(dims)} {elements}" if dims else ""
+    return f"{op_name(values[f'op{end}'])}{size}"
+
+
+def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
+    """What fr_trace prints, a block a call: facts follow the line that begins one."""
+    for number, sign in enumerate(signs):
+        if sign.kind != "not-joined":
+            continue
+        facts: dict[str, str] = {}
+        for fact in signs[number + 1 :]:
+            if fact.kind == "not-joined":
+                break
+            if fact.kind == "fr-frame":
+                if "torch/distributed/" not in fact.values["place"]:
+                    facts.setdefault("place", f"{fact.values['function']}, {fact.values['place']}")
+            elif fact.kind.startswith("fr-"):
+                facts = {**fact.values, **facts}
+        ranks = numbers_of(facts["ranks"]) if "ranks" in facts else ()
+        who = _who(ranks) if ranks else "a rank"
+        group = facts.get("group", "").rpartition(":")[2]
+        call = f"{facts.get('op', 'collective')} {sign.values['sequence']}{f' of {group}' if group else ''}"
+        yield _problem(
+            f"{who} never entered {call}",
+            "place" in facts and f"the other ranks call it in {facts['place']}",
+            "fr_trace compared the flight recorders",
+            advice=[_look_at(who, len(ranks) == 1), inspect(_REASONS)],
+            ranks=ranks,
+            sure=_BY_TEXT,
+        )
+
+
+def _barrier(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+    reached = {sign.rank for sign in kinds.get("barrier-reached", ()) if sign.rank is not None}
+    came = f"{_who(reached)} reached it" if reached else ""
+    for text, signs in grouped(kinds.get("barrier", ()), lambda sign: sign.values["ranks"]).items():
+        numbers = numbers_of(text)
+        who = _who(numbers)
+        reports = signs[0].rank is not None and signs[0].rank not in numbers
+        yield _problem(
+            f"{who} did not reach gloo's monitored barrier within {int(signs[0].values['waited']) / 1000:g} s",
+            came,
+            reports and f"rank {signs[0].rank} only reports it",
+            advice=[
+                inspect(f"read the output of {who}: an exception, a slow start, a checkpoint that takes long"),
+                _look_at(who, len(numbers) == 1),
+            ],
+            ranks=numbers,
+            sure=_BY_TEXT,
+        )
+    if reached and "barrier" not in kinds:
+        yield _problem(
+            f"{_who(reached)} waited in gloo's monitored barrier for others",
+            "rank 0 names those that did not come: its lines are not here",
+            advice=[inspect("read the output of rank 0")],
+            ranks=reached,
+            sure="certain that these ranks waited",
+        )
+
+
+# What the watchdogs of ranks report
+
+
+def _call(call: WaitedCall, text: TextHang) -> str:
+    group = call.group and (text.names.get(call.group) or f"process group {call.group}")
+    sides = call.sides
+    op = f", {op_name(sides[-1][0][0])}" if sides else ""
+    size = sides[0][0][1] if len(sides) == 1 else None
+    sizes = {wait.elements for wait in call.waits if wait.elements is not None}
+    if size is None and len(sizes) == 1:
+        size = next(iter(sizes))
+    of_size = "" if size is None else f" of {size:,} {plural(size, 'element')}"
+    return f"collective {call.sequence}{f' of {group}' if group else ''}{op}{of_size}"
+
+
+def _after(call: WaitedCall) -> str:
+    return "" if call.seconds is None else f", after {format_duration(call.seconds * 1e9)}"
+
+
+def _calls(text: TextHang, *, ended: bool) -> Iterator[Finding]:
+    if not text.calls:
+        return
+    if text.still:
+        yield _stood_still(text)
+        return
+    first, *others = text.calls
+    lines = [
+        *_counts(first, text),
+        *(f"{_who(call.ranks)} timed out in {_call(call, text)}{_after(call)}" for call in others[:_MOST_CALLS]),
+        *_further_on(first, text),
+    ]
+    waited = f"{_who(first.ranks)} timed out in {_call(first, text)}{_after(first)}"
+    if text.scattered:
+        apart = "these numbers are of several process groups: they cannot be compared, and no rank can be named"
+        yield _problem(waited, *lines, apart, advice=_ask(text), ranks=first.ranks, sure=_WAITED)
+    elif ended:
+        follows = "a rank ended by itself, as another finding says: these waits follow from it"
+        yield finding(
+            waited, lines, follows, severity="warning", confidence=_WAITED, priority="failure", ranks=first.ranks
+        )
+    elif first.never:
+        yield _never(first, waited, lines)
+    elif (sides := _differing(first, text)) is not None:
+        yield sides
+    elif text.world_size is not None and len(first.ranks) >= text.world_size:
+        yield _everybody(first, text, lines)
+    else:
+        nothing = all(p.completed <= 0 for p in _positions(first, text)) and first.sequence <= 1
+        yield _problem(
+            waited,
+            *lines,
+            _lines_here(first, text),
+            advice=[*_ask(text), *(_TRANSPORT if nothing and not first.never else ())],
+            ranks=first.ranks,
+            sure=_WAITED,
+        )
+
+
+_WAITED = "certain that these ranks waited; these lines do not prove for whom"
+
+
+def _positions(call: WaitedCall, text: TextHang) -> list[Position]:
+    """Return how far the ranks of a call came in its group."""
+    return [p for p in text.positions if p.group == call.group and p.rank in call.ranks]
+
+
+def _counts(call: WaitedCall, text: TextHang) -> list[str]:
+    """Say what the ranks that waited had enqueued and completed: one line for ranks that agree."""
+    alike = grouped(dict.fromkeys(_positions(call, text)), lambda p: (p.enqueued, p.completed))
+    lines = []
+    for (enqueued, completed), positions in alike.items():
+        more = enqueued - call.sequence
+        done = f"completed {completed}" if completed > 0 else "none was completed"
+        lines.append(
+            f"{_who(p.rank for p in positions)} had enqueued {enqueued}, {counted(more, 'call')} more, and {done}"
+            if more > 0
+            else f"{_who(p.rank for p in positions)} had enqueued {enqueued}, and {done}"
+        )
+    return lines
+
+
+def _further_on(call: WaitedCall, text: TextHang) -> list[str]:
+    """Say who had left the call: ranks apart by some calls of the same group."""
+    left = [p for p in text.positions if p.group == call.group and p.completed >= call.sequence]
+    return [
+        f"rank {p.rank} had completed {p.completed} and enqueued {p.enqueued}: it had left collective {call.sequence}"
+        for p in dict.fromkeys(left)
+    ]
+
+
+def _lines_here(call: WaitedCall, text: TextHang) -> str:
+    here = sorted({*(rank for call in text.calls for rank in call.ranks), *(p.rank for p in text.positions)})
+    world = "" if text.world_size is None else f", of {counted(text.world_size, 'rank')}"
+    return f"only lines of {_who(here)} are here{world}: who did not come to collective {call.sequence} is not in them"
+
+
+def _ask(text: TextHang) -> list[Advice]:
+    here = {rank for call in text.calls for rank in call.ranks} | {p.rank for p in text.positions}
+    others = sorted(set(range(text.world_size or 0)) - here)
+    which = f": {_who(others)}" if others else ""
+    return [
+        inspect(f"add the logs of the other ranks{which}, and read them together", "stepscope diagnose FOLDER"),
+        _RECORD,
+    ]
+
+
+def _stood_still(text: TextHang) -> Finding:
+    longest = max(text.still, key=lambda wait: wait.waited_s or 0.0)
+    times = [format_duration((seconds or 0.0) * 1e9) for seconds in (longest.waited_s, longest.timeout_s)]
+    by_rank = grouped(text.still, lambda wait: wait.rank)
+    calls = [
+        f"rank {rank}: {in_words(f'{op_name(w.op)} {w.sequence}' if w.op else w.sequence for w in waits)}"
+        for rank, waits in sorted(by_rank.items())
+    ]
+    return _problem(
+        f"{_who(by_rank)} waited {times[0]} in collectives whose timeout is {times[1]}: their processes stood still",
+        *calls[:_MOST_CALLS],
+        text.scattered
+        and "these numbers are of several process groups: they cannot be compared, and no rank can be named",
+        advice=[
+            inspect(
+                "look for a suspended node or container, a stopped clock, frozen storage, at that time",
+                "journalctl --list-boots",
+            ),
+            _RECORD,
+        ],
+        ranks=by_rank,
+        sure="certain that nothing ran for that long: the watchdog looks every second",
+    )
+
+
+def _never(call: WaitedCall, waited: str, lines: Sequence[str]) -> Finding:
+    numbers = sorted({p.rank for p in call.never})
+    who = _who(numbers)
+    what = f"collective {call.sequence}{f', {op_name(call.sides[-1][0][0])}' if call.sides else ''}"
+    last = dict.fromkeys(
+        f"the last call of rank {p.rank} is {p.enqueued}, completed is {p.completed}" for p in call.never
+    )
+    return _problem(
+        f"{who} never entered {what}, in which {_who(call.ranks)} waited",
+        waited,
+        *last,
+        *lines,
+        advice=[_look_at(who, len(numbers) == 1), inspect(_REASONS)],
+        ranks=numbers,
+        sure="certain: it is in that rank's own line",
+    )
+
+
+def _differing(call: WaitedCall, text: TextHang) -> Finding | None:
+    """Report ranks whose call with one number is another one; None where these may be calls of two groups."""
+    sides = call.sides
+    if len(sides) < 2 or not call.sure:
+        return None
+    odd, most = sides[0][1], sides[-1][1]
+    everybody = text.world_size is not None and len(call.ranks) >= text.world_size
+    if call.group is None and not everybody and (len(odd) > 1 or len(sides) > 2):
+        return None
+    called = [
+        f"{op_name(op)}{'' if size is None else f' of {size:,} elements'} on {_who(ranks)}"
+        for (op, size), ranks in sides
+    ]
+    return _problem(
+        f"collective {call.sequence} is not the same on all ranks: {', '.join(called)}",
+        f"all of these ranks are in the call{_after(call).replace(', after', ' for')}: they wait for each other",
+        advice=[inspect(_SAME), inspect("name the calls that differ", "export TORCH_DISTRIBUTED_DEBUG=DETAIL")],
+        ranks=odd if len(odd) < len(most) else (),
+        sure="certain" if call.group is not None else "likely: the lines do not name the process group",
+    )
+
+
+def _everybody(call: WaitedCall, text: TextHang, lines: Sequence[str]) -> Finding:
+    first = call.sequence <= 1 or (bool(at := _positions(call, text)) and all(p.completed <= 0 for p in at))
+    size = _call(call, text)
+    title = f"all {text.world_size} ranks ({in_words(call.ranks)}) wait in " + (
+        f"their first call, {size}" if first else size
+    )
+    return _problem(
+        f"{title}: no rank is missing",
+        f"it timed out{_after(call).removeprefix(',')}",
+        *lines,
+        advice=_TRANSPORT
+        if first
+        else [
+            inspect("look for network and device errors on all hosts", "dmesg | grep -i -E 'xid|nvrm|mlx5|amdgpu'"),
+            _RECORD,
+        ],
+        ranks=call.ranks,
+        sure="certain that all ranks are in the call",
+    )
+
+
+def _stuck(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+    signs = kinds.get("stuck-watchdog", [])
+    ranks = {sign.rank for sign in signs if sign.rank is not None}
+    if not signs:
+        return
+    seconds = {sign.values["stuck"] for sign in signs if "stuck" in sign.values}
+    open_calls = {
+        sign.rank: int(sign.values["open"]) for sign in signs if sign.rank is not None and "open" in sign.values
+    }
+    groups = {sign.values.get("group", sign.values.get("number")) for sign in signs}
+    counts = grouped(sorted(open_calls), lambda rank: open_calls[rank])
+    lines = [
+        f"{_who(of)} {'has' if len(of) == 1 else 'have'} {counted(count, 'open call')}"
+        for count, of in sorted(counts.items())
+    ]
+    behind = min(counts, default=0)
+    if len(counts) > 1 and len(groups) == 1:
+        others = sorted(set(counts) - {behind})
+        who, of = _who(counts[behind]), counts[behind]
+        apart = counted(others[0] - behind, "call")
+        lines.insert(0, f"{who} {'is' if len(of) == 1 else 'are'} {apart} behind the other ranks")
+    yield _problem(
+        f"the NCCL watchdog{'' if len(ranks) == 1 else 's'} of {_who(ranks) if ranks else 'a rank'} got stuck"
+        + (f" for {next(iter(seconds))} s" if len(seconds) == 1 else "")
+        + ": the heartbeat monitor ended the process",
+        *lines,
+        "gil" in kinds and "the interpreter lock could not be taken: a thread holds it",
+        advice=[
+            inspect(
+                "a call of CUDA or NCCL hangs, or a thread holds the GIL: read the stacks",
+                "py-spy dump --native --pid PID",
+            ),
+            inspect("if it is only slow, give it more time", "export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=1800"),
+        ],
+        ranks=ranks,
+        sure="certain that these watchdogs did not move; the lines do not say which call holds them",
+    )
+
+
+# NCCL's RAS, and what is cut off or alone
+
+
+def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
+    counts: list[tuple[int, str, list[str]]] = []
+    for sign in signs:
+        if sign.kind == "ras-count":
+            who = (
+                f"rank {sign.rank} ({sign.host})"
+                if sign.rank is not None
+                else counted(int(sign.values["ranks"]), "rank")
+            )
+            counts.append((int(sign.values["count"]), who, []))
+        elif sign.kind == "ras-rank" and counts:
+            counts[-1][2].append(f"{sign.rank} ({sign.host})")
+    gone = [sign for sign in signs if sign.kind == "ras-gone"]
+    if gone:
+        who = listed(
+            dict.fromkeys(f"process {s.values['process']} on {s.host} (GPU {s.values['gpu']})" for s in gone),
+            between=" and ",
+        )
+        yield _problem(
+            f"NCCL's RAS has no answer of {who}",
+            "a process that crashed or is frozen does not answer",
+            advice=[inspect("look for that process on its host, and at its output", "dmesg -T | tail"), _RECORD],
+            sure="certain that it did not answer when RAS asked",
+        )
+    if len(counts) > 1:
+        counts.sort(key=lambda entry: entry[0])
+        last, most = counts[0], counts[-1]
+        ranks = f" (ranks {listed(last[2], at_most=_NAMED)})" if last[2] else ""
+        yield finding(
+            f"{last[1]} had launched {last[0]} operations{ranks}, {most[1]} {most[0]}, as NCCL's RAS says",
+            "one answer of a job at work shows such differences, too: ranks are asked one after the other",
+            severity="problem" if most[0] - last[0] > 1 else "warning",
+            confidence="certain at the time of the question",
+            advice=[
+                inspect("ask again after 10 s: who stays behind at the same number holds the others up", "ncclras"),
+                inspect("then read the stack of that process", "py-spy dump --native --pid PID"),
+            ],
+            priority="failure",
+        )
+
+
+def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Finding]:
+    cut = [sign for sign in kinds.get("timeout-cut", ()) if sign.rank is not None or "member" in sign.values]
+    if "timeout-cut" in kinds and not text.calls:
+        ranks = {int(sign.values["member"]) if sign.rank is None else sign.rank for sign in cut}
+        yield _problem(
+            f"the NCCL watchdog{f' of {_who(ranks)}' if ranks else ''} reports a timeout, and its line is cut off",
+            "which collective it is, and how long it waited, is not in the text",
+            advice=[inspect("add the rest of the line, and the logs of the other ranks"), _RECORD],
+            ranks=ranks,
+            sure="certain that a collective timed out",
+        )
+    gloo = kinds.get("gloo-timeout", [])
+    if gloo and not text.calls:
+        ranks = {sign.rank for sign in gloo if sign.rank is not None}
+        yield _problem(
+            f"{_who(ranks) if ranks else 'a rank'} gave up after {int(gloo[0].values['waited']) / 1000:g} s in a gloo "
+            f"operation: its peer did not {'send' if gloo[0].values['way'] == 'recv' else 'receive'}",
+            "which rank that is, the line does not say",
+            advice=[inspect("add the logs of the other ranks"), inspect(_REASONS)],
+            ranks=ranks,
+            sure=_WAITED,
+        )
+    if "main-thread" in kinds:
+        yield _main_thread(kinds)
+
+
+def _main_thread(kinds: dict[str, list[Sign]]) -> Finding:
+    """Report what py-spy saw of the main thread: its innermost frames, and the first of them that is no library's."""
+    begin = kinds["main-thread"][0].line
+    frames = [sign for sign in kinds.get("frame", ()) if sign.line > begin]
+    own = next((s for s in frames if "/" in s.values["place"] and "/site-packages/" not in s.values["place"]), None)
+    stack = [f"{sign.values['function']} ({sign.values['place']})" for sign in frames[:6]]
+    process = kinds["process"][0].values["process"] if "process" in kinds else None
+    inner = frames[0] if frames else None
+    does = f"is in {inner.values['function']}" if inner else "has no frame"
+    called = f", called at {own.values['place']}" if own else ""
+    return _problem(
+        f"py-spy: the main thread{f' of process {process}' if process else ''} {does}{called}",
+        f"stack, innermost first: {' < '.join(stack)}" if stack else False,
+        "__next__" in " ".join(stack) and "it waits for its data (an iterator's __next__)",
+        "one rank's stack does not tell whether it holds the others up",
+        advice=[
+            inspect(
+                "dump the stack of every rank, twice, and compare: who is elsewhere than the others?",
+                "py-spy dump --pid PID",
+            ),
+            _RECORD,
+        ],
+        sure="certain at the time of the dump",
+    )
+
+
+RULE = Rule(
+    symptom="a log says that ranks waited in a collective that others never entered, or called differently",
+    needs=("signs",),
+    look=check,
+    looks_at="lines of watchdogs in logs",
+    protocol=3,
+    thresholds={
+        "apart": Limit(
+            value=APART, unit="calls of one process group", source="CUDA queues about as many launches of a process"
+        ),
+        "still": Limit(
+            value=STOOD_STILL,
+            unit="times the timeout",
+            source="the watchdog looks every second, of old torch every ten",
+        ),
+    },
+)

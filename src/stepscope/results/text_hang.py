@@ -1,0 +1,234 @@
+"""What a job's text says of collectives that did not end: who waited where, and who never came. Pure.
+
+A number counts the calls of one process group: numbers of two groups are never compared. A rank of which the text has no
+line is not accused: it may have come, and its output be elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stepscope.core.words import grouped
+from stepscope.records.imported import Sign
+from stepscope.records.profile import Hang
+
+APART = 1024
+"""Calls by which ranks of one group may be apart: what a device takes into its queue before its process has to wait."""
+
+STOOD_STILL = 1.5
+"""From this multiple of the timeout on, the process that should have seen it did not run."""
+
+_OPS = {
+    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "ALLGATHER": "all_gather",
+    "_ALLGATHER_BASE": "all_gather", "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
+    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all",
+}  # fmt: skip
+_OF_ONE_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
+"""Operations whose input has as many elements on every rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """One rank that waited in a call until the timeout. rank: global, of old lines without a prefix the group's member.
+
+    group: None where the text does not say it. op, elements, waited_s, timeout_s: likewise.
+    """
+
+    rank: int
+    member: int
+    sequence: int
+    group: str | None = None
+    op: str | None = None
+    elements: int | None = None
+    waited_s: float | None = None
+    timeout_s: float | None = None
+
+    @property
+    def what(self) -> tuple[str, int | None]:
+        """Operation and size, which the ranks of one call share."""
+        return self.op or "", self.elements if self.op in _OF_ONE_SIZE else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How far a rank came in a group: the last calls that it enqueued and that its device completed."""
+
+    rank: int
+    group: str
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitedCall:
+    """A call in which ranks waited until the timeout. never: ranks that had not called it by then, as they say themselves.
+
+    sure: whether all of its lines are of one group; others only have the same number.
+    """
+
+    sequence: int
+    group: str | None
+    waits: tuple[Wait, ...]
+    never: tuple[Position, ...]
+    sure: bool
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({wait.rank for wait in self.waits}))
+
+    @property
+    def sides(self) -> list[tuple[tuple[str, int | None], list[int]]]:
+        """What ranks called, the fewest ranks first."""
+        sides = grouped((wait for wait in self.waits if wait.op), lambda wait: wait.what)
+        ranks = {what: sorted({wait.rank for wait in waits}) for what, waits in sides.items()}
+        return sorted(ranks.items(), key=lambda side: (len(side[1]), -side[1][0]))
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the first of them waited, or its timeout."""
+        return max((seconds for wait in self.waits if (seconds := wait.waited_s or wait.timeout_s)), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextHang:
+    """calls: in the order of the text; of each group the earliest first. world_size: as the text says it, else None.
+
+    scattered: lines without a group have numbers that cannot be of one. still: of waits far longer than their timeout.
+    """
+
+    calls: tuple[WaitedCall, ...]
+    positions: tuple[Position, ...]
+    names: dict[str, str]
+    world_size: int | None
+    scattered: bool
+    still: tuple[Wait, ...]
+
+
+def op_name(op: str) -> str:
+    """Return an operation as plans call it: ``all_gather`` for ``_ALLGATHER_BASE``."""
+    return _OPS.get(op, op.strip("_").lower())
+
+
+def numbers_of(text: str) -> tuple[int, ...]:
+    """Return the ranks of a list: ``0, 1, 5``."""
+    return tuple(int(word) for word in text.split(","))
+
+
+def text_hang_of(signs: Iterable[Sign], world_size: int | None = None) -> TextHang:
+    """Compare what ranks say of calls that ran into their timeout. world_size: where it is known from elsewhere."""
+    signs = tuple(signs)
+    statuses = [sign for sign in signs if sign.kind == "group-status" and _rank(sign) is not None]
+    positions = tuple(
+        Position(
+            rank=_rank(sign) or 0,
+            group=_group(sign) or "",
+            enqueued=int(sign.values["enqueued"]),
+            completed=int(sign.values["completed"]),
+        )
+        for sign in statuses
+    )
+    waits = _waits([sign for sign in signs if sign.kind == "timeout"], statuses)
+    calls = []
+    for group, of_group in grouped(waits, lambda wait: wait.group).items():
+        waiting = {wait.rank for wait in of_group}
+        for sequence, same in sorted(grouped(of_group, lambda wait: wait.sequence).items()):
+            late = [p for p in positions if p.group == group and p.enqueued < sequence and p.rank not in waiting]
+            calls.append(
+                WaitedCall(
+                    sequence=sequence,
+                    group=group,
+                    waits=tuple(same),
+                    never=tuple(late),
+                    sure=_of_one_group(same, group),
+                )
+            )
+    apart = [wait.sequence for wait in waits if wait.group is None]
+    worlds = {int(sign.values["world"]) for sign in signs if sign.kind == "world"}
+    return TextHang(
+        calls=tuple(calls),
+        positions=positions,
+        names={_group(s) or "": s.values["name"] for s in statuses if s.values.get("name", "undefined") != "undefined"},
+        world_size=world_size or (worlds.pop() if len(worlds) == 1 else None),
+        scattered=bool(apart)
+        and (max(apart) - min(apart) > APART or not all(c.sure for c in calls if c.group is None)),
+        still=tuple(w for w in waits if w.waited_s and w.timeout_s and w.waited_s > STOOD_STILL * w.timeout_s),
+    )
+
+
+def hang_of(signs: Iterable[Sign]) -> Hang | None:
+    """Return what is known of a hang in the terms of the one judge: whom ranks waited for is named by what that rank or the
+    text says itself, and by nothing else. None where no rank gave up waiting."""
+    signs = tuple(signs)
+    text = text_hang_of(signs)
+    named = [n for s in signs if s.kind in ("desync", "desync-never", "barrier") for n in numbers_of(s.values["ranks"])]
+    if not named and text.calls and not text.still:
+        named = [position.rank for position in text.calls[0].never]
+    ranks = tuple(sorted(set(named)))
+    reached = [sign.rank for sign in signs if sign.kind == "barrier-reached" and sign.rank is not None]
+    waiting = tuple(sorted({*reached, *(rank for call in text.calls for rank in call.ranks)} - set(ranks)))
+    if not ranks and not waiting:
+        return None
+    first = text.calls[0] if text.calls else None
+    return Hang(
+        ranks=ranks,
+        waiting=waiting,
+        silent_s=max((call.seconds or 0.0 for call in text.calls), default=0.0),
+        step=0,
+        timed_out=waiting,
+        timeout=None if first is None else f"collective {first.sequence}",
+    )
+
+
+def _rank(sign: Sign) -> int | None:
+    if sign.rank is not None:
+        return sign.rank
+    return int(sign.values["member"]) if "member" in sign.values else None
+
+
+def _group(sign: Sign) -> str | None:
+    return sign.values.get("group") or sign.values.get("number")
+
+
+def _waits(timeouts: Sequence[Sign], statuses: Sequence[Sign]) -> list[Wait]:
+    """Return the waits of ranks, each once: the line of a status says the group of the timeout with the same number."""
+    at = grouped((s for s in statuses if "at" in s.values), lambda sign: int(sign.values["at"]))
+    waits: dict[Wait, None] = {}
+    for sign in timeouts:
+        rank, number = _rank(sign), sign.values.get("sequence")
+        if rank is None or number is None:
+            continue
+        same = at.get(int(number), [])
+        groups = {_group(s) for s in same if _rank(s) == rank} or {_group(s) for s in same}
+        ran, timeout, elements = (sign.values.get(key) for key in ("ran", "timeout", "elements"))
+        wait = Wait(
+            rank=rank,
+            member=int(sign.values.get("member", rank)),
+            sequence=int(number),
+            group=groups.pop() if len(groups) == 1 else None,
+            op=sign.values["op"],
+            elements=None if elements is None else int(elements),
+            waited_s=None if ran is None else int(ran) / 1000,
+            timeout_s=None if timeout is None else int(timeout) / 1000,
+        )
+        waits[wait] = None
+    reported = {(wait.rank, wait.group, wait.sequence) for wait in waits}
+    for sequence, same in at.items():
+        for sign in same:
+            rank = _rank(sign)
+            if rank is not None and (rank, _group(sign), sequence) not in reported:
+                member = int(sign.values.get("member", rank))
+                waits[Wait(rank=rank, member=member, sequence=sequence, group=_group(sign))] = None
+    return list(waits)
+
+
+def _of_one_group(waits: Sequence[Wait], group: str | None) -> bool:
+    """Whether lines with one number are of one group: they say so, or nothing speaks against it.
+
+    One rank in two such calls, or two ranks with the same number within their group, are of two groups.
+    """
+    by_rank = grouped(waits, lambda wait: wait.rank)
+    if any(len({wait.what for wait in of_rank}) > 1 for of_rank in by_rank.values()):
+        return False
+    members = [of_rank[0].member for _, of_rank in sorted(by_rank.items())]
+    return group is not None or (sorted(set(members)) == members)
