@@ -18,7 +18,8 @@ from stepscope.core.errors import Unavailable
 from stepscope.machine.topology import parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import NicFact
-from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup, WatchdogTimeout
+from stepscope.records.imported import Sign
+from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.open import load_evidence
 from stepscope.traces.flight import compare
@@ -228,17 +229,27 @@ def of_two_equal_sides_either_may_be_wrong(_: Path) -> Case:
     )
 
 
-@case("hang")
+def _waited(rank: int, number: int = 3) -> Sign:
+    """What the watchdog says of a rank in all_reduce ``number`` of 8 floats."""
+    values = {"member": f"{rank}", "sequence": f"{number}", "op": "ALLREDUCE", "elements": "8"}
+    times = {"timeout": "600000", "ran": "600011"}
+    return Sign(kind="timeout", source="job.log", line=rank + 1, text="", rank=rank, values={**values, **times})
+
+
+def _status(rank: int, enqueued: int) -> Sign:
+    values = {"group": "0", "name": "default_pg", "enqueued": f"{enqueued}", "completed": "2"}
+    at = {"at": "3"} if enqueued > 2 else {}
+    return Sign(kind="group-status", source="job.log", line=9, text="", rank=rank, values={**values, **at})
+
+
+@case("hang_in_log")
 def a_log_alone_does_not_prove_who_was_missing(_: Path) -> Case:
-    late = tuple(
-        WatchdogTimeout(rank=r, member=r, sequence=3, op="all_reduce", elements=8, timeout_ms=600_000, source="job.log")
-        for r in (0, 1, 3)
-    )
+    waited = tuple(_waited(rank) for rank in (0, 1, 3))
     return Case(
-        right=_recorded(*(_dump(r, *(8,) * (2 if r == 2 else 3)) for r in range(4))),
-        wrong=Evidence(sources=(), watchdog=late),
+        right=Evidence(sources=(), signs=(*waited, _status(0, 4), _status(2, 2))),
+        wrong=Evidence(sources=(), signs=waited),
         advice="rank 2 never entered",
-        instead="the log does not prove which rank was missing",
+        instead="who did not come to collective 3 is not in them",
     )
 
 

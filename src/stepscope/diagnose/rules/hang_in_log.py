@@ -3,7 +3,7 @@
 What
 ----
 Lines of torch's NCCL watchdog (1.13 to 2.10), its reports on ranks out of step, its heartbeat monitor, gloo's monitored
-barrier, mismatches of TORCH_DISTRIBUTED_DEBUG=DETAIL, the output of fr_trace, of NCCL's RAS and of py-spy. A rank is named
+barrier, mismatches of TORCH_DISTRIBUTED_DEBUG=DETAIL, the output of fr_trace, ncclras and py-spy. A rank is named
 as the one that the others wait for where a line says so: a report, or that rank's own "last enqueued" below the call.
 
 Why
@@ -13,8 +13,8 @@ The rank that reports the timeout is a victim; the cause is the rank that the ot
 Known problems
 --------------
 A rank whose lines are not in the text may have come, and its output be elsewhere: it is asked for, never accused. Numbers
-of calls count in one process group; lines of old torch do not say which. A hang that follows from the end of a rank is told
-behind that end.
+of calls count in one process group; lines of old torch do not say which. Where a rank
+ended by itself, waits that follow from it come after it.
 
 References
 ----------
@@ -49,7 +49,7 @@ _MOST_CALLS = 5
 
 _NAMED = 8
 _ENDED = ("oom",)
-"""Signs of ranks that ended by themselves: what waits for them is no cause."""
+"""Signs of ranks that ended by themselves: what waits for them follows from that."""
 
 _RECORD = inspect(
     "record the calls of all ranks next time, and compare them",
@@ -76,7 +76,7 @@ _TRANSPORT = (
 def check(evidence: Evidence) -> Statement:
     signs = evidence.signs
     if evidence.flight:
-        return "flight recorders tell more of the hang than its log"
+        return "flight recorders hold more on the hang than its log"
     worlds = {run.world_size for run in evidence.runs}
     text = text_hang_of(signs, worlds.pop() if len(worlds) == 1 else None)
     kinds = grouped(signs, lambda sign: sign.kind)
@@ -350,7 +350,7 @@ def _stood_still(text: TextHang) -> Finding:
         for rank, waits in sorted(by_rank.items())
     ]
     return _problem(
-        f"{_who(by_rank)} waited {times[0]} in collectives whose timeout is {times[1]}: their processes stood still",
+        f"{_who(by_rank)} waited {times[0]} in collectives whose timeout is {times[1]}: their processes did not run",
         *calls[:_MOST_CALLS],
         text.scattered
         and "these numbers are of several process groups: they cannot be compared, and no rank can be named",
@@ -537,7 +537,7 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
 
 
 def _main_thread(kinds: dict[str, list[Sign]]) -> Finding:
-    """Report what py-spy saw of the main thread: its innermost frames, and the first of them that is no library's."""
+    """Report what py-spy saw of the main thread: its innermost frames, and the first of them outside of libraries."""
     begin = kinds["main-thread"][0].line
     frames = [sign for sign in kinds.get("frame", ()) if sign.line > begin]
     own = next((s for s in frames if "/" in s.values["place"] and "/site-packages/" not in s.values["place"]), None)
@@ -550,7 +550,7 @@ def _main_thread(kinds: dict[str, list[Sign]]) -> Finding:
         f"py-spy: the main thread{f' of process {process}' if process else ''} {does}{called}",
         f"stack, innermost first: {' < '.join(stack)}" if stack else False,
         "__next__" in " ".join(stack) and "it waits for its data (an iterator's __next__)",
-        "one rank's stack does not tell whether it holds the others up",
+        "one rank's stack does not show whether it holds the others up",
         advice=[
             inspect(
                 "dump the stack of every rank, twice, and compare: who is elsewhere than the others?",

@@ -23,8 +23,8 @@ from pathlib import Path
 from stepscope.records.imported import Sign
 from stepscope.store.log_lines import LogLines, without_colours
 
-TOPICS = ("ends", "nccl", "watchdog")
-"""Files of this folder."""
+TOPICS = ("watchdog", "nccl", "ends")
+"""Files of this folder, an exception's last: a watchdog's line is often one, too."""
 
 MOST_SIGNS = 20_000
 """Signs of one file that are kept: ranks of large jobs repeat themselves."""
