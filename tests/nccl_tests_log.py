@@ -13,8 +13,9 @@ FACTORS = {
     "reduce_scatter": lambda n: (n - 1) / n,
     "alltoall": lambda n: (n - 1) / n,
     "broadcast": lambda n: 1.0,  # noqa: ARG005
+    "reduce": lambda n: 1.0,  # noqa: ARG005
 }
-REDOPS = {"all_reduce": "sum", "reduce_scatter": "sum"}
+REDOPS = {"all_reduce": "sum", "reduce_scatter": "sum", "reduce": "sum"}
 
 
 def devices(ranks: int, *, hosts: int = 1, name: str = "NVIDIA H100 80GB HBM3") -> list[str]:

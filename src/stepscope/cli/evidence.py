@@ -90,7 +90,7 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
     """Read as ``read_evidence`` does, every path by itself; what the user states may be of a run at any of them."""
     from stepscope.core.forks import stop_signals_raise
     from stepscope.core.places import telling_names
-    from stepscope.results.joining import join, require_columns, require_stated
+    from stepscope.results.joining import join, require_columns, require_stated, tables_of
     from stepscope.store.stated import require_known, stated_of_source
 
     stated = _stated(options)
@@ -102,7 +102,8 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
             require_stated(evidence)
             _require_epochs(evidence, options)
             read.append(evidence)
-    require_known(join(read, names).runs, stated)
+    joined = join(read, names)
+    require_known(joined.runs, stated, tables_of(joined))
     require_columns([source for evidence in read for source in evidence.sources], stated)
     return tuple(read)
 

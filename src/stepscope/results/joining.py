@@ -146,7 +146,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
     it. stated: what the user gave; a name in it that fits no run is an error too.
     """
     if stated is not None:
-        require_known(evidence.runs, stated)
+        require_known(evidence.runs, stated, tables_of(evidence))
         if not any(scaling_budget.traced for scaling_budget in evidence.scaling_budgets):
             _require_taken(evidence.runs, stated.scaling)
         require_columns(evidence.sources, stated)
@@ -163,6 +163,13 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
         why="\n       ".join(reasons),
         fix="state what you know: " + " ".join(_option(*item) for item in lacking.items()),
     )
+
+
+def tables_of(evidence: Evidence) -> list[tuple[str, str]]:
+    """Return (title, file) of what importers read of measured collectives, whose ranks the user may state."""
+    read = [source for source in evidence.sources if source.format == "nccl_tests"]
+    titles = dict.fromkeys(row.cell_id for row in evidence.comm) if read else {}
+    return [(title, "") for title in titles] + [("", str(source.path)) for source in read]
 
 
 def require_columns(sources: Sequence[Source], stated: Stated) -> None:

@@ -9,7 +9,6 @@ from stepscope.core.bus_factor import OF_WHOLE_BUFFERS, one, twice_others
 from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
-from stepscope.records.imported import Stated
 from stepscope.store.nccl_tests_log import LoggedRun
 
 PROGRAMS: Mapping[str, str] = {
@@ -23,6 +22,8 @@ _REDUCING = frozenset(["all_reduce", "reduce_scatter", "reduce"])
 
 _TWICE = frozenset(op for op, factor in OF_WHOLE_BUFFERS.items() if factor is twice_others)
 _ONCE = frozenset(op for op, factor in OF_WHOLE_BUFFERS.items() if factor is one)
+
+_ROOTED = frozenset(["broadcast", "reduce", "gather", "scatter"])
 
 LARGEST_WORLD = 1 << 20
 
@@ -40,14 +41,13 @@ class Facts:
     notes: tuple[str, ...]
 
 
-def facts_of(table: LoggedRun, name: str, stated: Stated) -> Facts:
+def facts_of(table: LoggedRun, name: str, given: int | None) -> Facts:
     """Find a table's facts. Raises UsageError where the log leaves ranks or collective open, DataError where it contradicts.
 
-    The caller puts the log's name before what a DataError says.
+    given: the ranks that the user states. The caller puts the log's name before what a DataError says.
     """
     notes: list[str] = []
-    listed = _listed(table)
-    given = _stated_ranks(name, stated)
+    listed = ranks_listed(table)
     if listed and given and listed != given:
         raise DataError(
             f"its list of devices has {counted(listed, 'rank')}, but --world-size states {given}",
@@ -102,7 +102,7 @@ def _hardware(gpus: Sequence[str], ranks: int, hosts: int) -> str:
     return f"{ranks} x {' and '.join(gpus)}" + (f" on {hosts} hosts" if hosts > 1 else "")
 
 
-def _listed(table: LoggedRun) -> int | None:
+def ranks_listed(table: LoggedRun) -> int | None:
     """Count the ranks of one communicator in the list of devices; None without a whole list."""
     if not table.devices or table.devices_torn or _missing(table):
         return None
@@ -114,12 +114,6 @@ def _listed(table: LoggedRun) -> int | None:
 
 def _missing(table: LoggedRun) -> int:
     return max(table.devices, default=-1) + 1 - len(table.devices)
-
-
-def _stated_ranks(name: str, stated: Stated) -> int | None:
-    """Return the ranks that the user stated for this log, by its name or a part of it, or None."""
-    fitting = {part: ranks for part, ranks in stated.world_size.items() if part and part in name}
-    return fitting[max(fitting, key=len)] if fitting else None
 
 
 def _printed_factor(table: LoggedRun) -> tuple[float, float] | None:
@@ -196,15 +190,18 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
 
 def _fitting(table: LoggedRun, span: tuple[float, float] | None, ranks: int | None) -> Callable[[str], bool]:
     reduces = any(row.redop is not None for row in table.rows)
+    roots = {row.root for row in table.rows}  # -1: the program has none
 
     def fits(op: str) -> bool:
-        if reduces != (op in _REDUCING):
+        if reduces != (op in _REDUCING) or (op in _ROOTED and roots == {-1}):
             return False
         if span is None:
             return True
         if ranks is not None:
             return span[0] <= OF_WHOLE_BUFFERS[op](ranks) <= span[1]
-        return op in _ONCE if span[0] <= 1 <= span[1] else op not in _ONCE and (op in _TWICE) == (span[0] > 1)
+        if span[0] <= 1 <= span[1]:
+            return op in _ONCE or op in _TWICE  # of those, on two ranks
+        return op not in _ONCE and (op in _TWICE) == (span[0] > 1)
 
     return fits
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import TypeVar
 
 from stepscope.core.errors import UsageError
@@ -74,16 +76,19 @@ def parse_columns(text: str) -> dict[str, str]:
     return meanings
 
 
-def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> dict[str, int]:
+def stated_world_sizes(
+    names: Mapping[str, Sequence[str]], stated: Stated, files: Mapping[str, str] | None = None
+) -> dict[str, int]:
     """Return the ranks of those runs of one source that the user named.
 
-    names: run_id -> what else the run is called. A stated name is a run's id, another name of it, or a part that no other
-    run has in any of its names. Names that fit none may belong to another source: ``require_known`` finds those that fit
-    nothing. Raises UsageError for a part that several runs have, and for a run with two different numbers.
+    names: run_id -> what else the run is called; files: run_id -> the file that it is from. A stated name is a run's id,
+    another name of it, a part that no other run has in any of its names, or its file's name. Names that fit none may
+    belong to another source: ``require_known`` finds those that fit nothing. Raises UsageError for a part that several runs
+    have, and for a run with two different numbers.
     """
     sizes: dict[str, int] = {}
     for name, ranks in stated.world_size.items():
-        fitting = _fitting(name, names)
+        fitting = _fitting(name, names, files)
         if len(fitting) > 1:
             typed = f"{name}={ranks}" if name else f"{ranks}"
             raise UsageError(
@@ -103,17 +108,36 @@ def with_stated(runs: Sequence[TrainingRun], stated: Stated) -> tuple[TrainingRu
 
     Raises UsageError as ``stated_world_sizes``, and for ranks that contradict what a run's file says.
     """
-    sizes = stated_world_sizes({run.run_id: _names(run) for run in runs}, stated)
+    sizes = stated_world_sizes({run.run_id: _names(run) for run in runs}, stated, _files(runs))
     return tuple(_with_stated(run, sizes.get(run.run_id), stated) for run in runs)
 
 
-def require_known(runs: Iterable[TrainingRun], stated: Stated) -> None:
-    """Raise UsageError for a stated name that no run has, or whose run is on another number of ranks by its files."""
+def stated_ranks(title: str, path: str, stated: Stated, *, listed: bool) -> int | None:
+    """Return the ranks that the user stated for a table of measured collectives, by its file's name or a part of its title.
+
+    listed: the table itself lists its ranks, so that a number without a name is not about it.
+    """
+    fitting = {
+        name: ranks
+        for name, ranks in stated.world_size.items()
+        if (name or not listed) and _names_table(name, title, path)
+    }
+    return fitting[max(fitting, key=len)] if fitting else None
+
+
+def require_known(runs: Iterable[TrainingRun], stated: Stated, tables: Iterable[tuple[str, str]] = ()) -> None:
+    """Raise UsageError for a stated name that no run has, or whose run is on another number of ranks by its files.
+
+    tables: (title, file) of tables of measured collectives, which may have the name instead.
+    """
     by_id = {run.run_id: run for run in runs}
     names = {run_id: _names(run) for run_id, run in by_id.items()}
+    tables = tuple(tables)
     for name, ranks in stated.world_size.items():
-        fitting = _fitting(name, names)
+        fitting = _fitting(name, names, _files(by_id.values()))
         if not fitting:
+            if any(_names_table(name, title, path) for title, path in tables):
+                continue
             guess = did_you_mean(name, by_id)
             hint = f"; did you mean {guess!r}?" if guess else ""
             raise UsageError(
@@ -163,8 +187,31 @@ def _names(run: TrainingRun) -> tuple[str, ...]:
     return (run.label, experiment) if isinstance(experiment, str) else (run.label,)
 
 
-def _fitting(name: str, names: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return ids of the runs that a stated name fits: the exact ones if there are any, else those that contain it."""
+def _files(runs: Iterable[TrainingRun]) -> dict[str, str]:
+    """Return the file that each run is from; some importers add the line."""
+    return {run.run_id: re.sub(r":\d+$", "", run.source) for run in runs}
+
+
+def _is_file(name: str, path: str) -> bool:
+    """Return whether a name is that of the file, with or without folders before it and endings behind it."""
+    parts, whole = PurePath(name).parts, PurePath(path)
+    while parts and whole.name:
+        if whole.parts[-len(parts) :] == parts:
+            return True
+        if not whole.suffix:
+            break
+        whole = whole.with_suffix("")
+    return False
+
+
+def _names_table(name: str, title: str, path: str) -> bool:
+    """Return whether a stated name is of this table: a part of its title, its file's, or its whole source's."""
+    return name.endswith("/") or name.casefold() in title.casefold() or _is_file(name, path)
+
+
+def _fitting(name: str, names: Mapping[str, Sequence[str]], files: Mapping[str, str] | None = None) -> list[str]:
+    """Return ids of the runs that a stated name fits: the exact ones if there are any, else those that contain it, else
+    those of the file with this name."""
     bare = name.removesuffix("/")
     if bare in names:
         return [bare]
@@ -174,4 +221,5 @@ def _fitting(name: str, names: Mapping[str, Sequence[str]]) -> list[str]:
     if bare != name:
         return list(names)
     part = name.casefold()
-    return [run_id for run_id, others in names.items() if any(part in text.casefold() for text in (run_id, *others))]
+    partly = [run_id for run_id, others in names.items() if any(part in text.casefold() for text in (run_id, *others))]
+    return partly or [run_id for run_id, path in (files or {}).items() if _is_file(name, path)]

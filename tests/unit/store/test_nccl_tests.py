@@ -389,3 +389,21 @@ def test_its_json_says_what_the_table_says(listed: str, tmp_path: Path) -> None:
 def test_its_json_with_times_of_the_host(tmp_path: Path) -> None:
     (note, *_) = [n for n in read(tmp_path, _json(time="cpu_time"), name="run.json").notes if "host" in n]
     assert "-C 1" in note
+
+
+@pytest.mark.parametrize("name", ["all_reduce_perf.txt", "table.txt"])
+def test_a_reduction_without_a_root_whose_bandwidths_are_the_same_is_an_all_reduce_of_two(
+    tmp_path: Path, name: str
+) -> None:
+    """No other collective has that, whatever its ranks."""
+    found = read(tmp_path, log(SIZES, ranks=2, listed=False, started=False), name=name)
+    assert {(r.op, r.world_size) for r in found.comm_rows} == {("all_reduce", 2)}
+    assert any("no list of devices: 2 ranks, because busbw / algbw of all_reduce is 1" in note for note in found.notes)
+
+
+def test_a_reduction_to_a_root_leaves_the_ranks_open(tmp_path: Path) -> None:
+    text = log(SIZES, op="reduce", listed=False, started=False).replace("sum      -1", "sum       0")
+    with pytest.raises(UsageError, match="the number of ranks is unknown"):
+        read(tmp_path, text, name="reduce_perf.txt")
+    told = read(tmp_path, text, name="reduce_perf.txt", stated=Stated(world_size={"reduce_perf.txt": 6}))
+    assert {(r.op, r.world_size) for r in told.comm_rows} == {("reduce", 6)}

@@ -20,12 +20,12 @@ from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
-from stepscope.records.imported import Imported, LeftOut, Stated
+from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nccl import NcclDebug
 from stepscope.store.comm_table import UNKNOWN
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.nccl_log import read_nccl_debug
-from stepscope.store.nccl_tests_facts import Facts, facts_of
+from stepscope.store.nccl_tests_facts import Facts, facts_of, ranks_listed
 from stepscope.store.nccl_tests_log import (
     MAX_ROWS,
     ROUNDING_GB,
@@ -39,6 +39,7 @@ from stepscope.store.nccl_tests_log import (
     read_tables,
 )
 from stepscope.store.reader import finite, read_json, whole
+from stepscope.store.stated import stated_ranks
 
 _PROGRAM = re.compile(r"(\w+)_perf$")
 
@@ -183,7 +184,8 @@ def _import(source: Candidate) -> Imported:
         for number, table in enumerate(log.tables):
             title = f"{name} table {number + 1}" if len(log.tables) > 1 else name
             try:
-                read = _table(table, title, stated)
+                listed = ranks_listed(table) is not None
+                read = _table(table, title, stated_ranks(title, str(file), stated, listed=listed))
             except UsageError as error:
                 unknown.append(error)
                 continue
@@ -239,9 +241,9 @@ def _nccl_of(files: Sequence[Path]) -> NcclDebug | None:
         return None
 
 
-def _table(table: LoggedRun, name: str, stated: Stated) -> _Read:
+def _table(table: LoggedRun, name: str, given: int | None) -> _Read:
     """Read one table. Raises UsageError for facts that the log leaves open, DataError for those that contradict others."""
-    facts = facts_of(table, name, stated)
+    facts = facts_of(table, name, given)
     others = [row for row in table.rows if _of_another_factor(row, facts.bus_factor)]
     notes = []
     if others:

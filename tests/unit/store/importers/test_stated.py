@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.evidence import run
 
 from stepscope.core.errors import UsageError
 from stepscope.records.imported import Stated
-from stepscope.store.stated import parse_world_sizes, require_known, stated_of_source, with_stated
+from stepscope.store.stated import parse_world_sizes, require_known, stated_of_source, stated_ranks, with_stated
 
 FOLDERS = {
     "exp020": "exp020_imdb_single",
@@ -123,3 +125,28 @@ def test_what_files_say_is_not_overruled() -> None:
 def test_scaling_is_for_all_runs() -> None:
     found = with_stated((run("a", scaling=None, missing={"scaling": "why"}),), Stated(scaling="weak"))
     assert (found[0].scaling, found[0].missing) == ("weak", {})
+
+
+@pytest.mark.parametrize("name", ["results/day.log", "day.log", "day", "day.log/"])
+def test_a_file_name_is_of_its_only_run_with_or_without_its_ending(name: str) -> None:
+    only = (replace(runs()[0], source="results/day.log:12"),)
+    stated = Stated(world_size={name: 8})
+    assert with_stated(only, stated)[0].world_size == 8
+    require_known(only, stated)
+
+
+def test_a_file_of_several_runs_and_another_files_name_are_no_run() -> None:
+    several = [replace(run, source="day.csv") for run in runs()]
+    with pytest.raises(UsageError, match=r"day\.csv=8 fits 3 runs"):
+        with_stated(several, Stated(world_size={"day.csv": 8}))
+    with pytest.raises(UsageError, match=r"no run has 'ay\.csv'"):
+        require_known(several, Stated(world_size={"ay.csv": 8}))
+
+
+@pytest.mark.parametrize(("name", "fits"), [("b/all_gather.txt", True), ("all_gather", True), ("", True), ("c", False)])
+def test_a_table_of_collectives_has_a_name_too(name: str, fits: bool) -> None:
+    stated, title, path = Stated(world_size={name: 8}), "all_gather.txt", "b/all_gather.txt"
+    assert stated_ranks(title, path, stated, listed=False) == (8 if fits else None)
+    if fits:
+        require_known((), stated, [(title, path)])
+    assert stated_ranks(title, path, Stated(world_size={"": 8}), listed=True) is None
