@@ -24,6 +24,8 @@ _OPS = {
     "_ALLGATHER_BASE": "all_gather", "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
     "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all",
 }  # fmt: skip
+_MOST_DIGITS = 15
+"""Of a number of elements: torch writes 2**64 - 1 for calls that it puts together."""
 _OF_ONE_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 """Operations whose input has as many elements on every rank."""
 
@@ -62,7 +64,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitedCall:
-    """A call in which ranks waited until the timeout. never: ranks that had not called it by then, as they say themselves.
+    """A call in which ranks waited until the timeout. never: ranks that had not called it by then, as they say themselves;
+    came: those that had, and gave no timeout of their own.
 
     sure: whether all of its lines are of one group; others only have the same number.
     """
@@ -71,11 +74,17 @@ class WaitedCall:
     group: str | None
     waits: tuple[Wait, ...]
     never: tuple[Position, ...]
+    came: tuple[int, ...]
     sure: bool
 
     @property
     def ranks(self) -> tuple[int, ...]:
         return tuple(sorted({wait.rank for wait in self.waits}))
+
+    @property
+    def inside(self) -> tuple[int, ...]:
+        """All ranks that are known to be in it."""
+        return tuple(sorted({*self.ranks, *self.came}))
 
     @property
     def sides(self) -> list[tuple[tuple[str, int | None], list[int]]]:
@@ -133,13 +142,14 @@ def text_hang_of(signs: Iterable[Sign], world_size: int | None = None) -> TextHa
     for group, of_group in grouped(waits, lambda wait: wait.group).items():
         waiting = {wait.rank for wait in of_group}
         for sequence, same in sorted(grouped(of_group, lambda wait: wait.sequence).items()):
-            late = [p for p in positions if p.group == group and p.enqueued < sequence and p.rank not in waiting]
+            others = [p for p in positions if p.group == group and p.rank not in waiting]
             calls.append(
                 WaitedCall(
                     sequence=sequence,
                     group=group,
                     waits=tuple(same),
-                    never=tuple(late),
+                    never=tuple(p for p in others if p.enqueued < sequence),
+                    came=tuple(p.rank for p in others if p.completed < sequence <= p.enqueued),
                     sure=_of_one_group(same, group),
                 )
             )
@@ -166,7 +176,7 @@ def hang_of(signs: Iterable[Sign]) -> Hang | None:
         named = [position.rank for position in text.calls[0].never]
     ranks = tuple(sorted(set(named)))
     reached = [sign.rank for sign in signs if sign.kind == "barrier-reached" and sign.rank is not None]
-    waiting = tuple(sorted({*reached, *(rank for call in text.calls for rank in call.ranks)} - set(ranks)))
+    waiting = tuple(sorted({*reached, *(rank for call in text.calls for rank in call.inside)} - set(ranks)))
     if not ranks and not waiting:
         return None
     first = text.calls[0] if text.calls else None
@@ -190,6 +200,12 @@ def _group(sign: Sign) -> str | None:
     return sign.values.get("group") or sign.values.get("number")
 
 
+def _in_order(one: Sign, other: Sign) -> bool:
+    """Whether two lines can be of one group: its members are numbered in the order of their ranks."""
+    rank, member = ((_rank(s) or 0, int(s.values.get("member", _rank(s) or 0))) for s in (one, other))
+    return (rank[0] < member[0], rank[0] > member[0]) == (rank[1] < member[1], rank[1] > member[1])
+
+
 def _waits(timeouts: Sequence[Sign], statuses: Sequence[Sign]) -> list[Wait]:
     """Return the waits of ranks, each once: the line of a status says the group of the timeout with the same number."""
     at = grouped((s for s in statuses if "at" in s.values), lambda sign: int(sign.values["at"]))
@@ -199,7 +215,10 @@ def _waits(timeouts: Sequence[Sign], statuses: Sequence[Sign]) -> list[Wait]:
         if rank is None or number is None:
             continue
         same = at.get(int(number), [])
-        groups = {_group(s) for s in same if _rank(s) == rank} or {_group(s) for s in same}
+        groups = {_group(s) for s in same if _rank(s) == rank}
+        if not groups:
+            by_group = grouped(same, _group)
+            groups = {group for group, others in by_group.items() if all(_in_order(other, sign) for other in others)}
         ran, timeout, elements = (sign.values.get(key) for key in ("ran", "timeout", "elements"))
         wait = Wait(
             rank=rank,
@@ -207,7 +226,7 @@ def _waits(timeouts: Sequence[Sign], statuses: Sequence[Sign]) -> list[Wait]:
             sequence=int(number),
             group=groups.pop() if len(groups) == 1 else None,
             op=sign.values["op"],
-            elements=None if elements is None else int(elements),
+            elements=None if elements is None or len(elements) > _MOST_DIGITS else int(elements),
             waited_s=None if ran is None else int(ran) / 1000,
             timeout_s=None if timeout is None else int(timeout) / 1000,
         )

@@ -48,6 +48,7 @@ _MOST_CALLS = 5
 """Further calls with a timeout that a finding names."""
 
 _NAMED = 8
+_DUMPS = ("dumping", "group-status")
 _ENDED = ("oom",)
 """Signs of ranks that ended by themselves: what waits for them follows from that."""
 
@@ -63,14 +64,10 @@ _SAME = (
     "make all ranks call the same: a part of the model that took no part in the loss on one rank (DDP: "
     "find_unused_parameters=True names it), a branch that depends on the rank, another order of calls"
 )
-_TRANSPORT = (
-    inspect(
-        "no rank is missing, NCCL itself does not move data between these GPUs: try without P2P (an IOMMU or PCIe ACS "
-        "breaks it silently)",
-        "export NCCL_P2P_DISABLE=1",
-    ),
-    inspect("read how NCCL connects the ranks, and measure it alone", "export NCCL_DEBUG=INFO"),
-)
+_P2P = "NCCL itself does not move data between these GPUs: try without P2P (an IOMMU or PCIe ACS breaks it silently)"
+_NCCL_LOG = inspect("read how NCCL connects the ranks, and measure it alone (nccl-tests)", "export NCCL_DEBUG=INFO")
+_TRANSPORT = (inspect(_P2P, "export NCCL_P2P_DISABLE=1"), _NCCL_LOG)
+_IF_ALL = (inspect(f"if these are all ranks of the job, {_P2P}", "export NCCL_P2P_DISABLE=1"), _NCCL_LOG)
 
 
 def check(evidence: Evidence) -> Statement:
@@ -92,11 +89,11 @@ def _who(ranks: Iterable[int]) -> str:
 
 
 def _problem(
-    title: str, *evidence: str | bool, advice: Iterable[Advice], ranks: Iterable[int] = (), sure: str
+    title: str, *evidence: str | bool | list[str], advice: Iterable[Advice], ranks: Iterable[int] = (), sure: str
 ) -> Finding:
     return finding(
         title,
-        [line for line in evidence if isinstance(line, str)],
+        *(lines for lines in evidence if not isinstance(lines, bool)),
         severity="problem",
         confidence=sure,
         advice=advice,
@@ -152,13 +149,14 @@ def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
                 sequences[sign.values.get(f"sequence{end}", "")] = None
     if not calls:
         return
-    at = listed(filter(None, sequences), between=" and ")
+    numbers = [number for number in sequences if number]
+    at = f" in {plural(len(numbers), 'collective')} {in_words(numbers)}" if numbers else ""
     called = [
         f"{call} on {_who(rank for rank, its in calls.items() if its == call)}"
         for call in dict.fromkeys(calls.values())
     ]
     yield _problem(
-        f"{_who(calls)} do not match{f' in collective {at}' if at else ''}: {', '.join(called)}",
+        f"{_who(calls)} do not match{at}: {', '.join(called)}",
         "the check of TORCH_DISTRIBUTED_DEBUG=DETAIL compares these calls",
         advice=[
             inspect(_SAME),
@@ -174,7 +172,7 @@ def _fingerprint(sign: Sign, end: str) -> str:
     shape = values.get(f"shape{end}", "")
     dims = [f"{int(word):,}" for word in shape.replace(",", " ").split() if word.isdigit()]
     dtype = values.get(f"dtype{end}", "")
-    elements = f"{dtype} elements".strip()
+    elements = f"{dtype} {'element' if dims == ['1'] else 'elements'}".strip()
     size = f" of {dims[0]} {elements}" if len(dims) == 1 else f" of {' x '.join(dims)} {elements}" if dims else ""
     return f"{op_name(values[f'op{end}'])}{size}"
 
@@ -279,7 +277,7 @@ def _calls(text: TextHang, *, ended: bool) -> Iterator[Finding]:
         yield _never(first, waited, lines)
     elif (sides := _differing(first, text)) is not None:
         yield sides
-    elif text.world_size is not None and len(first.ranks) >= text.world_size:
+    elif text.world_size is not None and len(first.inside) >= text.world_size:
         yield _everybody(first, text, lines)
     else:
         nothing = all(p.completed <= 0 for p in _positions(first, text)) and first.sequence <= 1
@@ -287,7 +285,7 @@ def _calls(text: TextHang, *, ended: bool) -> Iterator[Finding]:
             waited,
             *lines,
             _lines_here(first, text),
-            advice=[*_ask(text), *(_TRANSPORT if nothing and not first.never else ())],
+            advice=[*_ask(text), *(_IF_ALL if nothing else ())],
             ranks=first.ranks,
             sure=_WAITED,
         )
@@ -298,7 +296,7 @@ _WAITED = "certain that these ranks waited; these lines do not prove for whom"
 
 def _positions(call: WaitedCall, text: TextHang) -> list[Position]:
     """Return how far the ranks of a call came in its group."""
-    return [p for p in text.positions if p.group == call.group and p.rank in call.ranks]
+    return [p for p in text.positions if p.group == call.group and p.rank in call.inside]
 
 
 def _counts(call: WaitedCall, text: TextHang) -> list[str]:
@@ -374,7 +372,7 @@ def _never(call: WaitedCall, waited: str, lines: Sequence[str]) -> Finding:
         f"the last call of rank {p.rank} is {p.enqueued}, completed is {p.completed}" for p in call.never
     )
     return _problem(
-        f"{who} never entered {what}, in which {_who(call.ranks)} waited",
+        f"{who} never entered {what}, in which {_who(call.inside)} waited",
         waited,
         *last,
         *lines,
@@ -409,7 +407,7 @@ def _differing(call: WaitedCall, text: TextHang) -> Finding | None:
 def _everybody(call: WaitedCall, text: TextHang, lines: Sequence[str]) -> Finding:
     first = call.sequence <= 1 or (bool(at := _positions(call, text)) and all(p.completed <= 0 for p in at))
     size = _call(call, text)
-    title = f"all {text.world_size} ranks ({in_words(call.ranks)}) wait in " + (
+    title = f"all {text.world_size} ranks ({in_words(call.inside)}) wait in " + (
         f"their first call, {size}" if first else size
     )
     return _problem(
@@ -470,7 +468,7 @@ def _stuck(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
 
 
 def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
-    counts: list[tuple[int, str, list[str]]] = []
+    counts: list[tuple[int, str, list[Sign]]] = []
     for sign in signs:
         if sign.kind == "ras-count":
             who = (
@@ -480,7 +478,7 @@ def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
             )
             counts.append((int(sign.values["count"]), who, []))
         elif sign.kind == "ras-rank" and counts:
-            counts[-1][2].append(f"{sign.rank} ({sign.host})")
+            counts[-1][2].append(sign)
     gone = [sign for sign in signs if sign.kind == "ras-gone"]
     if gone:
         who = listed(
@@ -496,7 +494,9 @@ def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
     if len(counts) > 1:
         counts.sort(key=lambda entry: entry[0])
         last, most = counts[0], counts[-1]
-        ranks = f" (ranks {listed(last[2], at_most=_NAMED)})" if last[2] else ""
+        hosts = grouped(last[2], lambda sign: sign.host)
+        places = [f"{_who(s.rank for s in of if s.rank is not None)} on {host}" for host, of in hosts.items()]
+        ranks = f" ({listed(places)})" if places else ""
         yield finding(
             f"{last[1]} had launched {last[0]} operations{ranks}, {most[1]} {most[0]}, as NCCL's RAS says",
             "one answer of a job at work shows such differences, too: ranks are asked one after the other",
@@ -520,6 +520,28 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
             advice=[inspect("add the rest of the line, and the logs of the other ranks"), _RECORD],
             ranks=ranks,
             sure="certain that a collective timed out",
+        )
+    if not text.calls and (
+        alive := {sign.rank for kind in _DUMPS for sign in kinds.get(kind, ()) if sign.rank is not None}
+    ):
+        yield _problem(
+            f"{_who(alive)} {'was' if len(alive) == 1 else 'were'} asked for a dump: a collective of another rank timed out",
+            [
+                f"rank {p.rank} had enqueued {p.enqueued} and completed {p.completed}"
+                for p in dict.fromkeys(text.positions)
+            ],
+            "in which call that one waited, these lines do not say",
+            advice=_ask(text),
+            ranks=alive,
+            sure="certain that these ranks still ran",
+        )
+    if "gil" in kinds and "stuck-watchdog" not in kinds:
+        holders = {sign.rank for sign in kinds["gil"] if sign.rank is not None}
+        yield _problem(
+            f"a thread{f' of {_who(holders)}' if holders else ''} holds the interpreter lock (GIL), and may hang",
+            advice=[inspect("read which thread holds it, and in which call", "py-spy dump --native --pid PID")],
+            ranks=holders,
+            sure="likely: the watchdog could not take the lock",
         )
     gloo = kinds.get("gloo-timeout", [])
     if gloo and not text.calls:

@@ -10,6 +10,7 @@ from stepscope.diagnose.engine import diagnose
 from stepscope.records.finding import Finding
 from stepscope.results.open import load_evidence
 from stepscope.results.text_hang import hang_of, text_hang_of
+from stepscope.store.signs import signs_of
 
 RULE = "hang-in-log"
 
@@ -253,3 +254,36 @@ def test_a_framework_s_log_keeps_its_run(tmp_path: Path) -> None:
     assert (run.status, run.error) == ("timeout", "a collective ran into its timeout after iteration 5 of 100")
     (found,) = [f for f in diagnose(evidence).findings if f.rule == RULE]
     assert found.title.startswith("ranks 0, 1, 2, 3, 4, 5 and 6 timed out in collective 24")
+
+
+def test_members_of_two_groups_with_one_number_are_kept_apart(tmp_path: Path) -> None:
+    """Ranks 4 and 5 are members 0 and 1 of their group: so is rank 0 of another one."""
+    of_group = [line(STATUS["2.7"], rank, group=7).replace(f" Rank {rank}]", f" Rank {rank - 4}]") for rank in (4, 5)]
+    lines = [timeout(rank).replace(f"[Rank {rank}]", f"[Rank {rank % 4}]") for rank in (4, 5, 0)]
+    found = of(tmp_path, *lines, *of_group)
+    assert found.title.startswith("ranks 4 and 5 timed out in collective 24")
+    assert found.evidence[1].startswith("rank 0 timed out in collective 24, ")
+
+
+def test_who_had_enqueued_the_call_is_inside_with_the_others(tmp_path: Path) -> None:
+    lines = [line(STATUS["2.7"], 0), line(DUMP["2.7"], 2), line(DUMP["2.7"], 3, enqueued=20, completed=20)]
+    found = of(tmp_path, *lines)
+    assert found.title.startswith("rank 3 never entered collective 24, in which ranks 0 and 2 waited")
+
+
+@pytest.mark.parametrize("world", ["Starting with 2 processes", "Num processes: 2", "global_world_sizes=[2, 2]"])
+def test_only_the_job_s_own_size_makes_a_first_call_one_of_all_ranks(tmp_path: Path, world: str) -> None:
+    waits = [timeout(rank, at=1, op="BROADCAST") for rank in (0, 1)]
+    assert "all 2 ranks" in of(tmp_path, world, *waits).title
+    assert "if these are all ranks of the job" in whole(of(tmp_path, *waits))
+
+
+def test_a_rank_that_only_dumped_was_not_the_one_that_waited(tmp_path: Path) -> None:
+    found = of(tmp_path, line(DUMP["2.7"], 5, enqueued=8, completed=8))
+    assert found.title == "rank 5 was asked for a dump: a collective of another rank timed out"
+    assert hang_of(load_evidence([tmp_path]).signs) is None
+
+
+def test_what_is_no_hang_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "ok.log").write_text("Received a new config\nworld_size=8\nstep 1 on 8 ranks\n")
+    assert not signs_of(tmp_path / "ok.log")
