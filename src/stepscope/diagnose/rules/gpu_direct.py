@@ -7,7 +7,7 @@ the GPU copies from there. Limit: {links}.
 
 Why
 ---
-Each byte crosses PCIe and the host's memory once more on either side.
+Each byte crosses PCIe and the host's memory again on either side.
 
 Known problems
 --------------
