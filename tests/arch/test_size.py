@@ -39,7 +39,7 @@ MOST = {
     "report": (110000, 64),
     "results": (97500, 54),
     "stats": (12000, 8),
-    "store": (83000, 47),
+    "store": (83500, 47),
     "strategies": (9500, 12),
     "traces": (112000, 51),
     "workloads": (4500, 6),

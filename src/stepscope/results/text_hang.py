@@ -137,7 +137,7 @@ def text_hang_of(signs: Iterable[Sign], world_size: int | None = None) -> TextHa
         )
         for sign in statuses
     )
-    waits = _waits([sign for sign in signs if sign.kind == "timeout"], statuses)
+    waits = _waits([sign for sign in signs if sign.kind in ("timeout", "timeout-cut")], statuses)
     calls = []
     for group, of_group in grouped(waits, lambda wait: wait.group).items():
         waiting = {wait.rank for wait in of_group}
@@ -158,7 +158,7 @@ def text_hang_of(signs: Iterable[Sign], world_size: int | None = None) -> TextHa
     return TextHang(
         calls=tuple(calls),
         positions=positions,
-        names={_group(s) or "": s.values["name"] for s in statuses if s.values.get("name", "undefined") != "undefined"},
+        names={_group(status) or "": _name(status) for status in statuses},
         world_size=world_size or (worlds.pop() if len(worlds) == 1 else None),
         scattered=bool(apart)
         and (max(apart) - min(apart) > APART or not all(c.sure for c in calls if c.group is None)),
@@ -200,6 +200,16 @@ def _group(sign: Sign) -> str | None:
     return sign.values.get("group") or sign.values.get("number")
 
 
+def _name(sign: Sign) -> str:
+    """Return a group as its line has it: its number on that rank, its own id where that differs, its name."""
+    number, group, name = (sign.values.get(key) for key in ("number", "group", "name"))
+    if name == "default_pg":
+        return name
+    more = [f"id {group}" if group not in (None, number) else None, None if name == "undefined" else name]
+    inside = ", ".join(filter(None, more))
+    return f"process group {number}{f' ({inside})' if inside else ''}"
+
+
 def _in_order(one: Sign, other: Sign) -> bool:
     """Whether two lines can be of one group: its members are numbered in the order of their ranks."""
     rank, member = ((_rank(s) or 0, int(s.values.get("member", _rank(s) or 0))) for s in (one, other))
@@ -225,7 +235,7 @@ def _waits(timeouts: Sequence[Sign], statuses: Sequence[Sign]) -> list[Wait]:
             member=int(sign.values.get("member", rank)),
             sequence=int(number),
             group=groups.pop() if len(groups) == 1 else None,
-            op=sign.values["op"],
+            op=sign.values.get("op"),
             elements=None if elements is None or len(elements) > _MOST_DIGITS else int(elements),
             waited_s=None if ran is None else int(ran) / 1000,
             timeout_s=None if timeout is None else int(timeout) / 1000,

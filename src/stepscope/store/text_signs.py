@@ -25,8 +25,8 @@ _WATCHDOG = (
     b"watchdog got stuck", b"Heartbeat monitor timed out", b"Could not acquire GIL", b"but didn't join collective",
     b"joined but didn't finish collective", b"are the lagging ranks that caused this timeout",
     b"failed to pass monitoredBarrier", b"successfully reached monitoredBarrier", b"Timed out waiting",
-    b"Detected mismatch between collectives", b"Not all ranks joining collective", b"operation counts", b"managing GPU",
-    b'"MainThread"',
+    b"Detected mismatch between collectives", b"Not all ranks joining collective", b"Collective sequence number: ",
+    b"operation counts", b"managing GPU", b'"MainThread"',
 )  # fmt: skip
 SIGN_MARKS = (*_NCCL, *_ENDS, *_WATCHDOG)
 """Texts of which one stands in every line that ``store.signs`` reads, whose forms load where a text holds one."""

@@ -48,6 +48,8 @@ _MOST_CALLS = 5
 """Further calls with a timeout that a finding names."""
 
 _NAMED = 8
+_SHOWN = 300
+_FR_TRACE = ("not-joined", "fr-differs")
 _DUMPS = ("dumping", "group-status")
 _ENDED = ("oom",)
 """Signs of ranks that ended by themselves: what waits for them follows from that."""
@@ -156,7 +158,7 @@ def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
         for call in dict.fromkeys(calls.values())
     ]
     yield _problem(
-        f"{_who(calls)} do not match{at}: {', '.join(called)}",
+        f"{_who(calls)} {'do not match' if len(calls) > 1 else 'does not match the other ranks'}{at}: {', '.join(called)}",
         "the check of TORCH_DISTRIBUTED_DEBUG=DETAIL compares these calls",
         advice=[
             inspect(_SAME),
@@ -180,11 +182,11 @@ def _fingerprint(sign: Sign, end: str) -> str:
 def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
     """What fr_trace prints, a block a call: facts follow the line that begins one."""
     for number, sign in enumerate(signs):
-        if sign.kind != "not-joined":
+        if sign.kind not in _FR_TRACE:
             continue
-        facts: dict[str, str] = {}
+        facts: dict[str, str] = dict(sign.values)
         for fact in signs[number + 1 :]:
-            if fact.kind == "not-joined":
+            if fact.kind in _FR_TRACE:
                 break
             if fact.kind == "fr-frame":
                 if "torch/distributed/" not in fact.values["place"]:
@@ -194,7 +196,17 @@ def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
         ranks = numbers_of(facts["ranks"]) if "ranks" in facts else ()
         who = _who(ranks) if ranks else "a rank"
         group = facts.get("group", "").rpartition(":")[2]
-        call = f"{facts.get('op', 'collective')} {sign.values['sequence']}{f' of {group}' if group else ''}"
+        call = f"{facts.get('op', 'collective')} {facts.get('sequence', '')}".strip() + (
+            f" of {group}" if group else ""
+        )
+        if sign.kind == "fr-differs":
+            yield _problem(
+                f"{call} is not the same on all ranks, as fr_trace says",
+                facts.get("error", "")[:_SHOWN],
+                advice=[inspect(_SAME)],
+                sure="certain that the calls differ; fr_trace compares with the first rank, which may be the wrong one",
+            )
+            continue
         yield _problem(
             f"{who} never entered {call}",
             "place" in facts and f"the other ranks call it in {facts['place']}",
@@ -237,7 +249,7 @@ def _barrier(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
 
 
 def _call(call: WaitedCall, text: TextHang) -> str:
-    group = call.group and (text.names.get(call.group) or f"process group {call.group}")
+    group = call.group and text.names.get(call.group, f"process group {call.group}")
     sides = call.sides
     op = f", {op_name(sides[-1][0][0])}" if sides else ""
     size = sides[0][0][1] if len(sides) == 1 else None
@@ -511,9 +523,9 @@ def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
 
 
 def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Finding]:
-    cut = [sign for sign in kinds.get("timeout-cut", ()) if sign.rank is not None or "member" in sign.values]
     if "timeout-cut" in kinds and not text.calls:
-        ranks = {int(sign.values["member"]) if sign.rank is None else sign.rank for sign in cut}
+        cut = kinds["timeout-cut"]
+        ranks = {int(sign.values["member"]) if sign.rank is None else sign.rank for sign in cut if _rank_known(sign)}
         yield _problem(
             f"the NCCL watchdog{f' of {_who(ranks)}' if ranks else ''} reports a timeout, and its line is cut off",
             "which collective it is, and how long it waited, is not in the text",
@@ -556,6 +568,10 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
         )
     if "main-thread" in kinds:
         yield _main_thread(kinds)
+
+
+def _rank_known(sign: Sign) -> bool:
+    return sign.rank is not None or "member" in sign.values
 
 
 def _main_thread(kinds: dict[str, list[Sign]]) -> Finding:

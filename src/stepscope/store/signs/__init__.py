@@ -14,7 +14,7 @@ launchers are off.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -29,9 +29,13 @@ TOPICS = ("watchdog", "nccl", "ends")
 MOST_SIGNS = 20_000
 """Signs of one file that are kept: ranks of large jobs repeat themselves."""
 
-WRAPPED = 3
+WRAPPED = 6
 """Lines that one statement may be wrapped into."""
 
+_NARROW = 60
+"""Bytes of a line from which on a terminal may have wrapped it."""
+
+_SEAM = 60
 _SHOWN = 300
 _PREFIX = 400
 """Bytes before a statement in which launchers say whose it is."""
@@ -111,22 +115,24 @@ def signs_of(path: Path) -> tuple[Sign, ...]:
         pieces = without_colours(raw).split(b"\r")
         for line in pieces[-1:] if len(pieces) > 1 and not marked.search(raw) else pieces:
             has_mark = marked.search(line) is not None
+            if not has_mark and not pending and len(of_file.before) >= _NARROW:
+                seam = of_file.before[-_SEAM:], line[:_SEAM]
+                if marked.search(b"".join(seam)) or marked.search(b" ".join(seam)):
+                    pending = [(number - 1, of_file.before)]
             if has_mark and of_file.take(line, number):
                 of_file.take_cut(pending)
                 pending = []
             elif pending or has_mark:
                 pending.append((number, line))
-                texts = [text for _, text in pending]
-                if len(pending) > 1 and any(
-                    of_file.take(between.join(texts), pending[0][0]) for between in (b" ", b"")
-                ):
+                if of_file.take_wrapped(pending):
                     pending = []
                 elif len(pending) == WRAPPED:
                     of_file.take_cut(pending[:1])
                     pending = [unfinished for unfinished in pending[1:] if marked.search(unfinished[1])]
             elif beside.search(line):
                 of_file.take(line, number, beside=True)
-            of_file.before = line if not has_mark else of_file.before
+            if not pending:
+                of_file.before = b"" if has_mark else line
         if len(of_file.signs) >= MOST_SIGNS:
             break
     of_file.take_cut(pending)
@@ -148,6 +154,25 @@ class _Found:
     def all(self) -> tuple[Sign, ...]:
         return tuple(self.signs) if self._certain else ()
 
+    def take_wrapped(self, lines: Sequence[tuple[int, bytes]]) -> bool:
+        """Take a statement that goes over several lines, or began in the line before the one with its mark."""
+        texts = [text for _, text in lines]
+        return any(
+            (len(lines) > 1 and self.take(between.join(texts), lines[0][0]))
+            or self._take_from_before(between.join(texts), between, lines[0][0])
+            for between in (b" ", b"")
+        )
+
+    def _take_from_before(self, whole: bytes, between: bytes, number: int) -> bool:
+        longer = self.before + between + whole
+        for form in forms() if len(self.before) >= _NARROW else ():
+            match = None if form.cut or form.beside or form.mark not in longer else form.compiled.search(longer)
+            if match and match.start() < len(self.before):
+                self.signs.append(self._sign(form, match, longer, number - 1))
+                self._certain = True
+                return True
+        return False
+
     def take_cut(self, lines: Iterable[tuple[int, bytes]]) -> None:
         """Take what is left of statements that have no end."""
         for number, line in lines:
@@ -157,10 +182,19 @@ class _Found:
         """Take the first form that fits a line, or lines put together."""
         for form in forms():
             if (form.cut, form.beside) == (cut, beside) and form.mark in line and (match := form.compiled.search(line)):
+                if not match.start() and not beside:
+                    line, match = self._from_before(form, line) or (line, match)
                 self.signs.append(self._sign(form, match, line, number))
                 self._certain = self._certain or not beside
                 return True
         return False
+
+    def _from_before(self, form: SignForm, line: bytes) -> tuple[bytes, re.Match[bytes]] | None:
+        """Return the statement with its beginning, where a terminal wrapped it within what the form is of."""
+        for whole in (self.before + b" " + line, self.before + line) if len(self.before) >= _NARROW else ():
+            if (match := form.compiled.search(whole)) and match.start() < len(self.before):
+                return whole, match
+        return None
 
     def _sign(self, form: SignForm, match: re.Match[bytes], line: bytes, number: int) -> Sign:
         values = {name: text.decode(errors="replace").strip() for name, text in match.groupdict().items() if text}

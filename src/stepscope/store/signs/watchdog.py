@@ -15,6 +15,7 @@ _PRINT = (
     rb"CollectiveFingerPrint\((?:SequenceNumber=(?P<sequence%(n)s>\d+), )?OpType=(?P<op%(n)s>\w+)"
     rb"(?:, TensorShape=\[(?P<shape%(n)s>[^\]]*)\](?:, TensorDtypes=(?P<dtype%(n)s>\w+))?)?"
 )
+_RUNNING = rb"Rank (?P<one>\d+) is running (?:inconsistent )?collective:\s+" + _PRINT % {b"n": b""}
 _OPEN = rb".*?workMetaList_\.size\(\) ?= ?(?P<open>\d+)"
 _RAS_RANK, _ON_NODE = rb"Rank (?P<rank>\d+) ", rb".*? on node (?P<host>\S+)"
 _RANKS = rb"(?P<ranks>\d+(?:, ?\d+)*)"
@@ -30,7 +31,9 @@ SIGNS: tuple[SignForm, ...] = (
     ),
     SignForm(
         "timeout-cut", b"Watchdog caught",
-        rb"(?:\[Rank (?P<member>\d+)\] )?Watchdog caught(?: collective operation timeout:\s+" + _WORK + rb",)?", cut=True,
+        rb"(?:\[Rank (?P<member>\d+)\] )?Watchdog caught(?: collective operation timeout:\s+"
+        rb"WorkNCCL\(SeqNum=(?P<sequence>\d+),(?: OpType=(?P<op>\w+),)?)?",
+        cut=True,
     ),
     SignForm(
         "group-status", b"Exception (either an error or timeout)",
@@ -79,12 +82,20 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm("gloo-timeout", b"Timed out waiting", rb"Timed out waiting (?P<waited>\d+)ms for (?P<way>send|recv) operation"),
     SignForm(
         "mismatch", b"Detected mismatch between collectives",
-        rb"Rank (?P<one>\d+) is running (?:inconsistent )?collective:\s+" + _PRINT % {b"n": b""}
-        + rb"(?:.*?but Rank (?P<other>\d+) is running collective:\s+" + _PRINT % {b"n": b"2"} + rb")?",
+        _RUNNING + rb".*?but Rank (?P<other>\d+) is running collective:\s+" + _PRINT % {b"n": b"2"} + rb"[,)]",
     ),
+    SignForm("mismatch", b"Detected mismatch between collectives", _RUNNING, cut=True),
     SignForm(
         "not-joined", b"Not all ranks joining collective",
         rb"Not all ranks joining collective(?:[:,] sequence number:)? (?P<sequence>\d+)",
+    ),
+    SignForm(
+        "not-joined", b"Not all ranks joining collective",
+        rb"Not all ranks joining collective for group (?P<group>\S+) collective (?:\w+:)?(?P<op>\w+)"
+        rb"(?:.*?Missing ranks are \{" + _RANKS + rb"\})?",
+    ),
+    SignForm(
+        "fr-differs", b"Collective sequence number: ", rb"Collective sequence number: (?P<sequence>\d+) has errors"
     ),
     SignForm(
         "ras-counts", b"operation counts", rb"Communicator ranks have different (?P<of>\w+) operation counts"
@@ -101,6 +112,7 @@ SIGNS: tuple[SignForm, ...] = (
             ("fr-missing", b"issing ranks", rb"[Mm]issing[ _]ranks(?: are)?:? \{" + _RANKS + rb"\}"),
             ("fr-group", b"group info: ", rb"group info: (?P<group>\S+)"),
             ("fr-op", b"collective: ", rb"^\s*(?:\S+ )*?collective: (?:\w+:)?(?P<op>[a-z_]+)$"),
+            ("fr-error", b"Error type: ", rb"(?P<error>Error type: .*)"),
             ("fr-frame", b" at ", rb"^\s*(?P<function>[\w<>.]+) at (?P<place>\S+\.py:\d+)$"),
             ("ras-count", b"ranks have launched", rb"(?P<ranks>\d+) ranks have launched up to operation (?P<count>\d+)"),
             ("ras-count", b"has launched up to", _RAS_RANK + rb"has launched up to operation (?P<count>\d+)" + _ON_NODE),

@@ -165,7 +165,7 @@ def test_a_line_that_is_cut_off_says_that_there_was_a_timeout(tmp_path: Path) ->
     assert found.title == "the NCCL watchdog of rank 7 reports a timeout, and its line is cut off"
 
 
-@pytest.mark.parametrize("width", [100, 113, 131])
+@pytest.mark.parametrize("width", [63, 64, 66, 68, 70, 71, 80, 99, 100, 113, 120, 131])
 def test_lines_that_a_terminal_wrapped_are_read(tmp_path: Path, width: int) -> None:
     lines = [timeout(rank)[n : n + width] for rank in (3, 9) for n in range(0, len(timeout(rank)), width)]
     assert of(tmp_path, *lines).ranks == (3, 9)
