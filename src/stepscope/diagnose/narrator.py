@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from stepscope.core.units import format_bytes, format_bytes_binary, format_duration, format_percent
+from stepscope.core.units import format_bandwidth, format_bytes, format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, grouped, listed, ranges
 from stepscope.records.finding import (
     MOST_APART,
@@ -32,6 +32,7 @@ from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import LATE, TITLES
 
 if TYPE_CHECKING:
+    from stepscope.records.comm import CommRow
     from stepscope.records.nouns import Estimate
     from stepscope.records.profile import JobEnd
     from stepscope.results.diary import JobSteps
@@ -118,7 +119,7 @@ def looked_at(evidence: Evidence) -> str:
         f"{counted(job.steps.steps, 'step')} of {counted(job.steps.ranks, 'rank')} timed" for job in timed if job.steps
     ]
     if evidence.comm:
-        parts.append(counted(len(evidence.comm), "measured collective"))
+        parts.append(counted(len(evidence.comm), "measured collective") + _measured(evidence.comm))
     for name, kind in (("nccl", "NCCL log"), ("memory", "memory snapshot")):
         if files := getattr(evidence, name):
             parts.append(counted(len(files), kind))
@@ -138,6 +139,18 @@ def looked_at(evidence: Evidence) -> str:
     names = ", ".join(path.name or str(path) for path in paths[:3])
     more = ", ..." if len(paths) > 3 else ""
     return f"{names}{more}: {' · '.join(parts) or 'nothing'}"
+
+
+def _measured(rows: Sequence[CommRow]) -> str:
+    """Say what was measured, where that is one or two collectives: `` (all_reduce on 8 ranks, up to 42 GB/s)``."""
+    from stepscope.results.labels import comm_ranks_label, op_label
+
+    best: dict[str, float] = {}
+    for row in rows:
+        label = f"{op_label(row)} on {comm_ranks_label(row)}"
+        best[label] = max(best.get(label, 0.0), row.busbw_bytes_per_s or 0.0)
+    texts = [f"{label}, up to {format_bandwidth(rate)}" for label, rate in best.items() if rate]
+    return f" ({'; '.join(texts)})" if len(texts) == len(best) <= 2 else ""
 
 
 def files_found(evidence: Evidence) -> tuple[tuple[str, str], ...]:

@@ -140,7 +140,8 @@ class CommRow:
     low, high: 95% interval of the median. rank_spread: (slowest - fastest rank) / slowest, of the ranks' medians.
     algbw, busbw: from the median, bytes/s, all ``in_flight`` calls counted. link_fraction: busbw / link peak.
     flops_per_s: of matmul rows. slowdown: of overlap rows, together / alone of the collective; beside_slowdown: of the
-    matrix product. rank_hosts: of pairs rows, the host of each rank in rank order; empty: not known.
+    matrix product. rank_hosts: of pairs rows, the host of each rank in rank order; empty: not known. job_hosts: the host of
+    each of several jobs that know nothing of each other and wrote into one output, which does not tell whose row it is.
     """
 
     cell_id: str
@@ -191,6 +192,7 @@ class CommRow:
     scheduler_policy: str | None = None
     notes: tuple[str, ...] = ()
     rank_hosts: tuple[str, ...] = ()
+    job_hosts: tuple[str, ...] = ()
 
     @property
     def time_ns(self) -> float | None:

@@ -88,7 +88,7 @@ def _reading(table: TextTable, lines: Sequence[TableLine]) -> _Reading:
 
 UNKNOWN: dict[str, Any] = dict.fromkeys(codec.field_names(CommRow)) | {
     "status": "ok", "kind": "collective", "in_place": False, "mode": "blocking", "in_flight": 1, "root": 0, "env": {},
-    "bidirectional": False, "notes": (), "rank_hosts": (),
+    "bidirectional": False, "notes": (), "rank_hosts": (), "job_hosts": (),
 }  # fmt: skip
 """Fields of a row of which nothing is known: None, or the only value that a blocking collective can have."""
 

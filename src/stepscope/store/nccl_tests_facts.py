@@ -48,6 +48,12 @@ def facts_of(table: LoggedRun, name: str, given: int | None) -> Facts:
     """
     notes: list[str] = []
     listed = ranks_listed(table)
+    if table.apart and (listed or table.gpus) == 1:
+        raise DataError(
+            f"{len(table.apart)} independent jobs of 1 rank each: none of them communicates",
+            why="nccl-tests was built without MPI=1, so that each process that mpirun or srun starts is a job of its own",
+            fix="build it with MPI=1 (make MPI=1 MPI_HOME=...), and start it again",
+        )
     if listed and given and listed != given:
         raise DataError(
             f"its list of devices has {counted(listed, 'rank')}, but --world-size states {given}",
@@ -63,6 +69,8 @@ def facts_of(table: LoggedRun, name: str, given: int | None) -> Facts:
         )
         listed = None
         given = given or measured
+    if table.apart and not listed and table.threads and table.gpus:
+        listed = table.threads * table.gpus  # of each process, which is a job of its own
     ranks = listed or given or measured
     if ranks is None:
         raise UsageError(
@@ -91,9 +99,9 @@ def facts_of(table: LoggedRun, name: str, given: int | None) -> Facts:
         op=op,
         world_size=ranks,
         bus_factor=factor,
-        hosts=hosts if listed else None,
+        hosts=hosts if table.devices and listed else None,
         gpu=gpus[0] if len(gpus) == 1 else None,
-        hardware=_hardware(gpus, len(table.devices), hosts) if listed else None,
+        hardware=_hardware(gpus, len(table.devices), hosts) if table.devices and listed else None,
         notes=tuple(notes),
     )
 

@@ -6,6 +6,7 @@ Read once, line by line, in constant memory: a log may hold gigabytes of other o
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ _SETUP = re.compile(
 _ITERATIONS = re.compile(r"warmup iters:\s*(?P<warmup>\d{1,15})\s+iters:\s*(?P<iters>\d{1,15})")
 _TOGETHER = re.compile(r"agg iters:\s*(\d{1,15})")
 _DEVICE = re.compile(
-    r"Rank\s+(?P<rank>\d{1,7})(?:\s+Group\s+(?P<group>\d{1,7}))?\s+Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
+    r"Rank\s+(?P<rank>\d{1,7})(?:\s+Group\s+(?P<group>\d{1,7}))?\s+Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
     r"\[[^\]]*\]\s+(?P<name>\S+(?: \S+)*)\s*$"
 )
 _PROGRAM = re.compile(r"(?<![\w.])([a-z][a-z_]*)_perf\b")
@@ -44,6 +45,9 @@ ROUNDING_GB = 0.005
 
 _UNIT = re.compile(r"\(([^()]*)\)")
 _ROOT = re.compile(r"-?\d{1,7}")
+_TAG = re.compile(r"\s*(\[[^\]\s]*\](?:<\w+>)?:?|<\w+>:?|[\w.-]*[A-Za-z][\w.-]*:|\d+:)")
+"""What a launcher puts before a line, and before each piece of a row that is printed in pieces."""
+
 _PIECE = re.compile(r"[\sN/A\d.e+*-]*")
 _FIRST_PIECE = re.compile(r"\s+\d+")
 _REST = re.compile(r"\s+(?:-?\d{1,7}\s+)?(?:(?:N/A|\d+(?:\.\d+)?(?:e[+-]?\d+)?\*?)\s*){8}")
@@ -101,6 +105,8 @@ class LoggedRun:
     where the usual ones are, behind the type; None: at the end. ended: its summary follows it, the average or the values
     out of bounds. cpu_time: its times are those of the host (``-C 1``); the bandwidths are always the device's.
     old_errors: the column ``error`` (largest deviation) instead of ``#wrong`` (number of wrong elements).
+    jobs: the devices of each process that lists a rank 0, by host and process: several in one table are jobs that know
+    nothing of each other; heads: how many titles stand before the first row.
     torn: lines that begin like a row and do not end like one, or contradict themselves. cut: ``<snip>`` stood inside
     the table.
     """
@@ -115,6 +121,8 @@ class LoggedRun:
     together: int = 1
     devices: dict[int, LoggedDevice] = field(default_factory=dict)
     devices_torn: bool = False
+    jobs: dict[tuple[str, str], dict[int, LoggedDevice]] = field(default_factory=dict)
+    heads: int = 0
     rows: list[LoggedRow] = field(default_factory=list)
     titles: tuple[str, ...] = ()
     figures: tuple[int, ...] | None = None
@@ -126,6 +134,15 @@ class LoggedRun:
     libraries: list[str] = field(default_factory=list)
     torn: list[int] = field(default_factory=list)
     cut: bool = False
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """The host of each job, where the output of several that know nothing of each other is one table."""
+        hosts = [host for (host, _), devices in self.jobs.items() if 0 in devices]
+        if not self.jobs and self.heads > 1:
+            hosts = ["unknown"] * self.heads
+        sizes = Counter((row.size_bytes, row.dtype, row.redop, row.root) for row in self.rows)
+        return tuple(hosts) if len(hosts) > 1 and max(sizes.values(), default=0) > 1 else ()
 
 
 @record
@@ -186,7 +203,7 @@ class _Reader:
         self._path = path
         self._table = LoggedRun()
         self._done: list[LoggedRun] = []
-        self._rows = 0
+        self._rows = self._averages = 0
         self._hosts: set[str] = set()
         self.inside = False  # between a table's title and its end
         self.columns = self.units = ""  # why no row of the table counts
@@ -199,18 +216,21 @@ class _Reader:
             self._setup(match, text)
         elif " Pid " in text and self._table.titles:  # the list of another job, whose lines run into this table
             self._table.devices_torn = self._table.devices_torn or not self._table.rows
+            if not self._table.rows and (match := _DEVICE.search(text)):
+                self._job_of(match)
         elif " Pid " in text and _is_torn_device(text):
             self.lose_device()
         elif match := _DEVICE.search(text):
-            device = LoggedDevice(match["host"], match["name"], int(match["group"] or 0))
+            device = self._job_of(match)
             if len(self._table.devices) > 1 and int(match["rank"]) in self._table.devices:
                 self.lose_device()
             self._table.devices.setdefault(int(match["rank"]), device)
         elif match := _STARTING.search(text):
             self._program(match[2], ended=match[1] == "concluded")
         elif _TITLE.search(text):
-            if self._table.rows:
+            if self._table.rows and not self._runs_on():
                 self._next()
+            self._table.heads += 1
             self._table.old_errors = "#wrong" not in text
             match = _TITLES.search(text)
             self.device = b""
@@ -227,12 +247,24 @@ class _Reader:
         elif match := _AVERAGE.search(text):
             self._table.average = match[1]
             self._table.ended = True
-            self.inside = False
-            self._next()
+            self._averages += 1
+            if not self._runs_on():
+                self.inside = False
+                self._next()
         elif "<snip>" in text:
             self._table.cut = self._table.cut or bool(self._table.rows)
         else:
             self._take_versions(text)
+
+    def _job_of(self, match: re.Match[str]) -> LoggedDevice:
+        """Note a device as one of its process."""
+        device = LoggedDevice(match["host"], match["name"], int(match["group"] or 0))
+        self._table.jobs.setdefault((match["host"], match["pid"]), {})[int(match["rank"])] = device
+        return device
+
+    def _runs_on(self) -> bool:
+        """Return whether jobs that know nothing of each other write into this table, and not all have ended."""
+        return max(len(self._table.apart), self._table.heads if self._table.apart else 0) > self._averages
 
     def lose_device(self) -> None:
         """Note that the list of devices is torn here, and does not say how many there are."""
@@ -277,6 +309,9 @@ class _Reader:
         """Take in a line that ends like a row; nothing happens where it is none."""
         begins = _BEGINS.search(text)
         row = self._row_of(begins, text, line)
+        if row is None and (tag := _TAG.match(text)) is not None and tag[1] in text[tag.end() :]:
+            text = text[tag.end() :].replace(tag[1], " ")
+            row = self._row_of(begins := _BEGINS.search(text), text, line)
         if row is not None:
             self._take(row)
         elif (begins is not None and self._table.rows) or (self.inside and _REST.fullmatch(text)):
@@ -324,8 +359,13 @@ class _Reader:
     def _next(self) -> None:
         """End a table that has rows, and begin the next."""
         if self._table.rows:
+            if self._table.apart:
+                self._table.average = None  # each job has its own
+                self._table.devices = next((of for of in self._table.jobs.values() if 0 in of), {})
+                self._table.devices_torn = False
             self._done.append(self._table)
             self._table = LoggedRun()
+        self._averages = 0
 
     def _setup(self, setup: re.Match[str], text: str) -> None:
         self._next()

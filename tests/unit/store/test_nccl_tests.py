@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -407,3 +408,59 @@ def test_a_reduction_to_a_root_leaves_the_ranks_open(tmp_path: Path) -> None:
         read(tmp_path, text, name="reduce_perf.txt")
     told = read(tmp_path, text, name="reduce_perf.txt", stated=Stated(world_size={"reduce_perf.txt": 6}))
     assert {(r.op, r.world_size) for r in told.comm_rows} == {("reduce", 6)}
+
+
+def interleaved(*, hosts: tuple[str, ...], gpus: int, order: str, listed: bool = True) -> str:
+    """The output of processes that were started together and know nothing of each other."""
+    logs = []
+    for number, host in enumerate(hosts):
+        sizes = [(size, us * (1 + number / 50)) for size, us in SIZES]
+        lines = log(sizes, ranks=gpus, listed=listed, started=False).replace("nGpus 1", f"nGpus {gpus}").splitlines()
+        logs.append([re.sub(r"Pid \d+ on \S+", f"Pid {700 + number} on {host}", line) for line in lines])
+    if order == "by line":
+        return "\n".join(line for lines in zip(*logs, strict=True) for line in lines)
+    at = next(i for i, line in enumerate(logs[0]) if line.startswith("    "))
+    rows = [line for several in zip(*(lines[at:] for lines in logs), strict=True) for line in several]
+    return "\n".join([*(line for lines in logs for line in lines[:at]), *rows])
+
+
+@pytest.mark.parametrize("order", ["by line", "heads first"])
+@pytest.mark.parametrize(("hosts", "gpus"), [(("a", "b"), 2), (("n1", "n2", "n3"), 8), (("one", "one"), 4)])
+def test_jobs_that_know_nothing_of_each_other_are_told_apart(
+    tmp_path: Path, hosts: tuple[str, ...], gpus: int, order: str
+) -> None:
+    found = read(tmp_path, interleaved(hosts=hosts, gpus=gpus, order=order))
+    assert {(row.world_size, row.hosts, row.job_hosts) for row in found.comm_rows} == {(gpus, 1, hosts)}
+    assert len(found.comm_rows) == 2 * len(SIZES) * len(hosts)
+    assert not any("average" in note or "summary" in note for note in found.notes)
+
+
+def test_without_lists_of_devices_the_heads_tell_them_apart(tmp_path: Path) -> None:
+    text = interleaved(hosts=("a", "b"), gpus=4, order="heads first", listed=False)
+    rows = read(tmp_path, text, name="all_reduce.log").comm_rows
+    assert {(row.world_size, len(row.job_hosts)) for row in rows} == {(4, 2)}
+
+
+def test_one_job_a_gpu_communicates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="4 independent jobs of 1 rank each"):
+        read(tmp_path, interleaved(hosts=("a", "a", "b", "b"), gpus=1, order="heads first"))
+
+
+def test_one_job_after_another_and_a_size_measured_twice_are_no_such_jobs(tmp_path: Path) -> None:
+    again = read(tmp_path, log(SIZES) + log(SIZES).replace("Pid 1", "Pid 2"))
+    twice = read(tmp_path, log([*SIZES, SIZES[-1]]))
+    assert {row.job_hosts for row in (*again.comm_rows, *twice.comm_rows)} == {()}
+    assert len(again.comm_rows) == 4 * len(SIZES)
+
+
+@pytest.mark.parametrize("tag", ["[0] ", "0: ", "[1,0]<stdout>: ", "gpu-a1: ", "[default0]:"])
+def test_a_launchers_tag_inside_rows_is_off(tmp_path: Path, tag: str) -> None:
+    """Rows are printed in pieces, and a launcher may put its tag before each of them."""
+    plain = log(SIZES)
+    lines = []
+    for line in plain.splitlines():
+        if line[:1] == " ":
+            at = line.index("-1") + 2
+            line = line[:at] + tag.strip() + line[at:]
+        lines.append(tag + line)
+    assert read(tmp_path, "\n".join(lines)).comm_rows == read(tmp_path, plain).comm_rows

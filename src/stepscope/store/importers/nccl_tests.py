@@ -285,7 +285,7 @@ def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_pla
         "iterations": table.iterations, "warmup": table.warmup, "time_ns_mean": time_ns,
         "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw, "link_peak_bytes_per_s": peak,
         "link_fraction": None if peak is None or busbw is None else busbw / peak,
-        "correct": correct, "notes": (MEAN_NOTE,),
+        "correct": correct, "notes": (MEAN_NOTE,), "job_hosts": table.apart,
     }  # fmt: skip
     return CommRow(**(UNKNOWN | fields))
 
@@ -375,7 +375,7 @@ def _notes(table: LoggedRun) -> Iterator[str]:
         )
     unsized = Counter(row.size_bytes for row in table.rows if row.size_bytes)
     twice = [size for size, count in unsized.items() if count > len({_kind(r) for r in table.rows})]
-    if twice:
+    if twice and not table.apart:
         yield f"{counted(len(twice), 'size')} appear more than once in the table"
     yield from _average(table)
     if table.out_of_bounds:

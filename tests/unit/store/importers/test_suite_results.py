@@ -116,7 +116,14 @@ def test_more_ranks_than_the_data_has_batches_is_said(tmp_path: Path) -> None:
 
 def same(found: Sequence[CommRow], given: Sequence[CommRow]) -> None:
     """Every field that the document carries; the cell's id and notes it does not."""
-    left_out: dict[str, Any] = {"cell_id": "", "notes": (), "rank_hosts": (), "error": None, "hosts": None}
+    left_out: dict[str, Any] = {
+        "cell_id": "",
+        "notes": (),
+        "rank_hosts": (),
+        "job_hosts": (),
+        "error": None,
+        "hosts": None,
+    }
     assert [dataclasses.replace(r, **left_out) for r in found] == [dataclasses.replace(r, **left_out) for r in given]
 
 
