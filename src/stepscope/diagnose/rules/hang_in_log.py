@@ -25,6 +25,7 @@ NCCL user guide, RAS and Troubleshooting (read 2026-11).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from stepscope.core.units import format_duration
@@ -81,7 +82,13 @@ def check(evidence: Evidence) -> Statement:
     kinds = grouped(signs, lambda sign: sign.kind)
     stated = [*_desync(signs, kinds), *_mismatch(kinds), *_not_joined(signs), *_barrier(kinds)]
     ended = any(kind in kinds for kind in _ENDED)
-    findings = stated or [*_calls(text, ended=ended), *_stuck(kinds), *_ras(signs), *_incomplete(kinds, text)]
+    findings = stated or [
+        *_calls(text, ended=ended),
+        *_stuck(kinds),
+        *_ras(signs),
+        *_incomplete(kinds, text),
+        *_main_thread(signs),
+    ]
     return findings or f"{len(signs)} lines on the job's end: none is of a collective that did not end"
 
 
@@ -566,29 +573,47 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
             ranks=ranks,
             sure=_WAITED,
         )
-    if "main-thread" in kinds:
-        yield _main_thread(kinds)
 
 
 def _rank_known(sign: Sign) -> bool:
     return sign.rank is not None or "member" in sign.values
 
 
-def _main_thread(kinds: dict[str, list[Sign]]) -> Finding:
-    """Report what py-spy saw of the main thread: its innermost frames, and the first of them outside of libraries."""
-    begin = kinds["main-thread"][0].line
-    frames = [sign for sign in kinds.get("frame", ()) if sign.line > begin]
-    own = next((s for s in frames if "/" in s.values["place"] and "/site-packages/" not in s.values["place"]), None)
-    stack = [f"{sign.values['function']} ({sign.values['place']})" for sign in frames[:6]]
-    process = kinds["process"][0].values["process"] if "process" in kinds else None
-    inner = frames[0] if frames else None
-    does = f"is in {inner.values['function']}" if inner else "has no frame"
-    called = f", called at {own.values['place']}" if own else ""
-    return _problem(
-        f"py-spy: the main thread{f' of process {process}' if process else ''} {does}{called}",
-        f"stack, innermost first: {' < '.join(stack)}" if stack else False,
-        "__next__" in " ".join(stack) and "it waits for its data (an iterator's __next__)",
-        "one rank's stack does not show whether it holds the others up",
+_AT_WORK = (
+    (r"__next__|_next_data|_try_get_data|queue\.py|prefetch|dataloader", "it waits for its data"),
+    (r"distributed_c10d|all_reduce|all_gather|reduce_scatter|barrier|broadcast", "it waits in a collective"),
+    (r"synchronize|\bitem\b|\bcpu\b|_engine_run_backward", "it waits for its device"),
+    (r"\bsave\b|serialization\.py|checkpoint", "it writes a checkpoint"),
+)
+"""What frames of a main thread say of it, the first that fits."""
+_LIBRARY = re.compile(r"(?:^|/)(?:site-packages|torch)/")
+
+
+def _main_thread(signs: Sequence[Sign]) -> Iterator[Finding]:
+    """Report where py-spy saw main threads: the innermost frame, and the first of them outside of libraries."""
+    stacks: dict[str, list[Sign]] = {}
+    process, dump = "", None
+    for sign in signs:
+        if sign.kind == "process":
+            process, dump = sign.values["process"], None
+        elif sign.kind in ("main-thread", "thread"):
+            dump = stacks.setdefault(process, []) if sign.kind == "main-thread" else None
+        elif sign.kind == "frame" and dump is not None:
+            dump.append(sign)
+    if not stacks:
+        return
+    places = {process: _doing(frames) for process, frames in stacks.items()}
+    alike = sorted(grouped(places, lambda process: places[process]).items(), key=lambda item: len(item[1]))
+    where, processes = alike[0]
+    who = f"the main thread{f' of process {listed(processes)}' if processes[0] else ''}"
+    frames = [f"{sign.values['function']} ({sign.values['place']})" for sign in stacks[processes[0]][:6]]
+    does = next((text for pattern, text in _AT_WORK if re.search(pattern, " ".join(frames))), False)
+    others = [f"process {listed(of)} {place}" for place, of in alike[1:]]
+    yield _problem(
+        f"py-spy: {who} {where}",
+        f"stack, innermost first: {' < '.join(frames)}" if frames else False,
+        does,
+        others or "one rank's stack does not show whether it holds the others up",
         advice=[
             inspect(
                 "dump the stack of every rank, twice, and compare: who is elsewhere than the others?",
@@ -598,6 +623,13 @@ def _main_thread(kinds: dict[str, list[Sign]]) -> Finding:
         ],
         sure="certain at the time of the dump",
     )
+
+
+def _doing(frames: Sequence[Sign]) -> str:
+    places = [frame.values["place"] for frame in frames]
+    own = next((place for place in places if "/" in place and not _LIBRARY.search(place)), None)
+    called = f", called at {own}" if own else ""
+    return f"is in {frames[0].values['function']}{called}" if frames else "has no Python frame"
 
 
 RULE = Rule(

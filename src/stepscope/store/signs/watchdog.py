@@ -118,6 +118,7 @@ SIGNS: tuple[SignForm, ...] = (
             ("ras-count", b"has launched up to", _RAS_RANK + rb"has launched up to operation (?P<count>\d+)" + _ON_NODE),
             ("ras-rank", b"managed by process", _RAS_RANK + rb"-- GPU \S+ managed by process \d+" + _ON_NODE),
             ("frame", b".py:", rb"^\s{2,}(?P<function>[\w<>.]+) \((?P<place>[^():]+:\d+)\)$"),
+            ("thread", b"Thread ", rb'^Thread (?:0x)?[0-9A-Fa-f]+ \([^)]*\): "'),
             ("process", b"Process ", rb"^Process (?P<process>\d+): (?P<command>.*)"),
             ("world", b"world_size", rb"\b(?:dist_)?world_size[=:] ?(?P<world>\d+)"),
             ("world", b"world size", rb"(?<!parallel )\bworld size:? ?(?P<world>\d+)"),

@@ -287,3 +287,22 @@ def test_a_rank_that_only_dumped_was_not_the_one_that_waited(tmp_path: Path) -> 
 def test_what_is_no_hang_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "ok.log").write_text("Received a new config\nworld_size=8\nstep 1 on 8 ranks\n")
     assert not signs_of(tmp_path / "ok.log")
+
+
+def test_main_threads_are_compared(tmp_path: Path) -> None:
+    dump = (
+        'Process {0}: python train.py', 'Thread {0} (idle): "MainThread"', "    {1} (torch/x.py:2501)",
+        "    step (/srv/t/loop.py:11)", 'Thread 0x7F11 (idle): "Thread-1"', "    wait (threading.py:320)",
+    )  # fmt: skip
+    lines = [text.format(pid, "save" if pid == 503 else "all_reduce") for pid in (501, 502, 503) for text in dump]
+    found = of(tmp_path, *lines)
+    assert found.title == "py-spy: the main thread of process 503 is in save, called at /srv/t/loop.py:11"
+    assert "process 501, 502 is in all_reduce, called at /srv/t/loop.py:11" in found.evidence
+    assert "it writes a checkpoint" in found.evidence
+
+
+def test_a_line_that_is_cut_off_behind_its_number_is_a_wait(tmp_path: Path) -> None:
+    path = tmp_path / "out.log"
+    path.write_text(f"{timeout(0)}\n{timeout(3)}\n{timeout(7)[:150]}")
+    (found,) = diagnose(load_evidence([path])).findings
+    assert found.title.startswith("ranks 0, 3 and 7 timed out in collective 24")
