@@ -629,6 +629,12 @@ def _drops(at: float, _: Path) -> Evidence:
     return drops(6000 / (1 - at))
 
 
+@border("busbw_drop", "without", by=0.1)
+def _drops_of_means(at: float, _: Path) -> Evidence:
+    rows = drops(6000 / (1 - at)).comm
+    return evidence(comm=tuple(replace(row, time_ns_median=None, time_ns_mean=row.time_ns_median) for row in rows))
+
+
 def drops(last_us: float, **shape: str) -> Evidence:
     sizes = ((MIB, 500.0), (4 * MIB, 1500.0), (16 * MIB, last_us))
     return evidence(comm=tuple(collective(size, us, **shape) for size, us in sizes))

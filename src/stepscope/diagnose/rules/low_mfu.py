@@ -2,7 +2,8 @@
 
 What
 ----
-MFU of the median step (HFU where only executed FLOP are known), median over ranks. Below {low} every point of document
+MFU of the median step (HFU where only executed FLOP are known), median over ranks; of runs of other tools, the MFU that
+their own log states, without reasons. Below {low} every point of document
 the usual checklist is answered from the trace, in order of the time it takes: exposed communication, waiting for launches,
 Python, data, copies, work other than matrix products, small kernels, and matrix products that run below the peak
 (precision, tensor cores, size).
@@ -31,8 +32,8 @@ from collections.abc import Iterator
 from statistics import fmean, median
 
 from stepscope.core.errors import Unavailable
-from stepscope.core.units import format_duration, format_flops, format_percent
-from stepscope.diagnose.rule import Limit, Rule, Statement, finding, inspect, skipped
+from stepscope.core.units import format_bytes_binary, format_duration, format_flops, format_number, format_percent
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect, skipped
 from stepscope.diagnose.trace_facts import (
     RankShares,
     idle_part,
@@ -48,7 +49,8 @@ from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import TITLES
 from stepscope.records.trace_budget import Utilisation
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.results.evidence import TraceEvidence
+from stepscope.records.training import TrainingRun
+from stepscope.results.evidence import Evidence, TraceEvidence, name_of
 from stepscope.traces.kernel_names import MATRIX, MATRIX_TENSOR, MATRIX_UNKNOWN
 
 _LOW = Limit(
@@ -108,6 +110,42 @@ def _judge_job(job: TraceEvidence) -> Statement:
             inspect(text, trace_command(job, "--show utilisation,kernels,idle") if not number else None)
             for number, text in enumerate(dict.fromkeys(advice for *_, advice in shown[:3] if advice))
         ],
+    )
+
+
+def _judge_runs(evidence: Evidence) -> Statement:
+    """Judge runs whose own source states an MFU: it says how much is used, not what the rest waits for."""
+    stated = [(run.mfu, run) for run in evidence.runs if run.mfu and run.model_flop is None and run.status == "ok"]
+    if not stated:
+        return skipped("no run states its MFU")
+    low = [(share, run) for share, run in stated if share < _LOW]
+    least, of = min(stated, key=lambda item: item[0])
+    return [_stated_low(share, run) for share, run in low] or (
+        f"{name_of(of)}: MFU {format_percent(least)}, as its source states it, limit {format_percent(_LOW)}"
+    )
+
+
+def _stated_low(share: float, run: TrainingRun) -> Finding:
+    rate, memory = run.rank_samples_per_s, run.peak_memory_bytes
+    if rate is None and run.samples_per_s is not None and run.world_size:
+        rate = run.samples_per_s.times(1 / run.world_size)
+    return finding(
+        f"MFU is {format_percent(share, digits=1 if share >= 0.01 else 2)}, far below the 35 to 50% that large models reach",
+        "as the log states it: it does not say what the devices wait for",
+        rate is not None and f"{format_number(rate.value)} {run.unit}/s on each device",
+        memory is not None and f"at most {format_bytes_binary(memory)} of memory used on a device",
+        stake=1 - share / _LOW,
+        confidence="stated by the run's own log; its count of FLOP and its peak are not known",
+        advice=[
+            inspect(
+                "record a few steps with torch.profiler on all ranks: exposed communication, the host, or data take the time",
+                "stepscope trace --help",
+            ),
+            inspect(
+                "see whether a larger micro-batch or longer sequences fit in the memory: small products run slowly"
+            ),
+        ],
+        of=run,
     )
 
 
@@ -178,7 +216,10 @@ def _products_advice(u: Utilisation, tensor: float) -> str:
 
 RULE = Rule(
     symptom="the model uses little of the devices' peak",
+    any_of=("runs", "traces"),
+    look=_judge_runs,
     look_at_job=_judge_job,
+    folded=True,
     claims=("step",),
     protocol=2,
     thresholds={"low": _LOW, "listed": _WORTH},

@@ -77,7 +77,7 @@ class _Job(Job):
     def group(self, path: Path) -> str:
         sequence = self.count("sequence_length")
         parts = [part for part in (self.facts.get("model"), f"sequences of {sequence}" if sequence else None) if part]
-        return ", ".join(parts) or path.parent.name
+        return ", ".join(parts) or path.absolute().parent.name
 
 
 _HEAD = r"(?:Training starts|Trainer is).*?\b"

@@ -6,7 +6,7 @@ from tests.comm_rows import MIB, collective
 
 from stepscope.diagnose.rules.busbw_drop import RULE
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Quiet
+from stepscope.records.finding import Quiet, Skipped
 from stepscope.results.evidence import Evidence
 
 
@@ -37,7 +37,37 @@ def test_a_drop_within_the_noise_is_quiet() -> None:
     shown[-1] = replace(shown[-1], time_ns_low=0.8 * 7e6)
     assert isinstance(check(shown), Quiet)
     shown[-1] = replace(shown[-1], time_ns_low=None)
-    assert isinstance(check(shown), Quiet)
+    assert isinstance(check(shown), Skipped)
+
+
+def means(*last_us: float) -> list[CommRow]:
+    """As tables of other tools have them: no median, no interval."""
+    without = {"time_ns_median": None, "time_ns_low": None, "time_ns_high": None, "backend": "nccl", "device": "cuda"}
+    sizes = ((MIB, 500.0), (4 * MIB, 1500.0), *((16 * MIB << i, us) for i, us in enumerate(last_us)))
+    return [
+        replace(
+            collective(size, us),
+            **without,
+            time_ns_mean=us * 1e3,
+            in_place=form,
+            cell_id=f"t, {'in' if form else 'out of'} place",
+        )
+        for form in (False, True)
+        for size, us in sizes
+    ]
+
+
+def test_a_large_drop_of_means_without_intervals_is_one_finding_of_both_forms() -> None:
+    (found,) = check(means(24_000.0, 49_000.0, 98_000.0))
+    assert "lower at 64 MiB than at 4 MiB" in found.title
+    assert any(line.startswith("from 16 MiB on") for line in found.evidence)
+    assert any("in place" in line for line in found.evidence)
+    assert "without an interval" in found.confidence
+
+
+def test_a_small_drop_of_means_cannot_be_told_from_noise() -> None:
+    assert isinstance(check(means(7_200.0)), Skipped)
+    assert isinstance(check(means(6_200.0)), Quiet)
 
 
 def test_the_burst_of_an_emulated_link_is_no_rate_to_drop_from() -> None:
