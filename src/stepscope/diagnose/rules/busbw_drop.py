@@ -40,7 +40,7 @@ MIN_DROP = Limit(
 WITHOUT_INTERVAL = Limit(
     0.25,
     unit="1 - busbw at the largest size / best busbw, of means without an interval",
-    source="means of one size, out of and in place, differ by up to 14% in nine public logs of nccl-tests (1 MiB and more, 2026-11)",
+    source="means of one size, out of and in place, differ by up to 14% in nine public logs of nccl-tests (2026-11)",
 )
 _BUCKETED = ("all_reduce", "reduce_scatter", "all_gather")
 """Operations whose messages are buckets or units, whose size is an option."""

@@ -138,7 +138,7 @@ def _stated_low(share: float, run: TrainingRun) -> Finding:
         confidence="stated by the run's own log; its count of FLOP and its peak are not known",
         advice=[
             inspect(
-                "record a few steps with torch.profiler on all ranks: exposed communication, the host, or data take the time",
+                "record a few steps with torch.profiler on all ranks: the network, the host, or data take the time",
                 "stepscope trace --help",
             ),
             inspect(
