@@ -54,8 +54,6 @@ Part = TypeVar("Part")
 NAMED = 5
 """Names and reasons that one message gives in full."""
 
-_AS_TABLE = "figures in free text: write one row per run as CSV, with columns such as gpus,strategy,step_time_ms"
-
 
 def load_evidence(
     paths: Sequence[Path],
@@ -250,13 +248,11 @@ def _traced(path: Path, how: Reading) -> Evidence:
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty", fix="write it again, or leave it out")
     if (why := why_no_trace(path, None)) is not None:
-        raise DataError(
-            f"{path}: not a format that stepscope reads",
-            why="it contains only zero bytes"
-            if not head_of(path, 4096).strip(b"\0")
-            else f"no importer recognises it, and it is not a trace of torch.profiler or nsys: {why}",
-            fix=f"{_AS_TABLE}; docs/reference/importers.md lists the formats",
-        )
+        if not head_of(path, 4096).strip(b"\0"):
+            raise DataError(f"{path}: not a format that stepscope reads", why="it contains only zero bytes")
+        from stepscope.store.known_texts import refusal
+
+        raise refusal(path, why=f"no importer recognises it, and it is not a trace of torch.profiler or nsys: {why}")
     return _job_evidence(path, how.job(path))
 
 

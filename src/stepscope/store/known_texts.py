@@ -1,0 +1,110 @@
+"""Texts of other programs that are no results of a job: what each is, what it says, and what to give instead. One table.
+
+A refusal names what the text is. What no entry knows is refused with its first line that looks like an error.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from stepscope.core.dataclass import record
+from stepscope.core.errors import DataError
+from stepscope.store.importer import head_of
+from stepscope.store.log_lines import SUFFIXES, without_colours
+
+_LOOKED_AT = 1 << 16
+_SHOWN = 160
+
+
+@record
+class KnownText:
+    """mark: what its beginning holds. title: what it is. says: pattern whose groups fill ``saying``, where it is there.
+
+    instead: what to give, or to do.
+    """
+
+    mark: bytes
+    title: str
+    instead: str
+    says: bytes | None = None
+    saying: str = ""
+
+
+_AS_TABLE = "figures of runs: write one row per run as CSV, with columns such as gpus,strategy,step_time_ms"
+_MEASURE = "measure collectives between the same devices: stepscope comm, or nccl-tests (all_reduce_perf)"
+_PROFILE = "take a profile of the job: stepscope profile -- COMMAND"
+
+KNOWN = (
+    KnownText(
+        mark=rb"RDMA_\w+ BW Test|Send BW Test", title="output of perftest (ib_write_bw and its kin)",
+        instead=_MEASURE,
+        says=rb"\n\s*\d+\s+\d+\s+[\d.]+\s+(?P<average>[\d.]+)\s", saying="average bandwidth {average}, MB/s or Gb/s as its head says",
+    ),
+    KnownText(
+        mark=rb"nvbandwidth Version", title="output of nvbandwidth", instead=_MEASURE,
+        says=rb"SUM (?P<test>\w+) (?P<sum>[\d.]+)", saying="{test} {sum} GB/s in sum",
+    ),
+    KnownText(
+        mark=rb"P2P=(?:Enabled|Disabled)|P2P Connectivity Matrix", title="output of p2pBandwidthLatencyTest",
+        instead=f"see whether P2P works: nvidia-smi topo -p2p r; {_MEASURE}",
+    ),
+    KnownText(
+        mark=rb"NVSMI LOG|Clocks (?:Throttle|Event) Reasons", title="output of nvidia-smi -q",
+        instead="check clocks and temperatures of the whole machine: stepscope doctor",
+        says=rb"(?P<reason>(?:HW|SW) Thermal Slowdown|HW Slowdown|HW Power Brake Slowdown|SW Power Cap)\s*: Active",
+        saying="{reason} is active: the GPU lowers its clocks",
+    ),
+    KnownText(
+        mark=rb"Self CPU %\s+Self CPU\b", title="table of torch.profiler (key_averages)",
+        instead="give the trace itself: prof.export_chrome_trace('trace.json'), then stepscope trace trace.json",
+        says=rb"\n\s*(?P<name>\S{1,80})\s[^\n]*?\s(?P<share>\d{1,3}\.\d\d%)\s+[\d.]+(?:s|ms|us)\s+[\d.]+(?:s|ms|us)\s",
+        saying="{name} {share} of the device's time",
+    ),
+    KnownText(
+        mark=rb"Action\s+\|\s+Mean duration", title="table of Lightning's simple profiler", instead=_PROFILE,
+        says=rb"\n\S*(?:get_train_batch|train_dataloader_next|_next_data)\S*\s*\|\s*(?P<mean>[\d.]+)\s*\|[^\n|]*\|[^\n|]*"
+        rb"\|\s*(?P<share>[\d.]+)",
+        saying="getting a batch takes {mean} s, {share}% of the time: the loop waits for data",
+    ),
+    KnownText(
+        mark=rb"DDP Initialized with|DDP logging data", title="settings of DistributedDataParallel (TORCH_DISTRIBUTED_DEBUG)",
+        instead=f"these are settings without times; {_PROFILE}",
+        says=rb"world_size: (?P<ranks>\d+)", saying="{ranks} ranks",
+    ),
+    KnownText(
+        mark=rb"CA '\w+'|Base lid:|Link layer: (?:InfiniBand|Ethernet)", title="output of ibstat", instead=_MEASURE,
+        says=rb"Rate: (?P<rate>\d+)", saying="rate {rate} Gbit/s",
+    ),
+)  # fmt: skip
+
+_ERROR = re.compile(rb"(?i)^.*(?:\berror\b|exception|fatal|failed|killed|traceback|\bWARN\b).*$", re.M)
+_TABLE = re.compile(rb"^[^\n,\t|]+(?:[,\t|][^\n,\t|]*){2,}$", re.M)
+
+
+def refusal(path: Path, *, why: str) -> DataError:
+    """Return the error for a file that nothing reads. why: nothing does."""
+    head = without_colours(head_of(path, _LOOKED_AT))
+    for known in KNOWN:
+        if re.search(known.mark, head):
+            match = None if known.says is None else re.search(known.says, head)
+            groups = {} if match is None else match.groupdict()
+            facts = {name: text.decode(errors="replace") for name, text in groups.items()}
+            says = f" ({known.saying.format_map(facts)})" if facts else ""
+            return DataError(f"{path}: {known.title}{says}", why="stepscope does not read it", fix=known.instead)
+    first = _ERROR.search(head)
+    if first is not None:
+        line = first[0].decode(errors="replace").strip()[:_SHOWN]
+        return DataError(
+            f"{path}: a text in which nothing is understood",
+            why=f"its first line that looks like an error is: {line}",
+            fix="give the whole log of the rank that failed first; docs/reference/importers.md lists what is read",
+        )
+    tabular = path.suffix.lower() not in SUFFIXES and len(_TABLE.findall(head)) > 1
+    return DataError(
+        f"{path}: not a format that stepscope reads",
+        why="no line of it has a form that stepscope knows" if path.suffix.lower() in SUFFIXES else why,
+        fix=f"{_AS_TABLE}; docs/reference/importers.md lists the formats"
+        if tabular
+        else f"docs/reference/importers.md lists the formats; of a job of your own, {_PROFILE}",
+    )
