@@ -70,6 +70,7 @@ class TrainingRun:
     epoch_estimated: the epoch's time is made from steps, no epoch really ran.
     workload, model_options, strategy_key, strategy_options, epochs_asked: of a cell of ours, what ``model`` and ``strategy``
     name for people: keys of the registries with their options, and the epochs that it was asked to run (None: steps).
+    parts_ns: of a step, mean of those logged, by key of ``records.parts``, where a log has them.
     varied: settings without a field of their own that the cells of one run folder do not share.
     threads_per_rank: compute threads that a rank really had. comm_source: ``hook`` or ``trace``, of ``exposed_comm_ns``;
         ``none``: not measured.
@@ -113,6 +114,7 @@ class TrainingRun:
     exposed_comm_ns: Measured | None = None
     comm_bytes_per_step: int | None = None
     phases: PhaseTimes | None = None
+    parts_ns: Mapping[str, float] = field(default_factory=dict)
     epochs: tuple[Epoch, ...] = ()
     train_loss: float | None = None
     test_accuracy: float | None = None

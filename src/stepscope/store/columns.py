@@ -58,6 +58,8 @@ def no_such_column(column: str, names: Iterable[str], *paths: Path) -> UsageErro
     )
 
 
+_PARTS = ("data", "computation", "forward", "backward", "communication", "optimizer", "other")
+
 NAMES: Mapping[str, str] = {
     "world_size": "world_size gpus n_gpus ngpus num_gpus num_gpu n_gpu gpu_count total_gpus number_of_gpus ranks n_ranks "
     "nranks num_ranks workers n_workers devices n_devices num_devices processes n_procs nproc nprocs num_procs "
@@ -67,6 +69,7 @@ NAMES: Mapping[str, str] = {
     "time_metrics_end_to_end",
     "epoch_ns": "epoch_time avg_epoch_time mean_epoch_time avg_epoch time_per_epoch epoch epoch_duration per_epoch",
     "time_ns": "latency train_time time wall wall_time walltime wall_clock elapsed elapsed_time duration runtime t_par",
+    **{f"part_{part}": f"part_{part}" for part in _PARTS},
     "samples_per_s": "samples_per_s throughput speed training_speed",
     "train_loss": "train_loss training_loss train_loss_epoch final_loss final_train_loss loss lm_loss "
     "loss_metrics_global_avg_loss",
@@ -143,7 +146,7 @@ KEYS = (
 )
 """Roles that tell what a row is of."""
 COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9}
-_TIMED = ("step_ns", "epoch_ns", "time_ns")
+_TIMED = ("step_ns", "epoch_ns", "time_ns", *(role for role in NAMES if role.startswith("part_")))
 _ITEMS = {
     "samples": "samples", "sample": "samples", "examples": "samples", "sequences": "sequences", "seqs": "sequences",
     "sentences": "sequences", "images": "images", "image": "images", "imgs": "images", "img": "images",

@@ -39,7 +39,8 @@ KNOWN = (
     KnownText(
         mark=rb"RDMA_\w+ BW Test|Send BW Test", title="output of perftest (ib_write_bw and its kin)",
         instead=_MEASURE,
-        says=rb"\n\s*\d+\s+\d+\s+[\d.]+\s+(?P<average>[\d.]+)\s", saying="average bandwidth {average}, MB/s or Gb/s as its head says",
+        says=rb"\n\s*\d+\s+\d+\s+[\d.]+\s+(?P<average>[\d.]+)\s",
+        saying="average bandwidth {average}, MB/s or Gb/s as its head says",
     ),
     KnownText(
         mark=rb"nvbandwidth Version", title="output of nvbandwidth", instead=_MEASURE,
@@ -68,7 +69,8 @@ KNOWN = (
         saying="getting a batch takes {mean} s, {share}% of the time: the loop waits for data",
     ),
     KnownText(
-        mark=rb"DDP Initialized with|DDP logging data", title="settings of DistributedDataParallel (TORCH_DISTRIBUTED_DEBUG)",
+        mark=rb"DDP Initialized with|DDP logging data",
+        title="settings of DistributedDataParallel (TORCH_DISTRIBUTED_DEBUG)",
         instead=f"these are settings without times; {_PROFILE}",
         says=rb"world_size: (?P<ranks>\d+)", saying="{ranks} ranks",
     ),

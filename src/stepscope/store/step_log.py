@@ -42,7 +42,7 @@ COUNTS = ("world_size", "global_batch", "micro_batch", "accumulation", "num_para
 WORDS = ("model", "strategy", "precision", "hardware", "dataset", "device", "backend")
 """Facts that are words. Other names of groups become settings of the run."""
 
-_NO_FIGURE = ("step", *COUNTS, *WORDS)
+_NO_FIGURE = ("step", "steps", *COUNTS, *WORDS)
 _NUMBER_GOES_ON = re.compile(rb"[\d.,]*[\d.]|[eE][-+\d]")
 _LATELY = 4
 """Steps that ranks without a prefix may be apart in one log."""
@@ -178,7 +178,9 @@ class Job:
         """Keep the first print of each fact. Groups that are figures of a step are no facts."""
         for match in filter(None, matches):
             for name, text in match.groupdict().items():
-                if text is not None and (name in _NO_FIGURE[1:] or "step" not in match.re.groupindex):
+                if text is not None and (
+                    name in _NO_FIGURE[2:] or (self.printed is None or match.re is not self.printed.step)
+                ):
                     self.facts.setdefault(name, text.decode(errors="replace"))
         self.total = self.count("total_steps")
 
@@ -210,9 +212,17 @@ class Job:
         before.append(match[last])
         return False
 
+    def number_of(self, match: re.Match[bytes]) -> int:
+        """Return the number of a step's line: as printed, counted over epochs, else one more than the last."""
+        if "step" not in match.re.groupindex:
+            return self.last + 1
+        epoch, length = (match.groupdict().get(name) for name in ("epoch", "steps"))
+        before = int(epoch) * int(length) if epoch is not None and length is not None else 0
+        return before + int(match["step"])
+
     def _step(self, number: int, rank: int | None, match: re.Match[bytes]) -> Self | None:
         """Put one logged step into its job: this one, or a new one where steps begin again."""
-        step, job = int(match["step"]), self
+        step, job = self.number_of(match), self
         groups = {name: text for name, text in match.groupdict().items() if name not in _NO_FIGURE and text is not None}
         values = {name: number_of(text) for name, text in groups.items()}
         lately = [point.step for point in self.points[-_LATELY:]] if rank is None else [self.last]
@@ -257,6 +267,24 @@ def number_of(text: bytes) -> float:
     return math.nan if (value := finite(text)) is None else value
 
 
+def read_jobs(path: Path, job: Callable[[int], Job]) -> tuple[Imported, ...]:
+    """Return the runs of the jobs of one log. job: makes the one that begins in a line. Raises DataError without a step."""
+    jobs, lines = [job(1)], LogLines(path)
+    for number, raw in lines:
+        for piece in raw.split(b"\r"):  # a progress bar overwrites itself
+            if (new := jobs[-1].read(lines, number, piece)) is not None:
+                jobs.append(new)
+    jobs[-1].finish(lines.rest)
+    timed = [timed_job for timed_job in jobs if timed_job.last >= 0]
+    if not timed:
+        raise jobs[-1].none(lines)
+    ids = [path.stem if len(timed) == 1 else f"{path.stem}-line{timed_job.line}" for timed_job in timed]
+    unread = [*([()] * (len(timed) - 1)), lines.notes()]
+    return tuple(
+        timed_job.run(path, run_id, notes) for timed_job, run_id, notes in zip(timed, ids, unread, strict=True)
+    )
+
+
 def job_log(
     key: str,
     *,
@@ -272,19 +300,7 @@ def job_log(
     """
 
     def read(path: Path) -> tuple[Imported, ...]:
-        jobs, lines = [job(1)], LogLines(path)
-        for number, raw in lines:
-            if (new := jobs[-1].read(lines, number, raw)) is not None:
-                jobs.append(new)
-        jobs[-1].finish(lines.rest)
-        timed = [timed_job for timed_job in jobs if timed_job.last >= 0]
-        if not timed:
-            raise jobs[-1].none(lines)
-        ids = [path.stem if len(timed) == 1 else f"{path.stem}-line{timed_job.line}" for timed_job in timed]
-        unread = [*([()] * (len(timed) - 1)), lines.notes()]
-        return tuple(
-            timed_job.run(path, run_id, notes) for timed_job, run_id, notes in zip(timed, ids, unread, strict=True)
-        )
+        return read_jobs(path, job)
 
     return each_file(key, recognises=recognises, read=read, reads=SUFFIXES, compared=compared, remarks=remarks, **form)
 

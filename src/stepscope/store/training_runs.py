@@ -272,6 +272,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
     if step is None and "step_ns" not in fields:
         step = _by_wall_clock(scalars.points, loss_name)
         notes += [_WALL] if step is not None else []
+    parts = _parts(series)
     epochs = _epochs(scalars.points, chosen, percent)
     accuracy = series.get("validation_accuracy") or []
     losses = series.get("train_loss") or []
@@ -281,6 +282,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
         "status": "ok",
         "world_size": None,
         "step_ns": step,
+        "parts_ns": parts,
         "samples_per_s": rate,
         "rank_samples_per_s": of_one,
         "unit": unit or "samples",
@@ -308,6 +310,20 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
         notes=(*scalars.unread, *lacking),
         columns=None if columns is None else scalars.names,
     )
+
+
+def _parts(series: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return mean ns of the parts of a step that are logged; what they leave of logged steps is computation where only the
+    loader is timed, else other."""
+    parts = {
+        role.removeprefix("part_"): fmean(values)
+        for role, values in series.items()
+        if role.startswith("part_") and values
+    }
+    steps = series.get("step_ns")
+    if parts and steps and (rest := fmean(steps) - sum(parts.values())) > 0:
+        parts["computation" if parts.keys() == {"data"} else "other"] = rest
+    return parts
 
 
 def _changed(points: Sequence[LoggedStep], chosen: Mapping[str, tuple[str, Meaning]]) -> StepChange | None:

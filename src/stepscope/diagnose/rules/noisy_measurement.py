@@ -74,6 +74,8 @@ def check(evidence: Evidence) -> Statement:
     if not timed:
         return skipped("no run records how many steps or epochs were timed", ANY_MATRIX)
     noisy = [n for run, count in timed if (n := _noisy(evidence, run, *count)) is not None]
+    if noisy and len(evidence.runs) == 1 and evidence.runs[0].parts_ns:  # shares of its own steps are what it says
+        return f"{noisy[0].text}: of one run, which nothing is compared with"
     if noisy:
         return _report(evidence, sorted(noisy, key=lambda n: -(n.reach or 0.0)), len(timed))
     reaches = [(reach, run) for run, _ in timed if (reach := _reach(run.step_ns)) is not None]

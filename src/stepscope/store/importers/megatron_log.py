@@ -85,6 +85,15 @@ def _precision(arguments: Mapping[str, str]) -> str | None:
     return flags[0] if flags else "fp32"
 
 
+_PARTS = {
+    "forward": "part_forward_ms", "forward-compute": "part_forward_ms", "backward": "part_backward_ms",
+    "backward-compute": "part_backward_ms", "optimizer": "part_optimizer_ms", "batch generator": "part_data_ms",
+    "batch-generator": "part_data_ms",
+}  # fmt: skip
+"""Timer of a line ``time (ms) | forward: ..`` -> the figure that it is."""
+_TIMERS = re.compile(rb"\| (" + b"|".join(name.encode() for name in _PARTS) + rb"): ([\d.]{1,20})(?= )")
+
+
 @dataclass(kw_only=True)
 class _Job(Job):
     """facts: the arguments, as printed. A step is a line of iterations, its time the mean over those since the last line.
@@ -155,6 +164,9 @@ class _Job(Job):
                 place = int(part[1]), int(part[2])
                 if place[0] < self.tensor and place[1] < self.pipeline:
                     self.parameters[place] = int(part[3])
+        elif b"time (ms) |" in line and self.points and b"rank=" not in line:
+            timers = {name.decode(): text for name, text in _TIMERS.findall(line)}
+            self.points[-1].values.update((_PARTS[name], number_of(text)) for name, text in timers.items())
         elif b"validation loss at" in line and (match := _VALIDATION.search(line)):
             self.validation_loss = finite(match[1])
         else:

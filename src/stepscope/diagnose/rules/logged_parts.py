@@ -1,0 +1,130 @@
+"""A training log names what its steps spend their time in, and one part takes a large share.
+
+What
+----
+Compares the parts of a step that the log itself times (`data_time`, `Data`, `backward_allreduce`, `step`, ...), means over
+the logged steps, with the step: waiting for data over {data}, communication over {communication}, the optimizer over
+{optimizer}, what is outside of the framework's timers over {other}.
+
+Why
+---
+The framework measured it already; what takes the time is what to change.
+
+Known problems
+--------------
+Most frameworks time on the host's clock, without waiting for the device: then computation on the device may count as
+waiting for data in the next step. A log of a few lines says little of the whole training.
+
+References
+----------
+OpenMMLab, detectron2, timm and open_clip: their timers read the clock before and after the loader (source read 2026-11);
+DeepSpeed, wall_clock_breakdown (documentation read 2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
+from stepscope.records.nouns import Measured
+from stepscope.records.parts import TITLES
+from stepscope.records.training import TrainingRun
+from stepscope.results.evidence import Evidence
+
+OF_DATA = Limit(
+    0.15,
+    unit="share of the step",
+    source="a loader that is fed in time takes 1 to 5% (OpenMMLab and detectron2 logs, 2026-11)",
+)
+OF_COMMUNICATION = Limit(0.25, unit="share of the step", source="DDP always leaves its last bucket exposed")
+OF_OPTIMIZER = Limit(0.30, unit="share of the step", source="as for timed steps: Adam on a device takes 2 to 10%")
+OF_OTHER = Limit(0.30, unit="share of the step", source="a guess, 2026-11: logging and loading are mostly below it")
+
+_LIMITS = {"data": OF_DATA, "communication": OF_COMMUNICATION, "optimizer": OF_OPTIMIZER, "other": OF_OTHER}
+_NAMES = {
+    "data": "Input-bound",
+    "communication": "Communication-bound",
+    "optimizer": "Optimizer-bound",
+    "other": "Outside of the training code",
+}
+_ADVICE = {
+    "data": (
+        advise("more loader workers, faster storage, less decoding a sample", key="loader workers"),
+        inspect("see which it is", "stepscope profile -- COMMAND"),
+    ),
+    "communication": (
+        advise("send less or overlap it: larger batches a rank, accumulation with no_sync, compression"),
+        inspect("see what the network gives", "stepscope comm --ops all_reduce"),
+    ),
+    "other": (inspect("data loading, logging and validation are there: see which", "stepscope profile -- COMMAND"),),
+    "optimizer": (
+        advise("keep the optimizer's state on the device (no CPU offload), use a fused optimizer"),
+        inspect("see what its step does", "stepscope profile -- COMMAND"),
+    ),
+}
+
+
+def check(evidence: Evidence) -> Statement:
+    logged = [run for run in evidence.runs if run.parts_ns]
+    if logged:
+        return [finding_of_run for run in logged for finding_of_run in _of_run(run)]
+    alone = evidence.runs[0] if len(evidence.runs) == 1 and not evidence.cells else None
+    if alone is None or alone.step_ns is None:
+        return skipped("no log names the parts of its steps")
+    return _whole(alone, alone.step_ns)
+
+
+def _whole(run: TrainingRun, step: Measured) -> Finding:
+    """Return what the log of one run says of its steps, where it names no parts."""
+    rate = run.samples_per_s or run.rank_samples_per_s
+    return finding(
+        f"a logged step takes {format_duration(step.value)}",
+        rate is not None and f"{rate.value:,.4g} {run.unit}/s" + (" a rank" if run.samples_per_s is None else ""),
+        run.mfu is not None and f"MFU {format_percent(run.mfu)}, as the log states it",
+        severity="info",
+        of=run,
+        confidence=f"median of {counted(step.n or 0, 'logged step')}",
+    )
+
+
+def _of_run(run: TrainingRun) -> Iterator[Finding]:
+    """Yield a finding for each part beyond its limit; else what the parts are."""
+    step = sum(run.parts_ns.values())
+    shares = {part: ns / step for part, ns in run.parts_ns.items()}
+    large = [part for part, limit in _LIMITS.items() if shares.get(part, 0.0) >= limit]
+    steps = 0 if run.step_ns is None else run.step_ns.n or 0
+    confidence = f"measured by the log, on the host's clock; mean of {counted(steps, 'logged step')}"
+    lines = [
+        f"{_title(part)}: {format_duration(ns)}, {format_percent(shares[part])}" for part, ns in run.parts_ns.items()
+    ]
+    for part in large:
+        taken = run.parts_ns[part]
+        yield finding(
+            f"{_NAMES[part]}: {_title(part)} takes {format_percent(shares[part])} of the step, {format_duration(taken)} of "
+            f"{format_duration(step)}",
+            f"without it a step takes {format_duration(step - taken)}",
+            lines,
+            stake=shares[part],
+            of=run,
+            confidence=confidence,
+            advice=_ADVICE[part],
+        )
+    if not large:
+        yield finding(
+            f"a logged step takes {format_duration(step)}", lines, severity="info", of=run, confidence=confidence
+        )
+
+
+def _title(part: str) -> str:
+    return "communication (all-reduce)" if part == "communication" else TITLES[part]
+
+
+RULE = Rule(
+    symptom="a training log's own times of the parts of a step",
+    needs=("runs",),
+    look=check,
+    protocol=2,
+    thresholds={"data": OF_DATA, "communication": OF_COMMUNICATION, "optimizer": OF_OPTIMIZER, "other": OF_OTHER},
+)

@@ -1,0 +1,115 @@
+"""Logs of training loops: a line a step, from one table; parts of a step where the framework times them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stepscope.diagnose.engine import diagnose
+from stepscope.records.training import TrainingRun
+from stepscope.results.open import load_evidence
+from stepscope.store.importers import detect, read_foreign
+
+
+def written(tmp_path: Path, lines: list[str], name: str = "train.log") -> Path:
+    path = tmp_path / name
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def read(path: Path) -> TrainingRun:
+    (run,) = read_foreign(path).runs
+    return run
+
+
+LINES = {
+    "mmdet": ("2022-09-08 21:14:02,200 - INFO - Epoch [2][{step}/730]\tlr: 1e-2, eta: 1:00:00, time: 0.500, "
+              "data_time: 0.400, memory: 44, loss: 1.0200", 500e6, 0.8),
+    "imagenet": ("Epoch: [0][ {step}/2503]\tTime  0.500 ( 9.016)\tData  0.100 ( 8.797)\tLoss 6.92e+00 (6.9)",
+                 500e6, 0.2),
+    "timm": ("Train: 0 [ {step}/1251 (  4%)]  Loss: 6.94 (6.9)  Time: 0.500s, 600.0/s  LR: 1e-3  Data: 0.125 (0.2)",
+             500e6, 0.25),
+    "detectron2": ("[06/21 14:00:52 d2.utils.events]:  eta: 6:49:10  iter: {step}  total_loss: 1.310  time: 0.5000  "
+                   "data_time: 0.2500  lr: 0.02  max_mem: 6120M", 500e6, 0.5),
+    "maskrcnn": ("INFO: eta: 9:10:40  iter: {step}  loss: 1.0211 (1.2)  time: 0.5000 (0.39)  data: 0.3000 (0.14)  "
+                 "lr: 0.02", 500e6, 0.6),
+    "open_clip": ("2024-06-03,12:00:41 | INFO | Train Epoch: 0 [{step}/12000 (69%)] Data (t): 0.150 Batch (t): 0.500, "
+                  "1284.00/s", 500e6, 0.3),
+}  # fmt: skip
+"""A line of each form, its step in ns, and the share of it that waits for data."""
+
+
+@pytest.mark.parametrize("form", LINES)
+@pytest.mark.parametrize("prefix", ["", "[rank0]: ", "3: "])
+def test_waiting_for_data_is_a_part_of_the_step(tmp_path: Path, form: str, prefix: str) -> None:
+    line, step_ns, share = LINES[form]
+    path = written(tmp_path, ["starts", *(prefix + line.format(step=50 * n) for n in range(1, 6))])
+    run = read(path)
+    assert run.step_ns is not None
+    assert run.step_ns.value == pytest.approx(step_ns)
+    assert run.parts_ns["data"] == pytest.approx(share * step_ns)
+    assert sum(run.parts_ns.values()) == pytest.approx(step_ns)
+    first = diagnose(load_evidence([path])).findings[0]
+    assert (first.rule, first.title.split(":")[0]) == ("logged-parts", "Input-bound")
+    assert first.stake_fraction == pytest.approx(share)
+
+
+def test_little_waiting_is_no_problem(tmp_path: Path) -> None:
+    line = LINES["mmdet"][0].replace("data_time: 0.400", "data_time: 0.020")
+    findings = diagnose(load_evidence([written(tmp_path, [line.format(step=50 * n) for n in range(1, 20)])])).findings
+    assert {finding.severity for finding in findings} == {"info"}
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_clock_that_runs_from_the_start_is_no_time_of_an_epoch(tmp_path: Path, *, quoted: bool) -> None:
+    rows = [
+        {"epoch": 3, "num_updates": 100 * n, "loss": 5.1, "train_wall": 20, "wall": 1000 + 50 * n} for n in range(1, 8)
+    ]
+    lines = [json.dumps(row) for row in rows]
+    if not quoted:
+        lines = [
+            "2021-11-05 | INFO | train_inner | epoch 003: " + ", ".join(f"{k}={v}" for k, v in r.items()) for r in rows
+        ]
+    run = read(written(tmp_path, lines, "train.jsonl" if quoted else "train.log"))
+    assert run.step_ns is not None
+    assert run.step_ns.value == pytest.approx(0.5e9)
+    assert run.parts_ns == pytest.approx({"computation": 0.2e9, "other": 0.3e9})
+
+
+@pytest.mark.parametrize(
+    ("lines", "step_ns", "mfu"),
+    [
+        (["iter {step}: loss 3.41, time 400.00ms, mfu 39.00%"], 0.4e9, 0.39),
+        (["[INFO|DP=0]: iteration: {step} / 120000 | elapsed_time_per_iteration_ms: 0.40K | "
+          "tokens_per_sec: 74K | lm_loss: 2.1 |"], 0.4e9, None),
+        (["Training epoch 0, iteration {step}/199 | global_batch_size: 256 | global_step: {step} | "
+          "reduced_train_loss: 11.10 | train_step_timing in s: 0.400"], 0.4e9, None),
+        ([" 1%|x | {step}/2140 [01:27<1:24:33,  2.50it/s]"], 0.4e9, None),
+        (["[batch={step}/4800]:", "\t Train throughput/batches_per_sec: 2.5000",
+          "\t Train throughput/device/batches_per_sec: 0.3"], 0.4e9, None),
+        (["  • Training Model Floating Point Utilization: 0.98%", "  • Total step time: 0.40s"], 0.4e9, 0.0098),
+    ],
+)  # fmt: skip
+def test_a_step_is_read(tmp_path: Path, lines: list[str], step_ns: float, mfu: float | None) -> None:
+    run = read(written(tmp_path, [line.format(step=n) for n in range(1, 15) for line in lines]))
+    assert run.step_ns is not None
+    assert run.step_ns.value == pytest.approx(step_ns)
+    assert run.mfu == (None if mfu is None else pytest.approx(mfu))
+
+
+def test_the_parts_of_deepspeed(tmp_path: Path) -> None:
+    line = ("rank=0 time (ms) | forward: 400.0 | backward: 900.0 | backward_inner: 700.0 | backward_allreduce: 200.0 "
+            "| step: 700.0")  # fmt: skip
+    run = read(written(tmp_path, [line] * 6))
+    shares = {"forward": 0.2, "backward": 0.35, "communication": 0.1, "optimizer": 0.35}
+    assert run.parts_ns == pytest.approx({part: 2e9 * share for part, share in shares.items()})
+
+
+@pytest.mark.parametrize("text", ["epoch 3 done\nloss 0.3\n", "Time 3 Data 4\n", '{"a": 1}\n', "iter: 3 of 7\n"])
+def test_other_texts_are_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other.log"
+    path.write_text(text)
+    match = detect(path)
+    assert match is None or match[0] != "training_lines"
