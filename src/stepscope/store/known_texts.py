@@ -87,13 +87,13 @@ _TABLE = re.compile(rb"^[^\n,\t|]+(?:[,\t|][^\n,\t|]*){2,}$", re.M)
 def refusal(path: Path, *, why: str) -> DataError:
     """Return the error for a file that nothing reads. why: nothing does."""
     head = without_colours(head_of(path, _LOOKED_AT))
-    for known in KNOWN:
-        if re.search(known.mark, head):
-            match = None if known.says is None else re.search(known.says, head)
+    for entry in KNOWN:
+        if re.search(entry.mark, head):
+            match = None if entry.says is None else re.search(entry.says, head)
             groups = {} if match is None else match.groupdict()
             facts = {name: text.decode(errors="replace") for name, text in groups.items()}
-            says = f" ({known.saying.format_map(facts)})" if facts else ""
-            return DataError(f"{path}: {known.title}{says}", why="stepscope does not read it", fix=known.instead)
+            says = f" ({entry.saying.format_map(facts)})" if facts else ""
+            return DataError(f"{path}: {entry.title}{says}", why="stepscope does not read it", fix=entry.instead)
     first = _ERROR.search(head)
     if first is not None:
         line = first[0].decode(errors="replace").strip()[:_SHOWN]
