@@ -90,7 +90,12 @@ class WaitedCall:
     def sides(self) -> list[tuple[tuple[str, int | None], list[int]]]:
         """What ranks called, the fewest ranks first."""
         sides = grouped((wait for wait in self.waits if wait.op), lambda wait: wait.what)
-        ranks = {what: sorted({wait.rank for wait in waits}) for what, waits in sides.items()}
+        sized = {op for op, size in sides if size is not None}  # a line that is cut off has no size
+        ranks = {
+            (op, size): sorted({wait.rank for wait in waits})
+            for (op, size), waits in sides.items()
+            if size is not None or op not in sized
+        }
         return sorted(ranks.items(), key=lambda side: (len(side[1]), -side[1][0]))
 
     @property
@@ -216,13 +221,20 @@ def _in_order(one: Sign, other: Sign) -> bool:
     return (rank[0] < member[0], rank[0] > member[0]) == (rank[1] < member[1], rank[1] > member[1])
 
 
+def _line_of(sign: Sign) -> tuple[str | None, ...]:
+    """Return what a line says beside its prefix: an exception repeats it without the global rank."""
+    return tuple(sign.values.get(key) for key in ("member", "sequence", "ran"))
+
+
 def _waits(timeouts: Sequence[Sign], statuses: Sequence[Sign]) -> list[Wait]:
     """Return the waits of ranks, each once: the line of a status says the group of the timeout with the same number."""
     at = grouped((s for s in statuses if "at" in s.values), lambda sign: int(sign.values["at"]))
     waits: dict[Wait, None] = {}
+    prefixed = {_line_of(sign) for sign in timeouts if sign.rank is not None}
     for sign in timeouts:
         rank, number = _rank(sign), sign.values.get("sequence")
-        if rank is None or number is None:
+        repeated = sign.rank is None and _line_of(sign) in prefixed
+        if rank is None or number is None or repeated:
             continue
         same = at.get(int(number), [])
         groups = {_group(s) for s in same if _rank(s) == rank}
@@ -257,7 +269,9 @@ def _of_one_group(waits: Sequence[Wait], group: str | None) -> bool:
     One rank in two such calls, or two ranks with the same number within their group, are of two groups.
     """
     by_rank = grouped(waits, lambda wait: wait.rank)
-    if any(len({wait.what for wait in of_rank}) > 1 for of_rank in by_rank.values()):
-        return False
+    for of_rank in by_rank.values():
+        ops, sizes = ({wait.what[n] for wait in of_rank} - {"", None} for n in (0, 1))
+        if len(ops) > 1 or len(sizes) > 1:
+            return False
     members = [of_rank[0].member for _, of_rank in sorted(by_rank.items())]
     return group is not None or (sorted(set(members)) == members)

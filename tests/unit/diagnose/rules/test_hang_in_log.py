@@ -306,3 +306,11 @@ def test_a_line_that_is_cut_off_behind_its_number_is_a_wait(tmp_path: Path) -> N
     path.write_text(f"{timeout(0)}\n{timeout(3)}\n{timeout(7)[:150]}")
     (found,) = diagnose(load_evidence([path])).findings
     assert found.title.startswith("ranks 0, 3 and 7 timed out in collective 24")
+
+
+def test_an_exception_that_repeats_the_line_adds_no_rank(tmp_path: Path) -> None:
+    """Rank 7 is member 3 of its group; what() of its exception has no prefix."""
+    line_of_7 = timeout(7).replace("[Rank 7]", "[Rank 3]")
+    found = of(tmp_path, line_of_7, f"  what():  {line_of_7[line_of_7.index('[Rank 3]') :]}")
+    assert found.ranks == (7,)
+    assert "rank 3" not in whole(found)
