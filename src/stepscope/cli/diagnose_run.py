@@ -155,7 +155,7 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool, beside_
     """Print the first finding as the first screen, and what follows. beside_verdict: that of a job stands there already."""
     findings = diagnosis.findings
     if beside_verdict:
-        say(counts(findings) or all_clear(diagnosis, complete=evidence.complete) or "", "bold")
+        say(counts(findings) or all_clear(diagnosis, complete=evidence.complete, judged=evidence.judged) or "", "bold")
         say(looked_at(evidence), "dim")
     else:
         show_screen(of_evidence(evidence, diagnosis), everything=everything)

@@ -54,13 +54,18 @@ def headline(finding: Finding) -> str:
     return f"{finding.title}{about}"
 
 
-def all_clear(diagnosis: Diagnosis, *, complete: bool) -> str | None:
-    """The sentence for a diagnosis without a problem; None where it has one. complete: all that was given was read."""
+def all_clear(diagnosis: Diagnosis, *, complete: bool, judged: bool = True) -> str | None:
+    """The sentence for a diagnosis without a problem; None where it has one.
+
+    complete: all that was given was read. judged: there was something in which a problem shows: not lines of a log alone.
+    """
     if any(finding.severity != "info" for finding in diagnosis.findings):
         return None
     looked = len(diagnosis.quiet) + len({finding.rule for finding in diagnosis.findings})
     if not looked:
         return f"nothing was checked: {counted(len(diagnosis.skipped), 'rule')} skipped for lack of data"
+    if not judged:
+        return "the text was read, and nothing in it shows what is wrong: give the logs of all ranks, or take a profile"
     if not complete:
         return f"{counted(looked, 'rule')} found no problem in what was read; what was not is listed below"
     return f"nothing stands out: {counted(looked, 'rule')} found no problem"

@@ -100,7 +100,12 @@ def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
     about = [trace for trace in evidence.traces if first is not None and first.job == trace.name]
     if not about and not (evidence.runs or evidence.comm or evidence.nccl):
         about = list(evidence.traces)
-    screen = _of_findings(diagnosis, rests_on=narrator.looked_at(evidence), complete=evidence.complete)
+    screen = _of_findings(
+        diagnosis,
+        rests_on=narrator.looked_at(evidence),
+        complete=evidence.complete,
+        judged=evidence.judged,
+    )
     if evidence.profiled and not diagnosis.quiet and first is None:
         screen = replace(
             screen, headline="No rule has anything to look at without a window of profiled steps: stepscope profile"
@@ -129,14 +134,14 @@ def further(diagnosis: Diagnosis) -> tuple[Finding, ...]:
     return findings if all(finding.severity == "info" for finding in findings) else findings[1:]
 
 
-def _of_findings(diagnosis: Diagnosis, *, rests_on: str, complete: bool) -> Screen:
+def _of_findings(diagnosis: Diagnosis, *, rests_on: str, complete: bool, judged: bool = True) -> Screen:
     """Make the screen of the first finding, or say that there is none, or nothing to judge.
 
-    rests_on: a line on what was looked at. complete: all that was given was read.
+    rests_on: a line on what was looked at. complete, judged: as of ``narrator.all_clear``.
     """
-    clear = narrator.all_clear(diagnosis, complete=complete)
+    clear = narrator.all_clear(diagnosis, complete=complete, judged=judged)
     if clear is not None:
-        sound = bool(diagnosis.quiet) and complete
+        sound = bool(diagnosis.quiet) and complete and judged
         return Screen(headline=_sentence(clear), tone="good" if sound else "warning", rests_on=(rests_on,))
     first = diagnosis.findings[0]
     stake = first.stake_fraction

@@ -161,6 +161,13 @@ class Evidence:
         return any(source.format == "flight_recorder" for source in self.sources)
 
     @property
+    def judged(self) -> bool:
+        """Whether there is anything in which a rule sees a problem: not lines on a job's end alone."""
+        nccl = any(log.communicators or log.hosts for log in self.nccl)
+        there = (self.runs, self.comm, self.traces, self.profiled, self.memory, self.flight)
+        return not self.signs or nccl or any(there)
+
+    @property
     def unread(self) -> int:
         """Files of named folders that were not read."""
         return sum(entry.files for entry in self.files_found if entry.left_out is not None)

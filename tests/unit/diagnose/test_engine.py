@@ -144,6 +144,7 @@ def test_all_clear_only_where_rules_looked_at_everything() -> None:
     assert all_clear(nothing, complete=True) == "nothing was checked: 1 rule skipped for lack of data"
     some = Diagnosis(findings=(), skipped=skipped, quiet=looked)
     assert all_clear(some, complete=True) == "nothing stands out: 1 rule found no problem"
+    assert "nothing stands out" not in (all_clear(some, complete=True, judged=False) or "")
     assert "stands out" not in str(all_clear(some, complete=False))
     problem = diagnose(evidence(), rules=(rule("half", stake=0.5, priority="performance"),))
     assert all_clear(problem, complete=True) is None

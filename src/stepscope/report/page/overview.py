@@ -100,7 +100,7 @@ def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
     ]
     quiet = len(diagnosis.quiet)
     subject = ", ".join(looked) or "nothing measured"
-    if clear := all_clear(diagnosis, complete=evidence.complete):
+    if clear := all_clear(diagnosis, complete=evidence.complete, judged=evidence.judged):
         return f"{subject}: {clear}."
     return (
         f"{subject}: {' and '.join(worries)}"
