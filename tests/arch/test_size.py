@@ -39,7 +39,7 @@ MOST = {
     "report": (110000, 64),
     "results": (97500, 54),
     "stats": (12000, 8),
-    "store": (86000, 49),
+    "store": (86500, 49),
     "strategies": (9500, 12),
     "traces": (112000, 51),
     "workloads": (4500, 6),

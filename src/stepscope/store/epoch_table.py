@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, TextIO
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
+from stepscope.core.units import format_duration
 from stepscope.core.words import counted, listed, plural
 from stepscope.records.training import Epoch
 from stepscope.store.columns import Columns, bare, columns_of, plain
@@ -36,6 +38,38 @@ _SOME = 3
 def is_clock(times: Sequence[float]) -> bool:
     """Return whether times by epoch are likely to count from the training's start: they only grow, past twice the first."""
     return len(times) > _SOME and all(a < b for a, b in pairwise(times)) and times[-1] > 2 * times[0]
+
+
+CLOCK = re.compile(r"(?:time|wall(?:_?time|_clock)?|elapsed(?:_time)?)(?:_(?:s|secs?|seconds|ms|min|minutes|h|hours))?")
+"""Columns that may count from the start of the training: whether they do, their values show."""
+_GROWTH = 0.05
+_GROWTH_OF_MANY = 0.02
+_MANY = 5
+"""From so many epochs on, times that only grow are no noise, however long the start of the training took."""
+
+
+def own_times(
+    name: str | None, numbers: Sequence[int], times: Sequence[float | None]
+) -> tuple[list[float | None], str] | None:
+    """Return the time of each epoch and a note, where a column counts from the start of the training; None: it does not.
+
+    It only grows, from one epoch to the next, by far more than noise. The first time has all that starts up in it, and is
+    no epoch's where the table does not begin with the first epoch.
+    """
+    clock = [time for time in times if time is not None]
+    if CLOCK.fullmatch(plain(name or "")) is None or len(clock) < max(_SOME, len(times)):
+        return None
+    steps = [b - a for a, b in pairwise(clock)]
+    enough = _GROWTH if len(clock) < _MANY else _GROWTH_OF_MANY
+    if min(steps) <= 0 or median(steps) < enough * clock[0] or any(b - a != 1 for a, b in pairwise(numbers)):
+        return None
+    begins = numbers[0] <= 1
+    first = f", after {format_duration(clock[0])} for the first, with what starts up" if begins else ""
+    note = (
+        f"{name} counts from the start of the training: an epoch's time is the difference, "
+        f"{format_duration(median(steps))}{first}"
+    )
+    return [clock[0] if begins else None, *steps], note
 
 
 @record
@@ -130,7 +164,8 @@ _NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\udc80-\udcff]")
 
 @record
 class EpochTable:
-    """What a file holds. epochs: in the file's order. empty: why there is none. blank: not even a header.
+    """What a file holds. epochs: in the file's order. remarks: how their times were found. empty: why there is none.
+    blank: not even a header.
 
     repeated_headers: header lines after the first. order: what the epochs' numbers say of who wrote the file.
     """
@@ -139,17 +174,20 @@ class EpochTable:
     order: EpochOrder
     repeated_headers: int
     notes: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
     empty: str | None = None
     blank: bool = False
 
 
 @record
 class _Header:
-    """names: as written. columns: field of Epoch -> (index, factor to base units)."""
+    """names: as written. columns: field of Epoch -> (index, factor to base units). clock: the column of the time, where it
+    may count from the start of the training."""
 
     names: tuple[str, ...]
     delimiter: str
     columns: Mapping[str, tuple[int, float]]
+    clock: str | None = None
 
 
 @dataclass(slots=True)
@@ -161,6 +199,8 @@ class _Reading:
     last_cells: set[str] = field(default_factory=set)
     more: list[str] = field(default_factory=list)
     repeated_headers: int = 0
+    clock: str | None = None
+    remarks: list[str] = field(default_factory=list)
 
     def refuse_row(self, line: int, why: str) -> None:
         self.rows.append(f"{self.path}:{line}: {why}; the row is left out")
@@ -276,7 +316,8 @@ def _first_header(path: Path, number: int, line: str) -> _Header:
             fix="pass the experiment's metrics.csv",
         )
     header = _header(line.removeprefix("\ufeff"))
-    if header is None or not any(name in header.columns for name in (*_RESULTS, "duration_ns")):
+    needed = (*_RESULTS, *["duration_ns"] * (header is None or header.clock is None))
+    if header is None or not any(name in header.columns for name in needed):
         column_names = "epoch, train_time, train_loss, train_acc, val_loss, val_acc, samples_per_s"
         raise DataError(
             f"{path}:{number}: not the header of a table of epochs",
@@ -300,7 +341,12 @@ def _header(line: str) -> _Header | None:
             if role in recognised.by_role and _counts(role, recognised)
             for index, meaning in (recognised.by_role[role],)
         }
-        return _Header(names=tuple(names), delimiter=delimiter, columns=columns)
+        clock = None
+        if "duration_ns" not in columns and "time_ns" in recognised.by_role:
+            index, meaning = recognised.by_role["time_ns"]
+            if CLOCK.fullmatch(plain(names[index])):
+                clock, columns["duration_ns"] = names[index], (index, meaning.scale or 1.0)
+        return _Header(names=tuple(names), delimiter=delimiter, columns=columns, clock=clock)
     return None
 
 
@@ -346,8 +392,11 @@ def _row(reading: _Reading, header: _Header, number: int, line: str) -> None:
     if len(measured) > 1 and all(_number(cells[index]) == 0 for index, _ in measured.values()):
         reading.refuse_row(number, f"epoch {epoch} is filled with zeros")
         return
+    reading.clock = header.clock
     values: dict[str, Any] = {
-        name: _value(reading, number, header.names[index], cells[index], name, scale)
+        name: _clock(cells[index], scale)
+        if header.clock and name == "duration_ns"
+        else _value(reading, number, header.names[index], cells[index], name, scale)
         for name, (index, scale) in measured.items()
     }
     reading.epochs.append(replace(_EPOCH, number=epoch, **values))
@@ -380,13 +429,30 @@ def _value(reading: _Reading, line: int, column: str, text: str, name: str, scal
     return None
 
 
+def _clock(text: str, scale: float) -> float | None:
+    value = _number(text)
+    return value * scale if value is not None and 0 < value * scale <= MAX_EPOCH_NS else None
+
+
+def _differences(reading: _Reading, epochs: Sequence[Epoch], order: EpochOrder) -> Sequence[Epoch]:
+    """Return epochs with their own times where a column counts from the start of the training, else without any."""
+    numbers, times = [epoch.number for epoch in epochs], [epoch.duration_ns for epoch in epochs]
+    own = None if order.sentence else own_times(reading.clock, numbers, times)
+    if own is None:
+        return [replace(epoch, duration_ns=None) for epoch in epochs]
+    reading.remarks.append(f"{reading.path.name}: {own[1]}")
+    return [replace(epoch, duration_ns=time) for epoch, time in zip(epochs, own[0], strict=True)]
+
+
 def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTable:
     epochs: Sequence[Epoch] = reading.epochs
     if per_step and len({e.number for e in epochs}) < len(epochs):
         epochs = _merged(epochs)
         reading.more.append(f"{reading.path}: rows are per step: rows of one epoch are joined, the last value counts")
     order = epoch_order([e.number for e in epochs])
-    if order.sentence is None and is_clock([e.duration_ns for e in epochs if e.duration_ns is not None]):
+    if reading.clock is not None:
+        epochs = _differences(reading, epochs, order)
+    elif order.sentence is None and is_clock([e.duration_ns for e in epochs if e.duration_ns is not None]):
         epochs = [replace(epoch, duration_ns=None) for epoch in epochs]
         reading.more.append(
             f"{reading.path}: the time of an epoch grows from row to row: it may count from the start of the training, and "
@@ -398,6 +464,7 @@ def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTabl
         order=order,
         repeated_headers=reading.repeated_headers,
         notes=tuple(chain(reading.notes(), notes)),
+        remarks=tuple(reading.remarks),
         empty=empty,
     )
 

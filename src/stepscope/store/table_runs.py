@@ -14,7 +14,7 @@ from stepscope.records.nouns import Measured, Status
 from stepscope.records.training import Epoch, TrainingRun
 from stepscope.stats.order import MIN_RUNS, mean_interval
 from stepscope.store.columns import REPEATS, number, plain
-from stepscope.store.epoch_table import is_clock
+from stepscope.store.epoch_table import is_clock, own_times
 from stepscope.store.tables import (
     NOT_FINITE,
     TableLine,
@@ -191,7 +191,7 @@ def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
     world_size, strategy = line.count("world_size"), line.text("strategy")
     micro, accumulation = line.count("micro_batch"), line.count("accumulation")
     steps = line.count("steps") if line.columns.has("steps") else None
-    epochs = _epochs(members, world_size) if line.columns.has("epoch") and ok else ()
+    epochs, notes = _epochs(members, world_size) if line.columns.has("epoch") and ok else ((), ())
     size = _same(members, "dataset_size")
     epoch_ns = fmean(e.duration_ns for e in epochs if e.duration_ns) if any(e.duration_ns for e in epochs) else None
     epoch_ns = epoch_ns or (line.amount("epoch_ns") if ok else None)
@@ -237,6 +237,7 @@ def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
         peak_memory_bytes=whole(memory),
         settings=_settings(line, sequence),
         missing={} if world_size is not None else {"world_size": "no column states the number of ranks"},
+        notes=notes,
     )
 
 
@@ -370,8 +371,8 @@ def _replicas(line: TableLine, world_size: int | None) -> int | None:
     return world_size // split if world_size % split == 0 else None
 
 
-def _epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[Epoch, ...]:
-    """Read the epochs of a run. Raises DataError for an epoch that stands twice."""
+def _epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[tuple[Epoch, ...], tuple[str, ...]]:
+    """Read the epochs of a run, with notes. Raises DataError for an epoch that stands twice."""
     seen: dict[int, TableLine] = {}
     for line in members:
         value = line.value("epoch")
@@ -384,33 +385,41 @@ def _epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[Epoch
                 fix="keep the rows of one run, or name the column: --columns NAME=run",
             )
         seen[int(value)] = line
-    _refuse_clock([line for _, line in sorted(seen.items())])
-    return tuple(
+    in_order = [line for _, line in sorted(seen.items())]
+    times, notes = _times(sorted(seen), in_order)
+    epochs = tuple(
         Epoch(
             number=at,
-            duration_ns=line.amount("epoch_ns") or line.amount("time_ns"),
+            duration_ns=time,
             train_loss=loss(line, "train_loss"),
             train_accuracy=fraction(line, "train_accuracy"),
             validation_loss=loss(line, "validation_loss"),
             validation_accuracy=fraction(line, "validation_accuracy"),
             samples_per_s=_rate(line, world_size, ok=True)[0],
         )
-        for at, line in sorted(seen.items())
+        for at, line, time in zip(sorted(seen), in_order, times, strict=True)
     )
+    return epochs, notes
 
 
-def _refuse_clock(lines: Sequence[TableLine]) -> None:
-    """Raise DataError for a column ``time`` that may count from the start of the training."""
+def _times(numbers: Sequence[int], lines: Sequence[TableLine]) -> tuple[Sequence[float | None], tuple[str, ...]]:
+    """Return the time of each epoch, and a note where a column counts from the start of the training.
+
+    Raises DataError for a column ``time`` that may do so.
+    """
+    times = [line.amount("epoch_ns") or line.amount("time_ns") for line in lines]
     if not lines[0].columns.has("time_ns") or lines[0].columns.has("epoch_ns"):
-        return
-    times = [line.amount("time_ns") or 0.0 for line in lines]
-    if is_clock(times):
+        return times, ()
+    if own := own_times(lines[0].name("time_ns"), numbers, times):
+        return own[0], (own[1],)
+    if is_clock([time or 0.0 for time in times]):
         name = lines[0].name("time_ns")
         raise DataError(
             f"{lines[-1].row.where}: {name} grows from epoch to epoch",
             why="it may count from the start of the training instead of from the start of the epoch",
             fix=f"--columns {name}=epoch_time_s if each is of one epoch, --columns {name}=- to leave it out",
         )
+    return times, ()
 
 
 def _same(members: Sequence[TableLine], role: str) -> int | None:

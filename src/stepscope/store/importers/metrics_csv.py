@@ -118,7 +118,15 @@ def _read(source: Candidate) -> Imported:
         path=str(path),
         runs=_labelled(runs),
         notes=notes,
-        remarks=("epoch times are those that the training process measured",) if timed else (),
+        remarks=(
+            *(
+                remark
+                for experiment in experiments
+                if experiment.table is not None
+                for remark in experiment.table.remarks
+            ),
+            *["epoch times are those that the training process measured"] * timed,
+        ),
     )
 
 

@@ -312,3 +312,23 @@ def test_rows_of_two_jobs_that_nothing_names_have_no_time_of_an_epoch(tmp_path: 
         (run,) = load_evidence([path]).runs
         assert (epoch_time(run) is not None) is known
         assert (best_accuracy(run) is not None) is known
+
+
+@pytest.mark.parametrize(("first", "of_first"), [(1, 300e9), (0, 300e9), (40, None)])
+def test_a_time_that_counts_from_the_start_gives_the_differences(
+    tmp_path: Path, first: int, of_first: float | None
+) -> None:
+    """The first has all that starts up in it; of a file that begins later it is no epoch's."""
+    rows = "".join(f"{first + n},{300 + 12.5 * n},{2 - n / 10}\n" for n in range(6))
+    path = tmp_path / "metrics.csv"
+    path.write_text(f"epoch,time,train_loss\n{rows}")
+    imported = read_foreign(path)
+    (run,) = imported.runs
+    assert [e.duration_ns for e in run.epochs] == [of_first, *[12.5e9] * 5]
+    assert any("12.5 s" in remark for remark in imported.remarks)
+
+
+def test_a_time_that_does_not_only_grow_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,time,train_loss\n1,84.2,2\n2,84.0,1.9\n3,84.4,1.8\n4,84.1,1.7\n")
+    assert {e.duration_ns for e in read_foreign(path).runs[0].epochs} == {None}

@@ -358,9 +358,26 @@ class TestEpochs:
         (_, row) = scaling_rows(read_foreign(path, Stated(scaling="strong")).runs)
         assert row.speedup == pytest.approx(100 / 30)
 
+    @pytest.mark.parametrize("name", ["time", "wall", "elapsed_s", "Wall Time"])
+    def test_a_clock_gives_the_differences(self, tmp_path: Path, name: str) -> None:
+        text = f"gpus,epoch,{name},loss\n" + "".join(f"1,{n},{60 + n * 10},0.5\n" for n in (1, 2, 3, 4))
+        imported = read(write(tmp_path / "t.csv", text), key=KEY)
+        (run,) = imported.runs
+        assert [epoch.duration_ns for epoch in run.epochs] == [70e9, 10e9, 10e9, 10e9]
+        assert any("counts from the start of the training" in remark for remark in imported.remarks)
+        later = runs_of(tmp_path, text.replace("\n1,", "\n1,1")).values()
+        assert [epoch.duration_ns for run in later for epoch in run.epochs] == [None, 10e9, 10e9, 10e9]
+
+    @pytest.mark.parametrize("times", [(84.0, 84.3, 84.9, 85.2, 86.0), (84.1, 83.9, 90.0, 84.0), (10.0, 20.0)])
+    def test_times_that_do_not_grow_by_far_are_of_an_epoch_each(self, tmp_path: Path, times: tuple[float, ...]) -> None:
+        text = "gpus,epoch,time,loss\n" + "".join(f"1,{n},{time},0.5\n" for n, time in enumerate(times, start=1))
+        (run,) = runs_of(tmp_path, text).values()
+        assert [epoch.duration_ns for epoch in run.epochs] == [time * 1e9 for time in times]
+
     def test_a_clock_is_no_time_of_an_epoch(self, tmp_path: Path) -> None:
-        text = "gpus,epoch,time,loss\n" + "".join(f"1,{n},{n * 10},0.5\n" for n in (1, 2, 3, 4))
-        assert "time=epoch_time_s" in refusal(tmp_path, text)
+        text = "gpus,epoch,runtime,loss\n" + "".join(f"1,{n},{n * 10},0.5\n" for n in (1, 2, 3, 4))
+        assert "runtime=epoch_time_s" in refusal(tmp_path, text)
+        text = text.replace("runtime", "time")
         (run,) = runs_of(tmp_path, text, time="-").values()
         assert [epoch.duration_ns for epoch in run.epochs] == [None] * 4
         (run,) = runs_of(tmp_path, text, time="epoch_time_s").values()
