@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import listed, require_only
-from stepscope.cli.console import print_document, say
+from stepscope.cli.command import given, listed, require_only
+from stepscope.cli.console import log, print_document, say
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.fail_if import check_evidence, read_conditions
 from stepscope.cli.findings import (
@@ -17,7 +18,7 @@ from stepscope.cli.findings import (
     show_screen,
     show_table,
 )
-from stepscope.core.errors import UsageError
+from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted, unknown
 from stepscope.diagnose.narrator import all_clear, counts, looked_at
 from stepscope.diagnose.screen import further, of_evidence, of_job
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 NOTES = 12
 """Notes on what was left out or assumed that are shown without --all."""
 
+
+_PASTED = Path("-")
 
 ROWS = 12
 """Rows of each table of NCCL's that are shown without --all."""
@@ -65,7 +68,7 @@ def run(options: Diagnose) -> int:
     conditions = read_conditions(options.fail_if)
     if chosen is not None:
         _require_asked(conditions, chosen)
-    evidence = read_evidence(options)
+    evidence = _read(options)
     diagnosis = diagnose(evidence, rules=chosen)
     judged = None
     if options.rules is None and evidence.profiled:
@@ -89,6 +92,26 @@ def run(options: Diagnose) -> int:
             _show(evidence, left, everything=everything, beside_verdict=judged is not None)
     check_evidence(conditions, evidence, diagnosis)
     return 0
+
+
+def _read(options: Diagnose) -> Evidence:
+    """Return the evidence at the paths, of which ``-`` is what standard input holds."""
+    if _PASTED not in options.paths:
+        return read_evidence(options)
+    import sys
+    from tempfile import TemporaryDirectory
+
+    if sys.stdin.isatty():
+        log("paste the text, then press Ctrl-D")
+    with TemporaryDirectory(prefix="stepscope-") as folder:
+        path = Path(folder) / "pasted.log"
+        path.write_bytes(sys.stdin.buffer.read())
+        paths = tuple(path if named == _PASTED else named for named in options.paths)
+        stated = {name: getattr(options, name) for name in given(options)}
+        try:
+            return read_evidence(type(options)(**{**stated, "paths": paths}))
+        except DataError as error:
+            raise DataError(error.what.replace(str(path), "standard input"), why=error.why, fix=error.fix) from error
 
 
 def _show_first_screen(evidence: Evidence, judged: Judged, *, everything: bool) -> Diagnosis:

@@ -14,7 +14,7 @@ class Diagnose(EvidenceOptions):
     Findings are ranked by the maximum share of the step that a fix can save.
     """
 
-    paths: tuple[Path, ...] = argument(PATHS, "PATHS", default=())
+    paths: tuple[Path, ...] = argument(f"{PATHS} `-`: a text on standard input.", "PATHS", default=())
     rules: str | None = option("Apply only these rules; `--rules list` names all.", "RULE,...")
     explain: str | None = option("Explain a rule: what it detects, why it matters, its limits.", "RULE", only="json")
     protocol: bool = switch(
