@@ -18,7 +18,25 @@ _NCCL = (
     b"Too many open files", b"[Proxy Service", b"ibv_modify_qp", b"ibv_reg_mr", b"libibverbs", b"libibverbs.so",
     b"no socket interface found", b"same subnet", b"transport/nvls",
 )  # fmt: skip
-_ENDS = (b"out of memory",)
+_ENDS = (
+    b"(local_rank: ", b"Assertion `", b"CANCELLED AT", b"CUDA error: ", b"Child process with PID", b"DataLoader worker",
+    b"DefaultCPUAllocator", b"Expected to have finished reduction", b"Fatal Python error", b"NVRM: Xid", b"OOMKilled",
+    b"RESOURCE_EXHAUSTED", b"RUNNING AT", b"Root Cause", b"Unexpected bus error", b"_STATUS_ALLOC_FAILED", b"bad_alloc",
+    b"cannot be retrieved", b"ddress already in use", b"did not receive grad for rank", b"died with <Signals",
+    b"due to signal ", b"exitcode", b"exits with return code", b"failed (exitcode: ", b"failed to connect to any",
+    b"got signal: ", b"has failed to connect to", b"node running low on memory", b"noticed that process rank",
+    b"oom-kill", b"oom_kill", b"out of memory", b"returned non-zero exit status", b"socket has timed out",
+    b"srun: error", b"terminated with", b"terminated with the following error", b"ut of memory: Kill",
+    b"wait timeout after", b"waiting for clients",
+)  # fmt: skip
+_EXCEPTIONS = (
+    b"ArithmeticError", b"AssertionError", b"AttributeError", b"BrokenPipeError", b"ConnectionResetError",
+    b"DistBackendError", b"DistNetworkError", b"DistStoreError", b"EOFError", b"FileNotFoundError", b"ImportError",
+    b"IndexError", b"KeyError", b"KeyboardInterrupt", b"MemoryError", b"ModuleNotFoundError", b"NameError",
+    b"NotImplementedError", b"OSError", b"OutOfMemoryError", b"PermissionError", b"RendezvousConnectionError",
+    b"RendezvousTimeoutError", b"RuntimeError", b"Traceback (most", b"TypeError", b"UnboundLocalError",
+    b"UnicodeDecodeError", b"ValueError", b"ZeroDivisionError",
+)  # fmt: skip
 _WATCHDOG = (
     b"aught collective operation timeout", b"Watchdog caught", b"Exception (either an error or timeout)",
     b"Timeout at NCCL work", b"failure detected by watchdog", b"Received a ", b"Observed flight recorder dump signal",
@@ -28,7 +46,7 @@ _WATCHDOG = (
     b"Detected mismatch between collectives", b"Not all ranks joining collective", b"Collective sequence number: ",
     b"operation counts", b"managing GPU", b'"MainThread"',
 )  # fmt: skip
-SIGN_MARKS = (*_NCCL, *_ENDS, *_WATCHDOG)
+SIGN_MARKS = (*_NCCL, *_ENDS, *_WATCHDOG, *_EXCEPTIONS)
 """Texts of which one stands in every line that ``store.signs`` reads, whose forms load where a text holds one."""
 
 _BLOCK = 1 << 20

@@ -23,8 +23,8 @@ from pathlib import Path
 from stepscope.records.imported import Sign
 from stepscope.store.log_lines import LogLines, without_colours
 
-TOPICS = ("watchdog", "nccl", "ends")
-"""Files of this folder, an exception's last: a watchdog's line is often one, too."""
+TOPICS = ("watchdog", "nccl", "ends", "exceptions")
+"""Files of this folder, the general last: a watchdog's line is often an exception, too."""
 
 MOST_SIGNS = 20_000
 """Signs of one file that are kept: ranks of large jobs repeat themselves."""
@@ -46,7 +46,7 @@ class SignForm:
     """Lines of one kind. mark: a text that each of them holds. pattern: groups are facts.
 
     cut: looked for where a line has a mark and no whole statement. beside: facts of the job, of use beside a sign only: on
-    one line, and alone they make no text one of a job that failed.
+    one line, and alone they make no text one of a job that failed. first: nothing but prefixes stands before it.
     """
 
     kind: str
@@ -54,6 +54,12 @@ class SignForm:
     pattern: bytes
     cut: bool = False
     beside: bool = False
+    first: bool = False
+
+    def search(self, line: bytes) -> re.Match[bytes] | None:
+        """Return where the line says it."""
+        match = self.compiled.search(line) if self.mark in line else None
+        return None if match is None or (self.first and not _PREFIX.fullmatch(line, 0, match.start())) else match
 
     @property
     def compiled(self) -> re.Pattern[bytes]:
@@ -78,6 +84,13 @@ def _marks(*, beside: bool) -> re.Pattern[bytes]:
     return re.compile(b"|".join(re.escape(mark) for mark in sorted(marks)) or b"(?!)")
 
 
+_PREFIX = re.compile(
+    rb"(?:\s|\[[^\]\s]{1,60}\](?:<\w+>)?:?|\[[\d/T:., -]{8,40}\]|\([^()]{1,90}\)|[\w.-]{1,60} +\||\d{1,6}:|[\w.-]*\d[\w.-]*:"
+    rb"|\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]{8,18}Z?|[-\w. ]{0,40}\b(?:ERROR|CRITICAL|FATAL)\b[\w. ]{0,40}[:|\]-]+"
+    rb"|std(?:err|out) [FP]|(?:node|host|rank|local_rank|step)=\S{1,60}|(?:traceback|msg) *:|[>*])*"
+)
+"""What launchers, containers and loggers put before a line."""
+
 _RANKS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -94,6 +107,7 @@ _HOSTS = tuple(
         rb"\bip=([\d.]{7,15})", rb"^\S*?([\w-]{1,80}) \[std(?:err|out)\]", rb"^([\w.-]{1,80}) +\| ",
     )
 )  # fmt: skip
+_PROCESS = re.compile(rb"\bpid[=:] ?(\d+)")
 _TIMES = re.compile(
     rb"\b(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)|\b[EWIF](\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,9})?)"
 )
@@ -126,6 +140,8 @@ def signs_of(path: Path) -> tuple[Sign, ...]:
                 pending.append((number, line))
                 if of_file.take_wrapped(pending):
                     pending = []
+                elif not has_mark and beside.search(line) and of_file.take(line, number, beside=True):
+                    pending.pop()
                 elif len(pending) == WRAPPED:
                     of_file.take_cut(pending[:1])
                     pending = [unfinished for unfinished in pending[1:] if marked.search(unfinished[1])]
@@ -147,12 +163,13 @@ class _Found:
         self.before = b""
         self._path = path
         self._certain = False
+        self._rank_of: dict[str | None, str] = {}
         own = _OF_PATH.findall("/".join(path.parts[-3:]))
         self._rank = own[-1] if own else None
 
     @property
     def all(self) -> tuple[Sign, ...]:
-        return tuple(self.signs) if self._certain else ()
+        return tuple(sorted(self.signs, key=lambda sign: sign.line)) if self._certain else ()
 
     def take_wrapped(self, lines: Sequence[tuple[int, bytes]]) -> bool:
         """Take a statement that goes over several lines, or began in the line before the one with its mark."""
@@ -166,7 +183,7 @@ class _Found:
     def _take_from_before(self, whole: bytes, between: bytes, number: int) -> bool:
         longer = self.before + between + whole
         for form in forms() if len(self.before) >= _NARROW else ():
-            match = None if form.cut or form.beside or form.mark not in longer else form.compiled.search(longer)
+            match = None if form.cut or form.beside or form.first else form.search(longer)
             if match and match.start() < len(self.before):
                 self.signs.append(self._sign(form, match, longer, number - 1))
                 self._certain = True
@@ -176,12 +193,13 @@ class _Found:
     def take_cut(self, lines: Iterable[tuple[int, bytes]]) -> None:
         """Take what is left of statements that have no end."""
         for number, line in lines:
-            self.take(line, number, cut=True)
+            if not self.take(line, number, cut=True):
+                self.take(line, number, beside=True)
 
     def take(self, line: bytes, number: int, *, cut: bool = False, beside: bool = False) -> bool:
         """Take the first form that fits a line, or lines put together."""
         for form in forms():
-            if (form.cut, form.beside) == (cut, beside) and form.mark in line and (match := form.compiled.search(line)):
+            if (form.cut, form.beside) == (cut, beside) and (match := form.search(line)):
                 if not match.start() and not beside:
                     line, match = self._from_before(form, line) or (line, match)
                 self.signs.append(self._sign(form, match, line, number))
@@ -200,7 +218,11 @@ class _Found:
         values = {name: text.decode(errors="replace").strip() for name, text in match.groupdict().items() if text}
         prefix = line[max(0, match.start() - _PREFIX) : match.start()]
         before = self.before if _WHOSE.fullmatch(self.before) else b""
-        rank = values.pop("rank", None) or _first(_RANKS, prefix) or _first(_RANKS, before) or self._rank
+        rank = values.pop("rank", None) or _first(_RANKS, prefix) or _first(_RANKS, before)
+        process = _first((_PROCESS,), prefix)
+        if rank is not None and process is not None:
+            self._rank_of[process] = rank
+        rank = rank or self._rank_of.get(process) or self._rank
         time = _TIMES.search(prefix) or _TIMES.search(before)
         return Sign(
             kind=form.kind,

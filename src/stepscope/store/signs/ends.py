@@ -1,13 +1,123 @@
-"""How processes of a job ended: exceptions, signals, exit codes, out of memory, rendezvous."""
+"""How processes of a job ended: signals, exit codes, out of memory, rendezvous, what DDP and data loaders say."""
 
 from __future__ import annotations
 
 from stepscope.store.signs import SignForm
 
+_SIZE = rb"[\d.]+ \w+"
+_ERROR = rb"(?:(?P<exception>[\w.]*(?:Error|Exception)): )?"
+_OOM = _ERROR + rb"(?P<api>CUDA|HIP|XPU|NPU|MUSA) out of memory\. Tried to allocate (?P<wanted>" + _SIZE + rb")"
+_AT = rb"(?:\[?(?P<peer>[\w.:-]+?)\]?[:,] ?(?P<port>\d+))"
+
 SIGNS: tuple[SignForm, ...] = (
+    # Memory of the device
     SignForm(
         "oom", b"out of memory",
-        rb"(?:(?P<exception>[\w.]*OutOfMemoryError|RuntimeError): )?"
-        rb"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)",
+        _OOM + rb"\.? GPU\s+(?P<gpu>\d+)\s+has\s+a\s+total\s+capacity\s+of\s+(?P<capacity>" + _SIZE
+        + rb")\s+of\s+which\s+(?P<free>" + _SIZE + rb")\s+is\s+free\.(?P<processes>.*?)"
+        rb"Of\s+the\s+allocated\s+memory\s+(?P<allocated>" + _SIZE + rb")\s+is\s+allocated\s+by\s+PyTorch,"
+        rb".*?(?P<unallocated>" + _SIZE + rb")\s+is\s+reserved\s+by\s+PyTorch\s+but\s+unallocated",
     ),
+    SignForm(
+        "oom", b"out of memory",
+        _OOM + rb"\s+\((?:GPU|NPU|XPU)\s+(?P<gpu>\d+);\s+(?P<capacity>" + _SIZE + rb")\s+total\s+capacity;\s+(?P<allocated>"
+        + _SIZE + rb")\s+already\s+allocated;(?:.*?;)?\s+(?P<free>" + _SIZE
+        + rb")\s+free;\s+(?:(?P<reserved>" + _SIZE + rb")\s+reserved\s+in|(?P<unallocated>" + _SIZE + rb")\s+cached)",
+    ),
+    SignForm("oom", b"out of memory", _OOM + rb"(?:.{0,4}GPU (?P<gpu>\d+))?", cut=True),
+    SignForm("oom", b"out of memory", _ERROR + rb"(?P<error>CUDA error: out of memory)"),
+    SignForm("oom", b"out of memory", rb"(?P<error>Cuda failure 2 'out of memory')"),
+    SignForm("oom", b"_STATUS_ALLOC_FAILED", _ERROR + rb".{0,40}(?P<error>CU\w+_STATUS_ALLOC_FAILED)"),
+    SignForm("oom", b"RESOURCE_EXHAUSTED", rb"(?P<error>RESOURCE_EXHAUSTED: Out of memory.{0,120})"),
+    # Memory of the host
+    SignForm("host-oom", b"DefaultCPUAllocator", _ERROR + rb".{0,120}?DefaultCPUAllocator: (?P<error>.{1,120})"),
+    SignForm("host-oom", b"node running low on memory", _ERROR + rb".{0,80}(?P<error>node running low on memory)"),
+    SignForm("host-oom", b"bad_alloc", rb"(?P<error>std::bad_alloc)"),
+    SignForm("kernel-oom", b"ut of memory: Kill", rb"ut of memory: Kill\w* process (?P<process>\d+) \((?P<command>[^)]+)\)"),
+    SignForm("kernel-oom", b"oom-kill", rb"[Dd]etected (?P<kills>\d+) oom-kill event"),
+    SignForm("kernel-oom", b"oom_kill", rb"[Dd]etected (?P<kills>\d+) oom_kill event"),
+    SignForm("kernel-oom", b"OOMKilled", rb"OOMKilled"),
+    # Data loaders
+    SignForm(
+        "loader-killed", b"DataLoader worker",
+        _ERROR + rb"DataLoader worker \(pid(?:\(s\))? (?P<process>[\d, ]+)\) "
+        rb"(?:is killed by signal: (?P<signal>[A-Z][\w ]+)|exited unexpectedly)",
+    ),
+    SignForm("loader-killed", b"Unexpected bus error", rb"Unexpected (?P<signal>bus error) encountered in worker"),
+    # Launchers
+    SignForm("child-time", b"time", rb"\btime *: (?P<time>[\d-]{10}_[\d:]{8})", beside=True),
+    SignForm("child-host", b"host", rb"\bhost *: (?P<host>\S+)$", beside=True),
+    SignForm("child-rank", b"(local_rank: ", rb"\brank *: (?P<rank>\d+) \(local_rank: (?P<local_rank>\d+)\)"),
+    SignForm("child-code", b"exitcode", rb"\bexitcode *: (?P<code>-?\d+) \(pid: (?P<process>\d+)\)"),
+    SignForm("child-root", b"Root Cause", rb"Root Cause(?: \(first observed failure\))?:"),
+    SignForm(
+        "launched-code", b"failed (exitcode: ",
+        rb"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<process>\d+)\)",
+    ),
+    SignForm(
+        "launched-code", b"terminated with", rb"process (?P<local_rank>\d+) terminated with (?:exit code (?P<code>\d+)"
+        rb"|signal (?P<signal>SIG\w+))",
+    ),
+    SignForm(
+        "launched-code", b"Child process with PID",
+        rb"\[rank: (?P<rank>\d+)\] Child process with PID (?P<process>\d+) terminated with code (?P<code>-?\d+)",
+    ),
+    SignForm("child-number", b"terminated with the following error", rb"-- Process (?P<local_rank>\d+) terminated with the"),
+    SignForm("some-code", b"exits with return code", rb"exits with return code = (?P<code>-?[1-9]\d*)"),
+    SignForm(
+        "some-code", b"returned non-zero exit status", rb"returned non-zero exit status (?P<code>[1-9]\d*)",
+    ),
+    SignForm("some-code", b"died with <Signals", rb"died with <Signals\.(?P<signal>SIG\w+)"),
+    SignForm(
+        "task-ended", b"srun: error", rb"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.{1,80})"
+    ),
+    SignForm(
+        "task-ended", b"noticed that process rank",
+        rb"process rank (?P<tasks>\d+) with PID (?P<process>\d+) on node (?P<host>\S+) exited on (?P<how>signal \d+.{0,40})",
+    ),
+    SignForm(
+        "task-ended", b"RUNNING AT", rb"RANK (?P<tasks>\d+) PID (?P<process>\d+) RUNNING AT (?P<host>\S+)",
+    ),
+    SignForm("task-code", b"KILLED BY SIGNAL", rb"KILLED BY SIGNAL: (?P<how>\d+)", beside=True),
+    SignForm("task-code", b"EXIT CODE: ", rb"EXIT CODE: (?P<code>\d+)", beside=True),
+    SignForm("stopped", b"closing signal", rb"process (?P<process>\d+) closing signal (?P<signal>SIG\w+)", beside=True),
+    SignForm("cancelled", b"CANCELLED AT", rb"(?P<what>(?:STEP|JOB) \S+) ON (?P<host>\S+) CANCELLED AT "
+             rb"(?P<time>\S+?)(?: DUE TO (?P<why>[A-Z ]+?))?(?:;| \*|$)"),
+    SignForm("cancelled", b"got signal: ", rb"Process \d+ got signal: (?P<signal>\d+)"),
+    SignForm("cancelled", b"due to signal ", rb"Received (?P<signal>\d+) death signal, shutting down workers"),
+    SignForm("crashed", b"Fatal Python error", rb"Fatal Python error: (?P<how>.{1,60})"),
+    # Rendezvous and the store
+    SignForm(
+        "store-timeout", b"socket has timed out", rb"(?:client|server) socket has timed out after (?P<waited>\d+)(?P<unit>m?s)"
+        rb" while trying to (?:connect to|listen on) \(?" + _AT,
+    ),
+    SignForm(
+        "store-refused", b"failed to connect to any", rb"failed to connect to any network address of \(?" + _AT,
+    ),
+    SignForm(
+        "store-refused", b"has failed to connect to", rb"has failed to connect to " + _AT + rb" \(errno: (?P<errno>\d+)"
+    ),
+    SignForm("store-name", b"cannot be retrieved", rb"network addresses of \(?" + _AT + rb"\)? cannot be retrieved"),
+    SignForm(
+        "store-port", b"ddress already in use",
+        rb"(?:server socket|EADDRINUSE|Errno 98).*?(?:\[?(?P<peer>[\w.:]*?)\]?:|port: ?)(?P<port>\d{2,5})\D.*ddress already in use",
+    ),
+    SignForm("store-port", b"ddress already in use", rb"(?:server socket|EADDRINUSE|[Ee]rrno:? 98).*ddress already in use"),
+    SignForm(
+        "store-clients", b"waiting for clients",
+        rb"Timed out after (?P<waited>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<world>\d+) clients joined",
+    ),
+    SignForm("store-keys", b"wait timeout after", rb"wait timeout after (?P<waited>\d+)ms, keys: (?P<keys>\S+)"),
+    # DDP and the device
+    SignForm(
+        "no-gradient", b"did not receive grad for rank",
+        rb"(?P<what>Parameters|Parameter indices) which did not receive grad for rank (?P<rank>\d+): (?P<names>.+)",
+    ),
+    SignForm("unfinished-reduction", b"Expected to have finished reduction",
+             _ERROR + rb"Expected to have finished reduction in the prior iteration"),
+    SignForm(
+        "device-assert", b"Assertion `", rb"(?P<place>[\w./-]+\.\w+:\d+):.{0,200}Assertion `(?P<asserted>[^`]+)` failed"
+    ),
+    SignForm("device-error", b"CUDA error: ", _ERROR + rb"CUDA error: (?P<error>[\w -]{3,100})"),
+    SignForm("device-error", b"NVRM: Xid", rb"NVRM: Xid \(PCI:(?P<device>[\w:.]+)\): (?P<xid>\d+)(?P<error>.{0,120})"),
 )  # fmt: skip
