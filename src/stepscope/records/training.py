@@ -81,7 +81,7 @@ class TrainingRun:
     hardware: device's name, with host or machine where runs of several are compared. settings: everything else that is known
     of how it was run, plain values. missing: what the source leaves open and the user may state, with why it matters
     (``world_size``: ``the configuration says DDP and not on how many ranks``). step_change: where its steps changed their
-    level, of logs that time each.
+    level, of logs that time each. last_step: the last one that a log has.
     """
 
     run_id: str
@@ -137,6 +137,7 @@ class TrainingRun:
     notes: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     step_change: StepChange | None = None
+    last_step: int | None = None
 
 
 @record

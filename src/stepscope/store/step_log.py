@@ -154,7 +154,7 @@ class Job:
                 run_id=run_id,
                 group=self.group(path),
                 points=self.points,
-                fields={"status": status, "error": error, **self.run_fields()},
+                fields={"status": status, "error": error, "last_step": self.last, **self.run_fields()},
                 notes=self.notes(),
                 unread=tuple(unread),
             )

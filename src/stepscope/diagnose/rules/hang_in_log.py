@@ -33,6 +33,7 @@ from stepscope.core.words import counted, grouped, in_words, listed, plural, ran
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect
 from stepscope.records.finding import Advice
 from stepscope.records.imported import Sign
+from stepscope.results.ends.text import text_end
 from stepscope.results.evidence import Evidence
 from stepscope.results.text_hang import (
     APART,
@@ -52,9 +53,6 @@ _NAMED = 8
 _SHOWN = 300
 _FR_TRACE = ("not-joined", "fr-differs")
 _DUMPS = ("dumping", "group-status")
-_ENDED = ("oom",)
-"""Signs of ranks that ended by themselves: what waits for them follows from that."""
-
 _RECORD = inspect(
     "record the calls of all ranks next time, and compare them",
     "export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
@@ -81,7 +79,8 @@ def check(evidence: Evidence) -> Statement:
     text = text_hang_of(signs, worlds.pop() if len(worlds) == 1 else None)
     kinds = grouped(signs, lambda sign: sign.kind)
     stated = [*_desync(signs, kinds), *_mismatch(kinds), *_not_joined(signs), *_barrier(kinds)]
-    ended = any(kind in kinds for kind in _ENDED)
+    end = text_end(signs)
+    ended = end is not None and end.by_itself
     findings = stated or [
         *_calls(text, ended=ended),
         *_stuck(kinds),

@@ -59,7 +59,7 @@ class SignForm:
     def search(self, line: bytes) -> re.Match[bytes] | None:
         """Return where the line says it."""
         match = self.compiled.search(line) if self.mark in line else None
-        return None if match is None or (self.first and not _PREFIX.fullmatch(line, 0, match.start())) else match
+        return None if match is None or (self.first and not _BEFORE.fullmatch(line, 0, match.start())) else match
 
     @property
     def compiled(self) -> re.Pattern[bytes]:
@@ -84,7 +84,7 @@ def _marks(*, beside: bool) -> re.Pattern[bytes]:
     return re.compile(b"|".join(re.escape(mark) for mark in sorted(marks)) or b"(?!)")
 
 
-_PREFIX = re.compile(
+_BEFORE = re.compile(
     rb"(?:\s|\[[^\]\s]{1,60}\](?:<\w+>)?:?|\[[\d/T:., -]{8,40}\]|\([^()]{1,90}\)|[\w.-]{1,60} +\||\d{1,6}:|[\w.-]*\d[\w.-]*:"
     rb"|\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]{8,18}Z?|[-\w. ]{0,40}\b(?:ERROR|CRITICAL|FATAL)\b[\w. ]{0,40}[:|\]-]+"
     rb"|std(?:err|out) [FP]|(?:node|host|rank|local_rank|step)=\S{1,60}|(?:traceback|msg) *:|[>*])*"
@@ -207,9 +207,13 @@ class _Found:
                 return True
         return False
 
+    def _may_begin(self, form: SignForm) -> bool:
+        """Whether a statement of a form may begin in the line before."""
+        return len(self.before) >= _NARROW and not form.first
+
     def _from_before(self, form: SignForm, line: bytes) -> tuple[bytes, re.Match[bytes]] | None:
         """Return the statement with its beginning, where a terminal wrapped it within what the form is of."""
-        for whole in (self.before + b" " + line, self.before + line) if len(self.before) >= _NARROW else ():
+        for whole in (self.before + b" " + line, self.before + line) if self._may_begin(form) else ():
             if (match := form.compiled.search(whole)) and match.start() < len(self.before):
                 return whole, match
         return None
@@ -218,7 +222,10 @@ class _Found:
         values = {name: text.decode(errors="replace").strip() for name, text in match.groupdict().items() if text}
         prefix = line[max(0, match.start() - _PREFIX) : match.start()]
         before = self.before if _WHOSE.fullmatch(self.before) else b""
-        rank = values.pop("rank", None) or _first(_RANKS, prefix) or _first(_RANKS, before)
+        own = values.pop("rank", None) or _first(_RANKS, prefix)
+        if own is not None:
+            self.before = b""
+        rank = own or _first(_RANKS, before)
         process = _first((_PROCESS,), prefix)
         if rank is not None and process is not None:
             self._rank_of[process] = rank

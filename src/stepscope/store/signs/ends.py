@@ -88,7 +88,8 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm("crashed", b"Fatal Python error", rb"Fatal Python error: (?P<how>.{1,60})"),
     # Rendezvous and the store
     SignForm(
-        "store-timeout", b"socket has timed out", rb"(?:client|server) socket has timed out after (?P<waited>\d+)(?P<unit>m?s)"
+        "store-timeout", b"socket has timed out",
+        rb"(?:client|server) socket has timed out after (?P<waited>\d+)(?P<unit>m?s)"
         rb" while trying to (?:connect to|listen on) \(?" + _AT,
     ),
     SignForm(
@@ -100,7 +101,7 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm("store-name", b"cannot be retrieved", rb"network addresses of \(?" + _AT + rb"\)? cannot be retrieved"),
     SignForm(
         "store-port", b"ddress already in use",
-        rb"(?:server socket|EADDRINUSE|Errno 98).*?(?:\[?(?P<peer>[\w.:]*?)\]?:|port: ?)(?P<port>\d{2,5})\D.*ddress already in use",
+        rb"(?:server socket|EADDRINUSE|Errno 98).*?(?:\[?(?P<peer>[\w.:]*?)\]?:|port: ?)(?P<port>\d{2,5})\D.*already in use",
     ),
     SignForm("store-port", b"ddress already in use", rb"(?:server socket|EADDRINUSE|[Ee]rrno:? 98).*ddress already in use"),
     SignForm(

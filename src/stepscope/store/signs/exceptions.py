@@ -23,6 +23,8 @@ SIGNS: tuple[SignForm, ...] = (
         SignForm("exception", end, _MODULE + rb"[A-Z]\w*" + end + rb"|Exception)" + _MESSAGE, beside=True, first=True)
         for end in (b"Error", b"Exception", b"Interrupt", b"Exit", b"Iteration", b"Timeout", b"Exceeded")
     ),
+    SignForm("chained", b"the above exception", rb"During handling of the above exception", beside=True),
+    SignForm("chained", b"The above exception", rb"The above exception was the direct cause", beside=True),
     SignForm(
         "frame-of", b'File "', rb'File "(?P<file>[^"]+)", line (?P<at>\d+)(?:, in (?P<function>.+))?', beside=True
     ),

@@ -1,0 +1,507 @@
+"""How a job ended, from its text: who failed first, of what, and where; who only followed.
+
+What
+----
+Tracebacks with the prefixes of any launcher, the tables of torchrun, lines of DeepSpeed, srun, mpirun and the kernel,
+requests for device memory that failed, data loaders whose workers died, ranks that did not find each other, parameters
+without a gradient. The judge is that of recorded jobs: out of memory wins, of the rest the earliest failed first,
+ranks that lost a peer or were stopped are victims. A failed request is read by its numbers: fragments, others on the
+device, or full.
+
+Why
+---
+The last lines of a job that failed are mostly those of ranks that noticed; the first failure is the cause.
+
+Known problems
+--------------
+A process without a line in the text is unknown, not innocent: the cause may be in another file. Texts seldom say when; the
+order of lines decides then. Exit codes of a spawned process name its local rank.
+
+References
+----------
+pytorch/pytorch, torch/distributed/elastic/multiprocessing/errors, c10/cuda/CUDACachingAllocator.cpp (1.4 to 2.9);
+SLURM and Open MPI manuals; PyTorch documentation, CUDA semantics, Memory management (read 2026-11).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from textwrap import shorten
+
+from stepscope.core.units import format_bytes_binary, format_percent
+from stepscope.core.words import in_words, plural, ranges
+from stepscope.diagnose.explanations import Explanation, findings_of
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect
+from stepscope.records.finding import Advice
+from stepscope.records.imported import Sign
+from stepscope.results.ends.evidence import SIGNALS, class_name
+from stepscope.results.ends.memory import LEAST_SHARE, FailedRequest, failed_request
+from stepscope.results.ends.text import TextEnd, TextFate, text_end
+from stepscope.results.evidence import Evidence
+
+_MESSAGE = 200
+_MOST_OTHERS = 4
+_NAMED = 8
+
+_TORCH = "PyTorch documentation, 2026-11"
+
+EXPLANATIONS = (
+    Explanation(
+        kinds=("loader-killed",),
+        only=("signal", ("Bus error", "bus error")),
+        title="{ranks_or_here} ended: a bus error killed a worker of its DataLoader: shared memory (/dev/shm) is full",
+        advice=(
+            (
+                "make shared memory larger: docker run --shm-size=16g or --ipc=host; an emptyDir of medium Memory in "
+                "Kubernetes",
+                "df -h /dev/shm",
+            ),
+            ("or use fewer workers, or smaller batches in flight (num_workers, prefetch_factor)", None),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("loader-killed",),
+        only=("signal", ("Killed",)),
+        title="{ranks_or_here} ended: a worker of its DataLoader was killed (SIGKILL): mostly for want of host memory",
+        advice=(
+            ("see whether the kernel's out-of-memory killer ended it", "dmesg -T | grep -i -E 'killed process|oom'"),
+            ("use fewer workers, and give the job more host memory (cgroup, --mem)", None),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("loader-killed",),
+        title="{ranks_or_here} ended: a worker of its DataLoader died ({signal})",
+        advice=(
+            ("its own error is above, or run with num_workers=0 to see it", None),
+            ("see whether memory of the host or /dev/shm ran out", "dmesg -T | tail; df -h /dev/shm"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("no-gradient",),
+        title="{ranks}: {names} got no gradient: they took no part in the loss",
+        advice=(
+            ("use them in every forward pass, or freeze them (requires_grad=False) before DDP wraps the model", None),
+            ("or let DDP look for unused parameters in each step, which costs time", "find_unused_parameters=True"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("unfinished-reduction",),
+        title="DDP: on {here} parameters took no part in the loss of the step before, so that its reduction did not end",
+        advice=(
+            ("the next run names the parameters of each rank", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+            ("use them, or let DDP look for unused parameters, which costs time", "find_unused_parameters=True"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("store-timeout",),
+        title="no one answers at the rendezvous {peer}:{port} within {waited} {unit}: it is not started, the address "
+        "or port is wrong, or a firewall is between",
+        advice=(
+            ("start the first node (rank 0) first, and see that it listens", "ss -ltnp | grep {port}"),
+            (
+                "give all nodes the same --rdzv-endpoint (MASTER_ADDR, MASTER_PORT), an address that they reach",
+                "nc -vz {peer} {port}",
+            ),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("store-refused",),
+        title="{here} cannot connect to the rendezvous {peer}:{port}: nothing listens there (rank 0 is not started or "
+        "ended), or the address or port is wrong",
+        advice=(
+            ("start the first node (rank 0) first, and see whether it ended: its log has the cause", None),
+            ("check that all nodes have the same MASTER_ADDR and MASTER_PORT", "nc -vz {peer} {port}"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("store-name",),
+        title="{here} cannot resolve the rendezvous host {peer} (port {port})",
+        advice=(("give an address, or a name that all nodes resolve", "getent hosts {peer}"),),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("store-port",),
+        title="port {port} of the rendezvous is in use already on {here}: another job, or processes left of an earlier one",
+        advice=(
+            ("find who listens there, and end what is left of an earlier job", "ss -ltnp"),
+            ("or take another port", "torchrun --master-port 0 --standalone, or --rdzv-endpoint HOST:PORT"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("store-clients",),
+        title="only {joined} of {world} processes joined within {waited} s: the others did not start, or cannot reach it",
+        advice=(
+            ("read the output of the processes that did not join: they ended, or wait elsewhere", None),
+            ("check that all nodes have the same address, port and number of processes", None),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("store-keys",),
+        title="{ranks_or_here} waited {waited} ms in the store for another rank, which did not come ({keys})",
+        advice=(("read the output of the other ranks: one of them ended, or is late", None),),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("device-assert",),
+        title="{ranks_or_here}: a kernel's check failed on the device: {asserted} ({place})",
+        advice=(
+            (
+                "an index is out of range: a label beyond the classes, a token beyond the embedding",
+                None,
+            ),
+            ("see which call it is: kernels run later than they are called", "CUDA_LAUNCH_BLOCKING=1"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("device-error",),
+        title="{ranks_or_here}: the device reports an error: {error}",
+        advice=(
+            ("look for errors of the device on its host", "dmesg -T | grep -i -E 'xid|nvrm|amdgpu'"),
+            ("see which call it is: kernels run later than they are called", "CUDA_LAUNCH_BLOCKING=1"),
+        ),
+        source=_TORCH,
+    ),
+)
+
+_HOST_MEMORY = (
+    inspect("see whether the kernel's out-of-memory killer ended it", "dmesg -T | grep -i -E 'killed process|oom'"),
+    inspect("take less host memory: fewer data workers, less offload to the CPU, one copy of the checkpoint a host"),
+    inspect("or give the job more: the limit of its cgroup, Slurm's --mem, the pod's memory limit"),
+)
+_OWN_OUTPUT = (
+    inspect("read its own output: the reason is not in these lines", "torchrun --log-dir logs --tee 3 ..."),
+    inspect("let torchrun report the traceback: put torch.distributed.elastic.multiprocessing.errors.record on main()"),
+)  # fmt: skip
+_BY_SIGNAL = {
+    "SIGKILL": ("mostly the host's out-of-memory killer, else whoever sent it", _HOST_MEMORY),
+    "SIGSEGV": (
+        "a crash in compiled code",
+        (
+            inspect("see the Python stack at the crash", "python -X faulthandler"),
+            inspect("look for a library that does not fit: torch, CUDA, NCCL and extensions of one build"),
+        ),
+    ),
+    "SIGBUS": (
+        "mostly shared memory (/dev/shm) is full, or a mapped file was cut",
+        (inspect("make shared memory larger: docker run --shm-size=16g or --ipc=host", "df -h /dev/shm"),),
+    ),
+    "SIGABRT": (
+        "compiled code gave up: NCCL's watchdog, an assertion, or the C++ runtime",
+        (inspect("the lines before it in its own output say why"),),
+    ),
+}
+_BY_MESSAGE = (
+    (r"NCCL|DistBackendError", "read what NCCL says before it", "export NCCL_DEBUG=INFO"),
+    (
+        r"^(?:ImportError|ModuleNotFoundError)",
+        "install it in the environment of every host, or use one image",
+        "pip check",
+    ),
+    (r"No space left on device", "a disk is full: free it, or write elsewhere (TMPDIR)", "df -h"),
+    (r"[Tt]oo many open files|ancdata", "raise the limit of open files", "ulimit -n 65536"),
+    (
+        r"size mismatch|Missing key|Unexpected key",
+        "the checkpoint is of another model: compare their configurations",
+        None,
+    ),
+    (r"Address already in use", "end what is left of an earlier job, or take another port", "ss -ltnp"),
+)
+
+
+def check(evidence: Evidence) -> Statement:
+    signs = evidence.signs
+    end = text_end(signs)
+    quiet = f"{len(signs)} lines on the job's end: none says that a process failed by itself"
+    if end is None or (end.first is None and end.stopped is None):
+        return quiet
+    reached = _reached(evidence)
+    if end.first is None:
+        return _cancelled(end, reached)
+    first = end.first
+    if first.fate.sort in ("oom", "host_oom"):
+        return [_with(_out_of_memory(end, first), reached), *findings_of(signs, EXPLANATIONS)]
+    place = [f"raised in {_short(first.fate.place)}"] if first.fate.place else []
+    explained = [_with(found, *place, _followed(end), reached) for found in findings_of(signs, EXPLANATIONS)]
+    if any(e.explains(first.sign) for e in EXPLANATIONS) or (first.fate.sort == "victim" and explained):
+        return explained
+    own = _with(_ended(end, first), reached)
+    if first.sign.kind.startswith("nccl-") or (_of_nccl(first) and any(s.kind.startswith("nccl-") for s in signs)):
+        return replace(own, severity="warning")  # what NCCL names is the cause
+    return [*explained, own] if _is_of(first, signs) else [own, *explained]
+
+
+def _of_nccl(first: TextFate) -> bool:
+    return re.search(r"NCCL|nccl|DistBackendError", f"{first.fate.exception} {first.fate.message}") is not None
+
+
+def _reached(evidence: Evidence) -> str:
+    """Say how far the log came, where it is one of steps, or whom the launcher stopped."""
+    stopped = [sign for sign in evidence.signs if sign.kind == "stopped"]
+    if stopped:
+        pids = in_words([sign.values["process"] for sign in stopped[:_NAMED]])
+        return f"the launcher then sent {stopped[0].values['signal']} to {plural(len(stopped), 'process')} {pids}"
+    sources = {sign.source for sign in evidence.signs}
+    steps = [r.last_step for r in evidence.runs if r.last_step is not None and r.source.rpartition(":")[0] in sources]
+    return f"the log ends after step {max(steps)}" if steps else ""
+
+
+def _is_of(first: TextFate, signs: Sequence[Sign]) -> bool:
+    """Whether another line of the same process, or of none that is known, says why it raised its exception."""
+    why = [sign for sign in signs if any(e.explains(sign) for e in EXPLANATIONS)]
+    return any(sign.rank is None or first.fate.rank is None or sign.rank == first.fate.rank for sign in why)
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    numbers = sorted(set(ranks))
+    return f"{plural(len(numbers), 'rank')} {in_words(numbers) if len(numbers) <= _NAMED else ranges(numbers)}"
+
+
+def _who(first: TextFate, alike: Sequence[int] = (), *, host: bool = True) -> str:
+    fate = first.fate
+    on = f" on {fate.process[0]}" if fate.process[0] and host else ""
+    if len(alike) > 1:
+        return _ranks(alike)
+    if fate.rank is not None:
+        return f"rank {fate.rank}{on}"
+    if first.local_rank is not None:
+        return f"local rank {first.local_rank}{on}"
+    process = first.sign.values.get("process", "")
+    return f"process {process}{on}" if process.isdigit() and int(process) else f"a process{on}"
+
+
+def _when(sign: Sign) -> str:
+    return f" at {sign.time.replace('_', ' ')}" if sign.time else ""
+
+
+def _shown(sign: Sign) -> str:
+    return f"line {sign.line}: {sign.text}"
+
+
+def _problem(
+    title: str, *lines: str | bool, first: TextFate, alike: Sequence[int] = (), advice: Iterable[Advice]
+) -> Finding:
+    return finding(
+        title,
+        [line for line in lines if isinstance(line, str) and line],
+        severity="problem",
+        confidence="certain: the text says it",
+        advice=advice,
+        priority="failure",
+        ranks=tuple(alike) or (() if first.fate.rank is None else (first.fate.rank,)),
+        of=_who(first, alike),
+    )
+
+
+def _followed(end: TextEnd) -> str:
+    """Say which ranks ended through others."""
+    ranks = [rank for rank in end.end.victims if rank not in end.alike]
+    codes = {one.fate.rank for one in end.others if one.fate.rank is not None and one.fate.rank not in end.alike}
+    if ranks := sorted({*ranks, *codes}):
+        return f"{_ranks(ranks)} ended after it"
+    return ""
+
+
+def _out_of_memory(end: TextEnd, first: TextFate) -> Finding:
+    sign, fate = first.sign, first.fate
+    where = f" in {_short(fate.place)}" if fate.place else ""
+    if fate.sort == "host_oom":
+        return _problem(
+            f"{_who(first)} ran out of host memory{where}{_when(sign)}",
+            _shown(sign),
+            _followed(end),
+            first=first,
+            advice=_HOST_MEMORY,
+        )
+    request = failed_request(sign.values)
+    on_gpu = f" of GPU {sign.values['gpu']}" if "gpu" in sign.values else ""
+    verdict, more, advice = _cause_of(request, on_gpu)
+    others = [one for one in end.others if one.fate.sort == "oom" and one.fate.rank != fate.rank]
+    also = f"out of memory too: {_ranks(r for one in others if (r := one.fate.rank) is not None)}" if others else ""
+    wanted = "" if request.wanted is None else f"{format_bytes_binary(request.wanted)} wanted, "
+    free = "" if request.free is None else f"{format_bytes_binary(request.free)} free"
+    numbers = f"{wanted}{free}".rstrip(", ")
+    if request.capacity is not None:
+        numbers += f" of {format_bytes_binary(request.capacity)}"
+    gpu = f" on GPU {sign.values['gpu']}" if "gpu" in sign.values else ""
+    return _problem(
+        f"{_who(first)} ran out of GPU memory{gpu}{_when(sign)}: {verdict}",
+        numbers,
+        *more,
+        bool(where) and f"raised{where}",
+        also,
+        _followed(end),
+        first=first,
+        advice=advice,
+    )
+
+
+_LESS = (
+    inspect("low cost: halve the micro-batch (or the sequence) and double the accumulation, same global batch"),
+    inspect("recompute activations in the backward pass (activation checkpointing): a third more computation"),
+    inspect("shard optimizer state, gradients and parameters (ZeRO, FSDP), or move them to the host (offload)"),
+)
+
+
+def _cause_of(request: FailedRequest, on_gpu: str) -> tuple[str, list[str], tuple[Advice, ...]]:
+    """Return the verdict of a failed request, further lines, and what would have helped."""
+    capacity, allocated = request.capacity, request.allocated
+    if capacity is None or allocated is None:
+        return "how much of it is whose, these lines do not say", [], _LESS
+    of_all = (
+        f"{format_bytes_binary(allocated)} of {format_bytes_binary(capacity)} ({format_percent(allocated / capacity)})"
+    )
+    kept = format_bytes_binary(request.unallocated or 0)
+    held = f"tensors hold {of_all}"
+    fragments = f"{kept} are reserved but unallocated ({format_percent((request.unallocated or 0) / capacity)})"
+    others = format_bytes_binary(request.others or 0)
+    others_hold = f"{others} are not PyTorch's of this process: other processes{on_gpu}, and CUDA contexts"
+    grow = inspect("let segments grow in place", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    match request.cause:
+        case "fragments":
+            return f"fragmentation: {fragments}", [held], (grow, _LESS[0])
+        case "others":
+            apart = (
+                inspect("see who holds memory there", "nvidia-smi"),
+                inspect(
+                    "ranks that do not set their device open a context on GPU 0: torch.cuda.set_device(local_rank)"
+                ),
+                _LESS[0],
+            )
+            return others_hold, [held, fragments], apart
+        case _:
+            small = f"only {kept} are reserved but unallocated: fragmentation is not the cause"
+            return f"it is full, {held}", [small], _LESS
+
+
+def _short(place: str | None) -> str:
+    """Return a place with the name of its file only: ``fit.py:131 in train``."""
+    path, _, rest = (place or "").partition(":")
+    return f"{PurePath(path).name}:{rest}"
+
+
+def _with(found: Finding, *lines: str) -> Finding:
+    return replace(found, evidence=(*found.evidence, *filter(None, lines)))
+
+
+def _cancelled(end: TextEnd, reached: str) -> Finding:
+    sign = end.stopped
+    assert sign is not None
+    why = sign.values.get("why", "").lower()
+    on = f" on {sign.host}" if sign.host else ""
+    what = (
+        f"{sign.values['what']} was cancelled"
+        if "what" in sign.values
+        else f"{end.end.signal} from outside ended the job"
+    )
+    return finding(
+        f"{what}{on}{_when(sign)}{f' due to {why}' if why else ''}: no rank is known to have failed",
+        _shown(sign),
+        reached,
+        severity="warning",
+        confidence="certain: the text says it",
+        advice=[
+            inspect("give the job more time, or write checkpoints and go on from them")
+            if "time" in why
+            else inspect(
+                "see who ended it: the scheduler, its user, a limit of time or memory",
+                "sacct -j JOB",
+            )
+        ],
+        priority="failure",
+    )
+
+
+def _ended(end: TextEnd, first: TextFate) -> Finding:
+    fate, sign = first.fate, first.sign
+    who = _who(first, end.alike)
+    if fate.exception is not None:
+        name = class_name(fate.exception) if "-" not in fate.exception else "an error"
+        message = shorten(fate.message or "", _MESSAGE, placeholder=" ...")
+        where = f" ({_short(fate.place)})" if fate.place else ""
+        said = f"{name}{f': {message}' if message else ''}"
+        victim = fate.sort == "victim"
+        verdict = f"{who} lost another process: {said}" if victim else f"{who} ended with {said}"
+        text = f"{fate.exception}: {fate.message or ''}"
+        advice = [inspect(words, command) for pattern, words, command in _BY_MESSAGE if re.search(pattern, text)]
+        if victim:
+            advice.insert(
+                0, inspect("look at the log of the process at the other end: it ended first, or the network broke")
+            )
+        if not advice:
+            advice = [
+                inspect(f"see {_short(fate.place)}" if fate.place else "add its traceback: the lines above this one")
+            ]
+        return _problem(
+            f"{verdict}{where}",
+            _shown(sign),
+            _followed(end),
+            first=first,
+            alike=end.alike,
+            advice=advice,
+        )
+    return _by_code(end, first, who)
+
+
+def _by_code(end: TextEnd, first: TextFate, who: str) -> Finding:
+    fate, sign = first.fate, first.sign
+    name = end.end.signal
+    if fate.code is not None and fate.code > 128 and name is None:
+        name = SIGNALS.get(fate.code - 128)
+    after = _followed(end)
+    first_of = "first, " if end.others else ""
+    process = f" (process {fate.process[1]})" if fate.process[1] else ""
+    if name is not None:
+        means, advice = _BY_SIGNAL.get(name, ("whoever sent it", _OWN_OUTPUT))
+        return _problem(
+            f"{who} was killed by {name}{_when(sign)}: {means}",
+            f"exit code {fate.code}{process}",
+            after,
+            first=first,
+            advice=advice,
+        )
+    code = "an error" if fate.code is None else f"exit code {fate.code}"
+    return _problem(
+        f"{who} failed {first_of}with {code}{_when(sign)}: the reason is in its own output",
+        f"{_shown(sign)}{process}",
+        after,
+        "; ".join(_exits(end.others)),
+        first=first,
+        advice=_OWN_OUTPUT,
+    )
+
+
+def _exits(others: Sequence[TextFate]) -> Iterator[str]:
+    for one in others[:_MOST_OTHERS]:
+        if one.fate.code is not None:
+            yield _exit_of(one)
+
+
+def _exit_of(one: TextFate) -> str:
+    return f"{_who(one, host=False)}: exit code {one.fate.code}{_when(one.sign)}"
+
+
+RULE = Rule(
+    symptom="a job ended: an exception, a signal, an exit code, memory that ran out, ranks that did not meet",
+    needs=("signs",),
+    look=check,
+    looks_at="lines on the job's end in logs",
+    protocol=1,
+    thresholds={
+        "share": Limit(
+            LEAST_SHARE, unit="of the capacity", source="fragments below it serve no request of a size that matters"
+        )
+    },
+)

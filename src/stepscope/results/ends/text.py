@@ -1,0 +1,333 @@
+"""The evidence of an end that a text holds, from its signs: what each process that it has lines of came to.
+
+Ranks without a line are not accused: their output may be elsewhere. A text seldom says when a process failed; what has no
+time comes last, and of several the one that a launcher saw fail first is before the others.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from stepscope.core.words import grouped
+from stepscope.records.imported import Sign
+from stepscope.records.profile import End
+from stepscope.results.ends.evidence import EndEvidence, Fate, Launcher, Sort, class_name, signal_of, sort_of
+from stepscope.results.ends.judge import judge
+from stepscope.results.ends.stacks import Frame
+
+_LAUNCHERS = (
+    "ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError", "RayTaskError",
+)  # fmt: skip
+_WAITED = ("timeout", "timeout-cut", "group-status", "stuck-watchdog", "barrier-reached", "gloo-timeout")
+_LOST = ("nccl-closed", "nccl-aborted", "nccl-proxy", "store-timeout", "store-refused", "store-clients", "store-keys")
+_FAILED = ("loader-killed", "unfinished-reduction", "no-gradient", "device-assert", "device-error", "store-port",
+           "store-name", "crashed")  # fmt: skip
+_MEMORY: dict[str, Sort] = {"oom": "oom", "host-oom": "host_oom"}
+_HOW = (
+    (r"Out Of Memory|oom", "host_oom", -signal.SIGKILL), (r"Killed|signal 9", "failed", -signal.SIGKILL),
+    (r"Segmentation|signal 11", "failed", -signal.SIGSEGV), (r"Bus error|signal 7", "failed", -signal.SIGBUS),
+    (r"Abort|signal 6", "failed", -signal.SIGABRT), (r"Terminated|signal 15", "stopped", -signal.SIGTERM),
+)  # fmt: skip
+_TIME = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?")
+_SHORT_TIME = re.compile(r"(\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFate:
+    """How one process of a text ended, and the line that says so. local_rank: where the text has no other."""
+
+    fate: Fate
+    sign: Sign
+    local_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextEnd:
+    """The end of a text as judged. first: the process at fault, or that noticed first. alike: ranks of which the text says
+    the very same. others: what else is known of processes that ended, in the order of the text. stopped: a cancellation."""
+
+    end: End
+    first: TextFate | None
+    alike: tuple[int, ...] = ()
+    others: tuple[TextFate, ...] = ()
+    stopped: Sign | None = None
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether a process failed by itself, so that waits of others follow from it."""
+        return self.first is not None and self.first.fate.sort in ("oom", "host_oom", "failed")
+
+
+def text_end(signs: Iterable[Sign]) -> TextEnd | None:
+    """Judge what signs tell of an end; None where they tell of none."""
+    signs = tuple(signs)
+    told = _fates(signs)
+    stopped = [sign for sign in signs if sign.kind == "cancelled"]
+    if not told and not stopped:
+        return None
+    root = [number for number, sign in enumerate(signs) if sign.kind == "child-root"]
+    noticed = next((sign.rank for sign in signs[root[-1] :] if sign.kind == "child-rank"), None) if root else None
+    if noticed is None:
+        noticed = next((one.fate.rank for one in told if one.fate.code is not None), None)
+    evidence = EndEvidence(
+        code=None,
+        fates=[one.fate for one in told],
+        launcher=Launcher(noticed=noticed),
+        signals=[(int(sign.values.get("signal", signal.SIGTERM)), int(_sent(sign, told))) for sign in stopped],
+        oom_kills=sum(int(sign.values.get("kills", 1)) for sign in signs if sign.kind == "kernel-oom"),
+    )
+    end = judge(evidence)
+    culprits = evidence.first("oom", "host_oom") or evidence.first("failed") or evidence.first("victim")
+    if end.kind in ("ok", "short", "no-steps", "hang"):
+        return TextEnd(end=end, first=None) if end.kind == "hang" else None
+    if end.kind == "interrupted":
+        return TextEnd(end=end, first=None, others=tuple(told), stopped=stopped[0])
+    first = next(one for one in told if one.fate is culprits[0])
+    alike = {
+        one.fate.rank
+        for one in told
+        if one.fate.exception is not None
+        and (one.fate.exception, one.fate.message, one.fate.place)
+        == (first.fate.exception, first.fate.message, first.fate.place)
+    }
+    return TextEnd(
+        end=end,
+        first=first,
+        alike=tuple(sorted(rank for rank in {first.fate.rank, *alike} if rank is not None)),
+        others=tuple(one for one in told if one is not first),
+    )
+
+
+def _sent(sign: Sign, told: Sequence[TextFate]) -> float:
+    """Return when a signal came; without a time, after all that has one."""
+    at_ns = time_ns(sign.time)
+    if not math.isinf(at_ns):
+        return at_ns
+    return max((one.fate.at_ns for one in told if not math.isinf(one.fate.at_ns)), default=0.0) + 1
+
+
+def time_ns(text: str | None) -> float:
+    """Return a time of a log; infinite where there is none. Logs of torch leave out the year: it is 1970 then."""
+    if text is not None and (match := _TIME.match(text)):
+        year, *rest = match.groups()
+    elif text is not None and (match := _SHORT_TIME.match(text)):
+        year, rest = "1970", list(match.groups())
+    else:
+        return math.inf
+    *parts, fraction = rest
+    try:
+        moment = datetime(int(year), *map(int, parts), tzinfo=UTC)  # type: ignore[misc, arg-type]
+    except ValueError:
+        return math.inf
+    return moment.timestamp() * 1e9 + float(f"0.{fraction or 0}") * 1e9
+
+
+Stream = tuple[str, int | None, str | None]
+
+
+@dataclass
+class _Row:
+    """A row of torchrun's table."""
+
+    sign: Sign
+    rank: int
+    host: str
+    time: str | None
+    code: int | None = None
+    process: int = 0
+
+
+@dataclass
+class _Read:
+    """What was read of signs so far. groups: of each stream, exceptions chained to each other together."""
+
+    groups: dict[Stream, list[list[TextFate]]] = field(default_factory=dict)
+    frames: dict[Stream, list[Frame]] = field(default_factory=dict)
+    chained: set[Stream] = field(default_factory=set)
+    rows: list[_Row] = field(default_factory=list)
+    codes: list[TextFate] = field(default_factory=list)
+    waited: dict[int | None, TextFate] = field(default_factory=dict)
+    block: dict[str, str] = field(default_factory=dict)
+
+
+def _fates(signs: Sequence[Sign]) -> list[TextFate]:
+    read = _Read()
+    for sign in signs:
+        _take(read, sign)
+    of_rank = grouped(map(_of_stream, read.groups.values()), lambda one: one.fate.rank)
+    told: list[TextFate] = []
+    rows = {row.rank: row for row in read.rows}
+    alone = of_rank.get(None, [])
+    if len(rows) == 1 and len(alone) == 1 and not of_rank.keys() - {None}:
+        (rank,) = rows  # the only exception is of the only rank that failed
+        of_rank = {rank: [replace(alone[0], fate=replace(alone[0].fate, rank=rank))]}
+    for own_rank, fates in of_rank.items():
+        row = rows.pop(own_rank, None) if own_rank is not None else None
+        told += [one if row is None else replace(one, fate=_with_row(one.fate, row)) for one in fates]
+    aborted = read.waited and any(signal_of(row.code) == signal.SIGABRT for row in rows.values())
+    for row in rows.values():
+        if row.rank in read.waited or (aborted and signal_of(row.code) == signal.SIGABRT):
+            read.waited.setdefault(row.rank, TextFate(sign=row.sign, fate=Fate(rank=row.rank, sort="timeout")))
+            continue
+        fate = Fate(
+            rank=row.rank,
+            process=(row.host, row.process),
+            sort=sort_of(None, None, row.code or 1),
+            code=row.code,
+            at_ns=time_ns(row.time),
+        )
+        told.append(TextFate(fate=fate, sign=replace(row.sign, host=row.host or row.sign.host, time=row.time)))
+    known = {row.process for row in read.rows}
+    own = {one.fate.rank for one in told}
+    codes = [one for one in read.codes if one.fate.process[1] not in known or not one.fate.process[1]]
+    if any(one.fate.rank is not None or one.local_rank is not None for one in codes) or told:
+        codes = [one for one in codes if one.fate.rank is not None or one.local_rank is not None]
+    ranked = bool(own - {None})
+    for one in codes:
+        if read.waited and signal_of(one.fate.code) == signal.SIGABRT:
+            continue
+        if not (one.fate.rank in own if one.fate.rank is not None else ranked and one.fate.code == 1):
+            told.append(one)
+    own = {one.fate.rank for one in told}
+    told += [one for rank, one in read.waited.items() if rank not in own]
+    if not told and (kills := [sign for sign in signs if sign.kind == "kernel-oom"]):
+        process = int(kills[0].values.get("process", 0))
+        told.append(
+            TextFate(
+                sign=kills[0], fate=Fate(rank=None, process=(kills[0].host or "", process), sort="host_oom", code=-9)
+            )
+        )
+    return told
+
+
+def _with_row(fate: Fate, row: _Row) -> Fate:
+    at_ns = time_ns(row.time) if math.isinf(fate.at_ns) else fate.at_ns
+    return replace(fate, process=(row.host or fate.process[0], row.process), code=row.code, at_ns=at_ns)
+
+
+def _of_stream(groups: list[list[TextFate]]) -> TextFate:
+    """Return what a process ended of: the beginning of its last chain of exceptions, of those that others did not cause."""
+    firsts = [group[0] for group in groups]
+    for sorts in (("oom", "host_oom"), ("failed",)):
+        if of := [one for one in firsts if one.fate.sort in sorts]:
+            return of[-1]
+    return next((one for one in reversed(firsts) if "exception" in one.sign.values), firsts[-1])
+
+
+def _take(read: _Read, sign: Sign) -> None:
+    kind, values = sign.kind, sign.values
+    rank = sign.rank
+    if rank is None and kind in ("exception", "traceback", "frame-of", *_MEMORY, *_FAILED) and "rank" in read.block:
+        rank = int(read.block["rank"])
+    stream = (sign.source, rank, sign.host if rank is None else None)
+    if kind == "traceback":
+        read.frames[stream] = []
+    elif kind == "chained":
+        read.chained.add(stream)
+    elif kind == "frame-of":
+        frame = Frame(file=values["file"], line=int(values["at"]), name=values.get("function", "<module>"))
+        read.frames.setdefault(stream, []).append(frame)
+    elif kind == "exception" or kind in _MEMORY or kind in _FAILED or kind in _LOST:
+        _take_failure(read, sign, rank, stream)
+    elif kind in _WAITED:
+        read.waited.setdefault(
+            rank, TextFate(sign=sign, fate=Fate(rank=rank, sort="timeout", at_ns=time_ns(sign.time)))
+        )
+    elif kind.startswith("child-"):
+        _take_child(read, sign)
+    elif kind in ("launched-code", "some-code", "task-ended", "task-code"):
+        _take_code(read, sign)
+
+
+def _take_failure(read: _Read, sign: Sign, rank: int | None, stream: Stream) -> None:
+    exception, message = sign.values.get("exception"), sign.values.get("message", sign.text)
+    if exception is not None and class_name(exception) in _LAUNCHERS:
+        read.frames.pop(stream, None)
+        return
+    sort: Sort = sort_of(exception, message, None) if sign.kind == "exception" else "failed"
+    if sign.kind in _MEMORY:
+        sort = _MEMORY[sign.kind]
+    elif sign.kind in _LOST or "Rendezvous" in (exception or ""):
+        sort = "victim"
+    elif exception == "ray.exceptions.OutOfMemoryError":
+        sort = "host_oom"
+    if sort == "timeout":
+        read.waited.setdefault(
+            rank, TextFate(sign=sign, fate=Fate(rank=rank, sort="timeout", at_ns=time_ns(sign.time)))
+        )
+        return
+    frames = read.frames.pop(stream, [])
+    place = next((f"{f.file}:{f.line} in {f.name}" for f in reversed(frames) if f.own), None)
+    fate = Fate(
+        rank=rank,
+        process=(sign.host or "", 0),
+        sort=sort,
+        at_ns=time_ns(sign.time),
+        exception=exception or sign.kind,
+        message=sign.values.get("message"),
+        place=place,
+    )
+    groups = read.groups.setdefault(stream, [])
+    if groups and stream in read.chained:
+        groups[-1].append(TextFate(fate=fate, sign=sign))
+    else:
+        groups.append([TextFate(fate=fate, sign=sign)])
+    read.chained.discard(stream)
+
+
+def _take_child(read: _Read, sign: Sign) -> None:
+    """Take a line of torchrun's table: time, host, rank and exit code of one rank, or the number of a spawned process."""
+    match sign.kind:
+        case "child-time":
+            read.block = {"time": sign.time or ""}
+        case "child-host":
+            read.block["host"] = sign.host or ""
+        case "child-number":
+            read.block = {"rank": sign.values["local_rank"]}
+        case "child-rank":
+            read.block["rank"] = str(sign.rank)
+            row = _Row(sign=sign, rank=sign.rank or 0, host=read.block.get("host", ""), time=read.block.get("time"))
+            if row.rank not in {known.rank for known in read.rows}:
+                read.rows.append(row)
+        case "child-code" if read.rows:
+            read.rows[-1].code, read.rows[-1].process = int(sign.values["code"]), int(sign.values["process"])
+
+
+def _take_code(read: _Read, sign: Sign) -> None:
+    """Take a line by which a launcher says how a process, or several of srun's tasks, ended."""
+    values = sign.values
+    code = int(values["code"]) if "code" in values else None
+    if "signal" in values:
+        code = -getattr(signal, values["signal"], signal.SIGKILL)
+    sort = sort_of(None, None, code)
+    if "how" in values:
+        sort, code = next(
+            ((s, number) for pattern, s, number in _HOW if re.search(pattern, values["how"], re.IGNORECASE)),
+            ("failed", int(digits[-1]) if (digits := re.findall(r"\d+", values["how"])) else None),
+        )
+    if sign.kind == "task-code":
+        if read.codes and read.codes[-1].sign.kind == "task-ended":
+            known = read.codes[-1]
+            sort = sort if "how" in values else sort_of(None, None, code)
+            read.codes[-1] = replace(known, fate=replace(known.fate, code=code, sort=sort))
+        return
+    process = (sign.host or "", int(values.get("process", 0)))
+    local = values.get("local_rank")
+    for rank in _tasks(values["tasks"]) if "tasks" in values else [sign.rank]:
+        fate = Fate(rank=rank, process=process, sort=sort, code=code, at_ns=time_ns(sign.time))
+        local_rank = int(local) if local is not None and rank is None else None
+        read.codes.append(TextFate(fate=fate, sign=sign, local_rank=local_rank))
+
+
+def _tasks(text: str) -> list[int]:
+    tasks: list[int] = []
+    for part in text.split(","):
+        begin, _, end = part.partition("-")
+        if begin.isdigit():
+            tasks += range(int(begin), int(end or begin) + 1 if (end or begin).isdigit() else int(begin) + 1)
+    return tasks[:4096]
