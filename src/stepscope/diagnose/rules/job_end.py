@@ -234,7 +234,10 @@ def check(evidence: Evidence) -> Statement:
     if first.fate.sort in ("oom", "host_oom"):
         return [_with(_out_of_memory(end, first), reached), *findings_of(signs, EXPLANATIONS)]
     place = [f"raised in {_short(first.fate.place)}"] if first.fate.place else []
-    explained = [_with(found, *place, _followed(end), reached) for found in findings_of(signs, EXPLANATIONS)]
+    explained = [
+        _with(explained_finding, *place, _followed(end), reached)
+        for explained_finding in findings_of(signs, EXPLANATIONS)
+    ]
     if any(e.explains(first.sign) for e in EXPLANATIONS) or (first.fate.sort == "victim" and explained):
         return explained
     own = _with(_ended(end, first), reached)
@@ -364,14 +367,14 @@ def _cause_of(request: FailedRequest, on_gpu: str) -> tuple[str, list[str], tupl
         f"{format_bytes_binary(allocated)} of {format_bytes_binary(capacity)} ({format_percent(allocated / capacity)})"
     )
     kept = format_bytes_binary(request.unallocated or 0)
-    held = f"tensors hold {of_all}"
+    in_tensors = f"tensors hold {of_all}"
     fragments = f"{kept} are reserved but unallocated ({format_percent((request.unallocated or 0) / capacity)})"
     others = format_bytes_binary(request.others or 0)
     others_hold = f"{others} are not PyTorch's of this process: other processes{on_gpu}, and CUDA contexts"
     grow = inspect("let segments grow in place", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     match request.cause:
         case "fragments":
-            return f"fragmentation: {fragments}", [held], (grow, _LESS[0])
+            return f"fragmentation: {fragments}", [in_tensors], (grow, _LESS[0])
         case "others":
             apart = (
                 inspect("see who holds memory there", "nvidia-smi"),
@@ -380,10 +383,10 @@ def _cause_of(request: FailedRequest, on_gpu: str) -> tuple[str, list[str], tupl
                 ),
                 _LESS[0],
             )
-            return others_hold, [held, fragments], apart
+            return others_hold, [in_tensors, fragments], apart
         case _:
             small = f"only {kept} are reserved but unallocated: fragmentation is not the cause"
-            return f"it is full, {held}", [small], _LESS
+            return f"it is full, {in_tensors}", [small], _LESS
 
 
 def _short(place: str | None) -> str:
@@ -392,8 +395,8 @@ def _short(place: str | None) -> str:
     return f"{PurePath(path).name}:{rest}"
 
 
-def _with(found: Finding, *lines: str) -> Finding:
-    return replace(found, evidence=(*found.evidence, *filter(None, lines)))
+def _with(explained_finding: Finding, *lines: str) -> Finding:
+    return replace(explained_finding, evidence=(*explained_finding.evidence, *filter(None, lines)))
 
 
 def _cancelled(end: TextEnd, reached: str) -> Finding:
@@ -413,7 +416,7 @@ def _cancelled(end: TextEnd, reached: str) -> Finding:
         severity="warning",
         confidence="certain: the text says it",
         advice=[
-            inspect("give the job more time, or write checkpoints and go on from them")
+            inspect("give the job more time, or write checkpoints and resume from them")
             if "time" in why
             else inspect(
                 "see who ended it: the scheduler, its user, a limit of time or memory",
@@ -431,9 +434,9 @@ def _ended(end: TextEnd, first: TextFate) -> Finding:
         name = class_name(fate.exception) if "-" not in fate.exception else "an error"
         message = shorten(fate.message or "", _MESSAGE, placeholder=" ...")
         where = f" ({_short(fate.place)})" if fate.place else ""
-        said = f"{name}{f': {message}' if message else ''}"
+        text_of_it = f"{name}{f': {message}' if message else ''}"
         victim = fate.sort == "victim"
-        verdict = f"{who} lost another process: {said}" if victim else f"{who} ended with {said}"
+        verdict = f"{who} lost another process: {text_of_it}" if victim else f"{who} ended with {text_of_it}"
         text = f"{fate.exception}: {fate.message or ''}"
         advice = [inspect(words, command) for pattern, words, command in _BY_MESSAGE if re.search(pattern, text)]
         if victim:

@@ -173,8 +173,10 @@ def _snapshot(evidence: Evidence, memory: MemorySnapshot) -> _Job:
 def _failed(evidence: Evidence, jobs: Sequence[_Job]) -> Iterator[Finding]:
     """Yield one finding a model, of the run that needs least; not of logs that say more of it, which job-end reads."""
     runs = [(job, job.run) for job in jobs if job.run is not None]
-    told = {sign.source for sign in evidence.signs if sign.kind in ("oom", "host-oom")}
-    failed = (pair for pair in runs if pair[1].status in _OUT and pair[1].source.rpartition(":")[0] not in told)
+    read_elsewhere = {sign.source for sign in evidence.signs if sign.kind in ("oom", "host-oom")}
+    failed = (
+        pair for pair in runs if pair[1].status in _OUT and pair[1].source.rpartition(":")[0] not in read_elsewhere
+    )
     for group in grouped(failed, lambda pair: pair[1].group).values():
         job, run = min(group, key=lambda pair: (pair[1].micro_batch or 0, pair[1].num_parameters or 0))
         state, capacity = job.state_bytes, job.capacity_text

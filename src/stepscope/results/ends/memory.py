@@ -59,12 +59,12 @@ def failed_request(values: Mapping[str, str]) -> FailedRequest:
     of_pytorch = None if allocated is None else allocated + (sizes["unallocated"] or 0)
     processes = values.get("processes", "")
     own, every = _OWN.search(processes), [size_of(text) or 0 for text in _PROCESS.findall(processes)]
-    held = size_of(own[1]) if own else None
-    if held is None and of_pytorch is not None:
-        held = max(
+    own_bytes = size_of(own[1]) if own else None
+    if own_bytes is None and of_pytorch is not None:
+        own_bytes = max(
             (size for size in every if size >= of_pytorch), default=of_pytorch
         )  # in a container it has another pid
     others = None
-    if sizes["capacity"] is not None and sizes["free"] is not None and held is not None:
-        others = max(0, sizes["capacity"] - sizes["free"] - held)
+    if sizes["capacity"] is not None and sizes["free"] is not None and own_bytes is not None:
+        others = max(0, sizes["capacity"] - sizes["free"] - own_bytes)
     return FailedRequest(**sizes, others=others)

@@ -66,19 +66,19 @@ class TextEnd:
 def text_end(signs: Iterable[Sign]) -> TextEnd | None:
     """Judge what signs tell of an end; None where they tell of none."""
     signs = tuple(signs)
-    told = _fates(signs)
+    ends = _fates(signs)
     stopped = [sign for sign in signs if sign.kind == "cancelled"]
-    if not told and not stopped:
+    if not ends and not stopped:
         return None
     root = [number for number, sign in enumerate(signs) if sign.kind == "child-root"]
     noticed = next((sign.rank for sign in signs[root[-1] :] if sign.kind == "child-rank"), None) if root else None
     if noticed is None:
-        noticed = next((one.fate.rank for one in told if one.fate.code is not None), None)
+        noticed = next((one.fate.rank for one in ends if one.fate.code is not None), None)
     evidence = EndEvidence(
         code=None,
-        fates=[one.fate for one in told],
+        fates=[one.fate for one in ends],
         launcher=Launcher(noticed=noticed),
-        signals=[(int(sign.values.get("signal", signal.SIGTERM)), int(_sent(sign, told))) for sign in stopped],
+        signals=[(int(sign.values.get("signal", signal.SIGTERM)), int(_sent(sign, ends))) for sign in stopped],
         oom_kills=sum(int(sign.values.get("kills", 1)) for sign in signs if sign.kind == "kernel-oom"),
     )
     end = judge(evidence)
@@ -86,11 +86,11 @@ def text_end(signs: Iterable[Sign]) -> TextEnd | None:
     if end.kind in ("ok", "short", "no-steps", "hang"):
         return TextEnd(end=end, first=None) if end.kind == "hang" else None
     if end.kind == "interrupted":
-        return TextEnd(end=end, first=None, others=tuple(told), stopped=stopped[0])
-    first = next(one for one in told if one.fate is culprits[0])
+        return TextEnd(end=end, first=None, others=tuple(ends), stopped=stopped[0])
+    first = next(one for one in ends if one.fate is culprits[0])
     alike = {
         one.fate.rank
-        for one in told
+        for one in ends
         if one.fate.exception is not None
         and (one.fate.exception, one.fate.message, one.fate.place)
         == (first.fate.exception, first.fate.message, first.fate.place)
@@ -99,16 +99,16 @@ def text_end(signs: Iterable[Sign]) -> TextEnd | None:
         end=end,
         first=first,
         alike=tuple(sorted(rank for rank in {first.fate.rank, *alike} if rank is not None)),
-        others=tuple(one for one in told if one is not first),
+        others=tuple(one for one in ends if one is not first),
     )
 
 
-def _sent(sign: Sign, told: Sequence[TextFate]) -> float:
+def _sent(sign: Sign, ends: Sequence[TextFate]) -> float:
     """Return when a signal came; without a time, after all that has one."""
     at_ns = time_ns(sign.time)
     if not math.isinf(at_ns):
         return at_ns
-    return max((one.fate.at_ns for one in told if not math.isinf(one.fate.at_ns)), default=0.0) + 1
+    return max((one.fate.at_ns for one in ends if not math.isinf(one.fate.at_ns)), default=0.0) + 1
 
 
 def time_ns(text: str | None) -> float:
@@ -160,7 +160,7 @@ def _fates(signs: Sequence[Sign]) -> list[TextFate]:
     for sign in signs:
         _take(read, sign)
     of_rank = grouped(map(_of_stream, read.groups.values()), lambda one: one.fate.rank)
-    told: list[TextFate] = []
+    ends: list[TextFate] = []
     rows = {row.rank: row for row in read.rows}
     alone = of_rank.get(None, [])
     if len(rows) == 1 and len(alone) == 1 and not of_rank.keys() - {None}:
@@ -168,7 +168,7 @@ def _fates(signs: Sequence[Sign]) -> list[TextFate]:
         of_rank = {rank: [replace(alone[0], fate=replace(alone[0].fate, rank=rank))]}
     for own_rank, fates in of_rank.items():
         row = rows.pop(own_rank, None) if own_rank is not None else None
-        told += [one if row is None else replace(one, fate=_with_row(one.fate, row)) for one in fates]
+        ends += [one if row is None else replace(one, fate=_with_row(one.fate, row)) for one in fates]
     aborted = read.waited and any(signal_of(row.code) == signal.SIGABRT for row in rows.values())
     for row in rows.values():
         if row.rank in read.waited or (aborted and signal_of(row.code) == signal.SIGABRT):
@@ -181,28 +181,28 @@ def _fates(signs: Sequence[Sign]) -> list[TextFate]:
             code=row.code,
             at_ns=time_ns(row.time),
         )
-        told.append(TextFate(fate=fate, sign=replace(row.sign, host=row.host or row.sign.host, time=row.time)))
-    known = {row.process for row in read.rows}
-    own = {one.fate.rank for one in told}
-    codes = [one for one in read.codes if one.fate.process[1] not in known or not one.fate.process[1]]
-    if any(one.fate.rank is not None or one.local_rank is not None for one in codes) or told:
+        ends.append(TextFate(fate=fate, sign=replace(row.sign, host=row.host or row.sign.host, time=row.time)))
+    listed = {row.process for row in read.rows}
+    own = {one.fate.rank for one in ends}
+    codes = [one for one in read.codes if one.fate.process[1] not in listed or not one.fate.process[1]]
+    if any(one.fate.rank is not None or one.local_rank is not None for one in codes) or ends:
         codes = [one for one in codes if one.fate.rank is not None or one.local_rank is not None]
     ranked = bool(own - {None})
     for one in codes:
         if read.waited and signal_of(one.fate.code) == signal.SIGABRT:
             continue
         if not (one.fate.rank in own if one.fate.rank is not None else ranked and one.fate.code == 1):
-            told.append(one)
-    own = {one.fate.rank for one in told}
-    told += [one for rank, one in read.waited.items() if rank not in own]
-    if not told and (kills := [sign for sign in signs if sign.kind == "kernel-oom"]):
+            ends.append(one)
+    own = {one.fate.rank for one in ends}
+    ends += [one for rank, one in read.waited.items() if rank not in own]
+    if not ends and (kills := [sign for sign in signs if sign.kind == "kernel-oom"]):
         process = int(kills[0].values.get("process", 0))
-        told.append(
+        ends.append(
             TextFate(
                 sign=kills[0], fate=Fate(rank=None, process=(kills[0].host or "", process), sort="host_oom", code=-9)
             )
         )
-    return told
+    return ends
 
 
 def _with_row(fate: Fate, row: _Row) -> Fate:
@@ -292,7 +292,7 @@ def _take_child(read: _Read, sign: Sign) -> None:
         case "child-rank":
             read.block["rank"] = str(sign.rank)
             row = _Row(sign=sign, rank=sign.rank or 0, host=read.block.get("host", ""), time=read.block.get("time"))
-            if row.rank not in {known.rank for known in read.rows}:
+            if all(other.rank != row.rank for other in read.rows):
                 read.rows.append(row)
         case "child-code" if read.rows:
             read.rows[-1].code, read.rows[-1].process = int(sign.values["code"]), int(sign.values["process"])
@@ -312,9 +312,9 @@ def _take_code(read: _Read, sign: Sign) -> None:
         )
     if sign.kind == "task-code":
         if read.codes and read.codes[-1].sign.kind == "task-ended":
-            known = read.codes[-1]
+            last_code = read.codes[-1]
             sort = sort if "how" in values else sort_of(None, None, code)
-            read.codes[-1] = replace(known, fate=replace(known.fate, code=code, sort=sort))
+            read.codes[-1] = replace(last_code, fate=replace(last_code.fate, code=code, sort=sort))
         return
     process = (sign.host or "", int(values.get("process", 0)))
     local = values.get("local_rank")
