@@ -33,7 +33,7 @@ from stepscope.core.words import counted, grouped, in_words, listed, plural, ran
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect
 from stepscope.records.finding import Advice
 from stepscope.records.imported import Sign
-from stepscope.results.ends.text import text_end
+from stepscope.results.ends.text import TextEnd, text_end
 from stepscope.results.evidence import Evidence
 from stepscope.results.text_hang import (
     APART,
@@ -53,6 +53,7 @@ _NAMED = 8
 _SHOWN = 300
 _FR_TRACE = ("not-joined", "fr-differs")
 _DUMPS = ("dumping", "group-status")
+
 _RECORD = inspect(
     "record the calls of all ranks next time, and compare them",
     "export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
@@ -80,15 +81,32 @@ def check(evidence: Evidence) -> Statement:
     kinds = grouped(signs, lambda sign: sign.kind)
     stated = [*_desync(signs, kinds), *_mismatch(kinds), *_not_joined(signs), *_barrier(kinds)]
     end = text_end(signs)
-    ended = end is not None and end.by_itself
+    if end is not None and end.by_itself and (text.calls or stated):
+        return _follows(text, stated, end)
     findings = stated or [
-        *_calls(text, ended=ended),
+        *_calls(text),
         *_stuck(kinds),
         *_ras(signs),
         *_incomplete(kinds, text),
         *_main_thread(signs),
     ]
     return findings or f"{len(signs)} lines on the job's end: none is of a collective that did not end"
+
+
+def _follows(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding:
+    """Report waits behind the end of the rank that they follow from."""
+    who = "another process" if end.first is None or end.first.fate.rank is None else f"rank {end.first.fate.rank}"
+    lines = [f"{_who(call.inside)} timed out in {_call(call, text)}{_after(call)}" for call in text.calls[:_MOST_CALLS]]
+    title, *others = [*lines, *(report.title for report in stated)]
+    return finding(
+        title,
+        others,
+        f"{who} had ended by itself, as another finding says: these waits follow from it",
+        severity="warning",
+        confidence=_WAITED,
+        priority="failure",
+        ranks=text.calls[0].inside if text.calls else stated[0].ranks,
+    )
 
 
 def _who(ranks: Iterable[int]) -> str:
@@ -270,7 +288,7 @@ def _after(call: WaitedCall) -> str:
     return "" if call.seconds is None else f", after {format_duration(call.seconds * 1e9)}"
 
 
-def _calls(text: TextHang, *, ended: bool) -> Iterator[Finding]:
+def _calls(text: TextHang) -> Iterator[Finding]:
     if not text.calls:
         return
     if text.still:
@@ -286,11 +304,6 @@ def _calls(text: TextHang, *, ended: bool) -> Iterator[Finding]:
     if text.scattered:
         apart = "these numbers are of several process groups: they cannot be compared, and no rank can be named"
         yield _problem(waited, *lines, apart, advice=_ask(text), ranks=first.ranks, sure=_WAITED)
-    elif ended:
-        follows = "a rank ended by itself, as another finding says: these waits follow from it"
-        yield finding(
-            waited, lines, follows, severity="warning", confidence=_WAITED, priority="failure", ranks=first.ranks
-        )
     elif first.never:
         yield _never(first, waited, lines)
     elif (sides := _differing(first, text)) is not None:

@@ -314,3 +314,20 @@ def test_an_exception_that_repeats_the_line_adds_no_rank(tmp_path: Path) -> None
     found = of(tmp_path, line_of_7, f"  what():  {line_of_7[line_of_7.index('[Rank 3]') :]}")
     assert found.ranks == (7,)
     assert "rank 3" not in whole(found)
+
+
+@pytest.mark.parametrize("prefix", ["[default{local}]:", "{local}: "])
+def test_a_launcher_s_local_number_is_not_the_rank_of_an_old_line(tmp_path: Path, prefix: str) -> None:
+    """Before torch 2.2 the rank is in the line; torchrun's prefix counts on each host."""
+    found = of(tmp_path, *(prefix.format(local=rank % 8) + timeout(rank, new=False) for rank in (3, 11, 12)))
+    assert found.ranks == (3, 11, 12)
+
+
+def test_who_ended_by_itself_comes_before_those_that_waited_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "out.log"
+    out = "[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 5 has a total capacity"
+    path.write_text("\n".join(["[rank5]: Traceback (most recent call last):", out, timeout(0), timeout(1)]) + "\n")
+    first, second = [f for f in diagnose(load_evidence([path])).findings if f.rule in (RULE, "job-end")]
+    assert (first.rule, first.ranks) == ("job-end", (5,))
+    assert (second.rule, second.severity, second.ranks) == (RULE, "warning", (0, 1))
+    assert "rank 5 had ended by itself" in second.evidence[-1]
