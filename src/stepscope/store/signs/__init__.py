@@ -99,6 +99,8 @@ _RANKS = tuple(
     )
 )  # fmt: skip
 """Whose line it is, the surest first."""
+_SURE = 4
+"""So many of them count over all hosts, as a line's own member of a group does; the others may be a host's own numbers."""
 
 _HOSTS = tuple(
     re.compile(pattern)
@@ -222,7 +224,7 @@ class _Found:
         values = {name: text.decode(errors="replace").strip() for name, text in match.groupdict().items() if text}
         prefix = line[max(0, match.start() - _PREFIX) : match.start()]
         before = self.before if _WHOSE.fullmatch(self.before) else b""
-        own = values.pop("rank", None) or _first(_RANKS, prefix)
+        own = values.pop("rank", None) or _first(_RANKS[:_SURE] if "member" in values else _RANKS, prefix)
         if own is not None:
             self.before = b""
         rank = own or _first(_RANKS, before)
