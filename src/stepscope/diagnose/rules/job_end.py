@@ -92,6 +92,16 @@ EXPLANATIONS = (
         source=_TORCH,
     ),
     Explanation(
+        kinds=("no-gradient-number",),
+        title="{ranks}: the parameters with the numbers {names} (in the order of model.parameters()) got no gradient: they "
+        "took no part in the loss",
+        advice=(
+            ("the next run names them", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+            ("use them, or let DDP look for unused parameters, which costs time", "find_unused_parameters=True"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
         kinds=("unfinished-reduction",),
         title="DDP: on {here} parameters took no part in the loss of the step before, so that its reduction did not end",
         advice=(
@@ -131,7 +141,7 @@ EXPLANATIONS = (
     ),
     Explanation(
         kinds=("store-port",),
-        title="port {port} of the rendezvous is in use already on {here}: another job, or processes left of an earlier one",
+        title="port {port} of the rendezvous is in use already: by another job, or by processes left of an earlier one",
         advice=(
             ("find who listens there, and end what is left of an earlier job", "ss -ltnp"),
             ("or take another port", "torchrun --master-port 0 --standalone, or --rdzv-endpoint HOST:PORT"),
@@ -221,6 +231,20 @@ _BY_MESSAGE = (
 )
 
 
+_SAME = (
+    ("no-gradient", "no-gradient-number", "unfinished-reduction"),
+    ("device-assert", "device-error"),
+    ("store-timeout", "store-refused", "store-keys"),
+)
+"""Kinds that say the same, the one that says most first."""
+
+
+def _most_telling(signs: Sequence[Sign]) -> list[Sign]:
+    kinds = {sign.kind for sign in signs}
+    less = {kind for same in _SAME for kind in [kind for kind in same if kind in kinds][1:]}
+    return [sign for sign in signs if sign.kind not in less]
+
+
 def check(evidence: Evidence) -> Statement:
     signs = evidence.signs
     end = text_end(signs)
@@ -229,14 +253,15 @@ def check(evidence: Evidence) -> Statement:
         return quiet
     reached = _reached(evidence)
     if end.first is None:
-        return _cancelled(end, reached)
+        interrupted = [run.run_id for run in evidence.runs if run.status == "interrupted"]
+        return f"{interrupted[0]} was cancelled: its status says so" if interrupted else _cancelled(end, reached)
     first = end.first
     if first.fate.sort in ("oom", "host_oom"):
-        return [_with(_out_of_memory(end, first), reached), *findings_of(signs, EXPLANATIONS)]
+        return [_with(_out_of_memory(end, first), reached), *findings_of(_most_telling(signs), EXPLANATIONS)]
     place = [f"raised in {_short(first.fate.place)}"] if first.fate.place else []
     explained = [
         _with(explained_finding, *place, _followed(end), reached)
-        for explained_finding in findings_of(signs, EXPLANATIONS)
+        for explained_finding in findings_of(_most_telling(signs), EXPLANATIONS)
     ]
     if any(e.explains(first.sign) for e in EXPLANATIONS) or (first.fate.sort == "victim" and explained):
         return explained
@@ -329,7 +354,7 @@ def _out_of_memory(end: TextEnd, first: TextFate) -> Finding:
             advice=_HOST_MEMORY,
         )
     request = failed_request(sign.values)
-    on_gpu = f" of GPU {sign.values['gpu']}" if "gpu" in sign.values else ""
+    on_gpu = f" on GPU {sign.values['gpu']}" if "gpu" in sign.values else ""
     verdict, more, advice = _cause_of(request, on_gpu)
     others = [one for one in end.others if one.fate.sort == "oom" and one.fate.rank != fate.rank]
     also = f"out of memory too: {_ranks(r for one in others if (r := one.fate.rank) is not None)}" if others else ""
@@ -370,7 +395,7 @@ def _cause_of(request: FailedRequest, on_gpu: str) -> tuple[str, list[str], tupl
     in_tensors = f"tensors hold {of_all}"
     fragments = f"{kept} are reserved but unallocated ({format_percent((request.unallocated or 0) / capacity)})"
     others = format_bytes_binary(request.others or 0)
-    others_hold = f"{others} are not PyTorch's of this process: other processes{on_gpu}, and CUDA contexts"
+    others_hold = f"{others} belong to other processes{on_gpu} or to CUDA contexts, not to PyTorch in this process"
     grow = inspect("let segments grow in place", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     match request.cause:
         case "fragments":

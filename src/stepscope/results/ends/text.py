@@ -25,8 +25,10 @@ _LAUNCHERS = (
 )  # fmt: skip
 _WAITED = ("timeout", "timeout-cut", "group-status", "stuck-watchdog", "barrier-reached", "gloo-timeout")
 _LOST = ("nccl-closed", "nccl-aborted", "nccl-proxy", "store-timeout", "store-refused", "store-clients", "store-keys")
-_FAILED = ("loader-killed", "unfinished-reduction", "no-gradient", "device-assert", "device-error", "store-port",
-           "store-name", "crashed")  # fmt: skip
+_FAILED = (
+    "loader-killed", "unfinished-reduction", "no-gradient", "no-gradient-number", "device-assert", "device-error",
+    "store-port", "store-name", "crashed",
+)  # fmt: skip
 _MEMORY: dict[str, Sort] = {"oom": "oom", "host-oom": "host_oom"}
 _HOW = (
     (r"Out Of Memory|oom", "host_oom", -signal.SIGKILL), (r"Killed|signal 9", "failed", -signal.SIGKILL),
@@ -67,7 +69,7 @@ def text_end(signs: Iterable[Sign]) -> TextEnd | None:
     """Judge what signs tell of an end; None where they tell of none."""
     signs = tuple(signs)
     ends = _fates(signs)
-    stopped = [sign for sign in signs if sign.kind == "cancelled"]
+    stopped = [sign for sign in signs if sign.kind == "cancelled" and not _after_failure(sign, ends)]
     if not ends and not stopped:
         return None
     root = [number for number, sign in enumerate(signs) if sign.kind == "child-root"]
@@ -100,6 +102,14 @@ def text_end(signs: Iterable[Sign]) -> TextEnd | None:
         first=first,
         alike=tuple(sorted(rank for rank in {first.fate.rank, *alike} if rank is not None)),
         others=tuple(one for one in ends if one is not first),
+    )
+
+
+def _after_failure(sign: Sign, ends: Iterable[TextFate]) -> bool:
+    """Whether a process had failed before, as the order of lines has it: schedulers then cancel the rest."""
+    return any(
+        one.fate.sort in ("oom", "host_oom", "failed") and one.sign.source == sign.source and one.sign.line < sign.line
+        for one in ends
     )
 
 

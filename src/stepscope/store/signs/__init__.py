@@ -179,7 +179,7 @@ class _Found:
         return any(
             (len(lines) > 1 and self.take(between.join(texts), lines[0][0]))
             or self._take_from_before(between.join(texts), between, lines[0][0])
-            for between in (b" ", b"")
+            for between in (b"", b" ")
         )
 
     def _take_from_before(self, whole: bytes, between: bytes, number: int) -> bool:

@@ -13,7 +13,7 @@ SIGNS: tuple[SignForm, ...] = (
     # Memory of the device
     SignForm(
         "oom", b"out of memory",
-        _OOM + rb"\.? GPU\s+(?P<gpu>\d+)\s+has\s+a\s+total\s+capacity\s+of\s+(?P<capacity>" + _SIZE
+        _OOM + rb"\.? GPU\s+(?P<gpu>\d+)\s+has\s+a\s+total\s+capaci?ty\s+of\s+(?P<capacity>" + _SIZE
         + rb")\s+of\s+which\s+(?P<free>" + _SIZE + rb")\s+is\s+free\.(?P<processes>.*?)"
         rb"Of\s+the\s+allocated\s+memory\s+(?P<allocated>" + _SIZE + rb")\s+is\s+allocated\s+by\s+PyTorch,"
         rb".*?(?P<unallocated>" + _SIZE + rb")\s+is\s+reserved\s+by\s+PyTorch\s+but\s+unallocated",
@@ -33,7 +33,8 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm("host-oom", b"DefaultCPUAllocator", _ERROR + rb".{0,120}?DefaultCPUAllocator: (?P<error>.{1,120})"),
     SignForm("host-oom", b"node running low on memory", _ERROR + rb".{0,80}(?P<error>node running low on memory)"),
     SignForm("host-oom", b"bad_alloc", rb"(?P<error>std::bad_alloc)"),
-    SignForm("kernel-oom", b"ut of memory: Kill", rb"ut of memory: Kill\w* process (?P<process>\d+) \((?P<command>[^)]+)\)"),
+    SignForm("kernel-oom", b"ut of memory: Kill",
+             rb"\w*[Oo]ut of memory: Kill\w* process (?P<process>\d+) \((?P<command>[^)]+)\)"),
     SignForm("kernel-oom", b"oom-kill", rb"[Dd]etected (?P<kills>\d+) oom-kill event"),
     SignForm("kernel-oom", b"oom_kill", rb"[Dd]etected (?P<kills>\d+) oom_kill event"),
     SignForm("kernel-oom", b"OOMKilled", rb"OOMKilled"),
@@ -110,10 +111,10 @@ SIGNS: tuple[SignForm, ...] = (
     ),
     SignForm("store-keys", b"wait timeout after", rb"wait timeout after (?P<waited>\d+)ms, keys: (?P<keys>\S+)"),
     # DDP and the device
-    SignForm(
-        "no-gradient", b"did not receive grad for rank",
-        rb"(?P<what>Parameters|Parameter indices) which did not receive grad for rank (?P<rank>\d+): (?P<names>.+)",
-    ),
+    SignForm("no-gradient", b"did not receive grad for rank",
+             rb"Parameters which did not receive grad for rank (?P<rank>\d+): (?P<names>.+)"),
+    SignForm("no-gradient-number", b"did not receive grad for rank",
+             rb"Parameter indices which did not receive grad for rank (?P<rank>\d+): (?P<names>[\d ,]+)"),
     SignForm("unfinished-reduction", b"Expected to have finished reduction",
              _ERROR + rb"Expected to have finished reduction in the prior iteration"),
     SignForm(
