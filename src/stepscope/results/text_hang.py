@@ -160,6 +160,8 @@ def text_hang_of(signs: Iterable[Sign], world_size: int | None = None) -> TextHa
             )
     apart = [wait.sequence for wait in waits if wait.group is None]
     worlds = {int(sign.values["world"]) for sign in signs if sign.kind == "world"}
+    if not worlds:  # the largest communicator that is alone in its group
+        worlds = {max((int(sign.values["world"]) for sign in signs if sign.kind == "ras-world"), default=0)} - {0}
     return TextHang(
         calls=tuple(calls),
         positions=positions,

@@ -130,7 +130,7 @@ SIGNS: tuple[SignForm, ...] = (
             ("world", b" ranks", rb"\b(?:on|with|across|of) (?P<world>\d+) ranks\b"),
             ("world", b"MEMBER: ", rb"MEMBER: \d+/(?P<world>\d+)"),
             ("world", b" processes", rb"Starting with (?P<world>\d+) processes"),
-            ("world", b"RUNNING", rb"^\s*\d+ +1 +\d+ +\d+ +(?P<world>\d+) +\d+ +RUNNING"),
+            ("ras-world", b"RUNNING", rb"^\s*\d+ +1 +\d+ +\d+ +(?P<world>\d+) +\d+ +RUNNING"),
         )
     ),
 )  # fmt: skip

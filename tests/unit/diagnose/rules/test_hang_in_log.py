@@ -331,3 +331,10 @@ def test_who_ended_by_itself_comes_before_those_that_waited_for_it(tmp_path: Pat
     assert (first.rule, first.ranks) == ("job-end", (5,))
     assert (second.rule, second.severity, second.ranks) == (RULE, "warning", (0, 1))
     assert "rank 5 had ended by itself" in second.evidence[-1]
+
+
+def test_the_world_is_the_largest_communicator_of_ncclras(tmp_path: Path) -> None:
+    rows = ("    0         8         4         1         4        32   RUNNING      OK",
+            "    1         1         4         8        32        32   RUNNING      OK",
+            "    2         1         1         8         8         8   RUNNING      OK")  # fmt: skip
+    assert "of 32 ranks" in whole(of(tmp_path, *rows, timeout(3)))
