@@ -9,7 +9,10 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted, grouped
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.evidence import Evidence, name_of
-from stepscope.results.learning import duplicated
+from stepscope.results.learning import TIME_KEPT, duplicated
+
+SHARED = 0.5
+"""Efficiency of another strategy, from which on it shows that the machine scales."""
 
 T = TypeVar("T")
 Key = Callable[[T], object]
@@ -54,6 +57,13 @@ class Pair:
         return duplicated(self.run, self.base)
 
     @property
+    def mixed(self) -> dict[str, tuple[object, object]]:
+        """What decides the speed beside the ranks, and differs: then the ratio is not that of the ranks."""
+        from stepscope.results.scaling import beside_ranks
+
+        return beside_ranks(self.run, self.base)
+
+    @property
     def ranks(self) -> str:
         """``4 ranks``."""
         return counted(self.row.world_size, "rank")
@@ -89,3 +99,25 @@ def pairs(evidence: Evidence) -> tuple[Pair, ...]:
 def by_group(compared: Iterable[Pair]) -> dict[str, list[Pair]]:
     """Group pairs by model, data and precision."""
     return grouped(compared, lambda pair: pair.row.group)
+
+
+def sharing_beside(pair: Pair, others: Iterable[Pair]) -> Pair | None:
+    """Return a run of another strategy on as many ranks of the same table that gets faster, where this one's epochs do not
+    get shorter; None: there is none, or this one's do."""
+    if (
+        pair.run.workload is not None
+        or pair.row.basis == "throughput"
+        or pair.row.speedup * TIME_KEPT > 1
+        or pair.mixed
+    ):
+        return None
+    files = [run.source.rpartition(":")[0] or run.source for run in (pair.run, pair.base)]
+    scaling = (
+        other
+        for other in others
+        if (other.row.world_size, other.run.strategy == pair.run.strategy) == (pair.row.world_size, False)
+        and (other.run.group, other.row.basis) == (pair.run.group, pair.row.basis)
+        and {other.run.source.rpartition(":")[0] or other.run.source} == set(files)
+        and other.row.efficiency > SHARED
+    )
+    return max(scaling, key=lambda other: other.row.speedup, default=None)

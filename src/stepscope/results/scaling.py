@@ -107,9 +107,53 @@ def superlinear_reasons(run: TrainingRun, base: TrainingRun) -> tuple[str, ...]:
         reasons.append(f"different machine: {run.hardware} against {base.hardware}")
     if run.micro_batch and base.micro_batch and run.micro_batch > base.micro_batch:
         reasons.append(f"larger batch per rank: {run.micro_batch} against {base.micro_batch}")
+    reasons += [
+        f"different {name}: {ours} against {theirs}" for name, (ours, theirs) in beside_ranks(run, base).items()
+    ]
     if shards(run.strategy):
         reasons.append(f"{run.strategy} shards state which leaves more memory per rank")
     return tuple(reasons)
+
+
+_SHARDING = re.compile(r"(?:^|_)(?:zero(?:_stage)?|stage|sharding(?:_strategy)?|offload(?:_\w+)?|strategy)$", re.I)
+"""Settings of a source that are part of its strategy."""
+
+
+def beside_ranks(run: TrainingRun, base: TrainingRun) -> dict[str, tuple[object, object]]:
+    """Return what of an imported run and its baseline decides the speed beside their ranks, and differs: name -> (run's,
+    baseline's). Not to share the work on one rank is no other strategy, unless it shards there.
+    """
+    if run.workload is not None or base.workload is not None:
+        return {}  # cells of ours have their settings in common
+    facts: dict[str, tuple[object, object]] = {
+        name: (run.settings[name], base.settings[name])
+        for name in run.settings
+        if name in base.settings and _SHARDING.search(name) and run.settings[name] != base.settings[name]
+    }
+    ours, theirs = run.strategy, base.strategy
+    alone = base.world_size == 1 and not shards(theirs)
+    if ours and theirs and not alone and _kind_of(ours) != _kind_of(theirs):
+        facts["strategy"] = ours, theirs
+    if _differ(run.precision, base.precision):
+        facts["precision"] = run.precision, base.precision
+    ranks = (run.world_size or 1) / (base.world_size or 1)
+    batches = (
+        (run.global_batch, base.global_batch),
+        (run.settings.get("batch_size"), base.settings.get("batch_size")),
+        (run.micro_batch, base.micro_batch),
+    )
+    for batch, other in batches:
+        if isinstance(batch, (int, float)) and isinstance(other, (int, float)) and batch > 0 and other > 0:
+            if not any(math.isclose(batch / other, usual, rel_tol=0.01) for usual in (1.0, ranks, 1 / ranks)):
+                facts["batch"] = batch, other
+            break
+    return facts
+
+
+def _kind_of(strategy: str) -> str:
+    """Return a strategy's name without its numbers, which are often those of the ranks, but for a stage of ZeRO."""
+    stages = re.findall(r"(?:zero|stage)[\s_-]*(?:stage)?[\s_-]*(\d)", strategy.lower())
+    return "".join([*re.findall(r"[a-z]", strategy.lower()), *stages])
 
 
 def _rated(row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Container[str]) -> ScalingRow:
@@ -118,7 +162,9 @@ def _rated(row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Contai
     if row.baseline_id in doubted or row.efficiency > SUPERLINEAR:
         return row
     rating, learned = rate(row.speedup, world_size=row.world_size / row.baseline_world_size), quality(run, base)
-    other_work = duplicated(run, base) or (learned is not None and learned.is_other_work)
+    other_work = (
+        duplicated(run, base) or (learned is not None and learned.is_other_work) or bool(beside_ranks(run, base))
+    )
     return replace(row, rating=NOT_EQUIVALENT if other_work and rating != "negative" else rating)
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from stepscope.core.errors import DataError
-from stepscope.core.words import counted
+from stepscope.core.words import counted, in_words
 from stepscope.records.nouns import Measured, Status
 from stepscope.records.training import Epoch, TrainingRun
 from stepscope.stats.order import MIN_RUNS, mean_interval
@@ -64,6 +64,8 @@ _AN_ID = re.compile(r"[0-9a-f]{12,}|\d{4}-\d\d-\d\d[T ]\d\d:.*|.{41,}|.*[/\\].*"
 _SETTINGS = 60
 _TEXT = 80
 _ROUNDED = 0.02
+_SAME_WORK = 0.05
+"""Relative difference up to which samples of rows are the same: rates are means of rounded figures."""
 
 
 def runs_of(lines: Sequence[TableLine]) -> tuple[TrainingRun, ...]:
@@ -73,7 +75,43 @@ def runs_of(lines: Sequence[TableLine]) -> tuple[TrainingRun, ...]:
         _run(members, kinds) if len(members) == 1 or members[0].columns.has("epoch") else _of_repeats(members, kinds)
         for members in _by_run(lines, kinds)
     ]
-    return _with_scaling(with_own_scaling(with_unique_ids(runs)))
+    firsts = [members[0] for members in _by_run(lines, kinds)]
+    return _with_scaling(with_own_scaling(with_unique_ids(_with_rates_of_all(runs, firsts))))
+
+
+def _with_rates_of_all(runs: Sequence[TrainingRun], lines: Sequence[TableLine]) -> list[TrainingRun]:
+    """Return runs with the rates of all ranks, where a column's are of one process, as its times show.
+
+    Rate x time x ranks is the same in every row: the same samples, and each process counts its own share of them.
+    """
+    of_work: dict[object, list[int]] = {}
+    for index, (run, line) in enumerate(zip(runs, lines, strict=True)):
+        if run.status == "ok" and run.samples_per_s is not None and run.world_size and not run.epochs:
+            of_work.setdefault((id(line.table), run.model, run.dataset, run.precision, run.hardware), []).append(index)
+    found_runs = list(runs)
+    for members in of_work.values():
+        worlds = [runs[index].world_size or 1 for index in members]
+        times = [lines[index].amount("epoch_ns") or lines[index].amount("time_ns") or 0.0 for index in members]
+        if max(worlds) < 2 * min(worlds) or min(times) <= 0:
+            continue
+        rates = [rate.value for index in members if (rate := runs[index].samples_per_s) is not None]
+        work = [rate * time / 1e9 * world for rate, time, world in zip(rates, times, worlds, strict=True)]
+        if max(work) > min(work) * (1 + _SAME_WORK):
+            continue
+        name = lines[members[0]].name("samples_per_s")
+        sums = {world: rate * world for world, rate in sorted(zip(worlds, rates, strict=True))}
+        listed_sums = in_words(f"{total:.3g} on {counted(world, 'rank')}" for world, total in sums.items())
+        least = min(sums)
+        gains = in_words(f"{total / sums[least]:.2f}x" for world, total in sums.items() if world > least)
+        note = (
+            f"{name} is the rate of one process: rate x time x ranks is {fmean(work):.4g} in every row; the job's is the "
+            f"sum: {listed_sums} ({gains})"
+        )
+        for index, world in zip(members, worlds, strict=True):
+            run = runs[index]
+            of_all = None if run.samples_per_s is None else run.samples_per_s.times(world)
+            found_runs[index] = replace(run, samples_per_s=of_all, notes=(*run.notes, note))
+    return found_runs
 
 
 @dataclass(frozen=True, slots=True)

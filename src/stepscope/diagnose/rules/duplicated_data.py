@@ -5,7 +5,8 @@ What
 With sample counts: the samples of all ranks in an epoch are at least {seen#} times the data set on several ranks. From
 curves alone: the first epoch's training loss on n ranks is at least {loss%} lower than the baseline's, with the same data
 and learning rate, while the epoch takes at least {time%} of the baseline's time. More ranks make one pass over the data
-neither teach more nor take as long.
+neither teach more nor take as long. From epoch times alone: the epoch takes at least {time%} of the baseline's time, while
+another strategy of the same table, on as many ranks, has an efficiency above {other%}.
 
 Why
 ---
@@ -26,7 +27,9 @@ for a communication problem (a published case): 0.60 against 0.47 after the firs
 
 from __future__ import annotations
 
-from stepscope.core.units import format_percent
+from statistics import median
+
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
@@ -34,7 +37,7 @@ from stepscope.records.finding import Advice
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence, name_of
 from stepscope.results.learning import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, FirstEpochs, curves, times_seen
-from stepscope.results.pairs import Pair, pairs
+from stepscope.results.pairs import SHARED, Pair, pairs, sharing_beside
 
 
 def _advice(evidence: Evidence, run: TrainingRun) -> tuple[Advice, ...]:
@@ -59,6 +62,9 @@ def check(evidence: Evidence) -> Statement:
         if run.status != "ok" or run.world_size is None or run.world_size < 2:
             continue
         seen, pair = times_seen(run), by_run.get(run.run_id)
+        if seen is None and pair is not None and (other := sharing_beside(pair, by_run.values())) is not None:
+            findings.append(_beside_another(evidence, pair, other))
+            continue
         if seen is not None:
             looked.append(
                 f"{name_of(run)}: each sample is trained on {seen:.2f} times per epoch, limit {SEEN_TOO_OFTEN:g}"
@@ -79,6 +85,31 @@ def check(evidence: Evidence) -> Statement:
         "no run on several ranks records samples per epoch with the data set's size, or losses by epoch",
         "stepscope bench MATRIX.yaml --set base.epochs=2",
     )
+
+
+def _beside_another(evidence: Evidence, pair: Pair, other: Pair) -> Finding:
+    name, ranks = pair.run.strategy or pair.run.label, pair.ranks
+    times = {side: _epoch_text(run) for side, run in (("run", pair.run), ("base", pair.base), ("other", other.run))}
+    return finding(
+        f"{name}: an epoch does not get shorter on {ranks}: each rank probably runs the whole epoch, not its share",
+        f"{name}: {times['run']} on {ranks}, {times['base']} on {pair.base_ranks}",
+        f"{other.run.strategy or other.run.label} on {ranks}, in the same table: {times['other']}, {other.row.speedup:.2f}x",
+        "so the machine and its network scale: it is not the communication, the data is not sharded",
+        severity="problem",
+        stake=1 - 1 / pair.relative,
+        confidence="likely: from the epoch times beside another strategy's; samples counted on each rank would prove it",
+        advice=_advice(evidence, pair.run),
+        of=(pair.run, pair.base, other.run),
+        priority="wrong",
+        wrong_runs=(pair.run.run_id,),
+    )
+
+
+def _epoch_text(run: TrainingRun) -> str:
+    times = [epoch.duration_ns for epoch in run.epochs if epoch.duration_ns]
+    if run.epoch_ns is None and not times:
+        return "an epoch"
+    return format_duration(run.epoch_ns.value if run.epoch_ns is not None else median(times))
 
 
 def _by_count(evidence: Evidence, run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
@@ -148,6 +179,11 @@ RULE = Rule(
             TIME_KEPT,
             unit="epoch time / the baseline's",
             source="two ranks that share the data at 56% efficiency need 0.9; exp044 needs 1.25",
+        ),
+        "other": Limit(
+            SHARED,
+            unit="efficiency of another strategy on as many ranks",
+            source="rated fair above it: a machine on which one strategy scales is not what keeps another from it",
         ),
     },
 )

@@ -34,10 +34,11 @@ _RATED = ("good", "excellent")
 
 
 def check(evidence: Evidence) -> Statement:
-    compared = [pair for pair in pairs(evidence) if pair.relative > 1]
+    compared = [pair for pair in pairs(evidence) if pair.relative > 1 and not pair.mixed]
     if not compared:
         return skipped(
-            "no run on several ranks has a baseline on fewer ranks", "stepscope bench --preset strong-scaling"
+            "no run on several ranks has a baseline on fewer ranks that differs in nothing else",
+            "stepscope bench --preset strong-scaling",
         )
     best = max(compared, key=lambda pair: pair.row.efficiency)
     good = by_group(pair for pair in compared if pair.row.rating in _RATED)

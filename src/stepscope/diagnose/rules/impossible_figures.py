@@ -84,7 +84,9 @@ def _too_fast(evidence: Evidence, compared: tuple[Pair, ...]) -> Iterator[Findin
     too_fast = [
         pair
         for pair in sorted(compared, key=lambda pair: -pair.row.efficiency)
-        if pair.row.efficiency > MAX_EFFICIENCY and (pair.row.low is None or pair.row.low > pair.relative)
+        if not pair.mixed
+        and pair.row.efficiency > MAX_EFFICIENCY
+        and (pair.row.low is None or pair.row.low > pair.relative)
     ]
     for worst, *others in grouped(too_fast, lambda pair: pair.base.run_id).values():
         from stepscope.results.scaling import superlinear_reasons  # traces have no pairs

@@ -30,7 +30,7 @@ from stepscope.records.finding import Advice
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import Evidence, cell_of
-from stepscope.results.pairs import Pair, by_group, pairs
+from stepscope.results.pairs import Pair, by_group, pairs, sharing_beside
 
 MIN_SPEEDUP = Limit(1.0, unit="speed-up", source="below it more ranks are slower")
 
@@ -41,7 +41,9 @@ def check(evidence: Evidence) -> Statement:
         return skipped(
             "no run on several ranks has a baseline on fewer ranks", "stepscope bench --preset strong-scaling"
         )
-    slower = by_group(pair for pair in compared if pair.row.speedup < MIN_SPEEDUP)
+    slower = by_group(
+        pair for pair in compared if pair.row.speedup < MIN_SPEEDUP and sharing_beside(pair, compared) is None
+    )
     least = min(compared, key=lambda pair: pair.row.speedup)
     return [_report(evidence, group) for group in slower.values()] or (
         f"least speed-up {least.row.speedup:.2f}x, {least.name}; limit 1"
@@ -54,7 +56,8 @@ def _report(evidence: Evidence, group: list[Pair]) -> Finding:
     unsure = row.high is not None and row.high >= MIN_SPEEDUP
     # What both state differently, so that any ratio is possible: hardware (NVIDIA A100 against Tesla V100).
     stated = ((name, getattr(run, name), getattr(base, name)) for name in ("hardware", "device", "precision"))
-    others = ", ".join(f"{name} ({own} against {of})" for name, own, of in stated if own and of and own != of)
+    differing = {name: (own, of) for name, own, of in stated if own and of and own != of} | worst.mixed
+    others = ", ".join(f"{name} ({own} against {of})" for name, (own, of) in differing.items())
     exposed = None if copies else exposed_fraction(run)
     if others:
         confidence = "likely: more than the number of ranks differs"

@@ -28,12 +28,12 @@ from collections.abc import Iterator
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.comparison import ScalingBudget, ScalingReading
 from stepscope.records.finding import Advice, Severity
 from stepscope.results.evidence import Evidence
-from stepscope.results.scaling import FAIR, GOOD
+from stepscope.results.scaling import FAIR, GOOD, beside_ranks
 from stepscope.results.scaling_budget import PARTS, loss, ranked, verdict
 
 GOOD_FROM = Limit(GOOD, unit="efficiency", source="rated good above 0.80")
@@ -50,9 +50,17 @@ _LOOK = {
 
 
 def check(evidence: Evidence) -> Statement:
-    best = max(evidence.scaling_budgets, key=lambda budget: budget.readings[0].efficiency)
+    by_id = {run.run_id: run for run in evidence.runs}
+    budgets = [
+        budget
+        for budget in evidence.scaling_budgets
+        if len(of := [by_id[key] for key in budget.run_ids if key in by_id]) < 2 or not beside_ranks(of[0], of[-1])
+    ]
+    if not budgets:
+        return skipped("no run has a baseline on fewer ranks that differs in nothing else")
+    best = max(budgets, key=lambda budget: budget.readings[0].efficiency)
     efficiency = format_percent(best.readings[0].efficiency)
-    return [_report(evidence, budget) for budget in evidence.scaling_budgets if not _is_covered(budget)] or (
+    return [_report(evidence, budget) for budget in budgets if not _is_covered(budget)] or (
         f"{best.run}: efficiency {efficiency}; good above {format_percent(GOOD_FROM)}"
     )
 

@@ -2,8 +2,9 @@
 
 What
 ----
-Facts (model, data, precision, accumulation, device) and settings of the model, the optimizer and data loading that both
-a run and its baseline record and that differ. `scaling-mixed` covers batches.
+Strategy, stage of sharding, precision and batch: where an imported run and its baseline differ in them, no rule rates
+their ratio. Beside them, facts (model, data, accumulation, device) and settings of the model, the optimizer and data
+loading that both a run and its baseline record and that differ. `scaling-mixed` covers batches.
 
 Why
 ---
@@ -24,16 +25,19 @@ docs/reference/metrics.md, Scaling: the same model, precision, accumulation and 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator
 from typing import Any
 
-from stepscope.core.words import counted, listed
+from stepscope.core.words import counted, grouped, in_words, listed
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import learning_rate
-from stepscope.results.evidence import Evidence, cell_of
+from stepscope.results.evidence import NEEDS, Evidence, cell_of
 from stepscope.results.labels import SETTINGS
 from stepscope.results.pairs import Pair, pairs
+from stepscope.results.scaling import beside_ranks
 
 _FACTS = (
     "model", "dataset", "dataset_size", "precision", "accumulation", "device", "hardware", "num_parameters", "unit",
@@ -47,6 +51,9 @@ _SETTINGS = frozenset({
 """Last parts of the names of settings that decide how fast or what a job trains; what a source measured is none."""
 _SECTIONS = ("model.", "optimizer.", "dataset_options.")
 
+_FEW = 8
+"""Runs of a table that are read as one comparison."""
+
 Differing = dict[str, tuple[Any, Any]]
 """Name -> (the run's value, the baseline's), for what both state and must not differ."""
 
@@ -54,11 +61,54 @@ Differing = dict[str, tuple[Any, Any]]
 def check(evidence: Evidence) -> Statement:
     first: dict[object, tuple[Pair, Differing]] = {}  # of each group and set of differing names
     for pair in pairs(evidence):
-        if differing := _differing(pair):
+        if differing := pair.mixed | _differing(pair):
             first.setdefault((pair.row.group, pair.base.run_id, tuple(sorted(differing))), (pair, differing))
-    return [_report(evidence, *case) for case in first.values()] or (
-        f"{counted(len(pairs(evidence)), 'run')}: only the number of ranks differs"
+    findings = [
+        _mixed(pair) if pair.mixed else _report(evidence, pair, differing) for pair, differing in first.values()
+    ]
+    findings += _unpaired(evidence)
+    if not findings and not pairs(evidence):
+        return skipped(*NEEDS["scaling"])
+    return findings or (f"{counted(len(pairs(evidence)), 'run')}: only the number of ranks differs")
+
+
+def _mixed(pair: Pair) -> Finding:
+    """Report a pair whose ratio is not that of the ranks, whatever it is."""
+    return _no_ratio(
+        pair.run, pair.base, pair.mixed, f"{pair.row.speedup:.2f}x between them; {pair.relative:g}x the ranks"
     )
+
+
+def _no_ratio(run: TrainingRun, base: TrainingRun, differing: Differing, ratio: str) -> Finding:
+    ours, theirs = (counted(side.world_size or 0, "rank") for side in (run, base))
+    return finding(
+        f"the runs on {ours} and {theirs} differ in {in_words(differing)}, not only in the number of ranks: no efficiency",
+        [f"{name}: {own} on {ours}, {other} on {theirs}" for name, (own, other) in list(differing.items())[:8]],
+        f"{ratio}: what is of the ranks, and what of the rest, cannot be told",
+        confidence="certain: the source states both",
+        advice=[advise(f"measure again with the same {in_words(differing)} on {theirs} and on {ours}")],
+        of=(run, base),
+        priority="wrong",
+        case="mixed",
+        wrong_runs=(run.run_id,),
+    )
+
+
+def _unpaired(evidence: Evidence) -> Iterator[Finding]:
+    """Yield a finding for runs of one table that nothing else compares, and that are the same but for ranks and settings."""
+    of_source = grouped(
+        (run for run in evidence.runs if run.status == "ok" and run.world_size and run.workload is None),
+        lambda run: re.sub(r":\d+$", "", run.source),
+    )
+    rated = {row.run_id for row in evidence.scaling if not row.is_baseline}
+    for runs in of_source.values():
+        base, *rest = sorted(runs, key=lambda run: run.world_size or 0)
+        alike = {(run.model, run.dataset, run.hardware, run.unit) for run in runs}
+        if not 1 <= len(rest) < _FEW or len(alike) > 1 or any(run.run_id in rated for run in runs):
+            continue
+        run = rest[-1]
+        if run.world_size != base.world_size and (differing := beside_ranks(run, base)):
+            yield _no_ratio(run, base, differing, "their rates are of different work")
 
 
 def _differing(pair: Pair) -> Differing:
@@ -122,7 +172,7 @@ def _report(evidence: Evidence, pair: Pair, differing: Differing) -> Finding:
 
 RULE = Rule(
     symptom="a run and its baseline differ in more than the number of ranks",
-    needs=("scaling",),
+    needs=("runs",),
     look=check,
     folded=True,
     decided_by="any setting but the ranks",

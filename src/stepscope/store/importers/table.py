@@ -303,7 +303,15 @@ def _imported(path: Path, rows: _Rows, stated: Stated, names: Iterable[str]) -> 
         comm_rows=tuple(rows.comm),
         hardware=", ".join(hardware) if 0 < len(hardware) < 4 else None,
         notes=(*dict.fromkeys(unclear), *notes),
-        remarks=(*(f"{run.run_id}: {note}" for run in runs if run.epochs for note in run.notes), *[_AS_GIB] * memory),
+        remarks=(
+            *dict.fromkeys(
+                f"{run.run_id if run.epochs else path.name}: {note}"
+                for run in runs
+                if run.epochs or run.samples_per_s
+                for note in run.notes
+            ),
+            *[_AS_GIB] * memory,
+        ),
         columns=tuple(dict.fromkeys(names)),
     )
 
