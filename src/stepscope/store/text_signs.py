@@ -19,15 +19,15 @@ _NCCL = (
     b"no socket interface found", b"same subnet", b"transport/nvls",
 )  # fmt: skip
 _ENDS = (
-    b"(local_rank: ", b"Assertion `", b"CANCELLED AT", b"CUDA error: ", b"Child process with PID", b"DataLoader worker",
-    b"DefaultCPUAllocator", b"Expected to have finished reduction", b"Fatal Python error", b"NVRM: Xid", b"OOMKilled",
-    b"RESOURCE_EXHAUSTED", b"RUNNING AT", b"Root Cause", b"Unexpected bus error", b"_STATUS_ALLOC_FAILED", b"bad_alloc",
-    b"cannot be retrieved", b"ddress already in use", b"did not receive grad for rank", b"died with <Signals",
-    b"due to signal ", b"exitcode", b"exits with return code", b"failed (exitcode: ", b"failed to connect to any",
-    b"got signal: ", b"has failed to connect to", b"node running low on memory", b"noticed that process rank",
-    b"oom-kill", b"oom_kill", b"out of memory", b"returned non-zero exit status", b"socket has timed out",
-    b"srun: error", b"terminated with", b"terminated with the following error", b"ut of memory: Kill",
-    b"wait timeout after", b"waiting for clients",
+    b"(local_rank: ", b"Assertion `", b"CANCELLED AT", b"CUDA error: ", b"Child process with PID", b"Cuda failure",
+    b"DataLoader worker", b"DefaultCPUAllocator", b"Expected to have finished reduction", b"Fatal Python error",
+    b"NVRM: Xid", b"OOMKilled", b"RESOURCE_EXHAUSTED", b"RUNNING AT", b"Root Cause", b"Unexpected bus error",
+    b"_STATUS_ALLOC_FAILED", b"bad_alloc", b"cannot be retrieved", b"ddress already in use",
+    b"did not receive grad for rank", b"died with <Signals", b"due to signal ", b"exitcode", b"exits with return code",
+    b"failed (exitcode: ", b"failed to connect to any", b"got signal: ", b"has failed to connect to",
+    b"node running low on memory", b"noticed that process rank", b"oom-kill", b"oom_kill", b"out of memory",
+    b"returned non-zero exit status", b"socket has timed out", b"srun: error", b"terminated with",
+    b"terminated with the following error", b"ut of memory: Kill", b"wait timeout after", b"waiting for clients",
 )  # fmt: skip
 _EXCEPTIONS = (
     b"ArithmeticError", b"AssertionError", b"AttributeError", b"BrokenPipeError", b"ConnectionResetError",

@@ -39,7 +39,7 @@ from stepscope.records.finding import Advice
 from stepscope.records.imported import Sign
 from stepscope.results.ends.evidence import SIGNALS, class_name
 from stepscope.results.ends.memory import LEAST_SHARE, FailedRequest, failed_request
-from stepscope.results.ends.text import TextEnd, TextFate, text_end
+from stepscope.results.ends.text import TextEnd, TextFate, text_end, with_ranks
 from stepscope.results.evidence import Evidence
 
 _MESSAGE = 200
@@ -75,7 +75,7 @@ EXPLANATIONS = (
     ),
     Explanation(
         kinds=("loader-killed",),
-        title="{ranks_or_here} ended: a worker of its DataLoader died ({signal})",
+        title="{ranks_or_here} ended: a worker of its DataLoader died",
         advice=(
             ("its own error is above, or run with num_workers=0 to see it", None),
             ("see whether memory of the host or /dev/shm ran out", "dmesg -T | tail; df -h /dev/shm"),
@@ -246,7 +246,7 @@ def _most_telling(signs: Sequence[Sign]) -> list[Sign]:
 
 
 def check(evidence: Evidence) -> Statement:
-    signs = evidence.signs
+    signs = with_ranks(evidence.signs)
     end = text_end(signs)
     quiet = f"{len(signs)} lines on the job's end: none says that a process failed by itself"
     if end is None or (end.first is None and end.stopped is None):

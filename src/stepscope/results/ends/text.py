@@ -27,9 +27,10 @@ _WAITED = ("timeout", "timeout-cut", "group-status", "stuck-watchdog", "barrier-
 _LOST = ("nccl-closed", "nccl-aborted", "nccl-proxy", "store-timeout", "store-refused", "store-clients", "store-keys")
 _FAILED = (
     "loader-killed", "unfinished-reduction", "no-gradient", "no-gradient-number", "device-assert", "device-error",
-    "store-port", "store-name", "crashed",
+    "store-port", "store-name",
 )  # fmt: skip
 _MEMORY: dict[str, Sort] = {"oom": "oom", "host-oom": "host_oom"}
+_OF_ERRORS = ("exception", "traceback", "frame-of", *_MEMORY, *_FAILED)
 _HOW = (
     (r"Out Of Memory|oom", "host_oom", -signal.SIGKILL), (r"Killed|signal 9", "failed", -signal.SIGKILL),
     (r"Segmentation|signal 11", "failed", -signal.SIGSEGV), (r"Bus error|signal 7", "failed", -signal.SIGBUS),
@@ -67,7 +68,7 @@ class TextEnd:
 
 def text_end(signs: Iterable[Sign]) -> TextEnd | None:
     """Judge what signs tell of an end; None where they tell of none."""
-    signs = tuple(signs)
+    signs = with_ranks(signs)
     ends = _fates(signs)
     stopped = [sign for sign in signs if sign.kind == "cancelled" and not _after_failure(sign, ends)]
     if not ends and not stopped:
@@ -103,6 +104,24 @@ def text_end(signs: Iterable[Sign]) -> TextEnd | None:
         alike=tuple(sorted(rank for rank in {first.fate.rank, *alike} if rank is not None)),
         others=tuple(one for one in ends if one is not first),
     )
+
+
+def with_ranks(signs: Iterable[Sign]) -> tuple[Sign, ...]:
+    """Return signs, errors that no prefix gives a rank with that of the table that they are in, or of the only one in it."""
+    signs = tuple(signs)
+    rows = {sign.rank for sign in signs if sign.kind == "child-rank"}
+    ranked = any(sign.rank is not None for sign in signs if sign.kind in _OF_ERRORS)
+    rank = next(iter(rows)) if len(rows) == 1 and not ranked else None
+    of_block = False
+    filled = []
+    for sign in signs:
+        if sign.kind in ("child-rank", "child-number"):
+            rank = int(sign.values["local_rank"]) if sign.kind == "child-number" else sign.rank
+            of_block = True
+        elif sign.kind in ("child-time", "child-root") and of_block:
+            rank = None
+        filled.append(replace(sign, rank=rank) if sign.rank is None and sign.kind in _OF_ERRORS else sign)
+    return tuple(filled)
 
 
 def _after_failure(sign: Sign, ends: Iterable[TextFate]) -> bool:
@@ -172,10 +191,6 @@ def _fates(signs: Sequence[Sign]) -> list[TextFate]:
     of_rank = grouped(map(_of_stream, read.groups.values()), lambda one: one.fate.rank)
     ends: list[TextFate] = []
     rows = {row.rank: row for row in read.rows}
-    alone = of_rank.get(None, [])
-    if len(rows) == 1 and len(alone) == 1 and not of_rank.keys() - {None}:
-        (rank,) = rows  # the only exception is of the only rank that failed
-        of_rank = {rank: [replace(alone[0], fate=replace(alone[0].fate, rank=rank))]}
     for own_rank, fates in of_rank.items():
         row = rows.pop(own_rank, None) if own_rank is not None else None
         ends += [one if row is None else replace(one, fate=_with_row(one.fate, row)) for one in fates]
@@ -232,8 +247,6 @@ def _of_stream(groups: list[list[TextFate]]) -> TextFate:
 def _take(read: _Read, sign: Sign) -> None:
     kind, values = sign.kind, sign.values
     rank = sign.rank
-    if rank is None and kind in ("exception", "traceback", "frame-of", *_MEMORY, *_FAILED) and "rank" in read.block:
-        rank = int(read.block["rank"])
     stream = (sign.source, rank, sign.host if rank is None else None)
     if kind == "traceback":
         read.frames[stream] = []
@@ -250,7 +263,7 @@ def _take(read: _Read, sign: Sign) -> None:
         )
     elif kind.startswith("child-"):
         _take_child(read, sign)
-    elif kind in ("launched-code", "some-code", "task-ended", "task-code"):
+    elif kind in ("launched-code", "some-code", "task-ended", "task-code", "crashed"):
         _take_code(read, sign)
 
 
@@ -272,7 +285,8 @@ def _take_failure(read: _Read, sign: Sign, rank: int | None, stream: Stream) -> 
         )
         return
     frames = read.frames.pop(stream, [])
-    place = next((f"{f.file}:{f.line} in {f.name}" for f in reversed(frames) if f.own), None)
+    at = next((frame for frame in reversed(frames) if frame.own), frames[-1] if frames else None)
+    place = None if at is None else f"{at.file}:{at.line} in {at.name}"
     fate = Fate(
         rank=rank,
         process=(sign.host or "", 0),
@@ -291,16 +305,13 @@ def _take_failure(read: _Read, sign: Sign, rank: int | None, stream: Stream) -> 
 
 
 def _take_child(read: _Read, sign: Sign) -> None:
-    """Take a line of torchrun's table: time, host, rank and exit code of one rank, or the number of a spawned process."""
+    """Take a line of torchrun's table: time, host, rank and exit code of one rank."""
     match sign.kind:
         case "child-time":
             read.block = {"time": sign.time or ""}
         case "child-host":
             read.block["host"] = sign.host or ""
-        case "child-number":
-            read.block = {"rank": sign.values["local_rank"]}
         case "child-rank":
-            read.block["rank"] = str(sign.rank)
             row = _Row(sign=sign, rank=sign.rank or 0, host=read.block.get("host", ""), time=read.block.get("time"))
             if all(other.rank != row.rank for other in read.rows):
                 read.rows.append(row)

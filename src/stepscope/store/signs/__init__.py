@@ -95,7 +95,7 @@ _RANKS = tuple(
     re.compile(pattern)
     for pattern in (
         rb"\[rank ?(\d{1,7})\]", rb"\brank[=:] ?(\d{1,7})\b", rb"\[Rank (\d{1,7})\]", rb"^\s*\[\d{1,7},(\d{1,7})\]<",
-        rb"^\s*(\d{1,7}): ", rb"\[(?:default|trainer)?(\d{1,7})\]:",
+        rb"^\s*(\d{1,7}): ", rb"\[(?:default|trainer)?(\d{1,7})\]:", rb"\(default_pg\) Rank (\d{1,7})\]",
     )
 )  # fmt: skip
 """Whose line it is, the surest first."""

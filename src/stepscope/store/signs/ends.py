@@ -26,7 +26,7 @@ SIGNS: tuple[SignForm, ...] = (
     ),
     SignForm("oom", b"out of memory", _OOM + rb"(?:.{0,4}GPU (?P<gpu>\d+))?", cut=True),
     SignForm("oom", b"out of memory", _ERROR + rb"(?P<error>CUDA error: out of memory)"),
-    SignForm("oom", b"out of memory", rb"(?P<error>Cuda failure 2 'out of memory')"),
+    SignForm("oom", b"out of memory", rb"(?P<error>Cuda failure (?:2 )?'out of memory')"),
     SignForm("oom", b"_STATUS_ALLOC_FAILED", _ERROR + rb".{0,40}(?P<error>CU\w+_STATUS_ALLOC_FAILED)"),
     SignForm("oom", b"RESOURCE_EXHAUSTED", rb"(?P<error>RESOURCE_EXHAUSTED: Out of memory.{0,120})"),
     # Memory of the host
@@ -79,7 +79,7 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm(
         "task-ended", b"RUNNING AT", rb"RANK (?P<tasks>\d+) PID (?P<process>\d+) RUNNING AT (?P<host>\S+)",
     ),
-    SignForm("task-code", b"KILLED BY SIGNAL", rb"KILLED BY SIGNAL: (?P<how>\d+)", beside=True),
+    SignForm("task-code", b"KILLED BY SIGNAL", rb"KILLED BY SIGNAL: (?P<how>\d+ \([\w ]+)", beside=True),
     SignForm("task-code", b"EXIT CODE: ", rb"EXIT CODE: (?P<code>\d+)", beside=True),
     SignForm("stopped", b"closing signal", rb"process (?P<process>\d+) closing signal (?P<signal>SIG\w+)", beside=True),
     SignForm("cancelled", b"CANCELLED AT", rb"(?P<what>(?:STEP|JOB) \S+) ON (?P<host>\S+) CANCELLED AT "
@@ -121,5 +121,6 @@ SIGNS: tuple[SignForm, ...] = (
         "device-assert", b"Assertion `", rb"(?P<place>[\w./-]+\.\w+:\d+):.{0,200}Assertion `(?P<asserted>[^`]+)` failed"
     ),
     SignForm("device-error", b"CUDA error: ", _ERROR + rb"CUDA error: (?P<error>[\w -]{3,100})"),
+    SignForm("device-error", b"Cuda failure", rb"Cuda failure (?:\d+ )?'(?P<error>[^']{3,100})'"),
     SignForm("device-error", b"NVRM: Xid", rb"NVRM: Xid \(PCI:(?P<device>[\w:.]+)\): (?P<xid>\d+)(?P<error>.{0,120})"),
 )  # fmt: skip

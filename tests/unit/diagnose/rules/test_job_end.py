@@ -1,0 +1,202 @@
+"""How a job ended, from its text: who failed first and of what; who only followed is not accused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.diagnose.engine import diagnose
+from stepscope.records.finding import Finding
+from stepscope.results.ends.memory import failed_request
+from stepscope.results.open import load_evidence
+
+RAISED = (
+    "Traceback (most recent call last):",
+    '  File "/home/u/run/train.py", line 88, in <module>',
+    "    main()",
+    '  File "/home/u/run/train.py", line 61, in main',
+    "    y = head(x)",
+    '  File "/opt/py/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 125, in forward',
+    "    return F.linear(input, self.weight, self.bias)",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x128 and 256x10)",
+)
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {wanted}. GPU 2 has a total capacity of "
+OOM += "40.00 GiB of which 100.00 MiB is free. {who} Of the allocated memory {allocated} is allocated by PyTorch, "
+OOM += "and {rest} is reserved by PyTorch but unallocated."
+
+
+def findings(tmp_path: Path, *lines: str, name: str = "job.log") -> tuple[Finding, ...]:
+    path = tmp_path / name
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return diagnose(load_evidence([path])).findings
+
+
+def row(rank: int, code: int, time: str, text: str = "") -> list[str]:
+    return [
+        f"[{rank}]:",
+        f"  time      : 2025-02-08_{time}",
+        "  host      : w-9",
+        f"  rank      : {rank} (local_rank: {rank % 4})",
+        f"  exitcode  : {code} (pid: {800 + rank})",
+        "  error_file: <N/A>",
+        f"  traceback : {text or 'To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html'}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "who"),
+    [
+        ("[rank6]: ", "rank 6"),
+        ("6: ", "rank 6"),
+        ("[1,6]<stderr>:", "rank 6"),
+        ("[default6]:", "rank 6"),
+        ("(TrainWorker pid=412, ip=10.6.0.14) [rank6]: ", "rank 6 on 10.6.0.14"),
+        ("trainer-2  | [rank6]: ", "rank 6 on trainer-2"),
+        ("[pod/job-worker-1/pytorch] [rank6]: ", "rank 6"),
+        ("2025-01-24T19:25:31.1Z stderr F [rank6]: ", "rank 6"),
+        ("", "a process"),
+    ],
+)
+def test_an_exception_is_named_with_its_rank_and_the_last_place_of_the_user(
+    tmp_path: Path, prefix: str, who: str
+) -> None:
+    (finding,) = findings(tmp_path, *(prefix + line for line in RAISED))
+    assert finding.rule == "job-end"
+    assert finding.title == f"{who} ended with {RAISED[-1]} (train.py:61 in main)"
+
+
+def test_a_worker_that_is_named_once_is_known_by_its_process(tmp_path: Path) -> None:
+    head = "(Worker pid=77, ip=10.0.0.3) "
+    (finding,) = findings(tmp_path, f"{head}[rank4]: {RAISED[0]}", f"{head}NameError: name 'x' is not defined")
+    assert finding.ranks == (4,)
+
+
+@pytest.mark.parametrize(
+    ("lines", "title"),
+    [
+        (("RuntimeError: DataLoader worker (pid 8) is killed by signal: Bus error. ",), "shared memory"),
+        (("E0612 03:22:10.5 9 api.py:869] failed (exitcode: -11) local_rank: 5 (pid: 9) of binary: python",),
+         "local rank 5 was killed by SIGSEGV"),
+        (("srun: error: n7: task 6: Out Of Memory",), "rank 6 on n7 ran out of host memory"),
+        (("srun: error: n7: task 2: Killed", "srun: error: n8: tasks 4-7: Terminated"),
+         "rank 2 on n7 was killed by SIGKILL"),
+        (("mpirun noticed that process rank 9 with PID 0 on node c2 exited on signal 9 (Killed).",), "rank 9 on c2"),
+        (("=   RANK 7 PID 23 RUNNING AT cn03", "=   KILLED BY SIGNAL: 11 (Segmentation fault)"),
+         "rank 7 on cn03 was killed by SIGSEGV"),
+        (("[rank: 2] Child process with PID 9 terminated with code -9. Forcefully terminating",),
+         "rank 2 was killed by SIGKILL"),
+        (("[ERROR] [launch.py:322:sigkill_handler] ['python', '--local_rank=7'] exits with return code = -9",),
+         "a process was killed by SIGKILL"),
+        (("[E socket.cpp:957] [c10d] The client socket has timed out after 300s while trying to connect to (n0, 29500).",),
+         "no one answers at the rendezvous n0:29500 within 300 s"),
+        (("Timed out after 901 seconds waiting for clients. 3/4 clients joined.",), "only 3 of 4 processes joined"),
+        (("x.cu:9: k: block: [0,0,0], thread: [3,0,0] Assertion `t < n` failed.", "RuntimeError: CUDA error: device-side "
+          "assert triggered"), "t < n"),
+        (("[rank1]: RuntimeError: CUDA error: an illegal memory access was encountered",),
+         "rank 1: the device reports an error"),
+        (("Parameters which did not receive grad for rank 3: head.w, head.b",), "rank 3: head.w, head.b got no gradient"),
+        (("Parameter indices which did not receive grad for rank 3: 4 5",), "rank 3: the parameters with the numbers 4 5"),
+        (("Out of memory: Killed process 20133 (python) total-vm:2kB",), "process 20133 ran out of host memory"),
+    ],
+)  # fmt: skip
+def test_forms_of_ends(tmp_path: Path, lines: tuple[str, ...], title: str) -> None:
+    first, *_ = findings(tmp_path, *lines)
+    assert (first.rule, first.severity) == ("job-end", "problem")
+    assert title in first.title
+
+
+def test_who_failed_first_by_the_launchers_table(tmp_path: Path) -> None:
+    table = ["Failures:", *row(1, 1, "01:02:04"), "Root Cause (first observed failure):", *row(2, 1, "01:02:03")]
+    first, *_ = findings(tmp_path, *table)
+    assert first.title.startswith("rank 2 on w-9 failed first, with exit code 1 at 2025-02-08 01:02:03")
+    assert "rank 1 ended after it" in first.evidence
+    stopped = ["Failures:", *row(1, -15, "01:02:01"), "Root Cause (first observed failure):", *row(3, -9, "01:02:03")]
+    first, *_ = findings(tmp_path, *stopped)
+    assert first.title.startswith("rank 3 on w-9 was killed by SIGKILL")
+
+
+def test_the_only_rank_of_a_table_is_whose_the_traceback_is(tmp_path: Path) -> None:
+    (finding,) = findings(tmp_path, *RAISED, "Root Cause (first observed failure):", *row(6, 1, "01:02:03"))
+    assert finding.title.startswith("rank 6 on w-9 ended with RuntimeError: mat1")
+
+
+def test_ranks_that_follow_are_not_accused(tmp_path: Path) -> None:
+    lost = (
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:2, remote process exited or there was a network error"
+    )
+    wait = "[rank{0}]:[E1122 09:36:10.4 ProcessGroupNCCL.cpp:685] [Rank {0}] Watchdog caught collective operation timeout: "
+    wait += (
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600012 milliseconds"
+    )
+    every = [f"[rank0]: {lost}", wait.format(1), *(f"[rank3]: {line}" for line in RAISED)]
+    first, second = findings(tmp_path, *every)
+    assert first.title.startswith("rank 3 ended with RuntimeError: mat1")
+    assert "ranks 0 and 1 ended after it" in first.evidence
+    assert (second.rule, second.severity) == ("hang-in-log", "warning")
+
+
+def test_an_abort_of_a_rank_that_waited_is_no_failure_of_its_own(tmp_path: Path) -> None:
+    wait = "[rank0]:[E1122 09:36:10.4 x.cpp:685] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, "
+    wait += (
+        "OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
+    )
+    every = findings(tmp_path, wait, "Root Cause (first observed failure):", *row(0, -6, "09:36:12"))
+    assert [finding.rule for finding in every] == ["hang-in-log"]
+
+
+def test_a_cancellation_after_a_failure_is_its_consequence(tmp_path: Path) -> None:
+    cancelled = "slurmstepd: error: *** STEP 88.0 ON n1 CANCELLED AT 2025-03-02T11:00:01 ***"
+    first, *_ = findings(tmp_path, *(f"3: {line}" for line in RAISED), cancelled)
+    assert first.title.startswith("rank 3 ended with")
+    (alone,) = findings(tmp_path, "*** JOB 5 ON g1 CANCELLED AT 2025-02-02T02:02:02 DUE TO TIME LIMIT ***")
+    assert alone.title.startswith("JOB 5 was cancelled on g1")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "who", "allocated", "rest", "words", "command"),
+    [
+        ("512.00 MiB", "", "30.00 GiB", "9.00 GiB", "fragmentation: 9.00 GiB", "expandable_segments"),
+        ("2.00 GiB", "", "38.90 GiB", "600.00 MiB", "it is full, tensors hold 38.9 GiB of 40.0 GiB", None),
+        ("20.00 MiB", "", "39.00 GiB", "500.00 MiB", "it is full", None),
+        ("2.00 GiB", "Process 7 has 9.90 GiB memory in use. Including non-PyTorch memory, this process has 30.00 GiB memory in "
+         "use.", "29.00 GiB", "500.00 MiB", "9.90 GiB belong to other processes on GPU 2", None),
+        ("2.00 GiB", "Process 7 has 39.90 GiB memory in use.", "39.00 GiB", "500.00 MiB", "it is full", None),
+    ],
+)  # fmt: skip
+def test_a_failed_request_is_read_by_its_numbers(
+    tmp_path: Path, wanted: str, who: str, allocated: str, rest: str, words: str, command: str | None
+) -> None:
+    text = OOM.format(wanted=wanted, who=who, allocated=allocated, rest=rest)
+    for lines in ([f"[rank7]: {text}"], [text[at : at + 90] for at in range(0, len(text), 90)]):
+        (finding,) = findings(tmp_path, *lines)
+        assert words in finding.title
+        assert any("expandable_segments" in (a.command or "") for a in finding.advice) is (command is not None)
+        assert finding.ranks == ((7,) if len(lines) == 1 else ())
+
+
+def test_old_forms_of_a_failed_request() -> None:
+    request = failed_request(
+        {
+            "wanted": "1.00 GiB",
+            "capacity": "16.00 GiB",
+            "allocated": "9.00 GiB",
+            "free": "0.50 GiB",
+            "reserved": "9.50 GiB",
+        }
+    )
+    assert (request.cause, request.others) == ("others", 6 << 30)
+    assert failed_request({"wanted": "1.00 GiB"}).cause == "unknown"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 20 TrainError: 0.45", "RMSError: 3.2", "UserWarning: Error in sys.excepthook", "retries after errors: 0",
+        "[INFO] no RuntimeError: all well", "Training completed", "WARNING: process group has NOT been destroyed",
+    ],
+)  # fmt: skip
+def test_healthy_lines_are_no_end(tmp_path: Path, line: str) -> None:
+    head = "[titan] 2025-07-14 09:00:41,300 - root - INFO - step: {0}  loss:  8.7  memory: 74.9GiB(94.68%)  tps: 6,120"
+    lines = [head.format(step) for step in range(1, 13)]
+    assert not [f for f in findings(tmp_path, *lines, line) if f.rule == "job-end"]
