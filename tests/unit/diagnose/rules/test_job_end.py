@@ -159,8 +159,8 @@ def test_a_cancellation_after_a_failure_is_its_consequence(tmp_path: Path) -> No
         ("512.00 MiB", "", "30.00 GiB", "9.00 GiB", "fragmentation: 9.00 GiB", "expandable_segments"),
         ("2.00 GiB", "", "38.90 GiB", "600.00 MiB", "it is full, tensors hold 38.9 GiB of 40.0 GiB", None),
         ("20.00 MiB", "", "39.00 GiB", "500.00 MiB", "it is full", None),
-        ("2.00 GiB", "Process 7 has 9.90 GiB memory in use. Including non-PyTorch memory, this process has 30.00 GiB memory in "
-         "use.", "29.00 GiB", "500.00 MiB", "9.90 GiB belong to other processes on GPU 2", None),
+        ("2.00 GiB", "Process 7 has 9.90 GiB memory in use. Including non-PyTorch memory, this process has 30.00 GiB memory "
+         "in use.", "29.00 GiB", "500.00 MiB", "9.90 GiB belong to other processes on GPU 2", None),
         ("2.00 GiB", "Process 7 has 39.90 GiB memory in use.", "39.00 GiB", "500.00 MiB", "it is full", None),
     ],
 )  # fmt: skip
