@@ -40,11 +40,12 @@ def matched(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A run, its baseline and what the one is of the other."""
+    """A run, its baseline and what the one is of the other. among: how many runs they are of."""
 
     row: ScalingRow
     run: TrainingRun
     base: TrainingRun
+    among: int
 
     @property
     def relative(self) -> float:
@@ -61,7 +62,7 @@ class Pair:
         """What decides the speed beside the ranks, and differs: then the ratio is not that of the ranks."""
         from stepscope.results.scaling import beside_ranks
 
-        return beside_ranks(self.run, self.base)
+        return beside_ranks(self.run, self.base, among=self.among)
 
     @property
     def ranks(self) -> str:
@@ -90,7 +91,7 @@ def pairs(evidence: Evidence) -> tuple[Pair, ...]:
     """Every run that has a speed-up, baselines left out."""
     by_id = {run.run_id: run for run in evidence.runs}
     return tuple(
-        Pair(row=row, run=by_id[row.run_id], base=by_id[row.baseline_id])
+        Pair(row=row, run=by_id[row.run_id], base=by_id[row.baseline_id], among=len(by_id))
         for row in evidence.scaling
         if not row.is_baseline and row.run_id in by_id and row.baseline_id in by_id
     )

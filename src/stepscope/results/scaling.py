@@ -84,7 +84,8 @@ def scaling_rows(
         if row.efficiency > SUPERLINEAR and not superlinear_reasons(by_id[row.run_id], by_run[row.run_id])
     }
     return tuple(
-        _rated(row, by_id[row.run_id], by_run[row.run_id], doubted) if not row.is_baseline else row for row in rows
+        _rated(row, by_id[row.run_id], by_run[row.run_id], doubted, among=len(runs)) if not row.is_baseline else row
+        for row in rows
     )
 
 
@@ -108,7 +109,9 @@ def superlinear_reasons(run: TrainingRun, base: TrainingRun) -> tuple[str, ...]:
     if run.micro_batch and base.micro_batch and run.micro_batch > base.micro_batch:
         reasons.append(f"larger batch per rank: {run.micro_batch} against {base.micro_batch}")
     reasons += [
-        f"different {name}: {ours} against {theirs}" for name, (ours, theirs) in beside_ranks(run, base).items()
+        f"different {name}: {ours} against {theirs}"
+        for name, (ours, theirs) in beside_ranks(run, base, among=1).items()
+        if name != "precision"
     ]
     if shards(run.strategy):
         reasons.append(f"{run.strategy} shards state which leaves more memory per rank")
@@ -119,9 +122,14 @@ _SHARDING = re.compile(r"(?:^|_)(?:zero(?:_stage)?|stage|sharding(?:_strategy)?|
 """Settings of a source that are part of its strategy."""
 
 
-def beside_ranks(run: TrainingRun, base: TrainingRun) -> dict[str, tuple[object, object]]:
+FEW = 8
+"""Runs that are read as one comparison: larger tables sweep over batches, each run beside the nearest there is."""
+
+
+def beside_ranks(run: TrainingRun, base: TrainingRun, *, among: int) -> dict[str, tuple[object, object]]:
     """Return what of an imported run and its baseline decides the speed beside their ranks, and differs: name -> (run's,
     baseline's). Not to share the work on one rank is no other strategy, unless it shards there.
+    among: how many runs they are of.
     """
     if run.workload is not None or base.workload is not None:
         return {}  # cells of ours have their settings in common
@@ -144,7 +152,9 @@ def beside_ranks(run: TrainingRun, base: TrainingRun) -> dict[str, tuple[object,
     )
     for batch, other in batches:
         if isinstance(batch, (int, float)) and isinstance(other, (int, float)) and batch > 0 and other > 0:
-            if not any(math.isclose(batch / other, usual, rel_tol=0.01) for usual in (1.0, ranks, 1 / ranks)):
+            if among <= FEW and not any(
+                math.isclose(batch / other, usual, rel_tol=0.1) for usual in (1.0, ranks, 1 / ranks)
+            ):
                 facts["batch"] = batch, other
             break
     return facts
@@ -156,14 +166,16 @@ def _kind_of(strategy: str) -> str:
     return "".join([*re.findall(r"[a-z]", strategy.lower()), *stages])
 
 
-def _rated(row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Container[str]) -> ScalingRow:
+def _rated(row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Container[str], *, among: int) -> ScalingRow:
     """Return ``row`` with its rating: none beside a super-linear row of the same baseline, which may be wrong for all of
     them."""
     if row.baseline_id in doubted or row.efficiency > SUPERLINEAR:
         return row
     rating, learned = rate(row.speedup, world_size=row.world_size / row.baseline_world_size), quality(run, base)
     other_work = (
-        duplicated(run, base) or (learned is not None and learned.is_other_work) or bool(beside_ranks(run, base))
+        duplicated(run, base)
+        or (learned is not None and learned.is_other_work)
+        or bool(beside_ranks(run, base, among=among))
     )
     return replace(row, rating=NOT_EQUIVALENT if other_work and rating != "negative" else rating)
 

@@ -54,7 +54,8 @@ def check(evidence: Evidence) -> Statement:
     budgets = [
         budget
         for budget in evidence.scaling_budgets
-        if len(of := [by_id[key] for key in budget.run_ids if key in by_id]) < 2 or not beside_ranks(of[0], of[-1])
+        if len(of := [by_id[key] for key in budget.run_ids if key in by_id]) < 2
+        or not beside_ranks(of[0], of[-1], among=len(by_id))
     ]
     if not budgets:
         return skipped("no run has a baseline on fewer ranks that differs in nothing else")

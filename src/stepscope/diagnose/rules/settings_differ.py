@@ -37,7 +37,7 @@ from stepscope.results.epochs import learning_rate
 from stepscope.results.evidence import NEEDS, Evidence, cell_of
 from stepscope.results.labels import SETTINGS
 from stepscope.results.pairs import Pair, pairs
-from stepscope.results.scaling import beside_ranks
+from stepscope.results.scaling import FEW, beside_ranks
 
 _FACTS = (
     "model", "dataset", "dataset_size", "precision", "accumulation", "device", "hardware", "num_parameters", "unit",
@@ -50,9 +50,6 @@ _SETTINGS = frozenset({
 })  # fmt: skip
 """Last parts of the names of settings that decide how fast or what a job trains; what a source measured is none."""
 _SECTIONS = ("model.", "optimizer.", "dataset_options.")
-
-_FEW = 8
-"""Runs of a table that are read as one comparison."""
 
 Differing = dict[str, tuple[Any, Any]]
 """Name -> (the run's value, the baseline's), for what both state and must not differ."""
@@ -104,10 +101,10 @@ def _unpaired(evidence: Evidence) -> Iterator[Finding]:
     for runs in of_source.values():
         base, *rest = sorted(runs, key=lambda run: run.world_size or 0)
         alike = {(run.model, run.dataset, run.hardware, run.unit) for run in runs}
-        if not 1 <= len(rest) < _FEW or len(alike) > 1 or any(run.run_id in rated for run in runs):
+        if not 1 <= len(rest) < FEW or len(alike) > 1 or any(run.run_id in rated for run in runs):
             continue
         run = rest[-1]
-        if run.world_size != base.world_size and (differing := beside_ranks(run, base)):
+        if run.world_size != base.world_size and (differing := beside_ranks(run, base, among=len(runs))):
             yield _no_ratio(run, base, differing, "their rates are of different work")
 
 
