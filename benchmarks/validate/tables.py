@@ -14,7 +14,6 @@ from stepscope.predict.collectives.costs import collective
 from stepscope.predict.collectives.machine import Caller, Fabric, read_fabric
 from stepscope.predict.step.model import whole
 from stepscope.predict.step.run_rows import SkipRowError, above_zero, gpu_key
-from stepscope.records.imported import Stated
 from stepscope.store.importer import require_there
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import LoggedRun, read_tables
@@ -246,8 +245,7 @@ def _read_log(file: Path, given: Given) -> MeasuredTable:
 
 
 def _logged(file: Path, run: LoggedRun, given: Given) -> Iterator[MeasuredRow]:
-    stated = Stated(world_size={} if given.n_gpus is None else {file.name: given.n_gpus})
-    facts = facts_of(run, file.name, stated)
+    facts = facts_of(run, file.name, given.n_gpus)
     key = _gpu(run, given)
     fabric = read_fabric(given.inter_node or "", gpu_key=key)
     for row in run.rows:

@@ -299,3 +299,16 @@ def a_slow_drift_has_no_beginning(folder: Path) -> Case:
         advice="look at what began with step 51",
         instead="the logged steps stay on one level",
     )
+
+
+@case("logged_parts")
+def a_stage_waits_outside_of_the_timers(_: Path) -> Case:
+    def timed(**settings: Any) -> Evidence:
+        return evidence(run("a", ranks=8, settings=settings, parts_ns={"forward": 3e8, "backward": 4e8, "other": 6e8}))
+
+    return Case(
+        right=timed(pipeline_parallel=1),
+        wrong=timed(pipeline_parallel=8),
+        advice="data loading, logging and validation are there",
+        instead="a logged step takes 1.30 s",
+    )

@@ -3,8 +3,8 @@
 What
 ----
 Fires on sweeps of at least three sizes if busbw at the largest size is at least {drop%} below its maximum and the 95%
-intervals of the two do not overlap. Tables of other tools have means without an interval: there it takes {without%}, and of
-a smaller drop nothing can be told.
+intervals of the two do not overlap. Tables of other tools have means without an interval: there it takes {without%}, and a
+smaller drop is not judged.
 
 Why
 ---

@@ -13,7 +13,8 @@ The framework measured it already; what takes the time is what to change.
 Known problems
 --------------
 Most frameworks time on the host's clock, without waiting for the device: then computation on the device may count as
-waiting for data in the next step. A log of a few lines says little of the whole training.
+waiting for data in the next step. With a pipeline, waiting for other stages is outside of the timers too. A log of a few
+lines says little of the whole training.
 
 References
 ----------
@@ -55,12 +56,12 @@ _ADVICE = {
         inspect("see which it is", "stepscope profile -- COMMAND"),
     ),
     "communication": (
-        advise("send less or overlap it: larger batches a rank, accumulation with no_sync, compression"),
+        advise("send less or overlap it: larger batches a rank, more accumulation, compression"),
         inspect("see what the network gives", "stepscope comm --ops all_reduce"),
     ),
     "other": (inspect("data loading, logging and validation are there: see which", "stepscope profile -- COMMAND"),),
     "optimizer": (
-        advise("keep the optimizer's state on the device (no CPU offload), use a fused optimizer"),
+        advise("keep the optimizer's state on the device (no CPU offload), use a fused optimizer", only_for=("gpu",)),
         inspect("see what its step does", "stepscope profile -- COMMAND"),
     ),
 }
@@ -94,6 +95,8 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
     step = sum(run.parts_ns.values())
     shares = {part: ns / step for part, ns in run.parts_ns.items()}
     large = [part for part, limit in _LIMITS.items() if shares.get(part, 0.0) >= limit]
+    if "other" in large and run.settings.get("pipeline_parallel", 1) != 1:
+        large.remove("other")  # there it is mostly the wait for other stages, which pipeline-bubble computes
     steps = 0 if run.step_ns is None else run.step_ns.n or 0
     confidence = f"measured by the log, on the host's clock; mean of {counted(steps, 'logged step')}"
     lines = [

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bytes_binary, format_duration, format_flops, format_number, format_percent
@@ -49,9 +50,11 @@ from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import TITLES
 from stepscope.records.trace_budget import Utilisation
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence, TraceEvidence, name_of
 from stepscope.traces.kernel_names import MATRIX, MATRIX_TENSOR, MATRIX_UNKNOWN
+
+if TYPE_CHECKING:
+    from stepscope.records.training import TrainingRun
 
 _LOW = Limit(
     0.3,
@@ -135,7 +138,7 @@ def _stated_low(share: float, run: TrainingRun) -> Finding:
         rate is not None and f"{format_number(rate.value)} {run.unit}/s on each device",
         memory is not None and f"at most {format_bytes_binary(memory)} of memory used on a device",
         stake=1 - share / _LOW,
-        confidence="stated by the run's own log; its count of FLOP and its peak are not known",
+        confidence="stated by the run's own log; its count of FLOP and its peak are unknown",
         advice=[
             inspect(
                 "record a few steps with torch.profiler on all ranks: the network, the host, or data take the time",

@@ -8,7 +8,7 @@ times: the processes that a launcher started are jobs of their own.
 Why
 ---
 Without `MPI=1`, nccl-tests does not know of the other processes: each measures the GPUs that it sees itself. The rates
-are those within a host, or of several jobs that disturb each other, and say nothing on the network.
+are those within a host, or of several jobs that disturb each other, never those of the network.
 
 Known problems
 --------------
