@@ -82,6 +82,7 @@ class TrainingRun:
     of how it was run, plain values. missing: what the source leaves open and the user may state, with why it matters
     (``world_size``: ``the configuration says DDP and not on how many ranks``). step_change: where its steps changed their
     level, of logs that time each. last_step: the last one that a log has.
+    near_end_line: of the third last step in it: the job outlived an error before it.
     """
 
     run_id: str
@@ -138,6 +139,7 @@ class TrainingRun:
     missing: Mapping[str, str] = field(default_factory=dict)
     step_change: StepChange | None = None
     last_step: int | None = None
+    near_end_line: int | None = None
 
 
 @record

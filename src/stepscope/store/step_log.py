@@ -35,7 +35,7 @@ from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
-from stepscope.store.training_runs import LoggedStep, Scalars, each_file, label, meaning_of, run_of
+from stepscope.store.training_runs import NO_REASON, LoggedStep, Scalars, each_file, label, meaning_of, run_of
 
 COUNTS = ("world_size", "global_batch", "micro_batch", "accumulation", "num_parameters", "total_steps")
 """Facts that are whole numbers. ``total_steps``: the step at which the job is complete."""
@@ -76,6 +76,7 @@ class Job:
     rank: int | None = None
     facts: dict[str, str] = field(default_factory=dict)
     points: list[LoggedStep] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
     total: int | None = None
     done: bool = False
     ending: Ending = field(default_factory=Ending)
@@ -135,7 +136,7 @@ class Job:
 
     def notes(self) -> list[str]:
         ends = self.complete or self.ending.stopped
-        return [] if ends else [f"the log ends at step {self.last} and does not state why"]
+        return [] if ends else [f"the log ends at step {self.last} {NO_REASON}"]
 
     def group(self, path: Path) -> str:
         return self.facts.get("model") or path.absolute().parent.name
@@ -154,11 +155,20 @@ class Job:
                 run_id=run_id,
                 group=self.group(path),
                 points=self.points,
-                fields={"status": status, "error": error, "last_step": self.last, **self.run_fields()},
+                fields={
+                    "status": status,
+                    "error": error,
+                    "last_step": self.last,
+                    **self._near_end(),
+                    **self.run_fields(),
+                },
                 notes=self.notes(),
                 unread=tuple(unread),
             )
         )
+
+    def _near_end(self) -> dict[str, int]:
+        return {"near_end_line": self.lines[-3]} if len(self.lines) > 2 else {}
 
     @property
     def last(self) -> int:
@@ -236,6 +246,7 @@ class Job:
             job = self.again(number)
         job.rank = rank
         job.points.append(LoggedStep(step, values=values))
+        job.lines.append(number)
         return None if job is self else job
 
 

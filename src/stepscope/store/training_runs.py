@@ -15,7 +15,7 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, grouped
-from stepscope.records.imported import Imported, LeftOut
+from stepscope.records.imported import Imported, LeftOut, Sign
 from stepscope.records.nouns import Measured, Scaling
 from stepscope.records.training import Epoch, StepChange, TrainingRun
 from stepscope.stats.order import LEAST_POINTS, level_change, measured_median
@@ -30,6 +30,12 @@ SECOND = 1e9
 MIB = 2**20
 GIB = 2**30
 
+
+NO_REASON = "and does not state why"
+"""How a note on a log ends that stops before its last step."""
+
+_REASONS = ("exception", "oom", "host-oom", "child-code", "launched-code", "task-ended", "nccl-closed", "timeout")
+"""Signs of why one does."""
 
 Compared = Callable[[tuple[TrainingRun, ...]], tuple[TrainingRun, ...]]
 
@@ -48,21 +54,29 @@ def joined(
     compared: gives runs their kind of scaling; None: as their batches tell.
     """
     parts = tuple(parts)
+    signs = signs_beside(file for file in source.files if str(file) not in {unread.path for unread in left_out})
     runs = (compared or with_own_scaling)(with_unique_ids(run for part in parts for run in part.runs))
     hardware = sorted({name for name in (*(run.hardware for run in runs), *(part.hardware for part in parts)) if name})
     named = [part.columns for part in parts if part.columns is not None]
     return Imported(
         format=format,
         path=str(source.path),
-        runs=with_stated(runs, source.stated),
+        runs=with_stated(tuple(_with_reason(run, signs) for run in runs), source.stated),
         comm_rows=tuple(row for part in parts for row in part.comm_rows),
-        signs=signs_beside(file for file in source.files if str(file) not in {unread.path for unread in left_out}),
+        signs=signs,
         hardware=", ".join(hardware) or None,
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         remarks=tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
         left_out=tuple(left_out),
         columns=tuple(dict.fromkeys(name for names in named for name in names)) if named else None,
     )
+
+
+def _with_reason(run: TrainingRun, signs: Iterable[Sign]) -> TrainingRun:
+    """Return a run without the note that its log does not state why it ends, where another line does."""
+    if not any(sign.kind in _REASONS and run.source.startswith(sign.source) for sign in signs):
+        return run
+    return replace(run, notes=tuple(note for note in run.notes if not note.endswith(NO_REASON)))
 
 
 def each_file(

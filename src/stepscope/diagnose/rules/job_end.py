@@ -245,8 +245,18 @@ def _most_telling(signs: Sequence[Sign]) -> list[Sign]:
     return [sign for sign in signs if sign.kind not in less]
 
 
+_OUTLIVED = ("exception", "traceback", "frame-of", "chained")
+"""Kinds of lines that a program also prints of errors that it handles."""
+
+
+def _of_the_end(evidence: Evidence) -> list[Sign]:
+    """Return the signs without exceptions after which the log goes on for steps: the program handled them."""
+    near = {run.source.rpartition(":")[0]: run.near_end_line or 0 for run in evidence.runs}
+    return [s for s in evidence.signs if s.kind not in _OUTLIVED or s.line >= near.get(s.source, 0)]
+
+
 def check(evidence: Evidence) -> Statement:
-    signs = with_ranks(evidence.signs)
+    signs = with_ranks(_of_the_end(evidence))
     end = text_end(signs)
     quiet = f"{len(signs)} lines on the job's end: none says that a process failed by itself"
     if end is None or (end.first is None and end.stopped is None):

@@ -16,7 +16,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate
 from stepscope.store.log_lines import LogLines, finite, without_colours
 from stepscope.store.step_log import Job, job_log, number_of
-from stepscope.store.training_runs import MIB, LoggedStep, label
+from stepscope.store.training_runs import MIB, NO_REASON, LoggedStep, label
 
 _MEMORY_RANKS = 1 << 17
 _WORLD = re.compile(rb"using world size: (\d{1,7})(?:, data-parallel[- ]size: (\d{1,7}),| and model-parallel size: \d)")
@@ -280,7 +280,7 @@ class _Job(Job):
         kept = max(1, len(self.points) - 1)
         notes = [f"step time is the median of {kept} {figures}, the first left out (warm-up)"]
         if self.ending.stopped is None and not self.complete:
-            notes.append(f"the log ends at iteration {self.last} of {self.total} and does not state why")
+            notes.append(f"the log ends at iteration {self.last} of {self.total} {NO_REASON}")
         if skipped := self.odd["skipped"]:
             notes.append(f"{skipped} of {self.last} iterations were skipped by the loss scaler")
         if self.validation_loss is not None:

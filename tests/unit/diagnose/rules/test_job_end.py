@@ -200,3 +200,11 @@ def test_healthy_lines_are_no_end(tmp_path: Path, line: str) -> None:
     head = "[titan] 2025-07-14 09:00:41,300 - root - INFO - step: {0}  loss:  8.7  memory: 74.9GiB(94.68%)  tps: 6,120"
     lines = [head.format(step) for step in range(1, 13)]
     assert not [f for f in findings(tmp_path, *lines, line) if f.rule == "job-end"]
+
+
+def test_an_error_that_the_job_outlives_is_no_end(tmp_path: Path) -> None:
+    head = "[titan] 2025-07-14 09:00:41,300 - root - INFO - step: {0}  loss:  8.7  memory: 74.9GiB(94.68%)  tps: 6,120"
+    steps = [head.format(step) for step in range(1, 13)]
+    assert not [f for f in findings(tmp_path, *steps[:4], *RAISED, *steps[4:]) if f.rule == "job-end"]
+    (last,) = [f for f in findings(tmp_path, *steps[:11], *RAISED, steps[11]) if f.rule == "job-end"]
+    assert "the log ends after step 12" in last.evidence
