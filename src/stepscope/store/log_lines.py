@@ -154,3 +154,22 @@ class Ending:
         if self.failed and not complete:
             return "error", f"a traceback {done}"
         return "ok", None
+
+
+_BLOCK = 1 << 20
+_LONGEST_MARK = 100
+
+
+def marks_in(path: Path, marks: Iterable[bytes]) -> frozenset[bytes]:
+    """Return those of ``marks`` that a file holds. Raises DataError for one that cannot be read."""
+    there: set[bytes] = set()
+    marks = tuple(marks)
+    end = b""
+    with reading(path) as file:
+        while block := file.read(_BLOCK):
+            text = end + block
+            short = not there and len(text) < _BLOCK  # a paste, in which a terminal may have wrapped a mark
+            texts = (text, text.replace(b"\n", b""), text.replace(b"\n", b" ")) if short else (text,)
+            there |= {mark for mark in marks if mark not in there and any(mark in one for one in texts)}
+            end = block[-_LONGEST_MARK:]
+    return frozenset(there)

@@ -44,6 +44,8 @@ WORDS = ("model", "strategy", "precision", "hardware", "dataset", "device", "bac
 
 _NO_FIGURE = ("step", "steps", *COUNTS, *WORDS)
 _NUMBER_GOES_ON = re.compile(rb"[\d.,]*[\d.]|[eE][-+\d]")
+_SETTLED = 20
+"""Steps after which their lines hold no new facts of the job."""
 _LATELY = 4
 """Steps that ranks without a prefix may be apart in one log."""
 _NUMBERS = re.compile(rb"\d[\d.,]*")
@@ -94,8 +96,11 @@ class Job:
         assert self.printed is not None
         rank, line = without_prefix(raw)
         self.ending.read(line)
-        matches = [pattern.search(line) for pattern in self.printed.facts]
-        if match := self.printed.step.search(line):
+        match = self.printed.step.search(line)
+        # Facts are printed at a job's start, or between its steps.
+        settled = match is not None and len(self.points) > _SETTLED
+        matches = [] if settled else [pattern.search(line) for pattern in self.printed.facts]
+        if match is not None:
             if self._is_torn(line, match):
                 lines.leave_out(number)
                 return None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Sign
-from stepscope.store.importer import reading
-from stepscope.store.log_lines import SUFFIXES
+from stepscope.store.log_lines import SUFFIXES, marks_in
 
 _NCCL = (
     b"Abort COMPLETE", b"Cannot assign requested address", b"Connection closed by", b"Connection refused",
@@ -49,31 +47,16 @@ _WATCHDOG = (
 SIGN_MARKS = (*_NCCL, *_ENDS, *_WATCHDOG, *_EXCEPTIONS)
 """Texts of which one stands in every line that ``store.signs`` reads, whose forms load where a text holds one."""
 
-_BLOCK = 1 << 20
-_LONGEST_MARK = 100
-
-
-def has_signs(path: Path) -> bool:
-    """Return whether a file may hold a sign of its job's end. Raises DataError for one that cannot be read."""
-    marked = re.compile(b"|".join(map(re.escape, SIGN_MARKS)))
-    end = b""
-    with reading(path) as file:
-        while block := file.read(_BLOCK):
-            if marked.search(end + block):
-                return True
-            end = block[-_LONGEST_MARK:]
-    return False
-
 
 def signs_beside(paths: Iterable[Path]) -> tuple[Sign, ...]:
     """Return what files that are read for something else say of the job's end; an unreadable one says nothing."""
     signs: list[Sign] = []
     for path in paths:
         try:
-            if path.suffix.lower() in SUFFIXES and has_signs(path):
+            if path.suffix.lower() in SUFFIXES and (marks := marks_in(path, SIGN_MARKS)):
                 from stepscope.store.signs import signs_of
 
-                signs += signs_of(path)
+                signs += signs_of(path, marks)
         except (DataError, OSError):
             continue
     return tuple(signs)

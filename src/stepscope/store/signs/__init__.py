@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 
 from stepscope.records.imported import Sign
-from stepscope.store.log_lines import LogLines, without_colours
+from stepscope.store.log_lines import LogLines, marks_in, without_colours
 
 TOPICS = ("watchdog", "nccl", "ends", "exceptions")
 """Files of this folder, the general last: a watchdog's line is often an exception, too."""
@@ -78,9 +78,9 @@ def forms() -> tuple[SignForm, ...]:
 
 
 @cache
-def _marks(*, beside: bool) -> re.Pattern[bytes]:
-    """Return the pattern of what some line of every sign holds."""
-    marks = {form.mark for form in forms() if form.beside == beside}
+def _marks(there: frozenset[bytes], *, beside: bool) -> re.Pattern[bytes]:
+    """Return the pattern of what some line of every sign holds, of marks that are in the file."""
+    marks = {form.mark for form in forms() if form.beside == beside and form.mark in there}
     return re.compile(b"|".join(re.escape(mark) for mark in sorted(marks)) or b"(?!)")
 
 
@@ -122,11 +122,15 @@ _WHOSE = re.compile(rb"\s*(?:\[[^\]]{5,40}\]\s*)?(?:[\w-]{1,40}=\S{1,80}\s*){1,9
 """A line that only says whose the next ones are: ``[2025-05-21 03:28:40] node=gp-02 rank=5 step=9120``."""
 
 
-def signs_of(path: Path) -> tuple[Sign, ...]:
-    """Return the signs of a text file in its order; empty where it has none. Raises DataError for an unreadable file."""
+def signs_of(path: Path, there: frozenset[bytes]) -> tuple[Sign, ...]:
+    """Return the signs of a text file in its order; empty where it has none. Raises DataError for an unreadable file.
+
+    there: the marks that the file holds.
+    """
     of_file = _Found(path)
     pending: list[tuple[int, bytes]] = []
-    marked, beside = _marks(beside=False), _marks(beside=True)
+    there |= marks_in(path, {form.mark for form in forms() if form.beside})
+    marked, beside = _marks(there, beside=False), _marks(there, beside=True)
     for number, raw in LogLines(path):
         pieces = without_colours(raw).split(b"\r")
         for line in pieces[-1:] if len(pieces) > 1 and not marked.search(raw) else pieces:
