@@ -118,8 +118,11 @@ def superlinear_reasons(run: TrainingRun, base: TrainingRun) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-_SHARDING = re.compile(r"(?:^|_)(?:zero(?:_stage)?|stage|sharding(?:_strategy)?|offload(?:_\w+)?|strategy)$", re.I)
+_SHARDING = re.compile(r"(?:^|[_\s-])(?:zero(?:[_\s-]?stage)?|stage|sharding(?:_strategy)?|offload(?:_\w+)?)$", re.I)
 """Settings of a source that are part of its strategy."""
+
+_STRATEGY = re.compile(r"config(?:uration)?|setup|mode|variant|parallelism|type|scheme|approach", re.I)
+"""Columns of texts that name one, in tables without a column for it."""
 
 
 FEW = 8
@@ -138,10 +141,14 @@ def beside_ranks(run: TrainingRun, base: TrainingRun, *, among: int) -> dict[str
         for name in run.settings
         if name in base.settings and _SHARDING.search(name) and run.settings[name] != base.settings[name]
     }
-    ours, theirs = run.strategy, base.strategy
-    alone = base.world_size == 1 and not shards(theirs)
-    if ours and theirs and not alone and _kind_of(ours) != _kind_of(theirs):
-        facts["strategy"] = ours, theirs
+    texts = {"strategy": (run.strategy, base.strategy)} | {
+        name: (value, base.settings.get(name)) for name, value in run.settings.items() if _STRATEGY.fullmatch(name)
+    }
+    for name, (ours, theirs) in texts.items():
+        if isinstance(ours, str) and isinstance(theirs, str):
+            alone = base.world_size == 1 and not shards(theirs)
+            if (not alone and _kind_of(ours) != _kind_of(theirs)) or _bits(ours) != (_bits(theirs) or _bits(ours)):
+                facts[name] = ours, theirs
     if _differ(run.precision, base.precision):
         facts["precision"] = run.precision, base.precision
     ranks = (run.world_size or 1) / (base.world_size or 1)
@@ -161,9 +168,14 @@ def beside_ranks(run: TrainingRun, base: TrainingRun, *, among: int) -> dict[str
 
 
 def _kind_of(strategy: str) -> str:
-    """Return a strategy's name without its numbers, which are often those of the ranks, but for a stage of ZeRO."""
+    """Return a strategy's name without its numbers, which are often those of the ranks, but for a stage of ZeRO and the bits
+    of a type."""
     stages = re.findall(r"(?:zero|stage)[\s_-]*(?:stage)?[\s_-]*(\d)", strategy.lower())
-    return "".join([*re.findall(r"[a-z]", strategy.lower()), *stages])
+    return "".join([*re.findall(r"[a-z]", strategy.lower()), *stages, *_bits(strategy)])
+
+
+def _bits(strategy: str) -> list[str]:
+    return re.findall(r"(?:fp|bf|tf|float|int)\d+", strategy.lower())
 
 
 def _rated(row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Container[str], *, among: int) -> ScalingRow:

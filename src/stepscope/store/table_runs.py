@@ -91,12 +91,15 @@ def _with_rates_of_all(runs: Sequence[TrainingRun], lines: Sequence[TableLine]) 
     found_runs = list(runs)
     for members in of_work.values():
         worlds = [runs[index].world_size or 1 for index in members]
-        times = [lines[index].amount("epoch_ns") or lines[index].amount("time_ns") or 0.0 for index in members]
-        if max(worlds) < 2 * min(worlds) or min(times) <= 0:
+        if max(worlds) < 2 * min(worlds):
             continue
         rates = [rate.value for index in members if (rate := runs[index].samples_per_s) is not None]
-        work = [rate * time / 1e9 * world for rate, time, world in zip(rates, times, worlds, strict=True)]
-        if max(work) > min(work) * (1 + _SAME_WORK):
+        works = (
+            [rate * time * world for rate, time, world in zip(rates, times, worlds, strict=True)]
+            for times in _times_of([lines[index] for index in members])
+        )
+        work = next((each_work for each_work in works if max(each_work) <= min(each_work) * (1 + _SAME_WORK)), None)
+        if work is None:
             continue
         name = lines[members[0]].name("samples_per_s")
         sums = {world: rate * world for world, rate in sorted(zip(worlds, rates, strict=True))}
@@ -112,6 +115,19 @@ def _with_rates_of_all(runs: Sequence[TrainingRun], lines: Sequence[TableLine]) 
             of_all = None if run.samples_per_s is None else run.samples_per_s.times(world)
             found_runs[index] = replace(run, samples_per_s=of_all, notes=(*run.notes, note))
     return found_runs
+
+
+_A_TIME = re.compile(r"time|dur|elapsed|wall|(?:^|_)(?:s|secs?|seconds|min|minutes|h|hours)$")
+
+
+def _times_of(lines: Sequence[TableLine]) -> Iterator[list[float]]:
+    """Yield the figures of each column of times that every row has, whatever is timed."""
+    for name in lines[0].columns.names:
+        if _A_TIME.search(plain(name)) and not plain(name).endswith("per_s"):
+            parsed = [number(of(line, name)) for line in lines]
+            times = [value[0] for value in parsed if value is not None and value[0] > 0]
+            if len(times) == len(lines):
+                yield times
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ def fired(said: Diagnosis) -> set[str]:
         ("gpus,strategy,step_time_ms,micro_batch\n1,fsdp,100,4\n4,ddp,70,16\n", "strategy"),
         ("gpus,zero_stage,samples/s\n2,3,100\n8,1,700\n", "zero_stage"),
         ("gpus,precision,samples/s\n1,fp32,100\n8,bf16,1500\n", "precision"),
+        ("gpus,zero stage,step_time_s,global_batch\n2,3,2.0,64\n8,1,0.3,64\n", "zero stage"),
+        ("gpus,config,it/s,batch\n2,ZeRO-2 offload,1.5,8\n8,DDP,3.1,8\n", "config"),
+        ("gpus,strategy,images/s\n1,DDP fp32,100\n4,DDP fp16,900\n", "strategy"),
         ("gpus,batch_size,samples/s\n1,32,100\n4,512,300\n", "batch"),
     ],
 )
@@ -62,8 +65,9 @@ def test_what_more_ranks_bring_along_is_no_other_setting(tmp_path: Path, text: s
     assert "good-scaling" in fired(said)
 
 
-def test_a_rate_of_one_process_is_summed_where_times_show_it(tmp_path: Path) -> None:
-    evidence = table(tmp_path, "gpus,runtime_s,images/s\n1,100,20\n2,58,17.24\n8,17.5,14.29\n")
+@pytest.mark.parametrize("column", ["runtime_s", "seconds", "Total Time (s)"])
+def test_a_rate_of_one_process_is_summed_where_times_show_it(tmp_path: Path, column: str) -> None:
+    evidence = table(tmp_path, f"gpus,{column},images/s\n1,100,20\n2,58,17.24\n8,17.5,14.29\n")
     assert [round(run.samples_per_s.value, 1) for run in evidence.runs if run.samples_per_s] == [20.0, 34.5, 114.3]
     assert any("rate of one process" in remark and "5.72x" in remark for remark in evidence.remarks)
     assert "negative-scaling" not in fired(diagnose(evidence))
