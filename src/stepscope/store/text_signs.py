@@ -17,7 +17,7 @@ _NCCL = (
     b"no socket interface found", b"same subnet", b"transport/nvls",
 )  # fmt: skip
 _ENDS = (
-    b"(local_rank: ", b"Assertion `", b"CANCELLED AT", b"CUDA error: ", b"Child process with PID", b"Cuda failure",
+    b"(errno: 1", b"(local_rank: ", b"Assertion `", b"CANCELLED AT", b"CUDA error: ", b"Child process with PID",
     b"DataLoader worker", b"DefaultCPUAllocator", b"Expected to have finished reduction", b"Fatal Python error",
     b"NVRM: Xid", b"OOMKilled", b"RESOURCE_EXHAUSTED", b"RUNNING AT", b"Root Cause", b"Unexpected bus error",
     b"_STATUS_ALLOC_FAILED", b"bad_alloc", b"cannot be retrieved", b"ddress already in use",
@@ -29,11 +29,11 @@ _ENDS = (
 )  # fmt: skip
 _EXCEPTIONS = (
     b"ArithmeticError", b"AssertionError", b"AttributeError", b"BrokenPipeError", b"ConnectionResetError",
-    b"DistBackendError", b"DistNetworkError", b"DistStoreError", b"EOFError", b"FileNotFoundError", b"ImportError",
-    b"IndexError", b"KeyError", b"KeyboardInterrupt", b"MemoryError", b"ModuleNotFoundError", b"NameError",
-    b"NotImplementedError", b"OSError", b"OutOfMemoryError", b"PermissionError", b"RendezvousConnectionError",
-    b"RendezvousTimeoutError", b"RuntimeError", b"Traceback (most", b"TypeError", b"UnboundLocalError",
-    b"UnicodeDecodeError", b"ValueError", b"ZeroDivisionError",
+    b"Cuda failure", b"DistBackendError", b"DistNetworkError", b"DistStoreError", b"EOFError", b"FileNotFoundError",
+    b"ImportError", b"IndexError", b"KeyError", b"KeyboardInterrupt", b"MemoryError", b"ModuleNotFoundError",
+    b"NameError", b"NotImplementedError", b"OSError", b"OutOfMemoryError", b"PermissionError",
+    b"RendezvousConnectionError", b"RendezvousTimeoutError", b"RuntimeError", b"Traceback (most", b"TypeError",
+    b"UnboundLocalError", b"UnicodeDecodeError", b"ValueError", b"ZeroDivisionError",
 )  # fmt: skip
 _WATCHDOG = (
     b"aught collective operation timeout", b"Watchdog caught", b"Exception (either an error or timeout)",

@@ -124,6 +124,15 @@ EXPLANATIONS = (
         source=_TORCH,
     ),
     Explanation(
+        kinds=("store-no-route",),
+        title="{here} does not reach the rendezvous {peer}:{port}: a firewall or a missing route between the two hosts",
+        advice=(
+            ("open the ports between the hosts (firewall, security group)", "nc -vz {peer} {port}"),
+            ("or give an address of the first node that all nodes reach: --rdzv-endpoint, MASTER_ADDR", None),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
         kinds=("store-refused",),
         title="{here} cannot connect to the rendezvous {peer}:{port}: nothing listens there (rank 0 is not started or "
         "ended), or the address or port is wrong",
@@ -234,7 +243,7 @@ _BY_MESSAGE = (
 _SAME = (
     ("no-gradient", "no-gradient-number", "unfinished-reduction"),
     ("device-assert", "device-error"),
-    ("store-timeout", "store-refused", "store-keys"),
+    ("store-no-route", "store-timeout", "store-refused", "store-keys"),
 )
 """Kinds that say the same, the one that says most first."""
 
@@ -472,6 +481,8 @@ def _ended(end: TextEnd, first: TextFate) -> Finding:
         text_of_it = f"{name}{f': {message}' if message else ''}"
         victim = fate.sort == "victim"
         verdict = f"{who} lost another process: {text_of_it}" if victim else f"{who} ended with {text_of_it}"
+        if "Rendezvous" in name:
+            verdict = f"{who} did not meet the others at the rendezvous: {text_of_it}"
         text = f"{fate.exception}: {fate.message or ''}"
         advice = [inspect(words, command) for pattern, words, command in _BY_MESSAGE if re.search(pattern, text)]
         if victim:

@@ -24,7 +24,16 @@ _LAUNCHERS = (
     "ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError", "RayTaskError",
 )  # fmt: skip
 _WAITED = ("timeout", "timeout-cut", "group-status", "stuck-watchdog", "barrier-reached", "gloo-timeout")
-_LOST = ("nccl-closed", "nccl-aborted", "nccl-proxy", "store-timeout", "store-refused", "store-clients", "store-keys")
+_LOST = (
+    "nccl-closed",
+    "nccl-aborted",
+    "nccl-proxy",
+    "store-timeout",
+    "store-no-route",
+    "store-refused",
+    "store-clients",
+    "store-keys",
+)
 _FAILED = (
     "loader-killed", "unfinished-reduction", "no-gradient", "no-gradient-number", "device-assert", "device-error",
     "store-port", "store-name",

@@ -23,7 +23,7 @@ from pathlib import Path
 from stepscope.records.imported import Sign
 from stepscope.store.log_lines import LogLines, marks_in, without_colours
 
-TOPICS = ("watchdog", "nccl", "ends", "exceptions")
+TOPICS = ("watchdog", "ends", "nccl", "exceptions")
 """Files of this folder, the general last: a watchdog's line is often an exception, too."""
 
 MOST_SIGNS = 20_000

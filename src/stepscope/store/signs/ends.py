@@ -94,6 +94,10 @@ SIGNS: tuple[SignForm, ...] = (
         rb" while trying to (?:connect to|listen on) \(?" + _AT,
     ),
     SignForm(
+        "store-no-route", b"(errno: 1", rb"failed to connect to (?:any network address of )?\(?" + _AT
+        + rb".{0,200}?\(errno: (?:113|101|110)\b",
+    ),
+    SignForm(
         "store-refused", b"failed to connect to any", rb"failed to connect to any network address of \(?" + _AT,
     ),
     SignForm(
@@ -121,6 +125,5 @@ SIGNS: tuple[SignForm, ...] = (
         "device-assert", b"Assertion `", rb"(?P<place>[\w./-]+\.\w+:\d+):.{0,200}Assertion `(?P<asserted>[^`]+)` failed"
     ),
     SignForm("device-error", b"CUDA error: ", _ERROR + rb"CUDA error: (?P<error>[\w -]{3,100})"),
-    SignForm("device-error", b"Cuda failure", rb"Cuda failure (?:\d+ )?'(?P<error>[^']{3,100})'"),
     SignForm("device-error", b"NVRM: Xid", rb"NVRM: Xid \(PCI:(?P<device>[\w:.]+)\): (?P<xid>\d+)(?P<error>.{0,120})"),
 )  # fmt: skip

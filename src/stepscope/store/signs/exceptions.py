@@ -17,6 +17,7 @@ _SURE = (
 """Exceptions that are one even where no traceback is there."""
 
 SIGNS: tuple[SignForm, ...] = (
+    SignForm("device-error", b"Cuda failure", rb"Cuda failure (?:\d+ )?'(?P<error>[^']{3,100})'"),
     SignForm("traceback", b"Traceback (most", rb"Traceback \(most recent call last\)"),
     *(SignForm("exception", name, _MODULE + name + rb")" + _MESSAGE, cut=True, first=True) for name in _SURE),
     *(

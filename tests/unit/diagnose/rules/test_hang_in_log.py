@@ -10,7 +10,7 @@ from stepscope.diagnose.engine import diagnose
 from stepscope.records.finding import Finding
 from stepscope.results.open import load_evidence
 from stepscope.results.text_hang import hang_of, text_hang_of
-from stepscope.store.signs import signs_of
+from stepscope.store.text_signs import signs_beside
 
 RULE = "hang-in-log"
 
@@ -286,7 +286,7 @@ def test_a_rank_that_only_dumped_was_not_the_one_that_waited(tmp_path: Path) -> 
 
 def test_what_is_no_hang_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "ok.log").write_text("Received a new config\nworld_size=8\nstep 1 on 8 ranks\n")
-    assert not signs_of(tmp_path / "ok.log")
+    assert not signs_beside([tmp_path / "ok.log"])
 
 
 def test_main_threads_are_compared(tmp_path: Path) -> None:

@@ -90,6 +90,11 @@ def test_a_worker_that_is_named_once_is_known_by_its_process(tmp_path: Path) -> 
          "a process was killed by SIGKILL"),
         (("[E socket.cpp:957] [c10d] The client socket has timed out after 300s while trying to connect to (n0, 29500).",),
          "no one answers at the rendezvous n0:29500 within 300 s"),
+        (("[W socket.cpp:601] [c10d] The client socket has failed to connect to [10.9.0.4]:29555 (errno: 113 - No route to "
+          "host).",), "does not reach the rendezvous 10.9.0.4:29555"),
+        (("[W socket.cpp:601] [c10d] client socket has failed to connect to n0:29555 (errno: 111 - Connection refused).",),
+         "cannot connect to the rendezvous n0:29555"),
+        (("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",), "did not meet the others at the rendezvous"),
         (("Timed out after 901 seconds waiting for clients. 3/4 clients joined.",), "only 3 of 4 processes joined"),
         (("x.cu:9: k: block: [0,0,0], thread: [3,0,0] Assertion `t < n` failed.", "RuntimeError: CUDA error: device-side "
           "assert triggered"), "t < n"),
