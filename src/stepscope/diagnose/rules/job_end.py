@@ -259,7 +259,7 @@ _OUTLIVED = ("exception", "traceback", "frame-of", "chained")
 
 
 def _of_the_end(evidence: Evidence) -> list[Sign]:
-    """Return the signs without exceptions after which the log goes on for steps: the program handled them."""
+    """Return the signs without exceptions after which the log continues for steps: the program handled them."""
     near = {run.source.rpartition(":")[0]: run.near_end_line or 0 for run in evidence.runs}
     return [s for s in evidence.signs if s.kind not in _OUTLIVED or s.line >= near.get(s.source, 0)]
 

@@ -81,7 +81,7 @@ def _no_ratio(run: TrainingRun, base: TrainingRun, differing: Differing, ratio: 
     return finding(
         f"the runs on {ours} and {theirs} differ in {in_words(differing)}, not only in the number of ranks: no efficiency",
         [f"{name}: {own} on {ours}, {other} on {theirs}" for name, (own, other) in list(differing.items())[:8]],
-        f"{ratio}: what is of the ranks, and what of the rest, is not known",
+        f"{ratio}: what is of the ranks, and what of the rest, is unknown",
         confidence="certain: the source states both",
         advice=[advise(f"measure again with the same {in_words(differing)} on {theirs} and on {ours}")],
         of=(run, base),
