@@ -35,7 +35,6 @@ from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, s
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import learning_rate
 from stepscope.results.evidence import NEEDS, Evidence, cell_of
-from stepscope.results.labels import SETTINGS
 from stepscope.results.pairs import Pair, pairs
 from stepscope.results.scaling import FEW, beside_ranks
 
@@ -151,6 +150,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _report(evidence: Evidence, pair: Pair, differing: Differing) -> Finding:
+    from stepscope.results.labels import SETTINGS  # a log of one run is shown without it
+
     cell, ours = cell_of(evidence, pair.base), [(name, own) for name, (own, _) in differing.items()]
     in_matrix = cell is not None and differing.keys() <= {*SETTINGS, "precision", "accumulation"}
     return finding(
