@@ -13,7 +13,8 @@ The framework measured it already; what takes the time is what to change.
 Known problems
 --------------
 Most frameworks time on the host's clock, without waiting for the device: then computation on the device may count as
-waiting for data in the next step. With a pipeline, waiting for other stages is outside of the timers too. A log of a few
+waiting for data in the next step. What no timer names is judged only where the log times all of the
+training: else it may be communication, or waiting for other stages. A log of a few
 lines says little of the whole training.
 
 References
@@ -95,8 +96,8 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
     step = sum(run.parts_ns.values())
     shares = {part: ns / step for part, ns in run.parts_ns.items()}
     large = [part for part, limit in _LIMITS.items() if shares.get(part, 0.0) >= limit]
-    if "other" in large and run.settings.get("pipeline_parallel", 1) != 1:
-        large.remove("other")  # there it is mostly the wait for other stages, which pipeline-bubble computes
+    if "other" in large and "computation" not in run.parts_ns:
+        large.remove("other")  # what no timer names may be communication, or waiting for other stages
     steps = 0 if run.step_ns is None else run.step_ns.n or 0
     confidence = f"measured by the log, on the host's clock; mean of {counted(steps, 'logged step')}"
     lines = [
