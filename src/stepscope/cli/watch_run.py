@@ -234,7 +234,7 @@ def _table(rows: tuple[RankRow, ...], over: str) -> Table:
     from stepscope.report.shared.runs import time_unit
 
     scale, unit = time_unit(max(row.step_ns for row in rows))
-    shown = [part for part in STEP if any(row.parts.get(part.key, 0.0) * scale >= 0.05 for row in rows)]
+    shown = [part for part in STEP if any((row.parts.get(part.key) or 0.0) * scale >= 0.05 for row in rows)]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=f"{unit} a step, {over}", title_justify="left")
     table.add_column("", no_wrap=True, overflow="ellipsis")
     for title in ("step", *(part.short or part.key for part in shown), "own"):

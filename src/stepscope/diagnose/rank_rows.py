@@ -21,7 +21,8 @@ BESIDE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
-    """Means of the timed steps, ns, of a rank or of several. parts: by key of LEAVES. own_ns: None: not known. late: the
+    """Means of the timed steps, ns, of a rank or of several. parts: by key of LEAVES;
+    None: not seen, or no rank spends time in it. own_ns: None: not known. late: the
     others wait for it.
     """
 
@@ -29,7 +30,7 @@ class RankRow:
     ranks: int
     host: str | None
     step_ns: float
-    parts: dict[str, float]
+    parts: dict[str, float | None]
     own_ns: float | None
     late: bool
 
@@ -42,6 +43,11 @@ def rank_rows(steps: JobSteps, late: Sequence[Slow] | None = None) -> tuple[Rank
     own = steps.own_ns.mean(axis=1)
     hosts = steps.hosts
 
+    def part(key: str, rows: Sequence[int]) -> float | None:
+        own_part = steps.comm_ns if key in ("transfer", "waiting") else steps.parts_ns.get(key, steps.whole_ns)
+        seen = parts[key].any() and np.isfinite(own_part[rows]).any()
+        return float(parts[key][rows].mean()) if seen else None
+
     def row(name: str, rows: Sequence[int]) -> RankRow:
         here = {hosts[at] for at in rows}
         return RankRow(
@@ -49,7 +55,7 @@ def rank_rows(steps: JobSteps, late: Sequence[Slow] | None = None) -> tuple[Rank
             ranks=len(rows),
             host=here.pop() if len(here) == 1 else None,
             step_ns=float(steps.whole_ns[rows].mean()),
-            parts={key: float(values[rows].mean()) for key, values in parts.items()},
+            parts={key: part(key, rows) for key in parts},
             own_ns=float(own[rows].mean()) if np.isfinite(own[rows]).all() else None,
             late=waited_for.issuperset(rows),
         )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stepscope.core.words import grouped
+from stepscope.core.units import format_duration
+from stepscope.core.words import grouped, plural
 from stepscope.records.imported import Sign
 from stepscope.records.profile import Hang
 
@@ -103,6 +104,10 @@ class WaitedCall:
         """How long the first of them waited, or its timeout."""
         return max((seconds for wait in self.waits if (seconds := wait.waited_s or wait.timeout_s)), default=None)
 
+    @property
+    def after(self) -> str:
+        return "" if self.seconds is None else f", after {format_duration(self.seconds * 1e9)}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextHang:
@@ -117,6 +122,19 @@ class TextHang:
     world_size: int | None
     scattered: bool
     still: tuple[Wait, ...]
+
+    def named(self, call: WaitedCall, *, after: bool = True) -> str:
+        """Return a call with its group, operation and size, and how long it was waited for."""
+        group = call.group and self.names.get(call.group, f"process group {call.group}")
+        sides = call.sides
+        op = f", {op_name(sides[-1][0][0])}" if sides else ""
+        size = sides[0][0][1] if len(sides) == 1 else None
+        sizes = {wait.elements for wait in call.waits if wait.elements is not None}
+        if size is None and len(sizes) == 1:
+            size = next(iter(sizes))
+        of_size = "" if size is None else f" of {size:,} {plural(size, 'element')}"
+        of_group = f" of {group}" if group else ""
+        return f"collective {call.sequence}{of_group}{op}{of_size}{call.after if after else ''}"
 
 
 def op_name(op: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from tests.described import drawn, names, values
 from tests.diaries import EVALUATION_MS, EVERY, MS, WINDOW, job, planted, write_diary, write_record, write_samples
 
+from stepscope.diagnose.rank_rows import rank_rows
 from stepscope.report.shared.curves import bucketed, extremes, middles
 from stepscope.report.vega import Chart
 from stepscope.report.views import diary, job_memory, step_parts
+from stepscope.results.profiled_job import read_profiled_job
 from stepscope.store.layout import ProfileLayout
 
 MIB = 2**20
@@ -166,3 +169,15 @@ def test_memory_of_the_ranks_that_grow_comes_first_and_is_drawn(tmp_path: Path) 
     assert [row["rank"] for row in rows] == [4, 5, 3, 2, 1, 0]
     assert rows[0]["growth"] == pytest.approx(MIB / 2)
     assert rows[1]["growth"] is None
+
+
+def test_a_rank_that_never_waits_has_a_waiting_of_nothing_and_what_no_rank_has_is_unknown(tmp_path: Path) -> None:
+    found = read_profiled_job(planted(tmp_path / "run", ranks=3))
+    assert found is not None
+    assert found.steps is not None
+    waits = np.where(np.arange(3)[:, None] == 1, 0.0, np.ones_like(found.steps.whole_ns) * MS)
+    steps = replace(found.steps, comm_ns=waits)
+    assert [row.parts["waiting"] for row in rank_rows(steps)] == [MS, 0.0, MS]
+    assert {row.parts["transfer"] for row in rank_rows(steps)} == {None}
+    unseen = replace(steps, comm_ns=np.where(waits > 0, waits, np.nan))
+    assert [row.parts["waiting"] for row in rank_rows(unseen)] == [MS, None, MS]

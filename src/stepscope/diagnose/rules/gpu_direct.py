@@ -29,6 +29,12 @@ MOST_LINKS = Limit(
     0, unit="links over InfiniBand or RoCE without GPUDirect", source="a ring is as fast as its slowest link"
 )
 _SHOWN = 4
+_MODULE = inspect("see whether the module is loaded on every host", "lsmod | grep -E 'nvidia_peermem|nv_peer_mem'")
+_OMNI_PATH = inspect(
+    "these cards are Omni-Path (hfi1), whose GPUDirect is in PSM2 and not in verbs: see whether its driver is built for it, "
+    "and use NCCL's plugin for PSM2 or for libfabric",
+    "modinfo hfi1 | grep -i gpu",
+)
 
 
 def check(evidence: Evidence) -> Statement:
@@ -54,7 +60,7 @@ def _through_host(log: NcclDebug, communicator: NcclCommunicator, links: list[st
         severity="warning",
         confidence="certain: NCCL's own log; the gain of GPUDirect is not measured",
         advice=[
-            inspect("see whether the module is loaded on every host", "lsmod | grep -E 'nvidia_peermem|nv_peer_mem'"),
+            _OMNI_PATH if any(card.startswith("hfi1") for card in cards) else _MODULE,
             inspect("see how far the network card is from its GPU", "nvidia-smi topo -m"),
             advise("where they are near, let NCCL use it over that distance", "export NCCL_NET_GDR_LEVEL=PHB"),
         ],

@@ -72,6 +72,7 @@ def _report(cause: FlightFinding, evidence: Evidence) -> Finding:
     who, one = _ranks(cause.ranks), len(cause.ranks) == 1
     group = cause.group_description or (f"group {cause.group}" if cause.group else "")
     of = f"{f' of {group}' if group else ''}: {cause.expected or 'a collective'}"
+    text = text_hang_of(evidence.signs)
     call = f"collective{'' if cause.sequence is None else f' {cause.sequence}'}"
     advice = [
         advise(f"see what {who} {'does' if one else 'do'} instead", "py-spy dump --native --pid PID"),
@@ -108,8 +109,8 @@ def _report(cause: FlightFinding, evidence: Evidence) -> Finding:
         and f"{counted(len(cause.waiting), 'rank')} waiting there: {in_words(cause.waiting)}",
         others > 0 and f"{counted(others, 'other wait')} in other groups or later calls {follow}",
         [
-            f"the log agrees: {_ranks(call.ranks)} timed out in collective {call.sequence}"
-            for call in text_hang_of(evidence.signs).calls
+            f"the log agrees: {_ranks(call.ranks)} timed out in {text.named(call)}"
+            for call in text.calls
             if call.sequence == cause.sequence
         ],
         severity="problem",

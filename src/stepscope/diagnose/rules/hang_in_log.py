@@ -96,7 +96,7 @@ def check(evidence: Evidence) -> Statement:
 def _follows(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding:
     """Report waits behind the end of the rank that they follow from."""
     who = "another process" if end.first is None or end.first.fate.rank is None else f"rank {end.first.fate.rank}"
-    lines = [f"{_who(call.inside)} timed out in {_call(call, text)}{_after(call)}" for call in text.calls[:_MOST_CALLS]]
+    lines = [f"{_who(call.inside)} timed out in {text.named(call)}" for call in text.calls[:_MOST_CALLS]]
     title, *others = [*lines, *(report.title for report in stated)]
     return finding(
         title,
@@ -105,6 +105,7 @@ def _follows(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding
         severity="warning",
         confidence=_WAITED,
         priority="failure",
+        of=_who(text.calls[0].inside) if text.calls else stated[0].subject,
         ranks=text.calls[0].inside if text.calls else stated[0].ranks,
     )
 
@@ -115,8 +116,15 @@ def _who(ranks: Iterable[int]) -> str:
 
 
 def _problem(
-    title: str, *evidence: str | bool | list[str], advice: Iterable[Advice], ranks: Iterable[int] = (), sure: str
+    title: str,
+    *evidence: str | bool | list[str],
+    advice: Iterable[Advice],
+    ranks: Iterable[int] = (),
+    of: str | None = None,
+    sure: str,
 ) -> Finding:
+    """of: what it is about, where that is not ``ranks`` as such."""
+    ranks = tuple(ranks)
     return finding(
         title,
         *(lines for lines in evidence if not isinstance(lines, bool)),
@@ -124,7 +132,8 @@ def _problem(
         confidence=sure,
         advice=advice,
         priority="failure",
-        ranks=tuple(ranks),
+        of=of or (_who(ranks) if ranks else None),
+        ranks=ranks,
     )
 
 
@@ -228,6 +237,7 @@ def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
                 f"{call} is not the same on all ranks, as fr_trace says",
                 facts.get("error", "")[:_SHOWN],
                 advice=[inspect(_SAME)],
+                of=call,
                 sure="certain that the calls differ; fr_trace compares with the first rank, which may be the wrong one",
             )
             continue
@@ -237,6 +247,7 @@ def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
             "fr_trace compared the flight recorders",
             advice=[_look_at(who, len(ranks) == 1), inspect(_REASONS)],
             ranks=ranks,
+            of=who if ranks else call,
             sure=_BY_TEXT,
         )
 
@@ -272,22 +283,6 @@ def _barrier(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
 # What the watchdogs of ranks report
 
 
-def _call(call: WaitedCall, text: TextHang) -> str:
-    group = call.group and text.names.get(call.group, f"process group {call.group}")
-    sides = call.sides
-    op = f", {op_name(sides[-1][0][0])}" if sides else ""
-    size = sides[0][0][1] if len(sides) == 1 else None
-    sizes = {wait.elements for wait in call.waits if wait.elements is not None}
-    if size is None and len(sizes) == 1:
-        size = next(iter(sizes))
-    of_size = "" if size is None else f" of {size:,} {plural(size, 'element')}"
-    return f"collective {call.sequence}{f' of {group}' if group else ''}{op}{of_size}"
-
-
-def _after(call: WaitedCall) -> str:
-    return "" if call.seconds is None else f", after {format_duration(call.seconds * 1e9)}"
-
-
 def _calls(text: TextHang) -> Iterator[Finding]:
     if not text.calls:
         return
@@ -297,10 +292,10 @@ def _calls(text: TextHang) -> Iterator[Finding]:
     first, *others = text.calls
     lines = [
         *_counts(first, text),
-        *(f"{_who(call.ranks)} timed out in {_call(call, text)}{_after(call)}" for call in others[:_MOST_CALLS]),
+        *(f"{_who(call.ranks)} timed out in {text.named(call)}" for call in others[:_MOST_CALLS]),
         *_further_on(first, text),
     ]
-    waited = f"{_who(first.ranks)} timed out in {_call(first, text)}{_after(first)}"
+    waited = f"{_who(first.ranks)} timed out in {text.named(first)}"
     if text.scattered:
         apart = "these numbers are of several process groups: they cannot be compared, and no rank can be named"
         yield _problem(waited, *lines, apart, advice=_ask(text), ranks=first.ranks, sure=_WAITED)
@@ -428,22 +423,23 @@ def _differing(call: WaitedCall, text: TextHang) -> Finding | None:
     ]
     return _problem(
         f"collective {call.sequence} is not the same on all ranks: {', '.join(called)}",
-        f"all of these ranks are in the call{_after(call).replace(', after', ' for')}: they wait for each other",
+        f"all of these ranks are in the call{call.after.replace(', after', ' for')}: they wait for each other",
         advice=[inspect(_SAME), inspect("name the calls that differ", "export TORCH_DISTRIBUTED_DEBUG=DETAIL")],
         ranks=odd if len(odd) < len(most) else (),
+        of=f"collective {call.sequence}",
         sure="certain" if call.group is not None else "likely: the lines do not name the process group",
     )
 
 
 def _everybody(call: WaitedCall, text: TextHang, lines: Sequence[str]) -> Finding:
     first = call.sequence <= 1 or (bool(at := _positions(call, text)) and all(p.completed <= 0 for p in at))
-    size = _call(call, text)
+    size = text.named(call, after=False)
     title = f"all {text.world_size} ranks ({in_words(call.inside)}) wait in " + (
         f"their first call, {size}" if first else size
     )
     return _problem(
         f"{title}: no rank is missing",
-        f"it timed out{_after(call).removeprefix(',')}",
+        f"it timed out{call.after.removeprefix(',')}",
         *lines,
         advice=_TRANSPORT
         if first
@@ -452,6 +448,7 @@ def _everybody(call: WaitedCall, text: TextHang, lines: Sequence[str]) -> Findin
             _RECORD,
         ],
         ranks=call.ranks,
+        of=f"all {text.world_size} ranks",
         sure="certain that all ranks are in the call",
     )
 
@@ -520,6 +517,7 @@ def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
             f"NCCL's RAS has no answer of {who}",
             "a process that crashed or is frozen does not answer",
             advice=[inspect("look for that process on its host, and at its output", "dmesg -T | tail"), _RECORD],
+            of=who,
             sure="certain that it did not answer when RAS asked",
         )
     if len(counts) > 1:
@@ -538,6 +536,7 @@ def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
                 inspect("then read the stack of that process", "py-spy dump --native --pid PID"),
             ],
             priority="failure",
+            of=last[1],
         )
 
 
@@ -633,6 +632,7 @@ def _main_thread(signs: Sequence[Sign]) -> Iterator[Finding]:
             ),
             _RECORD,
         ],
+        of=who,
         sure="certain at the time of the dump",
     )
 

@@ -51,7 +51,7 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
 
 
 def _part(key: str) -> Callable[[tuple[ProfiledJob, RankRow]], float | None]:
-    return lambda row: row[1].parts[key] or None
+    return lambda row: row[1].parts[key]
 
 
 def pace_charts(profiled: Sequence[ProfiledJob]) -> Iterator[Chart]:

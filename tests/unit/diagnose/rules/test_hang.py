@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from stepscope.diagnose.rules.hang import RULE
 from stepscope.records import codec
 from stepscope.records.cell import CellStatus, RunRecord
 from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.records.imported import Sign
 from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.records.nouns import Status
 from stepscope.results.evidence import Evidence, Source
@@ -117,3 +119,13 @@ def test_the_ranks_broken_on_purpose_are_named_and_no_other(name: str) -> None:
     named = {int(n) for f in findings for n in re.findall(r"\d+", f.subject or "")}
     assert named == set(json.loads(truth[1]))
     assert all(f.severity == "problem" for f in findings)
+
+
+def test_a_log_that_agrees_says_the_operation_and_how_long_it_was_waited_for() -> None:
+    values = {"sequence": "3", "op": "ALLREDUCE", "elements": "1024", "ran": "600004", "timeout": "600000"}
+    signs = tuple(Sign(kind="timeout", source="a", line=1 + r, text="", rank=r, values=values) for r in (0, 1, 3))
+    evidence_of = of(dump(0, *WAITS), dump(1, *WAITS), dump(2, *DONE), dump(3, *WAITS))
+    (found,) = fired(RULE.check(replace(evidence_of, signs=signs)))
+    (agrees,) = [line for line in found.evidence if "the log agrees" in line]
+    for fact in ("ranks 0, 1 and 3", "collective 3", "all_reduce of 1,024 elements", "10 min"):
+        assert fact in agrees

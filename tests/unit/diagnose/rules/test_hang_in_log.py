@@ -53,6 +53,7 @@ def line(form: str, rank: int, *, group: int = 0, at: int = 24, enqueued: int = 
 def of(folder: Path, *lines: str, name: str = "train.log") -> Finding:
     (folder / name).write_text("\n".join(["step 1 loss 2.0", *lines, "bye"]) + "\n")
     (found,) = [f for f in diagnose(load_evidence([folder / name])).findings if f.rule == RULE]
+    assert found.subject or not found.ranks
     return found
 
 

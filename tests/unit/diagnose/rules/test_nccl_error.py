@@ -81,3 +81,14 @@ def test_links_without_gpu_direct_are_named(tmp_path: Path, head: str, end: str,
     )
     assert (finding is not None and finding.rule == "gpu-direct") == fires
     assert not fires or (finding is not None and "1 link" in finding.title)
+
+
+@pytest.mark.parametrize(("card", "module"), [("mlx5_2:1/RoCE", True), ("hfi1_0:1/IB", False)])
+def test_omni_path_is_not_sent_to_a_module_of_other_cards(tmp_path: Path, card: str, *, module: bool) -> None:
+    finding = first(
+        tmp_path,
+        f"{HEAD}NCCL INFO NET/IB : Using [0]{card} ; OOB br0:10.5.9.4<0>",
+        f"{HEAD}NCCL INFO Channel 00 : 7[3d000] -> 0[1a000] [receive] via NET/IB/0",
+    )
+    assert finding is not None
+    assert any("nvidia_peermem" in (advice.command or "") for advice in finding.advice) == module
