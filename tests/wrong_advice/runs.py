@@ -304,7 +304,7 @@ def a_slow_drift_has_no_beginning(folder: Path) -> Case:
 @case("logged_parts")
 def a_stage_waits_outside_of_the_timers(_: Path) -> Case:
     def timed(**settings: Any) -> Evidence:
-        return evidence(run("a", ranks=8, settings=settings, parts_ns={"forward": 3e8, "backward": 4e8, "other": 6e8}))
+        return evidence(run("a", ranks=8, settings=settings, parts_ns={"computation": 7e8, "other": 6e8}))
 
     return Case(
         right=timed(pipeline_parallel=1),

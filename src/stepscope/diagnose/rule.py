@@ -15,6 +15,7 @@ from stepscope.records.finding import Finding as Finding  # what a rule's file n
 from stepscope.results.evidence import NEEDS, name_of
 
 if TYPE_CHECKING:
+    from stepscope.records.trace_quality import Figure
     from stepscope.records.training import TrainingRun
     from stepscope.results.cell_facts import TimedCell
     from stepscope.results.evidence import Evidence, TraceEvidence
@@ -361,6 +362,7 @@ class Rule(Declared):
     that decided where there is nothing to say, or Skipped for data that ``needs`` cannot name. A symptom that shows in
     traces and elsewhere has both: ``look`` is asked where something of ``any_of`` beside traces is there, and a traced job
     that its findings name (``Finding.job``) is not asked again.
+    rests_on: figures of a trace without which ``look_at_job`` is not asked (``records/trace_quality.py``).
     looks_at, decided_by: its row in the documents, where neither evidence by name nor a limit says it.
     claims: the parts of the step that its findings want: all of them where ``whole``, else some of their own, which is part
     of what the rules named by ``within`` claim. A finding on a part explains one on the whole that holds it: where it has as
@@ -374,6 +376,7 @@ class Rule(Declared):
     symptom: str
     look: Callable[[Evidence], Statement] | None = None
     look_at_job: Callable[[TraceEvidence], Statement] | None = None
+    rests_on: tuple[Figure, ...] = ()
     protocol: int
     thresholds: Mapping[str, Limit] = field(default_factory=dict)
     looks_at: str = ""
@@ -394,13 +397,19 @@ class Rule(Declared):
         if self.look is not None and (self.look_at_job is None or elsewhere):
             outcomes.append(outcome_of(self.look(evidence)))
         if self.look_at_job is not None and evidence.traces:
-            outcomes.append(each_job(evidence.traces, self.look_at_job, earlier=outcomes[0] if outcomes else ()))
+            outcomes.append(each_job(evidence.traces, self._judge_job, earlier=outcomes[0] if outcomes else ()))
         outcome = named(self.name, together(outcomes))
         if not self.folded or not isinstance(outcome, tuple):
             return outcome
         from stepscope.results.history import repeated
 
         return folded(outcome, repeated(evidence))
+
+    def _judge_job(self, job: TraceEvidence) -> Statement:
+        """Ask of a traced job, unless its traces lack what the rule rests on."""
+        assert self.look_at_job is not None
+        lacking = job.summary.without(self.rests_on)
+        return self.look_at_job(job) if lacking is None else Skipped(reason=lacking.text)
 
     @property
     def row(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
@@ -20,6 +21,9 @@ from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_rules import KernelKind, KernelMix
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import Evidence, TraceEvidence
+
+if TYPE_CHECKING:
+    from stepscope.records.trace_quality import Figure
 
 OF_WINDOW = Limit(
     WORTH,
@@ -278,6 +282,7 @@ def share_rule(
     whole: bool = False,
     kind: VerdictKind | None = None,
     any_of: tuple[str, ...] = (),
+    rests_on: tuple[Figure, ...] = (),
     look: Callable[[Evidence], Statement] | None = None,
 ) -> Rule:
     """A rule on a share of the window, mean over ranks, that fires from ``limit`` on, from ``grave`` on as a problem.
@@ -303,6 +308,7 @@ def share_rule(
         look=look,
         look_at_job=look_at_job,
         any_of=any_of,
+        rests_on=rests_on,
         claims=claims,
         whole=whole,
         kind=kind,

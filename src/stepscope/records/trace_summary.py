@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from stepscope.records.trace_collectives import BucketRow, ConformanceCheck, JobCollectives, RankCommunication
     from stepscope.records.trace_path import CriticalPath, CrossRankPath, RankLegs, StragglerReport
+    from stepscope.records.trace_quality import Figure, QualityFact
     from stepscope.records.trace_rules import (
         BackwardPasses,
         DividedLayers,
@@ -197,6 +198,7 @@ class RankPass:
     spans: RankSpans | None = None
     replay: tuple[RankStep, ...] = ()
     unavailable: tuple[Missing, ...] = ()
+    quality: tuple[QualityFact, ...] = ()
 
     @property
     def unread(self) -> str | None:
@@ -233,6 +235,17 @@ class TraceSummary:
     path: CrossRankPath | None = None
     path_unavailable: str | None = None
     bubble: MeasuredBubble | None = None
+    job_quality: tuple[QualityFact, ...] = ()
+
+    @property
+    def quality(self) -> tuple[QualityFact, ...]:
+        """What is wrong with the traces: between ranks, then of each."""
+        return (*self.job_quality, *(fact for rank in self.ranks for fact in rank.quality))
+
+    def without(self, figures: Iterable[Figure]) -> QualityFact | None:
+        """Return the first fact that takes one of these figures away; None where all can be made."""
+        wanted = set(figures)
+        return next((fact for fact in self.quality if not wanted.isdisjoint(fact.takes)), None)
 
     @property
     def common_steps(self) -> tuple[int, ...] | None:

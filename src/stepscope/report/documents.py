@@ -53,6 +53,7 @@ def trace_document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any
         "straggler_report": late.text if late else None,
         **{key: [plain(getattr(p, key)) for p in ranks if getattr(p, key) is not None] for key in TRACE_TABLES},
         "job_path": plain(summary.path) if summary.path else None,
+        "quality": [{**plain(fact), "text": fact.text, "takes": list(fact.takes)} for fact in summary.quality],
         "unavailable": [{"rank": p.facts.rank, **plain(m)} for p in ranks for m in p.unavailable],
         "notes": [
             *plain(summary.notes),

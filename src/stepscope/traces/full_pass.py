@@ -12,6 +12,7 @@ from stepscope.traces.collectives import communication, group_budgets
 from stepscope.traces.events import RankView
 from stepscope.traces.groups import NOT_SHARDED
 from stepscope.traces.idle import idle_causes, idle_gaps, long_gaps
+from stepscope.traces.quality import rank_quality
 from stepscope.traces.rule_facts import check_plan, gradient_sync, host_lateness, kernel_mix, step_flop, step_operators
 from stepscope.traces.sections import SECTIONS
 from stepscope.traces.steps import outside_work, phase_budgets, step_budgets
@@ -40,6 +41,7 @@ def completed(result: RankPass, view: RankView) -> RankPass:
         gradient_sync=gradient_sync(view),
         step_flop=step_flop(view),
         step_operators=step_operators(view),
+        quality=rank_quality(view),
     )
     if steps and (view.events.forward_thread > 0).any():
         from stepscope.traces.buckets import backward_passes

@@ -23,7 +23,7 @@ from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
-from stepscope.traces.nesting import launches_of, nest_events
+from stepscope.traces.nesting import launches_of, lost_launches, nest_events
 from stepscope.traces.passes import COMM_LAUNCHES, Marks, autograd_work, marks_of
 from stepscope.traces.steps import phases_of, windows_of
 
@@ -109,8 +109,17 @@ def idle_gaps(view: RankView) -> IdleGaps:
     amount["kernel_gap"][queued & short] = (ends - starts)[queued & short]
     amount["dependency"][queued & ~short] = (ends - starts)[queued & ~short]
     amount["unknown"][~linked] = (ends - starts)[~linked]
+    unseen = _holds_lost(view, holes)
+    for cause in IDLE_CAUSES:
+        amount[cause][unseen] = (ends - starts)[unseen] if cause == "unknown" else 0
     calls = {"sync": waited, "host_late": np.where(late, events.name[call], NONE)}
     return IdleGaps(holes=holes, by_cause=amount, window=window, calls=calls, names=events.names)
+
+
+def _holds_lost(view: RankView, holes: Spans) -> NDArray[np.bool_]:
+    """Return in which gaps the host launched a kernel that is not in the file: what the device did there is unknown."""
+    called = view.events.ts_ns[lost_launches(view).lost]
+    return np.searchsorted(called, holes.ends) > np.searchsorted(called, holes.starts)
 
 
 def _returned(events: Events, call: Ints, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> tuple[Ints, Ints]:

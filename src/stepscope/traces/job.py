@@ -138,6 +138,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     if all(p.partial or p.budget is None for p in passes):
         return TraceSummary(world_size=world, ranks=tuple(passes), verdicts=_unread(passes), notes=notes)
     from stepscope.traces.activity import verdict_of
+    from stepscope.traces.quality import job_quality
     from stepscope.traces.waiting import job_collectives
     from stepscope.traces.waits import waits_of
 
@@ -173,6 +174,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
         path=None if isinstance(path, Unavailable) else path,
         path_unavailable=path.reason if isinstance(path, Unavailable) else None,
         bubble=bubble,
+        job_quality=job_quality(passes),
     )
 
 

@@ -5,6 +5,7 @@ From device work to the host call that launched it, through the correlation id.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.stats.spans import distinct, last_end
+from stepscope.stats.spans import distinct, holds, last_end
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 from stepscope.traces.kernel_names import Work
@@ -298,6 +299,50 @@ def launches_of(view: RankView) -> Launches:
     launch = np.full(len(indices), NONE, dtype=np.int64)
     launch[at != NONE] = calls[at[at != NONE]]
     return Launches(of=indices, launch=launch)
+
+
+_LAUNCH = re.compile(r"(cuda|cu|hip|Hip|ur|ze|mtia|musa|acl)\w*Launch(?!HostFunc)")
+_CAPTURE_BEGINS, _CAPTURE_ENDS = (
+    re.compile(r"(cuda|cu|hip)StreamBeginCapture"),
+    re.compile(r"(cuda|cu|hip)StreamEndCapture"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostLaunches:
+    """Calls that launch kernels (event indices, by start): all, those of which no kernel is in the file, and those of them
+    that a stream capture took: they recorded a graph and ran nothing."""
+
+    calls: Ints
+    lost: Ints
+    captured: Ints
+
+
+@once
+def lost_launches(view: RankView) -> LostLaunches:
+    """Find launches without kernels: CUPTI dropped them, a graph was captured, or the file was cut.
+
+    Nothing is lost where no device event can be matched with any call: then links were not recorded at all.
+    """
+    events = view.events
+    named = events.of(Category.RUNTIME, Category.DRIVER) & events.named(_LAUNCH.match) & (events.correlation != NONE)
+    calls = events.by_start(named)
+    device = np.flatnonzero(events.is_device)
+    made = find(events.correlation[device], events.correlation[calls]) != NONE
+    if len(calls) and made.any():
+        # A driver call inside the runtime call that launches for it has an id of its own in some versions.
+        runtime = calls[made]
+        within = events.spans(runtime)
+        made |= holds(within, events.ts_ns[calls])
+    lost = calls[~made] if made.any() else calls[:0]
+    begins = events.by_start(events.named(_CAPTURE_BEGINS.match))
+    ends = events.by_start(events.named(_CAPTURE_ENDS.match))
+    captured = lost[:0]
+    if len(lost) and len(begins) and len(ends):
+        before = np.searchsorted(events.ts_ns[begins], events.ts_ns[lost], side="right")
+        after = np.searchsorted(events.ts_ns[ends], events.ts_ns[lost], side="right")
+        captured = lost[before > after]
+    return LostLaunches(calls=calls, lost=lost, captured=captured)
 
 
 def computed_before(view: RankView, times: Ints) -> Ints:

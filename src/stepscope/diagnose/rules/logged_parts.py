@@ -96,7 +96,8 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
     step = sum(run.parts_ns.values())
     shares = {part: ns / step for part, ns in run.parts_ns.items()}
     large = [part for part, limit in _LIMITS.items() if shares.get(part, 0.0) >= limit]
-    if "other" in large and "computation" not in run.parts_ns:
+    timed = "computation" in run.parts_ns and run.settings.get("pipeline_parallel", 1) == 1
+    if "other" in large and not timed:
         large.remove("other")  # what no timer names may be communication, or waiting for other stages
     steps = 0 if run.step_ns is None else run.step_ns.n or 0
     confidence = f"measured by the log, on the host's clock; mean of {counted(steps, 'logged step')}"

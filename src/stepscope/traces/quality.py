@@ -1,0 +1,38 @@
+"""The quality of a trace, checked before it is judged: what was not recorded, is not known, or cannot be.
+
+Of one rank: a check is a function of its view. Of ranks side by side: a function of their passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from stepscope.records.trace_quality import QualityFact
+from stepscope.records.trace_summary import RankPass
+from stepscope.traces.events import RankView
+from stepscope.traces.nesting import lost_launches
+
+LEAST_LOST = 0.01
+"""Of the launches: below it a kernel without a launch or a launch without a kernel changes nothing that is said."""
+
+
+def _missing_kernels(view: RankView) -> Iterator[QualityFact]:
+    launches = lost_launches(view)
+    captured, of = len(launches.captured), len(launches.calls)
+    for kind, count in (("captured-kernels", captured), ("missing-kernels", len(launches.lost) - captured)):
+        if count:
+            yield QualityFact(kind=kind, rank=view.rank, count=count, of=of, matters=count >= LEAST_LOST * of)
+
+
+CHECKS: tuple[Callable[[RankView], Iterable[QualityFact]], ...] = (_missing_kernels,)
+JOB_CHECKS: tuple[Callable[[Sequence[RankPass]], Iterable[QualityFact]], ...] = ()
+
+
+def rank_quality(view: RankView) -> tuple[QualityFact, ...]:
+    """Return what is wrong with one rank's trace."""
+    return tuple(fact for check in CHECKS for fact in check(view))
+
+
+def job_quality(passes: Sequence[RankPass]) -> tuple[QualityFact, ...]:
+    """Return what is wrong between the ranks' traces."""
+    return tuple(fact for check in JOB_CHECKS for fact in check(passes))
