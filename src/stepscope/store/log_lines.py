@@ -1,14 +1,12 @@
-"""Output of jobs, read line by line whatever its length: colours and the prefixes of launchers off, and how a job ended."""
+"""Output of jobs, read line by line whatever its length: colours and the prefixes of launchers off."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.core.words import counted
-from stepscope.records.nouns import Status
 from stepscope.store.columns import bare
 from stepscope.store.importer import reading, whole_words
 
@@ -27,23 +25,19 @@ _MOMENT = re.compile(rb"^\d{4}-\d\d-\d\dT[\d:.,]{5,20}(?:Z|[+-]\d\d:?\d\d)?[ \t]
 _MOST_PREFIXES = 3
 _TASK = 1 << 24
 """A prefix before another one counts as so many ranks, more than any job has."""
-_STOPPED = re.compile(rb"received SIGTERM|CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)")
-_NO_MEMORY = re.compile(rb"CUDA out of memory|OutOfMemoryError")
-_TIMED_OUT = b"Watchdog caught collective operation timeout"
-_TRACEBACK = b"Traceback (most recent call last)"
-_MARKS = (b"SIGTERM", b"CANCELLED", b"DUE TO", b"emory", b"Traceback", b"Watchdog caught")
-"""Texts of which one is in every line that says how the job ended."""
 
 
 class LogLines:
     """The lines of one file, .gz files too, read once: (line number from 1, line or a piece of it) at a time.
 
     Of a last line without an end, and of each piece of a longer line, only whole words come: a figure cut off is another
-    figure. After the last line: count, how many there were; rest, the last one as it is, where it has no end.
+    figure. texts: all of it comes, unless it ends in a digit. After the last line: count, how many there were; rest, the
+    last one as it is, where it has no end.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, texts: bool = False) -> None:
         self.path = path
+        self._texts = texts
         self.count = 0
         self.rest = b""
         self._torn: list[int] = []
@@ -63,7 +57,8 @@ class LogLines:
                     continue
                 self.rest = unfinished + line
                 words, unfinished = whole_words(self.rest)
-                yield self.count, words
+                ends = self._texts and len(line) < PIECE and not self.rest[-1:].isdigit()
+                yield self.count, self.rest if ends else words
             self._left_out = self._left_out or unfinished or None  # reached where no .gz was cut off
 
     def leave_out(self, number: int) -> None:
@@ -116,44 +111,6 @@ def without_prefix(line: bytes) -> tuple[int | None, bytes]:
 def finite(text: bytes) -> float | None:
     """Read a finite number, commas between thousands allowed; None for what is none (``nan`` in a loss, ``7,1``)."""
     return bare(text.decode("ascii", errors="replace"))
-
-
-@dataclass(kw_only=True, slots=True)
-class Ending:
-    """What the lines of a job say of its end."""
-
-    stopped: str | None = None
-    out_of_memory: bool = False
-    failed: bool = False
-    timed_out: bool = False
-
-    def read(self, line: bytes) -> None:
-        """Take in one line; mostly it says nothing."""
-        for mark in _MARKS:
-            if mark in line:
-                break
-        else:
-            return
-        if self.stopped is None and _STOPPED.search(line):
-            self.stopped = line.decode("utf-8", errors="replace").strip()[:200]
-        elif _TIMED_OUT in line:
-            self.timed_out = True
-        elif _NO_MEMORY.search(line):
-            self.out_of_memory = True
-        elif _TRACEBACK in line:
-            self.failed = True
-
-    def status(self, done: str, *, complete: bool) -> tuple[Status, str | None]:
-        """Return (status, error) of a job that came as far as ``done`` says. complete: it did all that it was to do."""
-        if self.out_of_memory:
-            return "oom", f"out of memory {done}"
-        if self.stopped is not None:
-            return "interrupted", f"{done}: {self.stopped}"
-        if self.timed_out and not complete:
-            return "timeout", f"a collective ran into its timeout {done}"
-        if self.failed and not complete:
-            return "error", f"a traceback {done}"
-        return "ok", None
 
 
 _BLOCK = 1 << 20

@@ -25,22 +25,37 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
-from stepscope.records.imported import Imported
+from stepscope.records.imported import Imported, Sign
+from stepscope.records.nouns import Status
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
+from stepscope.store.log_lines import SUFFIXES, LogLines, finite, without_prefix
+from stepscope.store.text_signs import signs_beside
 from stepscope.store.training_runs import NO_REASON, LoggedStep, Scalars, each_file, label, meaning_of, run_of
 
 COUNTS = ("world_size", "global_batch", "micro_batch", "accumulation", "num_parameters", "total_steps")
 """Facts that are whole numbers. ``total_steps``: the step at which the job is complete."""
 WORDS = ("model", "strategy", "precision", "hardware", "dataset", "device", "backend")
 """Facts that are words. Other names of groups become settings of the run."""
+
+_SURE = 3
+"""So many of them count even where a job did all that it was to do."""
+_STATUS: tuple[tuple[str, Status, str], ...] = (
+    ("oom", "oom", "out of memory {0}"),
+    ("host-oom", "host_oom", "out of host memory {0}"),
+    ("cancelled", "interrupted", "{0}: {1}"),
+    ("timeout", "timeout", "a collective ran into its timeout {0}"),
+    ("timeout-cut", "timeout", "a collective ran into its timeout {0}"),
+    ("traceback", "error", "a traceback {0}"),
+)
+"""Kind of a sign, and the status and error of a job that has it, the first that fits."""
 
 _NO_FIGURE = ("step", "steps", *COUNTS, *WORDS)
 _NUMBER_GOES_ON = re.compile(rb"[\d.,]*[\d.]|[eE][-+\d]")
@@ -81,7 +96,7 @@ class Job:
     lines: list[int] = field(default_factory=list)
     total: int | None = None
     done: bool = False
-    ending: Ending = field(default_factory=Ending)
+    signs: tuple[Sign, ...] = ()
     ends: dict[str, list[bytes]] = field(default_factory=dict)
     goes_on: bool = False
     form: bytes = b""
@@ -95,7 +110,6 @@ class Job:
         """Take in one line; return the job that begins with it, where one does. Raises DataError for a damaged file."""
         assert self.printed is not None
         rank, line = without_prefix(raw)
-        self.ending.read(line)
         match = self.printed.step.search(line)
         # Facts are printed at a job's start, or between its steps.
         settled = match is not None and len(self.points) > _SETTLED
@@ -120,8 +134,7 @@ class Job:
         return job
 
     def finish(self, rest: bytes) -> None:
-        """Take in a line, or the last one, which has no end: what it says of the end of the job counts."""
-        self.ending.read(rest)
+        """Take in a line, or the last one, which has no end: it may say that the job is complete."""
         self.done = self.done or (self.printed is not None and _is_in(rest, self.printed.done))
 
     def run_fields(self) -> dict[str, Any]:
@@ -140,8 +153,7 @@ class Job:
         return f"after step {self.last}" + (f" of {self.total}" if self.total else "")
 
     def notes(self) -> list[str]:
-        ends = self.complete or self.ending.stopped
-        return [] if ends else [f"the log ends at step {self.last} {NO_REASON}"]
+        return [] if self.explained else [f"the log ends at step {self.last} {NO_REASON}"]
 
     def group(self, path: Path) -> str:
         return self.facts.get("model") or path.absolute().parent.name
@@ -153,7 +165,7 @@ class Job:
 
     def run(self, path: Path, run_id: str, unread: Sequence[str]) -> Imported:
         """Return the job as a run; it has made a step."""
-        status, error = self.ending.status(self.so_far(), complete=self.complete)
+        status, error = self.status()
         return run_of(
             Scalars(
                 source=f"{path}:{self.line}",
@@ -174,6 +186,25 @@ class Job:
 
     def _near_end(self) -> dict[str, int]:
         return {"near_end_line": self.lines[-3]} if len(self.lines) > 2 else {}
+
+    @property
+    def stopped(self) -> str | None:
+        """What a line says of its cancellation."""
+        return next((sign.text for sign in self.signs if sign.kind == "cancelled"), None)
+
+    @property
+    def explained(self) -> bool:
+        """Whether it is known why its steps end."""
+        return self.complete or self.stopped is not None
+
+    def status(self) -> tuple[Status, str | None]:
+        """Return how its signs say that it ended, and as far as which step; errors that it outlived count for nothing."""
+        outlived = self._near_end().get("near_end_line", 0)
+        kinds = {sign.kind for sign in self.signs if sign.kind != "traceback" or sign.line >= outlived}
+        for kind, status, text in _STATUS[: _SURE if self.complete else None]:
+            if kind in kinds:
+                return status, text.format(self.so_far(), self.stopped)
+        return "ok", None
 
     @property
     def last(self) -> int:
@@ -291,13 +322,17 @@ def read_jobs(path: Path, job: Callable[[int], Job]) -> tuple[Imported, ...]:
             if (new := jobs[-1].read(lines, number, piece)) is not None:
                 jobs.append(new)
     jobs[-1].finish(lines.rest)
+    signs = signs_beside((path,))
+    for one, after in zip_longest(jobs, jobs[1:]):
+        one.signs = tuple(s for s in signs if one.line <= s.line and (after is None or s.line < after.line))
     timed = [timed_job for timed_job in jobs if timed_job.last >= 0]
     if not timed:
         raise jobs[-1].none(lines)
     ids = [path.stem if len(timed) == 1 else f"{path.stem}-line{timed_job.line}" for timed_job in timed]
     unread = [*([()] * (len(timed) - 1)), lines.notes()]
     return tuple(
-        timed_job.run(path, run_id, notes) for timed_job, run_id, notes in zip(timed, ids, unread, strict=True)
+        replace(timed_job.run(path, run_id, notes), signs=signs if timed_job is timed[0] else ())
+        for timed_job, run_id, notes in zip(timed, ids, unread, strict=True)
     )
 
 
@@ -318,7 +353,9 @@ def job_log(
     def read(path: Path) -> tuple[Imported, ...]:
         return read_jobs(path, job)
 
-    return each_file(key, recognises=recognises, read=read, reads=SUFFIXES, compared=compared, remarks=remarks, **form)
+    return each_file(
+        key, recognises=recognises, read=read, reads=SUFFIXES, compared=compared, remarks=remarks, signed=True, **form
+    )
 
 
 def step_log(

@@ -24,6 +24,7 @@ _ENDS = (
     b"did not receive grad for rank", b"died with <Signals", b"due to signal ", b"exitcode", b"exits with return code",
     b"failed (exitcode: ", b"failed to connect to any", b"got signal: ", b"has failed to connect to",
     b"node running low on memory", b"noticed that process rank", b"oom-kill", b"oom_kill", b"out of memory",
+    b"received SIGTERM", b"receiving SIGTERM",
     b"returned non-zero exit status", b"socket has timed out", b"srun: error", b"terminated with",
     b"terminated with the following error", b"ut of memory: Kill", b"wait timeout after", b"waiting for clients",
 )  # fmt: skip
@@ -53,7 +54,7 @@ def signs_beside(paths: Iterable[Path]) -> tuple[Sign, ...]:
     signs: list[Sign] = []
     for path in paths:
         try:
-            if path.suffix.lower() in SUFFIXES and (marks := marks_in(path, SIGN_MARKS)):
+            if Path(path.name.removesuffix(".gz")).suffix.lower() in SUFFIXES and (marks := marks_in(path, SIGN_MARKS)):
                 from stepscope.store.signs import signs_of
 
                 signs += signs_of(path, marks)

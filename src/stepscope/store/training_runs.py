@@ -47,14 +47,20 @@ def joined(
     *,
     compared: Compared | None = None,
     left_out: Sequence[LeftOut] = (),
+    signed: bool = False,
 ) -> Imported:
     """Make what an importer of runs hands over from what it read of each file or run: with unique ids, kinds of scaling, and
     what the user states filled in.
 
-    compared: gives runs their kind of scaling; None: as their batches tell.
+    compared: gives runs their kind of scaling; None: as their batches tell. signed: parts have the signs of their files.
     """
     parts = tuple(parts)
-    signs = signs_beside(file for file in source.files if str(file) not in {unread.path for unread in left_out})
+    unread = {file.path for file in left_out}
+    signs = (
+        tuple(sign for part in parts for sign in part.signs)
+        if signed
+        else signs_beside(file for file in source.files if str(file) not in unread)
+    )
     runs = (compared or with_own_scaling)(with_unique_ids(run for part in parts for run in part.runs))
     hardware = sorted({name for name in (*(run.hardware for run in runs), *(part.hardware for part in parts)) if name})
     named = [part.columns for part in parts if part.columns is not None]
@@ -87,6 +93,7 @@ def each_file(
     reads: Container[str],
     compared: Compared | None = None,
     remarks: Callable[[Sequence[TrainingRun]], tuple[str, ...]] = lambda _: (),
+    signed: bool = False,
     **form: Any,
 ) -> Importer:
     """Make an importer of files that are read one by one. read: what it makes of one. reads: suffixes of those of a folder.
@@ -96,7 +103,7 @@ def each_file(
 
     def read_files(source: Candidate) -> Imported:
         parts, left_out = read_each(source, recognises, lambda path: tuple(read(path)), suffixes=reads)
-        imported = joined(key, source, chain.from_iterable(parts), compared=compared, left_out=left_out)
+        imported = joined(key, source, chain.from_iterable(parts), compared=compared, left_out=left_out, signed=signed)
         return replace(imported, remarks=(*imported.remarks, *remarks(imported.runs)))
 
     return Importer(recognises=recognises, read_files=read_files, **form)

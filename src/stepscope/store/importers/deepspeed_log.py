@@ -105,8 +105,6 @@ class _Job(Job):
         elif match := _BREAKDOWN.search(line):
             for name, value in _PART.findall(match[1]):
                 job.parts.setdefault(name.decode(), []).append(finite(value) or 0.0)
-        else:
-            job.ending.read(line)
         if memory := _MEMORY.search(line):
             job.peak_gb = max(job.peak_gb, finite(memory[1]) or 0.0)
         return None if job is self else job

@@ -169,8 +169,6 @@ class _Job(Job):
             self.points[-1].values.update((_PARTS[name], number_of(text)) for name, text in timers.items())
         elif b"validation loss at" in line and (match := _VALIDATION.search(line)):
             self.validation_loss = finite(match[1])
-        else:
-            self.ending.read(line)
 
     def _iteration(self, lines: LogLines, number: int, line: bytes, at: re.Match[bytes] | None) -> None:
         elapsed, batch = _ELAPSED.search(line), _BATCH.search(line)
@@ -279,7 +277,7 @@ class _Job(Job):
         figures = f"means of {interval} iterations" if interval and interval > 1 else "iterations"
         kept = max(1, len(self.points) - 1)
         notes = [f"step time is the median of {kept} {figures}, the first left out (warm-up)"]
-        if self.ending.stopped is None and not self.complete:
+        if not self.explained:
             notes.append(f"the log ends at iteration {self.last} of {self.total} {NO_REASON}")
         if skipped := self.odd["skipped"]:
             notes.append(f"{skipped} of {self.last} iterations were skipped by the loss scaler")
@@ -308,7 +306,7 @@ class _Job(Job):
         return sum(self.parameters.values()) if complete else None
 
     def none(self, lines: LogLines) -> DataError:
-        why = self.ending.stopped or f"the job on {self.world_size} ranks exited before one, or the log was cut off"
+        why = self.stopped or f"the job on {self.world_size} ranks exited before one, or the log was cut off"
         if not self.begun:
             why = f"none of its {lines.count} lines is one of an iteration" if lines.count else "the file is empty"
         fix = "pass the log of a job that trained; --log-interval sets how often it prints"

@@ -134,6 +134,7 @@ IMPORTER = each_file(
     recognises=lambda file: file.path.suffix.lower() in _READS and _form_of(file) is not None,
     read=_read,
     reads=_READS,
+    signed=True,
     title="log of a training loop (OpenMMLab, ImageNet example, timm, detectron2, open_clip, fairseq, nanoGPT, nanotron, "
     "NeMo, Composer, DeepSpeed's and GPT-NeoX's breakdown, Hugging Face Trainer)",
     rank=58,

@@ -131,7 +131,7 @@ def signs_of(path: Path, there: frozenset[bytes]) -> tuple[Sign, ...]:
     pending: list[tuple[int, bytes]] = []
     there |= marks_in(path, {form.mark for form in forms() if form.beside})
     marked, beside = _marks(there, beside=False), _marks(there, beside=True)
-    for number, raw in LogLines(path):
+    for number, raw in LogLines(path, texts=True):
         pieces = without_colours(raw).split(b"\r")
         for line in pieces[-1:] if len(pieces) > 1 and not marked.search(raw) else pieces:
             has_mark = marked.search(line) is not None

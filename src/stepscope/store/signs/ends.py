@@ -6,7 +6,8 @@ from stepscope.store.signs import SignForm
 
 _SIZE = rb"[\d.]+ \w+"
 _ERROR = rb"(?:(?P<exception>[\w.]*(?:Error|Exception)): )?"
-_OOM = _ERROR + rb"(?P<api>CUDA|HIP|XPU|NPU|MUSA) out of memory\. Tried to allocate (?P<wanted>" + _SIZE + rb")"
+_OUT = _ERROR + rb"(?P<api>CUDA|HIP|XPU|NPU|MUSA) out of memory"
+_OOM = _OUT + rb"\. Tried to allocate (?P<wanted>" + _SIZE + rb")"
 _AT = rb"(?:\[?(?P<peer>[\w.:-]+?)\]?[:,] ?(?P<port>\d+))"
 
 SIGNS: tuple[SignForm, ...] = (
@@ -24,7 +25,8 @@ SIGNS: tuple[SignForm, ...] = (
         + _SIZE + rb")\s+already\s+allocated;(?:.*?;)?\s+(?P<free>" + _SIZE
         + rb")\s+free;\s+(?:(?P<reserved>" + _SIZE + rb")\s+reserved\s+in|(?P<unallocated>" + _SIZE + rb")\s+cached)",
     ),
-    SignForm("oom", b"out of memory", _OOM + rb"(?:.{0,4}GPU (?P<gpu>\d+))?", cut=True),
+    SignForm("oom", b"out of memory", _OUT + rb"(?:\. Tried to allocate (?P<wanted>" + _SIZE
+             + rb"))?(?:.{0,4}GPU (?P<gpu>\d+))?", cut=True),
     SignForm("oom", b"out of memory", _ERROR + rb"(?P<error>CUDA error: out of memory)"),
     SignForm("oom", b"out of memory", rb"(?P<error>Cuda failure (?:2 )?'out of memory')"),
     SignForm("oom", b"_STATUS_ALLOC_FAILED", _ERROR + rb".{0,40}(?P<error>CU\w+_STATUS_ALLOC_FAILED)"),
@@ -86,6 +88,8 @@ SIGNS: tuple[SignForm, ...] = (
              rb"(?P<time>\S+?)(?: DUE TO (?P<why>[A-Z ]+?))?(?:;| \*|$)"),
     SignForm("cancelled", b"got signal: ", rb"Process \d+ got signal: (?P<signal>\d+)"),
     SignForm("cancelled", b"due to signal ", rb"Received (?P<signal>\d+) death signal, shutting down workers"),
+    SignForm("cancelled", b"received SIGTERM", rb"(?:Main process )?received SIGTERM"),
+    SignForm("cancelled", b"receiving SIGTERM", rb"(?:exiting program after )?receiving SIGTERM"),
     SignForm("crashed", b"Fatal Python error", rb"Fatal Python error: (?P<how>.{1,60})"),
     # Rendezvous and the store
     SignForm(

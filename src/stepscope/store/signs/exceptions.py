@@ -18,7 +18,7 @@ _SURE = (
 
 SIGNS: tuple[SignForm, ...] = (
     SignForm("device-error", b"Cuda failure", rb"Cuda failure (?:\d+ )?'(?P<error>[^']{3,100})'"),
-    SignForm("traceback", b"Traceback (most", rb"Traceback \(most recent call last\)"),
+    SignForm("traceback", b"Traceback (most", rb"Traceback \(most recent call"),
     *(SignForm("exception", name, _MODULE + name + rb")" + _MESSAGE, cut=True, first=True) for name in _SURE),
     *(
         SignForm("exception", end, _MODULE + rb"[A-Z]\w*" + end + rb"|Exception)" + _MESSAGE, beside=True, first=True)

@@ -165,3 +165,16 @@ def test_the_peak_is_that_of_any_rank_and_mfu_that_of_the_median_step(
     (run,) = imported.runs
     assert (run.peak_memory_bytes, run.mfu) == (32 << 30, pytest.approx(0.22))
     assert any("1 torn line left out (line 7)" in note for note in imported.notes)
+
+
+def test_an_error_that_the_job_outlived_is_not_its_end(tmp_path: Path) -> None:
+    lines = [*HEAD, *steps(1, 2), "Traceback (most recent call last):", "ValueError: of a tracker", *steps(3, 4, 5, 6)]
+    (run,) = read(tmp_path, lines).runs
+    assert (run.status, run.error) == ("ok", None)
+
+
+def test_how_each_job_of_a_log_ended_is_its_own(tmp_path: Path) -> None:
+    lines = [*HEAD, *steps(*range(1, 9)), "Main process received SIGTERM, exiting", *HEAD, *steps(9, 10, 11)]
+    imported = read(tmp_path, lines)
+    assert [run.status for run in imported.runs] == ["interrupted", "ok"]
+    assert [sign.kind for sign in imported.signs] == ["cancelled"]
