@@ -2,8 +2,8 @@
 
 A file exports ``SIGNS``: forms of one topic. A form is a text that is in each such line, and a pattern with a named group
 for each fact; groups ``rank``, ``host`` and ``time`` say whose it is, where no prefix of a launcher does. What a kind means,
-and what to do about it, is for rules (``diagnose/explanations.py``). A new form of a line is one entry here, and its mark
-one in ``text_signs.SIGN_MARKS``::
+and what to do about it, is for rules (``diagnose/explanations.py``). A new form of a line is one entry here, its mark
+one in ``text_signs.SIGN_MARKS``, and such a line in docs/reference/importers.md, which a test reads::
 
     SignForm("nccl-no-route", b"No route to host", rb"Call to connect to (?P<peer>[\\d.]+)<\\d+> failed : No route to host")
 
