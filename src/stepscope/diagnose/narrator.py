@@ -132,6 +132,8 @@ def looked_at(evidence: Evidence) -> str:
         parts.append(f"flight recorders: {counted(len(evidence.flight), 'finding')}")
     if evidence.signs:
         parts.append(f"{counted(len(evidence.signs), 'line')} on its end")
+    for tool, count in Counter(reading.tool for reading in evidence.readings).items():
+        parts.append(f"{counted(count, 'reading')} of {tool}")
     if evidence.topology is not None:
         parts.append("link matrix")
     several = {job[0].job for job in evidence.traced_jobs if len(job) > 1}

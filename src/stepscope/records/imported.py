@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import PurePath
@@ -138,6 +139,27 @@ class Sign:
 
 
 @record
+class Reading:
+    """What a tool of the machine says of one device or link. tool: its name (``nvidia-smi``, ``ibstat``, ``perftest``).
+
+    device: ``GPU 65:00.0``, ``mlx5_1 port 1``; of a pair ``GPU 0 -> GPU 1``. facts: name (lower case) -> value, as printed;
+    a name that several sections have follows its section (``link width current``). test, bytes_per_s: what was measured,
+    and the rate as the tool counts it, both directions together where it says bidirectional.
+    """
+
+    tool: str
+    device: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    test: str = ""
+    bytes_per_s: float | None = None
+
+    def number(self, *names: str) -> float:
+        """The number that the first of these facts begins with; 0 where none is there."""
+        texts = (re.match(r"[\d.]+", self.facts.get(name, "")) for name in names)
+        return next((float(text[0]) for text in texts if text), 0.0)
+
+
+@record
 class Stated:
     """Facts that files leave open and the user states. world_size: run's name (or a part that no other has) -> ranks.
 
@@ -163,8 +185,8 @@ class Imported:
     """Everything that one source holds, in our records. format: the importer's key. path: as given.
 
     comm_rows: measured collectives; imported times are means over iterations (``time_ns_mean``), see ``notes``.
-    signs: what its text says of the job's end. topology: text of ``nvidia-smi topo -m``. hardware: what it ran on as far
-    as the file says.
+    signs: what its text says of the job's end. readings: of devices and links, by a tool of the machine. topology: text of
+    ``nvidia-smi topo -m``. hardware: what it ran on as far as the file says.
     notes: what was repaired, dropped or is doubtful. remarks: how the figures were taken, where all was read.
     left_out: files of the folder not read. columns: those whose meaning the user may state; None: it has none.
     """
@@ -176,6 +198,7 @@ class Imported:
     nccl: NcclDebug | None = None
     flight: tuple[FlightDump, ...] = ()
     signs: tuple[Sign, ...] = ()
+    readings: tuple[Reading, ...] = ()
     memory: tuple[MemorySnapshot, ...] = ()
     topology: str | None = None
     hardware: str | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepscope.records.comm import CommRow
     from stepscope.records.comparison import ScalingBudget
     from stepscope.records.environment import EnvironmentRecord
-    from stepscope.records.imported import MemorySnapshot, Sign
+    from stepscope.records.imported import MemorySnapshot, Reading, Sign
     from stepscope.records.nccl import FlightFinding, NcclDebug
     from stepscope.records.samples import CellResult
     from stepscope.records.trace_summary import TraceSummary
@@ -107,7 +107,7 @@ class Evidence:
     cells: those runs that `bench` measured, with their samples. environment: of the run folder, None where sources have
     several different ones. profiled: folders of `profile` and `run`, with the diaries of
     all their steps. flight: what the flight recorders of a job say of a hang.
-    signs: what texts say of the job's end, or of what stands in its way.
+    signs: what texts say of the job's end, or of what stands in its way. readings: what tools of the machine say of it.
     files_found: of folders of mixed files,
     what was read and what was not. notes: what was not read, or is doubtful. remarks: how figures were taken, and what they
     do not allow, where all was read.
@@ -126,6 +126,7 @@ class Evidence:
     nccl: tuple[NcclDebug, ...] = ()
     flight: tuple[FlightFinding, ...] = ()
     signs: tuple[Sign, ...] = ()
+    readings: tuple[Reading, ...] = ()
     memory: tuple[MemorySnapshot, ...] = ()
     topology: Topology | None = None
     hardware: tuple[str, ...] = ()
@@ -164,7 +165,7 @@ class Evidence:
     def judged(self) -> bool:
         """Whether there is anything in which a rule sees a problem: not lines on a job's end alone."""
         nccl = any(log.communicators or log.hosts for log in self.nccl)
-        there = (self.runs, self.comm, self.traces, self.profiled, self.memory, self.flight)
+        there = (self.runs, self.comm, self.traces, self.profiled, self.memory, self.flight, self.readings)
         return not self.signs or nccl or any(there)
 
     @property
@@ -208,6 +209,7 @@ NEEDS: Mapping[str, tuple[str, str | None]] = {
     "nccl": ("no NCCL log was given", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"),
     "flight": ("no flight recorder dumps were given", "export TORCH_FR_BUFFER_SIZE=2000"),
     "signs": ("no text of a job that failed was given", None),
+    "readings": ("no output of a tool of the machine was given (nvidia-smi, ibstat, ib_write_bw)", "nvidia-smi -q"),
     "memory": ("no memory snapshot was given: torch.cuda.memory._dump_snapshot('memory.pickle') writes one", None),
     "topology": ("no link matrix was recorded", "nvidia-smi topo -m"),
 }

@@ -502,6 +502,7 @@ def _imported(path: Path, imported: Imported) -> Evidence:
         nccl=() if imported.nccl is None else (imported.nccl,),
         flight=findings,
         signs=imported.signs,
+        readings=imported.readings,
         memory=imported.memory,
         topology=None if isinstance(topology, Unavailable) else topology,
         hardware=() if imported.hardware is None else (imported.hardware,),

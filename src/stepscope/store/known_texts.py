@@ -32,30 +32,9 @@ class KnownText:
 
 
 _AS_TABLE = "figures of runs: write one row per run as CSV, with columns such as gpus,strategy,step_time_ms"
-_MEASURE = "measure collectives between the same devices: stepscope comm, or nccl-tests (all_reduce_perf)"
 _PROFILE = "take a profile of the job: stepscope profile -- COMMAND"
 
 KNOWN = (
-    KnownText(
-        mark=rb"RDMA_\w+ BW Test|Send BW Test", title="output of perftest (ib_write_bw and its kin)",
-        instead=_MEASURE,
-        says=rb"\n\s*\d+\s+\d+\s+[\d.]+\s+(?P<average>[\d.]+)\s",
-        saying="average bandwidth {average}, MB/s or Gb/s as its head says",
-    ),
-    KnownText(
-        mark=rb"nvbandwidth Version", title="output of nvbandwidth", instead=_MEASURE,
-        says=rb"SUM (?P<test>\w+) (?P<sum>[\d.]+)", saying="{test} {sum} GB/s in sum",
-    ),
-    KnownText(
-        mark=rb"P2P=(?:Enabled|Disabled)|P2P Connectivity Matrix", title="output of p2pBandwidthLatencyTest",
-        instead=f"see whether P2P works: nvidia-smi topo -p2p r; {_MEASURE}",
-    ),
-    KnownText(
-        mark=rb"NVSMI LOG|Clocks (?:Throttle|Event) Reasons", title="output of nvidia-smi -q",
-        instead="check clocks and temperatures of the whole machine: stepscope doctor",
-        says=rb"(?P<reason>(?:HW|SW) Thermal Slowdown|HW Slowdown|HW Power Brake Slowdown|SW Power Cap)\s*: Active",
-        saying="{reason} is active: the GPU lowers its clocks",
-    ),
     KnownText(
         mark=rb"Self CPU %\s+Self CPU\b", title="table of torch.profiler (key_averages)",
         instead="give the trace itself: prof.export_chrome_trace('trace.json'), then stepscope trace trace.json",
@@ -73,10 +52,6 @@ KNOWN = (
         title="settings of DistributedDataParallel (TORCH_DISTRIBUTED_DEBUG)",
         instead=f"these are settings without times; {_PROFILE}",
         says=rb"world_size: (?P<ranks>\d+)", saying="{ranks} ranks",
-    ),
-    KnownText(
-        mark=rb"CA '\w+'|Base lid:|Link layer: (?:InfiniBand|Ethernet)", title="output of ibstat", instead=_MEASURE,
-        says=rb"Rate: (?P<rate>\d+)", saying="rate {rate} Gbit/s",
     ),
 )  # fmt: skip
 

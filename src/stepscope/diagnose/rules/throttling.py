@@ -25,11 +25,14 @@ equal, SC 2022: 8 to 20% between GPUs of one kind in five clusters.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
+from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_amd
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.machine.peaks.lookup import find
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import GpuFact
 from stepscope.results.evidence import Evidence
@@ -55,7 +58,7 @@ def check(evidence: Evidence) -> Statement:
         for row in evidence.comm
         if row.kind == "matmul" and row.status == "ok" and row.rank_spread is not None and row.world_size > 1
     ]
-    gpus = () if evidence.environment is None else evidence.environment.gpus
+    gpus = (*(() if evidence.environment is None else evidence.environment.gpus), *_stated(evidence))
     capped = [gpu for gpu in gpus if _power(gpu) < LEAST_LIMIT]
     findings = [_capped(capped)] if capped else []
     behind = [row for row in products if _spread(row) >= MOST_SPREAD]
@@ -73,6 +76,19 @@ def check(evidence: Evidence) -> Statement:
     if any(gpu.power_limit_w is not None for gpu in gpus):
         return "power limits at their default; no matrix products were measured"
     return RULE.blind
+
+
+def _stated(evidence: Evidence) -> Iterator[GpuFact]:
+    """Return GPUs with the power limits that ``nvidia-smi`` prints; for a default that it lacks stands the model's."""
+    smi = [reading for reading in evidence.readings if reading.tool == "nvidia-smi"]
+    for index, reading in enumerate(smi):
+        model = find(reading.facts.get("product name", ""))
+        usual = 0.0 if isinstance(model, Unavailable) else model.watts or 0.0
+        yield GpuFact(
+            index=index, name=reading.device, uuid=None, memory_bytes=None, compute_capability=None, driver_version=None,
+            power_limit_w=reading.number("current power limit", "power limit") or None,
+            power_limit_default_w=reading.number("default power limit") or usual or None,
+        )  # fmt: skip
 
 
 def _spread(row: CommRow) -> float:
@@ -130,11 +146,11 @@ def _slow(slow: list[CommRow], products: int, *, amd: bool) -> Finding:
 
 RULE = Rule(
     symptom="a device computes slower than similar devices",
-    sees=("comm", "environment"),
+    sees=("comm", "environment", "readings"),
     unseen="no matrix products were measured on every rank",
     unseen_command="stepscope comm --ops none --matmul",
     look=check,
-    looks_at="comm --matmul, environment",
+    looks_at="comm --matmul, environment, nvidia-smi",
     protocol=3,
     thresholds={"spread": MOST_SPREAD, "sizes": LEAST_SIZES, "limit": LEAST_LIMIT},
 )

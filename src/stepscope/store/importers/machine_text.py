@@ -1,0 +1,164 @@
+"""Output of tools of the machine: what they say of devices, and the rates between devices that they measured.
+
+``nvidia-smi`` and ``nvidia-smi -q``, ``ibstat`` and ``ibstatus``, perftest (``ib_write_bw`` and its kin), ``nvbandwidth``,
+``p2pBandwidthLatencyTest`` of the CUDA samples: several of them in one text, and parts of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from stepscope.records.imported import Imported, Reading
+from stepscope.store.importer import Candidate, Importer, head_of
+from stepscope.store.log_lines import without_colours
+from stepscope.store.text_signs import signs_beside
+
+MAX_BYTES = 4 << 20
+"""Most bytes that are read; ``nvidia-smi -q`` of 16 GPUs has 200 KB."""
+
+_KNOWN = re.compile(
+    r"BW Test|BW average\[|nvbandwidth Version|P2P=(?:En|Dis)abled Bandwidth|NVSMI LOG|Clocks (?:Throttle|Event) Reasons"
+    r"|CA '[\w.-]+'|Physical state: \w|nfiniband device '[\w.-]+' port|Remapping Failure Occurred"
+    r"|\A(?:(?![|+]).*\n){0,4}\+-.*\n\| NVIDIA-SMI.*\n(?:[|+ ].*\n|\n){0,900}(?:(?![|+]).*\n?){0,9}\Z"
+)
+"""A plain ``nvidia-smi`` counts where it is all that there is: jobs print it before they begin."""
+
+_HOST = re.compile(r"\s*([A-Za-z][\w.-]*\d|\d+)(?:: | ?\| )(?=\s*\S)")
+_LINE = re.compile(
+    r"""\s*(?:
+    CA\ '(?P<card>[\w.-]+)'
+    |GPU\ (?:[0-9A-Fa-f]{4,}:)?(?P<gpu>[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$
+    |(?:Infiniband\ device\ '(?P<of>[\w.-]+)'\ p|P)ort\ (?P<port>\d+)(?:\ status)?:\s*$
+    |(?P<perftest>(?:RDMA_\w+|Send|Atomic\w*)\ .*?BW)\ Test
+    |.*BW\ average\[(?P<unit>\w+)/sec\]
+    |(?P<p2p>(?:Uni|Bi)directional\ P2P=\w+\ Bandwidth.*?)\ Matrix
+    |Running\ (?P<nvbandwidth>\w+)\.
+    |(?P<other>.*(?:Latency|Connectivity).*Matrix)
+    |.*[CG]PU\(row\)\ (?P<arrow><?->?)\ GPU\(column\)
+    |\|\s+(?P<index>\d+)\s+(?P<name>\S.*?)\s+(?:On|Off|N/A)\s*\|\s*\S+\s+(?:On|Off|N/A)\s*\|\s*(?P<ecc>\S+)\s*\|
+    |\|\s*\S+\s+(?P<celsius>\S+)\s+P\d+\s+\S+\s*/\s*(?P<watts>\S+)\s*\|[^|]*\|\s*(?P<use>\d+)%
+    |Device:?\ (?P<number>\d+)[:,]\ (?P<model>.+?)(?:,\ pciBusID.*|\ \([0-9A-Fa-f:.]+\))?\s*$
+    |Device=(?P<from>\d+)\ (?P<can>CAN|CANNOT)\ Access\ Peer\ Device=(?P<peer>\d+)
+    |(?P<row>\d+)(?P<cells>(?:\s+(?:\d+\.\d+|N/A))+)\s*$
+    |(?P<bytes>\d+)\s+\d+\s+[\d.]+\s+(?P<rate>\d+(?:\.\d+)?)(?:\s|$)
+    |(?P<section>[A-Z][\w()\ /-]*?)\s*$
+    )""",
+    re.VERBOSE,
+)
+_FACT = re.compile(r"([A-Za-z][\w .()/*-]*?)\s*:\s+(?:\d+: )?(\S+(?: \S+)*)")
+_SAME = {"phys state": "physical state", "link_layer": "link layer"}
+_UNITS = {"Gb": 1e9 / 8, "GB": 1e9}
+
+
+class _Readings:
+    """Readings of one text, in its order. facts: of the device that the lines are about."""
+
+    def __init__(self) -> None:
+        self.all: list[Reading] = []
+        self.facts: dict[str, str] = {}
+        self.models: dict[str, str] = {}
+        self.of_card: Mapping[str, str] = {}
+        self.card = self.test = self.arrow = self.section = self.outer = ""
+        self.unit = 0.0
+
+    def add(self, tool: str, device: str, rate: float | None = None, **facts: str) -> None:
+        self.all.append(Reading(tool=tool, device=device, facts=facts, test=self.test, bytes_per_s=rate))
+
+    def about(self, tool: str, device: str, facts: Mapping[str, str]) -> None:
+        self.facts, self.test = dict(facts), ""
+        self.all.append(Reading(tool=tool, device=device, facts=self.facts))
+
+    def take(self, line: str) -> None:
+        host = _HOST.match(line)
+        line = line[host.end() :] if host else line
+        match = _LINE.match(line)
+        kind = match.lastgroup if match else None
+        if match is None or kind is None:
+            self.take_facts(line)
+        else:
+            self.take_form(kind, match, f"{host[1]} " if host else "")
+
+    def take_facts(self, line: str) -> None:
+        for found, value in _FACT.findall(line):
+            name = _SAME.get(found.lower(), found.lower())
+            self.facts.setdefault(name, value)
+            self.facts.setdefault(f"{self.section} {name}", value)
+
+    def take_form(self, kind: str, match: re.Match[str], of: str) -> None:
+        value = match[kind]
+        if kind == "section":
+            self.section = section = value.lower()
+            if section in ("volatile", "aggregate"):
+                self.outer = section
+            elif section in ("single bit", "double bit"):
+                self.section = f"{self.outer} {section}"
+        elif kind == "card":
+            self.card, self.facts = of + value, {}
+            self.of_card = self.facts
+        elif kind == "port":
+            self.about("ibstat", f"{of + match['of'] if match['of'] else self.card} port {value}".strip(), self.of_card)
+        elif kind == "gpu":
+            self.about("nvidia-smi", f"{of}GPU {value}", {})
+        elif kind == "ecc":
+            about = {"product name": match["name"], "volatile uncorr. ecc": value}
+            self.about("nvidia-smi", f"{of}GPU {match['index']}", about)
+        elif kind == "use":
+            used = {"gpu current temp": match["celsius"], "power limit": match["watts"], "utilization gpu": value}
+            self.facts.update(used)
+        elif kind == "unit":
+            self.unit = _UNITS.get(value, float(1 << 20))
+        elif kind in ("perftest", "p2p", "nvbandwidth", "other"):
+            self.test, self.arrow, self.facts = "" if kind == "other" else value, "->", {}
+        elif kind == "arrow":
+            self.arrow = value
+        elif kind == "model":
+            self.models[match["number"]] = value
+        elif kind == "peer":
+            self.add("p2pBandwidthLatencyTest", f"GPU {match['from']} -> GPU {value}", peer=match["can"])
+        elif kind == "rate" and self.unit:
+            adapter = {name: self.facts[name] for name in ("dual-port", "link type") if name in self.facts}
+            name = of + self.facts.get("device", "the adapter")
+            self.add("perftest", name, float(value) * self.unit, bytes=match["bytes"], **adapter)
+        elif kind == "cells" and self.test:
+            self.take_row(match["row"], value.split())
+
+    def take_row(self, row: str, cells: list[str]) -> None:
+        tool = "p2pBandwidthLatencyTest" if "P2P=" in self.test else "nvbandwidth"
+        first = "host" if "host" in self.test else f"GPU {row}"
+        for column, cell in enumerate(cells):
+            ends = [first, f"GPU {column}"]
+            if cell != "N/A" and first != ends[1]:
+                model = {"model": self.models[str(column)]} if str(column) in self.models else {}
+                self.add(tool, " -> ".join(ends[::-1] if self.arrow == "<-" else ends), float(cell) * 1e9, **model)
+
+
+def _recognises(candidate: Candidate) -> bool:
+    return _KNOWN.search(candidate.text) is not None
+
+
+def _read(source: Candidate) -> Imported:
+    found: list[Reading] = []
+    for path in source.files:
+        readings = _Readings()
+        for line in without_colours(head_of(path, MAX_BYTES)).decode(errors="replace").splitlines():
+            readings.take(line)
+        if not readings.all:
+            of_port = "state" in readings.facts
+            readings.about(*(("ibstat", "the port") if of_port else ("nvidia-smi", "the GPU")), readings.facts)
+        found += [reading for reading in readings.all if reading.facts or reading.bytes_per_s]
+    return Imported(
+        format="machine_text", path=str(source.path), readings=tuple(found), signs=signs_beside(source.files)
+    )
+
+
+IMPORTER = Importer(
+    title="output of nvidia-smi, ibstat, perftest, nvbandwidth, p2pBandwidthLatencyTest",
+    recognises=_recognises,
+    read_files=_read,
+    rank=92,
+    marks=(
+        "BW Test", "BW average[", "nvbandwidth Version", "P2P=", "NVSMI LOG", "NVIDIA-SMI", " Reasons", "CA '",
+        "Physical state: ", "nfiniband device '", "Remapping Failure Occurred",
+    ),
+)  # fmt: skip
