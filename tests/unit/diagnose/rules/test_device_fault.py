@@ -89,7 +89,9 @@ def test_healthy_devices_are_an_observation(tmp_path: Path, text: str) -> None:
     (finding,) = found(tmp_path, text)
     assert finding.severity == "info"
     assert "no " in finding.title
-    assert ("SW Power Cap is active on 1 GPU" in " ".join(finding.evidence)) == (": Active" in text)
+    assert ("SW Power Cap is active on 1 GPU" in " ".join(finding.evidence)) == (
+        "SW Power Cap  " in text and ": Active" in text
+    )
 
 
 @pytest.mark.parametrize("text", [smi_q({}, {"Current Power Limit": "300.00 W"}), SMI.replace("CAP", "300")])

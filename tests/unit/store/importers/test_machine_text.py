@@ -32,7 +32,7 @@ def test_several_tools_in_one_text(tmp_path: Path) -> None:
 
 
 def test_rates_of_pairs_have_their_direction_and_latencies_are_none(tmp_path: Path) -> None:
-    sample = read(tmp_path, p2p("NVIDIA A10G", 3, lambda a, b: 10 * a + b + 0.5, lambda a, b: 5.0)).readings
+    sample = read(tmp_path, p2p("NVIDIA A10G", 3, lambda a, b: 10 * a + b + 0.5, lambda *_: 5.0)).readings
     rates = {r.device: r.bytes_per_s for r in sample if r.test == "Unidirectional P2P=Enabled Bandwidth (P2P Writes)"}
     assert rates["GPU 2 -> GPU 1"] == 21.5e9
     assert len(rates) == 6
