@@ -27,7 +27,7 @@ from stepscope.machine.peaks.lookup import find
 from stepscope.predict.specs import specs_of
 from stepscope.records.comparison import ScalingBudget, ScalingPart, ScalingReading
 from stepscope.records.environment import EnvironmentRecord, GpuFact
-from stepscope.records.imported import Reading
+from stepscope.records.imported import MachineReading
 from stepscope.records.nouns import Measured
 from stepscope.records.profile import JobSetup
 from stepscope.records.trace_budget import Utilisation
@@ -717,30 +717,34 @@ border("throttling", "limit", above=False)(lambda at, _: evidence(environment=gp
 # Readings of tools of the machine
 
 
-def readings(*rates: float, test: str, tool: str = "p2pBandwidthLatencyTest", **facts: str) -> tuple[Reading, ...]:
+def readings(
+    *rates: float, test: str, tool: str = "p2pBandwidthLatencyTest", **facts: str
+) -> tuple[MachineReading, ...]:
     """Rates of one test, bytes/s, each of its own device."""
     return tuple(
-        Reading(tool=tool, device=f"GPU {n} -> GPU {n + 1}", test=test, bytes_per_s=each, facts=facts)
+        MachineReading(tool=tool, device=f"GPU {n} -> GPU {n + 1}", test=test, bytes_per_s=each, facts=facts)
         for n, each in enumerate(rates)
     )
 
 
 P2P = "Unidirectional P2P=Enabled Bandwidth"
-border("link_below_rate", "network", above=False)(
+border("link_below_rate", "network", above=False, severity="warning")(
     lambda at, _: evidence(
         readings=(
-            Reading(tool="ibstat", device="GPU 0 -> GPU 1 port 1", facts={"state": "Active", "rate": "400"}),
+            MachineReading(tool="ibstat", device="GPU 0 -> GPU 1 port 1", facts={"state": "Active", "rate": "400"}),
             *readings(at * 50e9, test="Send BW", tool="perftest", bytes="65536", **{"link type": "IB"}),
         )
     )
 )
-border("link_below_rate", "pair")(lambda at, _: evidence(readings=readings(*[50e9] * 9, 50e9 / at, test=P2P)))
-border("link_below_rate", "pcie", above=False)(
+border("link_below_rate", "pair", severity="warning")(
+    lambda at, _: evidence(readings=readings(*[50e9] * 9, 50e9 / at, test=P2P))
+)
+border("link_below_rate", "pcie", above=False, severity="warning")(
     lambda at, _: evidence(
         readings=readings(*[at * 63.015e9] * 4, test="host_to_device_memcpy_ce", model="H100 80GB HBM3")
     )
 )
-border("link_below_rate", "gain", above=False)(
+border("link_below_rate", "gain", above=False, severity="warning")(
     lambda at, _: evidence(
         readings=(
             *readings(*[at * 20e9] * 4, test=P2P),
@@ -748,10 +752,10 @@ border("link_below_rate", "gain", above=False)(
         )
     )
 )
-border("link_below_rate", "busy")(
+border("link_below_rate", "busy", severity="warning")(
     lambda at, _: evidence(
         readings=(
-            Reading(
+            MachineReading(
                 tool="nvidia-smi",
                 device="GPU 07:00.0",
                 facts={

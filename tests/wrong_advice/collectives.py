@@ -18,7 +18,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.machine.topology import parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import NicFact
-from stepscope.records.imported import Reading, Sign
+from stepscope.records.imported import MachineReading, Sign
 from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.open import load_evidence
@@ -108,7 +108,7 @@ def on_a_cpu_other_work_is_likelier_than_clocks(_: Path) -> Case:
 @case("link_below_rate")
 def geforce_cards_have_no_peers_by_design(_: Path) -> Case:
     def closed(model: str) -> Evidence:
-        between = Reading(
+        between = MachineReading(
             tool="p2pBandwidthLatencyTest", device="GPU 0 -> GPU 1", facts={"peer": "CANNOT", "model": model}
         )
         return evidence(readings=(between,))
@@ -124,8 +124,10 @@ def an_unused_ethernet_port_needs_no_cable(_: Path) -> Case:
         down = {"state": "Down", "physical state": "Polling", "link layer": layer}
         return evidence(
             readings=(
-                Reading(tool="ibstat", device="mlx5_0 port 1", facts={"state": "Active", "link layer": "InfiniBand"}),
-                Reading(tool="ibstat", device="mlx5_1 port 1", facts=down),
+                MachineReading(
+                    tool="ibstat", device="mlx5_0 port 1", facts={"state": "Active", "physical state": "LinkUp"}
+                ),
+                MachineReading(tool="ibstat", device="mlx5_1 port 1", facts=down),
             )
         )
 

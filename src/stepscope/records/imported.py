@@ -139,7 +139,7 @@ class Sign:
 
 
 @record
-class Reading:
+class MachineReading:
     """What a tool of the machine says of one device or link. tool: its name (``nvidia-smi``, ``ibstat``, ``perftest``).
 
     device: ``GPU 65:00.0``, ``mlx5_1 port 1``; of a pair ``GPU 0 -> GPU 1``. facts: name (lower case) -> value, as printed;
@@ -198,7 +198,7 @@ class Imported:
     nccl: NcclDebug | None = None
     flight: tuple[FlightDump, ...] = ()
     signs: tuple[Sign, ...] = ()
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[MachineReading, ...] = ()
     memory: tuple[MemorySnapshot, ...] = ()
     topology: str | None = None
     hardware: str | None = None

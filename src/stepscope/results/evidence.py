@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepscope.records.comm import CommRow
     from stepscope.records.comparison import ScalingBudget
     from stepscope.records.environment import EnvironmentRecord
-    from stepscope.records.imported import MemorySnapshot, Reading, Sign
+    from stepscope.records.imported import MachineReading, MemorySnapshot, Sign
     from stepscope.records.nccl import FlightFinding, NcclDebug
     from stepscope.records.samples import CellResult
     from stepscope.records.trace_summary import TraceSummary
@@ -126,7 +126,7 @@ class Evidence:
     nccl: tuple[NcclDebug, ...] = ()
     flight: tuple[FlightFinding, ...] = ()
     signs: tuple[Sign, ...] = ()
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[MachineReading, ...] = ()
     memory: tuple[MemorySnapshot, ...] = ()
     topology: Topology | None = None
     hardware: tuple[str, ...] = ()

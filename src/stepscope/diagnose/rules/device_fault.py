@@ -12,7 +12,7 @@ All ranks wait for the slowest GPU, an uncorrected error ends a job, and a port 
 
 Known problems
 --------------
-It is the state of one moment. The software power cap is normal under full load and no fault. A port that nobody uses is
+It is the state of one moment. The software power cap is normal under full load and no fault. An unused port is
 reported where it is InfiniBand; one of Ethernet only where no port is active.
 
 References
@@ -30,7 +30,7 @@ from typing import NamedTuple
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.rule import Finding, Rule, Statement, finding, inspect, skipped
 from stepscope.records.finding import Severity
-from stepscope.records.imported import Reading
+from stepscope.records.imported import MachineReading
 from stepscope.results.evidence import Evidence
 
 
@@ -119,14 +119,14 @@ def check(evidence: Evidence) -> Statement:
     for fault in FAULTS:
         bad, seen = [], False
         for r in looked:
-            told = {name: value for name, value in r.facts.items() if re.fullmatch(fault.facts, name)}
-            wrong = [f"{name}: {value}" for name, value in told.items() if re.fullmatch(fault.bad, value)]
-            seen = seen or bool(told)
+            stated = {name: value for name, value in r.facts.items() if re.fullmatch(fault.facts, name)}
+            wrong = [f"{name}: {value}" for name, value in stated.items() if re.fullmatch(fault.bad, value)]
+            seen = seen or bool(stated)
             if wrong and (fault.group, r.device) not in named:
                 named.add((fault.group, r.device))
                 bad.append((r, wrong))
         if bad:
-            findings.append(_finding(fault, bad))
+            findings.append(_of_fault(fault, bad))
         elif seen:
             absent.append(f"no {fault.about}")
     capped = sum(reading.facts.get("sw power cap") == "Active" for reading in looked)
@@ -143,7 +143,7 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _finding(fault: Fault, bad: Sequence[tuple[Reading, list[str]]]) -> Finding:
+def _of_fault(fault: Fault, bad: Sequence[tuple[MachineReading, list[str]]]) -> Finding:
     return finding(
         f"{listed([r.device for r, _ in bad], at_most=4)}: {fault.title}",
         [

@@ -40,7 +40,7 @@ from stepscope.diagnose.rule import Finding, Limit, Lines, Rule, Statement, find
 from stepscope.machine.peaks.lookup import find
 from stepscope.machine.peaks.rates import LINKS, Accelerator
 from stepscope.records.finding import Advice
-from stepscope.records.imported import Reading
+from stepscope.records.imported import MachineReading
 from stepscope.results.evidence import Evidence
 from stepscope.results.slow_pairs import SLOW
 
@@ -82,11 +82,11 @@ _ACS = inspect(
 
 
 def check(evidence: Evidence) -> Statement:
-    found = [each for judge in (_adapters, _ports, _pairs, _slots) for each in judge(evidence.readings)]
-    wrong = {each.subject or each.title: each for each in reversed(found) if each.severity != "info"}
+    judged = [finding for judge in (_adapters, _ports, _pairs, _slots) for finding in judge(evidence.readings)]
+    wrong = {one.subject or one.title: one for one in reversed(judged) if one.severity != "info"}
     return (
         [*wrong.values()][::-1]
-        or found
+        or judged
         or skipped("no rate of a link in these readings, or of messages below 64 KiB only")
     )
 
@@ -99,23 +99,23 @@ def _judged(
     return finding(title, *lines, severity="info")
 
 
-def _rate(reading: Reading) -> float:
+def _rate(reading: MachineReading) -> float:
     """Bytes/s in one direction."""
     return (reading.bytes_per_s or 0.0) / (2 if "Bidirectional" in reading.test else 1)
 
 
-def _devices(readings: Sequence[Reading]) -> str:
+def _devices(readings: Sequence[MachineReading]) -> str:
     return listed([reading.device for reading in readings], at_most=4)
 
 
-def _adapters(readings: Sequence[Reading]) -> Iterator[Finding]:
+def _adapters(readings: Sequence[MachineReading]) -> Iterator[Finding]:
     stated = {r.device.split(" port ")[0]: r.number("rate") * _GBIT for r in readings if r.tool == "ibstat"}
     large = [r for r in readings if r.tool == "perftest" and r.number("bytes") >= _LARGE_BYTES]
     for r in {r.device: r for r in sorted(large, key=_rate) if r.facts.get("dual-port") != "ON"}.values():
         measured, port = _rate(r), stated.get(r.device)
         kind = {"IB": _NETWORKS[1:], "Ethernet": _NETWORKS[:1]}.get(r.facts.get("link type", ""), _NETWORKS)
-        known = sorted((link for link in LINKS if link.key.startswith(kind)), key=lambda x: x.bytes_per_s)
-        fit = [link for link in known if (link.bytes_per_s <= port if port else measured <= link.bytes_per_s * 1.03)]
+        rates = sorted((link for link in LINKS if link.key.startswith(kind)), key=lambda x: x.bytes_per_s)
+        fit = [link for link in rates if (link.bytes_per_s <= port if port else measured <= link.bytes_per_s * 1.03)]
         if fit:
             link = fit[-1 if port else 0]
             yield _judged(
@@ -131,8 +131,8 @@ def _adapters(readings: Sequence[Reading]) -> Iterator[Finding]:
             )
 
 
-def _ports(readings: Sequence[Reading]) -> Iterator[Finding]:
-    kinds: dict[str, list[Reading]] = defaultdict(list)
+def _ports(readings: Sequence[MachineReading]) -> Iterator[Finding]:
+    kinds: dict[str, list[MachineReading]] = defaultdict(list)
     for r in readings:
         if r.facts.get("state", "").upper() == "ACTIVE" and r.number("rate"):
             kinds[f"{r.facts.get('link layer', '')} {r.facts.get('ca type', '')}".strip()].append(r)
@@ -152,7 +152,7 @@ def _ports(readings: Sequence[Reading]) -> Iterator[Finding]:
         )
 
 
-def _pairs(readings: Sequence[Reading]) -> Iterator[Finding]:
+def _pairs(readings: Sequence[MachineReading]) -> Iterator[Finding]:
     models = {r.facts["model"] for r in readings if "model" in r.facts}
     entry = find(models.pop()) if len(models) == 1 else None
     card = None if isinstance(entry, Unavailable) else entry
@@ -165,7 +165,7 @@ def _pairs(readings: Sequence[Reading]) -> Iterator[Finding]:
             sure="reported by CUDA; GeForce cards have no P2P by design",
             advice=(_TOPO, _ACS),
         )
-    tests: dict[str, list[Reading]] = defaultdict(list)
+    tests: dict[str, list[MachineReading]] = defaultdict(list)
     for r in readings:
         tests[r.test].append(r)
     for test, links in tests.items():
@@ -176,7 +176,9 @@ def _pairs(readings: Sequence[Reading]) -> Iterator[Finding]:
             yield _of_test(test, links, card, list(map(_rate, through)))
 
 
-def _of_test(test: str, links: Sequence[Reading], card: Accelerator | None, through: Sequence[float] | None) -> Finding:
+def _of_test(
+    test: str, links: Sequence[MachineReading], card: Accelerator | None, through: Sequence[float] | None
+) -> Finding:
     """Judge the rates of one test. through: those of the host's memory, between GPUs; None: from or to the host."""
     rates = sorted(map(_rate, links))
     middle, last = median(rates), format_bandwidth(rates[-1])
@@ -211,7 +213,7 @@ def _of_test(test: str, links: Sequence[Reading], card: Accelerator | None, thro
     )
 
 
-def _slots(readings: Sequence[Reading]) -> Iterator[Finding]:
+def _slots(readings: Sequence[MachineReading]) -> Iterator[Finding]:
     for name, of in (("link width", "PCIe lanes"), ("pcie generation", "PCIe generation")):
         seen = [r for r in readings if r.number(f"{name} current") and r.number(f"{name} max")]
         low = [r for r in seen if r.number(f"{name} current") < r.number(f"{name} max")]

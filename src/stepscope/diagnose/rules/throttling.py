@@ -79,7 +79,7 @@ def check(evidence: Evidence) -> Statement:
 
 
 def _stated(evidence: Evidence) -> Iterator[GpuFact]:
-    """Return GPUs with the power limits that ``nvidia-smi`` prints; for a default that it lacks stands the model's."""
+    """Return GPUs with the power limits that ``nvidia-smi`` prints; the default of the model where it prints none."""
     smi = [reading for reading in evidence.readings if reading.tool == "nvidia-smi"]
     for index, reading in enumerate(smi):
         model = find(reading.facts.get("product name", ""))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from stepscope.records.imported import Imported, Reading
+from stepscope.records.imported import Imported, MachineReading
 from stepscope.store.importer import Candidate, Importer, head_of
 from stepscope.store.log_lines import without_colours
 from stepscope.store.text_signs import signs_beside
@@ -55,7 +55,7 @@ class _Readings:
     """Readings of one text, in its order. facts: of the device that the lines are about."""
 
     def __init__(self) -> None:
-        self.all: list[Reading] = []
+        self.all: list[MachineReading] = []
         self.facts: dict[str, str] = {}
         self.models: dict[str, str] = {}
         self.of_card: Mapping[str, str] = {}
@@ -63,11 +63,11 @@ class _Readings:
         self.unit = 0.0
 
     def add(self, tool: str, device: str, rate: float | None = None, **facts: str) -> None:
-        self.all.append(Reading(tool=tool, device=device, facts=facts, test=self.test, bytes_per_s=rate))
+        self.all.append(MachineReading(tool=tool, device=device, facts=facts, test=self.test, bytes_per_s=rate))
 
     def about(self, tool: str, device: str, facts: Mapping[str, str]) -> None:
         self.facts, self.test = dict(facts), ""
-        self.all.append(Reading(tool=tool, device=device, facts=self.facts))
+        self.all.append(MachineReading(tool=tool, device=device, facts=self.facts))
 
     def take(self, line: str) -> None:
         host = _HOST.match(line)
@@ -80,8 +80,8 @@ class _Readings:
             self.take_form(kind, match, f"{host[1]} " if host else "")
 
     def take_facts(self, line: str) -> None:
-        for found, value in _FACT.findall(line):
-            name = _SAME.get(found.lower(), found.lower())
+        for title, value in _FACT.findall(line):
+            name = _SAME.get(title.lower(), title.lower())
             self.facts.setdefault(name, value)
             self.facts.setdefault(f"{self.section} {name}", value)
 
@@ -138,7 +138,7 @@ def _recognises(candidate: Candidate) -> bool:
 
 
 def _read(source: Candidate) -> Imported:
-    found: list[Reading] = []
+    all_readings: list[MachineReading] = []
     for path in source.files:
         readings = _Readings()
         for line in without_colours(head_of(path, MAX_BYTES)).decode(errors="replace").splitlines():
@@ -146,9 +146,9 @@ def _read(source: Candidate) -> Imported:
         if not readings.all:
             of_port = "state" in readings.facts
             readings.about(*(("ibstat", "the port") if of_port else ("nvidia-smi", "the GPU")), readings.facts)
-        found += [reading for reading in readings.all if reading.facts or reading.bytes_per_s]
+        all_readings += [reading for reading in readings.all if reading.facts or reading.bytes_per_s]
     return Imported(
-        format="machine_text", path=str(source.path), readings=tuple(found), signs=signs_beside(source.files)
+        format="machine_text", path=str(source.path), readings=tuple(all_readings), signs=signs_beside(source.files)
     )
 
 

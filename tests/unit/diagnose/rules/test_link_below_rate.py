@@ -32,7 +32,7 @@ def found(tmp_path: Path, text: str) -> list[Finding]:
         (ibstat("mlx5_2", rate="40") + perftest((65536, 3293.6)), ("86%", "QDR")),
         ("".join(ibstat(f"mlx5_{n}") for n in range(4)), ("4 ports", "200 Gbit/s")),
         (ibstat("mlx5_0") + ibstat("mlx5_1", rate="25", layer="Ethernet", card="MT4117"), ("1 port InfiniBand",)),
-        (p2p(H100, 8, lambda a, b: 371 + a, lambda *_: 37.1), ("GPUs exchange 371 GB/s", "450 GB/s")),
+        (p2p(H100, 8, lambda a, _: 371 + a, lambda *_: 37.1), ("GPUs exchange 371 GB/s", "450 GB/s")),
         (p2p(V100, 8, lambda a, b: [24.2, 48.3, 9.9][(a + b) % 3], lambda *_: 8.8), ("48.3 GB/s", "NVLink 2")),
         (p2p(A100, 4, lambda *_: 92.7, lambda *_: 19.9), ("92.7 GB/s",)),
         (p2p(A6000, 4, lambda a, b: 52.0 if a // 2 == b // 2 else 21.5, lambda *_: 17.0), ("21.5 GB/s to 52.0 GB/s",)),
