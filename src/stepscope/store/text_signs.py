@@ -43,6 +43,7 @@ _WATCHDOG = (
     b"joined but didn't finish collective", b"are the lagging ranks that caused this timeout",
     b"failed to pass monitoredBarrier", b"successfully reached monitoredBarrier", b"Timed out waiting",
     b"Detected mismatch between collectives", b"Not all ranks joining collective", b"Collective sequence number: ",
+    b"Input/output mismatch in", b"missed FR dumps", b"Missing dump files", b"No errors found for this",
     b"operation counts", b"managing GPU", b'"MainThread"',
 )  # fmt: skip
 SIGN_MARKS = (*_NCCL, *_ENDS, *_WATCHDOG, *_EXCEPTIONS)

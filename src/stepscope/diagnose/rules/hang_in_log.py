@@ -87,6 +87,7 @@ def check(evidence: Evidence) -> Statement:
         *_calls(text),
         *_stuck(kinds),
         *_ras(signs),
+        *_no_dumps(kinds),
         *_incomplete(kinds, text),
         *_main_thread(signs),
     ]
@@ -249,6 +250,25 @@ def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
             ranks=ranks,
             of=who if ranks else call,
             sure=_BY_TEXT,
+        )
+
+
+def _no_dumps(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+    """What fr_trace could not compare: ranks whose dumps it had not are not accused."""
+    ranks = {rank for sign in kinds.get("fr-dumps", ()) for rank in numbers_of(sign.values["ranks"])}
+    if ranks:
+        yield _problem(
+            f"fr_trace cannot say what is wrong: it has no dump of {_who(ranks)}",
+            "a process that was killed, or whose watchdog did not run, writes none; these ranks may as well be elsewhere",
+            advice=[
+                inspect(
+                    "copy the dumps of these ranks from their hosts, and compare all of them",
+                    "stepscope diagnose FOLDER",
+                ),
+                inspect("and look how these processes ended, at their output"),
+            ],
+            of="fr_trace",
+            sure="certain that these dumps were not there",
         )
 
 
@@ -496,38 +516,84 @@ def _stuck(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
 
 
 def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
-    counts: list[tuple[int, str, list[Sign]]] = []
+    gone = [sign for sign in signs if sign.kind == "ras-gone"]
+    if gone:
+        who = listed(dict.fromkeys(map(_process, gone)), between=" and ")
+        yield _problem(
+            f"NCCL's RAS has no answer of {who}",
+            "a process that crashed or is frozen does not answer",
+            any("considered_dead" in sign.values for sign in gone)
+            and "RAS did not reach it for 60 s: it considers it dead",
+            advice=[inspect("look for that process on its host, and at its output", "dmesg -T | tail"), _RECORD],
+            ranks=[sign.rank for sign in gone if sign.rank is not None],
+            of=who,
+            sure="certain that it did not answer when RAS asked",
+        )
+    errors = [sign for sign in signs if sign.kind == "ras-error"]
+    if errors:
+        codes = dict.fromkeys(_RESULTS.get(sign.values["code"], f"error {sign.values['code']}") for sign in errors)
+        yield _problem(
+            f"NCCL's RAS: {listed(map(_process, errors), between='; ', at_most=3)} "
+            f"{'has' if len(errors) == 1 else 'have'} an asynchronous error: {listed(codes)}",
+            "a remote error is of another rank, which failed first" if "remote process error" in codes else False,
+            advice=[inspect("read the output of these processes: NCCL's warnings say more"), _NCCL_LOG],
+            ranks=[sign.rank for sign in errors if sign.rank is not None],
+            of=listed(map(_process, errors)),
+            sure=_BY_TEXT,
+        )
+    yield from _ras_counts(signs)
+    left = grouped((s for s in signs if s.kind == "ras-left"), lambda sign: sign.values["communicator"])
+    for communicator, ranks_left in left.items():
+        yield finding(
+            f"{_who(s.rank or 0 for s in ranks_left)} answered NCCL's RAS, and {'is' if len(ranks_left) == 1 else 'are'} no "
+            f"member of communicator {communicator}, in which the others still are",
+            "while a job ends this is normal: a rank that has finished leaves first",
+            severity="warning",
+            confidence="certain at the time of the question",
+            advice=[inspect("ask again after 10 s", "ncclras -f json")],
+            priority="failure",
+            of=f"communicator {communicator}",
+        )
+
+
+_RESULTS = {
+    "1": "unhandled CUDA error", "2": "system error", "3": "internal error", "4": "invalid argument", "5": "invalid usage",
+    "6": "remote process error",
+}  # fmt: skip
+"""``ncclResult_t``."""
+
+
+def _process(sign: Sign) -> str:
+    process = f"process {sign.values['process']} on {sign.host} (GPU {sign.values['gpu']})"
+    return process if sign.rank is None else f"rank {sign.rank}, {process}"
+
+
+def _ras_counts(signs: Sequence[Sign]) -> Iterator[Finding]:
+    """Report operations of which ranks of a communicator have launched different numbers, the widest apart."""
+    tables: list[tuple[str, list[tuple[int, str, list[Sign]]]]] = []
     for sign in signs:
+        if sign.kind == "ras-counts" or (sign.kind == "ras-count" and not tables):
+            named = (sign.values.get("of"), sign.values.get("communicator"))
+            tables.append((" in communicator ".join(filter(None, named)), []))
         if sign.kind == "ras-count":
             who = (
                 f"rank {sign.rank} ({sign.host})"
                 if sign.rank is not None
                 else counted(int(sign.values["ranks"]), "rank")
             )
-            counts.append((int(sign.values["count"]), who, []))
-        elif sign.kind == "ras-rank" and counts:
-            counts[-1][2].append(sign)
-    gone = [sign for sign in signs if sign.kind == "ras-gone"]
-    if gone:
-        who = listed(
-            dict.fromkeys(f"process {s.values['process']} on {s.host} (GPU {s.values['gpu']})" for s in gone),
-            between=" and ",
-        )
-        yield _problem(
-            f"NCCL's RAS has no answer of {who}",
-            "a process that crashed or is frozen does not answer",
-            advice=[inspect("look for that process on its host, and at its output", "dmesg -T | tail"), _RECORD],
-            of=who,
-            sure="certain that it did not answer when RAS asked",
-        )
-    if len(counts) > 1:
-        counts.sort(key=lambda entry: entry[0])
-        last, most = counts[0], counts[-1]
+            tables[-1][1].append((int(sign.values["count"]), who, []))
+        elif sign.kind == "ras-rank" and tables and tables[-1][1]:
+            tables[-1][1][-1][2].append(sign)
+    apart = [(of, sorted(counts, key=lambda entry: entry[0])) for of, counts in tables if len(counts) > 1]
+    apart.sort(key=lambda table: table[1][0][0] - table[1][-1][0])
+    for of, (last, *_, most) in apart[:1]:
         hosts = grouped(last[2], lambda sign: sign.host)
-        places = [f"{_who(s.rank for s in of if s.rank is not None)} on {host}" for host, of in hosts.items()]
+        places = [f"{_who(s.rank for s in on if s.rank is not None)} on {host}" for host, on in hosts.items()]
         ranks = f" ({listed(places)})" if places else ""
         yield finding(
             f"{last[1]} had launched {last[0]} operations{ranks}, {most[1]} {most[0]}, as NCCL's RAS says",
+            f"these are calls of {of}" if of else [],
+            [f"also {other}: {low[1]} {low[0]}, {high[1]} {high[0]}" for other, (low, *_, high) in apart[1:4]],
             "one answer of a job at work shows such differences, too: ranks are asked one after the other",
             severity="problem" if most[0] - last[0] > 1 else "warning",
             confidence="certain at the time of the question",
