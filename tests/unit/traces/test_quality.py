@@ -161,3 +161,11 @@ def test_one_span_of_the_profiler_makes_it_a_trace(tmp_path: Path) -> None:
     rows.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 400, "dur": 5})
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows}))
     assert len(load_file(tmp_path / "trace.json").events) == 31
+
+
+def test_launches_behind_the_place_where_a_file_stops_are_no_fact_of_their_own(tmp_path: Path) -> None:
+    job = _written(tmp_path, launched(100, lost=set(range(80, 100))))
+    assert [fact.count for fact in analyse_job(job).quality] == [20]
+    for file in job.glob("*.json*"):
+        file.write_text(file.read_text().rstrip().rstrip("]}").rstrip())
+    assert analyse_job(job).quality == ()
