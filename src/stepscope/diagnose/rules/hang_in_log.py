@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, grouped, in_words, listed, plural, ranges
+from stepscope.diagnose.explanations import without_set
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect
 from stepscope.records.finding import Advice
 from stepscope.records.imported import Sign
@@ -91,7 +92,9 @@ def check(evidence: Evidence) -> Statement:
         *_incomplete(kinds, text),
         *_main_thread(signs),
     ]
-    return findings or f"{len(signs)} lines on the job's end: none is of a collective that did not end"
+    return (
+        without_set(findings, signs) or f"{len(signs)} lines on the job's end: none is of a collective that did not end"
+    )
 
 
 def _follows(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding:
@@ -181,8 +184,11 @@ def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
     for sign in kinds.get("mismatch", ()):
         for who, end in (("one", ""), ("other", "2")):
             if who in sign.values:
-                calls.setdefault(int(sign.values[who]), _fingerprint(sign, end))
-                sequences[sign.values.get(f"sequence{end}", "")] = None
+                number = sign.values.get(f"sequence{end}", "")
+                numbered = sign.values.get("sequence", number) != sign.values.get("sequence2", number)
+                call = _fingerprint(sign, end)
+                calls.setdefault(int(sign.values[who]), f"{call} as number {number}" if numbered else call)
+                sequences[number] = None
     if not calls:
         return
     numbers = [number for number in sequences if number]
@@ -505,7 +511,10 @@ def _stuck(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
                 "a call of CUDA or NCCL hangs, or a thread holds the GIL: read the stacks",
                 "py-spy dump --native --pid PID",
             ),
-            inspect("if it is only slow, give it more time", "export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=1800"),
+            inspect(
+                "if it is only slow, give it more time",
+                f"export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={3 * max(map(int, seconds), default=600)}",
+            ),
         ],
         ranks=ranks,
         sure="certain that these watchdogs did not move; the lines do not say which call holds them",
@@ -617,6 +626,18 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
             ranks=ranks,
             sure="certain that a collective timed out",
         )
+    if not text.calls and (unnumbered := kinds.get("timeout", [])):
+        ranks = {rank for sign in unnumbered if (rank := _member(sign)) is not None}
+        ops = {op_name(sign.values["op"]) for sign in unnumbered}
+        waited = format_duration(max(int(sign.values["ran"]) for sign in unnumbered) * 1e6)
+        yield _problem(
+            f"{_who(ranks) if ranks else 'a rank'} timed out in {listed(sorted(ops))}, after {waited}",
+            "these lines do not number the calls, so that those of several ranks cannot be compared",
+            bool(ranks) and f"only lines of {_who(ranks)} are here: who did not come is not in them",
+            advice=_ask(text),
+            ranks=ranks,
+            sure=_WAITED,
+        )
     if not text.calls and (
         alive := {sign.rank for kind in _DUMPS for sign in kinds.get(kind, ()) if sign.rank is not None}
     ):
@@ -650,6 +671,10 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
             ranks=ranks,
             sure=_WAITED,
         )
+
+
+def _member(sign: Sign) -> int | None:
+    return int(sign.values["member"]) if sign.rank is None and "member" in sign.values else sign.rank
 
 
 def _rank_known(sign: Sign) -> bool:

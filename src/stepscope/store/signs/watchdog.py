@@ -12,7 +12,7 @@ _GROUP = (
 
 _LAST = rb"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+),\s+last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 _PRINT = (
-    rb"CollectiveFingerPrint\((?:SequenceNumber=(?P<sequence%(n)s>\d+), )?OpType=(?P<op%(n)s>\w+)"
+    rb"CollectiveFingerPrint\((?:SequenceNumber=(?P<sequence%(n)s>\d+)(?:, )?)?OpType=(?P<op%(n)s>\w+)"
     rb"(?:, TensorShape=\[(?P<shape%(n)s>[^\]]*)\](?:, TensorDtypes=(?P<dtype%(n)s>\w+))?)?"
 )
 _RUNNING = rb"Rank (?P<one>\d+) is running (?:inconsistent )?collective:\s+" + _PRINT % {b"n": b""}
