@@ -71,6 +71,8 @@ class TrainingRun:
     workload, model_options, strategy_key, strategy_options, epochs_asked: of a cell of ours, what ``model`` and ``strategy``
     name for people: keys of the registries with their options, and the epochs that it was asked to run (None: steps).
     parts_ns: of a step, mean of those logged, by key of ``records.parts``, where a log has them.
+    device_shares: of a profiler's table, of the device's own time (without one, of the CPU's): ``communication`` and
+        ``copies``, hidden or not, and the largest operators.
     varied: settings without a field of their own that the cells of one run folder do not share.
     threads_per_rank: compute threads that a rank really had. comm_source: ``hook`` or ``trace``, of ``exposed_comm_ns``;
         ``none``: not measured.
@@ -116,6 +118,7 @@ class TrainingRun:
     comm_bytes_per_step: int | None = None
     phases: PhaseTimes | None = None
     parts_ns: Mapping[str, float] = field(default_factory=dict)
+    device_shares: Mapping[str, float] = field(default_factory=dict)
     epochs: tuple[Epoch, ...] = ()
     train_loss: float | None = None
     test_accuracy: float | None = None

@@ -4,7 +4,8 @@ What
 ----
 Compares the parts of a step that the log itself times (`data_time`, `Data`, `backward_allreduce`, `step`, ...), means over
 the logged steps, with the step: waiting for data over {data}, communication over {communication}, the optimizer over
-{optimizer}, what is outside of the framework's timers over {other}.
+{optimizer}, what is outside of the framework's timers over {other}. Of a table of torch.profiler it says which operators
+the device's time goes to, and names communication and copies over {device}.
 
 Why
 ---
@@ -15,19 +16,20 @@ Known problems
 Most frameworks time on the host's clock, without waiting for the device: then computation on the device may count as
 waiting for data in the next step. What no timer names is judged only where the log times all of the
 training: else it may be communication, or waiting for other stages. A log of a few
-lines says little of the whole training.
+lines says little of the whole training. A profiler's table does not say what is hidden behind computation; waiting
+for other ranks is in its communication, and rows that were not printed count for nothing.
 
 References
 ----------
 OpenMMLab, detectron2, timm and open_clip: their timers read the clock before and after the loader (source read 2026-11);
-DeepSpeed, wall_clock_breakdown (documentation read 2026-11).
+DeepSpeed, wall_clock_breakdown (documentation read 2026-11); torch.autograd.profiler_util (source read 2026-11).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.units import format_duration, format_number, format_percent
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
 from stepscope.records.nouns import Measured
@@ -43,6 +45,9 @@ OF_DATA = Limit(
 OF_COMMUNICATION = Limit(0.25, unit="share of the step", source="DDP always leaves its last bucket exposed")
 OF_OPTIMIZER = Limit(0.30, unit="share of the step", source="as for timed steps: Adam on a device takes 2 to 10%")
 OF_OTHER = Limit(0.30, unit="share of the step", source="a guess, 2026-11: logging and loading are mostly below it")
+OF_DEVICE = Limit(
+    0.25, unit="share of the device's time", source="as for communication in a step; what is hidden is in it"
+)
 
 _LIMITS = {"data": OF_DATA, "communication": OF_COMMUNICATION, "optimizer": OF_OPTIMIZER, "other": OF_OTHER}
 _NAMES = {
@@ -69,43 +74,41 @@ _ADVICE = {
 
 
 def check(evidence: Evidence) -> Statement:
-    logged = [run for run in evidence.runs if run.parts_ns]
+    logged = [run for run in evidence.runs if run.parts_ns or run.device_shares]
     if logged:
-        return [finding_of_run for run in logged for finding_of_run in _of_run(run)]
+        return [stated for run in logged for look in (_of_run, _of_device) for stated in look(run)]
     alone = evidence.runs[0] if len(evidence.runs) == 1 and not evidence.cells else None
-    rate = None if alone is None else alone.samples_per_s or alone.rank_samples_per_s
-    if alone is None or (alone.step_ns is None and (rate is None or alone.epochs)):
+    if alone is None or alone.step_ns is None:
         return skipped("no log names the parts of its steps")
-    return _whole(alone, alone.step_ns, rate)
+    return _whole(alone, alone.step_ns)
 
 
-def _whole(run: TrainingRun, step: Measured | None, rate: Measured | None) -> Finding:
+def _whole(run: TrainingRun, step: Measured) -> Finding:
     """Return what the log of one run says of its steps, where it names no parts."""
-    items = rate is not None and f"{format_number(rate.value)} {run.unit}/s" + (
-        " a rank" if run.samples_per_s is None else ""
-    )
-    counts = [figure.n or 0 for figure in (step, rate) if figure is not None]
+    rate = run.samples_per_s or run.rank_samples_per_s
     return finding(
-        f"the log states {items}" if step is None else f"a logged step takes {format_duration(step.value)}",
-        step is not None and items,
+        f"a logged step takes {format_duration(step.value)}",
+        rate is not None and f"{rate.value:,.4g} {run.unit}/s" + (" a rank" if run.samples_per_s is None else ""),
         run.mfu is not None and f"MFU {format_percent(run.mfu)}, as the log states it",
         severity="info",
         of=run,
-        confidence=f"median of {counted(counts[0], 'logged step')}" if counts[0] else "as the log states it",
+        confidence=f"median of {counted(step.n, 'logged step')}" if step.n else "mean of the profiler's steps",
     )
 
 
 def _of_run(run: TrainingRun) -> Iterator[Finding]:
     """Yield a finding for each part beyond its limit; else what the parts are."""
+    if not run.parts_ns:
+        return
     step = sum(run.parts_ns.values())
     shares = {part: ns / step for part, ns in run.parts_ns.items()}
     large = [part for part, limit in _LIMITS.items() if shares.get(part, 0.0) >= limit]
     timed = "computation" in run.parts_ns and run.settings.get("pipeline_parallel", 1) == 1
     if "other" in large and not timed:
         large.remove("other")  # what no timer names may be communication, or waiting for other stages
-    steps = 0 if run.step_ns is None else run.step_ns.n or 0
-    of_steps = counted(steps, "logged step") if steps else "the logged steps"
-    confidence = f"measured by the log, on the host's clock; mean of {of_steps}"
+    steps = run.step_ns.n if run.step_ns is not None else None
+    of = counted(steps, "logged step") if steps else "the profiler's steps"
+    confidence = f"measured by the log, on the host's clock; mean of {of}"
     lines = [
         f"{_title(part)}: {format_duration(ns)}, {format_percent(shares[part])}" for part, ns in run.parts_ns.items()
     ]
@@ -127,6 +130,44 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         )
 
 
+_ON_DEVICE = {
+    "communication": inspect(
+        "a trace says how much of it computation hides, and how much is waiting for other ranks",
+        "stepscope trace trace.json  # of prof.export_chrome_trace('trace.json')",
+    ),
+    "copies": advise(
+        "copy less between host and device, from pinned memory and with non_blocking=True", only_for=("gpu",)
+    ),
+}
+
+
+def _of_device(run: TrainingRun) -> Iterator[Finding]:
+    """Yield what the device's time goes to, as a profiler's table says."""
+    if not run.device_shares:
+        return
+    of = "the device's" if run.device != "cpu" else "the CPU's"
+    lines = [f"{name}: {format_percent(share)}" for name, share in run.device_shares.items() if name not in _ON_DEVICE]
+    large = [name for name in _ON_DEVICE if run.device_shares.get(name, 0.0) >= OF_DEVICE]
+    for name in large:
+        yield finding(
+            f"{format_percent(run.device_shares[name])} of {of} own time is {name}, hidden or not",
+            lines,
+            severity="warning",
+            of=run,
+            confidence="measured by torch.profiler; whether steps wait for it, its table does not say",
+            advice=[_ON_DEVICE[name]],
+        )
+    if not large:
+        largest = max(run.device_shares.keys() - _ON_DEVICE.keys(), key=run.device_shares.__getitem__)
+        yield finding(
+            f"{largest} is the largest operator: {format_percent(run.device_shares[largest])} of {of} own time",
+            lines,
+            severity="info",
+            of=run,
+            confidence="measured by torch.profiler",
+        )
+
+
 def _title(part: str) -> str:
     return "communication (all-reduce)" if part == "communication" else TITLES[part]
 
@@ -136,5 +177,11 @@ RULE = Rule(
     needs=("runs",),
     look=check,
     protocol=2,
-    thresholds={"data": OF_DATA, "communication": OF_COMMUNICATION, "optimizer": OF_OPTIMIZER, "other": OF_OTHER},
+    thresholds={
+        "data": OF_DATA,
+        "communication": OF_COMMUNICATION,
+        "optimizer": OF_OPTIMIZER,
+        "other": OF_OTHER,
+        "device": OF_DEVICE,
+    },
 )
