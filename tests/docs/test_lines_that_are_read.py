@@ -65,9 +65,9 @@ def test_a_line_alone_is_read_as_its_kind(tmp_path: Path, name: str, line: bytes
 def test_each_training_loop_has_its_line_and_knows_no_other() -> None:
     rows = lines_of("Logs of training loops")
     patterns = [(name, re.compile(step.encode())) for name, step, _ in FRAMEWORKS]
-    found = [[at for at, (_, p) in enumerate(patterns) if p.search(without_prefix(line)[1])] for _, line in rows]
-    assert sorted(found) == [[at] for at in range(len(patterns))]
-    assert [patterns[at][0] for (at,) in found] == [name for name, _ in rows]
+    first = [next(at for at, (_, p) in enumerate(patterns) if p.search(without_prefix(line)[1])) for _, line in rows]
+    assert sorted(first) == list(range(len(patterns)))
+    assert [patterns[at][0] for at in first] == [name for name, _ in rows]
 
 
 @pytest.mark.parametrize(("key", "line"), lines_of("Other logs"))

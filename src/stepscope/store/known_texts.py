@@ -36,16 +36,21 @@ _PROFILE = "take a profile of the job: stepscope profile -- COMMAND"
 
 KNOWN = (
     KnownText(
-        mark=rb"Self CPU %\s+Self CPU\b", title="table of torch.profiler (key_averages)",
-        instead="give the trace itself: prof.export_chrome_trace('trace.json'), then stepscope trace trace.json",
-        says=rb"\n\s*(?P<name>\S{1,80})\s[^\n]*?\s(?P<share>\d{1,3}\.\d\d%)\s+[\d.]+(?:s|ms|us)\s+[\d.]+(?:s|ms|us)\s",
-        saying="{name} {share} of the device's time",
+        mark=rb"'train_runtime': ", title="summary of the Hugging Face Trainer",
+        instead="give trainer_state.json of its output folder, or the log with its progress bars",
+        says=rb"'train_steps_per_second': (?P<rate>[\d.]+)", saying="{rate} steps/s over its whole runtime",
     ),
     KnownText(
-        mark=rb"Action\s+\|\s+Mean duration", title="table of Lightning's simple profiler", instead=_PROFILE,
-        says=rb"\n\S*(?:get_train_batch|train_dataloader_next|_next_data)\S*\s*\|\s*(?P<mean>[\d.]+)\s*\|[^\n|]*\|[^\n|]*"
-        rb"\|\s*(?P<share>[\d.]+)",
-        saying="getting a batch takes {mean} s, {share}% of the time: the loop waits for data",
+        mark=rb"Profile stats for: ", title="report of Lightning's advanced profiler (cProfile)",
+        instead="give the table of its simple one: Trainer(profiler='simple')",
+        says=rb"Profile stats for: \S*(?:get_train_batch|train_dataloader_next)\S*[^P]*?\sin (?P<seconds>[\d.]+) seconds",
+        saying="getting batches takes {seconds} s of all; how many there were, it does not say",
+    ),
+    KnownText(
+        mark=rb"PyTorch CUDA memory summary", title="PyTorch's memory summary (torch.cuda.memory_summary)",
+        instead="give a snapshot of the memory: torch.cuda.memory._dump_snapshot('memory.pickle')",
+        says=rb"cudaMalloc retries: (?P<retries>\d+)[\s\S]*?Allocated memory +\|[^|]*\|\s*(?P<peak>\d+ \w+)",
+        saying="peak {peak} allocated, the allocator had to free its cache {retries} times",
     ),
     KnownText(
         mark=rb"DDP Initialized with|DDP logging data",

@@ -311,13 +311,11 @@ _CAPTURE_BEGINS, _CAPTURE_ENDS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostLaunches:
     """Calls that launch kernels (event indices, by start): all, those of which no kernel is in the file, and those of them
-    that a stream capture took: they recorded a graph and ran nothing. behind: how many of the lost are behind the last call
-    whose kernel is in the file."""
+    that a stream capture took: they recorded a graph and ran nothing."""
 
     calls: Ints
     lost: Ints
     captured: Ints
-    behind: int
 
 
 @once
@@ -344,8 +342,7 @@ def lost_launches(view: RankView) -> LostLaunches:
         before = np.searchsorted(events.ts_ns[begins], events.ts_ns[lost], side="right")
         after = np.searchsorted(events.ts_ns[ends], events.ts_ns[lost], side="right")
         captured = lost[before > after]
-    behind = int(np.argmax(made[::-1])) if made.any() else 0
-    return LostLaunches(calls=calls, lost=lost, captured=captured, behind=behind)
+    return LostLaunches(calls=calls, lost=lost, captured=captured)
 
 
 def computed_before(view: RankView, times: Ints) -> Ints:
