@@ -39,7 +39,7 @@ MOST = {
     "report": (110000, 64),
     "results": (102500, 56),
     "stats": (12000, 8),
-    "store": (91500, 52),
+    "store": (92000, 52),
     "strategies": (9500, 12),
     "traces": (112500, 52),
     "workloads": (4500, 6),

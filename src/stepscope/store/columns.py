@@ -70,6 +70,7 @@ NAMES: Mapping[str, str] = {
     "epoch_ns": "epoch_time avg_epoch_time mean_epoch_time avg_epoch time_per_epoch epoch epoch_duration per_epoch",
     "time_ns": "latency train_time time wall wall_time walltime wall_clock elapsed elapsed_time duration runtime t_par",
     **{f"part_{part}": f"part_{part}" for part in _PARTS},
+    "part_data": "part_data time_metrics_data_loading",
     "samples_per_s": "samples_per_s throughput speed training_speed",
     "train_loss": "train_loss training_loss train_loss_epoch final_loss final_train_loss loss lm_loss "
     "loss_metrics_global_avg_loss",

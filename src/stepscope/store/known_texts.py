@@ -36,9 +36,10 @@ _PROFILE = "take a profile of the job: stepscope profile -- COMMAND"
 
 KNOWN = (
     KnownText(
-        mark=rb"'train_runtime': ", title="summary of the Hugging Face Trainer",
-        instead="give trainer_state.json of its output folder, or the log with its progress bars",
-        says=rb"'train_steps_per_second': (?P<rate>[\d.]+)", saying="{rate} steps/s over its whole runtime",
+        mark=rb"train_runtime(?:': | +=)|'learning_rate': \S+, 'epoch': ",
+        title="loss and summary of the Hugging Face Trainer, without times of steps",
+        instead="give trainer_state.json (LLaMA-Factory: trainer_log.jsonl) of its folder, or the log with progress bars",
+        says=rb"train_steps_per_second\W+(?P<rate>[\d.]+)", saying="{rate} steps/s over its whole runtime",
     ),
     KnownText(
         mark=rb"Profile stats for: ", title="report of Lightning's advanced profiler (cProfile)",
@@ -47,10 +48,12 @@ KNOWN = (
         saying="getting batches takes {seconds} s of all; how many there were, it does not say",
     ),
     KnownText(
-        mark=rb"PyTorch CUDA memory summary", title="PyTorch's memory summary (torch.cuda.memory_summary)",
+        mark=rb"PyTorch CUDA memory summary|\| Cur Usage +\| Peak Usage +\||CUDA OOMs: \d",
+        title="PyTorch's memory summary (torch.cuda.memory_summary)",
         instead="give a snapshot of the memory: torch.cuda.memory._dump_snapshot('memory.pickle')",
-        says=rb"cudaMalloc retries: (?P<retries>\d+)[\s\S]*?Allocated memory +\|[^|]*\|\s*(?P<peak>\d+ \w+)",
-        saying="peak {peak} allocated, the allocator had to free its cache {retries} times",
+        says=rb"CUDA OOMs: (?P<ooms>\d+)\W+cudaMalloc retries: (?P<retries>\d+)[\s\S]*?Allocated memory[ |]+\d+ \w+ +\|"
+        rb"\s*(?P<peak>\d+ \w+)",
+        saying="peak {peak} allocated; {ooms} requests failed, {retries} times the cache was freed to try again",
     ),
     KnownText(
         mark=rb"DDP Initialized with|DDP logging data",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ _DEEPSPEED = rf"forward(?:_microstep)?: (?P<part_forward_ms>{_N}) \| backward(?:
 _LOSS = rf"\bloss:? +(?P<loss>{_N})"
 _JSON_TIMES = rf"(?=.*\"time\": {_STEP_S})(?=.*\"data_time\": {_DATA_S})"
 _RATE = rf"\[[\d:]+<[\d:?]+,\s*(?:(?P<step_time_s>{_N})s/it|(?P<steps_per_s>{_N})it/s)"
+_COARSE_S = 9
+_CLOCK = {"wall_days": 86_400, "wall_h": 3_600, "wall_min": 60, "wall_s": 1}
 _WALL = rf"(?P<train_wall_s>{_N}).*?\bwall\W{{1,4}}(?P<wall_s>{_N})"
 
 FRAMEWORKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -63,6 +64,15 @@ FRAMEWORKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("NeMo-RL", rf"Total step time: {_STEP_S}s", (rf"Floating Point Utilization: (?P<stated_mfu>{_N})%",)),
     ("Composer", rf"(?<!device/)batches_per_sec: (?P<steps_per_s>{_N})",
      (r"\[batch=\d+/(?P<total_steps>\d{1,9})\]",)),
+    ("LLaMA-Factory", r"\"current_steps\": (?P<step>\d{1,9}), \"total_steps\": (?P<total_steps>\d{1,9})"
+     rf"(?:.*?\"loss\": (?P<loss>{_N}))?.*?\"elapsed_time\": \"(?:(?P<wall_days>\d{{1,4}}) days?, )?(?P<wall_h>\d{{1,4}}):"
+     r"(?P<wall_min>\d\d):(?P<wall_s>\d\d)", ()),
+    ("ms-swift", rf"(?:'loss': '?(?P<loss>{_N}).*?)?(?:global_step/max_steps|iteration)\W{{2,5}}(?P<step>\d{{1,9}})/"
+     r"(?P<total_steps>\d{1,9})\W.*?elapsed_time\W{2,5}(?:(?P<wall_days>\d{1,4})d )?(?:(?P<wall_h>\d\d?)h )?"
+     r"(?:(?P<wall_min>\d\d?)m )?(?P<wall_s>\d\d?)s", ()),
+    ("torchtitan", r"^{(?=.*\"step\": (?P<step>\d{1,12}))"
+     rf"(?=.*\"time_metrics/end_to_end\(s\)\": {_STEP_S})(?=.*\"time_metrics/data_loading\(s\)\": {_DATA_S})"
+     rf"(?=.*\"mfu\(%\)\": (?P<mfu>{_N}))?", ()),
     ("NeMo", rf"\|\s*(?P<step>\d{{1,9}})/(?P<total_steps>\d{{1,9}}) \[[^\]]*?reduced_train_loss=(?P<loss>{_N})[^\]]*?"
      rf"train_step_timing in s={_STEP_S}", ()),
     ("Lightning", rf"^Epoch (?P<epoch>\d{{1,6}}):[^|]*\|[^|]*\|\s*(?P<step>\d{{1,9}})/(?P<steps>\d{{1,9}}) {_RATE}", ()),
@@ -92,15 +102,25 @@ class _Job(Job):
 
 
 def _differences(points: Sequence[LoggedStep]) -> list[LoggedStep]:
-    """Return the steps between logged ones: ``wall_s`` counts from the start, ``train_wall_s`` from the line before."""
-    steps = []
-    for before, point in pairwise(points):
-        count, wall_s = point.step - before.step, point.values["wall_s"] - before.values["wall_s"]
-        if count > 0 and wall_s > 0:
-            training_s = min(point.values["train_wall_s"], wall_s)
-            values = {"step_time_s": wall_s / count, "part_computation_s": training_s / count}
+    """Return the steps between logged ones: their clock counts from the start, ``train_wall_s`` from the line before.
+
+    Of a clock of whole seconds, steps are taken together until more than ``_COARSE_S`` have passed.
+    """
+    steps: list[LoggedStep] = []
+    before = points[0]
+    for point in points[1:]:
+        count, wall_s = point.step - before.step, _clock_s(point) - _clock_s(before)
+        if count > 0 and wall_s > (_COARSE_S if "wall_min" in point.values else 0):
+            values = {"step_time_s": wall_s / count}
+            if (training_s := point.values.get("train_wall_s")) is not None:
+                values["part_computation_s"] = min(training_s, wall_s) / count
             steps.append(LoggedStep(point.step, values=values))
+            before = point
     return steps
+
+
+def _clock_s(point: LoggedStep) -> float:
+    return sum(point.values.get(name, 0.0) * scale for name, scale in _CLOCK.items())
 
 
 @cache

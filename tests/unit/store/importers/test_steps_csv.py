@@ -129,10 +129,10 @@ def test_a_step_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
 
 
 def test_steps_with_the_part_of_the_epoch_and_a_clock(tmp_path: Path) -> None:
-    """As LLaMA-Factory writes them."""
+    """As LLaMA-Factory writes them, under another name of the step."""
     rows = [
         {
-            "current_steps": 10 * n,
+            "global_step": 10 * n,
             "total_steps": 200,
             "loss": 2.0,
             "epoch": n / 20,
@@ -140,7 +140,7 @@ def test_steps_with_the_part_of_the_epoch_and_a_clock(tmp_path: Path) -> None:
         }
         for n in range(1, 13)
     ]
-    path = write(tmp_path / "trainer_log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    path = write(tmp_path / "steps.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     (run,) = read(path, key="steps_csv").runs
     assert run.step_ns.value == pytest.approx(2e9)
     assert not any("seconds" in note for note in run.notes)

@@ -132,3 +132,34 @@ def test_bars_of_lightning_are_one_run_over_its_epochs(
     assert run.step_ns is not None
     assert run.step_ns.value == pytest.approx(step_ns)
     assert run.step_ns.n == (total or 40) - 1
+
+
+def clock(seconds: int, form: str) -> str:
+    hours, minutes, rest = seconds // 3600, seconds // 60 % 60, seconds % 60
+    if form == ":":
+        return f"{hours}:{minutes:02d}:{rest:02d}"
+    return " ".join(
+        f"{value}{unit}" for value, unit in ((hours, "h"), (minutes, "m"), (rest, "s")) if value or unit == "s"
+    )
+
+
+FACTORY = '{{"current_steps": {step}, "total_steps": 9000, "loss": 1.4, "elapsed_time": "{at}", "total": 1}}'
+SWIFT = "{{'loss': '1.4', 'global_step/max_steps': '{step}/9000', 'elapsed_time': '{at}', 'remaining_time': '54m 37s'}}"
+
+
+@pytest.mark.parametrize(("line", "form"), [(FACTORY, ":"), (SWIFT, "m")])
+@pytest.mark.parametrize(("every", "step_s", "prefix"), [(10, 41.0, ""), (1, 0.4, "[rank0]: "), (1, 4.0, "")])
+def test_clocks_since_the_start_are_steps(
+    tmp_path: Path, line: str, form: str, every: int, step_s: float, prefix: str
+) -> None:
+    lines = [prefix + line.format(step=n, at=clock(int(n * step_s), form)) for n in range(every, 200, every)]
+    run = read(written(tmp_path, lines))
+    assert run.step_ns is not None
+    assert run.step_ns.value == pytest.approx(step_s * 1e9, rel=0.05)
+
+
+def test_torchtitan_names_its_wait_for_data_in_json(tmp_path: Path) -> None:
+    titan = '{{"step": {n}, "mfu(%)": 41.5, "time_metrics/end_to_end(s)": 2.0, "time_metrics/data_loading(s)": 0.6}}'
+    run = read(written(tmp_path, [titan.format(n=n) for n in range(1, 30)]))
+    assert run.parts_ns == pytest.approx({"data": 0.6e9, "computation": 1.4e9})
+    assert run.mfu == pytest.approx(0.415)
