@@ -169,7 +169,7 @@ def _require_matrix(file: Path) -> None:
         raise UsageError(
             f"{file} does not exist", fix=f"a preset is named by --preset: stepscope bench --preset {file}"
         )
-    if RunLayout(file).run.is_file():
+    if RunLayout(file).is_there:
         raise UsageError(
             f"{file} is a run folder, not a matrix file",
             fix=f"to resume the run, name its matrix again: stepscope bench MATRIX.yaml -o {file}",

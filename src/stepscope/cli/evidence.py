@@ -188,10 +188,10 @@ def traces_of(given: str, cell: str | None) -> list[str]:
     from stepscope.store.layout import ProfileLayout, RunLayout
 
     profiled = ProfileLayout(Path(given))
-    if profiled.record.is_file():
+    if profiled.is_there:
         return [str(_window(profiled, cell))]
     layout = RunLayout(Path(given))
-    if not layout.run.is_file():
+    if not layout.is_there:
         if cell is not None:
             raise UsageError(f"--cell {cell!r}: {given} is not a run folder of `stepscope bench`")
         return [given]

@@ -132,7 +132,7 @@ def ended(
         )
     )
     with job_outlasts():
-        if not layout.record.is_file():
+        if not layout.is_there:
             log(f"! {layout.root} was removed while the job ran, and what was recorded with it", "yellow")
             return end
         try:

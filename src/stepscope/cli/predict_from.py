@@ -78,8 +78,8 @@ def measured_job(path: Path, cell_id: str | None, *, calib: Path | None) -> Meas
     """Return the measured job at ``path``. Raises DataError, UsageError."""
     require_there(path)
     layout = RunLayout(path)
-    if not layout.run.is_file():
-        if cell_id is not None and not ProfileLayout(path).record.is_file():
+    if not layout.is_there:
+        if cell_id is not None and not ProfileLayout(path).is_there:
             raise UsageError(f"--cell {cell_id}: {path} is not a run folder of stepscope bench", fix="remove --cell")
         from stepscope.cli.evidence import traces_of
         from stepscope.results.diary import job_steps

@@ -221,7 +221,7 @@ def _judged(paths: Sequence[str], summary: TraceSummary, *, several: bool) -> Ju
     if len(paths) != 1 or several or all(p.partial for p in summary.ranks):
         return None
     given_path = Path(paths[0])
-    folder = profiled_job(given_path) or (given_path if ProfileLayout(given_path).record.is_file() else None)
+    folder = profiled_job(given_path) or (given_path if ProfileLayout(given_path).is_there else None)
     if folder is None:
         return None
     from stepscope.diagnose.jobs import judge_job

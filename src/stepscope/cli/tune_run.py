@@ -58,7 +58,7 @@ def run(options: Tune) -> int:
     allowed = allowed_knobs(options.allow)
     most = loss_limit(options.max_loss_change)
     path = Path(words[0])
-    if not (RunLayout(path).run.is_file() or (path.suffix in MATRIX and path.is_file())):
+    if not (RunLayout(path).is_there or (path.suffix in MATRIX and path.is_file())):
         raise UsageError(
             f"{path} is neither a run of `stepscope bench` nor a matrix file (.yaml)",
             why="it does not exist" if not path.exists() else None,
@@ -137,7 +137,7 @@ def tune_cell(
 def _cell(path: Path, options: Tune) -> tuple[CellSpec, dict[str, Any], Path | None]:
     """Return the cell to tune, how its ranks start, where its data lies. Raises StepscopeError."""
     layout = RunLayout(path)
-    if layout.run.is_file():
+    if layout.is_there:
         if options.set_ or options.data_dir:
             name = "--set" if options.set_ else "--data-dir"
             raise UsageError(f"{name} goes with a matrix file: {path} is a run", fix="name the matrix file of the run")

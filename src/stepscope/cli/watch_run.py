@@ -40,7 +40,7 @@ def run(options: Watch) -> int:
     """Look, and show; 0. Raises StepscopeError."""
     from stepscope.cli.trace_run import import_numpy_alone
 
-    if RunLayout(options.run).run.is_file():
+    if RunLayout(options.run).is_there:
         from stepscope.cli import watch_matrix
 
         return watch_matrix.run(RunLayout(options.run), options)
@@ -101,7 +101,7 @@ def _live() -> Live:
 def _require_job(layout: ProfileLayout) -> None:
     """Raises DataError for what is no folder of `run` or `profile`."""
     root = layout.root
-    if layout.record.is_file():
+    if layout.is_there:
         return
     if not root.exists():
         raise DataError(f"{root} does not exist", fix=nearest_path(root))
@@ -113,7 +113,7 @@ def _require_job(layout: ProfileLayout) -> None:
 
 
 def _require_there(layout: ProfileLayout) -> None:
-    if not layout.record.is_file():
+    if not layout.is_there:
         raise DataError(f"{layout.root} has been removed", fix="nothing more can be seen of this job here")
 
 

@@ -186,7 +186,7 @@ def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) ->
     return replace(
         screen,
         whole="the window",
-        over="" if table.ranks == 1 else f"rank {rank}, the median of {table.ranks}",
+        over="1 rank" if table.ranks == 1 else f"rank {rank}, the median of {table.ranks} ranks",
         tree=tree_of(
             table, parts, marked="communication" if key == "waiting" and "waiting" not in parts else key, row=row
         ),

@@ -182,7 +182,7 @@ def _walk(root: Path, content: Survey) -> Iterator[Path]:
                 content.unread.setdefault(_LINK, [0, 0])[0] += 1
             elif name in _NEVER or any((folder / mark).is_file() for mark in ("pyvenv.cfg", OUR_REPORT)):
                 content.folders.append(folder.relative_to(root).as_posix())
-            elif RunLayout(folder).run.is_file():
+            elif RunLayout(folder).is_there:
                 yield folder
             elif not name.startswith("."):
                 keep.append(name)

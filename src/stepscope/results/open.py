@@ -153,7 +153,7 @@ def _sources(paths: Sequence[Path], how: Reading) -> list[Evidence]:
             single = url.endswith((".json", ".gz", ".zst"))  # files of one folder are of one job
             behind.setdefault(url.rpartition("/")[0] if single else url, []).append(url)
             continue
-        if path.parent in paths and RunLayout(path).run.is_file() and RunLayout(path.parent).run.is_file():
+        if path.parent in paths and RunLayout(path).is_there and RunLayout(path.parent).is_there:
             continue  # it comes with the run that it lies in
         together = len(paths) > 1 and _is_trace_file(path)
         groups.setdefault(path.parent if together else path, []).append(path)
@@ -205,12 +205,10 @@ def load_source(path: Path, how: Reading) -> Evidence:
     from stepscope.store.importers import detect
 
     require_there(path)
-    if RunLayout(path).run.is_file():
+    if RunLayout(path).is_there:
         return _with_inner_runs(path, _run_folder(path, how), how)
     if path.is_dir():
-        how = replace(
-            how, by_step=how.by_step or ProfileLayout(path).record.is_file() or profiled_job(path) is not None
-        )
+        how = replace(how, by_step=how.by_step or ProfileLayout(path).is_there or profiled_job(path) is not None)
         again = partial(load_source, how=how)
         readers = Readers(load=again, traces=how.captures, trace_notes=_trace_notes, imported=_imported)
         return _profiled(path, lambda: read_folder(path, stated=how.stated, readers=readers))
@@ -309,7 +307,7 @@ def _run_folder(path: Path, how: Reading) -> Evidence:
     layout, run = RunLayout(path), read_run(path)
     if run.kind == "comm":
         return _comm_run(path, layout, run)
-    runs = _runs(layout) if run.cells or run.earlier_cells or not layout.comm_run.run.is_file() else ()
+    runs = _runs(layout) if run.cells or run.earlier_cells or not layout.comm_run.is_there else ()
     wanted = _chosen(runs, how.cell)
     notes = list(_without_result(run, runs))
     results = _readable(
@@ -342,7 +340,7 @@ def _run_folder(path: Path, how: Reading) -> Evidence:
 def _with_inner_runs(path: Path, outer: Evidence, how: Reading) -> Evidence:
     """Join ``outer`` with the run folders directly in it, such as the sweep of collectives of `stepscope demo`."""
     parts, notes = [outer], []
-    for inner in sorted(file.parent for file in path.glob("*/run.json")):
+    for inner in sorted(file.parent for file in path.glob("*/run.json") if RunLayout(file.parent).is_there):
         try:
             parts.append(_run_folder(inner, replace(how, cell=None)))
         except DataError as error:

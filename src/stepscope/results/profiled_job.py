@@ -275,9 +275,9 @@ def read_profiled_job(folder: Path, *, last: int | None = None) -> ProfiledJob |
     last: no more steps of each process; None: as ``last_steps``.
     """
     layout = ProfileLayout(folder)
-    record = read_if_there(layout.record, ProfileRecord)
-    if record is None:
+    if not layout.is_there:
         return None
+    record = read_record(layout.record, ProfileRecord)
     of_many = last_steps(layout)
     diaries = read_diaries(layout, last=of_many if last is None else min(last, of_many or last))
     ranks = (read_record(path, HookedRank) for path in layout.ranks())

@@ -25,6 +25,7 @@ from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, unreadable
 from stepscope.core.words import listed, nearest_path
 from stepscope.records.imported import Imported, LeftOut, Stated
+from stepscope.store.layout import holds_record
 
 MAX_FILES = 100_000
 _ABOUT = ("readme", "license", "licence")
@@ -279,7 +280,7 @@ def holds_traces(candidate: Candidate) -> bool:
     names = [file.name for file in candidate.files]
     likely = (file for file in candidate.files if file.suffix == ".json")
     return (
-        "run.json" in names
+        any(file.name == "run.json" and holds_record(file, "run") for file in candidate.files)
         or any(name.endswith(_TRACES) for name in names)
         or any(_TRACE_KEYS.search(Candidate(file).head) for file in islice(likely, LOOKED_AT))
     )

@@ -24,6 +24,22 @@ class _At:
         return layout.root / self.name
 
 
+_HEAD_BYTES = 200
+
+
+def holds_record(file: Path, kind: str, beside: tuple[str, ...] = ()) -> bool:
+    """Return whether the file is a record of ours of this kind; other programs write files of the same names. One that is
+    empty or cannot be read is ours where one of the names ``beside`` lies there: whoever reads it says what is wrong."""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_HEAD_BYTES)
+    except OSError:
+        head = b""
+    if not head.strip(b" \r\n\t\0"):
+        return file.is_file() and any((file.parent / name).exists() for name in beside)
+    return f'"stepscope.{kind}/'.encode() in head
+
+
 class _Numbered(_At):
     """One of a rank (or a window) each, by its number; those of ranks are zero-padded so that they sort."""
 
@@ -99,6 +115,11 @@ class RunLayout:
     trace_files = _Sorted("cells/*/trace/*")
 
     @property
+    def is_there(self) -> bool:
+        """Whether this is a run folder."""
+        return holds_record(self.run, "run", beside=("cells", "groups", "results.jsonl"))
+
+    @property
     def comm_run(self) -> RunLayout:
         """The sweep of collectives that a matrix brings: a run folder of its own."""
         return RunLayout(self.root / "comm")
@@ -160,6 +181,11 @@ class ProfileLayout:
     load_of = _Beside("load", ".bin")
     end_of = _Beside("end", ".json")
 
+    @property
+    def is_there(self) -> bool:
+        """Whether `profile` or `run` made this folder."""
+        return holds_record(self.record, "profile", beside=(".stepscope",))
+
     def window_ranks(self, window: int) -> tuple[Path, ...]:
         return tuple(sorted(self.control.glob(f"window-{window}-rank-*.json")))
 
@@ -178,7 +204,7 @@ def profiled_job(window: Path) -> Path | None:
     number = window.absolute().name.removeprefix("window-")
     job = window.absolute().parent
     ours = number.isdigit() and window.absolute() == ProfileLayout(job).traces(int(number))
-    return job if ours and ProfileLayout(job).record.is_file() else None
+    return job if ours and ProfileLayout(job).is_there else None
 
 
 def shown_as(path: Path) -> Path:

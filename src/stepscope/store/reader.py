@@ -64,10 +64,10 @@ def read_created(path: Path) -> str | None:
 
 def read_run(root: Path) -> RunRecord:
     layout = RunLayout(root)
-    if not layout.run.is_file():
+    if not layout.is_there:
         raise DataError(
             f"{root} is not a run folder",
-            why="it has no run.json",
+            why="it has no run.json of stepscope",
             fix="pass the folder that `stepscope bench` or `stepscope comm` printed",
         )
     return read_record(layout.run, RunRecord)

@@ -112,7 +112,7 @@ def test_a_mistake_is_answered_with_what_to_type(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran
 ) -> None:
     (tmp_path / "runs" / "old").mkdir(parents=True)
-    (tmp_path / "runs" / "old" / "run.json").write_text("{}")
+    (tmp_path / "runs" / "old" / "run.json").write_text('{"schema": "stepscope.run/1"}')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.defpath)
     code, _, err = ran(*words)

@@ -162,7 +162,7 @@ def test_a_damaged_trace_is_left_out_and_the_other_ranks_are_read(tmp_path: Path
 
 def test_a_folder_of_run_folders_and_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "run.json").write_text('{"schema": "other/1"}')
+    (tmp_path / "bad" / "run.json").write_text('{"schema": "stepscope.run/99"}')
     (tmp_path / "words.txt").write_text("sea and sun\n")
     with pytest.raises(DataError) as caught:
         load(tmp_path)

@@ -123,8 +123,8 @@ def test_a_run_without_any_result_is_no_good_news(tmp_path: Path, results: bytes
 def test_a_run_without_results_or_with_a_line_that_is_no_record_is_refused(tmp_path: Path) -> None:
     error = refused(run_folder(tmp_path / "run", results=b"[1]\n").root)
     assert "results.jsonl:1: expected a JSON object, found list" in error.what
-    (tmp_path / "run.json").write_text('{"schema": 1}')
-    assert "expected schema stepscope.run/1, found '1'" in str(refused(tmp_path))
+    (tmp_path / "run.json").write_text('{"schema": "stepscope.run/x"}')
+    assert "expected schema stepscope.run/1, found 'stepscope.run/x'" in str(refused(tmp_path))
 
 
 def test_cells_without_a_result_are_counted_and_damaged_ones_left_out_with_their_reason(tmp_path: Path) -> None:

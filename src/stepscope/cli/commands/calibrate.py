@@ -43,15 +43,15 @@ def run(options: Calibrate) -> int:
     from stepscope.store.writer import write_bytes
 
     path, layout = options.run, RunLayout(options.run)
-    of_table = any(path.glob("*.csv")) and not layout.run.exists() if path.is_dir() else path.suffix == ".csv"
+    of_table = any(path.glob("*.csv")) and not layout.is_there if path.is_dir() else path.suffix == ".csv"
     rows: tuple[CommRow, ...] = ()
     if of_table and path.exists():
         if options.charts:
             raise UsageError("--charts needs a run of `stepscope comm`", why=f"{path} is a table of training runs")
         calibration = _of_rows(path)
-    elif ProfileLayout(path).record.is_file():
+    elif ProfileLayout(path).is_there:
         rows, calibration = _of_profile(path)
-    elif layout.run.is_file():
+    elif layout.is_there:
         rows, calibration = _of_comm(layout)
     else:
         why = "it is a file" if path.is_file() else "there is no such folder"
