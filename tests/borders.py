@@ -25,6 +25,7 @@ from tests.trace_evidence import by_hand, generated, kernels, traced, with_idle,
 from stepscope.diagnose.rules.profiler_overhead import traced_step_ns
 from stepscope.machine.peaks.lookup import find
 from stepscope.predict.specs import specs_of
+from stepscope.records.comm import Arrivals
 from stepscope.records.comparison import ScalingBudget, ScalingPart, ScalingReading
 from stepscope.records.environment import EnvironmentRecord, GpuFact
 from stepscope.records.imported import MachineReading
@@ -351,6 +352,19 @@ border("straggler", "steps", by=0.05)(lambda at, _: bench(made("c", own=slower(1
 border("straggler", "excess", by=0.1)(  # 60 of 97 ms are backward
     lambda at, _: bench(made("c", own=slower(1, 1 + at * 97 / 60), jitter=1e-4))
 )
+
+
+def arrived(late_calls: int, late_ns: float, transfer_ns: float) -> Evidence:
+    """Rank 2 of 4 comes last."""
+    late = Arrivals(
+        communicator="0x1", hosts=("a", "a", "b", "b"), calls=40, late_calls=(0, 0, late_calls, 0),
+        late_ns=(0.0, 0.0, late_ns, 0.0), transfer_ns=transfer_ns,
+    )  # fmt: skip
+    return evidence(arrivals=(late,))
+
+
+border("straggler", "calls", by=0.1)(lambda at, _: arrived(round(at), 5e6, 5e6))
+border("straggler", "late share")(lambda at, _: arrived(30, at * 1e9, (1 - at) * 1e9))
 border("straggler", "steps", by=0.05, severity="warning")(lambda at, folder: waited(folder, 0.2, steps=round(at)))
 border("clock_skew", "offset", by=0.25)(
     lambda at, folder: generated(folder, world=2, steps=6, clocks={1: Clock(offset_ns=round(at))})

@@ -210,7 +210,32 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
     if skipped is not None:
         return skipped
     whole = without_fragments(evidence)
-    return concrete(applicable(rule.check(whole), whole), evidence)
+    outcome = _each_log(rule, whole) if "signs" in rule.needs else rule.check(whole)
+    return concrete(applicable(outcome, whole), evidence)
+
+
+def _each_log(rule: Rule, evidence: Evidence) -> Outcome:
+    """Check a rule on the logs of each job, where they prove that they are of several: they are not compared."""
+    from stepscope.results.text_jobs import text_jobs  # only logs with lines on an end need it
+
+    jobs = text_jobs(evidence.signs)
+    if not jobs:
+        return rule.check(evidence)
+    names = listed(f"{job.name} ({job.proof})" if job.proof else job.name for job in jobs)
+    apart = f"these logs are of {len(jobs)} jobs, each judged alone: {names}"
+    outcomes = [(job, rule.check(replace(evidence, signs=job.signs))) for job in jobs]
+    findings = [
+        replace(
+            finding,
+            title=f"{job.name}: {finding.title}",
+            evidence=(*finding.evidence, apart),
+            subject=finding.subject or job.name,
+        )
+        for job, outcome in outcomes
+        if isinstance(outcome, tuple)
+        for finding in outcome
+    ]
+    return tuple(findings) or outcomes[0][1]
 
 
 def lacking(rule: Declared, given: Evidence) -> Skipped | None:

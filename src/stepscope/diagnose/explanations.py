@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from stepscope.core.dataclass import record
 from stepscope.core.words import counted, in_words, listed, plural
@@ -16,7 +17,7 @@ LINES = 3
 @record
 class Explanation:
     """What signs of ``kinds`` mean. title, advice: templates; besides what signs say, as a list where they differ, they know
-    ``hosts`` and ``ranks`` of all of them; ``here``: the hosts, else the ranks, else "a process"; ``ranks_or_here``; and
+    ``on_hosts`` and ``ranks`` of all of them; ``here``: the hosts, else the ranks, else "a process"; ``ranks_or_here``; and
     ``NAME_after`` for ``(to) value`` where there is one.
 
     only: of signs with one of these values. advice: (text, command or None). source: where the meaning is from, with a date.
@@ -44,6 +45,18 @@ def findings_of(signs: Sequence[Sign], explanations: Iterable[Explanation]) -> l
     return findings
 
 
+def without_set(findings: Iterable[Finding], signs: Iterable[Sign]) -> list[Finding]:
+    """Return findings without the advice to set what the text says is set so already."""
+    present = {(s.values["name"], s.values["value"]) for s in signs if s.kind == "setting"}
+    kept = []
+    for one in findings:
+        vain = [f"{n}={v}" for n, v in present if any(f"export {n}={v}" in (a.command or "") for a in one.advice)]
+        already = f"set already: {', '.join(sorted(vain))}"
+        advice = tuple(a for a in one.advice if not any(f"export {text}" in (a.command or "") for text in vain))
+        kept.append(replace(one, advice=advice, evidence=(*one.evidence, already)) if vain else one)
+    return kept
+
+
 def _explained(explanation: Explanation, signs: Sequence[Sign]) -> Finding:
     facts, ranks = _facts(signs), _ranks(signs)
     texts = list(dict.fromkeys(sign.text for sign in signs))
@@ -69,7 +82,7 @@ def _ranks(signs: Sequence[Sign]) -> list[int]:
     return sorted({sign.rank for sign in signs if sign.rank is not None} | beside)
 
 
-_AFTER = {"peer": " to ", "call": " in ", "error": " ("}
+_AFTER = {"peer": " to ", "call": " in ", "error": " (", "name": " ("}
 
 
 class _Facts(dict[str, str]):
@@ -85,6 +98,8 @@ class _Facts(dict[str, str]):
 
 def _facts(signs: Sequence[Sign]) -> _Facts:
     hosts = list(dict.fromkeys(sign.host for sign in signs if sign.host))
+    if hosts and hosts[0].replace("-", "").isalpha():
+        hosts[0] = f"host {hosts[0]}"  # else a word like others, where a sentence begins with it
     ranks = _ranks(signs)
     of_ranks = f"{plural(len(ranks), 'rank')} {in_words(ranks)}" if ranks else ""
     values: dict[str, dict[str, None]] = {}
@@ -94,5 +109,6 @@ def _facts(signs: Sequence[Sign]) -> _Facts:
     facts = _Facts({name: listed(list(of), at_most=4) for name, of in values.items()})
     here = listed(hosts, at_most=4) or of_ranks or "a process"
     on = f"{of_ranks} ({listed(hosts, at_most=4)})" if hosts and of_ranks else here
-    facts |= {"hosts": listed(hosts, at_most=4), "ranks": of_ranks, "here": here, "ranks_or_here": on}
+    on_hosts = f" on {listed(hosts, at_most=4)}" if hosts else ""
+    facts |= {"on_hosts": on_hosts, "ranks": of_ranks, "here": here, "ranks_or_here": on}
     return facts

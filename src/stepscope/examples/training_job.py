@@ -399,7 +399,7 @@ def _written(machine: SimulatedRank, plan: Simulation, epoch: int) -> tuple[list
         if step in steps:
             args = {
                 "Total Reserved": 1 << 30, "Total Allocated": total, "Bytes": size, "Addr": 1 << 20,
-                "Device Id": 0, "Device Type": 1, "Ev Idx": len(events),
+                "Device Id": 0, "Device Type": int(plan.device != "gloo"), "Ev Idx": len(events),
             }  # fmt: skip
             events.append(
                 Planted(cat="cpu_instant_event", name="[memory]", ts_ns=shown(at), ph="i", tid=HOST, args=args)

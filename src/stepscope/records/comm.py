@@ -198,3 +198,20 @@ class CommRow:
     def time_ns(self) -> float | None:
         """The time that the rates come from: the median, or the mean where a source has nothing else."""
         return self.time_ns_mean if self.time_ns_median is None else self.time_ns_median
+
+
+@record
+class Arrivals:
+    """Who came last to the calls of one communicator that its ranks leave together, of a job that trained.
+
+    hosts: by its ranks. calls: those of which the times of all ranks are known. late_calls: by rank, calls to which it
+    came last, by more than noise; late_ns: how much later than the one before it, summed. transfer_ns: of all calls, from
+    the last rank on, summed.
+    """
+
+    communicator: str
+    hosts: tuple[str, ...]
+    calls: int
+    late_calls: tuple[int, ...]
+    late_ns: tuple[float, ...]
+    transfer_ns: float

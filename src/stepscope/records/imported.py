@@ -8,7 +8,7 @@ from dataclasses import field
 from pathlib import PurePath
 
 from stepscope.core.dataclass import record
-from stepscope.records.comm import CommRow
+from stepscope.records.comm import Arrivals, CommRow
 from stepscope.records.nccl import FlightDump, NcclDebug
 from stepscope.records.nouns import Scaling
 from stepscope.records.training import TrainingRun
@@ -185,6 +185,7 @@ class Imported:
     """Everything that one source holds, in our records. format: the importer's key. path: as given.
 
     comm_rows: measured collectives; imported times are means over iterations (``time_ns_mean``), see ``notes``.
+    arrivals: who came last to the collectives of a training.
     signs: what its text says of the job's end. readings: of devices and links, by a tool of the machine. topology: text of
     ``nvidia-smi topo -m``. hardware: what it ran on as far as the file says.
     notes: what was repaired, dropped or is doubtful. remarks: how the figures were taken, where all was read.
@@ -195,6 +196,7 @@ class Imported:
     path: str
     runs: tuple[TrainingRun, ...] = ()
     comm_rows: tuple[CommRow, ...] = ()
+    arrivals: tuple[Arrivals, ...] = ()
     nccl: NcclDebug | None = None
     flight: tuple[FlightDump, ...] = ()
     signs: tuple[Sign, ...] = ()

@@ -29,14 +29,43 @@ FIGURES: Mapping[Figure, str] = {
 @record
 class QualityKind:
     """One kind of fact. text: a template of :class:`QualityFact`'s fields. takes: figures that are not made of such a trace,
-    where the fact matters. better: how a trace without it is taken; empty where nothing helps."""
+    where the fact matters. better: how a trace without it is taken; empty where nothing helps. unread: the rank's device
+    was not read, and its host's operators are not the job's time: there is no budget."""
 
     text: str
     takes: tuple[Figure, ...] = ()
     better: str = ""
+    unread: bool = False
 
 
 KINDS: Mapping[str, QualityKind] = {
+    "not-recorded": QualityKind(
+        text="the device's work was not recorded: no kernel, but {count} events of the host that only a device has: {names}",
+        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        better="profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (or .XPU); the profiler's own "
+        "warnings have the reason where the driver refuses to trace",
+        unread=True,
+    ),
+    "not-exported": QualityKind(
+        text="the device's work was not recorded: the export holds no kernels and no copies",
+        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        better="record with `nsys profile --trace=cuda,nvtx,osrt`, export with `nsys export --type sqlite`",
+        unread=True,
+    ),
+    "unknown-device": QualityKind(
+        text="the device's work was not read: stepscope does not know its event categories: {names}",
+        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        unread=True,
+    ),
+    "impossible-times": QualityKind(
+        text="{count} of {of} events have impossible times and are left out: {names}",
+        better="record again: the clock of the device or its driver gave times outside of the capture",
+    ),
+    "impossible-ends": QualityKind(
+        text="{count} of {of} device events have impossible ends, after the next event of their stream has begun: {names}; "
+        "they are clipped there, by {time} in all",
+        better="record again: the driver gave ends that cannot be",
+    ),
     "missing-kernels": QualityKind(
         text="{count} of {of} launches have no kernel in this file: what the device did there is unknown",
         takes=("idle", "steps", "flop"),
@@ -49,6 +78,9 @@ KINDS: Mapping[str, QualityKind] = {
     ),
 }
 """By name, as ``trace --json`` writes it."""
+
+
+LONGEST_NAME = 60
 
 
 @record
@@ -71,6 +103,10 @@ class QualityFact:
         return KINDS[self.kind].takes if self.matters else ()
 
     @property
+    def unread(self) -> bool:
+        return KINDS[self.kind].unread
+
+    @property
     def text(self) -> str:
         """The fact in words: ``160 of 200 launches have no kernel in this file``."""
         return KINDS[self.kind].text.format(
@@ -79,5 +115,7 @@ class QualityFact:
             of=None if self.of is None else f"{self.of:,}",
             time=None if self.time_ns is None else format_duration(self.time_ns),
             share=None if self.share is None else format_percent(self.share),
-            names=listed(self.names, at_most=3),
+            names=listed(
+                [name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…" for name in self.names], at_most=3
+            ),
         )

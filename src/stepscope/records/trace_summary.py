@@ -121,7 +121,7 @@ class FileNote:
     """What was repaired, left out or assumed in reading one rank's file."""
 
     rank: int | None
-    kind: str  # repaired | truncated | dropped | assumed | skipped | unread
+    kind: str  # repaired | truncated | dropped | assumed | skipped | missing
     text: str
 
 
@@ -203,7 +203,7 @@ class RankPass:
     @property
     def unread(self) -> str | None:
         """The reason why the rank's device was not read, so that there is no budget; None where it was, or there is none."""
-        return next((note.text for note in self.notes if note.kind == "unread"), None)
+        return next((fact.text for fact in self.quality if fact.unread), None)
 
 
 @record
@@ -212,7 +212,7 @@ class RankVerdict:
     verdict: BudgetVerdict
 
 
-LOSSES = ("truncated", "skipped", "missing", "dropped", "unread")
+LOSSES = ("truncated", "skipped", "missing", "dropped")
 """Kinds of notes that say what was not looked at."""
 
 

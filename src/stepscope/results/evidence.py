@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stepscope.machine.topology import Topology
     from stepscope.records.calibration import Calibration
     from stepscope.records.cell import CellSpec, RunRecord
-    from stepscope.records.comm import CommRow
+    from stepscope.records.comm import Arrivals, CommRow
     from stepscope.records.comparison import ScalingBudget
     from stepscope.records.environment import EnvironmentRecord
     from stepscope.records.imported import MachineReading, MemorySnapshot, Sign
@@ -108,6 +108,7 @@ class Evidence:
     several different ones. profiled: folders of `profile` and `run`, with the diaries of
     all their steps. flight: what the flight recorders of a job say of a hang.
     signs: what texts say of the job's end, or of what stands in its way. readings: what tools of the machine say of it.
+    arrivals: who came last to the collectives of a training.
     files_found: of folders of mixed files,
     what was read and what was not. notes: what was not read, or is doubtful. remarks: how figures were taken, and what they
     do not allow, where all was read.
@@ -118,6 +119,7 @@ class Evidence:
     scaling: tuple[ScalingRow, ...] = ()
     cells: tuple[CellEvidence, ...] = ()
     comm: tuple[CommRow, ...] = ()
+    arrivals: tuple[Arrivals, ...] = ()
     calibration: Calibration | None = None
     environment: EnvironmentRecord | None = None
     records: tuple[RunRecord, ...] = ()
@@ -203,6 +205,7 @@ NEEDS: Mapping[str, tuple[str, str | None]] = {
     "scaling_budgets": ("no two jobs on different numbers of ranks to compare", None),
     "cells": ("no step samples: not a run of stepscope bench", "stepscope bench MATRIX.yaml"),
     "comm": ("no collectives were measured", "stepscope comm --ops all_reduce --sizes 1K:64M:4"),
+    "arrivals": ("no files of the NCCL Inspector of all ranks were given", None),
     "calibration": ("no calibration was given", "stepscope calibrate COMM"),
     "environment": ("the machine was not recorded", None),
     "traces": ("no trace was given", "stepscope bench MATRIX.yaml --profile"),

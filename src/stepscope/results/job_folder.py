@@ -138,7 +138,7 @@ def survey(root: Path, stated: Stated) -> Survey:
     return content
 
 
-JOB_KINDS = frozenset({TRACE, "flight_recorder", "job_text", "nccl_debug", "memory_snapshot"})
+JOB_KINDS = frozenset({TRACE, "flight_recorder", "job_text", "nccl_debug", "nccl_inspector", "memory_snapshot"})
 """Kinds whose files are parts of one job: what lies in the folders of another job is kept apart."""
 
 

@@ -497,6 +497,7 @@ def _imported(path: Path, imported: Imported) -> Evidence:
         sources=(Source(path=path, kind="imported", format=imported.format, columns=imported.columns),),
         runs=imported.runs,
         comm=imported.comm_rows,
+        arrivals=imported.arrivals,
         nccl=() if imported.nccl is None else (imported.nccl,),
         flight=findings,
         signs=imported.signs,

@@ -159,9 +159,9 @@ def beside_ranks(run: TrainingRun, base: TrainingRun, *, among: int) -> dict[str
     )
     for batch, other in batches:
         if isinstance(batch, (int, float)) and isinstance(other, (int, float)) and batch > 0 and other > 0:
-            if among <= FEW and not any(
-                math.isclose(batch / other, usual, rel_tol=0.1) for usual in (1.0, ranks, 1 / ranks)
-            ):
+            with_ranks = batch != run.micro_batch or shards(run.strategy)  # sharding leaves memory for more on each
+            usuals = (1.0, 1 / ranks, *((ranks,) if with_ranks else ()))
+            if among <= FEW and not any(math.isclose(batch / other, usual, rel_tol=0.1) for usual in usuals):
                 facts["batch"] = batch, other
             break
     return facts

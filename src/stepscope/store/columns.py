@@ -61,9 +61,9 @@ def no_such_column(column: str, names: Iterable[str], *paths: Path) -> UsageErro
 _PARTS = ("data", "computation", "forward", "backward", "communication", "optimizer", "other")
 
 NAMES: Mapping[str, str] = {
-    "world_size": "world_size gpus n_gpus ngpus num_gpus num_gpu n_gpu gpu_count total_gpus number_of_gpus ranks n_ranks "
-    "nranks num_ranks workers n_workers devices n_devices num_devices processes n_procs nproc nprocs num_procs "
-    "num_processes np accelerators n_accelerators",
+    "world_size": "world_size gpus n_gpus ngpus ngpu gpu_s num_gpus num_gpu n_gpu gpu_count total_gpus number_of_gpus "
+    "no_of_gpus cards num_cards ranks n_ranks nranks num_ranks workers n_workers devices n_devices num_devices processes "
+    "n_procs nproc nprocs num_procs num_processes np accelerators n_accelerators",
     "step_ns": "step_time avg_step_time mean_step_time median_step_time time_per_step step step_duration iteration_time "
     "iter_time avg_iter_time time_per_iteration time_per_iter iteration iter batch_time time_per_batch "
     "time_metrics_end_to_end",
@@ -90,7 +90,7 @@ NAMES: Mapping[str, str] = {
     "accumulation_steps accumulate_grad_batches",
     "sequence_length": "sequence_length seq_length seq_len context_length context max_seq_len",
     "precision": "precision compute_dtype data_type dtype mixed_precision",
-    "strategy": "strategy mode method parallelism parallel_strategy distributed_strategy",
+    "strategy": "strategy mode method wrapper parallelism parallel_strategy distributed_strategy",
     "model": "model model_name arch architecture network",
     "dataset": "dataset dataset_name data",
     "dataset_size": "dataset_size num_train_samples train_samples n_train n_samples num_samples",

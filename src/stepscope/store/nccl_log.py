@@ -315,7 +315,9 @@ def _hosts(job: NcclJob) -> Iterator[NcclHost]:
 
 def _notes(job: NcclJob, files: Sequence[NcclLogFile], communicators: Sequence[NcclCommunicator]) -> Iterator[str]:
     if len(versions := {v for c in communicators for v in c.versions}) > 1:
-        yield f"different versions of NCCL in one job: {', '.join(sorted(versions))}"
+        mixed = any(len(c.versions) > 1 for c in communicators)
+        where = "in one job" if mixed else "in these logs, each in communicators of its own: several jobs"
+        yield f"different versions of NCCL {where}: {', '.join(sorted(versions))}"
     for file in files:
         if file.torn_lines:
             yield f"{file.path}: {counted(file.torn_lines, 'torn line')} left out: {RUN_THROUGH} the middle"

@@ -45,7 +45,7 @@ ROUNDING_GB = 0.005
 
 _UNIT = re.compile(r"\(([^()]*)\)")
 _ROOT = re.compile(r"-?\d{1,7}")
-_TAG = re.compile(r"\s*(\[[^\]\s]*\](?:<\w+>)?:?|<\w+>:?|[\w.-]*[A-Za-z][\w.-]*:|\d+:)")
+_TAG = re.compile(r"\s*(\([^()\s]{1,80}\)|\[[^\]\s]*\](?:<\w+>)?:?|<\w+>:?|[\w.-]*[A-Za-z][\w.-]*:|\d+:)")
 """What a launcher puts before a line, and before each piece of a row that is printed in pieces."""
 
 _PIECE = re.compile(r"[\sN/A\d.e+*-]*")
@@ -239,7 +239,11 @@ class _Reader:
             self.inside, printed = True, _as_printed(self._table.titles)
             self.columns = "" if printed else f"columns that nccl-tests does not print: {' '.join(self._table.titles)}"
         elif "(elements)" in text:
-            units = [unit for unit in _UNIT.findall(text) if unit not in ("B", "elements", "us", "GB/s")]
+            units = [
+                unit
+                for unit in _UNIT.findall(text[max(0, text.find("(B)")) :])
+                if unit not in ("B", "elements", "us", "GB/s")
+            ]
             self.units = f"a table in {', '.join(units)}, not in us and GB/s" if units else ""
         elif match := _BOUNDS.search(text):
             self._table.out_of_bounds = int(match[1])

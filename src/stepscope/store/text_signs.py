@@ -10,22 +10,27 @@ from stepscope.records.imported import Sign
 from stepscope.store.log_lines import SUFFIXES, marks_in
 
 _NCCL = (
-    b"Abort COMPLETE", b"Cannot assign requested address", b"Connection closed by", b"Connection refused",
-    b"Connection timed out", b"Duplicate GPU detected", b"Got completion", b"Message truncated", b"Mismatched NCCL version",
-    b"NVLS", b"Network is unreachable", b"No route to host", b"No space left on device", b"Proxy Call to rank",
-    b"Too many open files", b"[Proxy Service", b"ibv_modify_qp", b"ibv_reg_mr", b"libibverbs", b"libibverbs.so",
-    b"no socket interface found", b"same subnet", b"transport/nvls",
+    b": wrong ", b"Abort COMPLETE", b"Call to recv from ", b"Call to send to ", b"Cannot allocate memory",
+    b"Cannot assign requested address", b"Connection closed by", b"Connection refused", b"Connection timed out",
+    b"Duplicate GPU detected", b"Got async event", b"Got completion", b"Message truncated", b"Mismatched NCCL version",
+    b"NET/OFI ", b"NVLS", b"Network is unreachable", b"No route to host", b"No space left on device",
+    b"Proxy Call to rank", b"Too many open files", b"[Proxy Service", b"async fatal event", b"failed to extend",
+    b"ibv_modify_qp", b"libibverbs", b"libibverbs.so", b"no socket interface found", b"onnect to ", b"same subnet",
+    b"shared memory segment", b"transport/nvls",
 )  # fmt: skip
 _ENDS = (
-    b"(errno: 1", b"(local_rank: ", b"Assertion `", b"CANCELLED AT", b"CUDA error: ", b"Child process with PID",
-    b"DataLoader worker", b"DefaultCPUAllocator", b"Expected to have finished reduction", b"Fatal Python error",
-    b"NVRM: Xid", b"OOMKilled", b"RESOURCE_EXHAUSTED", b"RUNNING AT", b"Root Cause", b"Unexpected bus error",
-    b"_STATUS_ALLOC_FAILED", b"bad_alloc", b"cannot be retrieved", b"ddress already in use",
-    b"did not receive grad for rank", b"died with <Signals", b"due to signal ", b"exitcode", b"exits with return code",
+    b"(errno: 1", b"(local_rank: ", b"Aborted", b"Assertion `", b"Bus error", b"CANCELLED AT", b"CUDA error: ",
+    b"Child process with PID", b"DataLoader worker", b"DefaultCPUAllocator", b"Exit Code:",
+    b"Expected to have finished reduction", b"Fatal Python error", b"Killed", b"NCCLABORTEDCOMM", b"NVRM: Xid",
+    b"OOMKilled", b"RESOURCE_EXHAUSTED", b"RUNNING AT", b"Root Cause", b"Segmentation fault", b"Unexpected bus error",
+    b"Worker exit type: ", b"_STATUS_ALLOC_FAILED", b"bad_alloc", b"bus error", b"cannot be retrieved",
+    b"connect() timed out", b"cudaGetDeviceCount", b"ddress already in use", b"did not receive grad for rank",
+    b"died with <Signals", b"due to signal ", b"exitcode", b"exited with code ", b"exits with return code",
     b"failed (exitcode: ", b"failed to connect to any", b"got signal: ", b"has failed to connect to",
+    b"in store based barrier", b"killed", b"mark a variable ready only once", b"marked as ready twice",
     b"node running low on memory", b"noticed that process rank", b"oom-kill", b"oom_kill", b"out of memory",
-    b"received SIGTERM", b"receiving SIGTERM",
-    b"returned non-zero exit status", b"socket has timed out", b"srun: error", b"terminated with",
+    b"received SIGTERM", b"receiving SIGTERM", b"retrieving ncclUniqueId from", b"returned non-zero exit status",
+    b"segmentation fault", b"socket has timed out", b"srun: error", b"terminated with",
     b"terminated with the following error", b"ut of memory: Kill", b"wait timeout after", b"waiting for clients",
 )  # fmt: skip
 _EXCEPTIONS = (
@@ -43,6 +48,7 @@ _WATCHDOG = (
     b"joined but didn't finish collective", b"are the lagging ranks that caused this timeout",
     b"failed to pass monitoredBarrier", b"successfully reached monitoredBarrier", b"Timed out waiting",
     b"Detected mismatch between collectives", b"Not all ranks joining collective", b"Collective sequence number: ",
+    b"Input/output mismatch in", b"missed FR dumps", b"Missing dump files", b"No errors found for this",
     b"operation counts", b"managing GPU", b'"MainThread"',
 )  # fmt: skip
 SIGN_MARKS = (*_NCCL, *_ENDS, *_WATCHDOG, *_EXCEPTIONS)

@@ -134,6 +134,7 @@ _TEXTS = {
     "stall": "stalled: the device idles {share} of the time in single long gaps",
     "queue": "idle between queued kernels: the device does nothing {share} of the time although work is launched",
     "idle": "idle: the device does nothing {share} of the time; the trace shows no cause",
+    "unknown": "unknown: for {share} of the time the trace lacks launches or their kernels",
 }
 
 
@@ -164,8 +165,9 @@ def verdict_of(
         "overhead": causes.get("outside_operators", 0),
         "stall": causes.get("long_gap", 0),
         "queue": causes.get("kernel_gap", 0) + causes.get("dependency", 0),
+        "unknown": causes.get("unknown", 0),
     }
-    own = ("input", "launch", "sync", "overhead", "stall", "queue")
+    own = ("input", "launch", "sync", "overhead", "stall", "queue", "unknown")
     exposed["idle"] = parts.idle_ns - sum(exposed[kind] for kind in own)
     ratio = compute_to_comm(parts, waiting_ns=waits.alone_ns if waits is not None else 0)
     if late is not None:

@@ -290,7 +290,7 @@ _DEVICE = re.compile(
 )
 """In a category's or a process's name: MTIA, Gaudi (hpu), Ascend (npu), XPU, custom backends (privateuse1), and the like."""
 
-_KNOWN = frozenset({"Trace", "cpu_instant_event", "external_correlation", "fwdbwd", "ac2g", "async_cpu_to_gpu"})
+PROFILER_OWN = frozenset({"Trace", "cpu_instant_event", "external_correlation", "fwdbwd", "ac2g", "async_cpu_to_gpu"})
 """Categories of the profiler itself."""
 
 
@@ -321,7 +321,7 @@ def unread_categories(foreign: Mapping[tuple[str, str], int], labels: Mapping[st
     counts: Counter[str] = Counter()
     for (category, process), spans in foreign.items():
         label = labels.get(process, "")
-        if category not in _KNOWN and (_DEVICE.search(category) or _DEVICE.search(label)):
+        if category not in PROFILER_OWN and (_DEVICE.search(category) or _DEVICE.search(label)):
             counts[category or f"no category, process {label!r}"] += spans
     return dict(counts.most_common())
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import field, fields, replace
 from enum import IntEnum
 from functools import cached_property, wraps
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.stats.spans import Spans, union
 from stepscope.traces.sections import EVERY, Wanted
+
+if TYPE_CHECKING:
+    from stepscope.records.trace_quality import QualityFact
 
 T = TypeVar("T")
 
@@ -204,6 +207,40 @@ class Events:
         return self.names[int(self.name[index])]
 
 
+def selected(events: Events, kept: NDArray[np.bool_], source: Ints | None = None) -> Events:
+    """The events that are kept, shape (len(events),). source: the event that has what an event lacks beside its shape, NONE
+    for none; with it, memory is kept until the first event that is left out."""
+    places = np.flatnonzero(kept)
+    columns = {
+        column.name: getattr(events, column.name)[places]
+        for column in fields(events)
+        if isinstance(getattr(events, column.name), np.ndarray)
+    }
+    at = {int(old): new for new, old in enumerate(places.tolist())}
+    gave: dict[int, list[int]] = {}
+    if source is not None:
+        for old in places[source[places] != NONE].tolist():
+            gave.setdefault(int(source[old]), []).append(at[old])
+
+    def moved(by_event: dict[int, T]) -> dict[int, T]:
+        return {at[index]: value for index, value in by_event.items() if index in at}
+
+    given = {new: value for index, value in events.values.items() for new in gave.get(index, ())}
+    memory = events.memory
+    if memory is not None and source is not None and not kept.all():
+        before = memory.ts_ns < int(events.ts_ns[~kept].min())
+        memory = replace(memory, **{column.name: getattr(memory, column.name)[before] for column in fields(memory)})
+    return replace(
+        events,
+        **columns,
+        collectives=moved(events.collectives),
+        copied_bytes=moved(events.copied_bytes),
+        flop=moved(events.flop),
+        values=given | moved(events.values),
+        memory=memory,
+    )
+
+
 def column(rows: Iterable[object], name: str) -> Ints:
     """One field of all rows, NONE where it is None."""
     values = [getattr(row, name) for row in rows]
@@ -241,7 +278,7 @@ class TraceMeta:
 class Note:
     """Something about a file that its reader must know: what was repaired, left out or assumed."""
 
-    kind: str  # repaired | truncated | dropped | assumed | skipped | unread
+    kind: str  # repaired | truncated | dropped | assumed | skipped
     text: str
 
 
@@ -256,6 +293,7 @@ class RankTrace:
     meta: TraceMeta
     notes: tuple[Note, ...] = ()
     partial: bool = False
+    quality: tuple[QualityFact, ...] = ()  # that only its reading knows; without the rank
 
 
 class RankView:

@@ -41,7 +41,7 @@ def completed(result: RankPass, view: RankView) -> RankPass:
         gradient_sync=gradient_sync(view),
         step_flop=step_flop(view),
         step_operators=step_operators(view),
-        quality=rank_quality(view),
+        quality=(*result.quality, *rank_quality(view)),
     )
     if steps and (view.events.forward_thread > 0).any():
         from stepscope.traces.buckets import backward_passes

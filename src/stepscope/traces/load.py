@@ -9,7 +9,7 @@ up, the file is read again from its start by one process, which repairs it and s
 from __future__ import annotations
 
 import gc
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.errors import DataError, NoTraceError
-from stepscope.core.words import counted, url_of
+from stepscope.core.words import counted, listed, url_of
 from stepscope.traces.decode import ColumnBuilder, DecodedPart
 from stepscope.traces.discover import REPORTS, candidates
-from stepscope.traces.envelope import EventStream, NotATrace, meta_from, rank_from_name, unread_categories
+from stepscope.traces.envelope import PROFILER_OWN, EventStream, NotATrace, meta_from, rank_from_name, unread_categories
 from stepscope.traces.events import Note, RankTrace, TraceSet
+from stepscope.traces.plausible import plausible
 from stepscope.traces.scan import compiled
 from stepscope.traces.source import CHUNK_BYTES, KINETO_CUT, SQLITE_MAGIC, ByteSource, is_packed
 from stepscope.traces.wire import UNREADABLE
@@ -244,10 +245,13 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
     if unread := unread_categories(builder.foreign, builder.process_labels):
         meta = replace(meta, unread=unread)
     events = builder.build()
+    if len(events) and not unread and (foreign := _foreign(builder, len(events))):
+        raise _not_a_trace(path, foreign)
     if (first := sampled_from(meta.stepscope)) is not None:
         from stepscope.traces.sampled import without_sampled  # of windows that `profile` took alone
 
         events = without_sampled(events, first)
+    events, quality = plausible(events)
     notes = [*source.notes, *stream.notes, *builder.notes()]
     if len(events) == 0:
         notes.append(Note(kind="dropped", text="the file holds no spans"))
@@ -259,7 +263,19 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
         meta=meta,
         notes=tuple(notes),
         partial=scanned,
+        quality=quality,
     )
+
+
+def _foreign(builder: ColumnBuilder, spans: int) -> str | None:
+    """Say of a file in which no span has a category of PyTorch's profiler which it has; None for any other file."""
+    counts: Counter[str] = Counter()
+    for (category, _), number in builder.foreign.items():
+        counts[category] += number
+    if counts.total() < spans or not PROFILER_OWN.isdisjoint(counts):
+        return None
+    shown = [f"{category or 'no category'} ({counted(number, 'span')})" for category, number in counts.most_common()]
+    return f"none of its spans has a category that PyTorch's profiler writes: {listed(shown, at_most=3)}"
 
 
 def with_ranks(traces: list[RankTrace], stated: Mapping[str, int]) -> tuple[RankTrace, ...]:

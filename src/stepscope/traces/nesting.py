@@ -311,11 +311,13 @@ _CAPTURE_BEGINS, _CAPTURE_ENDS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostLaunches:
     """Calls that launch kernels (event indices, by start): all, those of which no kernel is in the file, and those of them
-    that a stream capture took: they recorded a graph and ran nothing."""
+    that a stream capture took: they recorded a graph and ran nothing. behind: how many of the lost are behind the last call
+    whose kernel is in the file."""
 
     calls: Ints
     lost: Ints
     captured: Ints
+    behind: int
 
 
 @once
@@ -342,7 +344,8 @@ def lost_launches(view: RankView) -> LostLaunches:
         before = np.searchsorted(events.ts_ns[begins], events.ts_ns[lost], side="right")
         after = np.searchsorted(events.ts_ns[ends], events.ts_ns[lost], side="right")
         captured = lost[before > after]
-    return LostLaunches(calls=calls, lost=lost, captured=captured)
+    behind = int(np.argmax(made[::-1])) if made.any() else 0
+    return LostLaunches(calls=calls, lost=lost, captured=captured, behind=behind)
 
 
 def computed_before(view: RankView, times: Ints) -> Ints:

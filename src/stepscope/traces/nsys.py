@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, MissingError, unreadable
+from stepscope.records.trace_quality import QualityFact
 from stepscope.traces.events import DEVICE, NONE, Category, Events, Ints, Note, RankTrace, TraceMeta
+from stepscope.traces.plausible import plausible
 from stepscope.traces.source import SQLITE_MAGIC
 
 ROWS_AT_ONCE = 1 << 16
@@ -150,19 +152,16 @@ class _Export:
             self.notes.append(Note(kind="dropped", text=text))
         if self.count == 0:
             self.notes.append(Note(kind="dropped", text="the file holds no spans"))
-        events = self._events()
+        events, quality = plausible(self._events())
         if not events.is_device.any():
-            text = (
-                "the device's work was not recorded: the export holds no kernels and no copies; record with "
-                "`nsys profile --trace=cuda,nvtx,osrt`, and export with `nsys export --type sqlite`"
-            )
-            self.notes.append(Note(kind="unread", text=text))
+            quality = (*quality, QualityFact(kind="not-exported"))
         return RankTrace(
             rank=NONE,
             path=self.path,
             size_bytes=self.path.stat().st_size,
             events=events,
             meta=self._meta(),
+            quality=quality,
             notes=tuple(self.notes),
         )
 

@@ -18,9 +18,11 @@ LEAST_LOST = 0.01
 
 def _missing_kernels(view: RankView) -> Iterator[QualityFact]:
     launches = lost_launches(view)
-    captured, of = len(launches.captured), len(launches.calls)
-    for kind, count in (("captured-kernels", captured), ("missing-kernels", len(launches.lost) - captured)):
-        if count:
+    captured, of, lost = len(launches.captured), len(launches.calls), len(launches.lost)
+    if any(note.kind == "truncated" for note in view.trace.notes):
+        lost -= launches.behind  # their kernels are behind the place where the file stops, which is its own note
+    for kind, count in (("captured-kernels", captured), ("missing-kernels", lost - captured)):
+        if count > 0:
             yield QualityFact(kind=kind, rank=view.rank, count=count, of=of, matters=count >= LEAST_LOST * of)
 
 

@@ -1,23 +1,19 @@
 """One rank's trace -> everything that can be said of it alone, as a small record that travels between processes.
 
-It also tells the devices whose work a trace misses or that are not read: their host operators are not the job's time.
-
 What `stepscope profile` recorded of the job's own process, read from the metadata of its trace.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.core.errors import MissingError, StepscopeError
-from stepscope.core.words import counted
 from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import rank_budget
-from stepscope.traces.events import Category, Events, RankTrace, RankView, TraceMeta
+from stepscope.traces.events import Events, RankTrace, RankView, TraceMeta
 from stepscope.traces.load import Advanced, load_file, rank_of
 from stepscope.traces.sections import EVERY, Wanted
 
@@ -68,16 +64,17 @@ def analyse(trace: RankTrace, wanted: Wanted = EVERY) -> RankPass:
         setup=_setup(meta),
     )
     view = RankView(trace, wanted)
-    notes = [(n.kind, n.text) for n in trace.notes]
-    unread = any(kind == "unread" for kind, _ in notes)
-    if not unread and not events.is_device.any() and (why := unread_device(events, meta)):
-        unread = True
-        notes.append(("unread", why))
+    quality = list(trace.quality)
+    if not any(fact.unread for fact in quality) and not events.is_device.any():
+        from stepscope.traces.unread import unread_device  # most traces have device events
+
+        quality += unread_device(events, meta)
     result = RankPass(
         facts=facts,
-        notes=tuple(FileNote(rank=trace.rank, kind=kind, text=text) for kind, text in notes),
-        budget=None if unread else rank_budget(view),
+        notes=tuple(FileNote(rank=trace.rank, kind=n.kind, text=n.text) for n in trace.notes),
+        budget=None if any(fact.unread for fact in quality) else rank_budget(view),
         partial=trace.partial,
+        quality=tuple(replace(fact, rank=trace.rank) for fact in quality),
     )
     if trace.partial or result.budget is None:
         return result
@@ -103,24 +100,6 @@ def _unix(events: Events, base_ns: int | None) -> tuple[int, int] | None:
     if base_ns is None and first < _UNIX_FROM_NS:
         return None
     return first + (base_ns or 0), last + (base_ns or 0)
-
-
-_LAUNCH = re.compile(r"launch|enqueue|submit|execute", re.IGNORECASE)
-
-
-def unread_device(events: Events, meta: TraceMeta) -> str | None:
-    """Say why a trace without device events does not show what the device did; None where there is no device."""
-    if meta.unread:
-        listed = ", ".join(f"{category} ({counted(n, 'event')})" for category, n in list(meta.unread.items())[:3])
-        return f"the device's work was not read: stepscope does not know its event categories: {listed}"
-    runtime = events.of(Category.RUNTIME, Category.DRIVER)
-    launches = int((runtime & events.named(_LAUNCH.search)).sum())
-    if launches:
-        return (
-            f"the device's work was not recorded: {counted(launches, 'launch')} and no kernel "
-            "(profile with ProfilerActivity.CUDA or .XPU; the driver may refuse to trace: see the profiler's own warnings)"
-        )
-    return None
 
 
 T = TypeVar("T")

@@ -8,17 +8,13 @@ step are those of whole steps.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import TypeVar
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stepscope.traces.events import NONE, Category, Events, Ints
+from stepscope.traces.events import NONE, Category, Events, Ints, selected
 from stepscope.traces.operators import MATRIX_PRODUCTS, WITH_SCALARS
 from stepscope.traces.passes import COMM_LAUNCHES, step_marks
-
-T = TypeVar("T")
 
 
 def without_sampled(events: Events, first: int) -> Events:
@@ -44,7 +40,7 @@ def without_sampled(events: Events, first: int) -> Events:
                 taking = shape[called] == NONE
                 shape[called[taking]] = shape[giving[taking]]
                 source[called[taking]] = giving[taking]
-    return _chosen(replace(events, shape=shape), kept, source)
+    return selected(replace(events, shape=shape), kept, source)
 
 
 def _calls(events: Events, start: int, end: int) -> dict[int, Ints]:
@@ -73,35 +69,3 @@ def _agreed(events: Events, steps: list[dict[int, Ints]]) -> dict[int, Ints]:
     sent = {name for name in shaped if events.names[name].startswith(COMM_LAUNCHES)}
     given = shaped & same
     return {name: last[name] for name in (given if shaped - sent <= given else given & sent)}
-
-
-def _chosen(events: Events, kept: NDArray[np.bool_], source: Ints) -> Events:
-    """The events that are kept; source: the event that has what an event lacks beside its shape, NONE for none."""
-    places = np.flatnonzero(kept)
-    columns = {
-        field.name: getattr(events, field.name)[places]
-        for field in fields(events)
-        if isinstance(getattr(events, field.name), np.ndarray)
-    }
-    at = {int(old): new for new, old in enumerate(places.tolist())}
-    gave: dict[int, list[int]] = {}
-    for old in places[source[places] != NONE].tolist():
-        gave.setdefault(int(source[old]), []).append(at[old])
-
-    def moved(by_event: dict[int, T]) -> dict[int, T]:
-        return {at[index]: value for index, value in by_event.items() if index in at}
-
-    given = {new: value for index, value in events.values.items() for new in gave.get(index, ())}
-    memory = events.memory
-    if memory is not None and not kept.all():
-        before = memory.ts_ns < int(events.ts_ns[~kept].min())
-        memory = replace(memory, **{field.name: getattr(memory, field.name)[before] for field in fields(memory)})
-    return replace(
-        events,
-        **columns,
-        collectives=moved(events.collectives),
-        copied_bytes=moved(events.copied_bytes),
-        flop=moved(events.flop),
-        values=given | moved(events.values),
-        memory=memory,
-    )

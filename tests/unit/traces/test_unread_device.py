@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.hand_events import Row, mark, op, trace
 from tests.trace_builder import build, write_job
 
 from stepscope.cli.compare_run import paired
@@ -12,7 +14,9 @@ from stepscope.core.errors import DataError
 from stepscope.diagnose.engine import diagnose_traces
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.views import trace_budget
+from stepscope.traces.events import TraceMeta
 from stepscope.traces.job import analyse_job
+from stepscope.traces.rank_pass import analyse
 
 
 def renamed(folder: Path, cats: dict[str, str], **plan: object) -> Path:
@@ -30,9 +34,9 @@ def nothing_claimed(summary: TraceSummary, why: str) -> None:
     assert all(why in v.verdict.text for v in summary.verdicts)
     assert [p.budget for p in summary.ranks] == [None, None]
     said = diagnose_traces(summary)
-    assert said.findings == ()
+    assert [(finding.rule, finding.ranks) for finding in said.findings] == [("unfit-trace", (0, 1))]
+    assert why in said.findings[0].title
     assert any(why in skipped.reason for skipped in said.skipped)
-    assert any(why in note.text for note in summary.losses)
     assert trace_budget.budget_table(summary).rows == ()
 
 
@@ -75,3 +79,29 @@ def test_a_difference_of_unread_devices_says_why_there_is_none(tmp_path: Path) -
         with pytest.raises(DataError, match=f"the device of {side} was not read") as refused:
             paired(before, after, names=("old", "new"))
         assert "mtia_ccp_events" in (refused.value.why or "")
+
+
+@pytest.mark.parametrize(
+    ("rows", "group", "count"),
+    [
+        ((op("aten::cudnn_convolution", 0, 40), op("aten::relu", 50, 60)), None, 1),
+        ((op("aten::_flash_attention_forward", 0, 40), op("aten::_flash_attention_backward", 50, 60)), None, 2),
+        ((op("c10d::allreduce_", 0, 40), mark("nccl:all_reduce", 10, 30)), None, 1),
+        ((op("c10d::allreduce_", 0, 40), op("aten::mm", 50, 60)), "cpu:gloo,cuda:nccl", 1),
+    ],
+)
+def test_operators_of_devices_alone_show_that_the_device_was_not_recorded(
+    rows: tuple[Row, ...], group: str | None, count: int
+) -> None:
+    recorded = trace(*rows)
+    summary = analyse(replace(recorded, meta=TraceMeta(backend=group)))
+    assert [(fact.kind, fact.count) for fact in summary.quality] == [("not-recorded", count)]
+    assert summary.budget is None
+
+
+@pytest.mark.parametrize("backend", [None, "gloo", "cpu:gloo,cuda:nccl"])
+def test_operators_of_the_cpu_are_a_job_of_the_cpu(backend: str | None) -> None:
+    rows = (op("aten::mkldnn_convolution", 0, 40), op("aten::_scaled_dot_product_flash_attention_for_cpu", 50, 90))
+    summary = analyse(replace(trace(*rows), meta=TraceMeta(backend=backend)))
+    assert summary.quality == ()
+    assert summary.budget is not None

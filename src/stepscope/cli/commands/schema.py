@@ -102,7 +102,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
             **dict.fromkeys(
                 (*TRACE_LISTS, "verdicts", "ranks", "steps", "collectives", "stragglers", *TRACE_TABLES), objects
             ),
-            **dict.fromkeys(("unavailable", "notes"), objects),
+            **dict.fromkeys(("quality", "unavailable", "notes"), objects),
             "clocks": Any,
             "straggler_report": str | None,
             "job_path": Any,

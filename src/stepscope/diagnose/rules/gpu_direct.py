@@ -49,6 +49,11 @@ def check(evidence: Evidence) -> Statement:
     return findings or f"{counted(direct, 'link')} over InfiniBand or RoCE, all with GPUDirect RDMA"
 
 
+def _off(name: str, value: str) -> bool:
+    """Whether a setting keeps GPUDirect RDMA off over any distance."""
+    return name == "NCCL_NET_GDR_LEVEL" and value.upper() in ("LOC", "0")
+
+
 def _through_host(log: NcclDebug, communicator: NcclCommunicator, links: list[str]) -> Finding:
     cards = list(dict.fromkeys(nic for host in log.hosts for nic in host.nics))
     switched = [f"{name}={value}" for name, value in log.settings if name.startswith("NCCL_NET_GDR")]
@@ -60,6 +65,11 @@ def _through_host(log: NcclDebug, communicator: NcclCommunicator, links: list[st
         severity="warning",
         confidence="certain: NCCL's own log; the gain of GPUDirect is not measured",
         advice=[
+            *(
+                advise("remove the setting, and measure again", f"unset {name}")
+                for name, value in log.settings
+                if _off(name, value)
+            ),
             _OMNI_PATH if any(card.startswith("hfi1") for card in cards) else _MODULE,
             inspect("see how far the network card is from its GPU", "nvidia-smi topo -m"),
             advise("where they are near, let NCCL use it over that distance", "export NCCL_NET_GDR_LEVEL=PHB"),

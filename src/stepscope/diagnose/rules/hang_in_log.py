@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, grouped, in_words, listed, plural, ranges
+from stepscope.diagnose.explanations import without_set
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect
 from stepscope.records.finding import Advice
 from stepscope.records.imported import Sign
@@ -87,10 +88,13 @@ def check(evidence: Evidence) -> Statement:
         *_calls(text),
         *_stuck(kinds),
         *_ras(signs),
+        *_no_dumps(kinds),
         *_incomplete(kinds, text),
         *_main_thread(signs),
     ]
-    return findings or f"{len(signs)} lines on the job's end: none is of a collective that did not end"
+    return (
+        without_set(findings, signs) or f"{len(signs)} lines on the job's end: none is of a collective that did not end"
+    )
 
 
 def _follows(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding:
@@ -180,8 +184,11 @@ def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
     for sign in kinds.get("mismatch", ()):
         for who, end in (("one", ""), ("other", "2")):
             if who in sign.values:
-                calls.setdefault(int(sign.values[who]), _fingerprint(sign, end))
-                sequences[sign.values.get(f"sequence{end}", "")] = None
+                number = sign.values.get(f"sequence{end}", "")
+                numbered = sign.values.get("sequence", number) != sign.values.get("sequence2", number)
+                call = _fingerprint(sign, end)
+                calls.setdefault(int(sign.values[who]), f"{call} as number {number}" if numbered else call)
+                sequences[number] = None
     if not calls:
         return
     numbers = [number for number in sequences if number]
@@ -249,6 +256,25 @@ def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
             ranks=ranks,
             of=who if ranks else call,
             sure=_BY_TEXT,
+        )
+
+
+def _no_dumps(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+    """What fr_trace could not compare: ranks whose dumps it had not are not accused."""
+    ranks = {rank for sign in kinds.get("fr-dumps", ()) for rank in numbers_of(sign.values["ranks"])}
+    if ranks:
+        yield _problem(
+            f"fr_trace cannot say what is wrong: it has no dump of {_who(ranks)}",
+            "a process that was killed, or whose watchdog did not run, writes none; these ranks may as well be elsewhere",
+            advice=[
+                inspect(
+                    "copy the dumps of these ranks from their hosts, and compare all of them",
+                    "stepscope diagnose FOLDER",
+                ),
+                inspect("and look how these processes ended, at their output"),
+            ],
+            of="fr_trace",
+            sure="certain that these dumps were not there",
         )
 
 
@@ -485,7 +511,10 @@ def _stuck(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
                 "a call of CUDA or NCCL hangs, or a thread holds the GIL: read the stacks",
                 "py-spy dump --native --pid PID",
             ),
-            inspect("if it is only slow, give it more time", "export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=1800"),
+            inspect(
+                "if it is only slow, give it more time",
+                f"export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={3 * max(map(int, seconds), default=600)}",
+            ),
         ],
         ranks=ranks,
         sure="certain that these watchdogs did not move; the lines do not say which call holds them",
@@ -496,38 +525,84 @@ def _stuck(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
 
 
 def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
-    counts: list[tuple[int, str, list[Sign]]] = []
+    gone = [sign for sign in signs if sign.kind == "ras-gone"]
+    if gone:
+        who = listed(dict.fromkeys(map(_process, gone)), between=" and ")
+        yield _problem(
+            f"NCCL's RAS has no answer of {who}",
+            "a process that crashed or is frozen does not answer",
+            any("considered_dead" in sign.values for sign in gone)
+            and "RAS did not reach it for 60 s: it considers it dead",
+            advice=[inspect("look for that process on its host, and at its output", "dmesg -T | tail"), _RECORD],
+            ranks=[sign.rank for sign in gone if sign.rank is not None],
+            of=who,
+            sure="certain that it did not answer when RAS asked",
+        )
+    errors = [sign for sign in signs if sign.kind == "ras-error"]
+    if errors:
+        codes = dict.fromkeys(_RESULTS.get(sign.values["code"], f"error {sign.values['code']}") for sign in errors)
+        yield _problem(
+            f"NCCL's RAS: {listed(map(_process, errors), between='; ', at_most=3)} "
+            f"{'has' if len(errors) == 1 else 'have'} an asynchronous error: {listed(codes)}",
+            "a remote error is of another rank, which failed first" if "remote process error" in codes else False,
+            advice=[inspect("read the output of these processes: NCCL's warnings say more"), _NCCL_LOG],
+            ranks=[sign.rank for sign in errors if sign.rank is not None],
+            of=listed(map(_process, errors)),
+            sure=_BY_TEXT,
+        )
+    yield from _ras_counts(signs)
+    left = grouped((s for s in signs if s.kind == "ras-left"), lambda sign: sign.values["communicator"])
+    for communicator, ranks_left in left.items():
+        yield finding(
+            f"{_who(s.rank or 0 for s in ranks_left)} answered NCCL's RAS, and {'is' if len(ranks_left) == 1 else 'are'} no "
+            f"member of communicator {communicator}, in which the others still are",
+            "while a job ends this is normal: a rank that has finished leaves first",
+            severity="warning",
+            confidence="certain at the time of the question",
+            advice=[inspect("ask again after 10 s", "ncclras -f json")],
+            priority="failure",
+            of=f"communicator {communicator}",
+        )
+
+
+_RESULTS = {
+    "1": "unhandled CUDA error", "2": "system error", "3": "internal error", "4": "invalid argument", "5": "invalid usage",
+    "6": "remote process error",
+}  # fmt: skip
+"""``ncclResult_t``."""
+
+
+def _process(sign: Sign) -> str:
+    process = f"process {sign.values['process']} on {sign.host} (GPU {sign.values['gpu']})"
+    return process if sign.rank is None else f"rank {sign.rank}, {process}"
+
+
+def _ras_counts(signs: Sequence[Sign]) -> Iterator[Finding]:
+    """Report operations of which ranks of a communicator have launched different numbers, the widest apart."""
+    tables: list[tuple[str, list[tuple[int, str, list[Sign]]]]] = []
     for sign in signs:
+        if sign.kind == "ras-counts" or (sign.kind == "ras-count" and not tables):
+            named = (sign.values.get("of"), sign.values.get("communicator"))
+            tables.append((" in communicator ".join(filter(None, named)), []))
         if sign.kind == "ras-count":
             who = (
                 f"rank {sign.rank} ({sign.host})"
                 if sign.rank is not None
                 else counted(int(sign.values["ranks"]), "rank")
             )
-            counts.append((int(sign.values["count"]), who, []))
-        elif sign.kind == "ras-rank" and counts:
-            counts[-1][2].append(sign)
-    gone = [sign for sign in signs if sign.kind == "ras-gone"]
-    if gone:
-        who = listed(
-            dict.fromkeys(f"process {s.values['process']} on {s.host} (GPU {s.values['gpu']})" for s in gone),
-            between=" and ",
-        )
-        yield _problem(
-            f"NCCL's RAS has no answer of {who}",
-            "a process that crashed or is frozen does not answer",
-            advice=[inspect("look for that process on its host, and at its output", "dmesg -T | tail"), _RECORD],
-            of=who,
-            sure="certain that it did not answer when RAS asked",
-        )
-    if len(counts) > 1:
-        counts.sort(key=lambda entry: entry[0])
-        last, most = counts[0], counts[-1]
+            tables[-1][1].append((int(sign.values["count"]), who, []))
+        elif sign.kind == "ras-rank" and tables and tables[-1][1]:
+            tables[-1][1][-1][2].append(sign)
+    apart = [(of, sorted(counts, key=lambda entry: entry[0])) for of, counts in tables if len(counts) > 1]
+    apart.sort(key=lambda table: table[1][0][0] - table[1][-1][0])
+    for of, (last, *_, most) in apart[:1]:
         hosts = grouped(last[2], lambda sign: sign.host)
-        places = [f"{_who(s.rank for s in of if s.rank is not None)} on {host}" for host, of in hosts.items()]
+        places = [f"{_who(s.rank for s in on if s.rank is not None)} on {host}" for host, on in hosts.items()]
         ranks = f" ({listed(places)})" if places else ""
         yield finding(
             f"{last[1]} had launched {last[0]} operations{ranks}, {most[1]} {most[0]}, as NCCL's RAS says",
+            f"these are calls of {of}" if of else [],
+            [f"also {other}: {low[1]} {low[0]}, {high[1]} {high[0]}" for other, (low, *_, high) in apart[1:4]],
             "one answer of a job at work shows such differences, too: ranks are asked one after the other",
             severity="problem" if most[0] - last[0] > 1 else "warning",
             confidence="certain at the time of the question",
@@ -550,6 +625,18 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
             advice=[inspect("add the rest of the line, and the logs of the other ranks"), _RECORD],
             ranks=ranks,
             sure="certain that a collective timed out",
+        )
+    if not text.calls and (unnumbered := kinds.get("timeout", [])):
+        ranks = {rank for sign in unnumbered if (rank := _member(sign)) is not None}
+        ops = {op_name(sign.values["op"]) for sign in unnumbered}
+        waited = format_duration(max(int(sign.values["ran"]) for sign in unnumbered) * 1e6)
+        yield _problem(
+            f"{_who(ranks) if ranks else 'a rank'} timed out in {listed(sorted(ops))}, after {waited}",
+            "these lines do not number the calls, so that those of several ranks cannot be compared",
+            bool(ranks) and f"only lines of {_who(ranks)} are here: who did not come is not in them",
+            advice=_ask(text),
+            ranks=ranks,
+            sure=_WAITED,
         )
     if not text.calls and (
         alive := {sign.rank for kind in _DUMPS for sign in kinds.get(kind, ()) if sign.rank is not None}
@@ -584,6 +671,10 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
             ranks=ranks,
             sure=_WAITED,
         )
+
+
+def _member(sign: Sign) -> int | None:
+    return int(sign.values["member"]) if sign.rank is None and "member" in sign.values else sign.rank
 
 
 def _rank_known(sign: Sign) -> bool:

@@ -33,7 +33,7 @@ from textwrap import shorten
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import in_words, plural, ranges
-from stepscope.diagnose.explanations import Explanation, findings_of
+from stepscope.diagnose.explanations import Explanation, findings_of, without_set
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect
 from stepscope.records.finding import Advice
 from stepscope.records.imported import Sign
@@ -47,6 +47,7 @@ _MOST_OTHERS = 4
 _NAMED = 8
 
 _TORCH = "PyTorch documentation, 2026-11"
+_XID = "NVIDIA XID errors, 2026-11"
 
 EXPLANATIONS = (
     Explanation(
@@ -167,6 +168,71 @@ EXPLANATIONS = (
         source=_TORCH,
     ),
     Explanation(
+        kinds=("store-late",),
+        title="no one answers at the rendezvous within {waited} ms: it is not started, the address or port is wrong, or a "
+        "firewall is between",
+        advice=(
+            ("start the first node (rank 0) first, and see that it listens", "ss -ltnp"),
+            ("give all nodes the same --rdzv-endpoint (MASTER_ADDR, MASTER_PORT), an address that they reach", None),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("store-barrier",),
+        title="{joined} of {world} processes are counted at the store's barrier after {waited}: fewer did not start, "
+        "or ended; more are left of an earlier start",
+        advice=(
+            ("read the output of the processes that did not come: they ended, or wait elsewhere", None),
+            ("check that all nodes have the same address, port and number of processes", None),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("store-id",),
+        title="{ranks_or_here} (rank {member} in the process group) waited for rank {owner} of that group, which did not "
+        "give NCCL's id ({error}): it ended, or is elsewhere",
+        advice=(
+            ("read the output of rank {owner} of that group: its end, or what it waits for, is the cause", None),
+            ("else see that all nodes reach MASTER_ADDR and MASTER_PORT", None),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("aborted-by",),
+        title="rank {by} aborted its NCCL communicators first; rank {member} followed",
+        advice=(("read the output of rank {by}: it has the cause", None),),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("worker-died",),
+        title="a worker of Ray{on_hosts} ended without an error message ({detail}): mostly for want of host memory, else it "
+        "crashed",
+        advice=(
+            ("see whether the kernel's out-of-memory killer ended it", "dmesg -T | grep -i -E 'killed process|oom'"),
+            ("read its own output and Ray's", "ls /tmp/ray/session_latest/logs"),
+        ),
+        source="Ray documentation, 2026-11",
+    ),
+    Explanation(
+        kinds=("ready-twice",),
+        title="{ranks_or_here}: DDP got the gradient of a parameter twice in one step{name_after}: it is used in several "
+        "backward passes, mostly of checkpointed blocks",
+        advice=(
+            (
+                "checkpoint without reentrant backward passes",
+                "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)",
+            ),
+            ("or, where every step has the same graph", "DistributedDataParallel(..., static_graph=True)"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("gloo-closed",),
+        title="{ranks_or_here} lost the gloo connection to {peer}: the process there ended first, or the network broke",
+        advice=(("look at the log of the process on {peer}", None),),
+        source="pytorch/gloo, transport/tcp, 2026-11",
+    ),
+    Explanation(
         kinds=("store-keys",),
         title="{ranks_or_here} waited {waited} ms in the store for another rank, which did not come ({keys})",
         advice=(("read the output of the other ranks: one of them ended, or is late", None),),
@@ -181,6 +247,72 @@ EXPLANATIONS = (
                 None,
             ),
             ("see which call it is: kernels run later than they are called", "CUDA_LAUNCH_BLOCKING=1"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("xid",),
+        only=("xid", ("48", "61", "62", "63", "64", "74", "79", "94", "95", "119", "120", "140")),
+        title="the driver reports a fault of GPU {device}{on_hosts} (Xid {xid}): {error}",
+        advice=(
+            ("take the host out of service, and reset or replace the GPU", "nvidia-smi -q; dmesg -T | grep -i xid"),
+            ("run its diagnostics", "dcgmi diag -r 3"),
+        ),
+        source=_XID,
+    ),
+    Explanation(
+        kinds=("xid",),
+        title="the driver reports Xid {xid} of GPU {device}{on_hosts}: {error}",
+        advice=(("see what NVIDIA's table says of this Xid: mostly a fault of the program, else of the GPU", None),),
+        source=_XID,
+    ),
+    Explanation(
+        kinds=("device-error",),
+        only=("error", ("invalid device ordinal",)),
+        title="{ranks_or_here} asks for a GPU that is not there (invalid device ordinal)",
+        advice=(
+            (
+                "start no more processes on a host than it has GPUs (--nproc-per-node), with local ranks as devices",
+                "nvidia-smi -L",
+            ),
+            ("see which GPUs the processes see", "echo $CUDA_VISIBLE_DEVICES"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("device-error",),
+        only=("error", ("system not yet initialized", "system not initialized")),
+        title="{ranks_or_here}: CUDA does not start (system not yet initialized): Fabric Manager does not run",
+        advice=(
+            (
+                "start it, of the same version as the driver",
+                "systemctl restart nvidia-fabricmanager; nvidia-smi -q -i 0",
+            ),
+        ),
+        source="NVIDIA Fabric Manager user guide, 2026-11",
+    ),
+    Explanation(
+        kinds=("device-error",),
+        only=("error", ("peer access is not supported between these two devices",)),
+        title="{ranks_or_here}: two GPUs have no peer access to each other, and NCCL used it",
+        advice=(
+            ("let NCCL copy through host memory", "export NCCL_P2P_DISABLE=1"),
+            ("see which GPUs reach each other", "nvidia-smi topo -p2p r"),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("device-error",),
+        only=(
+            "error",
+            ("uncorrectable ECC error encountered", "uncorrectable NVLink error detected during the execution"),
+        ),
+        title="{ranks_or_here}: the GPU is faulty: {error}",
+        advice=(
+            (
+                "take the host out of service, and reset or replace the GPU",
+                "nvidia-smi -q -d ECC; dmesg -T | grep -i xid",
+            ),
         ),
         source=_TORCH,
     ),
@@ -230,6 +362,11 @@ _BY_MESSAGE = (
         "pip check",
     ),
     (r"No space left on device", "a disk is full: free it, or write elsewhere (TMPDIR)", "df -h"),
+    (
+        r"Disk quota exceeded|PytorchStreamWriter",
+        "the disk or its quota is full: free it, or write elsewhere",
+        "df -h; quota -s",
+    ),
     (r"[Tt]oo many open files|ancdata", "raise the limit of open files", "ulimit -n 65536"),
     (
         r"size mismatch|Missing key|Unexpected key",
@@ -243,7 +380,7 @@ _BY_MESSAGE = (
 _SAME = (
     ("no-gradient", "no-gradient-number", "unfinished-reduction"),
     ("device-assert", "device-error"),
-    ("store-no-route", "store-timeout", "store-refused", "store-keys"),
+    ("store-no-route", "store-timeout", "store-refused", "store-late", "store-barrier", "store-id", "store-keys"),
 )
 """Kinds that say the same, the one that says most first."""
 
@@ -265,6 +402,13 @@ def _of_the_end(evidence: Evidence) -> list[Sign]:
 
 
 def check(evidence: Evidence) -> Statement:
+    statement = _check(evidence)
+    if isinstance(statement, (list, tuple)):
+        return without_set(statement, evidence.signs)
+    return without_set([statement], evidence.signs) if isinstance(statement, Finding) else statement
+
+
+def _check(evidence: Evidence) -> Statement:
     signs = with_ranks(_of_the_end(evidence))
     end = text_end(signs)
     quiet = f"{len(signs)} lines on the job's end: none says that a process failed by itself"
@@ -285,7 +429,9 @@ def check(evidence: Evidence) -> Statement:
     if any(e.explains(first.sign) for e in EXPLANATIONS) or (first.fate.sort == "victim" and explained):
         return explained
     own = _with(_ended(end, first), reached)
-    if first.sign.kind.startswith("nccl-") or (_of_nccl(first) and any(s.kind.startswith("nccl-") for s in signs)):
+    if first.sign.kind.startswith("nccl-"):
+        return explained or quiet  # NCCL's own line says it, in another finding
+    if _of_nccl(first) and any(s.kind.startswith("nccl-") for s in signs):
         return replace(own, severity="warning")  # what NCCL names is the cause
     return [*explained, own] if _is_of(first, signs) else [own, *explained]
 
@@ -374,7 +520,7 @@ def _out_of_memory(end: TextEnd, first: TextFate) -> Finding:
         )
     request = failed_request(sign.values)
     on_gpu = f" on GPU {sign.values['gpu']}" if "gpu" in sign.values else ""
-    verdict, more, advice = _cause_of(request, on_gpu)
+    verdict, more, advice = _cause_of(request, on_gpu, sign)
     others = [one for one in end.others if one.fate.sort == "oom" and one.fate.rank != fate.rank]
     also = f"out of memory too: {_ranks(r for one in others if (r := one.fate.rank) is not None)}" if others else ""
     wanted = "" if request.wanted is None else f"{format_bytes_binary(request.wanted)} wanted, "
@@ -402,7 +548,7 @@ _LESS = (
 )
 
 
-def _cause_of(request: FailedRequest, on_gpu: str) -> tuple[str, list[str], tuple[Advice, ...]]:
+def _cause_of(request: FailedRequest, on_gpu: str, sign: Sign) -> tuple[str, list[str], tuple[Advice, ...]]:
     """Return the verdict of a failed request, further lines, and what would have helped."""
     capacity, allocated = request.capacity, request.allocated
     if capacity is None or allocated is None:
@@ -415,8 +561,23 @@ def _cause_of(request: FailedRequest, on_gpu: str) -> tuple[str, list[str], tupl
     fragments = f"{kept} are reserved but unallocated ({format_percent((request.unallocated or 0) / capacity)})"
     others = format_bytes_binary(request.others or 0)
     others_hold = f"{others} belong to other processes{on_gpu} or to CUDA contexts, not to PyTorch in this process"
-    grow = inspect("let segments grow in place", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    variable = "PYTORCH_HIP_ALLOC_CONF" if sign.values.get("api") == "HIP" else "PYTORCH_CUDA_ALLOC_CONF"
+    grow = inspect("let segments grow in place", f"export {variable}=expandable_segments:True")
+    free = format_bytes_binary(request.free or 0)
     match request.cause:
+        case "limit":
+            allowed = format_bytes_binary(request.allowed or 0)
+            limit = inspect("raise or remove its limit", "torch.cuda.set_per_process_memory_fraction(FRACTION)")
+            return f"it may take {allowed} only, and holds that: {free} of the device are free", [], (limit, _LESS[0])
+        case "refused":
+            driver = inspect(
+                "see the driver's errors, and limits of the container and of locked memory", "dmesg -T | tail"
+            )
+            return (
+                f"the driver refused although {free} are free: memory of the device is not what is missing",
+                [],
+                (driver,),
+            )
         case "fragments":
             return f"fragmentation: {fragments}", [in_tensors], (grow, _LESS[0])
         case "others":
@@ -427,7 +588,8 @@ def _cause_of(request: FailedRequest, on_gpu: str) -> tuple[str, list[str], tupl
                 ),
                 _LESS[0],
             )
-            return others_hold, [in_tensors, fragments], apart
+            named = re.findall(r"Process \d+ has [\d.]+ \w+ memory in use", sign.values.get("processes", ""))
+            return others_hold, [*named, in_tensors, fragments], apart
         case _:
             small = f"only {kept} are reserved but unallocated: fragmentation is not the cause"
             return f"it is full, {in_tensors}", [small], _LESS

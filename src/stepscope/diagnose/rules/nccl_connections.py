@@ -40,7 +40,7 @@ def check(evidence: Evidence) -> Statement:
     findings: list[Finding] = []
     communicators = [(log, communicator) for log in evidence.nccl for communicator in log.communicators]
     largest = sorted(communicators, key=lambda pair: -(pair[1].nranks or 0))
-    via_memory = next(((log, c, links) for log, c in largest if (links := shared_memory_links(c))), None)
+    via_memory = next(((log, c, links) for log, c in largest if (links := _indirect(c))), None)
     if via_memory is not None and len(via_memory[2]) > MOST_LINKS:
         findings.append(_through_memory(*via_memory, topology_of(evidence)))
     findings += [_incomplete(log, c, late) for log, c in communicators if (late := _late(c))]
@@ -52,9 +52,16 @@ def check(evidence: Evidence) -> Statement:
     return f"{total}{f' via {ways}' if ways else ''}{'; every rank completed its initialisation' if complete else ''}"
 
 
+def _indirect(communicator: NcclCommunicator) -> tuple[NcclLink, ...]:
+    """Links of one host through its memory, or through the network, which NCCL takes where both ways within it are off."""
+    one_host = communicator.hosts == 1 and len(communicator.ranks) == communicator.nranks
+    network = [link for link in communicator.links if one_host and link.transport.startswith("NET/")]
+    return shared_memory_links(communicator) + tuple(network)
+
+
 def _prevents(name: str, value: str) -> bool:
     """Whether a setting keeps P2P from links of one host; levels from PXB on allow it."""
-    if name == "NCCL_P2P_DISABLE":
+    if name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"):
         return value not in ("0", "")
     return name == "NCCL_P2P_LEVEL" and value.upper() in ("LOC", "NVL", "PIX", "0", "1")
 
@@ -68,13 +75,16 @@ def _late(communicator: NcclCommunicator) -> tuple[int, ...]:
 def _through_memory(
     log: NcclDebug, communicator: NcclCommunicator, links: tuple[NcclLink, ...], topology: Topology | None
 ) -> Finding:
+    count = counted(len(links), "link")
+    network = any(link.transport.startswith("NET/") for link in links)
     shown = listed((f"{link.source} to {link.destination}" for link in links), at_most=_SHOWN)
     switched = [(name, value) for name, value in log.settings if _prevents(name, value)]
     nvlinked = topology is not None and len(topology.fast_pairs()) == len(topology.gpu_pairs()) > 0
     crossing = topology is not None and bool(topology.socket_crossing_pairs())
     return finding(
-        f"NCCL uses shared memory instead of P2P on {counted(len(links), 'link')} between GPUs of one host",
-        f"via SHM: rank {shown}; {format_percent(len(links) / len(communicator.links))} of all links",
+        f"NCCL uses {'the network' if network else 'shared memory'} instead of P2P on {count} between GPUs of one host",
+        f"via {links[0].transport if network else 'SHM'}: rank {shown}; "
+        f"{format_percent(len(links) / len(communicator.links))} of all links",
         bool(switched) and f"set in the environment: {', '.join(map('='.join, switched))}",
         nvlinked and "the link matrix shows NVLink between all GPUs",
         crossing

@@ -20,7 +20,7 @@ NVIDIA/nccl, src/misc and src/transport (2.7 to 2.28): the texts; NCCL user guid
 
 from __future__ import annotations
 
-from stepscope.diagnose.explanations import Explanation, findings_of
+from stepscope.diagnose.explanations import Explanation, findings_of, without_set
 from stepscope.diagnose.rule import Rule, Statement
 from stepscope.results.evidence import Evidence
 
@@ -39,7 +39,7 @@ _IB = (
 EXPLANATIONS = (
     Explanation(
         kinds=("nccl-one-gpu",),
-        title="{ranks} use the same GPU ({device}) on {here}: the processes do not set their device",
+        title="{ranks} use the same GPU ({device}){on_hosts}: the processes do not set their device",
         advice=(
             (
                 "call torch.cuda.set_device(local_rank) before the process group begins, or give each process one device",
@@ -62,6 +62,24 @@ EXPLANATIONS = (
         title="/dev/shm of {here} is full: NCCL cannot create its shared memory there",
         advice=(
             ("make it larger: docker run --shm-size=8g; an emptyDir of medium Memory in Kubernetes", "df -h /dev/shm"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-shm",),
+        title="{here} cannot create NCCL's shared memory in /dev/shm{error_after}: mostly it is too small",
+        advice=(
+            ("make it larger: docker run --shm-size=8g; an emptyDir of medium Memory in Kubernetes", "df -h /dev/shm"),
+            ("remove what killed jobs left there", "ls /dev/shm/nccl-*"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-shm-apart",),
+        title="{here} does not find the shared memory of another process in /dev/shm: it is not shared, or was removed",
+        advice=(
+            ("in containers of one host, share it: docker run --ipc=host, or one container for all GPUs", None),
+            ("or run without it, which is slower", "export NCCL_SHM_DISABLE=1"),
         ),
         source=GUIDE,
     ),
@@ -108,6 +126,24 @@ EXPLANATIONS = (
         source=GUIDE,
     ),
     Explanation(
+        kinds=("nccl-unreached",),
+        title="{here} cannot connect to {peer}{error_after}: the network between the two hosts, or the wrong interface",
+        advice=(
+            ("choose an interface that reaches {peer}", "export NCCL_SOCKET_IFNAME=INTERFACE"),
+            ("open the ports between the hosts (firewall, security group): NCCL takes any free one", None),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-mixed",),
+        title="{here} got a connection that belongs elsewhere (wrong {what}): addresses or ports of jobs are mixed",
+        advice=(
+            ("give each host one address that the others reach", "export NCCL_SOCKET_IFNAME=INTERFACE"),
+            ("see that no scanner and no earlier job connects to its ports", "ss -tnp"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
         kinds=("nccl-bind",),
         title="{here} cannot bind the address that NCCL chose: it is not one of its own",
         advice=(
@@ -121,6 +157,39 @@ EXPLANATIONS = (
         only=("status", ("12", "13")),
         title="RDMA of {here} gets no answer from the network card of {peer} (status {status}: retries exceeded)",
         advice=_IB,
+        source=_VERBS,
+    ),
+    Explanation(
+        kinds=("nccl-ib-status",),
+        only=("status", ("4", "10")),
+        title="RDMA between {here} and {peer} may not access the memory (status {status}, vendor error {vendor}): mostly "
+        "GPUDirect through PCI access control (ACS, IOMMU)",
+        advice=(
+            (
+                "try without GPUDirect RDMA, which is slower: if it works then, that is the cause",
+                "export NCCL_NET_GDR_LEVEL=LOC",
+            ),
+            ("switch off ACS on the PCI bridges, and the IOMMU, as the user guide says", "lspci -vvv | grep ACSCtl"),
+        ),
+        source=_VERBS,
+    ),
+    Explanation(
+        kinds=("nccl-ib-status",),
+        only=("status", ("5",)),
+        title="RDMA between {here} and {peer} was flushed (status 5): the connection had failed before",
+        advice=(("the first error of all ranks' logs has the cause", "grep -n 'NCCL WARN' LOGS"), *_IB[1:]),
+        source=_VERBS,
+    ),
+    Explanation(
+        kinds=("nccl-ib-event",),
+        title="the network card {card} of {here} reports a fatal error: {error}",
+        advice=(
+            (
+                "try without GPUDirect RDMA, which is slower: if it works then, PCI access control is the cause",
+                "export NCCL_NET_GDR_LEVEL=LOC",
+            ),
+            ("see what the driver says, and whether driver and firmware fit", "dmesg -T | grep -i mlx5; ibstat"),
+        ),
         source=_VERBS,
     ),
     Explanation(
@@ -166,12 +235,32 @@ EXPLANATIONS = (
         source=GUIDE,
     ),
     Explanation(
-        kinds=("nccl-closed", "nccl-proxy", "nccl-aborted"),
+        kinds=("nccl-closed", "nccl-broken", "nccl-proxy", "nccl-aborted"),
         title="{ranks_or_here} lost the connection{peer_after}: the communicator was aborted{call_after}",
         advice=(
-            ("look at the log of the process at the other end{peer_after}: it ended first, or the network broke", None),
+            ("look at the log of the process at the other end ({peer}): it ended first, or the network broke", None),
         ),
         source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-ib-port",),
+        title="a port of a network card of {here} reports: {error}",
+        advice=(("see whether the link flaps: cable, switch port, error counters", "ibstat; perfquery"),),
+        source=_VERBS,
+        fatal=False,
+    ),
+    Explanation(
+        kinds=("nccl-ofi",),
+        title="NCCL's plugin for libfabric (EFA) fails on {here}: {error}",
+        advice=(
+            (
+                "see whether the instance and the container have the devices, and all-to-all rules in the security group",
+                "fi_info -p efa; ls /dev/infiniband",
+            ),
+            ("see whether plugin, libfabric and NCCL fit", "export FI_LOG_LEVEL=warn NCCL_DEBUG=INFO"),
+        ),
+        source=GUIDE,
+        fatal=False,
     ),
     Explanation(
         kinds=("nccl-no-verbs",),
@@ -189,9 +278,16 @@ EXPLANATIONS = (
 )
 
 
+_FOLLOWS = ("nccl-proxy", "nccl-shm")
+"""What NCCL also says of an error that another line names."""
+
+
 def check(evidence: Evidence) -> Statement:
+    kinds = {sign.kind for sign in evidence.signs}
+    named = {kind for e in EXPLANATIONS if e.fatal for kind in e.kinds if kind in kinds} - {*_FOLLOWS, "nccl-aborted"}
+    signs = [sign for sign in evidence.signs if not named or sign.kind not in _FOLLOWS]
     return (
-        findings_of(evidence.signs, EXPLANATIONS)
+        without_set(findings_of(signs, EXPLANATIONS), evidence.signs)
         or f"{len(evidence.signs)} lines on the job's end: none is an error of NCCL"
     )
 

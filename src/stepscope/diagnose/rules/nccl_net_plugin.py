@@ -57,6 +57,12 @@ def check(evidence: Evidence) -> Statement:
         sockets = "NET/Socket" in _transports(c) or (not _transports(c) and c.networks == ("Socket",))
         if sockets and (id(log) not in largest or (c.nranks or 0) > (largest[id(log)][1].nranks or 0)):
             largest[id(log)] = log, c
+    for log in (
+        evidence.nccl if not several else ()
+    ):  # lines without an initialisation: a network link is one between hosts
+        unstated = [c for c in log.communicators if not c.ranks and "NET/Socket" in _transports(c)]
+        if unstated and not any(name == "NCCL_SHM_DISABLE" for name, _ in log.settings):
+            largest[id(log)] = log, unstated[0]
     if largest:
         return [_from_log(evidence, log, c) for log, c in largest.values()]
     if several:
@@ -97,12 +103,13 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
     links = sum(link.transport == "NET/Socket" for link in communicator.links)
     switched = [name for name, value in log.settings if _OFF.get(name) == value]
     stake = None
+    hosts = communicator.hosts or sum(host.host != "?" for host in log.hosts)
     if len(evidence.traces) == len(evidence.nccl) == 1:  # then the traced job may be the one of the log
         summary = evidence.traces[0].summary
         stake = exposed_transfer(summary) if len(summary.ranks) == communicator.nranks else None
     grave = not plain and (rdma or switched or (stake or 0.0) >= GRAVE)
     return finding(
-        f"NCCL goes over TCP sockets between {counted(communicator.hosts, 'host')}"
+        f"NCCL goes over TCP sockets between {counted(hosts, 'host') if hosts > 1 else 'hosts'}"
         + (" although RDMA devices are present" if rdma else ""),
         f"{counted(links, 'link')} via NET/Socket" if links else "NCCL says: Using network Socket",
         bool(switched) and f"set in the environment: {', '.join(f'{name}={_OFF[name]}' for name in switched)}",

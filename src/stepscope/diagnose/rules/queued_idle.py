@@ -107,6 +107,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
 RULE = Rule(
     symptom="the device idles although work is queued, or the trace does not show the cause",
     look_at_job=_judge_job,
+    rests_on=("idle",),
     claims=("idle",),
     protocol=4,
     thresholds=SHARES,

@@ -99,12 +99,22 @@ def _unpaired(evidence: Evidence) -> Iterator[Finding]:
     rated = {row.run_id for row in evidence.scaling if not row.is_baseline}
     for runs in of_source.values():
         base, *rest = sorted(runs, key=lambda run: run.world_size or 0)
-        alike = {(run.model, run.dataset, run.hardware, run.unit) for run in runs}
-        if not 1 <= len(rest) < FEW or len(alike) > 1 or any(run.run_id in rated for run in runs):
+        if not 1 <= len(rest) < FEW or any(run.run_id in rated for run in runs):
             continue
         run = rest[-1]
-        if run.world_size != base.world_size and (differing := beside_ranks(run, base, among=len(runs))):
+        differing = beside_ranks(run, base, among=len(runs)) | _told_apart(run, base)
+        if run.world_size != base.world_size and differing:
             yield _no_ratio(run, base, differing, "their rates are of different work")
+
+
+def _told_apart(run: TrainingRun, base: TrainingRun) -> Differing:
+    """Return what puts two runs of a table into groups of their own."""
+    ours, theirs = ({**side.settings, **{name: getattr(side, name) for name in _FACTS}} for side in (run, base))
+    return {
+        name: (value, theirs[name])
+        for name, value in ours.items()
+        if value is not None and str(value) in run.group and not _same(value, theirs.get(name, value))
+    }
 
 
 def _differing(pair: Pair) -> Differing:

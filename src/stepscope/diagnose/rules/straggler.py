@@ -17,6 +17,9 @@ more often than chance allows (binomial, Bonferroni over ranks, p < {p#}), and s
 collectives are not independent; over {steps#} steps or more, as in `bench`. If no rank is named and waiting takes
 {waiting}, the skew rotates; over fewer than {steps#} steps that is an observation, unless waiting takes
 {waiting of few steps}.
+Files of the NCCL Inspector: the rank whose time in a call is shortest came last to it. A rank is named if that holds in
+{calls}, of half of the calls to which a rank came late, more often than chance allows (as above, p < {arrivals p#}), and if
+the others wait for it {late share}.
 
 Why
 ---
@@ -28,9 +31,9 @@ Known problems
 --------------
 With two ranks, slow and fast cannot be distinguished. If more than half of the ranks are slow, they count as normal. A
 z-score over ranks cannot exceed sqrt(n - 1), so 2 sigma never fires on 4 or 5 GPUs and must not be used. On shared
-machines other jobs cause rotating ranks. With traces of some ranks only, missing ranks cannot be named, and waiting is a
-lower bound; a short capture names who was late in it, not who is always late. A rank that is late because another
-rank's data arrived late (pipelines) is named itself.
+machines other jobs cause rotating ranks. The Inspector's files show who came last, not why. With traces of some ranks
+only, missing ranks cannot be named, and waiting is a lower bound; a short capture names who was late in it, not who is
+always late. A rank that is late because another rank's data arrived late (pipelines) is named itself.
 
 References
 ----------
@@ -41,11 +44,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import again, excluding, profiled
-from stepscope.diagnose.rule import GRAVE, WORTH, Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
+from stepscope.diagnose.rule import (
+    GRAVE,
+    WORTH,
+    Finding,
+    Limit,
+    Rule,
+    Statement,
+    advise,
+    finding,
+    inspect,
+    severity_of,
+    skipped,
+)
 from stepscope.diagnose.trace_facts import OF_WINDOW, trace_command, unread
 from stepscope.records.finding import Advice
 from stepscope.records.parts import LATE
@@ -66,6 +82,9 @@ from stepscope.results.slow_ranks import (
 from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS
 from stepscope.stats.step_table import StepTable
 from stepscope.traces.waits import exposed_waiting, waits_of
+
+if TYPE_CHECKING:
+    from stepscope.records.comm import Arrivals
 
 MIN_STAKE = 0.05
 """Of the window: a late rank that costs less is a warning."""
@@ -93,6 +112,12 @@ SAME_WORK = Limit(
     0.02, unit="of the others' FLOP a step", source="stepscope's choice, 2026-11: padding of a batch changes more"
 )
 
+LATE_CALLS = Limit(8, unit="late calls", source="of fewer, chance names a rank of two as often as once in 100 jobs")
+LATE_P = Limit(0.001, unit="probability, Bonferroni over ranks", source="calls of one step are not independent")
+LATE_SHARE = Limit(
+    0.05, unit="share of the collectives' time", source="as for traces: a late rank that costs less is negligible"
+)
+
 CAUSE_ADVICE = {
     "launch-bound": "its host launches late: check this host's CPU (other jobs, governor, pinning, Python work)",
     "more compute": "it computes longer: rebalance data or shards, or check for a slower (throttled) device",
@@ -105,6 +130,8 @@ CAUSE_ADVICE = {
 
 
 def check(evidence: Evidence) -> Statement:
+    if evidence.arrivals and not evidence.cells:
+        return _who_came_last(evidence.arrivals)
     cells = timed_cells(evidence, least_ranks=2)
     times = {id(cell): own for cell in cells if (own := comparable_ranks(cell.cell.result)) is not None}
     enough = [cell for cell in cells if id(cell) in times and times[id(cell)].steps >= LEAST_STEPS]
@@ -131,6 +158,50 @@ def check(evidence: Evidence) -> Statement:
     return (
         f"{enough[excess.index(max(excess))].name}: the slowest rank takes {format_percent(max(excess))} more than "
         f"the others, limit {format_percent(MIN_EXCESS)}"
+    )
+
+
+def _who_came_last(communicators: Sequence[Arrivals]) -> Statement:
+    """Name ranks that came last to the collectives of a training, the costliest first."""
+    from stepscope.traces.stragglers import binomial_tail  # only files of the Inspector need it
+
+    late: list[tuple[float, Arrivals, int]] = []
+    for one in communicators:
+        rank = max(range(len(one.hosts)), key=lambda rank: one.late_ns[rank])
+        times, of_all = one.late_calls[rank], sum(one.late_calls)
+        by_chance = binomial_tail(times, [1 / len(one.hosts)] * of_all) * len(one.hosts)
+        share = one.late_ns[rank] / (sum(one.late_ns) + one.transfer_ns)
+        if times >= max(LATE_CALLS, of_all / 2) and by_chance < LATE_P and share >= LATE_SHARE:
+            late.append((share, one, rank))
+    if not late:
+        calls = max(one.calls for one in communicators)
+        if calls < LATE_CALLS:
+            return skipped(f"{counted(calls, 'collective')} in the files of all ranks: {LATE_CALLS:g} are needed")
+        return f"{counted(calls, 'collective')} of all ranks: none came last more often than chance allows, at a cost"
+    late.sort(key=lambda item: -item[1].late_ns[item[2]])
+    share, first, rank = late[0]
+    widest = [one for one in communicators if len(one.hosts) == max(len(other.hosts) for other in communicators)]
+    of_job = widest == [first]
+    times = first.late_calls[rank]
+    host, whose = first.hosts[rank], "" if of_job else f" of {first.communicator}"
+    return finding(
+        f"straggler: rank {rank}{whose} on {host} comes last to its collectives: the others wait {LATE_SHARE.of(share)} for "
+        "it",
+        f"it came last to {times} of {counted(first.calls, 'call')}, {format_duration(first.late_ns[rank] / times)} after "
+        f"the rank before it on average; other ranks came late to {sum(first.late_calls) - times}",
+        "its own times in them are the shortest, as it waits for no other rank: ranks with long times are those that wait",
+        [f"{one.communicator}: rank {r} on {one.hosts[r]}, {LATE_SHARE.of(part)}" for part, one, r in late[1:4]],
+        severity=severity_of(share),
+        confidence="measured; what keeps it before the collective is not in these files",
+        advice=[
+            inspect(f"compare {host} with another host: clocks, other processes, free cores", "stepscope doctor"),
+            inspect(
+                "see which part of its step is longer than on other ranks",
+                "stepscope profile -- torchrun --nproc-per-node=GPUS TRAIN.py",
+            ),
+            inspect("a faster network does not help: this time is waiting, not transfer"),
+        ],
+        ranks=(rank,) if of_job else (),
     )
 
 
@@ -401,7 +472,7 @@ _NOBODY = {
 
 RULE = Rule(
     symptom="the other ranks wait for one rank",
-    any_of=("cells", "traces"),
+    any_of=("cells", "traces", "arrivals"),
     look=check,
     look_at_job=_judge_job,
     claims=("waiting",),
@@ -438,5 +509,8 @@ RULE = Rule(
         "same work": SAME_WORK,
         "waiting of few steps": SURE_WAITING,
         "waiting": OF_WINDOW,
+        "calls": LATE_CALLS,
+        "arrivals p": LATE_P,
+        "late share": LATE_SHARE,
     },
 )

@@ -51,6 +51,7 @@ def _findings(facts: list[QualityFact]) -> Iterator[Finding]:
             len(ranks) > 1
             and f"rank {worst.rank}; the same on {listed([f'rank {r}' for r in ranks if r != worst.rank])}",
             bool(declared.takes)
+            and not declared.unread
             and f"not said of this trace, as it rests on that: {in_words(FIGURES[figure] for figure in declared.takes)}",
             severity="warning",
             confidence="measured",

@@ -15,13 +15,15 @@ _PROCESS = re.compile(r"Process\s+\d+\s+has\s+([\d.]+ \w+)\s+memory\s+in\s+use")
 LEAST_SHARE = 0.05
 """Of the capacity: fragments, or memory of others, below it would not have made the difference for long."""
 
-Cause = Literal["fragments", "others", "full", "unknown"]
+_ALLOWED = re.compile(r"([\d.]+ \w+) allowed;")
+
+Cause = Literal["fragments", "others", "full", "limit", "refused", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRequest:
     """Bytes of one device as a request for more failed. wanted: asked for. allocated: in tensors; unallocated: PyTorch keeps
-    it reserved. others: neither PyTorch's of this process nor free."""
+    it reserved. allowed: what the process may take. others: neither PyTorch's of this process nor free."""
 
     wanted: int | None = None
     capacity: int | None = None
@@ -29,12 +31,17 @@ class FailedRequest:
     allocated: int | None = None
     unallocated: int | None = None
     others: int | None = None
+    allowed: int | None = None
 
     @property
     def cause(self) -> Cause:
         """What the request failed of: the larger of fragments and of what others hold, where it would have sufficed."""
         if self.capacity is None or self.allocated is None:
             return "unknown"
+        if self.allowed is not None:
+            return "limit"
+        if self.wanted is not None and (self.free or 0) > self.wanted + LEAST_SHARE * self.capacity:
+            return "refused"
         least = max(LEAST_SHARE * self.capacity, self.wanted or 0)
         causes: list[tuple[int, Cause]] = [(self.unallocated or 0, "fragments"), (self.others or 0, "others")]
         size, cause = max(causes)
@@ -67,4 +74,5 @@ def failed_request(values: Mapping[str, str]) -> FailedRequest:
     others = None
     if sizes["capacity"] is not None and sizes["free"] is not None and own_bytes is not None:
         others = max(0, sizes["capacity"] - sizes["free"] - own_bytes)
-    return FailedRequest(**sizes, others=others)
+    allowed = _ALLOWED.search(processes)
+    return FailedRequest(**sizes, others=others, allowed=size_of(allowed[1]) if allowed else None)

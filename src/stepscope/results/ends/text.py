@@ -33,9 +33,16 @@ _LOST = (
     "store-refused",
     "store-clients",
     "store-keys",
+    "store-late",
+    "store-barrier",
+    "store-id",
+    "aborted-by",
+    "nccl-broken",
+    "gloo-closed",
 )
 _FAILED = (
     "loader-killed", "unfinished-reduction", "no-gradient", "no-gradient-number", "device-assert", "device-error",
+    "xid", "worker-died", "ready-twice",
     "store-port", "store-name",
 )  # fmt: skip
 _MEMORY: dict[str, Sort] = {"oom": "oom", "host-oom": "host_oom"}
@@ -204,7 +211,12 @@ def _fates(signs: Sequence[Sign]) -> list[TextFate]:
         row = rows.pop(own_rank, None) if own_rank is not None else None
         ends += [one if row is None else replace(one, fate=_with_row(one.fate, row)) for one in fates]
     aborted = read.waited and any(signal_of(row.code) == signal.SIGABRT for row in rows.values())
+    unnamed = any(
+        one.fate.rank is None and one.fate.sort == "failed" and "exception" in one.sign.values for one in ends
+    )
     for row in rows.values():
+        if unnamed and row.code == 1:  # one of these rows raised it, or all did
+            continue
         if row.rank in read.waited or (aborted and signal_of(row.code) == signal.SIGABRT):
             read.waited.setdefault(row.rank, TextFate(sign=row.sign, fate=Fate(rank=row.rank, sort="timeout")))
             continue

@@ -9,13 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Self
 
 from stepscope.store.importer import Candidate
 from stepscope.store.log_lines import LogLines, finite, without_prefix
 from stepscope.store.step_log import Job, job_log, number_of
-from stepscope.store.training_runs import GIB, LoggedStep, label
+from stepscope.store.training_runs import GIB, MS, LoggedStep, label
 
 _TIMER = re.compile(rb"(global_step=|\b\d{1,9}/)(\d{1,12}), (?:RunningAvg)?SamplesPerSec=([\d.e+-]{1,24})(?=[,\s]|$)")
 """A line of the timer; its old form counts micro-steps behind the slash."""
@@ -28,8 +28,15 @@ _PIPELINE = re.compile(
 )
 _STAGED_STEP = re.compile(rb"\bsteps?: +\d")
 _STEP = re.compile(rb"\[Rank 0\] step=(\d{1,12}), skipped=(\d{1,12}),")
-_BREAKDOWN = re.compile(rb"time \(ms\) \| ((?:forward|fwd): .*)")
+_BREAKDOWN = re.compile(rb"time \(ms\) \| ((?:forward|fwd)(?:_microstep)?: .*)")
 _PART = re.compile(rb"([a-z_]{1,40}): ([\d.]{1,20})(?=[\s|]|$)")
+_PARTS = ("forward", "backward", "communication", "optimizer")
+_STEPS = tuple(
+    (f"{forward}{micro}", f"{backward}_inner{micro}", f"{backward}_allreduce{micro}", f"step{micro}")
+    for micro in ("", "_microstep")
+    for forward, backward in (("fwd", "bwd"), ("forward", "backward"))
+)
+"""Names of their timers, by version, of a whole step and of a micro-step."""
 _SETTING = re.compile(rb"\[config\.py:\d+:print\]\s+([a-z]\w{0,60}) \.* (\S{1,60})")
 _BEGINS = b"DeepSpeedEngine configuration:"
 _WHEN = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})\]")
@@ -131,6 +138,7 @@ class _Job(Job):
                     point.values["step_time_s"] = batch / rate
         return {
             "world_size": world,
+            "parts_ns": self._means(),
             "strategy": strategy,
             "label": label(strategy, world),
             "precision": _precision(self.facts),
@@ -146,6 +154,14 @@ class _Job(Job):
 
     def so_far(self) -> str:
         return f"after step {self.last}"
+
+    def _means(self) -> dict[str, float] | None:
+        """Return the parts of its step, ns: of a whole one where those are logged, else of a micro-step."""
+        for names in _STEPS:
+            series = {part: self.parts.get(name, []) for part, name in zip(_PARTS, names, strict=True)}
+            if all(series.values()):
+                return {part: fmean(values[1:] or values) * MS for part, values in series.items()}
+        return None
 
     def notes(self) -> list[str]:
         notes = [_TIMED]

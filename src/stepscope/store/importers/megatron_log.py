@@ -87,11 +87,43 @@ def _precision(arguments: Mapping[str, str]) -> str | None:
 
 _PARTS = {
     "forward": "part_forward_ms", "forward-compute": "part_forward_ms", "backward": "part_backward_ms",
-    "backward-compute": "part_backward_ms", "optimizer": "part_optimizer_ms", "batch generator": "part_data_ms",
-    "batch-generator": "part_data_ms",
-}  # fmt: skip
-"""Timer of a line ``time (ms) | forward: ..`` -> the figure that it is."""
-_TIMERS = re.compile(rb"\| (" + b"|".join(name.encode() for name in _PARTS) + rb"): ([\d.]{1,20})(?= )")
+    "backward-compute": "part_backward_ms", "forward-backward": "part_computation_ms", "optimizer": "part_optimizer_ms",
+    "batch generator": "part_data_ms", "batch-generator": "part_data_ms",
+} | dict.fromkeys(
+    (
+        "allreduce", "backward-allreduce", "backward-params-all-reduce", "backward-reduce-model-grads", "grads-all-reduce",
+        "grads-reduce-scatter", "all-grads-sync",
+    ),
+    "part_communication_ms",
+)  # fmt: skip
+"""Timer of a line ``time (ms) | forward: ..``, or of a block of lines, one each -> the figure that it is."""
+_NAMES = b"|".join(name.encode() for name in _PARTS)
+_TIMERS = re.compile(rb"\| (" + _NAMES + rb"): ([\d.]{1,20})(?=[ |]|$)")
+_RANGE = re.compile(rb"(?:^|\s)(" + _NAMES + rb") \.{2,}: \([\d.]{1,20}, ([\d.]{1,20})\)")
+"""A timer of a block: the least and the most of all ranks."""
+
+
+def _take_timers(values: dict[str, float], timers: Sequence[tuple[bytes, bytes]]) -> None:
+    """Put timers of one iteration into the parts of its step; of sums that hold others, nothing counts twice."""
+    for name, text in timers:
+        part, value = _PARTS[name.decode()], number_of(text)
+        values[part] = max(value, values.get(part, 0.0))  # a sum beside what it is of
+        if name == b"backward-allreduce" and "part_backward_ms" in values:
+            values["part_backward_ms"] -= value
+
+
+def _without_doubles(values: dict[str, float]) -> None:
+    """Take what is timed within another part out of that one: batches are made within the forward pass, and in some versions
+    gradients are summed within ``forward-backward``."""
+    if "part_forward_ms" in values:
+        values.pop("part_computation_ms", None)
+    data_ms, sent_ms = values.get("part_data_ms", 0.0), values.get("part_communication_ms", 0.0)
+    for outer in ("part_forward_ms", "part_computation_ms"):
+        if values.get(outer, 0.0) > data_ms:
+            values[outer] -= data_ms
+    timed_ms = sum(value for name, value in values.items() if name.startswith("part_"))
+    if timed_ms > values["step_time_ms"] and values.get("part_computation_ms", 0.0) > sent_ms:
+        values["part_computation_ms"] -= sent_ms
 
 
 @dataclass(kw_only=True)
@@ -165,8 +197,9 @@ class _Job(Job):
                 if place[0] < self.tensor and place[1] < self.pipeline:
                     self.parameters[place] = int(part[3])
         elif b"time (ms) |" in line and self.points and b"rank=" not in line:
-            timers = {name.decode(): text for name, text in _TIMERS.findall(line)}
-            self.points[-1].values.update((_PARTS[name], number_of(text)) for name, text in timers.items())
+            _take_timers(self.points[-1].values, _TIMERS.findall(line))
+        elif b".: (" in line and self.points and (timers := _RANGE.findall(line)):
+            _take_timers(self.points[-1].values, timers)
         elif b"validation loss at" in line and (match := _VALIDATION.search(line)):
             self.validation_loss = finite(match[1])
 
@@ -252,6 +285,8 @@ class _Job(Job):
         }
 
     def run(self, path: Path, run_id: str, unread: Sequence[str]) -> Imported:
+        for point in self.points:
+            _without_doubles(point.values)
         imported = super().run(path, run_id, unread)
         (run,) = imported.runs
         items = (run.global_batch or 0) * (self.count("seq_length") or 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.nccl_log import read_nccl_debug
@@ -16,10 +17,14 @@ def _recognises(candidate: Candidate) -> bool:
 
 
 def _import(source: Candidate) -> Imported:
-    nccl = read_nccl_debug(source.only or source.path)
-    return Imported(
-        format="nccl_debug", path=str(source.path), nccl=nccl, signs=signs_beside(source.files), notes=nccl.notes
-    )
+    signs = signs_beside(source.files)
+    try:
+        nccl = read_nccl_debug(source.only or source.path)
+    except DataError:  # a few settings, and a job's end beside them
+        if not signs:
+            raise
+        return Imported(format="job_text", path=str(source.path), signs=signs)
+    return Imported(format="nccl_debug", path=str(source.path), nccl=nccl, signs=signs, notes=nccl.notes)
 
 
 IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read_files=_import, rank=60, marks=(" NCCL ",))

@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
+from stepscope.core.units import format_percent
 from stepscope.records.imported import Imported
+from stepscope.records.nouns import Measured
 from stepscope.store.importer import Candidate
 from stepscope.store.log_lines import SUFFIXES, without_prefix
 from stepscope.store.step_log import Job, Printed, read_jobs
 from stepscope.store.training_runs import LoggedStep, each_file
 
 _READS = (*SUFFIXES, ".json", ".jsonl")
-_N = r"[\d.]{1,20}"
+_N = r"[\d.]{1,20}(?:e-\d\d)?"
 _STEP_S, _DATA_S = rf"(?P<step_time_s>{_N})", rf"(?P<part_data_s>{_N})"
+_STEP_MS, _DATA_MS = rf"(?P<step_time_ms>{_N}) ?ms", rf"(?P<part_data_ms>{_N}) ?ms"
 _EPOCH = r"\[(?P<epoch>\d{1,7})\]\[ *(?P<step>\d{1,9})/(?P<steps>\d{1,9})\]"
-_DEEPSPEED = rf"forward(?:_microstep)?: (?P<part_forward_ms>{_N}) \| backward(?:_microstep)?: {_N} \| "
+_OF_EPOCH = r"(?P<epoch>\d{1,6})(?:/\d{1,6})?"
+_OF_STEPS = r"(?P<step>\d{1,9})/(?P<steps>\d{1,9})"
+_MEAN_STEP, _MEAN_DATA = rf"\( *(?P<mean_step_s>{_N})", rf"\( *(?P<mean_data_s>{_N})"
+_DEEPSPEED = rf"(?:forward|fwd)(?:_microstep)?: (?P<part_forward_ms>{_N}) \| (?:backward|bwd)(?:_microstep)?: {_N} \| "
 
 _LOSS = rf"\bloss:? +(?P<loss>{_N})"
 _JSON_TIMES = rf"(?=.*\"time\": {_STEP_S})(?=.*\"data_time\": {_DATA_S})"
@@ -32,38 +40,63 @@ _RATE = rf"\[[\d:]+<[\d:?]+,\s*(?:(?P<step_time_s>{_N})s/it|(?P<steps_per_s>{_N}
 _COARSE_S = 9
 _CLOCK = {"wall_days": 86_400, "wall_h": 3_600, "wall_min": 60, "wall_s": 1}
 _WALL = rf"(?P<train_wall_s>{_N}).*?\bwall\W{{1,4}}(?P<wall_s>{_N})"
+_NO_TEST = r"^(?!.*\b(?i:val|valid|validation|test|eval)\b)"
+_PART_NAMES = r"\b(?i:data|data[ _](?:loading[ _])?time|load(?:ing)?[ _]time|dataload(?:er|ing)[ _]time)"
+_STEP_NAMES = r"\b(?i:(?:batch|iter|iteration|step)[ _]time|(?<![a-z] )time)"
+
+_SUMMARY = "HF summary"
 
 FRAMEWORKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("OpenMMLab", rf"Epoch(?:\(train\))? *{_EPOCH}.*?\btime: {_STEP_S},? +data_time: {_DATA_S}(?:.*?{_LOSS})?", ()),
     ("OpenMMLab", rf"Iter(?:\(train\))? *\[ *(?P<step>\d{{1,9}})/(?P<total_steps>\d{{1,9}})\].*?\btime: {_STEP_S},? +"
      rf"data_time: {_DATA_S}", ()),
-    ("OpenMMLab", rf"^{{\"mode\": \"train\"{_JSON_TIMES}", ()),
+    ("OpenMMLab", rf"^{{\"(?:mode\": \"train|(?:base_)?lr)\"{_JSON_TIMES}", ()),
     ("detectron2", rf"^{{(?=.*\"iteration\": (?P<step>\d{{1,9}})){_JSON_TIMES}", ()),
-    ("the ImageNet example",
-     rf"Epoch: {_EPOCH}\s+Time +{_STEP_S}.*?\bData +{_DATA_S}.*?\bLoss +(?P<loss>\S{{1,20}})", ()),
-    ("timm", rf"Train: (?P<epoch>\d{{1,6}}) \[ *(?P<step>\d{{1,9}})/(?P<steps>\d{{1,9}}).*?\bLoss: +(?P<loss>{_N}).*?"
-     rf"\bTime: +{_STEP_S}s.*?\bData: +{_DATA_S}", ()),
-    ("detectron2", rf"\biter: (?P<step>\d{{1,9}})  total_loss: (?P<loss>\S{{1,20}}).*?\btime: {_STEP_S}  .*?"
+    ("the ImageNet example", rf"Epoch: {_EPOCH}\s+Time +{_STEP_S}(?: {_MEAN_STEP})?.*?\bData +{_DATA_S}(?: {_MEAN_DATA})?"
+     r".*?\bLoss +(?P<loss>\S{1,20})", ()),
+    ("MetricLogger", rf"Epoch: \[{_OF_EPOCH}\] +\[ *{_OF_STEPS}\] +eta: .*?{_LOSS}.*?\btime: {_STEP_S} +"
+     rf"data: {_DATA_S}", ()),
+    ("timm", rf"Train: (?P<epoch>\d{{1,6}}) \[ *{_OF_STEPS}.*?\bLoss: +(?P<loss>{_N}).*?\bTime: +{_STEP_S}s"
+     rf"(?:.*? {_MEAN_STEP}s)?.*?\bData: +{_DATA_S}(?: {_MEAN_DATA}\))?", ()),
+    ("Swin Transformer", rf"Train: \[{_OF_EPOCH}\]\[{_OF_STEPS}\].*?\btime {_STEP_S} .*?{_LOSS}", ()),
+    ("detectron2", rf"\biter: (?:\d+/)?(?P<step>\d{{1,9}})  total_loss: (?P<loss>\S{{1,20}}).*?\btime: {_STEP_S}  .*?"
      rf"\bdata_time: {_DATA_S}", ()),
     ("maskrcnn-benchmark", rf"\biter: (?P<step>\d{{1,9}})  .*?{_LOSS}.*?\btime: {_STEP_S} \({_N}\)  data: {_DATA_S}",
      ()),
-    ("open_clip", rf"Train Epoch: \d+ \[\s*(?P<step>\d{{1,15}})/\d+ .*?\bData \(t\): {_DATA_S} Batch \(t\): {_STEP_S}"
-     rf"(?:, (?P<samples_per_s>{_N})/s)?", ()),
+    ("open_clip", rf"Train Epoch: (?P<epoch>\d+) \[\s*(?P<step>\d{{1,15}})/(?P<steps>\d+) .*?\bData \(t\):? {_DATA_S}"
+     rf"\s+Batch \(t\):? {_STEP_S}(?:, (?P<samples_per_s>{_N})/s)?", ()),
     ("fairseq", rf"\bnum_updates\W{{1,4}}(?P<step>\d{{1,9}}).*?\btrain_wall\W{{1,4}}{_WALL}", ()),
+    ("fairseq", rf"\bnum_updates=(?P<step>\d{{1,9}}).*?, wall=(?P<wall_s>{_N}), train_wall=(?P<all_training_s>{_N})", ()),
+    ("ESPnet", rf"epoch:train:\d+-\d+batch: iter_time={_DATA_S}, forward_time=(?P<part_forward_s>{_N}),.*?"
+     rf"backward_time=(?P<part_backward_s>{_N}),.*?optim_step_time=(?P<part_optimizer_s>{_N}),.*?train_time={_STEP_S}", ()),
+    ("YOLOX", rf"epoch: {_OF_EPOCH}, iter: {_OF_STEPS}, .*?iter_time: {_STEP_S}s, data_time: {_DATA_S}s", ()),
+    ("Paddle", rf"^(?=.*\b(?:reader|data)_cost[:=] ?{_DATA_S})(?=.*\bbatch_cost[:=] ?{_STEP_S})", ()),
+    ("Paddle", rf"avg_reader_cost[:=] ?{_DATA_S}.*?avg_batch_cost[:=] ?{_STEP_S}", ()),
+    ("SlowFast", rf"\"_type\": \"train_iter.*?\"dt\": {_STEP_S}, \"dt_data\": {_DATA_S}", ()),
     ("nanoGPT", rf"^iter (?P<step>\d{{1,9}}): loss (?P<loss>\S{{1,20}}), time (?P<step_time_ms>{_N})ms"
      rf"(?:, mfu (?P<mfu>-?{_N})%)?",
      (r"nproc[_-]per[_-]node[= ](?P<world_size>\d{1,4})\b",)),
-    ("nanotron", rf"iteration: (?P<step>\d{{1,9}}) / (?P<total_steps>\d{{1,9}}) \|.*?elapsed_time_per_iteration_ms: "
+    ("nanochat", rf"^step:? +(?P<step>\d{{1,9}})(?:/(?P<total_steps>\d{{1,9}}))?\b.*?{_LOSS}.*?\bdt: {_STEP_MS}"
+     rf"(?:.*?\btok/sec: (?P<tokens_per_s>[\d.,]{{1,20}}))?(?:.*?\bmfu: (?P<mfu>-?{_N}))?", ()),
+    ("llm.c", rf"^step +(?P<step>\d{{1,9}})/(?P<total_steps>\d{{1,9}}) \| {_LOSS}.*?\| {_STEP_MS} \|(?: (?P<mfu>-?{_N})% "
+     r"bf16 MFU \|)? (?P<tokens_per_s>[\d.,]{1,20}) tok/s", ()),
+    ("modded-nanogpt", rf"^step:(?P<step>\d{{1,9}})/(?P<total_steps>\d{{1,9}}) .*?\bstep_avg:{_STEP_MS}", ()),
+    ("litgpt", rf"\biter (?P<step>\d{{1,9}})\b.*?\bloss(?: train)?:? (?P<loss>{_N}).*?\btime: {_STEP_MS}", ()),
+    ("nanotron", rf"iteration: (?P<step>\d{{1,9}}) / (?P<total_steps>\d{{1,9}}) \|.*?\b(?:elapsed_)?time_per_iteration_ms: "
      rf"(?:(?P<step_time_s>{_N})K|(?P<step_time_ms>{_N}))\b.*?(?:lm_loss: (?P<loss>{_N}))?", ()),
     ("NeMo", rf"\bglobal_step: (?P<step>\d{{1,9}}) \|.*?train_loss: (?P<loss>{_N}) \| train_step_timing in s: {_STEP_S}",
      (r"global_batch_size: (?P<global_batch>\d{1,9})",)),
-    ("DeepSpeed", _DEEPSPEED + rf"backward_inner(?:_microstep)?: (?P<part_backward_ms>{_N}) \| backward_allreduce"
-     rf"(?:_microstep)?: (?P<part_communication_ms>{_N}) \| step(?:_microstep)?: (?P<part_optimizer_ms>{_N})", ()),
+    ("DeepSpeed", _DEEPSPEED + rf"(?:backward|bwd)_inner(?:_microstep)?: (?P<part_backward_ms>{_N}) \| (?:backward|bwd)"
+     rf"_allreduce(?:_microstep)?: (?P<part_communication_ms>{_N}) \| step(?:_microstep)?: (?P<part_optimizer_ms>{_N})", ()),
     ("GPT-NeoX", rf"time \(ms\) \| train_batch: (?P<step_time_ms>{_N}) \|.*?\bforward: (?P<part_forward_ms>{_N}).*?"
      rf"\bcomms: (?P<part_communication_ms>{_N})", ()),
     ("NeMo-RL", rf"Total step time: {_STEP_S}s", (rf"Floating Point Utilization: (?P<stated_mfu>{_N})%",)),
+    ("verl", rf"\bstep:(?P<step>\d{{1,9}}) - .*?\btiming_s/step:{_STEP_S}", ()),
     ("Composer", rf"(?<!device/)batches_per_sec: (?P<steps_per_s>{_N})",
      (r"\[batch=\d+/(?P<total_steps>\d{1,9})\]",)),
+    ("OLMo", rf"throughput/device/batches_per_second=(?P<steps_per_s>{_N})", ()),
+    ("InsightFace", rf"Speed (?P<samples_per_s>{_N}) samples/sec +Loss (?P<loss>{_N}).*?Global Step: *(?P<step>\d{{1,9}})",
+     ()),
     ("LLaMA-Factory", r"\"current_steps\": (?P<step>\d{1,9}), \"total_steps\": (?P<total_steps>\d{1,9})"
      rf"(?:.*?\"loss\": (?P<loss>{_N}))?.*?\"elapsed_time\": \"(?:(?P<wall_days>\d{{1,4}}) days?, )?(?P<wall_h>\d{{1,4}}):"
      r"(?P<wall_min>\d\d):(?P<wall_s>\d\d)", ()),
@@ -76,26 +109,64 @@ FRAMEWORKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("NeMo", rf"\|\s*(?P<step>\d{{1,9}})/(?P<total_steps>\d{{1,9}}) \[[^\]]*?reduced_train_loss=(?P<loss>{_N})[^\]]*?"
      rf"train_step_timing in s={_STEP_S}", ()),
     ("Lightning", rf"^Epoch (?P<epoch>\d{{1,6}}):[^|]*\|[^|]*\|\s*(?P<step>\d{{1,9}})/(?P<steps>\d{{1,9}}) {_RATE}", ()),
-    ("the Hugging Face Trainer", rf"\|\s*(?P<step>\d{{1,9}})/(?P<total_steps>\d{{1,9}}) {_RATE}", ()),
+    ("a progress bar", r"\|\s*(?P<step>\d{1,9})/(?P<total_steps>\d{1,9}) "
+     rf"\[[\d:]+<[\d:?]+,\s*(?:(?P<step_time_s>{_N})s/it|(?P<steps_per_s>{_N})it/s)(?!.*num_updates=)", ()),
+    (_SUMMARY, rf"(?:train_samples_per_second\W{{1,4}}(?P<samples_per_s>{_N}), ?\W)?"
+     rf"\btrain_steps_per_second\W{{1,9}}(?P<steps_per_s>{_N})", ()),
 )  # fmt: skip
 """Name, pattern of a step's line, patterns of facts. The first that fits most lines of a file's beginning is its form."""
+
+_ANY = "a training loop"
+OTHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (_ANY, rf"{_NO_TEST}(?=.*{_STEP_NAMES}\W{{1,3}}{_STEP_MS})(?=.*{_PART_NAMES}\W{{1,3}}{_DATA_MS})", ()),
+    (_ANY, rf"{_NO_TEST}(?=.*{_STEP_NAMES}\W{{1,3}}{_STEP_S}(?! ?ms|:))(?=.*{_PART_NAMES}\W{{1,3}}{_DATA_S}"
+     r"(?! ?ms|:))", ()),
+)  # fmt: skip
+"""Lines of any program that name the time of a step and of loading its data, where no framework's form fits."""
+
+
+_ROUNDED, _UNSURE, _DIFFER = 0.001, 0.1, 0.1
+"""Two means of three decimals are so unsure, s; what of a step they may be; shares of data that differ."""
+_MEANS = (
+    "{run}: times are of all steps, from the means in brackets; of the {count} printed steps alone, data is {share}"
+)
+_LEAST = 4
+"""Lines from which on a time that only grows is a clock."""
 
 
 class _Job(Job):
     """A job of which the name of the framework is known."""
 
     framework: str = ""
+    length: int = 0
+
+    def number_of(self, match: re.Match[bytes]) -> int:
+        self.length = int(match.groupdict().get("steps") or 0)
+        return super().number_of(match)
 
     def run_fields(self) -> dict[str, Any]:
         stated = self.facts.pop("stated_mfu", None)
         fields = super().run_fields()
         fields["mfu"] = fields["mfu"] if stated is None else float(stated) / 100
+        if self.framework == _SUMMARY:  # one figure for the whole training, not for one step
+            fields["step_ns"] = Measured(value=1e9 / self.points[-1].values["steps_per_s"])
         return fields
 
     def run(self, path: Path, run_id: str, unread: Sequence[str]) -> Imported:
         if any("wall_s" in point.values for point in self.points):
             self.points = _differences(self.points)
-        return super().run(path, run_id, unread)
+        times = [point.values.get("step_time_s", 0.0) for point in self.points]
+        if self.framework == _ANY and len(times) > _LEAST and all(a < b for a, b in pairwise(times)):
+            raise DataError(
+                f"{path}: the time grows from line to line",
+                why="it may count from the start of the training instead of being the time of a step",
+                fix="print the time of a step",
+            )
+        means = _between(self.points, self.length)
+        data_s = sum(point.values.get("part_data_s", 0.0) for point in self.points)
+        remark = _MEANS.format(run=run_id, count=len(times), share=format_percent(data_s / (sum(times) or 1.0)))
+        self.points = means or self.points
+        return replace(super().run(path, run_id, unread), remarks=(remark,) if means else ())
 
     def group(self, path: Path) -> str:
         return self.facts.get("model") or f"{path.stem} ({self.framework})"
@@ -112,11 +183,38 @@ def _differences(points: Sequence[LoggedStep]) -> list[LoggedStep]:
         count, wall_s = point.step - before.step, _clock_s(point) - _clock_s(before)
         if count > 0 and wall_s > (_COARSE_S if "wall_min" in point.values else 0):
             values = {"step_time_s": wall_s / count}
-            if (training_s := point.values.get("train_wall_s")) is not None:
+            all_training_s = point.values.get("all_training_s", 0.0) - before.values.get("all_training_s", 0.0)
+            if training_s := point.values.get("train_wall_s", all_training_s):
                 values["part_computation_s"] = min(training_s, wall_s) / count
             steps.append(LoggedStep(point.step, values=values))
             before = point
     return steps
+
+
+def _between(points: Sequence[LoggedStep], length: int) -> list[LoggedStep]:
+    """Return the means of all steps between logged ones, from those since the epoch's start that stand in brackets: where
+    they tell another share of data than the printed steps; else nothing."""
+    steps, printed_s, printed_data_s = [], 0.0, 0.0
+    for before, point in pairwise(points):
+        count, done = point.step - before.step, point.step % (length or 1) + 1
+        if (
+            count <= 0
+            or count >= done
+            or not before.values.keys() & point.values.keys() >= {"mean_step_s", "mean_data_s"}
+        ):
+            continue
+        step_s, data_s = (
+            (done * point.values[name] - (done - count) * before.values[name]) / count
+            for name in ("mean_step_s", "mean_data_s")
+        )
+        if _ROUNDED * done / count < step_s * _UNSURE and data_s < step_s:
+            values = {"step_time_s": step_s, "part_data_s": max(0.0, data_s)}
+            steps.append(LoggedStep(point.step, values=values))
+            printed_s += point.values["step_time_s"]
+            printed_data_s += point.values["part_data_s"]
+    mean_s, data_s = (sum(point.values[name] for point in steps) for name in ("step_time_s", "part_data_s"))
+    differ = steps and abs(data_s / mean_s - printed_data_s / printed_s) > _DIFFER
+    return steps if differ else []
 
 
 def _clock_s(point: LoggedStep) -> float:
@@ -127,16 +225,17 @@ def _clock_s(point: LoggedStep) -> float:
 def _forms() -> tuple[tuple[str, Printed], ...]:
     return tuple(
         (name, Printed(step=re.compile(step.encode()), facts=tuple(re.compile(fact.encode()) for fact in facts)))
-        for name, step, facts in FRAMEWORKS
+        for name, step, facts in (*FRAMEWORKS, *OTHERS)
     )
 
 
 def _form_of(candidate: Candidate) -> tuple[str, Printed] | None:
-    """Return the form that fits most lines of the file's beginning, one at least; None: none does."""
+    """Return the form that fits most lines of the file's beginning; None: none does. Of no named framework: two lines."""
     lines = [without_prefix(piece)[1] for line in candidate.head.split(b"\n") for piece in line.split(b"\r")]
     counts = {at: sum(form.step.search(line) is not None for line in lines) for at, (_, form) in enumerate(_forms())}
-    best = max(counts, key=counts.__getitem__)
-    return _forms()[best] if counts[best] else None
+    named = {at: count for at, count in counts.items() if count and _forms()[at][0] != _ANY}
+    alike = named or {at: count for at, count in counts.items() if count > 1}
+    return _forms()[max(alike, key=alike.__getitem__)] if alike else None
 
 
 def _begin(line: int, *, name: str, printed: Printed) -> _Job:
@@ -158,7 +257,8 @@ IMPORTER = each_file(
     read=_read,
     reads=_READS,
     signed=True,
-    title="log of a training loop (OpenMMLab, ImageNet example, timm, detectron2, open_clip, fairseq, nanoGPT, nanotron, "
-    "NeMo, Composer, DeepSpeed's and GPT-NeoX's breakdown, Hugging Face Trainer)",
+    title="log of a training loop (OpenMMLab, ImageNet example, MetricLogger, timm, detectron2, YOLOX, open_clip, fairseq, "
+    "ESPnet, Paddle, SlowFast, nanoGPT and its like, litgpt, nanotron, NeMo, Composer, DeepSpeed and GPT-NeoX, "
+    "progress bars of the Hugging Face Trainer and others; any line that names the time of a step and of its loading)",
     rank=58,
 )

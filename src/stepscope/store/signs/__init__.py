@@ -105,8 +105,10 @@ _SURE = 4
 _HOSTS = tuple(
     re.compile(pattern)
     for pattern in (
-        rb"(?:^|[\s>:])([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[", rb"\b(?:node|host(?:name)?)[=:] ?([\w.-]{1,80})",
+        rb"(?:^|[\s>:])(?!\d\d:\d\d:\d\d )([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[",
+        rb"\b(?:node|host(?:name)?)[=:] ?([\w.-]{1,80})",
         rb"\bip=([\d.]{7,15})", rb"^\S*?([\w-]{1,80}) \[std(?:err|out)\]", rb"^([\w.-]{1,80}) +\| ",
+        rb"([\w.-]{1,80}) kernel: ",
     )
 )  # fmt: skip
 _PROCESS = re.compile(rb"\bpid[=:] ?(\d+)")

@@ -10,6 +10,9 @@ _OUT = _ERROR + rb"(?P<api>CUDA|HIP|XPU|NPU|MUSA) out of memory"
 _OOM = _OUT + rb"\. Tried to allocate (?P<wanted>" + _SIZE + rb")"
 _AT = rb"(?:\[?(?P<peer>[\w.:-]+?)\]?[:,] ?(?P<port>\d+))"
 
+_SHELL = (b"Killed", b"Segmentation fault", b"Bus error", b"Aborted", b"killed", b"segmentation fault", b"bus error")
+"""What shells say of a process that a signal ended, bash and zsh."""
+
 SIGNS: tuple[SignForm, ...] = (
     # Memory of the device
     SignForm(
@@ -29,17 +32,21 @@ SIGNS: tuple[SignForm, ...] = (
              + rb"))?(?:.{0,4}GPU (?P<gpu>\d+))?", cut=True),
     SignForm("oom", b"out of memory", _ERROR + rb"(?P<error>CUDA error: out of memory)"),
     SignForm("oom", b"out of memory", rb"(?P<error>Cuda failure (?:2 )?'out of memory')"),
-    SignForm("oom", b"_STATUS_ALLOC_FAILED", _ERROR + rb".{0,40}(?P<error>CU\w+_STATUS_ALLOC_FAILED)"),
+    SignForm("oom", b"_STATUS_ALLOC_FAILED", _ERROR + rb"(?:\w+ error: )?(?P<error>CU\w+_STATUS_ALLOC_FAILED)"),
     SignForm("oom", b"RESOURCE_EXHAUSTED", rb"(?P<error>RESOURCE_EXHAUSTED: Out of memory.{0,120})"),
     # Memory of the host
-    SignForm("host-oom", b"DefaultCPUAllocator", _ERROR + rb".{0,120}?DefaultCPUAllocator: (?P<error>.{1,120})"),
-    SignForm("host-oom", b"node running low on memory", _ERROR + rb".{0,80}(?P<error>node running low on memory)"),
+    SignForm("host-oom", b"DefaultCPUAllocator",
+             _ERROR + rb"(?:\[enforce fail.{0,80}?)?DefaultCPUAllocator: (?P<error>.{1,120})"),
+    SignForm("host-oom", b"node running low on memory",
+             _ERROR + rb"(?:[A-Z][\w ]{0,60})?(?P<error>node running low on memory)"),
     SignForm("host-oom", b"bad_alloc", rb"(?P<error>std::bad_alloc)"),
     SignForm("kernel-oom", b"ut of memory: Kill",
              rb"\w*[Oo]ut of memory: Kill\w* process (?P<process>\d+) \((?P<command>[^)]+)\)"),
     SignForm("kernel-oom", b"oom-kill", rb"[Dd]etected (?P<kills>\d+) oom-kill event"),
     SignForm("kernel-oom", b"oom_kill", rb"[Dd]etected (?P<kills>\d+) oom_kill event"),
     SignForm("kernel-oom", b"OOMKilled", rb"OOMKilled"),
+    SignForm("worker-died", b"Worker exit type: ",
+             rb"Worker exit type: (?P<exit>SYSTEM_ERROR|NODE_OUT_OF_MEMORY) Worker exit detail: (?P<detail>[^.]{1,120})"),
     # Data loaders
     SignForm(
         "loader-killed", b"DataLoader worker",
@@ -70,6 +77,14 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm(
         "some-code", b"returned non-zero exit status", rb"returned non-zero exit status (?P<code>[1-9]\d*)",
     ),
+    SignForm("some-code", b"exited with code ", rb"(?:[\w-]+\.)?(?P<host>[\w-]+) exited with code (?P<code>[1-9]\d*)"),
+    SignForm("some-code", b"terminated with", rb"command terminated with exit code (?P<code>[1-9]\d*)"),
+    SignForm("some-code", b"Exit Code:", rb"Exit Code: +(?P<code>[1-9]\d*)"),
+    *(
+        SignForm("some-code", how, rb"(?:line \d+: +|\[\d+\] *[-+]? +)(?P<process>\d+) (?P<how>" + how + rb")\b")
+        for how in _SHELL
+    ),
+    *(SignForm("some-code", how, rb"(?P<how>" + how + rb")(?: \(core dumped\))?\s*$", first=True) for how in _SHELL),
     SignForm("some-code", b"died with <Signals", rb"died with <Signals\.(?P<signal>SIG\w+)"),
     SignForm(
         "task-ended", b"srun: error", rb"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.{1,80})"
@@ -97,6 +112,22 @@ SIGNS: tuple[SignForm, ...] = (
         rb"(?:client|server) socket has timed out after (?P<waited>\d+)(?P<unit>m?s)"
         rb" while trying to (?:connect to|listen on) \(?" + _AT,
     ),
+    SignForm("store-late", b"connect() timed out",
+             _ERROR + rb"connect\(\) timed out\. Original timeout was (?P<waited>\d+) ms"),
+    SignForm(
+        "store-barrier", b"in store based barrier",
+        _ERROR + rb"Timed out initializing process group in store based barrier on rank:? (?P<member>\d+), for key: \S+ "
+        rb"\(world_size=(?P<world>\d+), (?:worker_count|num_workers_joined)=(?P<joined>\d+), timeout=(?P<waited>[\d:.]+)",
+    ),
+    SignForm(
+        "store-id", b"retrieving ncclUniqueId from",
+        _ERROR + rb"\[(?P<member>\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from "
+        rb"\[(?P<owner>\d+)\].*? got error: (?P<error>[\w ]{3,60})",
+    ),
+    SignForm(
+        "aborted-by", b"NCCLABORTEDCOMM",
+        rb"\[Rank (?P<member>\d+)\] Found key in store: NCCLABORTEDCOMM\S*, from rank: (?P<by>\d+)",
+    ),
     SignForm(
         "store-no-route", b"(errno: 1", rb"failed to connect to (?:any network address of )?\(?" + _AT
         + rb".{0,200}?\(errno: (?:113|101|110)\b",
@@ -118,16 +149,38 @@ SIGNS: tuple[SignForm, ...] = (
         rb"Timed out after (?P<waited>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<world>\d+) clients joined",
     ),
     SignForm("store-keys", b"wait timeout after", rb"wait timeout after (?P<waited>\d+)ms, keys: (?P<keys>\S+)"),
+    # What is set already
+    *(
+        SignForm(
+            "setting", mark,
+            rb"(?:^|[;&>+$] ?|\bexport |\benv |-[xe] |\s\w+=\S+ )(?P<name>" + mark + rb"\w+)=(?P<value>[^\s;,)]+)",
+            beside=True,
+        )
+        for mark in (b"NCCL_", b"TORCH_NCCL_", b"PYTORCH_")
+    ),
+    SignForm("setting", b" set by environment to ",
+             rb"(?P<name>NCCL_\w+) set by environment to (?P<value>[^\s.]+)", beside=True),
     # DDP and the device
     SignForm("no-gradient", b"did not receive grad for rank",
              rb"Parameters which did not receive grad for rank (?P<rank>\d+): (?P<names>.+)"),
     SignForm("no-gradient-number", b"did not receive grad for rank",
              rb"Parameter indices which did not receive grad for rank (?P<rank>\d+): (?P<names>[\d ,]+)"),
+    SignForm("ready-twice", b"marked as ready twice",
+             rb"Parameter at index (?P<index>\d+)(?: with name (?P<name>\S+))? has been marked as ready twice"),
+    SignForm("ready-twice", b"mark a variable ready only once", _ERROR + rb"Expected to mark a variable ready only once"),
     SignForm("unfinished-reduction", b"Expected to have finished reduction",
              _ERROR + rb"Expected to have finished reduction in the prior iteration"),
     SignForm(
         "device-assert", b"Assertion `", rb"(?P<place>[\w./-]+\.\w+:\d+):.{0,200}Assertion `(?P<asserted>[^`]+)` failed"
     ),
-    SignForm("device-error", b"CUDA error: ", _ERROR + rb"CUDA error: (?P<error>[\w -]{3,100})"),
-    SignForm("device-error", b"NVRM: Xid", rb"NVRM: Xid \(PCI:(?P<device>[\w:.]+)\): (?P<xid>\d+)(?P<error>.{0,120})"),
+    SignForm("device-error", b"CUDA error: ", _ERROR + rb"CUDA error: (?P<error>[\w ()/-]{3,100})"),
+    SignForm(
+        "device-error", b"cudaGetDeviceCount",
+        _ERROR + rb"(?:[A-Z][\w ]{0,40})?cudaGetDeviceCount\(\).*? Error \d+: (?P<error>[\w -]{3,100})"
+    ),
+    SignForm(
+        "xid", b"NVRM: Xid",
+        rb"NVRM: Xid \(PCI:(?P<device>[\w:.]+)\): (?P<xid>\d+)(?:, pid=[^,]*)?(?:, name=[^,]*)?,? ?"
+        rb"(?P<error>.{1,120}?)\.?\s*$",
+    ),
 )  # fmt: skip

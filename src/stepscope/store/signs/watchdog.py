@@ -12,7 +12,7 @@ _GROUP = (
 
 _LAST = rb"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+),\s+last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 _PRINT = (
-    rb"CollectiveFingerPrint\((?:SequenceNumber=(?P<sequence%(n)s>\d+), )?OpType=(?P<op%(n)s>\w+)"
+    rb"CollectiveFingerPrint\((?:SequenceNumber=(?P<sequence%(n)s>\d+)(?:, )?)?OpType=(?P<op%(n)s>\w+)"
     rb"(?:, TensorShape=\[(?P<shape%(n)s>[^\]]*)\](?:, TensorDtypes=(?P<dtype%(n)s>\w+))?)?"
 )
 _RUNNING = rb"Rank (?P<one>\d+) is running (?:inconsistent )?collective:\s+" + _PRINT % {b"n": b""}
@@ -98,6 +98,13 @@ SIGNS: tuple[SignForm, ...] = (
         "fr-differs", b"Collective sequence number: ", rb"Collective sequence number: (?P<sequence>\d+) has errors"
     ),
     SignForm(
+        "fr-differs", b"Input/output mismatch in",
+        rb"(?P<error>Input/output mismatch) in the collective sequence number: (?P<sequence>\d+)",
+    ),
+    SignForm("fr-dumps", b"missed FR dumps", rb"missed FR dumps from ranks \(\{" + _RANKS + rb"\}\)"),
+    SignForm("fr-dumps", b"Missing dump files", rb"Missing dump files from ranks \{" + _RANKS + rb"\}"),
+    SignForm("fr-alike", b"No errors found for this", rb"No errors found for this collective entry"),
+    SignForm(
         "ras-counts", b"operation counts", rb"Communicator ranks have different (?P<of>\w+) operation counts"
     ),
     SignForm(
@@ -112,7 +119,7 @@ SIGNS: tuple[SignForm, ...] = (
             ("fr-missing", b"issing ranks", rb"[Mm]issing[ _]ranks(?: are)?:? \{" + _RANKS + rb"\}"),
             ("fr-group", b"group info: ", rb"group info: (?P<group>\S+)"),
             ("fr-op", b"collective: ", rb"^\s*(?:\S+ )*?collective: (?:\w+:)?(?P<op>[a-z_]+)$"),
-            ("fr-error", b"Error type: ", rb"(?P<error>Error type: .*)"),
+            ("fr-error", b"Error type: ", rb"(?P<error>(?:Culprit rank \d+; )?Error type: .*)"),
             ("fr-frame", b" at ", rb"^\s*(?P<function>[\w<>.]+) at (?P<place>\S+\.py:\d+)$"),
             ("ras-count", b"ranks have launched", rb"(?P<ranks>\d+) ranks have launched up to operation (?P<count>\d+)"),
             ("ras-count", b"has launched up to", _RAS_RANK + rb"has launched up to operation (?P<count>\d+)" + _ON_NODE),

@@ -339,3 +339,31 @@ def test_the_world_is_the_largest_communicator_of_ncclras(tmp_path: Path) -> Non
             "    1         1         4         8        32        32   RUNNING      OK",
             "    2         1         1         8         8         8   RUNNING      OK")  # fmt: skip
     assert "of 32 ranks" in whole(of(tmp_path, *rows, timeout(3)))
+
+
+def test_fr_trace_without_all_dumps_accuses_nobody(tmp_path: Path) -> None:
+    """It says so in the middle of a comparison, or ends with it."""
+    undecided = (
+        "We cannot decide what's wrong with this collective entry because we missed FR dumps from ranks ({3, 11}) so we "
+        "don't have enough information. If you want to debug further use -j to dump all raw trace"
+    )
+    for text in (undecided, "AssertionError: Missing dump files from ranks {3, 11}"):
+        found = of(tmp_path, text)
+        assert found.title == "fr_trace cannot say what is wrong: it has no dump of ranks 3 and 11"
+        assert found.ranks == ()
+
+
+def test_fr_trace_names_the_rank_that_it_holds_for_different_and_sizes_that_differ(tmp_path: Path) -> None:
+    culprit = "error msg: Culprit rank 5; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: 'broadcast'"
+    found = of(tmp_path, "Collective sequence number: 9 has errors", "collective: nccl:broadcast", culprit)
+    assert found.evidence[0].startswith("Culprit rank 5; Error type")
+    found = of(tmp_path, "Input/output mismatch in the collective sequence number: 77", "collective: nccl:all_to_all")
+    assert found.title == "all_to_all 77 is not the same on all ranks, as fr_trace says"
+
+
+def test_fr_trace_that_found_no_mismatch_is_read_and_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "fr.txt"
+    path.write_text(
+        "No errors found for this collective entry, There could be some other reasons why we see timeouts.\n"
+    )
+    assert not diagnose(load_evidence([path])).findings

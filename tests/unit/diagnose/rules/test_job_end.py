@@ -213,3 +213,73 @@ def test_an_error_that_the_job_outlives_is_no_end(tmp_path: Path) -> None:
     assert not [f for f in findings(tmp_path, *steps[:4], *RAISED, *steps[4:]) if f.rule == "job-end"]
     (last,) = [f for f in findings(tmp_path, *steps[:11], *RAISED, steps[11]) if f.rule == "job-end"]
     assert "the log ends after step 12" in last.evidence
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "ranks"),
+    [
+        (("run.sh: line 12: 44110 Killed                  python a.py",), ("process 44110", "SIGKILL", "host memory"), ()),
+        (("[1]    20311 segmentation fault (core dumped)  torchrun b.py",), ("process 20311", "SIGSEGV"), ()),
+        (("step 3 loss 2.0", "Bus error (core dumped)"), ("SIGBUS", "/dev/shm"), ()),
+        (("x Pod: ml.bert-worker-1 exited with code 137", ""), ("bert-worker-1", "SIGKILL"), ()),
+        (("command terminated with exit code 137",), ("SIGKILL",), ()),
+        (("Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits. End of file.",),
+         ("worker of Ray", "dmesg"), ()),
+        (("RuntimeError: connect() timed out. Original timeout was 60000 ms.",), ("rendezvous within 60000 ms",
+         "first node"), ()),
+        (("RuntimeError: Timed out initializing process group in store based barrier on rank: 5, for key: "
+          "store_based_barrier_key:1 (world_size=8, worker_count=6, timeout=0:30:00)",), ("6 of 8 processes",), ()),
+        (("[rank12]: torch.distributed.DistBackendError: [4] is setting up NCCL communicator and retrieving ncclUniqueId "
+          "from [0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout",),
+         ("rank 12 (rank 4 in the process group) waited for rank 0 of that group",), (12,)),
+        (("[E ProcessGroupNCCL.cpp:821] [Rank 3] Found key in store: NCCLABORTEDCOMM:a0, from rank: 1. This means that",),
+         ("rank 1 aborted", "output of rank 1"), ()),
+        (("[rank2]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.1.3.9]:"
+          "3",),
+         ("rank 2 lost the gloo connection to 10.1.3.9",), (2,)),
+        (("[rank1]: Parameter at index 73 with name enc.w has been marked as ready twice. This means",),
+         ("rank 1", "enc.w", "use_reentrant=False"), (1,)),
+        (("3: RuntimeError: CUDA error: uncorrectable ECC error encountered",), ("rank 3", "faulty"), (3,)),
+        (("[rank5]: RuntimeError: CUDA error: invalid device ordinal",), ("rank 5", "CUDA_VISIBLE_DEVICES"), (5,)),
+        (("[rank0]: RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",),
+         ("rank 0", "nvidia-fabricmanager"), (0,)),
+        (("Jun 03 11:22:01 gh-07 kernel: NVRM: Xid (PCI:0000:4e:00): 79, pid='<unknown>', name=<unknown>, GPU has "
+          "fallen off",),
+         ("0000:4e:00 on gh-07 (Xid 79)", "GPU has fallen off"), ()),
+        (("2: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",),
+         ("rank 2 ran out",), (2,)),
+        (("FileNotFoundError: no such file: '/d/idx.bin'", *row(1, 1, "11:20:01"), "Root Cause (first observed failure):",
+          *row(0, 1, "11:20:01")), ("a process ended with FileNotFoundError",), ()),
+        (("ERROR 04-01 23:46:56 [a.py:160] " + OOM.format(wanted="1.00 GiB", who="", allocated="39.00 GiB", rest="9.00 MiB"),
+          ),
+         ("a process ran out of GPU memory", "full"), ()),
+    ],
+)  # fmt: skip
+def test_other_ends_are_read(
+    tmp_path: Path, lines: tuple[str, ...], words: tuple[str, ...], ranks: tuple[int, ...]
+) -> None:
+    finding = findings(tmp_path, *lines)[0]
+    assert (finding.rule, finding.ranks) == ("job-end", ranks)
+    text = " ".join([finding.title, *(f"{a.text} {a.command or ''}" for a in finding.advice)])
+    assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("api", "free", "cause", "setting"),
+    [
+        ("HIP", "100.00 MiB is free.", "fragmentation", "export PYTORCH_HIP_ALLOC_CONF=expandable_segments:True"),
+        ("CUDA", "100.00 MiB is free.", "fragmentation", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        ("CUDA", "30.00 GiB is free. 9.00 GiB allowed;", "it may take 9.00 GiB only", None),
+        ("HIP", "30.00 GiB is free.", "the driver refused although 30.0 GiB are free", None),
+    ],
+)
+@pytest.mark.parametrize("already", [False, True])
+def test_what_a_failed_request_lacked(
+    tmp_path: Path, api: str, free: str, cause: str, setting: str | None, *, already: bool
+) -> None:
+    failed = OOM.format(wanted="2.00 GiB", who="", allocated="30.00 GiB", rest="9.00 GiB")
+    lines = [failed.replace("100.00 MiB is free.", free).replace("CUDA", api)]
+    finding = findings(tmp_path, *([setting or "ls"] if already else []), *lines)[0]
+    assert cause in finding.title
+    set_by = [a.command for a in finding.advice if "ALLOC_CONF" in (a.command or "")]
+    assert set_by == ([setting] if setting and not already else [])

@@ -33,9 +33,29 @@ def first(tmp_path: Path, *lines: str, name: str = "job.log") -> Finding | None:
         ("net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.1.2.3<4> with status=12 opcode=0 len=0 vendor err 129",
          ("no answer from the network card of 10.1.2.3", "NCCL_IB_GID_INDEX"), ()),
         ("net_ib.cc:1 NCCL WARN NET/IB : Got completion with error 5, opcode 0, len 0, vendor err 244",
-         ("fails with status 5", "ibstat"), ()),
+         ("flushed (status 5)", "ibstat"), ()),
         ("init.cc:1 NCCL WARN Duplicate GPU detected : rank 5 and rank 4 both on CUDA device 3b000",
          ("ranks 4 and 5 use the same GPU", "set_device"), (4, 5)),
+        ("misc/socket.cc:8 NCCL WARN socketStartConnect: Connect to 10.1.2.3<4> failed : Software caused connection abort",
+         ("cannot connect to 10.1.2.3", "NCCL_SOCKET_IFNAME"), ()),
+        ("misc/socket.cc:5 NCCL WARN Net : Call to recv from 10.1.2.3<4> failed : Broken pipe", ("10.1.2.3",
+         "ended first"), ()),
+        ("misc/socket.cc:4 NCCL WARN socketFinalizeAccept: wrong type 4 != 3", ("wrong type", "NCCL_SOCKET_IFNAME"), ()),
+        ("misc/shmutils.cc:7 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9 bytes",
+         ("/dev/shm of node-7 is full", "--shm-size"), ()),
+        ("misc/shmutils.cc:9 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a (size 9)",
+         ("cannot create NCCL's shared memory", "--shm-size"), ()),
+        ("misc/shmutils.cc:9 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-a (size 9), error: No "
+         "such file or directory (2)", ("is not shared, or was removed", "--ipc=host"), ()),
+        ("ib_plugin.c:1 NCCL WARN NET/IB : Got completion from peer 10.1.2.3<4> with error 4, opcode 0, len 0, vendor "
+         "err 81",
+         ("status 4", "NCCL_NET_GDR_LEVEL=LOC"), ()),
+        ("net_ib.cc:1 NCCL WARN NET/IB : mlx5_2:1 async fatal event on QP (0x7f): local access violation work queue error",
+         ("mlx5_2 of node-7", "access violation"), ()),
+        ("misc/ibvwrap.cc:2 NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory",
+         ("locked memory",), ()),
+        ("init.cc:1 NCCL WARN Mismatched NCCL version detected : rank 0 version 21805 rank 8 version 22005",
+         ("ranks 0 and 8", "22005"), (0, 8)),
         ("transport/nvls.cc:2 NCCL WARN Cuda failure 1 'invalid argument'", ("NVLS", "Fabric Manager"), ()),
         ("init.cc:1 NCCL WARN Mismatched NCCL version detected : rank 0 21803 rank 3 22105", ("21803", "one image"), (0, 3)),
     ],
@@ -48,6 +68,39 @@ def test_the_cause_is_named_with_what_to_set(
     assert (finding.rule, finding.severity, finding.ranks) == ("nccl-error", "problem", ranks)
     text = " ".join([finding.title, *(f"{a.text} {a.command or ''}" for a in finding.advice)])
     assert [word for word in words if word not in text] == []
+
+
+def test_what_is_set_already_is_not_advised(tmp_path: Path) -> None:
+    lines = ("NCCL INFO NCCL_NET_GDR_LEVEL set by environment to LOC", "net_ib.cc:1 NCCL WARN NET/IB : Got completion from "
+             "peer 10.1.2.3<4> with error 4, opcode 0, len 0, vendor err 81")  # fmt: skip
+    finding = first(tmp_path, *(HEAD + line for line in lines))
+    assert finding is not None
+    assert "set already: NCCL_NET_GDR_LEVEL=LOC" in finding.evidence
+    assert not any("GDR_LEVEL" in (advice.command or "") for advice in finding.advice)
+
+
+@pytest.mark.parametrize(
+    ("lines", "rule", "words"),
+    [
+        (("NCCL INFO NCCL_IB_DISABLE set by environment to 1.", "NCCL INFO NET/Socket : Using [0]eno1:10.5.0.1<0>",
+          "NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0"), "nccl-net-plugin", "unset NCCL_IB_DISABLE"),
+        (("NCCL INFO NCCL_SHM_DISABLE set by environment to 1.", "NCCL INFO NCCL_P2P_DISABLE set by environment to 1",
+          "node-7:31:45 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0",
+          "node-7:31:45 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 2 cudaDev 0 "
+          "nvmlDev 0 busId 3 commId 0x7 - Init COMPLETE",
+          "node-7:32:46 [1] NCCL INFO ncclCommInitRank comm 0x6 rank 1 nranks 2 cudaDev 1 "
+          "nvmlDev 1 busId 4 commId 0x7 - Init COMPLETE"),
+         "nccl-connections", "unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE"),
+        (("NCCL INFO NCCL_NET_GDR_LEVEL set by environment to LOC",
+         "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB e:10.1.0.1<0>",
+          "NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/IB/0"), "gpu-direct", "unset NCCL_NET_GDR_LEVEL"),
+    ],
+)  # fmt: skip
+def test_a_slow_way_that_a_setting_chose(tmp_path: Path, lines: tuple[str, ...], rule: str, words: str) -> None:
+    finding = first(tmp_path, *(HEAD * line.startswith("NCCL") + line for line in lines))
+    assert finding is not None
+    assert finding.rule == rule
+    assert words in [advice.command for advice in finding.advice]
 
 
 def test_a_lost_connection_comes_after_its_cause(tmp_path: Path) -> None:

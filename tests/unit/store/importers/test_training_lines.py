@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.core.errors import DataError
 from stepscope.diagnose.engine import diagnose
 from stepscope.records.training import TrainingRun
 from stepscope.results.open import load_evidence
@@ -27,7 +28,7 @@ def read(path: Path) -> TrainingRun:
 LINES = {
     "mmdet": ("2022-09-08 21:14:02,200 - INFO - Epoch [2][{step}/730]\tlr: 1e-2, eta: 1:00:00, time: 0.500, "
               "data_time: 0.400, memory: 44, loss: 1.0200", 500e6, 0.8),
-    "imagenet": ("Epoch: [0][ {step}/2503]\tTime  0.500 ( 9.016)\tData  0.100 ( 8.797)\tLoss 6.92e+00 (6.9)",
+    "imagenet": ("Epoch: [0][ {step}/2503]\tTime  0.500 ( 0.500)\tData  0.100 ( 0.100)\tLoss 6.92e+00 (6.9)",
                  500e6, 0.2),
     "timm": ("Train: 0 [ {step}/1251 (  4%)]  Loss: 6.94 (6.9)  Time: 0.500s, 600.0/s  LR: 1e-3  Data: 0.125 (0.2)",
              500e6, 0.25),
@@ -37,6 +38,23 @@ LINES = {
                  "lr: 0.02", 500e6, 0.6),
     "open_clip": ("2024-06-03,12:00:41 | INFO | Train Epoch: 0 [{step}/12000 (69%)] Data (t): 0.150 Batch (t): 0.500, "
                   "1284.00/s", 500e6, 0.3),
+    "open_clip before 2022": ("INFO | Rank 0 | Train Epoch: 0 [{step}/12000 (1%)]\tData (t) 0.150\tBatch (t) 0.500\t"
+                              "LR: 0.01", 500e6, 0.3),
+    "mmengine": ("05/24 20:17:36 - mmengine - INFO - Epoch(train)  [1][ {step}/1051]  lr: 1e-5  eta: 8 days, 4:44:34  "
+                 "time: 0.5000  data_time: 0.3000  memory: 179  loss: 7.6", 500e6, 0.6),
+    "fastreid": ("[10/07 12:00:22 fastreid.utils.events]:  eta: 1:02:33  epoch/iter: 3/{step}  total_loss: 2.31  "
+                 "time: 0.5000  data_time: 0.4000  lr: 3e-4", 500e6, 0.8),
+    "MetricLogger": ("[12:00:02.12] Epoch: [3]  [ {step}/1312]  eta: 0:15:01  loss: 0.9012 (0.9122)  time: 0.5000  "
+                     "data: 0.1000  max mem: 9021", 500e6, 0.2),
+    "YOLOX": ("2021-08-03 | INFO | yolox.core.trainer:259 - epoch: 1/100, iter: {step}/983, mem: 77Mb, iter_time: 0.500s, "
+              "data_time: 0.450s, total_loss: 5.8", 500e6, 0.9),
+    "Paddle": ("[2021/02/23] root INFO: epoch: [5/500], iter: {step}, reader_cost: 0.25000 s, batch_cost: 0.50000 s, "
+               "ips: 160.5", 500e6, 0.5),
+    "PaddleSeg": ("[TRAIN] epoch=1, iter={step}/1000, batch_cost=0.5000, reader_cost=0.20000, ips=8.97", 500e6, 0.4),
+    "SlowFast": ('[INFO] logging.py: 99: json_stats: {{"_type": "train_iter", "dt": 0.5, "dt_data": 0.25, "dt_net": 0.25, '
+                 '"iter": "{step}/1200", "loss": 5.9}}', 500e6, 0.5),
+    "another loop": ("epoch 3 batch {step} | loss 2.1 | batch_time 0.500 (0.49) | data_time 0.200 (0.21)", 500e6, 0.4),
+    "another loop, ms": ("step {step} loss 2.1 iter time: 500.0 ms, data loading time: 200.0 ms", 500e6, 0.4),
 }  # fmt: skip
 """A line of each form, its step in ns, and the share of it that waits for data."""
 
@@ -89,6 +107,13 @@ def test_a_clock_that_runs_from_the_start_is_no_time_of_an_epoch(tmp_path: Path,
         ([" 1%|x | {step}/2140 [01:27<1:24:33,  2.50it/s]"], 0.4e9, None),
         (["[batch={step}/4800]:", "\t Train throughput/batches_per_sec: 2.5000",
           "\t Train throughput/device/batches_per_sec: 0.3"], 0.4e9, None),
+        (["step {step:5d}/19560 | loss 10.1 (+nanz)| lr 1e-5 | 400.00 ms | 39.0% bf16 MFU | 237212 tok/s"], 0.4e9, 0.39),
+        (["step {step:05d}/21400 (0.01%) | loss: 9.1 | dt: 400.00ms | tok/sec: 399,600 | mfu: 39.0"], 0.4e9, 0.39),
+        (["step:{step}/5100 train_loss:6.1 train_time:2120ms step_avg:400.00ms"], 0.4e9, None),
+        (["Epoch 1 | iter {step} step {step} | loss train: 2.1, val: n/a | iter time: 400.00 ms (step)"], 0.4e9, None),
+        (["INFO Train: [0/300][{step}/1251]\teta 0:41:02 lr 0.01\ttime 0.4000 (0.5)\tloss 6.9 (6.9)\tmem 9MB"], 0.4e9, None),
+        (["{{'loss': 2.1, 'epoch': 0.1}}"] * 9 + ["{{'train_runtime': 8.4, 'train_samples_per_second': 9.85, "
+          "'train_steps_per_second': 2.5, 'epoch': 1.0}}"], 0.4e9, None),
         (["  • Training Model Floating Point Utilization: 0.98%", "  • Total step time: 0.40s"], 0.4e9, 0.0098),
     ],
 )  # fmt: skip
@@ -105,6 +130,30 @@ def test_the_parts_of_deepspeed(tmp_path: Path) -> None:
     run = read(written(tmp_path, [line] * 6))
     shares = {"forward": 0.2, "backward": 0.35, "communication": 0.1, "optimizer": 0.35}
     assert run.parts_ns == pytest.approx({part: 2e9 * share for part, share in shares.items()})
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "data_s", "share"), [(1.6, 1.2, 0.75), (0.4, 0.004, 0.01)], ids=["stalls between them", "all alike"]
+)
+def test_means_in_brackets_tell_of_steps_that_were_not_printed(
+    tmp_path: Path, mean_s: float, data_s: float, share: float
+) -> None:
+    line = "Epoch: [0][ {step}/5004]\tTime 0.400 ({mean:.3f})\tData 0.004 ({data:.3f})\tLoss 7.1 (7.0)"
+    lines = [line.format(step=10 * n, mean=mean_s, data=data_s) for n in range(1, 8)]
+    run = read(written(tmp_path, lines))
+    assert run.parts_ns["data"] / sum(run.parts_ns.values()) == pytest.approx(share, rel=0.01)
+
+
+def test_the_start_of_an_epoch_is_not_in_the_steps_after_it(tmp_path: Path) -> None:
+    line = "Epoch: [0][ {step}/5004]\tTime 0.400 ({mean:.3f})\tData 0.004 ({data:.3f})\tLoss 7.1 (7.0)"
+    lines = [line.format(step=n, mean=0.4 + 60 / (n + 1), data=0.004 + 60 / (n + 1)) for n in range(10, 80, 10)]
+    assert read(written(tmp_path, lines)).parts_ns["data"] < 0.1e9
+
+
+def test_a_running_clock_is_no_time_of_a_step(tmp_path: Path) -> None:
+    path = written(tmp_path, [f"step {n} time {n * 2.5:.2f} data 0.10 loss 3" for n in range(1, 9)])
+    with pytest.raises(DataError, match="grows from line to line"):
+        read_foreign(path)
 
 
 @pytest.mark.parametrize("text", ["epoch 3 done\nloss 0.3\n", "Time 3 Data 4\n", '{"a": 1}\n', "iter: 3 of 7\n"])

@@ -1,0 +1,171 @@
+"""What a trace lacks or cannot be is counted, and takes away what rests on it; sound traces have no such fact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.hand_events import Row, call, copy, events, kernel, launch, op, trace
+from tests.trace_builder import build, write_job
+
+from stepscope.core.errors import DataError
+from stepscope.diagnose.engine import diagnose_traces
+from stepscope.traces.events import RankTrace, RankView
+from stepscope.traces.idle import idle_causes
+from stepscope.traces.job import analyse_job
+from stepscope.traces.load import load_file
+from stepscope.traces.plausible import plausible
+from stepscope.traces.rank_pass import analyse
+
+US, MS, HOUR = 1_000, 1_000_000, 3_600_000_000_000
+
+
+def launched(
+    count: int, *, lost: set[int] = frozenset(), name: str = "cudaLaunchKernel", more: Sequence[Row] = ()
+) -> RankTrace:
+    """A launch every 100 us, each with a kernel of 60 us that begins 10 us later, but for those that are lost."""
+    rows = []
+    for i in range(count):
+        at = i * 100 * US
+        rows += [op("aten::mm", at - 2 * US, at + 6 * US), call(name, at, at + 4 * US, correlation=i + 1)]
+        if i not in lost:
+            rows.append(kernel("gemm", at + 10 * US, at + 70 * US, i + 1))
+    return trace(*rows, *more)
+
+
+@pytest.mark.parametrize(
+    "name", ["cudaLaunchKernel", "hipExtModuleLaunchKernel", "cuLaunchKernelEx", "urEnqueueKernelLaunch"]
+)
+def test_gaps_with_lost_kernels_have_no_cause(name: str) -> None:
+    recorded = launched(100, lost={20, 21, 22, 60}, name=name)
+    assert [(f.kind, f.count, f.of, f.matters) for f in analyse(recorded).quality] == [
+        ("missing-kernels", 4, 100, True)
+    ]
+    idle = {cause.cause: (cause.idle_ns, cause.gap_count) for cause in idle_causes(RankView(recorded))}
+    assert idle["unknown"] == (340 * US + 140 * US, 2)
+    assert sum(ns for ns, _ in idle.values()) == (100 * 100 - 40) * US - 96 * 60 * US + 10 * US - 10 * US
+
+
+def test_what_a_graph_capture_took_is_told_from_what_was_dropped() -> None:
+    recorded = launched(40, lost={5, 6, 7, 30})
+    rows = recorded.events
+    more = events(
+        [call("cudaStreamBeginCapture", 450 * US, 451 * US), call("cudaStreamEndCapture", 790 * US, 791 * US)]
+    )
+    assert len(more) == 2
+    captured = trace(*_rows_of(40, {5, 6, 7, 30}), *_capture(450, 790))
+    facts = {fact.kind: fact.count for fact in analyse(captured).quality}
+    assert facts == {"captured-kernels": 3, "missing-kernels": 1}
+    assert len(rows) == len(captured.events) - 2
+
+
+def _rows_of(count: int, lost: set[int]) -> list:
+    rows = []
+    for i in range(count):
+        at = i * 100 * US
+        rows += [op("aten::mm", at - 2 * US, at + 6 * US), launch(at, at + 4 * US, i + 1)]
+        if i not in lost:
+            rows.append(kernel("gemm", at + 10 * US, at + 70 * US, i + 1))
+    return rows
+
+
+def _capture(low: int, high: int) -> list:
+    return [
+        call("cudaStreamBeginCapture", low * US, (low + 1) * US),
+        call("cudaStreamEndCapture", high * US, (high + 1) * US),
+    ]
+
+
+def test_links_that_were_never_recorded_are_no_loss() -> None:
+    rows = [
+        row for i in range(10) for row in (launch(i * 100, i * 100 + 4, i + 1), kernel("k", i * 100 + 10, i * 100 + 50))
+    ]
+    assert analyse(trace(*rows)).quality == ()
+
+
+def test_times_outside_of_the_capture_are_left_out() -> None:
+    base = 700_000 * HOUR
+    rows = [kernel(f"k{i}", base + i * MS, base + i * MS + 500 * US) for i in range(20)]
+    broken = [kernel("lost", 0, 0), kernel("lost", 0, 400), kernel("endless", base, base + 2 * HOUR)]
+    kept, facts = plausible(events([*rows, *broken]))
+    assert [(f.kind, f.count, f.of) for f in facts] == [("impossible-times", 3, 23)]
+    assert (int(kept.ts_ns.min()), int(kept.end_ns.max())) == (base, base + 19 * MS + 500 * US)
+
+
+def test_an_end_behind_the_next_of_its_stream_is_cut_there() -> None:
+    rows = [kernel("k", i * MS, i * MS + 900 * US, i + 1) for i in range(20)]
+    rows += [copy("Memcpy DtoH", 950 * US, 15 * MS, 77, stream=7)]
+    kept, facts = plausible(events(rows))
+    assert [(f.kind, f.count, f.time_ns) for f in facts] == [("impossible-ends", 1, 15 * MS - 950 * US - 50 * US)]
+    assert int(kept.dur_ns[-1]) == 50 * US
+
+
+@pytest.mark.parametrize("case", ["another stream", "a graph's branches", "an early start"])
+def test_work_that_runs_side_by_side_is_left_as_it_is(case: str) -> None:
+    stream = 8 if case == "another stream" else 7
+    end = 1_050 * US if case == "an early start" else 15 * MS
+    rows = [kernel("k", i * MS, i * MS + 900 * US, 5) for i in range(20)]
+    rows += [kernel("beside", 950 * US, end, 5, stream=stream), call("cudaGraphLaunch", -5 * US, 0, correlation=5)]
+    if case != "a graph's branches":
+        rows.pop()
+    made = events(rows)
+    kept, facts = plausible(made)
+    assert facts == ()
+    assert np.array_equal(kept.dur_ns, made.dur_ns)
+
+
+def test_a_sound_job_has_no_such_fact(tmp_path: Path) -> None:
+    summary = analyse_job(write_job(build(world=2), tmp_path))
+    assert summary.quality == ()
+    assert all(finding.rule != "unfit-trace" for finding in diagnose_traces(summary).findings)
+
+
+def test_rules_that_rest_on_what_is_lacking_are_not_asked(tmp_path: Path) -> None:
+    summary = analyse_job(_written(tmp_path, launched(100, lost=set(range(20, 80)))))
+    diagnosis = diagnose_traces(summary)
+    assert diagnosis.findings[0].rule == "unfit-trace"
+    assert {finding.rule for finding in diagnosis.findings}.isdisjoint({"launch-bound", "queued-idle"})
+    assert [s.reason for s in diagnosis.skipped if s.rule == "queued-idle"] == [summary.quality[0].text]
+
+
+def _written(folder: Path, recorded: RankTrace) -> Path:
+    spans, categories = recorded.events, {1: "kernel", 4: "cpu_op", 5: "cuda_runtime"}
+    rows = [
+        {
+            "ph": "X", "cat": categories[int(spans.category[i])], "name": spans.name_of(i), "pid": 1, "tid": 1,
+            "ts": 1e6 + spans.ts_ns[i] / 1e3, "dur": spans.dur_ns[i] / 1e3,
+            "args": {"correlation": int(spans.correlation[i]), "stream": 7, "device": 0}
+            if spans.category[i] != 4
+            else {},
+        }
+        for i in range(len(spans))
+    ]  # fmt: skip
+    (folder / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
+    return folder
+
+
+@pytest.mark.parametrize("category", ["FEE", "devtools.timeline", "disabled-by-default-v8.cpu_profiler", ""])
+def test_a_file_of_another_tool_is_refused_with_its_categories(tmp_path: Path, category: str) -> None:
+    rows = [{"ph": "X", "cat": category, "name": "f", "pid": 1, "tid": 1, "ts": i * 10, "dur": 5} for i in range(30)]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows}))
+    with pytest.raises(DataError, match="not a PyTorch profiler trace") as caught:
+        load_file(tmp_path / "trace.json")
+    assert f"{category or 'no category'} (30 spans)" in str(caught.value.why)
+
+
+def test_one_span_of_the_profiler_makes_it_a_trace(tmp_path: Path) -> None:
+    rows = [{"ph": "X", "cat": "FEE", "name": "f", "pid": 1, "tid": 1, "ts": i * 10, "dur": 5} for i in range(30)]
+    rows.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 400, "dur": 5})
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows}))
+    assert len(load_file(tmp_path / "trace.json").events) == 31
+
+
+def test_launches_behind_the_place_where_a_file_stops_are_no_fact_of_their_own(tmp_path: Path) -> None:
+    job = _written(tmp_path, launched(100, lost=set(range(80, 100))))
+    assert [fact.count for fact in analyse_job(job).quality] == [20]
+    for file in job.glob("*.json*"):
+        file.write_text(file.read_text().rstrip().rstrip("]}").rstrip())
+    assert analyse_job(job).quality == ()
