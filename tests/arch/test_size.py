@@ -39,7 +39,7 @@ MOST = {
     "report": (110000, 64),
     "results": (103500, 57),
     "stats": (12000, 8),
-    "store": (96000, 54),
+    "store": (96500, 54),
     "strategies": (9500, 12),
     "traces": (114000, 54),
     "workloads": (4500, 6),
