@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.units import format_duration, format_percent
+from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
 from stepscope.records.nouns import Measured
@@ -78,21 +78,25 @@ def check(evidence: Evidence) -> Statement:
     if logged:
         return [stated for run in logged for look in (_of_run, _of_device) for stated in look(run)]
     alone = evidence.runs[0] if len(evidence.runs) == 1 and not evidence.cells else None
-    if alone is None or alone.step_ns is None:
+    rate = None if alone is None else alone.samples_per_s or alone.rank_samples_per_s
+    if alone is None or (alone.step_ns is None and (rate is None or alone.epochs)):
         return skipped("no log names the parts of its steps")
-    return _whole(alone, alone.step_ns)
+    return _whole(alone, alone.step_ns, rate)
 
 
-def _whole(run: TrainingRun, step: Measured) -> Finding:
+def _whole(run: TrainingRun, step: Measured | None, rate: Measured | None) -> Finding:
     """Return what the log of one run says of its steps, where it names no parts."""
-    rate = run.samples_per_s or run.rank_samples_per_s
+    items = rate is not None and f"{format_number(rate.value)} {run.unit}/s" + (
+        " a rank" if run.samples_per_s is None else ""
+    )
+    counts = [figure.n or 0 for figure in (step, rate) if figure is not None]
     return finding(
-        f"a logged step takes {format_duration(step.value)}",
-        rate is not None and f"{rate.value:,.4g} {run.unit}/s" + (" a rank" if run.samples_per_s is None else ""),
+        f"the log states {items}" if step is None else f"a logged step takes {format_duration(step.value)}",
+        step is not None and items,
         run.mfu is not None and f"MFU {format_percent(run.mfu)}, as the log states it",
         severity="info",
         of=run,
-        confidence=f"median of {counted(step.n, 'logged step')}" if step.n else "mean of the profiler's steps",
+        confidence=f"median of {counted(counts[0], 'logged step')}" if counts[0] else "as the log states it",
     )
 
 
@@ -106,9 +110,9 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
     timed = "computation" in run.parts_ns and run.settings.get("pipeline_parallel", 1) == 1
     if "other" in large and not timed:
         large.remove("other")  # what no timer names may be communication, or waiting for other stages
-    steps = run.step_ns.n if run.step_ns is not None else None
-    of = counted(steps, "logged step") if steps else "the profiler's steps"
-    confidence = f"measured by the log, on the host's clock; mean of {of}"
+    steps = 0 if run.step_ns is None else run.step_ns.n or 0
+    of_steps = counted(steps, "logged step") if steps else "the logged steps"
+    confidence = f"measured by the log, on the host's clock; mean of {of_steps}"
     lines = [
         f"{_title(part)}: {format_duration(ns)}, {format_percent(shares[part])}" for part, ns in run.parts_ns.items()
     ]
