@@ -69,7 +69,9 @@ STEP = (
 )  # fmt: skip
 """The parts of a step in the order in which they are shown."""
 
-OF_TRACES = (Part(key="copies", title="exposed copies"), Part(key="idle", title="idle"))
+OF_TRACES = (
+    Part(key="unknown", title="of unknown kind"), Part(key="copies", title="exposed copies"), Part(key="idle", title="idle"),
+)  # fmt: skip
 """Parts of a window on a device, beside computation and communication."""
 
 OUTSIDE: Mapping[str, str] = {

@@ -16,7 +16,7 @@ Figure = Literal["classes", "idle", "steps", "waits", "flop", "host"]
 """What is made of a trace."""
 
 FIGURES: Mapping[Figure, str] = {
-    "classes": "what is computation, communication and copies",
+    "classes": "what computes and what communicates",
     "idle": "why the device idles",
     "steps": "the times of steps",
     "waits": "which ranks wait for which",
@@ -75,6 +75,11 @@ KINDS: Mapping[str, QualityKind] = {
         text="{count} of {of} launches have no kernel in this file: they were captured into a graph and ran nothing",
         takes=("idle", "steps", "flop"),
         better="profile later steps, which replay the graph: schedule(wait=..) behind the warm-up",
+    ),
+    "unknown-kernels": QualityKind(
+        text="{share} of the kernels' time is of unknown kind, computation or communication: {names}",
+        takes=("classes",),
+        better="state it: --communication PATTERN, or --class FILE with lines such as `computation my_kernel`",
     ),
 }
 """By name, as ``trace --json`` writes it."""

@@ -205,6 +205,11 @@ class RankPass:
         """The reason why the rank's device was not read, so that there is no budget; None where it was, or there is none."""
         return next((fact.text for fact in self.quality if fact.unread), None)
 
+    @property
+    def unknown_ns(self) -> int:
+        """How long only kernels of unknown kind ran, where that matters; the budget counts it as computation."""
+        return next((f.time_ns or 0 for f in self.quality if f.kind == "unknown-kernels" and f.matters), 0)
+
 
 @record
 class RankVerdict:

@@ -176,7 +176,14 @@ def trace_table(ranks: Sequence[RankPass]) -> StepTable | None:
 def window_table(ranks: Sequence[RankPass]) -> StepTable | None:
     """Return each rank's whole window as one step; None where no rank has one. Ranks without one are left out."""
     seen = [rank for rank in ranks if rank.budget is not None]
-    return _of_budgets(seen, [0], [{0: rank.budget.parts} for rank in seen if rank.budget]) if seen else None
+    if not seen:
+        return None
+    table = _of_budgets(seen, [0], [{0: rank.budget.parts} for rank in seen if rank.budget])
+    unknown = np.array([[rank.unknown_ns] for rank in seen], dtype=np.float64)
+    if not unknown.any():
+        return table
+    computation = table.parts_ns["computation"] - unknown
+    return replace(table, parts_ns={**table.parts_ns, "computation": computation, "unknown": unknown})
 
 
 def _of_budgets(ranks: Sequence[RankPass], numbers: Sequence[int], budgets: Sequence[Mapping[int, Parts]]) -> StepTable:

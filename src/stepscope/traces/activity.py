@@ -18,11 +18,13 @@ from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_budget import BudgetVerdict, IdleCause, Parts, RankBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
+from stepscope.traces.classes import work_of
 from stepscope.traces.events import Ints, RankView, once
-from stepscope.traces.kernel_names import Work, work_of
+from stepscope.traces.kernel_names import Work
 
 if TYPE_CHECKING:
     from stepscope.records.trace_collectives import RankWaitTotal
+    from stepscope.records.trace_quality import QualityFact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ def activity_of(view: RankView) -> Activity:
     """
     events = view.events
     if events.is_device.any():
-        work, on_cpu = work_of(events), None
+        work, on_cpu = work_of(view), None
     else:
         from stepscope.traces.passes import cpu_work
 
@@ -139,13 +141,19 @@ _TEXTS = {
 
 
 def verdict_of(
-    budget: RankBudget, idle: Sequence[IdleCause], *, waits: RankWaitTotal | None = None, late: str | None = None
+    budget: RankBudget,
+    idle: Sequence[IdleCause],
+    *,
+    waits: RankWaitTotal | None = None,
+    late: str | None = None,
+    unclear: QualityFact | None = None,
 ) -> BudgetVerdict:
     """The largest exposed part of the window decides; ``waits`` (from matching ranks) is taken off
     communication, None where other ranks' traces are missing.
 
     Compute against communication within ``BALANCED_RATIO`` of each other, when these two are the largest, is
     ``balanced``. late: why the others wait for this rank, where they do: it is not bound by its own waiting then.
+    unclear: what takes the classes away, where something does: nothing is bound by computation then.
     """
     parts = budget.parts
     if parts.window_ns == 0:
@@ -174,7 +182,14 @@ def verdict_of(
         del exposed["waiting"]
     kind = max(exposed, key=lambda k: exposed[k])
     share = exposed[kind] / parts.window_ns
-    if kind in ("compute", "communication") and ratio is not None and 1 / BALANCED_RATIO <= ratio <= BALANCED_RATIO:
+    if unclear is not None and kind == "compute":
+        return BudgetVerdict(kind="unknown", text=unclear.text, share=None, compute_to_comm_ratio=None)
+    if (
+        kind in ("compute", "communication")
+        and unclear is None
+        and ratio is not None
+        and 1 / BALANCED_RATIO <= ratio <= BALANCED_RATIO
+    ):
         text = f"balanced: computation and communication take about equally long (ratio {ratio:.2f})"
         return BudgetVerdict(kind="balanced", text=text, share=share, compute_to_comm_ratio=ratio)
     text = _TEXTS[kind].format(share=format_percent(share, digits=0))

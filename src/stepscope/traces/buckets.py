@@ -21,7 +21,8 @@ from stepscope.traces.collective_calls import REDUCTIONS
 from stepscope.traces.collectives import communication
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, column
 from stepscope.traces.groups import group_name
-from stepscope.traces.nesting import Nest, computed_before, nest_events
+from stepscope.traces.launches import computed_before
+from stepscope.traces.nesting import Nest, nest_events
 from stepscope.traces.passes import Marks, autograd_nodes, marks_of, with_nodes
 
 _HOOKED = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"

@@ -122,13 +122,17 @@ OPS = frozenset(SYNONYMS.values()) | {"broadcast", "reduce", "gather", "scatter"
 _KERNELS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), op)
     for pattern, op in (
-        (r"reduce_?scatter", "reduce_scatter"),
-        (r"all_?reduce|cross_device_reduce", "all_reduce"),
-        (r"all_?gather", "all_gather"),
-        (r"all_?to_?all", "all_to_all"),
+        (r"reduce[-_]?scatter", "reduce_scatter"),
+        (r"all[-_]?reduce|cross_device_reduce", "all_reduce"),
+        (r"all[-_]?gather", "all_gather"),
+        (r"all[-_]?(to|2)[-_]?all", "all_to_all"),
         (r"send_?recv", "send_recv"),
         (r"broadcast", "broadcast"),
-        (r"deep_ep::.*(dispatch|combine)", "all_to_all_v"),
+        (
+            r"(\bep|_ep|mori|uccl)::.*(dispatch|combine)|ep_?(dispatch|combine)|a2a_?(dispatch|combine)"
+            r"|moe_?distribute_?(dispatch|combine)|node(_ll)?::(dispatch|combine)",
+            "all_to_all_v",
+        ),
         (r"^(nccl|rccl|msccl)\w*Kernel_Reduce_", "reduce"),
     )
 )
@@ -179,7 +183,7 @@ def direction_of(name: str) -> str | None:
 
 def op_of_kernel(name: str) -> str:
     """The op that a kernel's name tells; ``unknown`` for generic kernels (RCCL's ncclDevKernel_Generic)."""
-    bare = name.split("(", 1)[0]
+    bare = name.replace("(anonymous namespace)::", "").split("(", 1)[0]
     return next((op for pattern, op in _KERNELS if pattern.search(bare)), "unknown")
 
 

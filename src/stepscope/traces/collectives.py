@@ -20,7 +20,8 @@ from stepscope.traces.gloo import gloo_calls
 from stepscope.traces.groups import Groups, group_name, kind_by_name, kind_by_operations
 from stepscope.traces.idle import IdleGaps, idle_gaps
 from stepscope.traces.kernel_names import Work
-from stepscope.traces.nesting import launches_of, sums
+from stepscope.traces.launches import launches_of
+from stepscope.traces.nesting import sums
 from stepscope.traces.steps import FORWARD, StepWindows, pass_at, phases_of, windows_of
 from stepscope.traces.waits import exact
 

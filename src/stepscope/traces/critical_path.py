@@ -32,7 +32,8 @@ from stepscope.traces.activity import activity_of
 from stepscope.traces.events import NONE, Ints, RankView, once
 from stepscope.traces.host_line import GLOO, NEVER, OPERATOR, OTHER, RUNTIME, HostLine, stream_waits
 from stepscope.traces.kernel_names import Work
-from stepscope.traces.nesting import launches_of, sums
+from stepscope.traces.launches import launches_of
+from stepscope.traces.nesting import sums
 
 TOP = 20
 

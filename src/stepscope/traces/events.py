@@ -284,7 +284,8 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class RankTrace:
-    """One rank's trace: its events and where they came from. ``partial`` = only device events were read."""
+    """One rank's trace: its events and where they came from. ``partial`` = only device events were read; ``alone`` = no
+    other rank's trace is read beside it."""
 
     rank: int
     path: Path
@@ -294,6 +295,7 @@ class RankTrace:
     notes: tuple[Note, ...] = ()
     partial: bool = False
     quality: tuple[QualityFact, ...] = ()  # that only its reading knows; without the rank
+    alone: bool = True
 
 
 class RankView:

@@ -23,7 +23,8 @@ from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
-from stepscope.traces.nesting import launches_of, lost_launches, nest_events
+from stepscope.traces.launches import launches_of, lost_launches
+from stepscope.traces.nesting import nest_events
 from stepscope.traces.passes import COMM_LAUNCHES, Marks, autograd_work, marks_of
 from stepscope.traces.steps import phases_of, windows_of
 

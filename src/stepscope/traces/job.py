@@ -26,6 +26,7 @@ from stepscope.traces.sections import EVERY, Wanted
 if TYPE_CHECKING:
     from stepscope.records.trace_collectives import JobCollectives
     from stepscope.records.trace_path import CrossRankPath
+    from stepscope.records.trace_quality import QualityFact
 
 
 LeaveOut = Callable[[Path, DataError], None]
@@ -162,7 +163,10 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
         ranks=tuple(passes),
         verdicts=(
             *(
-                RankVerdict(rank=r, verdict=verdict_of(p.budget, p.idle, waits=waits.get(r), late=late.get(r)))
+                RankVerdict(
+                    rank=r,
+                    verdict=verdict_of(p.budget, p.idle, waits=waits.get(r), late=late.get(r), unclear=_unclear(p)),
+                )
                 for r, p in ((p.facts.rank, p) for p in passes)
                 if p.budget is not None and not p.partial
             ),
@@ -176,6 +180,10 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
         bubble=bubble,
         job_quality=job_quality(passes),
     )
+
+
+def _unclear(rank_pass: RankPass) -> QualityFact | None:
+    return next((fact for fact in rank_pass.quality if "classes" in fact.takes), None)
 
 
 def _unread(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:

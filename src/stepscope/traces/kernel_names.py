@@ -11,17 +11,21 @@ import re
 from enum import IntEnum
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
-from stepscope.traces.events import Category, Events
-
 _NAMED: tuple[tuple[str, str], ...] = (
-    ("fp8", r"(?i:e4m3|e5m2|fp8|float8)|_B?F8|nvjet_(sm\d+_)?qq"),
-    ("bf16", r"(?i:bf16|bfloat16)|Cijk_\w+?_B[BS]S?(_|H)|nvjet_(sm\d+_)?t[a-z]t"),
+    ("bf16", r"_Qkv?Bfloat16|mm_[A-Za-z0-9]+_((Mx)?(Int4|E2m1|E4m3))?Bfloat16(Bfloat16|(Mx)?(Int4|E2m1|E4m3))?_"),
+    ("fp16", r"_Qkv?Fp16|mm_[A-Za-z0-9]+_((Mx)?(Int4|E2m1|E4m3))?Fp16(Fp16|(Mx)?(Int4|E2m1|E4m3))?_"),
+    ("", r"(?i:a16_?w(fp)?4|w4_?a16|wna16|fpaintb)(?!.*(float|half|bf16|fp16))"
+         r"|(?<!u)(e4m3|e5m2|float8)_t.*e2m1_t|e2m1_t.*(?<!u)(e4m3|e5m2|float8)_t"),
+    ("fp8", r"(?i:fp8_?fp4|fp4_?fp8|afp8_?wfp4|mm_[a-z0-9]+_(mx)?e4m3(mx)?e2m1_|mm_[a-z0-9]+_(mx)?e2m1(mx)?e4m3_)"),
+    ("fp4", r"(?i:f4gemm|a4w4|afp4_?wfp4|fp4x2_fp4x2|mm_[a-z0-9]+_(mx)?e2m1(mx)?e2m1_|mxf4|nvf4|pertokenmxfp4|float_?e2m1"
+            r"|(nv|mx)_?float4|ue4m3xf4|ue8m0xf4|vec16ue4m3|vec32ue8m0\w*f4|fp4_?gemm|gemm_?fp4|nvfp4|mxfp4)"
+            r"|nvjet_(sm\d+_)?oo|Cijk_\w+?_F4"),
+    ("int8", r"(?i:pertokenint8|i8gemm)"),
+    ("fp8", r"(?i:e4m3|e5m2|fp8|float8|f8gemm|a8w8_?(block|blk)|mxf8|mxfp8)|_B?F8|nvjet_(sm\d+_)?qq"),
+    ("bf16", r"(?i:bf16|bfloat16)|DF16b|_B16_B16|Cijk_\w+?_B[BS]S?(_|H)|nvjet_(sm\d+_)?t[a-z]{2}_"),
     ("tf32", r"(?i:tf32|tfloat32)|Cijk_\w+?_S_MX_"),
     ("fp16", r"(?i:fp16|(?<![bft])f16(?!\d)|half)|_h\d*gemm|h(cudnn|884|1688|16816)|Cijk_\w+?_H([HS]S|H?B)_"
-             r"|nvjet_(sm\d+_)?h[a-z]h"),
+             r"|nvjet_(sm\d+_)?h[a-z]{2}_"),
     ("int8", r"(?i:int8|i8i8|_s8_)|(?<![a-z])i(8816|16832)|Cijk_\w+?_(I8|4xi8)"),
     ("fp64", r"(_|\b)dgemm|d(884|1688|16816)gemm|f64f64|Cijk_\w+?_DB_|gemm\w*<double"),
     ("fp32", r"(_|\b|convolve_|simt_)sgemm|scudnn|Cijk_\w+?_S(B|_B)_|_ffma|f32f32_f32f32|fp32"
@@ -29,17 +33,20 @@ _NAMED: tuple[tuple[str, str], ...] = (
     ("fp16", r"(turing|_75)\w*?_s1688|(?<![a-z])s884"),
     ("tf32", r"(?<![a-z])s16(88|84)"),
 )  # fmt: skip
-"""dtype and pattern, first match wins: a type that is spelled out, then what an instruction implies. ``s1688`` takes
-FP32 inputs as TF32 where no type is named; Turing, whose tensor cores have no TF32, and Volta's ``s884`` multiply FP16.
-``s16816`` without a type (FP16 or BF16) tells nothing. Tensile writes the input's type first: HHS, BBS, SB, DB, I8; ``S_MX``
-is FP32 as XF32. nvjet writes input, accumulator, output: t = BF16, h = FP16, q = FP8 (cuBLAS 12.4 to 13.0 as seen in traces,
-2026-11)."""
+"""dtype and pattern, first match wins; empty: the name holds types and does not tell which the product is in. A type that
+is spelled out comes before what an instruction implies, what is multiplied before what is written: aiter's
+``f4gemm_bf16_per1x32Fp4`` and TensorRT-LLM's ``bmm_Bfloat16_E2m1E2m1_Fp32`` write BF16. Where one operand is narrower the
+product is in the wider one; of integer weights (w4a16) that is the activations' type, which few names tell. ``ue4m3`` and
+``ue8m0`` are the scales of FP4 blocks. ``s1688`` takes FP32 inputs as TF32 where no type is named; Turing, whose tensor
+cores have no TF32, and Volta's ``s884`` multiply FP16. ``s16816`` without a type (FP16 or BF16) tells nothing. Tensile
+writes the input's type first: HHS, BBS, F8, F4, SB, DB, I8; ``S_MX`` is FP32 as XF32. nvjet writes input, accumulator,
+output: t = BF16, h = FP16, qq = FP8, oo = FP4 (cuBLAS 12.4 to 13.0 as seen in traces, 2026-11)."""
 
 
 @lru_cache(maxsize=1 << 14)
 def kernel_dtype(name: str) -> str | None:
-    """Tell fp8 | bf16 | fp16 | tf32 | fp32 | fp64 | int8 of a matrix kernel by its name; None where it does not tell."""
-    return next((dtype for dtype, pattern in _NAMED if re.search(pattern, name)), None)
+    """Tell fp4 | fp8 | bf16 | fp16 | tf32 | fp32 | fp64 | int8 of a matrix kernel by its name; None where it does not."""
+    return next((dtype for dtype, pattern in _NAMED if re.search(pattern, name)), None) or None
 
 
 _VECTOR_UNITS: tuple[tuple[str, str], ...] = (
@@ -96,7 +103,8 @@ _FUSED = r"triton_(poi|red|per|for)_"
 
 _PRODUCT = (
     r"(?<!fb)gemm(?!v)|[shd\d]cudnn_|cijk_|nvjet_|xmma|fprop|dgrad|wgrad|implicit_convolve|convolve_[shdc]gemm|winograd"
-    r"|igemm|triton_(tem|mm)|(\b|_)matmul|(?<!sub)tensorop|flash_(fwd|bwd)|fmha|mfma|naive_conv|\bconv(_|asm)|gridwise_conv"
+    r"|igemm|triton_(tem|mm)|(\b|_)matmul|(?<!sub)tensorop|flash_(fwd|bwd)|fmha|mfma|naive_conv|\bconv(_|asm)|gridwise_conv|marlin\b"
+    r"|fused_moe_kernel|\bbmm_"
 )
 """In lower case: cuBLAS, cuDNN, CUTLASS, Tensile, MIOpen and CK, inductor's templates, fused attention."""
 
@@ -138,36 +146,117 @@ class Work(IntEnum):
 
 
 COMMUNICATION_NAMES: tuple[tuple[str, str], ...] = (
-    (r"^(void )?(nccl|rccl|msccl)", "NCCL 2.x ncclKernel_*, ncclDevKernel_*, ncclSymDevKernel_*; RCCL; MSCCL"),
-    (r"^(void )?(\w+::)*cross_device_reduce", "vLLM and SGLang custom all-reduce"),
-    (r"(one|two|multi)_shot_all_?reduce|multimem_(all|one_shot|reduce)", "PyTorch symmetric memory"),
-    (r"allreduce_fusion_kernel|(one|two)shotallreducekernel|lamport", "TensorRT-LLM, FlashInfer"),
-    (r"^(void )?nvshmem|nvshmemi_|nvshmemx_", "NVSHMEM"),
-    (r"\bdeep_ep::", "DeepEP dispatch and combine"),
-    (r"^(void )?ub_?(all|reduce|allgather)|userbuffers", "Transformer Engine userbuffers"),
-)
+    (r"^(void )?(nccl|rccl|msccl|mccl)|\bmscclpp::|\bctran",
+     "NCCL ncclKernel_*, ncclDevKernel_*, ncclSymkDevKernel_*; RCCL; MSCCL"),
+    (r"\bc10d::|(one|two)_shot_all_?reduce|multimem_(all|one_shot|reduce)", "PyTorch, symmetric memory"),
+    (r"cross_device_reduce|reduce_scatter_cross_device|_(ar|ag|rs)_gfx\d+|^(void )?(aiter::)?(ar|ag|rs)_(ll_)?gfx\d+",
+     "custom all-reduce of vLLM, SGLang, aiter"),
+    (r"\bquickreduce::|allreduce_prototype", "QuickReduce"),
+    (r"allreduce_fusion_kernel|(one|two)shotallreduce|lamport|moea2a|moe_?all_?to_?all|helixalltoall|\bmnnvl",
+     "TensorRT-LLM, FlashInfer"),
+    (r"(nv|roc|mx|i|mori_)shmem|\bshmem_", "NVSHMEM, rocSHMEM, Intel SHMEM"),
+    (r"\b(\w+_)?ep::(?!cub)|\bdeepep::|(intra|inter)node(_ll)?::(\w*notify|dispatch|combine|barrier|clean)",
+     "DeepEP and its forks (dpsk::ep, primus_turbo::deep_ep, uccl): dispatch, combine, notify_dispatch, cached_notify"),
+    (r"\bep(dispatch|combine)(inter|intra|low|sync|all|copy)|\bmori::(?!\w+::\w*convert)", "mori"),
+    (r"\ba2a_(dispatch|combine|single)|\bpplx", "pplx-kernels, pplx-garden, Flux"),
+    (r"userbuffers|^(void )?ub_?(all|reduce|allgather)", "Transformer Engine userbuffers"),
+    (r"(dispatch|combine|barrier|push|pull|p2p|ring|copy)\w*(intra|inter)_node|kernel_all2all|kernel_ring_reduce"
+     r"|barrier_all_|_forward_(push|pull)_|cudaipcbarrier", "Triton-distributed, Flux"),
+    (r"oneccl|\bccl::v1|(read_)?(write|reduce)_monolithic_kernel|reduce_read_write_kernel"
+     r"|reduce_(single_)?local_(in|outof)place_kernel|\brt64(_128)?_pcie", "oneCCL"),
+    (r"^(hccl|hcom)|\baiv_(all|reduce_scatter|broadcast)|(gather|reduce|scatter|all)aicpukernel"
+     r"|moe_?distribute_?(dispatch|combine)|cam_?moe|^notify[_ ](wait|record)", "HCCL, Ascend's expert parallelism"),
+)  # fmt: skip
 """Pattern of a kernel's name in lower case, and whose kernels it is."""
 
 _COMMUNICATION = "|".join(f"(?:{p})" for p, _ in COMMUNICATION_NAMES)
+
+COLLECTIVE_WORDS = r"(?<![a-z])(all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?(to|2)[-_]?all|send_?recv)"
+"""In names as ``spelled_out``, where no product is in the same kernel (``mm``, ``gemm``): that one computes."""
+
+PRODUCT_WORDS = r"gemm|matmul|mat_mul|(?<![a-z])(mm|bmm|attention|attn)(?![a-z])"
+
+_COMPUTING = (
+    r"^(at|at_cuda_detail|\w*cub\w*|thrust|cudnn|cublas(lt)?|cask\w*|cutlass|cusparse|cufft|cusolver|magma|mi_?open"
+    r"|rocblas|rocprim|rocsparse|hipcub|ck|ck_tile|fbgemm_gpu|apex|flash|pytorch_flash|transformer_engine"
+    r"|onnxruntime|bitsandbytes|cuvs|raft)::|::cub(_\w+)?::|^cublas|^triton_(poi|red|per|for|tem|mm)"
+    r"|^(mi_?open|rocblas|cudnn)"
+)
+"""Libraries that only compute: whatever launched such a kernel, it is no collective's own."""
+
+_COMPUTES = (
+    r"attention|attn|fmha|(?<![a-z])(mla|mha|mqa|gqa|dsa|mm|bmm|ln|fwd|bwd|linear)(?![a-z])|softmax|rope(?![a-z])|rotary|rms_?norm"
+    r"|layer_?norm|group_?norm|qk_?norm|quant|fp8_cast|cast_to_fp8|swi_?glu|silu|gelu|act_and_mul|activation|top_?k"
+    r"|top_?p|sampl|arg_?sort|radix_?sort|sort_|_sort|sorting|cumsum|prefix_sum|embedding|(?<![a-z])embs?(?![a-z])"
+    r"|kv_?(cache|buffer)|_cache_kernel|and_cache|permute|expert|(?<![a-z])moe(?![a-z])|routing|router|gating"
+    r"|indexer|logits|lora|bgmv|sgmv|hadamard|causal_conv|selective_(scan|state)|state_passing|chunk_|delta_rule"
+    r"|mamba|(?<![a-z])(ssm|ssd|ssu|rwkv|fla|kda|gdn|gdr)(?![a-z])|fft|adagrad|optimizer|interp|upsample"
+    r"|(?<![a-z])(nms|lstm|gru|rnn)(?![a-z])|roi_align|split_?k|spmm|sddmm|jagged|bounds_check|linearize_index|gemv"
+    r"|gemm|matmul|mat_mul|conv(\dd)?(_|$)|trans_?data|philox|arange|nonzero|hstu|cross_entropy|fill_?buffer|scale_packed_tensor"
+    r"|memset|aclnn|(?<![a-z])(cast|mul|add|sub|div|exp|pow|sqrt|sigmoid|tanh|slice|concat|one_hot)(?![a-z])"
+)
+"""In names as ``spelled_out``: what kernels of models work on, in whatever library (vLLM, SGLang, FlashInfer, aiter,
+FBGEMM, Mamba, xformers, CANN)."""
+
+_MOVES = (
+    r"(?<![a-z])(peer|remote|ipc|p2p|rdma|nvl|nvlink|xgmi|symm|symmetric|multimem|nvls|exchange|ring|push|pull|put"
+    r"|get|signal|barrier|dispatch|combine|halo|a2a|bcast|broadcast|inter_?node|intra_?node|comm)(?![a-z])"
+)
+"""In names as ``spelled_out``: what may also be between ranks. Such a name decides nothing by itself."""
 
 
 @lru_cache(maxsize=1 << 16)
 def is_communication(kernel_name: str) -> bool:
     """Whether a kernel of this name moves data between ranks."""
-    return re.search(_COMMUNICATION, kernel_name.lower()) is not None
+    if re.search(_COMMUNICATION, kernel_name.lower()):
+        return True
+    if "_ZN" in kernel_name and re.search(_COMMUNICATION, spelled_out(kernel_name)):
+        return True
+    return names_collective(kernel_name)
 
 
-def work_of(events: Events) -> NDArray[np.int8]:
-    """Work class of every event, shape (len(events),): by ``cat`` first, kernels then by name."""
-    work = np.zeros(len(events), dtype=np.int8)
-    category = events.category
-    work[(category == Category.MEMCPY) | (category == Category.MEMSET)] = Work.MEMORY
-    kernels = category == Category.KERNEL
-    by_name = np.full(len(events.names), Work.COMPUTE, dtype=np.int8)
-    # Not np.unique, which imports numpy.ma: 40 ms, a sixth of reading a small trace.
-    used = np.flatnonzero(np.bincount(events.name[kernels], minlength=1))
-    for code in used.tolist():
-        if is_communication(events.names[code]):
-            by_name[code] = Work.COMMUNICATION
-    work[kernels] = by_name[events.name[kernels]]
-    return work
+def names_collective(name: str) -> bool:
+    """Whether a kernel's or an operator's own name is a collective's, by its words."""
+    spelled = spelled_out(name)
+    return (
+        re.search(COLLECTIVE_WORDS, spelled) is not None
+        and not re.search(_COMPUTING, spelled)
+        and not re.search(PRODUCT_WORDS, spelled)
+    )
+
+
+_ANONYMOUS = re.compile(r"^void |\(anonymous namespace\)::|::?\[anonymous\]|_GLOBAL__N_1::")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def spelled_out(name: str) -> str:
+    """A name without what it is a template of or takes, its words apart: ``two_shot_all_reduce_kernel``."""
+    if name.startswith("_ZN"):
+        name = "::".join(_identifiers(name)) or name
+    bare = _ANONYMOUS.sub("", name)
+    own = bare.partition("(")[0].partition("<")[0] or bare
+    return _HUMP.sub("_", own).lower()
+
+
+def _identifiers(mangled: str) -> list[str]:
+    """The namespaces and the name in a mangled one: ``_ZN5aiter4nameE`` -> aiter, name."""
+    parts, rest = [], mangled[3:]
+    while (size := re.match(r"K?(\d+)", rest)) is not None:
+        parts.append(rest[size.end() : size.end() + int(size[1])])
+        rest = rest[size.end() + int(size[1]) :]
+    return parts
+
+
+@lru_cache(maxsize=1 << 16)
+def work_named(name: str) -> tuple[Work, bool]:
+    """What a kernel's name says of its class, and whether no operator can say otherwise; NOT_DEVICE: it says nothing."""
+    if is_communication(name):
+        return Work.COMMUNICATION, True
+    spelled, kind = spelled_out(name), kernel_kind(name)
+    if kind in MATRIX or kind == FUSED or re.search(_COMPUTING, spelled):
+        return Work.COMPUTE, True
+    if re.search(_MOVES, spelled):
+        return Work.NOT_DEVICE, False
+    if kind != OTHER or re.search(_COMPUTES, spelled):
+        return Work.COMPUTE, False
+    return Work.NOT_DEVICE, False

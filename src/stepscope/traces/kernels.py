@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from stepscope.records.trace_work import CopyRow, CopyTable, KernelRow, KernelTable, SequenceRow
 from stepscope.stats import spans
 from stepscope.stats.spans import distinct
+from stepscope.traces.classes import classes_of, work_of
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView
-from stepscope.traces.kernel_names import Work, uses_tensor_cores, work_of
+from stepscope.traces.kernel_names import Work, uses_tensor_cores
 from stepscope.traces.nesting import find
 
-_WORK = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication"}
+_WORK = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication", Work.MEMORY: "copies"}
 
 
 def kernel_table(view: RankView) -> KernelTable | None:
@@ -31,7 +32,8 @@ def kernel_table(view: RankView) -> KernelTable | None:
     chosen = events.where(Category.KERNEL)
     if not len(chosen):
         return None
-    names, durations, work = events.name[chosen], events.dur_ns[chosen], work_of(events)[chosen]
+    names, durations, work = events.name[chosen], events.dur_ns[chosen], work_of(view)[chosen]
+    unknown = set(events.name[classes_of(view).unknown].tolist())
     order = np.lexsort((durations, names))
     names, durations, work = names[order], durations[order], work[order]
     first = np.flatnonzero(np.concatenate([[True], names[1:] != names[:-1]]))
@@ -46,7 +48,7 @@ def kernel_table(view: RankView) -> KernelTable | None:
         KernelRow(
             rank=view.rank,
             name=events.names[int(names[first[i]])],
-            work=_WORK[Work(int(work[first[i]]))],
+            work="unknown" if int(names[first[i]]) in unknown else _WORK[Work(int(work[first[i]]))],
             tensor_cores=tensor[i],
             calls=int(calls[i]),
             total_ns=int(totals[i]),
@@ -99,7 +101,7 @@ def sequence_rows(view: RankView) -> tuple[SequenceRow, ...]:
     place = events.lane(device)
     order = np.lexsort((events.ts_ns[device], place))
     device, place = device[order], place[order]
-    compute = work_of(events)[device] == Work.COMPUTE
+    compute = work_of(view)[device] == Work.COMPUTE
     if not compute.any():
         return ()
     starts, ends = events.ts_ns[device], events.end_ns[device]
@@ -196,16 +198,21 @@ def _closed(sequences: list[tuple[int, Ints]], device: Ints, name: NDArray[np.in
 
 
 _DIRECTION = re.compile(r"\b(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|AtoA|AtoD|DtoA)\b")
-_WORDS = re.compile(r"Copy(Host|Device)To(Host|Device)")
+_LETTERS = re.compile(r"(?<![A-Za-z0-9])([HDMSP])(?:2|To)([HDMSP])(?![a-z0-9])", re.IGNORECASE)
+_WORDS = re.compile(r"(host|device|peer|managed)_?(?:to|2)_?(host|device|peer|managed)", re.IGNORECASE)
+_SIDES = {"h": "H", "m": "H", "managed": "H", "host": "H", "d": "D", "s": "D", "device": "D", "p": "P", "peer": "P"}
+"""Level Zero calls memory that its driver did not allocate M, which is the host's, and shared memory S."""
 
 
 def copy_kind(name: str) -> tuple[str, str | None]:
-    """Direction and host memory (pinned, pageable, unified or None) from a copy's name, as CUPTI and ROCm spell them."""
+    """Direction and host memory (pinned, pageable, unified or None) from a copy's name, as CUPTI, ROCm, Level Zero and CANN
+    spell them."""
     if match := _DIRECTION.search(name):
         kind = match[1]
-    elif words := _WORDS.search(name):
-        kind = f"{words[1][0]}to{words[2][0]}"
-    elif "memset" in name.lower() or "fillbuffer" in name.lower():
+    elif spelled := _LETTERS.search(name) or _WORDS.search(name):
+        sides = [_SIDES[side.lower()] for side in spelled.groups()]
+        kind = "PtoP" if "P" in sides else "to".join(sides)
+    elif re.search(r"memset|fill_?buffer|memoryfill|memfill", name, re.IGNORECASE):
         kind = "memset"
     else:
         kind = "other"
@@ -219,7 +226,7 @@ def copy_table(view: RankView) -> CopyTable | None:
     chosen = events.where(Category.MEMCPY, Category.MEMSET)
     if not len(chosen):
         return None
-    work = work_of(events)
+    work = work_of(view)
     kernels = np.flatnonzero((work == Work.COMPUTE) | (work == Work.COMMUNICATION))
     hidden_by = events.spans(kernels)
     kinds: dict[tuple[str, str | None], int] = {}

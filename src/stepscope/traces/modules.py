@@ -27,11 +27,13 @@ from stepscope.records.trace_rules import DividedLayers, LayerCall
 from stepscope.records.trace_work import AnnotationRow, ModuleRow
 from stepscope.stats.spans import distinct
 from stepscope.traces.activity import activity_of
+from stepscope.traces.classes import work_of
 from stepscope.traces.collectives import communication, group_budgets
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, column
 from stepscope.traces.groups import UNNAMED, group_name
-from stepscope.traces.kernel_names import Work, work_of
-from stepscope.traces.nesting import Nest, find, launches_of, nest_events, sums, union_by_group
+from stepscope.traces.kernel_names import Work
+from stepscope.traces.launches import launches_of
+from stepscope.traces.nesting import Nest, find, nest_events, sums, union_by_group
 from stepscope.traces.passes import autograd_nodes
 from stepscope.traces.steps import BACKWARD, pass_at, phases_of
 from stepscope.traces.units import by_order
@@ -54,7 +56,7 @@ def module_rows(view: RankView) -> tuple[ModuleRow, ...] | Unavailable:
     on_device = activity_of(view).source == "device"
     work, host = _device_work(view) if on_device else _operators(events)
     forward, backward = _modules_of(events, tree, host)
-    kinds = work_of(events)[work] if on_device else None
+    kinds = work_of(view)[work] if on_device else None
     duration = events.dur_ns[work]
     count = len(events.names)
     code = events.name[tree.index]

@@ -5,7 +5,6 @@ From device work to the host call that launched it, through the correlation id.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -14,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.stats.spans import distinct, holds, last_end
-from stepscope.traces.activity import activity_of
-from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
-from stepscope.traces.kernel_names import Work
+from stepscope.stats.spans import distinct
+from stepscope.traces.events import NONE, Category, Events, Ints
 
 AnyInts = NDArray[np.integer[Any]]
 
@@ -274,83 +271,16 @@ def find(keys: AnyInts, wanted: AnyInts) -> Ints:
     return np.where(ordered[at] == wanted, order[at], NONE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launches:
-    """For every event of ``of`` (event indices): the index of its launch, NONE where none was recorded."""
+def launch_of(events: Events, device: Ints) -> Ints:
+    """Return the runtime or driver call that launched each of these events, by correlation id; NONE where none is recorded.
 
-    of: Ints
-    launch: Ints
-
-    @property
-    def linked(self) -> NDArray[np.bool_]:
-        linked: NDArray[np.bool_] = self.launch != NONE
-        return linked
-
-
-@once
-def launches_of(view: RankView) -> Launches:
-    """Match by correlation id with the runtime and driver calls; a driver call inside a runtime call gives way."""
-    events, indices = view.events, activity_of(view).indices
+    A driver call inside a runtime call gives way.
+    """
     calls = events.where(Category.RUNTIME, Category.DRIVER)
     calls = calls[events.correlation[calls] != NONE]
     # Runtime calls first: of those with one id the first counts.
     calls = calls[np.argsort(events.category[calls], kind="stable")]
-    at = find(events.correlation[calls], events.correlation[indices])
-    launch = np.full(len(indices), NONE, dtype=np.int64)
+    at = find(events.correlation[calls], events.correlation[device])
+    launch = np.full(len(device), NONE, dtype=np.int64)
     launch[at != NONE] = calls[at[at != NONE]]
-    return Launches(of=indices, launch=launch)
-
-
-_LAUNCH = re.compile(r"(cuda|cu|hip|Hip|ur|ze|mtia|musa|acl)\w*Launch(?!HostFunc)")
-_CAPTURE_BEGINS, _CAPTURE_ENDS = (
-    re.compile(r"(cuda|cu|hip)StreamBeginCapture"),
-    re.compile(r"(cuda|cu|hip)StreamEndCapture"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostLaunches:
-    """Calls that launch kernels (event indices, by start): all, those of which no kernel is in the file, and those of them
-    that a stream capture took: they recorded a graph and ran nothing. behind: how many of the lost are behind the last call
-    whose kernel is in the file."""
-
-    calls: Ints
-    lost: Ints
-    captured: Ints
-    behind: int
-
-
-@once
-def lost_launches(view: RankView) -> LostLaunches:
-    """Find launches without kernels: CUPTI dropped them, a graph was captured, or the file was cut.
-
-    Nothing is lost where no device event can be matched with any call: then links were not recorded at all.
-    """
-    events = view.events
-    named = events.of(Category.RUNTIME, Category.DRIVER) & events.named(_LAUNCH.match) & (events.correlation != NONE)
-    calls = events.by_start(named)
-    device = np.flatnonzero(events.is_device)
-    made = find(events.correlation[device], events.correlation[calls]) != NONE
-    if len(calls) and made.any():
-        # A driver call inside the runtime call that launches for it has an id of its own in some versions.
-        runtime = calls[made]
-        within = events.spans(runtime)
-        made |= holds(within, events.ts_ns[calls])
-    lost = calls[~made] if made.any() else calls[:0]
-    begins = events.by_start(events.named(_CAPTURE_BEGINS.match))
-    ends = events.by_start(events.named(_CAPTURE_ENDS.match))
-    captured = lost[:0]
-    if len(lost) and len(begins) and len(ends):
-        before = np.searchsorted(events.ts_ns[begins], events.ts_ns[lost], side="right")
-        after = np.searchsorted(events.ts_ns[ends], events.ts_ns[lost], side="right")
-        captured = lost[before > after]
-    behind = int(np.argmax(made[::-1])) if made.any() else 0
-    return LostLaunches(calls=calls, lost=lost, captured=captured, behind=behind)
-
-
-def computed_before(view: RankView, times: Ints) -> Ints:
-    """Return for each time of the host when all computation launched before it has ended on the device; NONE without any."""
-    events, launches = view.events, launches_of(view)
-    chosen = launches.linked & (activity_of(view).work == Work.COMPUTE)
-    called, ends = events.ts_ns[launches.launch[chosen]], events.end_ns[launches.of[chosen]]
-    return last_end(called, ends, times)
+    return launch

@@ -23,7 +23,8 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.stats.spans import distinct
 from stepscope.traces.events import NONE, WITH_VALUES, Category, Events, Ints, RankView, once
-from stepscope.traces.nesting import Nest, find, launches_of, nest_events, sums
+from stepscope.traces.launches import launches_of
+from stepscope.traces.nesting import Nest, find, nest_events, sums
 
 Dims = list[list[int]]
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stepscope.records.trace_quality import QualityFact
 from stepscope.records.trace_summary import RankPass
+from stepscope.traces.classes import unknown_fact
 from stepscope.traces.events import RankView
-from stepscope.traces.nesting import lost_launches
+from stepscope.traces.launches import lost_launches
 
 LEAST_LOST = 0.01
 """Of the launches: below it a kernel without a launch or a launch without a kernel changes nothing that is said."""
@@ -26,7 +27,12 @@ def _missing_kernels(view: RankView) -> Iterator[QualityFact]:
             yield QualityFact(kind=kind, rank=view.rank, count=count, of=of, matters=count >= LEAST_LOST * of)
 
 
-CHECKS: tuple[Callable[[RankView], Iterable[QualityFact]], ...] = (_missing_kernels,)
+def _unknown_kernels(view: RankView) -> Iterator[QualityFact]:
+    if view.events.is_device.any() and (fact := unknown_fact(view)) is not None:
+        yield fact
+
+
+CHECKS: tuple[Callable[[RankView], Iterable[QualityFact]], ...] = (_missing_kernels, _unknown_kernels)
 JOB_CHECKS: tuple[Callable[[Sequence[RankPass]], Iterable[QualityFact]], ...] = ()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stepscope.core.errors import MissingError, StepscopeError
 from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import rank_budget
+from stepscope.traces.classes import SCANNED_UNKNOWN, undecided_share
 from stepscope.traces.events import Events, RankTrace, RankView, TraceMeta
 from stepscope.traces.load import Advanced, load_file, rank_of
 from stepscope.traces.sections import EVERY, Wanted
@@ -29,8 +30,10 @@ def pass_file(
         trace = load_file(
             path, device_only=wanted.device_only, cache=wanted.cache, processes=processes, advanced=advanced
         )
+        if trace.partial and undecided_share(trace.events, wanted.classes) > SCANNED_UNKNOWN:
+            trace = load_file(path, cache=wanted.cache, processes=processes, advanced=advanced)
         rank, notes = rank_of(trace, wanted.ranks, alone=alone)
-        return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes)), wanted)
+        return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes), alone=alone), wanted)
     except MemoryError as error:
         raise MissingError(
             f"{path}: not enough memory to read it",

@@ -23,7 +23,7 @@ from stepscope.traces.collective_calls import REDUCTIONS
 from stepscope.traces.collectives import communication
 from stepscope.traces.events import NONE, Ints, RankView, column
 from stepscope.traces.kernel_names import Work
-from stepscope.traces.nesting import computed_before, launches_of
+from stepscope.traces.launches import computed_before, launches_of
 from stepscope.traces.steps import BACKWARD, pass_at, phases_of, step_budgets
 
 WAITED_NS = {"device": 20_000, "cpu_spans": 200_000}

@@ -21,11 +21,12 @@ from stepscope.records.trace_collectives import ConformanceCheck, RankCollective
 from stepscope.records.trace_rules import GradientSync, HostLateness, KernelKind, KernelMix, SyncPlace
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
+from stepscope.traces.classes import work_of
 from stepscope.traces.collective_calls import REDUCTIONS
 from stepscope.traces.collectives import communication
 from stepscope.traces.events import Category, Events, Ints, RankView, column
 from stepscope.traces.idle import gaps_of
-from stepscope.traces.kernel_names import Work, kernel_kind, work_of
+from stepscope.traces.kernel_names import Work, kernel_kind
 from stepscope.traces.nesting import sums
 from stepscope.traces.passes import DATA_MARKS, Marks, autograd_work, marks_of
 from stepscope.traces.steps import phase_of
@@ -42,7 +43,7 @@ RECORD_NS = 1_300
 def kernel_mix(view: RankView) -> KernelMix | None:
     """The compute kernels by kind; None when the trace has none."""
     events = view.events
-    chosen = np.flatnonzero((events.category == Category.KERNEL) & (work_of(events) == Work.COMPUTE))
+    chosen = np.flatnonzero((events.category == Category.KERNEL) & (work_of(view) == Work.COMPUTE))
     if not len(chosen):
         return None
     names, durations = events.name[chosen], events.dur_ns[chosen]

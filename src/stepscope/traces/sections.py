@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import field
+from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 
@@ -76,12 +77,17 @@ FOR_FINDINGS = frozenset(section.name for section in SECTIONS if section.ruled)
 where the trace has what it takes (FLOP or shapes, a known device)."""
 
 
+StatedClass = tuple[Literal["computation", "communication", "copies"], str]
+"""A class that the user states, and a regular expression on the names of the kernels that are of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What is asked of traces, and how they are read. FLOP are per step and rank; None: what the trace recorded.
 
     scan: device events alone for now, whatever is wanted; a trace without any is read in full.
-    regions: (how the name of a range begins, phase) as the user states them. ranks: by path or name of files that do not
+    regions: (how the name of a range begins, phase) as the user states them. classes: of kernels, likewise; the first that
+    fits a name counts. ranks: by path or name of files that do not
     record theirs. sample: only these ranks are read, and notes say what that leaves open. cache: keep the columns of each
     file for the next time. processes: at the same time; None: one per core, where that pays. scheduler: of a dask cluster
     whose workers read.
@@ -93,6 +99,7 @@ class Wanted:
     hardware_flop: float | None = None
     scan: bool = False
     regions: tuple[tuple[str, str], ...] = ()
+    classes: tuple[StatedClass, ...] = ()
     ranks: Mapping[str, int] = field(default_factory=dict)
     sample: Collection[int] | None = None
     cache: bool = False

@@ -20,7 +20,7 @@ from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity, activity_of, parts_within
 from stepscope.traces.events import Category, Events, Ints, RankView, once
 from stepscope.traces.kernel_names import Work
-from stepscope.traces.nesting import launches_of
+from stepscope.traces.launches import launches_of
 from stepscope.traces.passes import AUTOGRAD, DATA_MARKS, Marks, Passes, comm_calls, marks_of, passes_of
 
 

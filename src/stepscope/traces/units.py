@@ -24,7 +24,7 @@ from stepscope.traces.events import Category, Events, Ints, RankView, TraceMeta,
 from stepscope.traces.groups import NOT_SHARDED, group_name, kind_by_name
 from stepscope.traces.kernel_names import Work
 from stepscope.traces.kernels import copy_kind
-from stepscope.traces.nesting import launches_of
+from stepscope.traces.launches import launches_of
 from stepscope.traces.steps import BACKWARD, pass_at, phases_of, windows_of
 
 _BY_MODULE = {

@@ -23,6 +23,7 @@ from tests.trace_layout import write
 
 from stepscope.records.trace_work import SequenceRow
 from stepscope.traces import kernels
+from stepscope.traces.classes import work_of
 from stepscope.traces.events import RankView
 from stepscope.traces.kernel_names import (
     BANDWIDTH,
@@ -34,7 +35,6 @@ from stepscope.traces.kernel_names import (
     OTHER,
     Work,
     kernel_kind,
-    work_of,
 )
 from stepscope.traces.kernels import copy_kind, sequence_rows
 from stepscope.traces.load import load_file
@@ -51,6 +51,14 @@ from stepscope.traces.load import load_file
         ("Memcpy HtoD (Host -> Device)", "HtoD", None),
         ("CopyDeviceToHost", "DtoH", None),
         ("Memset (Device)", "memset", None),
+        ("Memcpy M2D(NonUsmHost)", "HtoD", None),
+        ("Memcpy D2M", "DtoH", None),
+        ("zeCommandListAppendMemoryCopy(H2D)", "HtoD", None),
+        ("Memcpy S2S", "DtoD", None),
+        ("zeCommandListAppendMemoryFill", "memset", None),
+        ("MEMORY_COPY_DEVICE_TO_HOST", "DtoH", None),
+        ("CopyDeviceToPeer", "PtoP", None),
+        ("MEMCPY_ASYNC", "other", None),
         ("__amd_rocclr_fillBufferAligned", "memset", None),
         ("something else", "other", None),
     ],
@@ -107,7 +115,7 @@ def test_work_is_decided_by_category_before_the_name(tmp_path: Path) -> None:
         {"ph": "X", "cat": cat, "name": name, "ts": i, "dur": 1, "pid": 0, "tid": 7}
         for i, (cat, name, _) in enumerate(spans)
     ]
-    loaded = load_file(write(tmp_path / "t.json", json.dumps({"traceEvents": events}))).events
+    loaded = RankView(load_file(write(tmp_path / "t.json", json.dumps({"traceEvents": events}))))
     assert work_of(loaded).tolist() == [w for _, _, w in spans]
 
 

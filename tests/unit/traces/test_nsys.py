@@ -16,10 +16,11 @@ from tests.trace_reference import SHARED
 
 from stepscope.core.errors import DataError, MissingError
 from stepscope.traces import nsys
+from stepscope.traces.classes import work_of
 from stepscope.traces.discover import candidates
-from stepscope.traces.events import Category
+from stepscope.traces.events import Category, RankView
 from stepscope.traces.job import analyse_job
-from stepscope.traces.kernel_names import Work, work_of
+from stepscope.traces.kernel_names import Work
 from stepscope.traces.load import load_file, load_traces
 from stepscope.traces.nsys import load_nsys
 
@@ -103,7 +104,7 @@ def test_columns_of_a_small_export(tmp_path: Path) -> None:
     assert events.correlation.tolist() == [5, 6, 5, 1]
     assert [events.threads[t] for t in events.thread] == [("1", "7"), ("1", "20"), ("77", "78"), ("77", "78")]
     assert [Category(c).name for c in events.category] == ["KERNEL", "KERNEL", "RUNTIME", "DRIVER"]
-    assert work_of(events).tolist() == [Work.COMPUTE, Work.COMMUNICATION, 0, 0]
+    assert work_of(RankView(trace)).tolist() == [Work.COMPUTE, Work.COMMUNICATION, 0, 0]
 
 
 def test_the_rank_is_that_of_the_file_name(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Hardware(Options):
     json: bool = switch("Print one JSON document.")
 
 
-_DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+_DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 
 
 def run(options: Hardware) -> int:

@@ -156,6 +156,7 @@ RULE = Rule(
     claims=("computation",),
     whole=True,
     kind="compute-bound",
+    rests_on=("classes",),
     protocol=2,
     thresholds={"compute": MIN_COMPUTE, "other": MAX_OTHER, "in a trace": MOSTLY},
 )

@@ -13,8 +13,8 @@ nothing about scaling, and every overlap figure from it is empty.
 
 Known problems
 --------------
-A job that really does not communicate (independent replicas) fires too. Kernels of a communication library that
-``traces.classify`` does not know count as computation.
+A job that really does not communicate (independent replicas) fires too. Where more than 5% of the kernels' time is of
+unknown kind, the rule does not speak.
 
 References
 ----------
@@ -60,9 +60,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         f"{counted(silent, 'trace')} without a single communication event",
         not stated and "no trace says how many ranks its job has: these may be jobs of one rank",
         severity="warning" if stated else "info",
-        confidence="measured; communication of a library that is not recognised counts as computation"
-        if stated
-        else "likely: whether the traces are of one job is not recorded",
+        confidence="measured" if stated else "likely: whether the traces are of one job is not recorded",
         advice=[
             not stated and inspect("if each is a job of its own, diagnose them one by one"),
             inspect("check that the capture covers whole steps, with the synchronisation of gradients"),
@@ -104,5 +102,6 @@ RULE = Rule(
     look_at_job=_judge_job,
     decided_by="no collective at all on several ranks",
     kind="independent-processes",
+    rests_on=("classes",),
     protocol=1,
 )

@@ -478,6 +478,7 @@ RULE = Rule(
     claims=("waiting",),
     whole=True,
     kind="straggler",
+    rests_on=("classes",),
     protocol=2,
     thresholds={
         "steps": Limit(LEAST_STEPS, unit="common timed steps", source="docs/reference/metrics.md, Traces"),

@@ -81,8 +81,8 @@ LINKS: tuple[LinkPeak, ...] = (
 )  # fmt: skip
 
 
-DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
-"""fp32: the vector units. tf32, fp16, bf16, fp8: matrix units, dense, FP32 accumulation (what torch uses)."""
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+"""fp32: the vector units. tf32 to fp4: matrix units, dense, FP32 accumulation (what torch uses)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.nouns import EXPOSED_COMM, EXPOSED_COMM_SHORT, MFU_CONVENTION
 from stepscope.records.parts import TITLES
-from stepscope.records.trace_budget import Parts, PhaseBudget
+from stepscope.records.trace_budget import Parts, PhaseBudget, RankBudget
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import short_names
 from stepscope.report.names import clean, file_part
@@ -84,21 +85,34 @@ def budget_table(summary: TraceSummary) -> Table:
     usual = statistics.median([budget.parts.exposed_comm_fraction for _, budget in budgets] or [0.0])
     verdicts = {v.rank: v.verdict.kind for v in summary.verdicts}
     sources = {budget.source for _, budget in budgets}
+    columns = list(parts_columns(lambda pair: _classified(*pair)))
+    unknown = ""
+    if any(p.unknown_ns for p, _ in budgets):
+        unknown = "unknown + "
+        columns.insert(2, Column("unknown", "unknown", _unknown, duration))
     return tabled(
         "budget",
         "Time budget and overlap",
         standing_out(budgets, lambda pair: abs(pair[1].parts.exposed_comm_fraction - usual)),
         rank_column(lambda pair: pair[0].facts.rank),
-        *parts_columns(lambda pair: pair[1].parts),
+        *columns,
         Column("mfu", "MFU", lambda pair: _mfu(pair[0]), percent, drop=4),
         Column("verdict", "bound by", lambda pair: verdicts.get(pair[0].facts.rank) or Value("", None)),
         footnotes=(
-            f"compute + {EXPOSED_COMM_SHORT} + exposed copies + idle = window; exposed: under no computation",
+            f"compute + {unknown}{EXPOSED_COMM_SHORT} + exposed copies + idle = window; exposed: under no computation",
             *many_note(len(budgets), f"those farthest from the median share of {EXPOSED_COMM}"),
             *((f"MFU: {MFU_CONVENTION}",) if any(_mfu(p) is not None for p, _ in budgets) else ()),
             *(_CPU_NOTE for source in sources if source == "cpu_spans"),
         ),
     )
+
+
+def _classified(rank_pass: RankPass, budget: RankBudget) -> Parts:
+    return replace(budget.parts, compute_ns=budget.parts.compute_ns - rank_pass.unknown_ns)
+
+
+def _unknown(pair: tuple[RankPass, RankBudget]) -> Value:
+    return timed(pair[0].unknown_ns, pair[1].parts.window_ns, worry=(0.05, 0.15))
 
 
 def _mfu(rank_pass: RankPass) -> float | None:

@@ -14,13 +14,22 @@ from stepscope.records.profile import JobSetup, LoaderSetup
 from stepscope.results.evidence import Evidence
 from stepscope.traces.job import analyse_job
 
+KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
 
 def silenced(folder: Path, ranks: tuple[int, ...]) -> Evidence:
-    """A job of two ranks; on these ranks the communication kernels have names that no library uses."""
+    """A job of two ranks; these ranks run something else in place of communication."""
+    return renamed(folder, ranks, (KERNEL, "someKernel"), ("record_param_comms", "aten::mul"), ("c10d::", "a::"))
+
+
+def renamed(folder: Path, ranks: tuple[int, ...], *names: tuple[str, str]) -> Evidence:
     job = write_job(build(world=2, nccl_args=False), folder)
     for rank in ranks:
         file = job / f"rank-{rank}.json"
-        file.write_text(file.read_text().replace("ncclDevKernel", "someKernel"))
+        text = file.read_text()
+        for old, new in names:
+            text = text.replace(old, new)
+        file.write_text(text)
     return traced(analyse_job(job))
 
 
@@ -33,6 +42,15 @@ def test_a_job_of_several_ranks_without_communication_fires(tmp_path: Path) -> N
 
 def test_borderline_one_silent_rank_of_two_is_not_the_whole_job(tmp_path: Path) -> None:
     quiet(RULE, silenced(tmp_path, (1,)))
+
+
+def test_kernels_with_names_of_no_library_are_communication_where_a_collective_launched_them(tmp_path: Path) -> None:
+    quiet(RULE, renamed(tmp_path, (0, 1), (KERNEL, "someKernel")))
+
+
+def test_it_stays_silent_where_many_kernels_are_of_unknown_kind(tmp_path: Path) -> None:
+    names = ((KERNEL, "someKernel"), ("record_param_comms", "MyOperator"), ("c10d::", "Mine"))
+    assert "of unknown kind" in skipped(RULE, renamed(tmp_path, (0, 1), *names))
 
 
 def forgotten(folder: Path, *parameters: int, divided: bool = False) -> Evidence:
