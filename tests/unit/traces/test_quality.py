@@ -81,7 +81,9 @@ def _capture(low: int, high: int) -> list:
 
 def test_links_that_were_never_recorded_are_no_loss() -> None:
     rows = [
-        row for i in range(10) for row in (launch(i * 100, i * 100 + 4, i + 1), kernel("gemm", i * 100 + 10, i * 100 + 50))
+        row
+        for i in range(10)
+        for row in (launch(i * 100, i * 100 + 4, i + 1), kernel("gemm", i * 100 + 10, i * 100 + 50))
     ]
     assert analyse(trace(*rows)).quality == ()
 
