@@ -214,6 +214,93 @@ EXPLANATIONS = (
         source="Ray documentation, 2026-11",
     ),
     Explanation(
+        kinds=("node-lost",),
+        title="the launcher lost node {node}: it failed or restarted, or its network broke",
+        advice=(
+            (
+                "see whether it runs, and why not",
+                "sinfo -R; ping -c 3 {node}; ssh {node} 'uptime; dmesg -T | tail -50'",
+            ),
+            ("leave it out, and resume from the last checkpoint", "sbatch --exclude={node} ..."),
+        ),
+        source="Slurm, Open MPI and Ray documentation, 2026-11",
+    ),
+    Explanation(
+        kinds=("evicted",),
+        title="Kubernetes evicted the pod{on_hosts}: its node was low on {what}",
+        advice=(
+            ("request what the pod takes, so that it is placed where there is as much", "kubectl describe pod POD"),
+            ("see what takes it on the node", "kubectl describe node NODE"),
+        ),
+        source="Kubernetes documentation, Node-pressure eviction, 2026-11",
+    ),
+    Explanation(
+        kinds=("shm-full",),
+        title="{ranks_or_here} could not {call} ({path}): shared memory (/dev/shm) is full, in which data "
+        "workers pass batches",
+        advice=(
+            (
+                "make shared memory larger: docker run --shm-size=16g or --ipc=host; an emptyDir of medium Memory in "
+                "Kubernetes",
+                "df -h /dev/shm",
+            ),
+            ("or use fewer workers, or smaller batches in flight (num_workers, prefetch_factor)", None),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("kernel-resources",),
+        title="{ranks_or_here}: a Triton kernel needs {need} of {what}, the GPU has {limit} for a block",
+        advice=(("take smaller blocks or fewer stages (num_stages), or a version tuned for this GPU", None),),
+        source="Triton, 2026-11",
+    ),
+    Explanation(
+        kinds=("heap",),
+        title="{ranks_or_here}: compiled code corrupted the process's memory ({error})",
+        advice=(
+            ("look for a library that does not fit: torch, CUDA, NCCL, its plugins and extensions of one build", None),
+            ("see the Python stack at the end", "python -X faulthandler"),
+        ),
+        source="glibc, 2026-11",
+    ),
+    Explanation(
+        kinds=("gloo-mesh",),
+        title="{ranks_or_here} cannot connect to the other ranks over gloo ({error}): mostly a wrong interface or address",
+        advice=(
+            ("choose the interface that the hosts reach each other over", "export GLOO_SOCKET_IFNAME=INTERFACE"),
+            (
+                "see that a host's name is not resolved to its loopback (127.0.1.1 in /etc/hosts)",
+                "getent hosts $(hostname)",
+            ),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("gloo-interface",),
+        title="{ranks_or_here}: gloo finds no interface {name}",
+        advice=(("name one of this host's own", "ip -brief address; export GLOO_SOCKET_IFNAME=INTERFACE"),),
+        source=_TORCH,
+    ),
+    Explanation(
+        kinds=("ucx-retry",),
+        title="UCX: the other end of a connection over {card} of {here} does not answer (retry count exceeded): it "
+        "ended, or the link broke",
+        advice=(
+            ("read the output of the other ranks: one may have ended first", None),
+            ("see whether the link flaps", "ibstat; perfquery"),
+        ),
+        source="UCX documentation, 2026-11",
+    ),
+    Explanation(
+        kinds=("store-lost",),
+        title="node {node} lost the rendezvous {name}: the process that holds its store (of the first node) ended, or is "
+        "not reached",
+        advice=(
+            ("read the output of the first node, that of the --rdzv-endpoint: it ended first, or is cut off", None),
+        ),
+        source=_TORCH,
+    ),
+    Explanation(
         kinds=("ready-twice",),
         title="{ranks_or_here}: DDP got the gradient of a parameter twice in one step{name_after}: it is used in several "
         "backward passes, mostly of checkpointed blocks",
@@ -278,6 +365,20 @@ EXPLANATIONS = (
             ("see which GPUs the processes see", "echo $CUDA_VISIBLE_DEVICES"),
         ),
         source=_TORCH,
+    ),
+    Explanation(
+        kinds=("device-error",),
+        only=(
+            "error",
+            (
+                "CUDA driver version is insufficient for CUDA runtime version",
+                "the provided PTX was compiled with an unsupported toolchain.",
+                "the provided PTX was compiled with an unsupported toolchain",
+            ),
+        ),
+        title="{ranks_or_here}: the driver is older than the CUDA that the program is built with ({error})",
+        advice=(("update the driver, or take a build for an older CUDA", "nvidia-smi"),),
+        source="CUDA compatibility guide, 2026-11",
     ),
     Explanation(
         kinds=("device-error",),
@@ -349,12 +450,21 @@ _BY_SIGNAL = {
         "mostly shared memory (/dev/shm) is full, or a mapped file was cut",
         (inspect("make shared memory larger: docker run --shm-size=16g or --ipc=host", "df -h /dev/shm"),),
     ),
+    "SIGILL": (
+        "its CPU lacks an instruction that a library is built for",
+        (inspect("build or choose the library for this CPU", "lscpu"),),
+    ),
     "SIGABRT": (
         "compiled code gave up: NCCL's watchdog, an assertion, or the C++ runtime",
         (inspect("the lines before it in its own output say why"),),
     ),
 }
 _BY_MESSAGE = (
+    (
+        r"Rendezvous(?:Connection|Timeout|Closed)Error",
+        "start all nodes, first that of the --rdzv-endpoint, within its timeout and with the same --rdzv-id and --nnodes",
+        "nc -vz HOST PORT",
+    ),
     (r"NCCL|DistBackendError", "read what NCCL says before it", "export NCCL_DEBUG=INFO"),
     (
         r"^(?:ImportError|ModuleNotFoundError)",
@@ -380,6 +490,7 @@ _BY_MESSAGE = (
 _SAME = (
     ("no-gradient", "no-gradient-number", "unfinished-reduction"),
     ("device-assert", "device-error"),
+    ("node-lost", "worker-died"),
     ("store-no-route", "store-timeout", "store-refused", "store-late", "store-barrier", "store-id", "store-keys"),
 )
 """Kinds that say the same, the one that says most first."""
@@ -511,6 +622,9 @@ def _out_of_memory(end: TextEnd, first: TextFate) -> Finding:
     sign, fate = first.sign, first.fate
     where = f" in {_short(fate.place)}" if fate.place else ""
     if fate.sort == "host_oom":
+        placed = [one for one in end.others if one.fate.sort == "host_oom" and one.fate.process[0]]
+        if fate.rank is None and not fate.process[0] and placed:
+            first, sign = placed[0], placed[0].sign
         return _problem(
             f"{_who(first)} ran out of host memory{where}{_when(sign)}",
             _shown(sign),
@@ -592,7 +706,7 @@ def _cause_of(request: FailedRequest, on_gpu: str, sign: Sign) -> tuple[str, lis
             return others_hold, [*named, in_tensors, fragments], apart
         case _:
             small = f"only {kept} are reserved but unallocated: fragmentation is not the cause"
-            return f"it is full, {in_tensors}", [small], _LESS
+            return f"it is full, {in_tensors}", [] if request.unallocated is None else [small], _LESS
 
 
 def _short(place: str | None) -> str:
@@ -624,6 +738,8 @@ def _cancelled(end: TextEnd, reached: str) -> Finding:
         advice=[
             inspect("give the job more time, or write checkpoints and resume from them")
             if "time" in why
+            else inspect("the terminal or the ssh session ended: start it under a scheduler, tmux or nohup")
+            if end.end.signal == "SIGHUP"
             else inspect(
                 "see who ended it: the scheduler, its user, a limit of time or memory",
                 "sacct -j JOB",
@@ -647,7 +763,7 @@ def _ended(end: TextEnd, first: TextFate) -> Finding:
             verdict = f"{who} did not meet the others at the rendezvous: {text_of_it}"
         text = f"{fate.exception}: {fate.message or ''}"
         advice = [inspect(words, command) for pattern, words, command in _BY_MESSAGE if re.search(pattern, text)]
-        if victim:
+        if victim and "Rendezvous" not in name:
             advice.insert(
                 0, inspect("look at the log of the process at the other end: it ended first, or the network broke")
             )

@@ -20,6 +20,8 @@ NVIDIA/nccl, src/misc and src/transport (2.7 to 2.28): the texts; NCCL user guid
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stepscope.diagnose.explanations import Explanation, findings_of, without_set
 from stepscope.diagnose.rule import Rule, Statement
 from stepscope.results.evidence import Evidence
@@ -34,6 +36,11 @@ _IB = (
         "ibstat",
     ),
     ("where the link recovers by itself, wait longer", "export NCCL_IB_TIMEOUT=22 NCCL_IB_RETRY_CNT=13"),
+)
+
+_OWN_WORDS = (
+    ("if the job failed, these are NCCL's own words for it; it says more with", "export NCCL_DEBUG=INFO"),
+    ("compare the other ranks' logs: the earliest error of all is the cause", "grep -n 'NCCL WARN' LOGS"),
 )
 
 EXPLANATIONS = (
@@ -235,6 +242,70 @@ EXPLANATIONS = (
         source=GUIDE,
     ),
     Explanation(
+        kinds=("nccl-ib-peermem",),
+        title="{here} cannot register GPU memory with its network card (Bad address): the module for GPUDirect RDMA "
+        "does not fit",
+        advice=(
+            ("load it, of the driver's version", "modprobe nvidia-peermem; lsmod | grep peermem"),
+            (
+                "try without GPUDirect RDMA, which is slower: if it works then, that is the cause",
+                "export NCCL_NET_GDR_LEVEL=LOC",
+            ),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-rank-count",),
+        title="processes of one job give NCCL another number of ranks ({one} and {other}) as they meet on {here}",
+        advice=(
+            ("start all with the same number of processes and nodes (WORLD_SIZE, --nnodes, --nproc-per-node)", None),
+            ("see that no other job has the same address and port", "ss -ltnp"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-rank-twice",),
+        title="two processes say that they are rank {twice} of {world}",
+        advice=(
+            ("give each node its own --node-rank, and each process its own RANK", "env | grep -E 'RANK|WORLD'"),
+            ("see that no process of an earlier start is left", "ps aux | grep python"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-sizes",),
+        title="{here} and {peer} are in one exchange with other sizes ({got} and {want} bytes): the ranks' calls differ",
+        advice=(
+            (
+                "see that all ranks call the same collectives in the same order with the same sizes",
+                "export TORCH_DISTRIBUTED_DEBUG=DETAIL",
+            ),
+            ("see that all hosts have the same NCCL and settings (NCCL_PROTO, NCCL_ALGO)", "env | grep NCCL"),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-driver",),
+        title="the driver of {here} does not answer NCCL ({error}): its library and its kernel module differ, "
+        "mostly after an update",
+        advice=(
+            (
+                "load the module of the library's version: restart the host",
+                "nvidia-smi; cat /proc/driver/nvidia/version",
+            ),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-calloc",),
+        title="{ranks_or_here} could not allocate {bytes} bytes of GPU memory for NCCL: mostly the GPU is full",
+        advice=(
+            ("see who holds its memory: another process, or PyTorch's own cache", "nvidia-smi"),
+            ("leave memory free for NCCL: a smaller batch, or torch.cuda.set_per_process_memory_fraction", None),
+        ),
+        source=GUIDE,
+    ),
+    Explanation(
         kinds=("nccl-closed", "nccl-broken", "nccl-proxy", "nccl-aborted"),
         title="{ranks_or_here} lost the connection{peer_after}: the communicator was aborted{call_after}",
         advice=(
@@ -263,6 +334,19 @@ EXPLANATIONS = (
         fatal=False,
     ),
     Explanation(
+        kinds=("nccl-gave-up",),
+        title="NCCL gave up on {here}: {error}",
+        advice=_OWN_WORDS,
+        source=GUIDE,
+    ),
+    Explanation(
+        kinds=("nccl-warning",),
+        title="NCCL warns on {here}: {error}",
+        advice=_OWN_WORDS,
+        source=GUIDE,
+        fatal=False,
+    ),
+    Explanation(
         kinds=("nccl-no-verbs",),
         title="NCCL goes over TCP sockets on {here}: it finds no {library}, and uses no InfiniBand or RoCE card",
         advice=(
@@ -278,14 +362,20 @@ EXPLANATIONS = (
 )
 
 
-_FOLLOWS = ("nccl-proxy", "nccl-shm")
+_FOLLOWS = ("nccl-proxy", "nccl-shm", "nccl-calloc", "nccl-warning")
 """What NCCL also says of an error that another line names."""
+
+
+_NAMED = {"oom", "device-error"}
+"""Of other topics, kinds by which NCCL names its error, too."""
 
 
 def check(evidence: Evidence) -> Statement:
     kinds = {sign.kind for sign in evidence.signs}
     named = {kind for e in EXPLANATIONS if e.fatal for kind in e.kinds if kind in kinds} - {*_FOLLOWS, "nccl-aborted"}
-    signs = [sign for sign in evidence.signs if not named or sign.kind not in _FOLLOWS]
+    signs = [sign for sign in evidence.signs if not (named or kinds & _NAMED) or sign.kind not in _FOLLOWS]
+    if any(message.kind == "returned" for log in evidence.nccl for message in log.messages) or "exception" in kinds:
+        signs = [replace(s, kind="nccl-gave-up") if s.kind == "nccl-warning" else s for s in signs]
     return (
         without_set(findings_of(signs, EXPLANATIONS), evidence.signs)
         or f"{len(evidence.signs)} lines on the job's end: none is an error of NCCL"

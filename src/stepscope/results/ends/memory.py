@@ -71,8 +71,8 @@ def failed_request(values: Mapping[str, str]) -> FailedRequest:
         own_bytes = max(
             (size for size in every if size >= of_pytorch), default=of_pytorch
         )  # in a container it has another pid
-    others = None
-    if sizes["capacity"] is not None and sizes["free"] is not None and own_bytes is not None:
+    others, stated = None, own is not None or sizes["unallocated"] is not None
+    if sizes["capacity"] is not None and sizes["free"] is not None and own_bytes is not None and stated:
         others = max(0, sizes["capacity"] - sizes["free"] - own_bytes)
     allowed = _ALLOWED.search(processes)
     return FailedRequest(**sizes, others=others, allowed=size_of(allowed[1]) if allowed else None)

@@ -36,13 +36,16 @@ _LOST = (
     "store-late",
     "store-barrier",
     "store-id",
+    "store-lost",
+    "gloo-mesh",
+    "ucx-retry",
     "aborted-by",
     "nccl-broken",
     "gloo-closed",
 )
 _FAILED = (
     "loader-killed", "unfinished-reduction", "no-gradient", "no-gradient-number", "device-assert", "device-error",
-    "xid", "worker-died", "ready-twice",
+    "xid", "worker-died", "ready-twice", "node-lost", "evicted", "shm-full", "kernel-resources", "gloo-interface", "heap",
     "store-port", "store-name",
 )  # fmt: skip
 _MEMORY: dict[str, Sort] = {"oom": "oom", "host-oom": "host_oom"}
@@ -50,7 +53,8 @@ _OF_ERRORS = ("exception", "traceback", "frame-of", *_MEMORY, *_FAILED)
 _HOW = (
     (r"Out Of Memory|oom", "host_oom", -signal.SIGKILL), (r"Killed|signal 9", "failed", -signal.SIGKILL),
     (r"Segmentation|signal 11", "failed", -signal.SIGSEGV), (r"Bus error|signal 7", "failed", -signal.SIGBUS),
-    (r"Abort|signal 6", "failed", -signal.SIGABRT), (r"Terminated|signal 15", "stopped", -signal.SIGTERM),
+    (r"Abort|signal 6", "failed", -signal.SIGABRT),
+    (r"[Ii]llegal inst|signal 4", "failed", -signal.SIGILL), (r"Terminated|signal 15", "stopped", -signal.SIGTERM),
 )  # fmt: skip
 _TIME = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?")
 _SHORT_TIME = re.compile(r"(\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?")
@@ -234,6 +238,11 @@ def _fates(signs: Sequence[Sign]) -> list[TextFate]:
     if any(one.fate.rank is not None or one.local_rank is not None for one in codes) or ends:
         codes = [one for one in codes if one.fate.rank is not None or one.local_rank is not None]
     ranked = bool(own - {None})
+    if any(one.sign.kind == "node-lost" for one in ends):  # the launcher then kills the rest
+        codes = [
+            replace(one, fate=replace(one.fate, sort="stopped")) if signal_of(one.fate.code) == signal.SIGKILL else one
+            for one in codes
+        ]
     for one in codes:
         if read.waited and signal_of(one.fate.code) == signal.SIGABRT:
             continue

@@ -108,7 +108,7 @@ _HOSTS = tuple(
         rb"(?:^|[\s>:])(?!\d\d:\d\d:\d\d )([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[",
         rb"\b(?:node|host(?:name)?)[=:] ?([\w.-]{1,80})",
         rb"\bip=([\d.]{7,15})", rb"^\S*?([\w-]{1,80}) \[std(?:err|out)\]", rb"^([\w.-]{1,80}) +\| ",
-        rb"([\w.-]{1,80}) kernel: ",
+        rb"([\w.-]{1,80}) kernel: ", rb"^([a-z][\w.-]{0,60}\d): \[\d{4}-",
     )
 )  # fmt: skip
 _PROCESS = re.compile(rb"\bpid[=:] ?(\d+)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from stepscope.store.signs import SignForm
 
 _SIZE = rb"[\d.]+ \w+"
@@ -10,6 +12,7 @@ _OUT = _ERROR + rb"(?P<api>CUDA|HIP|XPU|NPU|MUSA) out of memory"
 _OOM = _OUT + rb"\. Tried to allocate (?P<wanted>" + _SIZE + rb")"
 _AT = rb"(?:\[?(?P<peer>[\w.:-]+?)\]?[:,] ?(?P<port>\d+))"
 
+_UNABLE = _ERROR + rb"unable to (?P<call>[\w ()]{3,60}) <(?P<path>/torch_\w+)>.{0,40}?"
 _SHELL = (b"Killed", b"Segmentation fault", b"Bus error", b"Aborted", b"killed", b"segmentation fault", b"bus error")
 """What shells say of a process that a signal ended, bash and zsh."""
 
@@ -31,6 +34,13 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm("oom", b"out of memory", _OUT + rb"(?:\. Tried to allocate (?P<wanted>" + _SIZE
              + rb"))?(?:.{0,4}GPU (?P<gpu>\d+))?", cut=True),
     SignForm("oom", b"out of memory", _ERROR + rb"(?P<error>CUDA error: out of memory)"),
+    SignForm(
+        "oom", b"would exceed allowed memory",
+        _ERROR + rb"Allocation on device (?P<gpu>\d+) would exceed allowed memory\. \(out of memory\) Currently "
+        rb"allocated +: "
+        rb"(?P<allocated>" + _SIZE + rb") Requested +: (?P<wanted>" + _SIZE + rb") Device limit +: (?P<capacity>" + _SIZE
+        + rb") Free \(according to CUDA\): (?P<free>" + _SIZE + rb")",
+    ),
     SignForm("oom", b"out of memory", rb"(?P<error>Cuda failure (?:2 )?'out of memory')"),
     SignForm("oom", b"_STATUS_ALLOC_FAILED", _ERROR + rb"(?:\w+ error: )?(?P<error>CU\w+_STATUS_ALLOC_FAILED)"),
     SignForm("oom", b"RESOURCE_EXHAUSTED", rb"(?P<error>RESOURCE_EXHAUSTED: Out of memory.{0,120})"),
@@ -39,6 +49,8 @@ SIGNS: tuple[SignForm, ...] = (
              _ERROR + rb"(?:\[enforce fail.{0,80}?)?DefaultCPUAllocator: (?P<error>.{1,120})"),
     SignForm("host-oom", b"node running low on memory",
              _ERROR + rb"(?:[A-Z][\w ]{0,60})?(?P<error>node running low on memory)"),
+    SignForm("host-oom", b"Memory on the node (IP", rb"(?P<error>Memory on the node \(IP: (?P<host>[\d.]+).{0,200})"),
+    SignForm("host-oom", b"_ArrayMemoryError", rb"(?P<exception>[\w.]*_ArrayMemoryError): (?P<error>.{1,120})"),
     SignForm("host-oom", b"bad_alloc", rb"(?P<error>std::bad_alloc)"),
     SignForm("kernel-oom", b"ut of memory: Kill",
              rb"\w*[Oo]ut of memory: Kill\w* process (?P<process>\d+) \((?P<command>[^)]+)\)"),
@@ -47,7 +59,13 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm("kernel-oom", b"OOMKilled", rb"OOMKilled"),
     SignForm("worker-died", b"Worker exit type: ",
              rb"Worker exit type: (?P<exit>SYSTEM_ERROR|NODE_OUT_OF_MEMORY) Worker exit detail: (?P<detail>[^.]{1,120})"),
+    SignForm("worker-died", b"The actor died", _ERROR + rb"The actor (?P<detail>died unexpectedly[\w ]{0,60})"),
+    SignForm("evicted", b"The node was low on", rb"The node was low on resource: (?P<what>[\w-]+)"),
     # Data loaders
+    *(
+        SignForm("shm-full", error, _UNABLE + re.escape(error))
+        for error in (b"No space left on device", b"Resource temporarily unavailable", b": Success (0)")
+    ),
     SignForm(
         "loader-killed", b"DataLoader worker",
         _ERROR + rb"DataLoader worker \(pid(?:\(s\))? (?P<process>[\d, ]+)\) "
@@ -85,10 +103,29 @@ SIGNS: tuple[SignForm, ...] = (
         for how in _SHELL
     ),
     *(SignForm("some-code", how, rb"(?P<how>" + how + rb")(?: \(core dumped\))?\s*$", first=True) for how in _SHELL),
+    SignForm("some-code", b" received at time=", rb"\*\*\* (?P<signal>SIG[A-Z]+) received at time="),
+    SignForm(
+        "some-code", b"Caught signal ",
+        rb"\[(?P<host>[\w.-]+):(?P<process>\d+) *:\d+:\d+\] Caught signal (?P<how>\d+ \([^)]{1,100})",
+    ),
+    SignForm("heap", b"double free or corruption", rb"(?P<error>double free or corruption)", first=True),
+    SignForm("heap", b"(): invalid ", rb"(?P<error>\w+\(\): invalid (?:pointer|(?:next )?size)[\w ()]{0,40})\s*$",
+             first=True),
+    SignForm("heap", b"malloc(): ", rb"(?P<error>malloc\(\): [a-z][\w -]{5,60})\s*$", first=True),
+    SignForm("heap", b"corrupted ", rb"(?P<error>corrupted (?:size vs|double-linked|unsorted)[\w. -]{3,40})", first=True),
     SignForm("some-code", b"died with <Signals", rb"died with <Signals\.(?P<signal>SIG\w+)"),
     SignForm(
         "task-ended", b"srun: error", rb"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.{1,80})"
     ),
+    SignForm("node-lost", b"Node failure on ", rb"(?P<launcher>srun): error: Node failure on (?P<node>\S+)"),
+    SignForm("node-lost", b"Remote daemon: ", rb"Remote daemon: \S+ on node (?P<node>\S+)"),
+    SignForm(
+        "node-lost", b"has been marked dead", rb"The node .{0,90}address: (?P<node>[\w.:]+) .{0,90}has been marked dead"
+    ),
+    SignForm("task-ended", b"MPI_ABORT was invoked", rb"MPI_ABORT was invoked on rank (?P<tasks>\d+)"),
+    SignForm("task-ended", b"Process name: [[", rb"Process name: \[\[\d+,\d+\],(?P<tasks>\d+)\]"),
+    SignForm("task-code", b"errorcode ", rb"with errorcode (?P<code>\d+)", beside=True),
+    SignForm("task-code", b"Exit code:", rb"Exit code: +(?P<code>\d+)", beside=True),
     SignForm(
         "task-ended", b"noticed that process rank",
         rb"process rank (?P<tasks>\d+) with PID (?P<process>\d+) on node (?P<host>\S+) exited on (?P<how>signal \d+.{0,40})",
@@ -114,6 +151,22 @@ SIGNS: tuple[SignForm, ...] = (
     ),
     SignForm("store-late", b"connect() timed out",
              _ERROR + rb"connect\(\) timed out\. Original timeout was (?P<waited>\d+) ms"),
+    SignForm(
+        "store-lost", b"a keep-alive heartbeat",
+        rb"The node '(?P<node>[\w.-]+?)_\d+_\d+' has failed to send a keep-alive heartbeat to the rendezvous "
+        rb"'(?P<name>[^']+)'",
+    ),
+    SignForm("gloo-mesh", b"connectFullMesh failed", _ERROR + rb"Gloo connectFullMesh failed with (?P<error>.{3,120})"),
+    SignForm(
+        "gloo-mesh", b"tcp/pair.cc",
+        _ERROR + rb"\[\S*gloo/transport/tcp/pair\.cc:\d+\] (?P<error>connect \[?[\w.:%-]+\]?:\d+: [\w ]{3,60})",
+    ),
+    SignForm("gloo-interface", b"Unable to find address for: ",
+             _ERROR + rb".{0,120}Unable to find address for: (?P<name>\S+)"),
+    SignForm(
+        "ucx-retry", b"Transport retry count exceeded",
+        rb"\[(?P<host>[\w.-]+):\d+ *:\d+\].{0,80}Transport retry count exceeded on (?P<card>\w+):\d+",
+    ),
     SignForm(
         "store-barrier", b"in store based barrier",
         _ERROR + rb"Timed out initializing process group in store based barrier on rank:? (?P<member>\d+), for key: \S+ "
@@ -173,6 +226,10 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm(
         "device-assert", b"Assertion `", rb"(?P<place>[\w./-]+\.\w+:\d+):.{0,200}Assertion `(?P<asserted>[^`]+)` failed"
     ),
+    SignForm(
+        "kernel-resources", b"out of resource: ", rb"out of resource: (?P<what>[\w ]+), Required: (?P<need>\d+), "
+        rb"Hardware limit: (?P<limit>\d+)",
+    ),
     SignForm("device-error", b"CUDA error: ", _ERROR + rb"CUDA error: (?P<error>[\w ()/-]{3,100})"),
     SignForm(
         "device-error", b"cudaGetDeviceCount",
@@ -181,6 +238,6 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm(
         "xid", b"NVRM: Xid",
         rb"NVRM: Xid \(PCI:(?P<device>[\w:.]+)\): (?P<xid>\d+)(?:, pid=[^,]*)?(?:, name=[^,]*)?,? ?"
-        rb"(?P<error>.{1,120}?)\.?\s*$",
+        rb"(?P<error>.{1,300}?)\.?\s*$",
     ),
 )  # fmt: skip

@@ -16,6 +16,11 @@ _SURE = (
 )  # fmt: skip
 """Exceptions that are one even where no traceback is there."""
 
+_HARMLESS = (
+    rb"Missing \"|.*libibverbs|.*libnccl-net|.*[Uu]sing internal|.*[Ii]gnor|.*deprecated|.*not supported, us|MSCCL"
+)
+"""Of NCCL's warnings those after which it goes on as well."""
+
 SIGNS: tuple[SignForm, ...] = (
     SignForm("device-error", b"Cuda failure", rb"Cuda failure (?:\d+ )?'(?P<error>[^']{3,100})'"),
     SignForm("traceback", b"Traceback (most", rb"Traceback \(most recent call"),
@@ -28,5 +33,10 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm("chained", b"The above exception", rb"The above exception was the direct cause", beside=True),
     SignForm(
         "frame-of", b'File "', rb'File "(?P<file>[^"]+)", line (?P<at>\d+)(?:, in (?P<function>.+))?', beside=True
+    ),
+    SignForm("nccl-warning", b" NCCL WARN ", rb" NCCL WARN (?!" + _HARMLESS + rb")(?P<error>.{3,160})"),
+    SignForm(
+        "nccl-warning", b"Last error:",
+        rb"Last error: (?:\[rank\d+\]: ?)?(?!Traceback|Exception raised|terminate |W0|E0)(?P<error>[A-Za-z].{5,160})",
     ),
 )  # fmt: skip

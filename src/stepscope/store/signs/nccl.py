@@ -41,8 +41,25 @@ SIGNS = (
     SignForm(
         "nccl-ib-status", b"Got completion",
         rb"Got completion (?:from peer " + _ADDRESS
-        + rb" )?with (?:status[= ]|error )(?P<status>\d+),? opcode[= ]-?\d+,? len[= ]\d+,? vendor err (?P<vendor>\d+)",
+        + rb" )?with (?:status[= ]|error )(?:\w+\()?(?P<status>\d+)\)?,? opcode[= ]\S+ .{0,40}?"
+        rb"vendor[_ ]err[= ](?P<vendor>\d+)",
     ),
+    SignForm("nccl-ib-peermem", b"Bad address", rb"ibv_reg_\w+ failed.{0,40}Bad address"),
+    SignForm(
+        "nccl-rank-count", b"mismatch in rank count", rb"mismatch in rank count from procs (?P<one>\d+) : (?P<other>\d+)"
+    ),
+    SignForm("nccl-rank-twice", b"has already checked in",
+             rb"rank (?P<twice>\d+) of (?P<world>\d+) ranks has already checked"),
+    SignForm(
+        "nccl-sizes", b"collective mismatch error",
+        rb"peer " + _ADDRESS + rb" collective mismatch error, local size (?P<got>\d+) remote size (?P<want>\d+)",
+    ),
+    SignForm(
+        "nccl-sizes", b"message truncated",
+        rb"peer " + _ADDRESS + rb" message truncated : receiving (?P<got>\d+) bytes instead of (?P<want>\d+)",
+    ),
+    SignForm("nccl-driver", b"nvmlInit", rb"nvmlInit\w*\(\) failed: (?P<error>[\w/ -]{3,80})"),
+    SignForm("nccl-calloc", b"Failed to CUDA ", rb"Failed to CUDA \w+(?: async)? (?P<bytes>\d+) bytes"),
     SignForm("nccl-ib-register", b"Cannot allocate memory", rb"ibv_\w+ failed.{0,60}Cannot allocate memory"),
     SignForm(
         "nccl-ofi", b"NET/OFI ",

@@ -56,6 +56,16 @@ def first(tmp_path: Path, *lines: str, name: str = "job.log") -> Finding | None:
          ("locked memory",), ()),
         ("init.cc:1 NCCL WARN Mismatched NCCL version detected : rank 0 version 21805 rank 8 version 22005",
          ("ranks 0 and 8", "22005"), (0, 8)),
+        ("net_ib.cc:1 NCCL WARN NET/IB: Got completion from peer 10.1.2.3<4> with status=IBV_WC_RETRY_EXC_ERR(12) opcode="
+         "IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send", ("10.1.2.3", "ibstat"), ()),
+        ("a.cc:1 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address", ("node-7", "nvidia-peermem"), ()),
+        ("a.cc:1 NCCL WARN Bootstrap Root : mismatch in rank count from procs 4 : 6", ("4 and 6", "WORLD_SIZE"), ()),
+        ("a.cc:1 NCCL WARN Bootstrap Root : rank 5 of 6 ranks has already checked in", ("rank 5 of 6", "--node-rank"), ()),
+        ("a.cc:1 NCCL WARN NET/IB : req 0/1 tag 7 peer 10.1.2.3<4> collective mismatch error, local size 64 remote size 128",
+         ("64 and 128 bytes", "10.1.2.3", "same order"), ()),
+        ("a.cc:1 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch", ("driver of node-7", "restart"), ()),
+        ("a.cc:1 NCCL WARN Failed to CUDA calloc async 24 bytes", ("24 bytes of GPU memory", "nvidia-smi"), ()),
+        ("a.cc:1 NCCL WARN The agent of the fabric did not come", ("did not come", "NCCL_DEBUG=INFO"), ()),
         ("transport/nvls.cc:2 NCCL WARN Cuda failure 1 'invalid argument'", ("NVLS", "Fabric Manager"), ()),
         ("init.cc:1 NCCL WARN Mismatched NCCL version detected : rank 0 21803 rank 3 22105", ("21803", "one image"), (0, 3)),
     ],
@@ -68,6 +78,35 @@ def test_the_cause_is_named_with_what_to_set(
     assert (finding.rule, finding.severity, finding.ranks) == ("nccl-error", "problem", ranks)
     text = " ".join([finding.title, *(f"{a.text} {a.command or ''}" for a in finding.advice)])
     assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "severity"),
+    [
+        ((), (), "warning"),
+        ((), ("NCCL INFO a/b.cc:12 -> 3",), "problem"),
+        (
+            ("misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.2.3<4> failed : No route to host",),
+            (),
+            None,
+        ),
+        (("a.cc:1 NCCL WARN Cuda failure 700 'an illegal memory access was encountered'",), (), None),
+    ],
+)
+def test_words_that_no_form_knows_are_shown_where_no_other_names_the_error(
+    tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...], severity: str | None
+) -> None:
+    lines = [*before, "c.cc:7 NCCL WARN The agent of the fabric did not come", *after]
+    path = tmp_path / "job.log"
+    path.write_text("\n".join(HEAD + line for line in lines) + "\n")
+    of = [f for f in diagnose(load_evidence([path])).findings if "agent of the fabric" in f.title]
+    assert [f.severity for f in of] == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize("text", ['Missing "iommu=pt" from kernel command line', "Failed to open libibverbs.so[.1]"])
+def test_warnings_after_which_nccl_goes_on_are_no_error(tmp_path: Path, text: str) -> None:
+    finding = first(tmp_path, f"{HEAD}init.cc:1 NCCL WARN {text}")
+    assert finding is None or text.split()[0] not in finding.title
 
 
 def test_what_is_set_already_is_not_advised(tmp_path: Path) -> None:
