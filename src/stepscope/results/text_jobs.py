@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from itertools import takewhile
 from pathlib import Path, PurePath
 
 from stepscope.core.dataclass import dataclass
@@ -55,41 +54,70 @@ class _File:
         return ""
 
 
+class _Files:
+    """Files, and what is known of all of them."""
+
+    def __init__(self, files: Iterable[_File] = ()) -> None:
+        self.files: list[_File] = []
+        self._worlds: set[int | None] = {None}
+        self._attempts: set[str | None] = {None}
+        self._gave_up: dict[int, tuple[float, float]] = {}
+        self._folders: set[PurePath] = set()
+        for file in files:
+            self.add(file)
+
+    def add(self, file: _File) -> None:
+        self.files.append(file)
+        self._worlds.add(file.world)
+        self._attempts.add(file.attempt)
+        self._folders.update(PurePath(file.source).parents)
+        for rank, at_ns in file.gave_up.items():
+            first, last = self._gave_up.get(rank, (at_ns, at_ns))
+            self._gave_up[rank] = min(first, at_ns), max(last, at_ns)
+
+    def differ(self, file: _File) -> bool:
+        """Whether one of them differs from a file."""
+        return (
+            (file.world is not None and not self._worlds <= {None, file.world})
+            or (file.attempt is not None and not self._attempts <= {None, file.attempt})
+            or any(
+                max(at_ns - self._gave_up[rank][0], self._gave_up[rank][1] - at_ns) > APART_NS
+                for rank, at_ns in file.gave_up.items()
+                if rank in self._gave_up
+            )
+        )
+
+    def nearness(self, file: _File) -> int:
+        """How many folders of its path a file has in common with the nearest."""
+        return sum(folder in self._folders for folder in PurePath(file.source).parents)
+
+
 def text_jobs(signs: Iterable[Sign]) -> tuple[TextJob, ...]:
     """Return the jobs whose files prove that they are several; empty where they may all be of one.
 
     A file that may be of two of them is of the one whose files lie nearest in the folders, else alone.
     """
     files = [_file(source, of_file) for source, of_file in grouped(signs, lambda sign: sign.source).items()]
-    if not any(one.differs(other) for one in files for other in files):
+    every = _Files(files)
+    if not any(map(every.differ, files)):
         return ()
-    jobs: list[list[_File]] = []
-    for file in sorted(files, key=lambda file: not any(file.differs(other) for other in files)):
-        near = [
-            (max(_shared(file, member) for member in job), job)
-            for job in jobs
-            if not any(file.differs(member) for member in job)
-        ]
+    jobs: list[_Files] = []
+    for file in sorted(files, key=lambda file: not every.differ(file)):
+        near = [(job.nearness(file), job) for job in jobs if not job.differ(file)]
         best = [job for shared, job in near if shared == max(near, key=lambda item: item[0])[0]]
         if len(best) == 1:
-            best[0].append(file)
+            best[0].add(file)
         else:
-            jobs.append([file])
-    names = telling_names([Path(job[0].source) for job in jobs])
+            jobs.append(_Files([file]))
+    names = telling_names([Path(job.files[0].source) for job in jobs])
     return tuple(
         TextJob(
             name=f"{name} and {len(job) - 1} more" if job[1:] else name,
             proof=next((why for other in files if (why := job[0].differs(other))), ""),
             signs=tuple(sign for file in job for sign in file.signs),
         )
-        for name, job in zip(names, jobs, strict=True)
+        for name, job in zip(names, (one.files for one in jobs), strict=True)
     )
-
-
-def _shared(one: _File, other: _File) -> int:
-    """How many folders of their paths two files have in common."""
-    pairs = zip(PurePath(one.source).parts, PurePath(other.source).parts, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _file(source: str, signs: list[Sign]) -> _File:
