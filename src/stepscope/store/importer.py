@@ -6,6 +6,7 @@ these are not let to.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import os
@@ -51,10 +52,46 @@ def require_there(path: Path) -> None:
 
 
 def opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    """Open a file for its bytes, unpacked where it is gzip. Raises OSError; reading may raise EOFError, zlib.error."""
+    """Open a file for its bytes, unpacked where it is gzip, as UTF-8 where it says that it is UTF-16.
+
+    Raises OSError; reading may raise EOFError, zlib.error.
+    """
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return gzip.GzipFile(path) if packed else path.open("rb")
+        start = file.read(3)
+    if start[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(path)
+    if start[:2] in _WIDE:
+        return io.BufferedReader(_Narrowed(path))
+    file = path.open("rb")
+    if start == codecs.BOM_UTF8:
+        file.seek(len(start))
+    return file
+
+
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+class _Narrowed(io.RawIOBase):
+    """A file of UTF-16, read as UTF-8."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest and (block := self._file.read(HEAD_BYTES)):
+            self._rest = self._decoder.decode(block).encode(errors="replace")
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def whole_words(text: bytes) -> tuple[bytes, bytes]:

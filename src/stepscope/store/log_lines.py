@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from stepscope.core.words import counted
 from stepscope.store.columns import bare
-from stepscope.store.importer import reading, whole_words
+from stepscope.store.importer import opened, reading, whole_words
 
 SUFFIXES = (".out", ".log", ".txt", ".err", "")
 PIECE = 1 << 16
@@ -45,21 +47,50 @@ class LogLines:
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         """Yield (number, line). Raises DataError for a file that cannot be read."""
+        for first, lines in self.batches():
+            yield from enumerate(lines, first)
+
+    def batches(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield (number of the first, lines), many at a time. Raises DataError for a file that cannot be read."""
         unfinished, fresh = b"", True
-        with reading(self.path) as file:
-            while line := file.readline(PIECE):
-                self.count += fresh
-                fresh = line.endswith(b"\n")
-                if fresh:
-                    self.rest = b""
-                    yield self.count, (unfinished + line).rstrip(b"\r\n")
-                    unfinished = b""
-                    continue
-                self.rest = unfinished + line
-                words, unfinished = whole_words(self.rest)
-                ends = self._texts and len(line) < PIECE and not self.rest[-1:].isdigit()
-                yield self.count, self.rest if ends else words
-            self._left_out = self._left_out or unfinished or None  # reached where no .gz was cut off
+        for gap, block in blocks_of(self.path):
+            if gap is not None:  # what lies around it are parts of lines
+                self.count += gap + fresh
+                block = block.partition(b"\n")[2]
+                unfinished, fresh = b"", True
+            *lines, unfinished = (unfinished + block).split(b"\n")
+            if lines and fresh and len(max(lines, key=len)) < PIECE:
+                yield self._whole(lines)
+                lines = []
+            for line in lines:
+                fresh, line = yield from self._pieces(line, fresh=fresh)
+                self.count -= not fresh
+                yield self._whole([line])
+                fresh = True
+            fresh, unfinished = yield from self._pieces(unfinished, fresh=fresh)
+        if unfinished:
+            self.count += fresh
+            self.rest = unfinished
+            words, unfinished = whole_words(unfinished)
+            yield self.count, [self.rest if self._texts and not self.rest[-1:].isdigit() else words]
+        self._left_out = self._left_out or unfinished or None  # reached where no .gz was cut off
+
+    def _whole(self, lines: list[bytes]) -> tuple[int, list[bytes]]:
+        first = self.count + 1
+        self.count += len(lines)
+        self.rest = b""
+        return first, [line.rstrip(b"\r") for line in lines]
+
+    def _pieces(self, line: bytes, *, fresh: bool) -> Generator[tuple[int, list[bytes]], None, tuple[bool, bytes]]:
+        """Yield the beginning of a long line; return what is left, and whether the line begins there."""
+        while len(line) >= PIECE:
+            self.count += fresh
+            fresh = False
+            self.rest = line
+            words, more = whole_words(line[:PIECE])
+            line = more + line[PIECE:]
+            yield self.count, [words]
+        return fresh, line
 
     def leave_out(self, number: int) -> None:
         """Note that the importer takes nothing of a line: it is the beginning of one, or another runs through it."""
@@ -113,20 +144,81 @@ def finite(text: bytes) -> float | None:
     return bare(text.decode("ascii", errors="replace"))
 
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
 _LONGEST_MARK = 100
+WHOLE = 64 << 20
+"""Bytes of the largest log that is read as a whole."""
+_START, _END = 1 << 20, 32 << 20
+"""Bytes that are read of a larger one: how a job ended stands at the end of its log."""
+
+
+def blocks_of(path: Path) -> Iterator[tuple[int | None, bytes]]:
+    """Yield (None, bytes) of a log; before the end of a large one (ends of lines that are left out there, bytes).
+
+    Raises DataError for a file that cannot be read.
+    """
+    size = _size(path)
+    gap: int | None = None
+    left = _BLOCK if size is None else _START
+    with reading(path) as file:
+        while block := file.read1(min(_BLOCK, left)):
+            yield gap, block
+            gap = None
+            if size is not None and not (left := left - len(block)):
+                gap = _ends_between(path, _START, size - _END)
+                left = file.seek(size - _END)
+
+
+def _size(path: Path) -> int | None:
+    """Return the size of a log too large to be read as a whole; None: it is none, or packed."""
+    size = path.stat().st_size
+    with opened(path) as file:
+        return size if size > WHOLE and isinstance(file, io.BufferedReader) else None
+
+
+@cache
+def _ends_between(path: Path, start: int, end: int) -> int:
+    ends = 0
+    with path.open("rb") as file:
+        file.seek(start)
+        while (left := end - file.tell()) > 0 and (block := file.read(min(_BLOCK, left))):
+            ends += block.count(b"\n")
+    return ends
+
+
+def parts_read(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Return a note for each log of which only parts are read."""
+    sizes = ((path, _size(path) if path.suffix.lower() in SUFFIXES else None) for path in paths)
+    return tuple(
+        f"{path}: its first {_START >> 20} MiB and last {_END >> 20} MiB of {size / (1 << 30):.1f} GiB are read: figures, "
+        "and how the job ended, are of these"
+        for path, size in sizes
+        if size is not None
+    )
+
+
+_NUMERALS = bytes.maketrans(b"123456789", b"0" * 9)
+
+
+def shape(text: bytes) -> bytes:
+    """Return a text with ``0`` for each digit: lines of the same shape say the same, of other numbers."""
+    return text.translate(_NUMERALS)
 
 
 def marks_in(path: Path, marks: Iterable[bytes]) -> frozenset[bytes]:
     """Return those of ``marks`` that a file holds. Raises DataError for one that cannot be read."""
     there: set[bytes] = set()
-    marks = tuple(marks)
+    shapes = {mark: shape(mark) for mark in marks}
     end = b""
-    with reading(path) as file:
-        while block := file.read(_BLOCK):
-            text = end + block
-            short = not there and len(text) < _BLOCK  # a paste, in which a terminal may have wrapped a mark
-            texts = (text, text.replace(b"\n", b""), text.replace(b"\n", b" ")) if short else (text,)
-            there |= {mark for mark in marks if mark not in there and any(mark in one for one in texts)}
-            end = block[-_LONGEST_MARK:]
+    for _, block in blocks_of(path):
+        text = end + block
+        short = not there and len(text) < PIECE  # a paste, in which a terminal may have wrapped a mark
+        texts = (text, text.replace(b"\n", b""), text.replace(b"\n", b" ")) if short else (text,)
+        distinct = b"\n".join(set(shape(text).split(b"\n")))
+        there |= {
+            mark
+            for mark, form in shapes.items()
+            if mark not in there and (short or form in distinct) and any(mark in one for one in texts)
+        }
+        end = block[-_LONGEST_MARK:]
     return frozenset(there)

@@ -23,10 +23,12 @@ Groups of a step's line are named as a table's columns would be, with their unit
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from functools import cache, lru_cache
+from itertools import groupby, repeat, zip_longest
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,7 +38,7 @@ from stepscope.records.imported import Imported, Sign
 from stepscope.records.nouns import Status
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.log_lines import SUFFIXES, LogLines, finite, without_prefix
+from stepscope.store.log_lines import SUFFIXES, LogLines, finite, shape, without_prefix
 from stepscope.store.text_signs import signs_beside
 from stepscope.store.training_runs import NO_REASON, LoggedStep, Scalars, each_file, label, meaning_of, run_of
 
@@ -59,6 +61,12 @@ _STATUS: tuple[tuple[str, Status, str], ...] = (
 
 _NO_FIGURE = ("step", "steps", *COUNTS, *WORDS)
 _NUMBER_GOES_ON = re.compile(rb"[\d.,]*[\d.]|[eE][-+\d]")
+_NUMERAL = re.compile(rb"\d(?![\d,]*\})")
+_PLAIN = re.compile(rb"-?(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d\d?)?")
+_FEW_DIGITS = re.compile(rb"[\d,.]{1,16}")
+_MOST_SHAPES = 10_000
+_MANY = 100
+"""So many lines of one shape one after the other are read at once."""
 _SETTLED = 20
 """Steps after which their lines hold no new facts of the job."""
 _LATELY = 4
@@ -77,6 +85,100 @@ class Printed:
     begins: re.Pattern[bytes] | None = None
     done: re.Pattern[bytes] | None = None
     start: re.Pattern[bytes] | None = None
+    places: dict[bytes, Places | None] = field(default_factory=dict, compare=False, init=False)
+    """Shape of a line -> where its figures stand; None: it is read by the patterns each time."""
+
+    def places_of(self, raw: bytes, line: bytes, match: re.Match[bytes]) -> Places | None:
+        """Return where the figures stand in lines that are of the shape of this one, which is whole and of a step."""
+        texts = {name: text for name, text in match.groupdict().items() if text is not None}
+        figures = [name for name in texts if name not in _NO_FIGURE]
+        if (
+            not _sees_no_numeral(self.step, self.start, *self.facts)
+            or not raw.endswith(line)
+            or max(map(match.end, texts)) == len(line)  # whether its last number is cut off is seen from others
+            or any(pattern.search(line) for pattern in self.facts)
+            or not all(_PLAIN.fullmatch(texts[name]) for name in figures)
+        ):
+            return None
+        begins = len(raw) - len(line)
+        spans = {name: slice(match.start(name) + begins, match.end(name) + begins) for name in texts}
+        return Places(
+            begins=begins,
+            form=_form(line),
+            step=spans.get("step"),
+            epoch=(spans["epoch"], spans["steps"]) if "epoch" in spans and "steps" in spans else None,
+            figures=tuple((name, spans[name], _of_groups if b"," in texts[name] else float) for name in figures),
+            facts=frozenset(texts) & {*_NO_FIGURE[2:]},
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Places:
+    """Where figures stand in lines of one shape. begins: behind prefixes. form: as a job's. facts: names of those in it."""
+
+    begins: int
+    form: bytes
+    step: slice | None
+    epoch: tuple[slice, slice] | None
+    figures: tuple[tuple[str, slice, Callable[[bytes], float]], ...]
+    facts: frozenset[str]
+
+    def number_of(self, line: bytes, last: int) -> int:
+        """Return the number of the step, as :meth:`Job.number_of`."""
+        if self.step is None:
+            return last + 1
+        before = 0 if self.epoch is None else int(line[self.epoch[0]]) * int(line[self.epoch[1]])
+        return before + int(line[self.step])
+
+    def values(self, line: bytes) -> dict[str, float]:
+        return {name: read(line[place]) for name, place, read in self.figures}
+
+    def of_many(self, lines: Sequence[bytes]) -> tuple[list[int], list[dict[str, float]]] | None:
+        """Return the steps and values of lines at once; None where they are to be read one by one."""
+        import numpy as np  # a short log needs none
+
+        table = np.frombuffer(b"".join(lines), np.uint8).reshape(len(lines), -1)
+        texts = [lines[0][place] for _, place, _ in self.figures]
+        groups = [place.start for (_, place, _), text in zip(self.figures, texts, strict=True) if b"," in text]
+        if (
+            self.step is None
+            or self.epoch is not None
+            or not all(_FEW_DIGITS.fullmatch(text) for text in texts)
+            or (table[:, : self.begins] != table[0, : self.begins]).any()
+            or (table[:, groups] == ord("0")).any()
+        ):
+            return None
+
+        def column(place: slice) -> Any:
+            weight, weights = 1, []
+            for sign in reversed(lines[0][place]):
+                digit = chr(sign).isdigit()
+                weights.append(weight if digit else 0)
+                weight *= 10 if digit else 1
+            return (table[:, place].astype(np.int64) - ord("0")) @ np.array(weights[::-1])
+
+        columns = [
+            (column(place) / 10 ** len(text.partition(b".")[2])).tolist()
+            for (_, place, _), text in zip(self.figures, texts, strict=True)
+        ]
+        names = [name for name, _, _ in self.figures]
+        return column(self.step).tolist(), [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+@cache
+def _sees_no_numeral(*patterns: re.Pattern[bytes] | None) -> bool:
+    """Return whether lines of the same shape fit alike."""
+    return not any(_NUMERAL.search(pattern.pattern) for pattern in patterns if pattern is not None)
+
+
+def _of_groups(text: bytes) -> float:
+    """Read a number with groups of digits."""
+    return number_of(text) if text.startswith((b"0", b"-0")) else float(text.replace(b",", b""))
+
+
+@lru_cache(1000)
+def _who(prefix: bytes) -> int | None:
+    return without_prefix(prefix)[0]
 
 
 @dataclass(kw_only=True)
@@ -106,9 +208,22 @@ class Job:
         names = ("printed", "ends", "goes_on", "form", "total", *more)
         return type(self)(line=number, facts=dict(self.facts), **{name: getattr(self, name) for name in names})
 
-    def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
-        """Take in one line; return the job that begins with it, where one does. Raises DataError for a damaged file."""
+    def read(self, lines: LogLines, number: int, raw: bytes, form: bytes, /) -> Self | None:
+        """Take in one line; return the job that begins with it, where one does. Raises DataError for a damaged file.
+
+        form: its shape.
+        """
         assert self.printed is not None
+        shapes = self.printed.places
+        if (places := shapes.get(form)) is not None and (not places.facts or places.facts <= self.facts.keys()):
+            self.form, self.goes_on = places.form, True
+            last = self.last
+            who, step, values = _who(raw[: places.begins]), places.number_of(raw, last), places.values(raw)
+            if who != self.rank or not -1 < last < step:
+                return self._step(number, who, step, values)
+            self.points.append(LoggedStep(step, None, values))
+            self.lines.append(number)
+            return None
         rank, line = without_prefix(raw)
         match = self.printed.step.search(line)
         # Facts are printed at a job's start, or between its steps.
@@ -119,7 +234,14 @@ class Job:
                 lines.leave_out(number)
                 return None
             self.form = _form(line)
-            job = self._step(number, rank, match)
+            if form not in shapes:
+                shapes.update({form: self.printed.places_of(raw, line, match)} if len(shapes) < _MOST_SHAPES else {})
+            groups = {
+                name: text for name, text in match.groupdict().items() if name not in _NO_FIGURE and text is not None
+            }
+            job = self._step(
+                number, rank, self.number_of(match), {name: number_of(text) for name, text in groups.items()}
+            )
             (job or self)._take_facts(match, *matches)
             return job
         if self._has_lost_its_end(line):
@@ -132,6 +254,22 @@ class Job:
         (job or self)._take_facts(*matches)
         (job or self).done |= _is_in(line, self.printed.done)
         return job
+
+    def read_many(self, first: int, raws: Sequence[bytes], form: bytes) -> bool:
+        """Take in lines of one shape, where they are steps of one rank in order; else return False."""
+        places = self.printed and self.printed.places.get(form)
+        if len(raws) < _MANY or not places or not places.facts <= self.facts.keys() or not self.points:
+            return False
+        read = places.of_many(raws)
+        if read is None or _who(raws[0][: places.begins]) != self.rank:
+            return False
+        steps, values = read
+        if not all(map(operator.lt, [self.last, *steps], steps)):
+            return False
+        self.form, self.goes_on = places.form, True
+        self.points += map(LoggedStep, steps, repeat(None), values)
+        self.lines += range(first, first + len(raws))
+        return True
 
     def finish(self, rest: bytes) -> None:
         """Take in a line, or the last one, which has no end: it may say that the job is complete."""
@@ -266,19 +404,17 @@ class Job:
         before = int(epoch) * int(length) if epoch is not None and length is not None else 0
         return before + int(match["step"])
 
-    def _step(self, number: int, rank: int | None, match: re.Match[bytes]) -> Self | None:
+    def _step(self, number: int, rank: int | None, step: int, values: dict[str, float]) -> Self | None:
         """Put one logged step into its job: this one, or a new one where steps begin again."""
-        step, job = self.number_of(match), self
-        groups = {name: text for name, text in match.groupdict().items() if name not in _NO_FIGURE and text is not None}
-        values = {name: number_of(text) for name, text in groups.items()}
-        lately = [point.step for point in self.points[-_LATELY:]] if rank is None else [self.last]
-        if self.points and (rank != self.rank or step in lately):  # of another rank, or again: its peak counts
+        job, last = self, self.last
+        again = step == last or (step < last and rank is None and step in [p.step for p in self.points[-_LATELY:]])
+        if self.points and (rank != self.rank or again):  # its peak counts
             own = self.points[-1].values
             own |= {
                 name: max(own.get(name, value), value) for name, value in values.items() if name.startswith("peak_")
             }
             return None
-        if step < self.last:
+        if step < last:
             job = self.again(number)
         job.rank = rank
         job.points.append(LoggedStep(step, values=values))
@@ -317,10 +453,16 @@ def number_of(text: bytes) -> float:
 def read_jobs(path: Path, job: Callable[[int], Job]) -> tuple[Imported, ...]:
     """Return the runs of the jobs of one log. job: makes the one that begins in a line. Raises DataError without a step."""
     jobs, lines = [job(1)], LogLines(path)
-    for number, raw in lines:
-        for piece in raw.split(b"\r"):  # a progress bar overwrites itself
-            if (new := jobs[-1].read(lines, number, piece)) is not None:
-                jobs.append(new)
+    for first, batch in lines.batches():
+        at = 0
+        for form, of_form in groupby(shape(b"\n".join(batch)).split(b"\n")):
+            alike = batch[at : at + len(list(of_form))]
+            if not jobs[-1].read_many(first + at, alike, form):
+                for number, raw in enumerate(alike, first + at):
+                    for piece in raw.split(b"\r") if b"\r" in raw else (raw,):  # a progress bar overwrites itself
+                        new = jobs[-1].read(lines, number, piece, form if piece is raw else shape(piece))
+                        jobs += [] if new is None else [new]
+            at += len(alike)
     jobs[-1].finish(lines.rest)
     signs = signs_beside((path,))
     for one, after in zip_longest(jobs, jobs[1:]):

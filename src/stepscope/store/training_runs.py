@@ -22,6 +22,7 @@ from stepscope.stats.order import LEAST_POINTS, level_change, measured_median
 from stepscope.store.columns import Meaning, meanings_of, plain, spellings
 from stepscope.store.epoch_table import MOST_EPOCHS
 from stepscope.store.importer import Candidate, Importer, read_each
+from stepscope.store.log_lines import parts_read
 from stepscope.store.stated import with_stated
 from stepscope.store.text_signs import signs_beside
 
@@ -71,7 +72,7 @@ def joined(
         comm_rows=tuple(row for part in parts for row in part.comm_rows),
         signs=signs,
         hardware=", ".join(hardware) or None,
-        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        notes=tuple(dict.fromkeys([*(note for part in parts for note in part.notes), *parts_read(source.files)])),
         remarks=tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
         left_out=tuple(left_out),
         columns=tuple(dict.fromkeys(name for names in named for name in names)) if named else None,
@@ -240,7 +241,8 @@ class Scalars:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all figures that were logged."""
-        return tuple(dict.fromkeys(name for point in self.points for name in point.values))
+        alike = dict.fromkeys(tuple(point.values) for point in self.points)
+        return tuple(dict.fromkeys(name for names in alike for name in names))
 
 
 def meaning_of(name: str) -> Meaning | None:
@@ -349,8 +351,7 @@ def _parts(series: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def _changed(points: Sequence[LoggedStep], chosen: Mapping[str, tuple[str, Meaning]]) -> StepChange | None:
     """Find where steps change their level, in the figure that says most of their time: their time itself, or a rate."""
-    for role in _RATES:
-        name, meaning = chosen.get(role, ("", Meaning(role)))
+    for role, (name, meaning) in ((role, chosen[role]) for role in _RATES if role in chosen):
         logged = [(p.step, p.values[name] * (meaning.scale or 1.0)) for p in points if name in p.values]
         logged = [(step, value) for step, value in logged if math.isfinite(value) and value > 0]
         if logged:

@@ -90,7 +90,7 @@ class _Job(Job):
     numbered: bool = False
     staged: bool = False
 
-    def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
+    def read(self, lines: LogLines, number: int, raw: bytes, _form: bytes) -> Self | None:
         _, line = without_prefix(raw)
         job = type(self)(line=number) if _BEGINS in line and self.points else self
         if match := _SETTING.search(line):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.store.importer import OTHER_KIND, Candidate, Importer
-from stepscope.store.log_lines import SUFFIXES
+from stepscope.store.log_lines import SUFFIXES, parts_read
 from stepscope.store.text_signs import signs_beside
 
 
@@ -18,6 +18,7 @@ def _read(source: Candidate) -> Imported:
         format="job_text",
         path=str(source.path),
         signs=tuple(sign for of_file in signs.values() for sign in of_file),
+        notes=parts_read(source.files),
         left_out=tuple(LeftOut(path=str(path), reason=OTHER_KIND) for path, of_file in signs.items() if not of_file),
     )
 

@@ -148,7 +148,7 @@ class _Job(Job):
     peak_mib: float = 0.0
     memory_ranks: set[int] = field(default_factory=set)
 
-    def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
+    def read(self, lines: LogLines, number: int, raw: bytes, _form: bytes) -> Self | None:
         line, job = without_colours(raw), self
         if b"using world size" in line and (world := _WORLD.search(line)):
             return self._begins(lines.path, number, line, world)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,7 +37,7 @@ class _Job(Job):
         degrees = self.degrees.values()
         return math.prod(degrees) if degrees and min(degrees) > 0 else None  # -1: what is left
 
-    @property
+    @cached_property
     def rates(self) -> list[float]:
         return [rate for point in self.points if math.isfinite(rate := point.values["tokens_per_s_per_gpu"])]
 

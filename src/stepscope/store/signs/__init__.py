@@ -14,14 +14,15 @@ launchers are off.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 from stepscope.records.imported import Sign
-from stepscope.store.log_lines import LogLines, marks_in, without_colours
+from stepscope.store.log_lines import LogLines, shape, without_colours
 
 TOPICS = ("watchdog", "ends", "nccl", "exceptions")
 """Files of this folder, the general last: a watchdog's line is often an exception, too."""
@@ -78,7 +79,7 @@ def forms() -> tuple[SignForm, ...]:
 
 
 @cache
-def _marks(there: frozenset[bytes], *, beside: bool) -> re.Pattern[bytes]:
+def _marks(there: frozenset[bytes], *, beside: bool = False) -> re.Pattern[bytes]:
     """Return the pattern of what some line of every sign holds, of marks that are in the file."""
     marks = {form.mark for form in forms() if form.beside == beside and form.mark in there}
     return re.compile(b"|".join(re.escape(mark) for mark in sorted(marks)) or b"(?!)")
@@ -131,9 +132,12 @@ def signs_of(path: Path, there: frozenset[bytes]) -> tuple[Sign, ...]:
     """
     of_file = _Found(path)
     pending: list[tuple[int, bytes]] = []
-    there |= marks_in(path, {form.mark for form in forms() if form.beside})
-    marked, beside = _marks(there, beside=False), _marks(there, beside=True)
-    for number, raw in LogLines(path, texts=True):
+    marked, beside = _marks(there), _marks(frozenset(form.mark for form in forms() if form.beside), beside=True)
+    at = 0
+    for number, raw in _near(LogLines(path, texts=True), b"|".join((marked.pattern, beside.pattern))):
+        if number > at + 1:
+            of_file.before = b""
+        at = number
         pieces = without_colours(raw).split(b"\r")
         for line in pieces[-1:] if len(pieces) > 1 and not marked.search(raw) else pieces:
             has_mark = marked.search(line) is not None
@@ -161,6 +165,32 @@ def signs_of(path: Path, there: frozenset[bytes]) -> tuple[Sign, ...]:
             break
     of_file.take_cut(pending)
     return of_file.all
+
+
+def _near(file: LogLines, marks: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that hold a mark, also one broken at a seam, and those around them. marks: their pattern.
+
+    A log repeats itself: of lines that differ in digits only, one is looked at, with the line before.
+    """
+    marked, reach = re.compile(shape(marks)), WRAPPED + 2
+    at_hand: list[tuple[int, bytes]] = []
+    fresh = 0
+    for first, lines in file.batches():
+        at_hand = [*at_hand[-reach:], *enumerate(lines, first)]
+        shapes = shape(without_colours(b"\n".join(line for _, line in at_hand))).split(b"\n")
+        pairs = list(pairwise([b"", *shapes]))
+        marked_pairs = {pair for pair in set(pairs) if _says(marked, *pair)}
+        if marked_pairs:
+            hits = [at for at, pair in enumerate(pairs) if pair in marked_pairs]
+            near = {at for hit in hits for at in range(max(fresh, hit - reach), min(len(at_hand), hit + reach))}
+            yield from (at_hand[at] for at in sorted(near))
+            fresh = max(near, default=fresh - 1) + 1
+        fresh = max(0, fresh - max(0, len(at_hand) - reach))
+
+
+def _says(marked: re.Pattern[bytes], before: bytes, line: bytes) -> bool:
+    seam = (before[-_SEAM:], line[:_SEAM]) if len(before) >= _NARROW else ()
+    return any(marked.search(text) for text in (line, b"".join(seam), b" ".join(seam)))
 
 
 class _Found:
