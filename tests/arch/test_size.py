@@ -39,7 +39,7 @@ MOST = {
     "report": (110500, 64),
     "results": (104000, 57),
     "stats": (12000, 8),
-    "store": (97000, 54),
+    "store": (99500, 54),
     "strategies": (9500, 12),
     "traces": (116500, 56),
     "workloads": (4500, 6),
