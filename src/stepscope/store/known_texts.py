@@ -32,6 +32,7 @@ class KnownText:
 
 
 _AS_TABLE = "figures of runs: write one row per run as CSV, with columns such as gpus,strategy,step_time_ms"
+_STATE = "give the output of nvidia-smi -q, taken while the job runs"
 _PROFILE = "take a profile of the job: stepscope profile -- COMMAND"
 
 KNOWN = (
@@ -54,6 +55,35 @@ KNOWN = (
         says=rb"CUDA OOMs: (?P<ooms>\d+)\W+cudaMalloc retries: (?P<retries>\d+)[\s\S]*?Allocated memory[ |]+\d+ \w+ +\|"
         rb"\s*(?P<peak>\d+ \w+)",
         saying="peak {peak} allocated; {ooms} requests failed, {retries} times the cache was freed to try again",
+    ),
+    KnownText(
+        mark=rb"# gpu +pwr|(?m:^# gpu\s.*\bsm\b)", title="samples of nvidia-smi dmon", instead=_STATE,
+    ),
+    KnownText(
+        mark=rb"Link \d+: (?:[\d.]+ GB/s|<inactive>)", title="state of NVLinks (nvidia-smi nvlink -s)",
+        instead="measure them: nvbandwidth -t device_to_device_memcpy_read_ce, and give its output",
+        says=rb"Link (?P<link>\d+): <inactive>", saying="link {link} is inactive",
+    ),
+    KnownText(
+        mark=rb"LnkSta:", title="output of lspci", instead=_STATE,
+        says=rb"LnkSta:\s*(?P<state>[^\n]*\(downgraded\)[^\n]{0,40})", saying="{state}",
+    ),
+    KnownText(
+        mark=rb"CUDA Bandwidth Test|Memory Transfers\s+Transfer Size", title="output of bandwidthTest of the CUDA samples",
+        instead="measure with nvbandwidth, and give its output",
+        says=rb"Host to Device Bandwidth[\s\S]*?\n\s*\d+\s+(?P<rate>[\d.]+)", saying="{rate} GB/s from the host",
+    ),
+    KnownText(
+        mark=rb"ROCm System Management Interface|AMD-SMI|GPU +XCP +METRIC", title="output of rocm-smi or amd-smi",
+        instead="see clocks and links of the machine: stepscope doctor",
+    ),
+    KnownText(
+        mark=rb"port \d+ ==> \S+ \((?:Up|Down)\)", title="list of ports (ibdev2netdev)", instead="give the output of ibstat",
+        says=rb"(?P<port>\S+ port \d+) ==> \S+ \(Down\)", saying="{port} is down",
+    ),
+    KnownText(
+        mark=rb"t_(?:avg|typical)\[usec\]", title="latencies of perftest (ib_write_lat and its kin)",
+        instead="give the output of ib_write_bw: a slow link shows in its bandwidth",
     ),
     KnownText(
         mark=rb"DDP Initialized with|DDP logging data",

@@ -36,7 +36,8 @@ from stepscope.results.evidence import Evidence
 
 class Fault(NamedTuple):
     """What a device's facts mean: ``group``, ``facts`` (pattern of names), ``bad`` (pattern of values), ``about`` (what is
-    absent where they are not), ``title``, ``advice`` with its ``command``. Of a group the first that a device has counts.
+    absent where they are not; empty: not said), ``title``, ``advice`` with its ``command``. Of a group the first that a
+    device has counts.
     """
 
     group: str
@@ -51,10 +52,23 @@ class Fault(NamedTuple):
 
 _CLOCKS = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE"
 _RESET = ("drain the host, then reset the GPU or restart the host", "nvidia-smi --gpu-reset -i INDEX")
+_LOST = ("restart the host; if it comes again, see the slot, the power cable and the card", "dmesg -T | grep -i xid")
 
 FAULTS = tuple(
     Fault(*row)
     for row in (
+        (
+            "lost", ".*", "(?i).*GPU is lost.*|.*GPU requires reset.*", "", "the driver has lost the GPU", *_LOST,
+        ),
+        (
+            "lost", "product name|volatile uncorr\\. ecc|device handle", "ERR!|Unknown Error.*", "lost GPU",
+            "the driver cannot read the GPU", *_LOST,
+        ),
+        (
+            "lost", "driver", ".*", "", "the driver does not run here, or finds no GPU",
+            "see that the driver is loaded and fits the kernel, and in a container that GPUs are passed on",
+            "cat /proc/driver/nvidia/version; dmesg | grep -i nvrm",
+        ),
         (
             "clocks", "[hs]w thermal slowdown", "Active", "thermal slowdown", "too hot: thermal slowdown lowers the clocks",
             "see fans, air flow, coolant and the room; then watch the temperature under load", _CLOCKS,
@@ -127,7 +141,7 @@ def check(evidence: Evidence) -> Statement:
                 bad.append((r, wrong))
         if bad:
             findings.append(_of_fault(fault, bad))
-        elif seen:
+        elif seen and fault.about:
             absent.append(f"no {fault.about}")
     capped = sum(reading.facts.get("sw power cap") == "Active" for reading in looked)
     return findings or (

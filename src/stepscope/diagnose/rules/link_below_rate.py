@@ -162,9 +162,12 @@ def _pairs(readings: Sequence[MachineReading]) -> Iterator[Finding]:
             f"no P2P in {counted(len(closed), 'direction')} between GPUs: data goes through the host's memory",
             _devices(closed),
             wrong=card is None or card.peer_access,
-            sure="reported by CUDA; GeForce cards have no P2P by design",
+            sure="reported by the driver; GeForce cards have no P2P by design",
             advice=(_TOPO, _ACS),
         )
+    peers = [r for r in readings if "peer" in r.facts]
+    if peers and not closed and not any(r.bytes_per_s for r in readings):
+        yield _judged(f"P2P works in {counted(len(peers), 'direction')} between GPUs", wrong=False, advice=())
     tests: dict[str, list[MachineReading]] = defaultdict(list)
     for r in readings:
         tests[r.test].append(r)
@@ -190,7 +193,8 @@ def _of_test(
     peak = by_nvlink.peer_bytes_per_s if by_nvlink else slot.bytes_per_s
     slow = [r for r in links if _rate(r) * PAIR < middle]
     wrong = ""
-    if len(links) > 2 and slow and len(slow) <= _FEW * len(links):
+    of_one = through is not None and slow and set.intersection(*(set(re.findall(r"GPU \d+", r.device)) for r in slow))
+    if len(links) > 2 and slow and (len(slow) <= _FEW * len(links) or (of_one and len(of_one) == 1)):
         wrong = (
             f"{_devices(slow)}: {format_bandwidth(min(map(_rate, slow)))}, and {format_bandwidth(middle)} in the median"
         )

@@ -14,11 +14,14 @@ MAX_BYTES = 1 << 20
 """Most bytes of a matrix; one of 16 GPUs and 16 NICs has 4 KiB."""
 
 _ROW = re.compile(r"^[ \t\r\x1b\[0-9;m]*GPU\d+[ \t]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)\b", re.MULTILINE)
+_LINK = re.compile(r"^[^\n]*GPU\d+[ \t][^\n]*\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)\b", re.MULTILINE)
+_PEERS = re.compile(r"^\s*GPU\d+[ \t][^\n]*\b(?:OK|CNS|GNS|TNS)\b", re.MULTILINE)
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """Return whether there is a row of the matrix: a GPU, and its link to the first device."""
-    return _ROW.search(candidate.text) is not None
+    """Return whether there is a row of the matrix: a GPU, and its link to the first device; not of ``topo -p2p``."""
+    text = candidate.text
+    return _ROW.search(text) is not None and (_LINK.search(text) is not None or _PEERS.search(text) is None)
 
 
 def _import(source: Candidate) -> Imported:

@@ -37,6 +37,23 @@ GPU 00000000:3D:00.0
 """
 
 
+DEVINFO = """\
+hca_id:\tmlx5_4
+\ttransport:\t\t\tInfiniBand (0)
+\tphys_port_cnt:\t\t\t1
+\t\tport:\t1
+\t\t\tstate:\t\t\tPORT_ACTIVE (4)
+\t\t\tactive_mtu:\t\t4096 (5)
+\t\t\tlink_layer:\t\tInfiniBand
+"""
+QUERY = """\
+timestamp, index, name, temperature.gpu, power.limit [W], clocks_event_reasons.hw_thermal_slowdown
+2026/11/02 10:00:12.120, 3, NVIDIA A100-SXM4-80GB, 91, 400.00 W, {}
+2026/11/02 10:00:13.120, 3, NVIDIA A100-SXM4-80GB, 91, 400.00 W, {}
+"""
+"""One GPU, asked twice."""
+
+
 def found(tmp_path: Path, text: str, rule: str = "device-fault") -> list[Finding]:
     path = tmp_path / "out.txt"
     path.write_text(text)
@@ -64,6 +81,21 @@ def found(tmp_path: Path, text: str, rule: str = "device-fault") -> list[Finding
          "mlx5_1 port 1: down", "problem"),
         ("".join(f"node{n}: {line}\n" for n in (3, 4) for line in ibstat(state="Down" if n == 4 else "Active").splitlines()),
          "node4 mlx5_0 port 1: the port is not active", "warning"),
+        ("".join(f"0: {line}\n" for line in SMI.replace("ECC |", "  6 |").replace("CAP", "400").splitlines()),
+         "task 0 GPU 1: uncorrected memory errors", "problem"),
+        ("".join(f"2026-11-02T10:00:12.123456Z {line}\n" for line in smi_q({"HW Thermal Slowdown": "Active"}).splitlines()),
+         "GPU 00:00.0: too hot", "problem"),
+        (SMI.replace("1  NVIDIA A100-SXM4-80GB", "1  ERR!                 ").replace("ECC |", "ERR!|").replace("CAP", "400"),
+         "GPU 1: the driver cannot read the GPU", "problem"),
+        ("Unable to determine the device handle for GPU 0000:0B:00.0: GPU is lost.  Reboot the system to recover it\n",
+         "GPU 0B:00.0: the driver has lost the GPU", "problem"),
+        ("Unable to determine the device handle for GPU3: 0000:4B:00.0: Unknown Error\n", "GPU 4B:00.0: the driver cannot",
+         "problem"),
+        ("gp-04: Failed to initialize NVML: Driver/library version mismatch\n", "gp-04: the driver does not run", "problem"),
+        (DEVINFO.replace("PORT_ACTIVE (4)", "PORT_DOWN (1)"), "mlx5_4 port 1: the port is not active", "warning"),
+        (DEVINFO.replace("PORT_ACTIVE (4)", "PORT_INIT (2)"), "mlx5_4 port 1: the link is up, and no subnet", "problem"),
+        (QUERY.format("Not Active", "Active"), "GPU 3: too hot", "problem"),
+        (QUERY.format("Active", "Not Active"), "GPU 3: too hot", "problem"),
         ("State: Down\nPhysical state: Polling\nRate: 10\n", "the port: down", "problem"),
     ],
 )  # fmt: skip
@@ -82,6 +114,8 @@ def test_a_fault_is_one_finding_of_its_devices(tmp_path: Path, text: str, title:
         SMI.replace("ECC |", "  0 |").replace("CAP", "400"),
         ibstat() + ibstat("mlx5_9", state="Down", physical="Disabled", layer="Ethernet"),
         REASONS,
+        DEVINFO,
+        QUERY.format("Not Active", "Not Active"),
         OLD.replace(": Yes", ": No"),
     ],
 )

@@ -22,6 +22,10 @@ def found(tmp_path: Path, text: str) -> list[Finding]:
     return [f for f in diagnose(load_evidence([path])).findings if f.rule == "link-below-rate"]
 
 
+PEERS = " \tGPU0\tGPU1\tGPU2\n GPU0\tX\tOK\t{0}\n GPU1\tOK\tX\t{1}\n GPU2\t{0}\t{1}\tX\n\nLegend:\n\n  X    = Self\n"
+"""``nvidia-smi topo -p2p r``."""
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -40,6 +44,7 @@ def found(tmp_path: Path, text: str) -> list[Finding]:
         (nvbandwidth(H100, 8, lambda _: 55.3, lambda *_: 395.0), ("55.3 GB/s", "63.0 GB/s", "395 GB/s")),
         (nvbandwidth(A6000, 6, lambda _: 25.1, lambda a, b: 26.3 if a // 3 == b // 3 else 21.9), ("31.5 GB/s",)),
         (smi_q({}, {}), ("2 GPUs: full PCIe lanes",)),
+        (PEERS.format("OK", "NS"), ("P2P works in 4 directions",)),
         (smi_q({"generation": "1", "Gpu": "0 %"}), ("1 GPU: full PCIe lanes",)),
     ],
 )  # fmt: skip
@@ -65,6 +70,8 @@ def test_a_healthy_link_is_an_observation(tmp_path: Path, text: str, words: tupl
         (nvbandwidth(H100, 8, lambda n: 27.1 if n == 6 else 55.3, lambda *_: 395.0), ("host -> GPU 6", "27.1 GB/s")),
         (nvbandwidth(H100, 8, lambda _: 26.9, lambda *_: 395.0), ("43% of PCIe 5.0 x16",)),
         (nvbandwidth(H100, 8, lambda _: 55.0, lambda a, b: 60.0 if (a, b) == (1, 6) else 395.0), ("GPU 6 -> GPU 1: 60",)),
+        (nvbandwidth(A100, 4, lambda _: 25.0, lambda a, b: 20.3 if 3 in (a, b) else 271.0), ("GPU 3", "20.3 GB/s")),
+        (PEERS.format("CNS", "OK"), ("no P2P in 2 directions", "host's memory")),
         (smi_q({}, {"width": "8x", "Gpu": "0 %"}), ("PCIe lanes", "GPU 01:00.0: 8 of 16")),
         (smi_q({"generation": "3"}, {}), ("PCIe generation", "GPU 00:00.0: 3 of 4")),
     ],
