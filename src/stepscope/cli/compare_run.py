@@ -93,6 +93,8 @@ def _read(options: Compare) -> list[Side]:
         world_size=options.world_size,
         scaling=options.scaling,
         columns=options.columns,
+        communication=options.communication,
+        class_=options.class_,
         drop_epochs=options.drop_epochs,
     )
     read = dict(zip(given.paths, read_each(given), strict=True)) if given.paths else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -15,8 +15,10 @@ from stepscope.core.words import counted, named, unknown
 if TYPE_CHECKING:
     from stepscope.records.imported import Stated
     from stepscope.records.nouns import Scaling as ScalingKind
+    from stepscope.records.trace_summary import TraceSummary
     from stepscope.results.evidence import Evidence
     from stepscope.store.layout import ProfileLayout, RunLayout
+    from stepscope.traces.sections import StatedClass
 
 
 WORLD_SIZE = option("Number of ranks, for runs whose files do not state it: exp021=4,exp044=4.", "RUN=N,...")
@@ -27,6 +29,10 @@ SCALING = option(
 COLUMNS = option("What a table's columns mean: tok_s=tokens_per_s; NAME=- leaves a column out.", "NAME=MEANING,...")
 DROP_EPOCHS = option("Number of first epochs to leave out of epoch times.", "N", default=1, min=0)
 EXECUTOR = option("Read traces on the workers of this dask cluster.", "dask://HOST:PORT")
+COMMUNICATION = option(
+    "Kernels with such names communicate: text in the name, or a regular expression.", "PATTERN", default=()
+)
+CLASSES = option("File of lines `communication PATTERN`, `computation PATTERN` or `copies PATTERN`.", "FILE")
 PATHS = "Run folders, traces, or results of other tools (tables, logs, nccl-tests, ...)."
 
 
@@ -41,6 +47,8 @@ class EvidenceOptions(Options):
     drop_epochs: int = DROP_EPOCHS
     cell: str | None = option("Only this cell of a run folder.", "ID")
     executor: str | None = EXECUTOR
+    communication: tuple[str, ...] = COMMUNICATION
+    class_: Path | None = CLASSES
 
 
 _STOPPED = "terminated while reading"
@@ -64,11 +72,20 @@ def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
     require_stated(evidence, stated)
     if options.executor is not None and not evidence.traces:
         raise UsageError(f"--executor changes nothing: no traces in {', '.join(map(str, options.paths))}")
+    _require_traces(evidence, options)
     for name in ("drop_epochs", "target_accuracy"):
         if name in given(options) and not any(run.epochs for run in evidence.runs):
             raise UsageError(f"{spelled(type(options), name)} changes nothing: no run here has epochs")
     _require_epochs(evidence, options)
     return evidence
+
+
+def _require_traces(evidence: Evidence, options: EvidenceOptions) -> None:
+    """Raises UsageError where classes of kernels are stated and there are no kernels."""
+    for name in ("communication", "class_"):
+        if getattr(options, name) and not evidence.traces:
+            raise UsageError(f"{spelled(type(options), name)} changes nothing: no traces in these results")
+    require_used(options.communication, [trace.summary for trace in evidence.traces])
 
 
 def _require_epochs(evidence: Evidence, options: EvidenceOptions) -> None:
@@ -100,6 +117,7 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
         for path, name in zip(options.paths, names, strict=True):
             evidence = _load((path,), options, stated_of_source(stated, name, names))
             require_stated(evidence)
+            _require_traces(evidence, options)
             _require_epochs(evidence, options)
             read.append(evidence)
     joined = join(read, names)
@@ -138,8 +156,29 @@ def _load(paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, 
         spans=spans,
         on_trace=_log_reading if err().is_terminal else None,
         scheduler=scheduler_of(options.executor),
+        classes=kernel_classes(options.communication, options.class_),
         log=log,
     )
+
+
+def kernel_classes(communication: Sequence[str], file: Path | None) -> tuple[StatedClass, ...]:
+    """Return the stated classes of kernels. Raises UsageError."""
+    if not communication and file is None:
+        return ()
+    from stepscope.traces.stated_classes import stated_classes
+
+    return stated_classes(communication, file)
+
+
+def require_used(communication: Sequence[str], summaries: Iterable[TraceSummary]) -> None:
+    """Raises UsageError for a pattern that fits no kernel of any rank."""
+    ranks = [rank for summary in summaries for rank in summary.ranks if not rank.partial]
+    for pattern in communication if ranks else ():
+        if all(any(f.kind == "unused-classes" and pattern in f.names for f in rank.quality) for rank in ranks):
+            raise UsageError(
+                f"--communication {pattern!r} changes nothing: no kernel has such a name",
+                fix="see the kernels' names: stepscope trace ... --show kernels --limit 0",
+            )
 
 
 def scheduler_of(executor: str | None) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import given, parse_ranges, spelled
 from stepscope.cli.console import err, log, out, print_document, say
-from stepscope.cli.evidence import Watch, scheduler_of, traces_of
+from stepscope.cli.evidence import Watch, kernel_classes, require_used, scheduler_of, traces_of
 from stepscope.core.errors import DataError, NoTraceError, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.registry import uncollected
@@ -59,6 +59,7 @@ class Request:
     tables: Collection[str]
     merge: Path | None
     early: bool
+    communication: Sequence[str]
 
 
 def run(
@@ -103,6 +104,7 @@ def _reading(options: Trace) -> tuple[Wanted, Sequence[str]]:
         sample=parse_ranges(options.ranks, "--ranks"),
         processes=options.processes,
         cache=options.cache,
+        classes=kernel_classes(options.communication, options.class_),
     )
     if (url := next((path for path in map(url_of, options.paths) if path is not None), None)) is not None:
         for name in ("cache", "merge"):
@@ -143,6 +145,7 @@ def _request(options: Trace, wanted: Wanted, files: Sequence[str], also: Sequenc
         tables=sections if options.show else trace_sections.SECTIONS,
         merge=options.merge,
         early=plain and _shows_early(options.paths, files, wanted),
+        communication=options.communication,
     )
 
 
@@ -175,6 +178,7 @@ def _show_request(request: Request, read: Mapping[str, TraceSummary] | None, jud
         captures = _analysed(request.paths, request.files, wanted)
     if read is None:
         _require_known(wanted.ranks, captures.values())
+        require_used(request.communication, captures.values())
     if request.json or request.csv is not None or request.merge is not None or request.conditions:
         _only(captures)  # these are of one capture
     elif len(captures) > 1:

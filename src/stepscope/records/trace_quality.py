@@ -81,6 +81,10 @@ KINDS: Mapping[str, QualityKind] = {
         takes=("classes",),
         better="state it: --communication PATTERN, or --class FILE with lines such as `computation my_kernel`",
     ),
+    "unused-classes": QualityKind(
+        text="no kernel is called as the stated classes say: {names}",
+        better="see the kernels' names: --show kernels --limit 0",
+    ),
 }
 """By name, as ``trace --json`` writes it."""
 

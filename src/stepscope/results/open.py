@@ -45,7 +45,7 @@ from stepscope.store.stated import stated_of_source
 if TYPE_CHECKING:
     from stepscope.machine.topology import Topology
     from stepscope.traces.job import ReadingListener
-    from stepscope.traces.sections import Wanted
+    from stepscope.traces.sections import StatedClass, Wanted
 
 OnTrace = Callable[[Path], None]
 Row = TypeVar("Row")
@@ -66,6 +66,7 @@ def load_evidence(
     spans: bool = False,
     on_trace: Callable[[Path], None] | None = None,
     scheduler: str | None = None,
+    classes: tuple[StatedClass, ...] = (),
     log: Callable[[str], None] | None = None,
 ) -> Evidence:
     """Read what lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined.
@@ -73,8 +74,8 @@ def load_evidence(
 
     cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
     targets: accuracies to give times to; empty: round ones that tell most. traces: whether traces of cells are read. spans:
-    traces also carry what timelines draw. on_trace: told each trace file as it is finished. scheduler, log: as of
-    ``analyse_captures``. Raises DataError for a path that nothing reads.
+    traces also carry what timelines draw. on_trace: told each trace file as it is finished. classes: of kernels, as the user
+    states them. scheduler, log: as of ``analyse_captures``. Raises DataError for a path that nothing reads.
     """
     how = Reading(
         stated=stated or Stated(),
@@ -83,6 +84,7 @@ def load_evidence(
         spans=spans,
         on_trace=on_trace,
         scheduler=scheduler,
+        classes=classes,
         log=log,
     )
     parts = _sources([Path(path) for path in paths], how)
@@ -107,6 +109,7 @@ class Reading:
     by_step: bool = False
     on_trace: OnTrace | None = None
     scheduler: str | None = None
+    classes: tuple[StatedClass, ...] = ()
     log: Callable[[str], None] | None = None
 
     @property
@@ -115,7 +118,7 @@ class Reading:
         from stepscope.traces.sections import EVERYTHING, Wanted
 
         more = {name for name, asked in (("spans", self.spans), ("profile", self.by_step)) if asked}
-        return Wanted(sections=EVERYTHING | more, scheduler=self.scheduler)
+        return Wanted(sections=EVERYTHING | more, scheduler=self.scheduler, classes=self.classes)
 
     def job(self, files: Path | Sequence[Path | str]) -> TraceSummary:
         """The traces of one job."""

@@ -8,14 +8,16 @@ communication is the least that it can be.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.words import url_of
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 from stepscope.traces.kernel_names import Work, names_collective, work_named
 
@@ -34,6 +36,12 @@ SCANNED_UNKNOWN = 0.01
 
 NAMED = 8
 """Names of unknown kernels that are kept."""
+
+BESIDE = "kernel-classes.txt"
+"""Name of the file that states classes of the traces below its folder."""
+
+_UP_TO_THE_RUN = 4
+"""RUN/cells/ID/trace/FILE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +124,36 @@ def _of_several(view: RankView) -> bool:
     return bool((events.of(Category.CPU_OP) & events.named(_COLLECTIVES.match)).any())
 
 
+def stated_beside(path: Path) -> tuple[StatedClass, ...]:
+    """Return the classes in the file of that name in the trace's folder or one above it, up to that of a run."""
+    if url_of(path) is not None:
+        return ()
+    folders = path.absolute().parents[:_UP_TO_THE_RUN]
+    file = next((folder / BESIDE for folder in folders if (folder / BESIDE).is_file()), None)
+    if file is None:
+        return ()
+    from stepscope.traces.stated_classes import read_classes
+
+    return read_classes(file)
+
+
+def unused_classes(view: RankView) -> tuple[str, ...]:
+    """Return the patterns of stated classes that fit no kernel of the rank."""
+    events, stated = view.events, view.wanted.classes
+    codes = np.flatnonzero(np.bincount(events.name[events.category == Category.KERNEL], minlength=1))
+    names = [events.names[code] for code in codes.tolist()]
+    patterns = zip(stated, _patterns(stated), strict=True)
+    return tuple(pattern for (_, pattern), (fits, _) in patterns if not any(map(fits, names)))
+
+
+def _patterns(stated: Sequence[StatedClass]) -> list[tuple[Callable[[str], bool], Work]]:
+    if not stated:
+        return []
+    from stepscope.traces.stated_classes import matcher
+
+    return [(matcher(pattern), STATED[kind]) for kind, pattern in stated]
+
+
 def _by_name(events: Events, stated: Sequence[StatedClass]) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
     """Return the class of every event as category, user and name tell it, and the kernels that an operator may decide:
     NOT_DEVICE where the name says nothing."""
@@ -125,11 +163,11 @@ def _by_name(events: Events, stated: Sequence[StatedClass]) -> tuple[NDArray[np.
     kernels = category == Category.KERNEL
     by_name = np.zeros(len(events.names), dtype=np.int8)
     sure = np.zeros(len(events.names), dtype=bool)
-    patterns = [(re.compile(pattern), STATED[kind]) for kind, pattern in stated]
+    patterns = _patterns(stated)
     # Not np.unique, which imports numpy.ma: 40 ms, a sixth of reading a small trace.
     for code in np.flatnonzero(np.bincount(events.name[kernels], minlength=1)).tolist():
         name = events.names[code]
-        stated_kind = next((kind for pattern, kind in patterns if pattern.search(name)), None)
+        stated_kind = next((kind for fits, kind in patterns if fits(name)), None)
         by_name[code], sure[code] = work_named(name) if stated_kind is None else (stated_kind, True)
     work[kernels] = by_name[events.name[kernels]]
     return work, kernels & ~sure[events.name]

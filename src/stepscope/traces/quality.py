@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stepscope.records.trace_quality import QualityFact
 from stepscope.records.trace_summary import RankPass
-from stepscope.traces.classes import unknown_fact
+from stepscope.traces.classes import unknown_fact, unused_classes
 from stepscope.traces.events import RankView
 from stepscope.traces.launches import lost_launches
 
@@ -32,7 +32,12 @@ def _unknown_kernels(view: RankView) -> Iterator[QualityFact]:
         yield fact
 
 
-CHECKS: tuple[Callable[[RankView], Iterable[QualityFact]], ...] = (_missing_kernels, _unknown_kernels)
+def _unused_classes(view: RankView) -> Iterator[QualityFact]:
+    if view.wanted.classes and (unused := unused_classes(view)):
+        yield QualityFact(kind="unused-classes", rank=view.rank, names=unused, matters=False)
+
+
+CHECKS: tuple[Callable[[RankView], Iterable[QualityFact]], ...] = (_missing_kernels, _unknown_kernels, _unused_classes)
 JOB_CHECKS: tuple[Callable[[Sequence[RankPass]], Iterable[QualityFact]], ...] = ()
 
 

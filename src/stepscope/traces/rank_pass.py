@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stepscope.core.errors import MissingError, StepscopeError
 from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import rank_budget
-from stepscope.traces.classes import SCANNED_UNKNOWN, undecided_share
+from stepscope.traces.classes import SCANNED_UNKNOWN, stated_beside, undecided_share
 from stepscope.traces.events import Events, RankTrace, RankView, TraceMeta
 from stepscope.traces.load import Advanced, load_file, rank_of
 from stepscope.traces.sections import EVERY, Wanted
@@ -26,6 +26,8 @@ def pass_file(
     path: Path, *, wanted: Wanted, alone: bool, processes: int = 1, advanced: Advanced | None = None
 ) -> RankPass:
     """Load one trace file and analyse it. Runs in any process; ``processes`` may read a large file together."""
+    if beside := stated_beside(path):
+        wanted = replace(wanted, classes=(*wanted.classes, *beside))
     try:
         trace = load_file(
             path, device_only=wanted.device_only, cache=wanted.cache, processes=processes, advanced=advanced

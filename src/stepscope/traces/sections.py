@@ -77,8 +77,9 @@ FOR_FINDINGS = frozenset(section.name for section in SECTIONS if section.ruled)
 where the trace has what it takes (FLOP or shapes, a known device)."""
 
 
-StatedClass = tuple[Literal["computation", "communication", "copies"], str]
-"""A class that the user states, and a regular expression on the names of the kernels that are of it."""
+KernelClass = Literal["computation", "communication", "copies"]
+StatedClass = tuple[KernelClass, str]
+"""A class that the user states, and a pattern of the names of the kernels that are of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,11 +42,13 @@ TRACE = {
     "processes": ["--processes", "1"], "cache": ["--cache"], "csv": ["--csv", "OUT/csv"],
     "fail_if": ["--fail-if", "FAILING"], "json": ["--json"], "ranks": ["--ranks", "0"],
     "executor": ["--executor", "dask://127.0.0.1:1"],  # nobody listens there
+    "communication": ["--communication", "mm_kernel"], "class_": ["--class", "classes.txt"],
 }  # fmt: skip
 READ = {
     "world_size": ["--world-size", "old=1,new=4"], "scaling": ["--scaling", "weak"], "columns": ["--columns", "val_loss=-"],
     "target_accuracy": ["--target-accuracy", "0.5"], "drop_epochs": ["--drop-epochs", "3"], "cell": ["--cell", "x"],
     "executor": ["--executor", "dask://127.0.0.1:1"],
+    "communication": ["--communication", "mm_kernel"], "class_": ["--class", "classes.txt"],
 }  # fmt: skip
 HOSTS = {"hosts": ["--hosts", "a,a"], "ssh": ["--ssh", "ssh -4"], "remote_python": ["--remote-python", "python3.12"]}
 SAMPLES: dict[str, dict[str, list[str]]] = {
@@ -66,6 +68,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "set_": ["--set", "base.lr=1"], "metric": ["--metric", "epoch_ns"], "world_size": ["--world-size", "old=1,new=4"],
         "scaling": ["--scaling", "weak"], "columns": ["--columns", "val_loss=-"], "drop_epochs": ["--drop-epochs", "3"],
         "fail_if": ["--fail-if", "epoch_ns > 0"], "json": ["--json"], "everything": ["--all"],
+        "communication": ["--communication", "mm_kernel"], "class_": ["--class", "classes.txt"],
     },
     "predict": {
         "collective": ["--collective", "all_gather"], "size": ["--size", "1M"], "sizes": ["--sizes", "1K,1M"],
@@ -247,6 +250,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "metrics" / name / "metrics.csv").write_text(table + "\n", encoding="utf-8")
     rows_ = sweep(sizes=SIZES)
     made = calibration(fit(rows_, alpha_us=50, rate=2e9))
+    (folder / "classes.txt").write_text("copies mm_kernel\n", encoding="utf-8")
     (folder / "calib.json").write_bytes(codec.encode(made))
     return folder
 

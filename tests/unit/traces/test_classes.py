@@ -9,13 +9,16 @@ import pytest
 from tests.hand_events import Row, call, kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
+from stepscope.cli.evidence import require_used
+from stepscope.core.errors import UsageError
 from stepscope.records.trace_quality import QualityFact
-from stepscope.traces.classes import classes_of, unknown_fact, work_of
+from stepscope.traces.classes import BESIDE, classes_of, unknown_fact, work_of
 from stepscope.traces.events import RankView
 from stepscope.traces.job import analyse_job, combine
 from stepscope.traces.kernel_names import Work, work_named
 from stepscope.traces.rank_pass import analyse
 from stepscope.traces.sections import Wanted
+from stepscope.traces.stated_classes import matcher, read_classes
 
 MS = 1_000_000
 
@@ -196,3 +199,65 @@ def test_names_that_decide_nothing_have_the_operators_read(tmp_path: Path) -> No
     full, scanned = analyse_job(job), analyse_job(job, Wanted(sections=frozenset({"budget"})))
     assert [p.budget for p in scanned.ranks] == [p.budget for p in full.ranks]
     assert all(p.budget is not None and p.budget.parts.comm_ns for p in scanned.ranks)
+
+
+FORMS = """﻿# a comment
+communication my_ep::.*
+computation: gemm<4>(int4*)
+"acme*xfer" , comm
+
+copies = Copy{lambda(int)#1}
+"""
+
+
+def test_a_file_of_classes_is_read_in_every_form(tmp_path: Path) -> None:
+    file = tmp_path / "classes.txt"
+    file.write_text(FORMS, encoding="utf-8")
+    assert read_classes(file) == (
+        ("communication", "my_ep::.*"),
+        ("computation", "gemm<4>(int4*)"),
+        ("communication", "acme*xfer"),
+        ("copies", "Copy{lambda(int)#1}"),
+    )
+
+
+@pytest.mark.parametrize("line", ["comms xfer", "xfer", "a b c"])
+def test_a_line_without_a_class_is_refused_by_its_number(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "classes.txt"
+    file.write_text(f"communication a\n{line}\n")
+    with pytest.raises(UsageError, match="line 2"):
+        read_classes(file)
+
+
+@pytest.mark.parametrize("pattern", ["acme::xfer", r"xfer_\w+<\d>", "xfer_out<4>(int4*)", "*::xfer*(", "int4*)"])
+def test_a_pattern_is_text_an_expression_or_has_stars(pattern: str) -> None:
+    fits = matcher(pattern)
+    assert fits("void acme::xfer_out<4>(int4*)")
+    assert not fits("void acme::gemm(float*)")
+
+
+def test_a_file_beside_the_traces_or_in_their_run_states_classes(tmp_path: Path) -> None:
+    folder = tmp_path / "RUN" / "cells" / "c0" / "trace"
+    job = write_job(build(world=2), folder)
+    before = analyse_job(job)
+    (tmp_path / "RUN" / BESIDE).write_text("communication mm_kernel\n")
+    after = analyse_job(job)
+    for then, now in zip(before.ranks, after.ranks, strict=True):
+        assert then.budget is not None
+        assert now.budget is not None
+        assert now.budget.parts.comm_ns > then.budget.parts.comm_ns
+    (folder / BESIDE).write_text("computation mm_kernel\n")
+    assert [p.budget for p in analyse_job(job).ranks] == [p.budget for p in before.ranks]
+
+
+def test_a_stated_pattern_that_fits_no_kernel_is_a_fact() -> None:
+    stated = Wanted(classes=(("communication", "xfer"), ("copies", "nosuch")))
+    (unused,) = analyse(trace(launch(0, 1, 1), kernel("xfer", 2, 5, 1)), stated).quality
+    assert (unused.kind, unused.names, unused.matters) == ("unused-classes", ("nosuch",), False)
+
+
+def test_a_pattern_typed_that_fits_no_kernel_of_any_rank_is_refused(tmp_path: Path) -> None:
+    job = analyse_job(write_job(build(world=2), tmp_path), Wanted(classes=(("communication", "nosuch"),)))
+    require_used([], [job])
+    with pytest.raises(UsageError, match="no kernel has such a name"):
+        require_used(["nosuch"], [job])

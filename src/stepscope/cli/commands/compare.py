@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.cli.command import Command, Options, argument, option, switch
-from stepscope.cli.evidence import COLUMNS, DROP_EPOCHS, SCALING, WORLD_SIZE
+from stepscope.cli.evidence import CLASSES, COLUMNS, COMMUNICATION, DROP_EPOCHS, SCALING, WORLD_SIZE
 
 
 class Compare(Options):
@@ -18,7 +18,8 @@ class Compare(Options):
         "Two or more runs (folders, or results of other tools); with --run, two matrix files.", "A B ..."
     )
     run: bool = switch(
-        "A and B are matrix files: measure them now, in alternating rounds.", without="world_size scaling columns"
+        "A and B are matrix files: measure them now, in alternating rounds.",
+        without="world_size scaling columns communication class_",
     )
     rounds: int | None = option("With --run: number of rounds, 4 or more; default: 6.", "N", needs="run")
     output: Path | None = option(
@@ -32,6 +33,8 @@ class Compare(Options):
     world_size: str | None = WORLD_SIZE
     scaling: str | None = SCALING
     columns: str | None = COLUMNS
+    communication: tuple[str, ...] = COMMUNICATION
+    class_: Path | None = CLASSES
     drop_epochs: int = DROP_EPOCHS
     fail_if: tuple[str, ...] = option(
         "Exit 6 when this holds: 'samples_per_s < -3%' (against A), 'test_accuracy < 0.9'.", "CONDITION", default=()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.cli.command import Command, Options, argument, option, switch
+from stepscope.cli.evidence import CLASSES, COMMUNICATION
 from stepscope.records.nouns import EXPOSED_COMM
 
 _OF_ONE = "show steps sort region flop hardware_flop merge"
@@ -49,6 +50,8 @@ class Trace(Options):
         "NAME=PHASE",
         default=(),
     )
+    communication: tuple[str, ...] = COMMUNICATION
+    class_: Path | None = CLASSES
     flop: float | None = option("Model FLOP per step and rank (forward and backward), for MFU.", "FLOP", min=1)
     hardware_flop: float | None = option("FLOP per step and rank with recomputation, for HFU.", "FLOP", min=1)
     merge: Path | None = option("Write all ranks on one aligned timeline, for Perfetto.", "OUT.json.gz")
