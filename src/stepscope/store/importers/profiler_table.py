@@ -31,8 +31,9 @@ _UNITS = {"%": 0.01, "us": 1e3, "ms": 1e6, "s": 1e9}
 _KERNEL = re.compile(r"(?:void )?[nr]ccl\w*Kernel|void deep_ep::")
 _COLLECTIVE = re.compile(r"(?:[nr]ccl|gloo|hccl|xccl|mpi):|c10d::")
 _COPY = re.compile("Memcpy ")
-_STEP, _LOADER = "ProfilerStep*", "enumerate(DataLoader)"
-_SPAN = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(|## |.*\.py\(\d+\): |<built-in|nn\.Module: ")
+_STEP = "ProfilerStep*"
+_LOADER = re.compile(r"enumerate\(DataLoader\)|\[pl\].*(?:train_dataloader|get_train_batch)")
+_SPAN = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(|## |\[pl\]|.*\.py\(\d+\): |<built-in|nn\.Module: ")
 _NAMED = 6
 """Operators whose share is kept."""
 _LEAST = 0.005
@@ -144,7 +145,7 @@ def _of_torch(path: Path) -> TrainingRun:
             fix="print(prof.key_averages().table(sort_by='self_cpu_time_total'))",
         )
     step_ns = steps.cpu_ns / steps.calls if steps else 0.0
-    data_ns = sum(row.cpu_ns for row in host if row.name.startswith(_LOADER)) / steps.calls if steps else 0.0
+    data_ns = sum(row.cpu_ns for row in host if _LOADER.match(row.name)) / steps.calls if steps else 0.0
     return TrainingRun(
         run_id=path.stem,
         label=label(None, None),

@@ -134,10 +134,17 @@ def test_copies_are_named(tmp_path: Path) -> None:
     assert found.title.startswith("40% of the device's own time is copies")
 
 
-def test_a_step_and_its_waiting_for_data_are_those_of_the_profiler(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "enumerate(DataLoader)#_MultiProcessingDataLoaderIter...",
+        "[pl][profile][_TrainingEpochLoop].train_dataloader_next",
+    ],
+)
+def test_a_step_and_its_waiting_for_data_are_those_of_the_profiler(tmp_path: Path, loader: str) -> None:
     rows = [
         row("ProfilerStep*", 0.0, cpu=10.0, device=False, calls=4),
-        row("enumerate(DataLoader)#_MultiProcessingDataLoaderIter...", 0.0, cpu=3.0, device=False, calls=4),
+        row(loader, 0.0, cpu=3.0, device=False, calls=4),
         row("aten::addmm", 0.0, cpu=40.0, device=False),
     ]
     run = read(tmp_path, table(*rows, device=None))
