@@ -320,6 +320,14 @@ EXPLANATIONS = (
         source="pytorch/gloo, transport/tcp, 2026-11",
     ),
     Explanation(
+        kinds=("store-broken",),
+        title="{ranks_or_here} lost the connection to the store of {peer} (port {port}): the process that holds it, mostly "
+        "rank 0, ended or is not reached",
+        advice=(("read the output of rank 0: its end, or why it was stopped, comes first", None),),
+        source=_TORCH,
+        fatal=False,
+    ),
+    Explanation(
         kinds=("store-keys",),
         title="{ranks_or_here} waited {waited} ms in the store for another rank, which did not come ({keys})",
         advice=(("read the output of the other ranks: one of them ended, or is late", None),),
@@ -336,6 +344,17 @@ EXPLANATIONS = (
             ("see which call it is: kernels run later than they are called", "CUDA_LAUNCH_BLOCKING=1"),
         ),
         source=_TORCH,
+    ),
+    Explanation(
+        kinds=("switch-xid",),
+        title="the driver reports a fault of NVSwitch {device}{on_hosts} (SXid {xid}): {error}",
+        advice=(
+            (
+                "take the host out of service: the NVLinks of its GPUs fail until it is reset",
+                "journalctl -u nvidia-fabricmanager; dmesg -T | grep -i sxid",
+            ),
+        ),
+        source="NVIDIA Fabric Manager user guide, 2026-11",
     ),
     Explanation(
         kinds=("xid",),
@@ -465,6 +484,11 @@ _BY_MESSAGE = (
         "start all nodes, first that of the --rdzv-endpoint, within its timeout and with the same --rdzv-id and --nnodes",
         "nc -vz HOST PORT",
     ),
+    (
+        r"invalid usage",
+        "mostly two ranks use one GPU: torch.cuda.set_device(local_rank), no more processes on a host than GPUs",
+        "nvidia-smi -L; export NCCL_DEBUG=WARN",
+    ),
     (r"NCCL|DistBackendError", "read what NCCL says before it", "export NCCL_DEBUG=INFO"),
     (
         r"^(?:ImportError|ModuleNotFoundError)",
@@ -491,7 +515,16 @@ _SAME = (
     ("no-gradient", "no-gradient-number", "unfinished-reduction"),
     ("device-assert", "device-error"),
     ("node-lost", "worker-died"),
-    ("store-no-route", "store-timeout", "store-refused", "store-late", "store-barrier", "store-id", "store-keys"),
+    (
+        "store-no-route",
+        "store-timeout",
+        "store-refused",
+        "store-late",
+        "store-barrier",
+        "store-id",
+        "store-keys",
+        "store-broken",
+    ),
 )
 """Kinds that say the same, the one that says most first."""
 
@@ -756,7 +789,7 @@ def _ended(end: TextEnd, first: TextFate) -> Finding:
         name = class_name(fate.exception) if "-" not in fate.exception else "an error"
         message = shorten(fate.message or "", _MESSAGE, placeholder=" ...")
         where = f" ({_short(fate.place)})" if fate.place else ""
-        text_of_it = f"{name}{f': {message}' if message else ''}"
+        text_of_it = f"{name}{f': {message}' if message else ''}".removesuffix(".")
         victim = fate.sort == "victim"
         verdict = f"{who} lost another process: {text_of_it}" if victim else f"{who} ended with {text_of_it}"
         if "Rendezvous" in name:

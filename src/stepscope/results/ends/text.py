@@ -37,6 +37,7 @@ _LOST = (
     "store-barrier",
     "store-id",
     "store-lost",
+    "store-broken",
     "gloo-mesh",
     "ucx-retry",
     "aborted-by",
@@ -45,7 +46,8 @@ _LOST = (
 )
 _FAILED = (
     "loader-killed", "unfinished-reduction", "no-gradient", "no-gradient-number", "device-assert", "device-error",
-    "xid", "worker-died", "ready-twice", "node-lost", "evicted", "shm-full", "kernel-resources", "gloo-interface", "heap",
+    "xid", "switch-xid", "worker-died", "ready-twice", "node-lost", "evicted", "shm-full", "kernel-resources",
+    "gloo-interface", "heap",
     "store-port", "store-name",
 )  # fmt: skip
 _MEMORY: dict[str, Sort] = {"oom": "oom", "host-oom": "host_oom"}

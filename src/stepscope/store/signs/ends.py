@@ -54,6 +54,7 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm("host-oom", b"bad_alloc", rb"(?P<error>std::bad_alloc)"),
     SignForm("kernel-oom", b"ut of memory: Kill",
              rb"\w*[Oo]ut of memory: Kill\w* process (?P<process>\d+) \((?P<command>[^)]+)\)"),
+    SignForm("kernel-oom", b"due to memory pressure", rb"systemd-oomd\[\d+\]: Killed (?P<command>\S+) due to memory"),
     SignForm("kernel-oom", b"oom-kill", rb"[Dd]etected (?P<kills>\d+) oom-kill event"),
     SignForm("kernel-oom", b"oom_kill", rb"[Dd]etected (?P<kills>\d+) oom_kill event"),
     SignForm("kernel-oom", b"OOMKilled", rb"OOMKilled"),
@@ -131,7 +132,7 @@ SIGNS: tuple[SignForm, ...] = (
         rb"process rank (?P<tasks>\d+) with PID (?P<process>\d+) on node (?P<host>\S+) exited on (?P<how>signal \d+.{0,40})",
     ),
     SignForm(
-        "task-ended", b"RUNNING AT", rb"RANK (?P<tasks>\d+) PID (?P<process>\d+) RUNNING AT (?P<host>\S+)",
+        "task-ended", b"RUNNING AT", rb"(?:RANK (?P<tasks>\d+) )?PID (?P<process>\d+) RUNNING AT (?P<host>\S+)",
     ),
     SignForm("task-code", b"KILLED BY SIGNAL", rb"KILLED BY SIGNAL: (?P<how>\d+ \([\w ]+)", beside=True),
     SignForm("task-code", b"EXIT CODE: ", rb"EXIT CODE: (?P<code>\d+)", beside=True),
@@ -155,6 +156,11 @@ SIGNS: tuple[SignForm, ...] = (
         "store-lost", b"a keep-alive heartbeat",
         rb"The node '(?P<node>[\w.-]+?)_\d+_\d+' has failed to send a keep-alive heartbeat to the rendezvous "
         rb"'(?P<name>[^']+)'",
+    ),
+    SignForm(
+        "store-broken", b"failed on SocketImpl",
+        rb"(?:send|recv)\w+ failed on SocketImpl\(fd=\d+, addr=\S+, remote=\[?(?P<peer>[\w.-]+)\]?:(?P<port>\d+)"
+        rb"\): (?P<error>[\w ,]{3,60})",
     ),
     SignForm("gloo-mesh", b"connectFullMesh failed", _ERROR + rb"Gloo connectFullMesh failed with (?P<error>.{3,120})"),
     SignForm(
@@ -234,6 +240,11 @@ SIGNS: tuple[SignForm, ...] = (
     SignForm(
         "device-error", b"cudaGetDeviceCount",
         _ERROR + rb"(?:[A-Z][\w ]{0,40})?cudaGetDeviceCount\(\).*? Error \d+: (?P<error>[\w -]{3,100})"
+    ),
+    SignForm("device-error", b"Memory access fault by GPU", rb"(?P<error>Memory access fault by GPU [\w-]+)"),
+    SignForm("device-error", b"HIP error: ", _ERROR + rb"HIP error: (?P<error>[\w ()/-]{3,100})"),
+    SignForm(
+        "switch-xid", b"SXid (PCI:", rb"SXid \(PCI:(?P<device>[\w:.]+)\): (?P<xid>\d+), (?P<error>Fatal\b.{0,120}?)\s*$"
     ),
     SignForm(
         "xid", b"NVRM: Xid",

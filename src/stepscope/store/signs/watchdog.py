@@ -58,6 +58,10 @@ SIGNS: tuple[SignForm, ...] = (
         "stuck-watchdog", b"Heartbeat monitor timed out", _GROUP + rb"Heartbeat monitor timed out!" + _OPEN,
     ),
     SignForm("stuck-watchdog", b"Heartbeat monitor timed out", _GROUP + rb"Heartbeat monitor timed out!", cut=True),
+    *(
+        SignForm(kind, why, _GROUP + rb"(?:\[PG [^\]]*\] )?Terminating the process .{0,60}?due to (?P<why>" + why + rb")")
+        for kind, why in (("stuck-watchdog", b"ProcessGroupNCCL watchdog hang"), ("dumping", b"collective timeout or exc"))
+    ),
     SignForm("gil", b"Could not acquire GIL", _GROUP + rb"Could not acquire GIL within (?P<waited>\d+) ms"),
     SignForm(
         "desync", b"but didn't join collective",
