@@ -57,6 +57,10 @@ KNOWN = (
         saying="peak {peak} allocated; {ooms} requests failed, {retries} times the cache was freed to try again",
     ),
     KnownText(
+        mark=rb"\d\.\d\d% +[\d.]+(?:us|ms|s) +\d+\.\d\d% +[\d.]+(?:us|ms|s) ",
+        title="rows of torch.profiler's table without its header", instead="give the whole table, from its line of names on",
+    ),
+    KnownText(
         mark=rb"# gpu +pwr|(?m:^# gpu\s.*\bsm\b)", title="samples of nvidia-smi dmon", instead=_STATE,
     ),
     KnownText(

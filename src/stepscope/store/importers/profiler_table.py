@@ -30,6 +30,7 @@ _BETWEEN = re.compile(r"[\s|]+(?![KMGT]?b\b)", re.IGNORECASE)
 _UNITS = {"%": 0.01, "us": 1e3, "ms": 1e6, "s": 1e9}
 _KERNEL = re.compile(r"(?:void )?[nr]ccl\w*Kernel|void deep_ep::")
 _COLLECTIVE = re.compile(r"(?:[nr]ccl|gloo|hccl|xccl|mpi):|c10d::")
+_ON_DEVICE = re.compile(r"Memcpy |Memset |void |[nr]ccl\w*Kernel")
 _COPY = re.compile("Memcpy ")
 _STEP = "ProfilerStep*"
 _LOADER = re.compile(r"enumerate\(DataLoader\)|\[pl\].*(?:train_dataloader|get_train_batch)")
@@ -138,7 +139,8 @@ def _of_torch(path: Path) -> TrainingRun:
     for row in timed or kernels:
         operators[row.name] += row.share
     largest = sorted(operators.items(), key=lambda item: -item[1])[:_NAMED]
-    if not largest and steps is None:
+    cut = device == "CPU" and any(_ON_DEVICE.match(row.name) for row in rows)
+    if cut or (not largest and steps is None):
         raise DataError(
             f"{path}: no operator's time in torch.profiler's table",
             why="its rows or columns were cut off, or all of them are Python functions",

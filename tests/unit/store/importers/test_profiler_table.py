@@ -204,3 +204,9 @@ def test_the_columns_of_old_versions(tmp_path: Path) -> None:
 def test_a_table_without_a_whole_row_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no operator's time"):
         read(tmp_path, table() + "    aten::mm    0.91%   8")
+
+
+def test_a_table_whose_columns_of_the_device_were_cut_off_is_refused(tmp_path: Path) -> None:
+    text = table(row("aten::mm", 60.0), row("Memcpy HtoD (Pageable -> Device)", 30.0, cpu=0))
+    with pytest.raises(DataError, match="no operator's time"):
+        read(tmp_path, "\n".join(line[: 6 * 18] for line in text.splitlines()))
