@@ -102,6 +102,7 @@ def _reading(options: Trace) -> tuple[Wanted, Sequence[str]]:
         ranks=stated,
         scheduler=scheduler_of(options.executor),
         sample=parse_ranges(options.ranks, "--ranks"),
+        window=options.window,
         processes=options.processes,
         cache=options.cache,
         classes=kernel_classes(options.communication, options.class_),
@@ -114,7 +115,16 @@ def _reading(options: Trace) -> tuple[Wanted, Sequence[str]]:
                     why="no copy of what a URL names is kept",
                     fix="copy the traces here first",
                 )
-    return wanted, [trace for path in options.paths for trace in traces_of(path, options.cell)]
+    cell = options.cell
+    if cell is None and options.window is not None and any(map(_is_profiled, options.paths)):
+        cell, wanted = str(options.window), replace(wanted, window=None)
+    return wanted, [trace for path in options.paths for trace in traces_of(path, cell)]
+
+
+def _is_profiled(path: str) -> bool:
+    from stepscope.store.layout import ProfileLayout
+
+    return url_of(path) is None and ProfileLayout(Path(path)).is_there
 
 
 def _request(options: Trace, wanted: Wanted, files: Sequence[str], also: Sequence[str]) -> Request:
@@ -220,12 +230,12 @@ def _only(captures: Mapping[str, TraceSummary]) -> TraceSummary:
 
 def _judged(paths: Sequence[str], summary: TraceSummary, *, several: bool) -> Judged | None:
     """Return the verdict on the job whose only window that is shown these traces are; None where they are of no such job."""
-    from stepscope.store.layout import ProfileLayout, profiled_job
+    from stepscope.store.layout import profiled_job
 
     if len(paths) != 1 or several or all(p.partial for p in summary.ranks):
         return None
     given_path = Path(paths[0])
-    folder = profiled_job(given_path) or (given_path if ProfileLayout(given_path).is_there else None)
+    folder = profiled_job(given_path) or (given_path if _is_profiled(paths[0]) else None)
     if folder is None:
         return None
     from stepscope.diagnose.jobs import judge_job

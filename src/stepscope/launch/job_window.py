@@ -11,7 +11,7 @@ import pickle
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -170,7 +170,7 @@ class WindowReading:
         left = [file for file in files if str(file) not in passes]
         if not passes or skipped:
             return analyse_captures(self._folder, wanted)
-        work = _pass_of(alone=len(files) == 1)
+        work = _pass_of(files)
         count = min(usable_cores(), len(left))
         read = map_forked(work, left, count, done=lambda _: None) if count > 1 and can_fork() else map(work, left)
         for file, rank_pass in zip(left, read, strict=True):
@@ -199,11 +199,12 @@ class WindowReading:
         return passes
 
 
-def _pass_of(*, alone: bool) -> partial[RankPass]:
+def _pass_of(files: Sequence[Path]) -> partial[RankPass]:
+    from stepscope.traces.file_names import ranks_by_name
     from stepscope.traces.rank_pass import pass_file
     from stepscope.traces.sections import BY_STEP, Wanted
 
-    return partial(pass_file, wanted=Wanted(sections=BY_STEP), alone=alone)
+    return partial(pass_file, wanted=Wanted(sections=BY_STEP), names=ranks_by_name(files))
 
 
 def _read_all(parent: int, folder: Path, sink: int) -> NoReturn:
@@ -218,7 +219,7 @@ def _read_all(parent: int, folder: Path, sink: int) -> NoReturn:
         from stepscope.traces.load import trace_files
 
         files, _ = trace_files([folder])
-        work = _pass_of(alone=len(files) == 1)
+        work = _pass_of(files)
         for file in files:
             with suppress(StepscopeError):  # whoever shows the traces says why
                 text = io.BytesIO()

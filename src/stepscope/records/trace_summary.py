@@ -121,7 +121,7 @@ class FileNote:
     """What was repaired, left out or assumed in reading one rank's file."""
 
     rank: int | None
-    kind: str  # repaired | truncated | dropped | assumed | skipped | missing
+    kind: str  # repaired | truncated | dropped | assumed | skipped | missing | window
     text: str
 
 

@@ -21,7 +21,7 @@ from stepscope.results.joining import join
 from stepscope.store.importer import OTHER_KIND, Candidate, is_about
 from stepscope.store.importers import REGISTRY, declared, detect
 from stepscope.store.layout import RunLayout, profiled_job, shown_as
-from stepscope.traces.discover import RANK_FOLDER
+from stepscope.traces.file_names import RANK_FOLDER, is_of_ranks
 
 MOST_OPENED = 5000
 """Files with one ending that are opened to find out what they are; the rest is counted."""
@@ -125,7 +125,7 @@ def survey(root: Path, stated: Stated) -> Survey:
         if kind is None:
             _count(content, reason, path)
             continue
-        job, rank = job_of(path.relative_to(root))
+        job, rank = job_of(path.relative_to(root), root)
         if rank is not None:
             content.ranks[str(path)] = rank
         kinds.setdefault((kind, job if kind in JOB_KINDS else ""), []).append(path)
@@ -146,21 +146,23 @@ _ATTEMPT = re.compile(r"attempt_\d{1,4}")
 """A folder of torchrun's logs (--log-dir): its folders are numbers of ranks."""
 
 
-def job_of(path: Path) -> tuple[str, int | None]:
+def job_of(path: Path, root: Path | None = None) -> tuple[str, int | None]:
     """Return (job, rank) as the folders of a relative path name them: ``run2/traces/rank3/a.json`` is of job ``run2``, rank
     3.
 
-    Folders named after a kind of file (``traces``, ``logs``) or a rank do not tell jobs apart.
+    Folders named after a kind of file (``traces``, ``logs``) or a rank do not tell jobs apart; of devices, where ``root``
+    holds the first one, too.
     """
     job: list[str] = []
     rank = None
-    for part in path.parts[:-1]:
+    for folder in reversed(path.parents[:-1]):
+        part = folder.name
         if _KIND_NAMES.fullmatch(part):
             continue
         if part.isdecimal() and job and _ATTEMPT.fullmatch(job[-1]):
             rank = int(part)
             continue
-        if numbered := RANK_FOLDER.fullmatch(part):
+        if (numbered := RANK_FOLDER.fullmatch(part)) and is_of_ranks((root or Path()) / folder):
             if numbered[1].lower() in ("rank", "worker"):
                 rank = int(numbered[2])
             continue

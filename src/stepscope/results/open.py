@@ -260,7 +260,8 @@ def _traced(path: Path, how: Reading) -> Evidence:
 def _trace_notes(summary: TraceSummary, *, of: str | None = None) -> tuple[str, ...]:
     """Note what is missing of a job's traces, of which findings would not tell."""
     prefix = "" if of is None else f"{of}: "
-    return tuple(f"{prefix}{'' if note.rank is None else f'rank {note.rank}: '}{note.text}" for note in summary.losses)
+    notes = (*summary.losses, *(note for note in summary.notes if note.kind == "window"))
+    return tuple(f"{prefix}{'' if note.rank is None else f'rank {note.rank}: '}{note.text}" for note in notes)
 
 
 def _results_file(path: Path) -> Evidence | None:

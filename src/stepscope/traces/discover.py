@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from stepscope.core.errors import DataError, NoTraceError, unreadable
 from stepscope.core.words import listed, nearest_path, url_of
+from stepscope.traces.file_names import RANK_FOLDER, is_of_ranks, natural
 
 if TYPE_CHECKING:
     from stepscope.traces.remote import RemoteFile
 
 REPORTS = (".nsys-rep", ".qdrep")
 """Nsight Systems' own formats, which only nsys reads; the second is that of versions before 2021.4."""
-
-RANK_FOLDER = re.compile(r"(rank|worker|node|host|local_?rank|proc|process)[-_.]?(\d+)", re.IGNORECASE)
-"""A folder of one rank (``rank3``, ``worker_3``) or of one host's ranks: its files belong to the job of its parent."""
 
 SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite")
 
@@ -61,7 +58,7 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
             named.update(files)
         else:
             matches = glob.glob(str(given), recursive=True)  # noqa: PTH207 - Path.glob refuses absolute patterns
-            files = [Path(p) for p in sorted(matches, key=_natural)]
+            files = [Path(p) for p in sorted(matches, key=natural)]
             files = [_readable(f) for f in files if f.is_file()]
             if not files:
                 raise DataError(
@@ -77,7 +74,7 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
 def _behind(url: str) -> list[RemoteFile]:
     from stepscope.traces.remote import files_at
 
-    files = sorted(files_at(url, RANK_FOLDER), key=lambda file: _natural(file.url))
+    files = sorted(files_at(url, RANK_FOLDER), key=lambda file: natural(file.url))
     if not files:
         raise NoTraceError(
             f"{url}: no trace files there",
@@ -117,9 +114,16 @@ def _in_folder(folder: Path) -> list[Path]:
     if not files and (folder / "trace").is_dir():
         return _in_folder(folder / "trace")
     if not files:
-        ranks = sorted((d for d in folder.iterdir() if RANK_FOLDER.fullmatch(d.name) and d.is_dir()), key=_by_name)
-        return [file for rank in ranks for file in _in_folder(rank)]
+        return in_rank_folders(folder)
     return sorted(files, key=_by_name)
+
+
+def in_rank_folders(folder: Path) -> list[Path]:
+    """Return the trace files in the folder's folders of ranks; none where it is no folder."""
+    if not folder.is_dir():
+        return []
+    ranks = sorted((d for d in folder.iterdir() if d.is_dir() and is_of_ranks(d)), key=_by_name)
+    return [file for rank in ranks for file in _in_folder(rank)]
 
 
 def _inner_folders(folder: Path) -> str:
@@ -137,22 +141,7 @@ def _has_traces(folder: Path) -> bool:
 
 
 def _by_name(path: Path) -> list[tuple[int, str]]:
-    return _natural(path.name)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that puts rank-2 before rank-10."""
-    parts: list[tuple[int, str]] = []
-    digits = ""
-    for c in name + "\0":
-        if c.isdigit():
-            digits += c
-            continue
-        if digits:
-            parts.append((int(digits), ""))
-            digits = ""
-        parts.append((-1, c))
-    return parts
+    return natural(path.name)
 
 
 def _why_missing(path: Path) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -278,10 +277,6 @@ def _can_be_read(events: bytes) -> bool:
     return is_valid(events) or is_valid(repaired(events).text)
 
 
-RANK_IN_NAME = (
-    re.compile(r"(?<![a-z])rank[-_.]?(\d+)", re.IGNORECASE),
-    re.compile(r"(?<![a-z])worker[-_.]?(\d+)", re.IGNORECASE),
-)
 _OWN = "stepscope."
 
 _DEVICE = re.compile(
@@ -324,14 +319,6 @@ def unread_categories(foreign: Mapping[tuple[str, str], int], labels: Mapping[st
         if category not in PROFILER_OWN and (_DEVICE.search(category) or _DEVICE.search(label)):
             counts[category or f"no category, process {label!r}"] += spans
     return dict(counts.most_common())
-
-
-def rank_from_name(path: Path) -> int | None:
-    """The rank that a file name states (rank-3, rank_3, worker3), or else its folder; None when neither does."""
-    for pattern in RANK_IN_NAME:
-        if match := pattern.search(path.name) or pattern.fullmatch(path.parent.name):
-            return int(match[1])
-    return None
 
 
 def _first(recorded: int | None, own: int | None) -> int | None:

@@ -18,7 +18,7 @@ from stepscope.core.errors import DataError, MissingError, NoTraceError, Stepsco
 from stepscope.core.words import counted, listed, url_of
 from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps
-from stepscope.traces.envelope import RANK_IN_NAME, rank_from_name
+from stepscope.traces.file_names import home, natural, ranks_by_name
 from stepscope.traces.load import Advanced, one_per_rank, trace_files
 from stepscope.traces.rank_pass import outcome_of, pass_file
 from stepscope.traces.sections import EVERY, Wanted
@@ -99,7 +99,10 @@ def analyse_captures(
     by_capture = {"": passes}
     if len({p.facts.rank for p in passes}) < len(passes):
         # One that cannot be told apart is refused below.
-        by_capture = captures(passes) or by_capture
+        by_capture, left_out = _one_window(captures(passes) or by_capture, wanted.window)
+        notes += left_out
+    elif wanted.window not in (None, 1):
+        _one_window(by_capture, wanted.window)
     joined = {
         name: combine(
             one_per_rank(group, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file)), notes=tuple(notes)
@@ -266,7 +269,7 @@ def _outcomes(files: Sequence[Path], wanted: Wanted, listener: ReadingListener) 
 
 
 def _work(files: Sequence[Path], wanted: Wanted) -> partial[RankPass]:
-    return partial(pass_file, wanted=wanted, alone=len(files) == 1)
+    return partial(pass_file, wanted=wanted, names=ranks_by_name(files))
 
 
 def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote]) -> LeaveOut:
@@ -392,12 +395,6 @@ def _killed() -> MissingError:
     )
 
 
-_ENDING = re.compile(r"(\.pt)?(\.trace)?(\.json|\.sqlite)(\.gz|\.zst)?$")
-
-_NUMBER = re.compile(r"\d{5,}")
-"""Process ids and times, of which each file has its own."""
-
-
 def captures(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
     """Return the captures by name, each with every rank once, told apart by file names without the rank or by time,
     whichever makes fewer. None where ranks are there twice and neither tells them apart, or one file is a copy of another:
@@ -416,29 +413,56 @@ def captures(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
     return min(groupings, key=len, default=None)
 
 
+def _of_windows(groups: Mapping[str, Sequence[RankPass]]) -> list[str] | None:
+    """Return the names of captures that one job took one after the other, the oldest first; None where their files are
+    called otherwise than by numbers, as those of different jobs are."""
+    called = [{re.sub(r"\d+", "#", name) for name in _by_name(group)} for group in groups.values()]
+    if any(names != called[0] for names in called):
+        return None
+    starts = {name: [p.facts.unix_ns for p in group if p.facts.unix_ns is not None] for name, group in groups.items()}
+    timed = all(starts.values())
+    return sorted(groups, key=lambda name: (min(starts[name]) if timed else (0, 0), natural(name)))
+
+
+def _one_window(
+    groups: dict[str, list[RankPass]], number: int | None
+) -> tuple[dict[str, list[RankPass]], list[FileNote]]:
+    """Return the window of this number, else the newest of those with most ranks, where the captures are windows of one job,
+    and what is left out. Raises UsageError."""
+    windows = _of_windows(groups) if len(groups) > 1 else list(groups)
+    if number is not None and (windows is None or number > len(windows)):
+        there = (
+            f"{counted(len(groups), 'capture')} of different names"
+            if windows is None
+            else counted(len(windows), "window")
+        )
+        raise UsageError(f"--window {number}: there is {there}", fix="leave it out, or name the files of one capture")
+    if windows is None or len(windows) == 1:
+        return groups, []
+    most = max(len(groups[name]) for name in windows)
+    at = number - 1 if number is not None else max(i for i, name in enumerate(windows) if len(groups[name]) == most)
+    files = [Path(p.facts.file).name for i, name in enumerate(windows) if i != at for p in groups[name]]
+    shown = f"window {at + 1} is shown" + (", the newest" if at + 1 == len(windows) else "")
+    text = (
+        f"{len(windows)} windows of the same ranks: {shown}; left out: {listed(files, at_most=3)}; "
+        "`stepscope trace --window N` shows another"
+    )
+    return {"": groups[windows[at]]}, [FileNote(rank=None, kind="window", text=text)]
+
+
 def _once_each(passes: Iterable[RankPass]) -> bool:
     return max(Counter(p.facts.rank for p in passes).values(), default=0) <= 1
 
 
 def _by_name(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
-    keys = [_place_and_stem(Path(rank_pass.facts.file)) for rank_pass in passes]
-    one_place = len({place for place, _ in keys}) == 1
+    files = [Path(rank_pass.facts.file) for rank_pass in passes]
+    names, places = ranks_by_name(files), list(map(home, files))
     groups: dict[str, list[RankPass]] = {}
-    for rank_pass, (place, stem) in zip(passes, keys, strict=True):
-        name = stem if one_place and stem else f"{place.name}/{stem}".rstrip("/")
+    for rank_pass, file, place in zip(passes, files, places, strict=True):
+        stem = names[str(file)].stem
+        name = stem if len(set(places)) == 1 and stem else f"{place.name}/{stem}".rstrip("/")
         groups.setdefault(name, []).append(rank_pass)
     return groups
-
-
-def _place_and_stem(path: Path) -> tuple[Path, str]:
-    """What the files of one capture have in common: folder and name without rank, ending, process ids and times."""
-    place = path.parent
-    if any(pattern.search(place.name) for pattern in RANK_IN_NAME):
-        place = place.parent
-    name = _ENDING.sub("", path.name)
-    for pattern in (*RANK_IN_NAME, _NUMBER):
-        name = pattern.sub("", name)
-    return place, name.strip("-_. ")
 
 
 def _by_time(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
@@ -463,7 +487,8 @@ _NAMED = 4
 def _sampled(files: Sequence[Path], ranks: Collection[int], stated: Mapping[str, int]) -> list[Path]:
     """Return the files of these ranks, as the user states them, or as their names do: looking into files takes as long as
     reading them. Raises UsageError."""
-    by_file = {file: stated.get(str(file), stated.get(file.name, rank_from_name(file))) for file in files}
+    names = ranks_by_name(files)
+    by_file = {file: stated.get(str(file), stated.get(file.name, names[str(file)].rank)) for file in files}
     present = sorted({rank for rank in by_file.values() if rank is not None})
     if missing := sorted(set(ranks) - set(present)):
         what = f"--ranks: no trace of rank {missing[0]}"

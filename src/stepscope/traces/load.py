@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, TypeVar
 from stepscope.core.errors import DataError, NoTraceError
 from stepscope.core.words import counted, listed, url_of
 from stepscope.traces.decode import ColumnBuilder, DecodedPart
-from stepscope.traces.discover import REPORTS, candidates
-from stepscope.traces.envelope import PROFILER_OWN, EventStream, NotATrace, meta_from, rank_from_name, unread_categories
+from stepscope.traces.discover import REPORTS, candidates, in_rank_folders
+from stepscope.traces.envelope import PROFILER_OWN, EventStream, NotATrace, meta_from, unread_categories
 from stepscope.traces.events import Note, RankTrace, TraceSet
+from stepscope.traces.file_names import NamedRank, ranks_by_name
 from stepscope.traces.plausible import plausible
 from stepscope.traces.scan import compiled
 from stepscope.traces.source import CHUNK_BYTES, KINETO_CUT, SQLITE_MAGIC, ByteSource, is_packed
@@ -284,8 +285,10 @@ def with_ranks(traces: list[RankTrace], stated: Mapping[str, int]) -> tuple[Rank
     Raises DataError when a rank is unknown among several files, or given twice.
     """
 
+    names = ranks_by_name([trace.path for trace in traces])
+
     def ranked(trace: RankTrace) -> RankTrace:
-        rank, notes = rank_of(trace, stated, alone=len(traces) == 1)
+        rank, notes = rank_of(trace, stated, names)
         return replace(trace, rank=rank, notes=(*trace.notes, *notes))
 
     return one_per_rank(map(ranked, traces), rank=lambda t: t.rank, path=lambda t: t.path)
@@ -309,6 +312,22 @@ def trace_files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], l
     """The trace files among ``paths``, and what was skipped. Raises DataError when a named file is none."""
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files, named = candidates(given)
+    kept, notes = _traces_of(files, named)
+    if not kept and (inner := [f for path in given if url_of(path) is None for f in in_rank_folders(Path(path))]):
+        kept, more = _traces_of(inner, named)
+        notes += more
+    if not kept:
+        from stepscope.traces.discover import how_to_record
+
+        raise DataError(
+            f"{', '.join(map(str, given))}: no trace among {counted(len(files), 'file')}",
+            why="; ".join(n.text for n in notes[:3]) + (f"; and {len(notes) - 3} more" if len(notes) > 3 else ""),
+            fix=how_to_record("name the folder that holds the profiler's exports, one file per rank"),
+        )
+    return kept, notes
+
+
+def _traces_of(files: Iterable[Path], named: Collection[Path]) -> tuple[list[Path], list[Note]]:
     kept: list[Path] = []
     notes: list[Note] = []
     for file in files:
@@ -321,14 +340,6 @@ def trace_files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], l
             raise _not_a_trace(file, why)
         else:
             notes.append(Note(kind="skipped", text=f"{file.name}: not a trace: {why}"))
-    if not kept:
-        from stepscope.traces.discover import how_to_record
-
-        raise DataError(
-            f"{', '.join(map(str, given))}: no trace among {counted(len(files), 'file')}",
-            why="; ".join(n.text for n in notes[:3]) + (f"; and {len(notes) - 3} more" if len(notes) > 3 else ""),
-            fix=how_to_record("name the folder that holds the profiler's exports, one file per rank"),
-        )
     return kept, notes
 
 
@@ -365,23 +376,25 @@ def why_no_trace(path: Path, header_limit: int | None) -> str | None:
     return None
 
 
-def rank_of(trace: RankTrace, stated: Mapping[str, int], *, alone: bool) -> tuple[int, tuple[Note, ...]]:
-    """Return the rank as stated, as recorded, or from the file name; rank 0 for a single file that has none.
+def rank_of(
+    trace: RankTrace, stated: Mapping[str, int], names: Mapping[str, NamedRank]
+) -> tuple[int, tuple[Note, ...]]:
+    """Return the rank as stated, as recorded, or as the names of all files tell it; rank 0 for a single file without one.
 
     Raises DataError when one of several files tells nothing.
     """
     for key in (str(trace.path), trace.path.name):
         if key in stated:
             return stated[key], ()
-    from_name = rank_from_name(trace.path)
+    named = names[str(trace.path)]
     if trace.rank != NONE_RECORDED:
-        if from_name is not None and from_name != trace.rank:
-            text = f"the file records rank {trace.rank}, its name says {from_name}; {trace.rank} is used"
+        if named.sure and named.rank != trace.rank:
+            text = f"the file records rank {trace.rank}, its name says {named.rank}; {trace.rank} is used"
             return trace.rank, (Note(kind="assumed", text=text),)
         return trace.rank, ()
-    if from_name is not None:
-        return from_name, (Note(kind="assumed", text=f"no rank recorded; rank {from_name} is from the file name"),)
-    if alone:
+    if named.rank is not None:
+        return named.rank, (Note(kind="assumed", text=f"no rank recorded; rank {named.rank} is {named.how}"),)
+    if len(names) == 1:
         return 0, (Note(kind="assumed", text="no rank recorded; taken as rank 0"),)
     raise DataError(
         f"{trace.path}: its rank is unknown",

@@ -15,6 +15,7 @@ from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import rank_budget
 from stepscope.traces.classes import SCANNED_UNKNOWN, stated_beside, undecided_share
 from stepscope.traces.events import Events, RankTrace, RankView, TraceMeta
+from stepscope.traces.file_names import NamedRank
 from stepscope.traces.load import Advanced, load_file, rank_of
 from stepscope.traces.sections import EVERY, Wanted
 
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
 
 
 def pass_file(
-    path: Path, *, wanted: Wanted, alone: bool, processes: int = 1, advanced: Advanced | None = None
+    path: Path,
+    *,
+    wanted: Wanted,
+    names: Mapping[str, NamedRank],
+    processes: int = 1,
+    advanced: Advanced | None = None,
 ) -> RankPass:
-    """Load one trace file and analyse it. Runs in any process; ``processes`` may read a large file together."""
+    """Load one trace file and analyse it. names: what the names of all files say of ranks. Runs in any process;
+    ``processes`` may read a large file together."""
     if beside := stated_beside(path):
         wanted = replace(wanted, classes=(*wanted.classes, *beside))
     try:
@@ -34,8 +41,8 @@ def pass_file(
         )
         if trace.partial and undecided_share(trace.events, wanted.classes) > SCANNED_UNKNOWN:
             trace = load_file(path, cache=wanted.cache, processes=processes, advanced=advanced)
-        rank, notes = rank_of(trace, wanted.ranks, alone=alone)
-        return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes), alone=alone), wanted)
+        rank, notes = rank_of(trace, wanted.ranks, names)
+        return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes), alone=len(names) == 1), wanted)
     except MemoryError as error:
         raise MissingError(
             f"{path}: not enough memory to read it",

@@ -89,7 +89,8 @@ class Wanted:
     scan: device events alone for now, whatever is wanted; a trace without any is read in full.
     regions: (how the name of a range begins, phase) as the user states them. classes: of kernels, likewise; the first that
     fits a name counts. ranks: by path or name of files that do not
-    record theirs. sample: only these ranks are read, and notes say what that leaves open. cache: keep the columns of each
+    record theirs. sample: only these ranks are read, and notes say what that leaves open. window: which of several captures
+    of the same ranks, the oldest 1; None: the newest that has all ranks. cache: keep the columns of each
     file for the next time. processes: at the same time; None: one per core, where that pays. scheduler: of a dask cluster
     whose workers read.
     """
@@ -103,6 +104,7 @@ class Wanted:
     classes: tuple[StatedClass, ...] = ()
     ranks: Mapping[str, int] = field(default_factory=dict)
     sample: Collection[int] | None = None
+    window: int | None = None
     cache: bool = False
     processes: int | None = None
     scheduler: str | None = None

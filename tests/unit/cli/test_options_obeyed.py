@@ -40,7 +40,7 @@ TRACE = {
     "flop": ["--flop", "1e9"], "hardware_flop": ["--hardware-flop", "1e9"], "merge": ["--merge", "OUT/merged.json.gz"],
     "region": ["--region", "ProfilerStep=optimizer"], "diff": ["--diff", "old"], "diff_steps": ["--diff-steps", "10:12"],
     "processes": ["--processes", "1"], "cache": ["--cache"], "csv": ["--csv", "OUT/csv"],
-    "fail_if": ["--fail-if", "FAILING"], "json": ["--json"], "ranks": ["--ranks", "0"],
+    "fail_if": ["--fail-if", "FAILING"], "json": ["--json"], "ranks": ["--ranks", "0"], "window": ["--window", "2"],
     "executor": ["--executor", "dask://127.0.0.1:1"],  # nobody listens there
     "communication": ["--communication", "mm_kernel"], "class_": ["--class", "classes.txt"],
 }  # fmt: skip

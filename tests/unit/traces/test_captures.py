@@ -9,11 +9,13 @@ from tests.trace_builder import build, rank_text, write_job
 from tests.trace_layout import write
 
 from stepscope.cli.main import main
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, UsageError
 from stepscope.examples.training_job import BASE_TIME_NS
+from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.open import Reading, load_source
 from stepscope.store.importer import Stated
 from stepscope.traces.job import analyse_captures, analyse_job
+from stepscope.traces.sections import Wanted
 
 HOUR_NS = 3_600_000_000_000
 
@@ -44,14 +46,44 @@ def test_captures_are_told_apart_by_their_names(tmp_path: Path) -> None:
         assert all(len(i.ranks) == 2 for i in summary.collectives.instances)
 
 
-def test_captures_are_told_apart_by_time_where_names_do_not_tell(tmp_path: Path) -> None:
+def files_of(summary: TraceSummary) -> list[str]:
+    return [Path(p.facts.file).name for p in summary.ranks]
+
+
+@pytest.mark.parametrize(("window", "first"), [(None, 2), (2, 2), (1, 1)])
+def test_of_windows_of_one_job_the_newest_is_read_or_the_one_asked_for(
+    tmp_path: Path, window: int | None, first: int
+) -> None:
     folder = later(tmp_path, "host_{number}.pt.trace.json", by_ns=HOUR_NS)
-    found = analyse_captures(folder)
-    assert list(found) == ["capture 1", "capture 2"]
-    assert [[Path(p.facts.file).name for p in s.ranks] for s in found.values()] == [
-        ["host_1000000.pt.trace.json", "host_1000001.pt.trace.json"],
-        ["host_2000000.pt.trace.json", "host_2000001.pt.trace.json"],
-    ]
+    found = analyse_captures(folder, Wanted(window=window))
+    assert list(found) == [""]
+    assert files_of(found[""]) == [f"host_{first}000000.pt.trace.json", f"host_{first}000001.pt.trace.json"]
+    (note,) = [n for n in found[""].notes if "2 windows" in n.text]
+    assert f"window {first} is shown" in note.text
+    assert f"host_{3 - first}000000" in note.text
+
+
+def test_windows_are_told_by_numbers_in_their_names_where_no_time_tells(tmp_path: Path) -> None:
+    for step in (100, 20):
+        for rank in range(2):
+            text = rank_text(build(world=2), rank).replace("baseTimeNanoseconds", "base")
+            write(tmp_path / f"r{rank}_step{step}.json", text)
+    (summary,) = analyse_captures(tmp_path).values()
+    assert files_of(summary) == ["r0_step100.json", "r1_step100.json"]
+
+
+def test_the_newest_window_is_one_with_all_ranks(tmp_path: Path) -> None:
+    folder = later(tmp_path, "host_{number}.pt.trace.json", by_ns=HOUR_NS)
+    (folder / "host_2000001.pt.trace.json").unlink()
+    (summary,) = analyse_captures(folder).values()
+    assert [p.facts.rank for p in summary.ranks] == [0, 1]
+
+
+def test_a_window_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    folder = later(tmp_path / "two", "host_{number}.pt.trace.json", by_ns=HOUR_NS)
+    for path, window in ((folder, 3), (write_job(build(world=2), tmp_path / "one"), 2), (modes(tmp_path / "modes"), 1)):
+        with pytest.raises(UsageError, match=f"--window {window}"):
+            analyse_captures(path, Wanted(window=window))
 
 
 def test_files_of_one_rank_and_one_time_are_refused(tmp_path: Path) -> None:

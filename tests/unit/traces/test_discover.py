@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.core.errors import DataError
 from stepscope.traces.discover import candidates
-from stepscope.traces.envelope import rank_from_name
+from stepscope.traces.file_names import rank_from_name
 
 
 def touch(folder: Path, *names: str) -> None:

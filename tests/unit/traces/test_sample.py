@@ -22,11 +22,11 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_ranks_asked_for_are_read_as_names_or_the_user_tell_them(tmp_path: Path) -> None:
-    write_job(build(world=4, steps=2), tmp_path / "job", name="trace{}".format)
+    write_job(build(world=4, steps=2), tmp_path / "job", name="part{}".format)
     with pytest.raises(UsageError) as caught:
         analyse_captures(tmp_path / "job", Wanted(sample={0, 3}))
     assert "4 files" in (caught.value.why or "")
-    stated = {"trace0.json": 0, "trace3.json": 3}
+    stated = {"part0.json": 0, "part3.json": 3}
     (summary,) = analyse_captures(tmp_path / "job", Wanted(sample={0, 3}, ranks=stated)).values()
     assert [p.facts.rank for p in summary.ranks] == [0, 3]
 

@@ -44,6 +44,9 @@ class Trace(Options):
         default="device_self",
     )
     cell: str | None = option("Cell of a run folder.", "ID")
+    window: int | None = option(
+        "Which of several captures of the same ranks, the oldest 1; default: the newest.", "N", min=1
+    )
     rank_of: tuple[str, ...] = option("Rank of a file that does not record its rank.", "FILE=N", default=())
     region: tuple[str, ...] = option(
         "The job's own range NAME is this phase: data, forward, backward, communication, optimizer, evaluation.",
