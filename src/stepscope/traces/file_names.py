@@ -125,25 +125,23 @@ Chosen = dict[str, tuple[int, tuple[_Field, ...]]]
 
 def _chosen(fields: Mapping[str, Sequence[_Field]], texts: Mapping[str, str]) -> tuple[Chosen, str]:
     """Return the rank of each file and the numbers that state it; and how, in words."""
-    by_axis = {
-        name: {f.axis: f for f in each} for name, each in fields.items()
-    }  # the last of each axis: the file's own
+    by_axis = {name: {f.axis: f for f in row} for name, row in fields.items()}  # the last of an axis: the file's own
     if any("rank" in axes for axes in by_axis.values()):
         return {n: (a["rank"].value, (a["rank"],)) for n, a in by_axis.items() if "rank" in a}, "from the file name"
-    axes = [axis for axis in _GRID if all(axis in each for each in by_axis.values())]
+    axes = [axis for axis in _GRID if all(axis in row for row in by_axis.values())]
     alone = len(fields) == 1
     if alone:  # of one file only what needs no other
         axes = [axis for axis in axes if axis != "node" and next(iter(by_axis.values()))[axis].value] or axes[-1:]
         axes = axes if len(axes) == 1 and axes != ["node"] else []
-    if not (axes == ["node"] and all("process" in each for each in by_axis.values())):
-        grid = _by_grid({name: [each[axis] for axis in axes] for name, each in by_axis.items()})
+    if not (axes == ["node"] and all("process" in row for row in by_axis.values())):
+        grid = _by_grid({name: [row[axis] for axis in axes] for name, row in by_axis.items()})
         if grid and (alone or len({rank for rank, _ in grid.values()}) > 1):
             return grid, "from the file name" if len(axes) == 1 else f"from the file name ({', '.join(axes)})"
-    shapes = {tuple((f.axis, f.is_time) for f in each) for each in fields.values()}
-    if not alone and len(shapes) == 1 and not any("process" in each for each in by_axis.values()):
+    shapes = {tuple((f.axis, f.is_time) for f in row) for row in fields.values()}
+    if not alone and len(shapes) == 1 and not any("process" in row for row in by_axis.values()):
         places = [i for i, (axis, is_time) in enumerate(next(iter(shapes))) if not axis and not is_time]
-        plain = {name: [each[i] for i in places] for name, each in fields.items()}
-        grid = {} if any(f.is_id for each in plain.values() for f in each) else _by_grid(plain)
+        plain = {name: [row[i] for i in places] for name, row in fields.items()}
+        grid = {} if any(f.is_id for row in plain.values() for f in row) else _by_grid(plain)
         if len({rank for rank, _ in grid.values()}) > 1:
             return grid, "from the file name"
     return _by_process(fields, texts), "by the order of hosts and process ids in the file names"
@@ -180,12 +178,12 @@ def _by_process(fields: Mapping[str, Sequence[_Field]], texts: Mapping[str, str]
     """Number the files by host and process id, which is how a launcher starts them; empty where names lack one."""
     keys: dict[str, tuple[str, int]] = {}
     used: dict[str, tuple[_Field, ...]] = {}
-    for name, each in fields.items():
-        ids = [f for f in each if f.axis == "process" or (f.is_id and not f.is_time)]
+    for name, row in fields.items():
+        ids = [f for f in row if f.axis == "process" or (f.is_id and not f.is_time)]
         if not ids:
             return {}
         keys[name] = (_without(texts[name][: ids[-1].start], []), ids[-1].value)
-        used[name] = tuple(each)
+        used[name] = tuple(row)
     number = {key: at for at, key in enumerate(sorted(set(keys.values()), key=lambda key: (natural(key[0]), key[1])))}
     return {name: (number[key], used[name]) for name, key in keys.items()} if len(number) > 1 else {}
 
@@ -202,15 +200,15 @@ def _text(path: Path) -> str:
 
 
 def _fields(text: str) -> list[_Field]:
-    found = []
+    numbers = []
     handler = _HANDLER.search(text)
     for match in _FIELD.finditer(text):
         axis = _AXIS_OF.get(re.sub(r"[-_ ]", "", match["word"]).lower(), "")
         if axis not in ("rank", "tp", "device") and handler and handler.start("process") == match.start("number"):
             axis = "process"
         field = _Field(axis, match["number"], match.start(), match.start("number"), match.end())
-        found.append(replace(field, axis="") if field.is_id and axis != "process" else field)
-    return found
+        numbers.append(replace(field, axis="") if field.is_id and axis != "process" else field)
+    return numbers
 
 
 def _without(text: str, fields: Iterable[_Field]) -> str:
