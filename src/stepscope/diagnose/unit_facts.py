@@ -5,11 +5,11 @@ The cost of a message is latency and time a byte, from the job's own transfers.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from itertools import combinations
-from statistics import median
+from statistics import median, median_low
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
@@ -20,6 +20,7 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_rules import ShardedUnits, UnitCall
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
+from stepscope.traces.grid import chains_of, stages_of
 
 REDUCTIONS = ("all_reduce", "reduce_scatter")
 _APART = 2
@@ -263,9 +264,9 @@ class TracedPipeline:
     chunks: int = 1
 
     @property
-    def compute_ns(self) -> list[float]:
-        """Computation of each stage, ns: the median of its ranks."""
-        return [median(p.budget.parts.compute_ns if p.budget else 0 for p in stage) for stage in self.stages]
+    def compute_ns(self) -> list[int]:
+        """Computation of each stage, ns: the median of its ranks, the shorter of two: one slow rank is no stage."""
+        return [median_low(p.budget.parts.compute_ns if p.budget else 0 for p in stage) for stage in self.stages]
 
     @property
     def slowest(self) -> int:
@@ -289,12 +290,12 @@ def traced_pipeline(summary: TraceSummary) -> TracedPipeline | Skipped:
     ranks = {p.facts.rank: p for p in read_in_full(summary)}
     if not ranks:
         return unread(summary, "no rank was read in full")
-    chains = _chains(summary)
+    chains = chains_of(summary.ranks, summary.world_size)
     if not chains:
         return Skipped(reason="no pipeline: no group carries messages between stages alone")
     if any(rank not in ranks for chain in chains for rank in chain) or len({len(c) for c in chains}) > 1:
         return Skipped(reason="a pipeline's stages are not all among the traces")
-    stages = [[ranks[chain[i]] for chain in chains] for i in range(len(chains[0]))]
+    stages = [[ranks[rank] for rank in stage] for stage in stages_of(chains)]
     recorded = {p.facts.setup.micro_batches for stage in stages for p in stage if p.facts.setup is not None} - {None}
     chunks = {p.facts.setup.chunks or 1 for stage in stages for p in stage if p.facts.setup is not None}
     if len(recorded) == 1:
@@ -321,30 +322,3 @@ def _bubble(rank: RankPass) -> float:
     assert rank.budget is not None
     messages = sum(g.exposed_ns for g in rank.groups if g.kind == "pp")
     return (min(messages, rank.budget.parts.exposed_comm_ns) + rank.budget.parts.idle_ns) / window_ns(rank)
-
-
-def _chains(summary: TraceSummary) -> list[tuple[int, ...]]:
-    """Ranks that exchange messages in groups that carry nothing else, connected, ascending."""
-    linked: dict[int, set[int]] = defaultdict(set)
-    for rank in summary.ranks:
-        pipes = {g.group for g in rank.groups if g.kind == "pp"}
-        only = len(rank.groups) == len(pipes)
-        for call in rank.communication.collectives if rank.communication and pipes else ():
-            if call.op != "send_recv" or call.group is None or call.group.name not in pipes:
-                continue
-            ranks: Iterable[int] = call.peers or call.group.ranks or ()
-            whole = call.peers is None and len(tuple(ranks)) == summary.world_size and not only
-            for other in () if whole else ranks:
-                linked[rank.facts.rank].add(other)
-                linked[other].add(rank.facts.rank)
-    chains: list[tuple[int, ...]] = []
-    left = set(linked)
-    while left:
-        chain, edge = set[int](), {min(left)}
-        while edge:
-            chain |= edge
-            edge = {n for rank in edge for n in linked[rank]} - chain
-        left -= chain
-        if len(chain) > 1:
-            chains.append(tuple(sorted(chain)))
-    return chains

@@ -126,7 +126,8 @@ class CauseShare:
 class Straggler:
     """A rank that made the others wait more often, or longer, than chance allows.
 
-    rule: short (share of skew and binomial test) | steps (own time against the others', >= 20 steps).
+    rule: short (share of skew and binomial test) | steps (own time against the others', >= 20 steps) | grid (own time
+    against the ranks that do the same work, ``peers``; ``saved_ns`` is of the capture replayed with the peers' time).
     kind: chronic (last in at least half of the steps, or of the collectives where steps are few) | rotating |
     one-off (all in one step). share_of_skew: skew of the instances in which it came last / all skew.
     p_value: Bonferroni-corrected over ranks; None under the rule of steps, where ``excess_low_ns`` is the
@@ -155,14 +156,16 @@ class Straggler:
     causes: tuple[CauseShare, ...]
     confidence: str
     evidence: str
+    peers: tuple[int, ...] = ()
 
 
 @record
 class StragglerReport:
     """Stragglers by share of skew, largest first; empty is an answer, and ``text`` says it.
 
-    pattern: none | chronic | rotating | one-off | undecided (one rank is mostly last, too few waits to name it): how the
-    lateness spreads over ranks, listed or not. waiting_ns: of all ranks, while they compute nothing and nothing transfers.
+    pattern: none | chronic | rotating | one-off | undecided (one rank is mostly last, too few waits to name it) | alone (no
+    rank does the same work as another): how the lateness spreads over ranks, listed or not. waiting_ns: of all ranks, while
+    they compute nothing and nothing transfers.
     """
 
     stragglers: tuple[Straggler, ...]

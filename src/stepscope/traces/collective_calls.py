@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -276,9 +277,7 @@ def _identity(call: _Call, kernel: str, groups: Groups, *, stream: int | None) -
             dtype = dtype or inputs.dtype
             elements = whole(op, inputs, ranks) if elements is None else elements
     dtype = dtype or dtype_of_kernel(kernel)
-    peers = None
-    if args and args.source_rank is not None and args.destination_rank is not None and op == "send_recv":
-        peers = (args.source_rank, args.destination_rank)
+    direction = direction_of(spelled) if op == "send_recv" else None
     return Identity(
         op=op,
         op_source=source,
@@ -289,10 +288,43 @@ def _identity(call: _Call, kernel: str, groups: Groups, *, stream: int | None) -
         group_size=ranks,
         sequence=args.sequence if args else None,
         comms_id=args.comms_id if args else None,
-        direction=direction_of(spelled) if op == "send_recv" else None,
-        peers=peers,
+        direction=direction,
+        peers=_peers(call, group, direction, groups) if op == "send_recv" else None,
         stream=stream,
     )
+
+
+_ENDS = re.compile(r"send (\d+)->(\d+)|recv (\d+)<-(\d+)")
+
+
+def _peers(call: _Call, group: CollectiveGroup | None, direction: str | None, groups: Groups) -> tuple[int, int] | None:
+    """Return (source, destination) of a message as ranks of the job; None where one of them is not recorded.
+
+    torch (ProcessGroupNCCL::send, recv) records who receives at the sender alone and who sends at the receiver alone, as a
+    place in the group; its span ``nccl:send 0->1`` has both places.
+    """
+    args = call.args
+    source, destination = (args.source_rank, args.destination_rank) if args else (None, None)
+    if source is not None and destination is not None:
+        return source, destination
+    members = group.ranks if group is not None else None
+    if call.span is not None and (ends := _ENDS.search(call.span)) is not None:
+        own, other = (int(place) for place in ends.groups() if place is not None)
+        if members is not None and max(own, other) < len(members):
+            own, other = members[own], members[other]
+    else:
+        place = destination if direction == "send" else source
+        if groups.rank is None or place is None or direction is None:
+            return None
+        own, other = groups.rank, _member(place, members, own=groups.rank)
+    return (own, other) if direction == "send" else (other, own)
+
+
+def _member(place: int, members: Sequence[int] | None, *, own: int) -> int:
+    """Return the rank at this place of the group, or of this number where the group has no such place but this rank."""
+    if members is None or place >= len(members) or members[place] == own:
+        return place
+    return members[place]
 
 
 def _op(call: _Call, kernel: str) -> tuple[str, str, str]:

@@ -77,7 +77,7 @@ def communication(view: RankView) -> RankCommunication:
     The collectives of device traces are communication kernels, those of CPU traces the ``gloo:*`` spans.
     """
     events, activity, launches, meta = view.events, activity_of(view), launches_of(view), view.meta
-    groups = Groups(meta)
+    groups = Groups(meta, view.rank)
     if activity.source == "device":
         places = np.flatnonzero(activity.work == Work.COMMUNICATION)
         kernels, launch = activity.indices[places], launches.launch[places]

@@ -21,7 +21,8 @@ _RANKS = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]\Z")
 class Groups:
     """Looks up groups by what a collective's arguments say; each group is one object, shared."""
 
-    def __init__(self, meta: TraceMeta) -> None:
+    def __init__(self, meta: TraceMeta, rank: int | None = None) -> None:
+        self.rank = rank if rank is not None else meta.rank
         self.world_size = meta.world_size
         self._recorded = {g.name: _from_config(g) for g in meta.groups}
         self._gloo = [self._recorded[g.name] for g in meta.groups if "gloo" in g.backend or not g.backend]

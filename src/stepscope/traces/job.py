@@ -150,9 +150,10 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     collectives = job_collectives(communication) if communication else None
     stragglers = None
     if collectives is not None:
+        from stepscope.traces.grid import chains_of, stages_of
         from stepscope.traces.stragglers import find_stragglers
 
-        stragglers = find_stragglers(communication, collectives)
+        stragglers = find_stragglers(communication, collectives, stages_of(chains_of(passes, world)))
     path = _job_path(passes, collectives)
     bubble = None
     if any(p.stage_waits is not None for p in passes):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,8 @@ from stepscope.records.trace_collectives import JobCollectives, MatchedCollectiv
 from stepscope.records.trace_path import CauseShare, Straggler, StragglerReport
 from stepscope.stats.compare import LEAST_STEPS, chronic_excess
 from stepscope.stats.spans import median
-from stepscope.traces.waits import RankWork
+from stepscope.traces.grid import Stage, is_grid, within
+from stepscope.traces.waits import RankWork, exposed_waiting, waits_of
 
 Episode = list[MatchedCollective]
 """Consecutive collectives of one rank that one and the same lateness reaches: a rank that computes on while they run (DDP's
@@ -169,29 +170,142 @@ _NOTABLE = 0.1  # of the transfer time: skew below is not worth a word
 _EXPLAINS = 0.5  # of the excess, for a cause to be named
 
 
-def find_stragglers(ranks: Sequence[RankCommunication], job: JobCollectives) -> StragglerReport:
+def find_stragglers(
+    ranks: Sequence[RankCommunication], job: JobCollectives, stages: Sequence[Stage] = ()
+) -> StragglerReport:
     """Find ranks that came last more than chance allows (short traces) or whose own time a step exceeds the others'.
 
     Only collectives that all ranks leave together count, and of them those that could be split. The causes come
-    from what the rank did between its collectives, against the median of the others in the same instances.
+    from what the rank did between its collectives, against the median of the others in the same instances. In a grid the
+    own time alone decides, against that of the ranks of the same stage: lateness is passed on there.
     """
-    split = [m for m in job.instances if m.skew_ns is not None and len(m.ranks) > 1]
+    split = within(stages, [m for m in job.instances if m.skew_ns is not None and len(m.ranks) > 1])
     skew = sum(m.skew_ns or 0 for m in split)
     steps = sorted({m.step for m in split if m.step is not None})
     work = RankWork(ranks, split)
     by_rank = lateness(split, work)
-    enough = len(steps) >= LEAST_STEPS
-    stragglers = _by_steps(by_rank, work, skew) if enough else _short(by_rank, work, split, steps=len(steps))
+    if stages or is_grid(split):
+        stragglers = _in_grid(ranks, job, by_rank, work, skew, stages or [tuple(r.rank for r in ranks)])
+    elif len(steps) >= LEAST_STEPS:
+        stragglers = _by_steps(by_rank, work, skew)
+    else:
+        stragglers = _short(by_rank, work, split, steps=len(steps))
     stragglers.sort(key=lambda s: (-s.share_of_skew, s.rank))
-    pattern = _pattern(stragglers, split, skew)
+    pattern = "alone" if max(map(len, stages), default=2) == 1 else _pattern(stragglers, split, skew)
     return StragglerReport(
         stragglers=tuple(stragglers),
         pattern=pattern,
         skew_ns=skew,
-        waiting_ns=sum(total.exposed_ns for total in job.totals),
+        waiting_ns=_waiting_ns(job, split) if stages else sum(total.exposed_ns for total in job.totals),
         instances=len(split),
         steps=len(steps),
         text=_text(stragglers, split, pattern, len(steps)),
+    )
+
+
+def _waiting_ns(job: JobCollectives, split: Sequence[MatchedCollective]) -> int:
+    """Exposed waiting of all ranks in these collectives alone: what stages wait for each other is the pipeline's bubble."""
+    waits = waits_of(job)
+    return sum(exposed_waiting(m, waits) for m in split)
+
+
+CLEAR_EXCESS, CLEAR_NOISE, LONE_EXCESS = 0.10, 3.0, 0.30
+"""Of fewer than 20 steps a rank of a grid is slow whose own time exceeds its peers' in every step, by 10% and 3 times what
+both vary; of one step, 30% (made grids of 8 to 64 ranks, 2026-11)."""
+
+
+def _in_grid(
+    ranks: Sequence[RankCommunication],
+    job: JobCollectives,
+    by_rank: Mapping[int, Late],
+    work: RankWork,
+    skew: int,
+    stages: Sequence[Stage],
+) -> list[Straggler]:
+    own_ns, traced = work.own_ns(), {r.rank for r in ranks}
+    stragglers = []
+    for stage in stages:
+        members = [rank for rank in stage if rank in traced]
+        others_ns = [_others_ns(values, members) for values in own_ns.values()]
+        for rank in members if len(members) > 1 else ():
+            pairs = [
+                (values[rank], others[rank])
+                for values, others in zip(own_ns.values(), others_ns, strict=True)
+                if rank in others
+            ]
+            if not _slower(pairs, _spread(own_ns.values(), members, rank)):
+                continue
+            peers = tuple(r for r in members if r != rank)
+            stragglers.append(_grid_straggler(ranks, job, work, rank, peers, pairs, by_rank.get(rank, Late()), skew))
+    return stragglers
+
+
+def _spread(steps: Iterable[Mapping[int, float]], members: Collection[int], rank: int) -> float:
+    """How far the others' own times lie apart, median over steps, ns; 0 for one other."""
+    others = [[own for r, own in values.items() if r != rank and r in members] for values in steps]
+    return median([max(values) - min(values) for values in others if values] or [0.0])
+
+
+def _slower(pairs: Sequence[tuple[float, float]], spread: float) -> bool:
+    """Whether a rank is slow by its own time and its peers' in every step."""
+    if not pairs:
+        return False
+    excess = np.array([own - others for own, others in pairs])
+    others = np.array([others for _, others in pairs])
+    if len(pairs) >= LEAST_STEPS:
+        return chronic_excess(excess, others) is not None
+    middle, typical = median(excess), median(others)
+    varies = max(spread, median(np.abs(excess - middle)), median(np.abs(others - typical)))
+    least = CLEAR_EXCESS if len(pairs) > 1 else LONE_EXCESS
+    return bool((excess > 0).all()) and middle >= least * typical and middle >= CLEAR_NOISE * varies
+
+
+def _grid_straggler(
+    ranks: Sequence[RankCommunication],
+    job: JobCollectives,
+    work: RankWork,
+    rank: int,
+    peers: Sequence[int],
+    pairs: Sequence[tuple[float, float]],
+    late: Late,
+    skew: int,
+) -> Straggler:
+    from stepscope.traces.without import without_lateness  # where somebody is late alone
+
+    excess = [own - others for own, others in pairs]
+    ratio = median([own / others for own, others in pairs if others] or [1.0])
+    causes = work.own_causes(rank, peers)
+    cause, explained_ns = _cause(causes)
+    replay = without_lateness(ranks, job, rank, peers)
+    steps = counted(len(pairs), "step") if work.step_count else "the capture"
+    a_step = " a step" if work.step_count else ""
+    shown = "its stage's other rank" if len(peers) == 1 else f"the {len(peers)} ranks that do the same work"
+    evidence = [
+        f"its own time is {ratio:.1f}x that of {shown}, {format_duration(median(excess))} more{a_step}",
+        f"{format_duration(explained_ns / max(1, work.step_count))}{a_step} of it {_WORDS[cause]}"
+        if cause in _WORDS
+        else "",
+        f"last in {len(late.last)} of {late.instances} collectives with them" if late.last else "",
+    ]
+    return Straggler(
+        rank=rank,
+        rule="grid",
+        kind="chronic",
+        share_of_skew=late.skew_ns / skew if skew else 0.0,
+        times_last=len(late.last),
+        instances=late.instances,
+        steps=len(pairs) if work.step_count else 0,
+        p_value=None,
+        excess_ns=median(excess),
+        excess_low_ns=float(min(excess)),
+        saved_ns=replay.saved_ns if replay is not None else round(sum(excess)),
+        late_ns=round(sum(excess)),
+        largest_share=0.0,
+        cause=cause,
+        causes=causes,
+        confidence=f"in each of {steps}" if len(pairs) < LEAST_STEPS else f"median of {steps}",
+        evidence="; ".join(text for text in evidence if text),
+        peers=tuple(peers),
     )
 
 
@@ -441,6 +555,8 @@ def _mostly_last(split: Sequence[MatchedCollective], skew: int) -> tuple[int, fl
 def _text(stragglers: Sequence[Straggler], split: Sequence[MatchedCollective], pattern: str, steps: int) -> str:
     if stragglers:
         return "; ".join(f"rank {s.rank}: {s.evidence}" for s in stragglers)
+    if pattern == "alone":
+        return "no straggler can be named: each stage has one rank, no other does the same work"
     if not split:
         return "no straggler can be named: no collective on two ranks could be split"
     rests = f"{len(split):,} collectives" + (f" in {steps} steps" if steps else "")

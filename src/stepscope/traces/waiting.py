@@ -44,6 +44,9 @@ SPLIT_FROM = 0.25
 
 APART = "a rank left it before another entered: the calls are not one, or the clocks do not agree"
 
+MESSAGE = "ranks do not leave send_recv together"
+"""Why a message is not split whose sender or receiver is not recorded."""
+
 
 def job_collectives(ranks: Sequence[RankCommunication]) -> JobCollectives:
     """Match, align and measure the collectives of all ranks whose traces were given."""
@@ -103,6 +106,9 @@ def _measured(
     waits = [min(last, e) - s for s, e in zip(starts, ends, strict=True)]  # no longer than it was inside
     lasts = tuple(r for (r, _), w in zip(parts, waits, strict=True) if w == 0) if last > first else ()
     transfer = max(between, 0) if split else None
+    message = _message(calls, starts, ends) if unsplit == MESSAGE else None
+    if message is not None:
+        waits, transfer, unsplit = *message, None
     size = max((c.size_bytes for c in calls if c.size_bytes is not None), default=None)
     basis, seconds = _basis(transfer, calls)
     algbw = size / seconds if size and seconds else None
@@ -122,14 +128,14 @@ def _measured(
                 position=m.position,
                 start_ns=s,
                 end_ns=e,
-                waiting_ns=w if split else None,
+                waiting_ns=w if transfer is not None else None,
                 exposed_ns=c.exposed_ns,
             )
             for m, c, s, e, w in zip(members, calls, starts, ends, waits, strict=True)
         ),
-        complete=group_size == len(parts),
+        complete=message is not None or group_size == len(parts),
         transfer_ns=transfer,
-        waiting_ns=sum(waits) if split else None,
+        waiting_ns=sum(waits) if transfer is not None else None,
         skew_ns=last - first if split else None,
         end_skew_ns=max(ends) - min(ends) if split else None,
         last_rank=lasts[0] if split and lasts else None,
@@ -145,6 +151,25 @@ def _measured(
     )
 
 
+def _message(
+    calls: Sequence[RankCollective], starts: Sequence[int], ends: Sequence[int]
+) -> tuple[list[int], int] | None:
+    """Return how long each side of a message waits for the other, and the transfer, ns; None where a side is missing.
+
+    The receiver waits until the sender begins. The sender waits for the receiver only where it cannot leave without it: it
+    is still there when the receiver begins.
+    """
+    sides = [c.direction for c in calls]
+    if sorted(str(side) for side in sides) != ["recv", "send"] or calls[0].peers is None:
+        return None
+    to, of = sides.index("recv"), sides.index("send")
+    met = max(starts)
+    waits = [0, 0]
+    waits[to] = min(max(starts[of] - starts[to], 0), ends[to] - starts[to])
+    waits[of] = max(starts[to] - starts[of], 0) if ends[of] > starts[to] else 0
+    return waits, max(ends[to] - met, 0)
+
+
 def _bus_factor(op: str, ranks: int | None) -> float | None:
     """busbw / algbw; None for an unknown op, and without ``ranks`` where it depends on them."""
     factor = OF_WHOLE_BUFFERS.get(op)
@@ -156,6 +181,8 @@ def _bus_factor(op: str, ranks: int | None) -> float | None:
 def _why_unsplit(op: str, ranks: int, confidence: float | None, *, impossible: bool) -> str | None:
     if ranks < 2:
         return "seen on one rank only"
+    if op == "send_recv":
+        return MESSAGE
     if op not in TOGETHER:
         return f"ranks do not leave {'an unknown operation' if op == 'unknown' else op} together"
     if confidence is not None and confidence < SPLIT_FROM:
@@ -175,7 +202,7 @@ def _basis(transfer_ns: int | None, calls: Sequence[RankCollective]) -> tuple[st
 def _notes(matched: Sequence[MatchedCollective], ranks: Sequence[RankCommunication]) -> list[str]:
     notes = []
     if len(ranks) > 1 and matched:
-        alone = sum(len(m.ranks) == 1 for m in matched)
+        alone = sum(len(m.ranks) == 1 != m.group_size for m in matched)
         if alone:
             notes.append(f"{alone:,} of {len(matched):,} collectives were seen on one rank only")
         partial = sum(not m.complete for m in matched if m.waiting_ns is not None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,8 +193,9 @@ class RankWork:
             begins, ends = self._once(rank, places)
             hidden = (ends - begins - self._exposed(rank, begins, ends)).tolist()
             for c, covered in zip(communication.collectives, hidden, strict=True):
-                if c.step is not None and not c.own.from_window_start:
-                    totals[c.step][rank] = totals[c.step].get(rank, 0.0) + c.own.own_ns + covered
+                step = c.step if self.step_count else 0  # without marks the whole capture is one
+                if step is not None and not c.own.from_window_start:
+                    totals[step][rank] = totals[step].get(rank, 0.0) + c.own.own_ns + covered
         return totals
 
     def exposed_once(self, rank: int, positions: Sequence[int]) -> list[int]:
@@ -235,17 +236,25 @@ class RankWork:
                 rank_ns[cause] += getattr(own[rank], f"{cause}_ns") + beside[rank]
                 others = [getattr(o, f"{cause}_ns") + beside[r] for r, o in own.items() if r != rank]
                 peers_ns[cause] += round(median(others))
-        shares = [
-            CauseShare(
-                cause=cause,
-                rank_ns=rank_ns[cause],
-                peers_ns=peers_ns[cause],
-                excess_ns=rank_ns[cause] - peers_ns[cause],
-            )
-            for cause in _KINDS
-            if rank_ns[cause] or peers_ns[cause]
-        ]
-        return tuple(sorted(shares, key=lambda c: -c.excess_ns))
+        return _shares([(cause, rank_ns[cause], peers_ns[cause]) for cause in _KINDS])
+
+    def own_causes(self, rank: int, peers: Collection[int]) -> tuple[CauseShare, ...]:
+        """Return by kind of own time, over all of the rank's collectives, the rank's, the median of its peers', and the
+        difference."""
+        own = {r: self._kinds_ns(r) for r in (rank, *peers)}
+        rows = [(kind, own[rank][kind], round(median([own[peer][kind] for peer in peers]))) for kind in _KINDS]
+        return _shares(rows)
+
+    def _kinds_ns(self, rank: int) -> Counter[str]:
+        totals: Counter[str] = Counter()
+        collectives = self._ranks[rank].collectives
+        begins, ends = self._once(rank, range(len(collectives)))
+        totals["compute"] = int((ends - begins - self._exposed(rank, begins, ends)).sum())
+        for c in collectives:
+            if not c.own.from_window_start:
+                for kind in _KINDS:
+                    totals[kind] += getattr(c.own, f"{kind}_ns")
+        return totals
 
     def carries_on(self, m: MatchedCollective, before: MatchedCollective) -> bool:
         """Whether a rank that came last was as late in ``before``, its previous collective: since then it had too little
@@ -267,6 +276,16 @@ class RankWork:
 
     def _own(self, part: RankWaiting) -> OwnTime:
         return self._ranks[part.rank].collectives[part.position].own
+
+
+def _shares(rows: Iterable[tuple[str, int, int]]) -> tuple[CauseShare, ...]:
+    """Of (kind, the rank's ns, its peers' ns) those that took any, most excess first."""
+    shares = [
+        CauseShare(cause=cause, rank_ns=own, peers_ns=peers, excess_ns=own - peers)
+        for cause, own, peers in rows
+        if own or peers
+    ]
+    return tuple(sorted(shares, key=lambda c: -c.excess_ns))
 
 
 def _hidden(c: RankCollective) -> int:

@@ -142,7 +142,7 @@ def test_lateness_within_a_pair_is_not_counted_again_between_pairs() -> None:
             at[a] = at[b] = end
         now = max(at.values())
     found = {s.rank: s for s in _of(met).stragglers}
-    assert found[3].saved_ns == pytest.approx(24 * 200_000, rel=0.02)
+    assert found[3].saved_ns == pytest.approx(23 * 200_000, rel=0.02)  # the first lies before its window
 
 
 @pytest.mark.parametrize("device", ["gpu", "gloo"])

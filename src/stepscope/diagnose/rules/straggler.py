@@ -328,7 +328,9 @@ def _judge_job(job: TraceEvidence) -> Statement:
     report = job.summary.stragglers
     if report is None:
         return unread(job.summary, "no collective was recorded")
-    if not report.instances:
+    if report.pattern == "alone":
+        return skipped("each stage of the pipeline has one rank: no other does the same work")
+    if not report.instances and not report.stragglers:
         return unread(job.summary, "no collective appears on two ranks: give the traces of all ranks")
     windows = [p.budget.parts.window_ns for p in job.summary.ranks if p.budget is not None]
     waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
@@ -350,8 +352,8 @@ def _of_work(summary: TraceSummary, straggler: Straggler) -> tuple[str, str]:
     """Return the cause, more or the same work where the rank computes longer, and the figures that decide it."""
     if straggler.cause not in ("more compute", "unknown"):
         return straggler.cause, ""
-    flop = _against_others({p.facts.rank: p.step_flop for p in summary.ranks}, straggler.rank)
-    calls = _against_others({p.facts.rank: p.step_operators for p in summary.ranks}, straggler.rank)
+    flop = _against_others({p.facts.rank: p.step_flop for p in summary.ranks}, straggler)
+    calls = _against_others({p.facts.rank: p.step_operators for p in summary.ranks}, straggler)
     if flop is not None and flop > 1 + SAME_WORK:
         return "more work", f"it is given {flop:.2f}x the FLOP of the others, by recorded shapes"
     if calls is not None and calls > 1 + SAME_WORK:
@@ -361,10 +363,10 @@ def _of_work(summary: TraceSummary, straggler: Straggler) -> tuple[str, str]:
     return straggler.cause, ""
 
 
-def _against_others(of_rank: Mapping[int, float | None], rank: int) -> float | None:
-    """This rank's figure / the median of the others'; None where it is unknown of either."""
-    own = of_rank.get(rank)
-    others = [value for other, value in of_rank.items() if other != rank and value]
+def _against_others(of_rank: Mapping[int, float | None], straggler: Straggler) -> float | None:
+    """This rank's figure / the median of its peers', else of all others'; None where it is unknown of either."""
+    own, peers = of_rank.get(straggler.rank), straggler.peers or of_rank.keys() - {straggler.rank}
+    others = [value for peer in peers if (value := of_rank.get(peer))]
     return own / median(others) if own and others else None
 
 
@@ -378,8 +380,8 @@ def _report(job: TraceEvidence, straggler: Straggler, window_ns: float) -> Findi
         + (f", which costs {OF_WINDOW.of(stake)}" if stake is not None else ""),
         f"{straggler.kind}: {straggler.evidence}",
         work,
-        f"matching the second-slowest rank would save up to {format_duration(straggler.saved_ns)} of this capture's "
-        f"{format_duration(window_ns)}",
+        f"matching {'its peers' if straggler.peers else 'the second-slowest rank'} would save up to "
+        f"{format_duration(straggler.saved_ns)} of this capture's {format_duration(window_ns)}",
         severity="warning" if stake is not None and stake < MIN_STAKE else "problem",
         stake=stake,
         confidence=straggler.confidence,

@@ -281,8 +281,8 @@ def _stragglers_footnotes(summary: TraceSummary, stragglers: tuple[Straggler, ..
     lines = []
     if stragglers:
         lines = [
-            "came last, behind peers (in sum, against their median): in the collectives it delayed; "
-            "worth: what matching the second-slowest rank would save in this capture",
+            "came last, behind peers (in sum, against their median): in the collectives it delayed; worth: what matching "
+            f"{'its peers' if stragglers[0].peers else 'the second-slowest rank'} would save in this capture",
             f"certainty: {'; '.join(f'rank {s.rank} {s.confidence}' for s in stragglers[:3])}",
         ]
     elif summary.stragglers is not None and summary.stragglers.instances:
