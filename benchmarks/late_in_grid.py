@@ -20,6 +20,7 @@ from tests.grids import Grid, length_us, write_grid
 from benchmarks._report import heading
 from stepscope.records.trace_path import Straggler
 from stepscope.traces.job import analyse_job
+from stepscope.traces.sections import Wanted
 
 SHAPES = (
     (1, 2, 4), (1, 4, 2), (2, 2, 2), (2, 4, 2), (1, 4, 4), (2, 2, 4), (4, 2, 2), (2, 4, 4), (4, 4, 2), (4, 4, 4), (8, 4, 2),
@@ -82,7 +83,7 @@ def _planted(rng: random.Random, *, seed: int) -> Grid:
 
 def _late(grid: Grid) -> Sequence[Straggler]:
     with tempfile.TemporaryDirectory() as folder:
-        report = analyse_job(write_grid(grid, Path(folder))).stragglers
+        report = analyse_job(write_grid(grid, Path(folder)), Wanted(processes=1)).stragglers
     return report.stragglers if report is not None else ()
 
 

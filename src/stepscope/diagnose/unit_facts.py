@@ -20,7 +20,6 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_rules import ShardedUnits, UnitCall
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
-from stepscope.traces.grid import chains_of, stages_of
 
 REDUCTIONS = ("all_reduce", "reduce_scatter")
 _APART = 2
@@ -287,6 +286,8 @@ class TracedPipeline:
 
 def traced_pipeline(summary: TraceSummary) -> TracedPipeline | Skipped:
     """The pipeline of a job whose stages are all traced."""
+    from stepscope.traces.grid import chains_of, stages_of  # only traces have one
+
     ranks = {p.facts.rank: p for p in read_in_full(summary)}
     if not ranks:
         return unread(summary, "no rank was read in full")

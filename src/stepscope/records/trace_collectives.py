@@ -111,7 +111,8 @@ class RankCommunication:
     """All collectives of one rank in order of start. source: device | cpu_spans.
 
     base_time_ns: what the file adds to all its times (baseTimeNanoseconds); None when not recorded.
-    exposed: when it communicates and computes nothing: its budget's ``exposed_comm_ns``.
+    exposed: when it communicates and computes nothing: its budget's ``exposed_comm_ns``. begins_ns: its first event of any
+    kind; None: it has none.
     """
 
     rank: int
@@ -122,6 +123,7 @@ class RankCommunication:
     window_ns: tuple[int, int] | None  # first start and last end of device work
     collectives: tuple[RankCollective, ...]
     exposed: ExactSpans
+    begins_ns: int | None = None
 
 
 @record

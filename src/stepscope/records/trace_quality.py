@@ -57,6 +57,11 @@ KINDS: Mapping[str, QualityKind] = {
         takes=("classes", "idle", "steps", "waits", "flop", "host"),
         unread=True,
     ),
+    "captures-apart": QualityKind(
+        text="rank {rank}'s capture begins {time} after the others': what they wait for it in their first collective is "
+        "left out",
+        better="begin the captures of all ranks at the same step: schedule(wait=..) with the same number on every rank",
+    ),
     "impossible-times": QualityKind(
         text="{count} of {of} events have impossible times and are left out: {names}",
         better="record again: the clock of the device or its driver gave times outside of the capture",

@@ -118,6 +118,7 @@ def communication(view: RankView) -> RankCommunication:
         window_ns=activity.window,
         collectives=collectives,
         exposed=exact(spans.subtract(activity.comm, activity.compute)),
+        begins_ns=int(events.ts_ns.min()) if len(events) else None,
     )
 
 

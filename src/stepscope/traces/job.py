@@ -148,13 +148,22 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
 
     communication = [p.communication for p in passes if p.communication is not None]
     collectives = job_collectives(communication) if communication else None
+    apart: tuple[QualityFact, ...] = ()
+    if collectives is not None and len(communication) > 1:
+        from stepscope.traces.captures import begun_apart
+
+        passes, apart = begun_apart(passes, communication, collectives)
+    if apart:
+        notes = (*notes, *(FileNote(rank=None, kind="dropped", text=fact.text) for fact in apart))
+        communication = [p.communication for p in passes if p.communication is not None]
+        collectives = job_collectives(communication)
     stragglers = None
     if collectives is not None:
         from stepscope.traces.grid import chains_of, stages_of
         from stepscope.traces.stragglers import find_stragglers
 
         stragglers = find_stragglers(communication, collectives, stages_of(chains_of(passes, world)))
-    path = _job_path(passes, collectives)
+    path = Unavailable(apart[0].text) if apart else _job_path(passes, collectives)
     bubble = None
     if any(p.stage_waits is not None for p in passes):
         from stepscope.traces.waiting import measured_bubble
@@ -182,7 +191,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
         path=None if isinstance(path, Unavailable) else path,
         path_unavailable=path.reason if isinstance(path, Unavailable) else None,
         bubble=bubble,
-        job_quality=job_quality(passes),
+        job_quality=(*apart, *job_quality(passes)),
     )
 
 
