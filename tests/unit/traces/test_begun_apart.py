@@ -1,128 +1,70 @@
-"""Several captures in one folder: told apart by names, else by time, else refused."""
+"""What ranks wait for one whose capture begins later lies before that capture."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from tests.trace_builder import build, rank_text, write_job
-from tests.trace_layout import write
+from tests.grids import Grid, write_grid
 
-from stepscope.cli.main import main
-from stepscope.core.errors import DataError, UsageError
-from stepscope.examples.training_job import BASE_TIME_NS
+from stepscope.diagnose.engine import diagnose_traces
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.results.open import Reading, load_source
-from stepscope.store.importer import Stated
-from stepscope.traces.job import analyse_captures, analyse_job
-from stepscope.traces.sections import Wanted
+from stepscope.traces.job import analyse_job
 
-HOUR_NS = 3_600_000_000_000
+GRID = Grid(replicas=3, micro_batches=4, steps=4, seed=5)
+LATE_US = 2_000_000
 
 
-def modes(folder: Path, name: str = "{mode}_rank{rank}") -> Path:
-    """Two ranks of two strategies in one folder; the naive one reduces after the backward pass."""
-    for mode, shape in (("naive", "naive"), ("ddp", "ddp")):
-        write_job(build(shape=shape, world=2), folder, name=lambda rank, mode=mode: name.format(mode=mode, rank=rank))
-    return folder
+def _apart(folder: Path, *, rank: int, late_us: float, idle_before: bool = False) -> TraceSummary:
+    """A job whose rank enters its first reduction late, and with it all that follows. idle_before: its capture begins with
+    the others', and it does nothing until then."""
+    write_grid(GRID, folder)
+    first_end = min(
+        e["ts"] + e["dur"] for e in json.loads((folder / f"rank-{rank}.json").read_text())["traceEvents"]
+        if e["name"].startswith("nccl")
+    )  # fmt: skip
+    for number in range(GRID.ranks):
+        path = folder / f"rank-{number}.json"
+        document = json.loads(path.read_text())
+        for e in document["traceEvents"]:
+            if number == rank or e["ts"] >= first_end:
+                e["ts"] += late_us
+            elif e["ts"] + e["dur"] >= first_end:
+                e["dur"] += late_us
+        if number == rank and idle_before:
+            document["traceEvents"].append(
+                {"ph": "X", "cat": "cpu_op", "name": "aten::load", "ts": 1_000.0, "dur": late_us, "pid": 1, "tid": 9}
+            )
+        path.write_text(json.dumps(document))
+    return analyse_job(folder)
 
 
-def later(folder: Path, name: str, *, by_ns: int) -> Path:
-    """A second capture of the same ranks, taken later; its files' names say nothing."""
-    for capture in range(2):
-        job = build(world=2)
-        for rank in range(2):
-            text = rank_text(job, rank).replace(str(BASE_TIME_NS), str(BASE_TIME_NS + capture * by_ns))
-            write(folder / name.format(rank=rank, number=1000000 * (capture + 1) + rank), text)
-    return folder
+def test_waiting_until_a_capture_begins_is_left_out(tmp_path: Path) -> None:
+    sound = analyse_job(write_grid(GRID, tmp_path / "sound"))
+    apart = _apart(tmp_path / "apart", rank=1, late_us=LATE_US)
+    assert [(f.kind, f.rank, f.time_ns, f.matters) for f in apart.quality] == [
+        ("captures-apart", 1, LATE_US * 1_000, False)
+    ]
+    assert sound.quality == ()
+    for one, other in zip(apart.ranks, sound.ranks, strict=True):
+        assert one.budget is not None
+        assert other.budget is not None
+        parts = one.budget.parts
+        assert parts.window_ns < 1.3 * other.budget.parts.window_ns
+        assert parts.window_ns == parts.compute_ns + parts.exposed_comm_ns + parts.exposed_memory_ns + parts.idle_ns
+        assert parts.busy_ns + parts.idle_ns == parts.window_ns
+        assert parts.overlap_ns == parts.comm_ns - parts.exposed_comm_ns
+        for step in one.steps:
+            assert step.parts.window_ns == step.parts.busy_ns + step.parts.idle_ns
+        assert sum(phase.exposed_comm_ns for phase in one.phases) == parts.exposed_comm_ns
+    assert apart.collectives is not None
+    assert all((m.waiting_ns or 0) < 100_000_000 for m in apart.collectives.instances)
+    assert all(finding.rule != "straggler" for finding in diagnose_traces(apart).findings)
 
 
-def test_captures_are_told_apart_by_their_names(tmp_path: Path) -> None:
-    found = analyse_captures(modes(tmp_path))
-    assert set(found) == {"naive", "ddp"}
-    for mode, summary in found.items():
-        assert [p.facts.rank for p in summary.ranks] == [0, 1]
-        assert all(Path(p.facts.file).name.startswith(mode) for p in summary.ranks)
-        assert all(len(i.ranks) == 2 for i in summary.collectives.instances)
-
-
-def files_of(summary: TraceSummary) -> list[str]:
-    return [Path(p.facts.file).name for p in summary.ranks]
-
-
-@pytest.mark.parametrize(("window", "first"), [(None, 2), (2, 2), (1, 1)])
-def test_of_windows_of_one_job_the_newest_is_read_or_the_one_asked_for(
-    tmp_path: Path, window: int | None, first: int
-) -> None:
-    folder = later(tmp_path, "host_{number}.pt.trace.json", by_ns=HOUR_NS)
-    found = analyse_captures(folder, Wanted(window=window))
-    assert list(found) == [""]
-    assert files_of(found[""]) == [f"host_{first}000000.pt.trace.json", f"host_{first}000001.pt.trace.json"]
-    (note,) = [n for n in found[""].notes if "2 windows" in n.text]
-    assert f"window {first} is shown" in note.text
-    assert f"host_{3 - first}000000" in note.text
-
-
-def test_windows_are_told_by_numbers_in_their_names_where_no_time_tells(tmp_path: Path) -> None:
-    for step in (100, 20):
-        for rank in range(2):
-            text = rank_text(build(world=2), rank).replace("baseTimeNanoseconds", "base")
-            write(tmp_path / f"r{rank}_step{step}.json", text)
-    (summary,) = analyse_captures(tmp_path).values()
-    assert files_of(summary) == ["r0_step100.json", "r1_step100.json"]
-
-
-def test_the_newest_window_is_one_with_all_ranks(tmp_path: Path) -> None:
-    folder = later(tmp_path, "host_{number}.pt.trace.json", by_ns=HOUR_NS)
-    (folder / "host_2000001.pt.trace.json").unlink()
-    (summary,) = analyse_captures(folder).values()
-    assert [p.facts.rank for p in summary.ranks] == [0, 1]
-
-
-def test_a_window_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
-    folder = later(tmp_path / "two", "host_{number}.pt.trace.json", by_ns=HOUR_NS)
-    for path, window in ((folder, 3), (write_job(build(world=2), tmp_path / "one"), 2), (modes(tmp_path / "modes"), 1)):
-        with pytest.raises(UsageError, match=f"--window {window}"):
-            analyse_captures(path, Wanted(window=window))
-
-
-def test_files_of_one_rank_and_one_time_are_refused(tmp_path: Path) -> None:
-    folder = later(tmp_path, "host_{number}.pt.trace.json", by_ns=0)
-    with pytest.raises(DataError, match="rank 0 twice"):
-        analyse_captures(folder)
-
-
-def test_one_capture_is_one_job_whatever_its_files_are_called(tmp_path: Path) -> None:
-    assert list(analyse_captures(write_job(build(world=2), tmp_path))) == [""]
-    with pytest.raises(DataError, match="2 captures in these files: ddp, naive"):
-        analyse_job(modes(tmp_path / "modes"))
-
-
-def test_folders_named_after_ranks_are_no_captures(tmp_path: Path) -> None:
-    for mode in ("naive", "ddp"):
-        write_job(build(world=2, shape=mode), tmp_path, name=lambda rank, mode=mode: f"rank{rank}/{mode}")
-    files = sorted(tmp_path.glob("*/*.json"))
-    assert set(analyse_captures(files)) == {"naive", "ddp"}
-
-
-def test_trace_shows_every_capture_and_refuses_what_is_of_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = modes(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        main(["trace", str(folder), "--show", "budget"])
-    assert not stop.value.code
-    said = capsys.readouterr().out
-    assert "2 captures: ddp, naive" in said
-    assert said.count("Time budget") == 2
-    for option in (["--json"], ["--csv", str(tmp_path / "out")], ["--fail-if", "idle_fraction > 0.9"]):
-        with pytest.raises(SystemExit) as stop:
-            main(["trace", str(folder), *option])
-        assert stop.value.code == 2
-        assert "2 captures in these files" in capsys.readouterr().err
-
-
-def test_diagnose_looks_at_every_capture(tmp_path: Path) -> None:
-    evidence = load_source(modes(tmp_path), Reading(stated=Stated()))
-    assert {job.name for job in evidence.traces} == {"naive", "ddp"}
-    assert any("2 captures of the same ranks" in note for note in evidence.all_notes)
+def test_a_rank_that_is_late_inside_its_capture_is_waited_for(tmp_path: Path) -> None:
+    late = _apart(tmp_path, rank=1, late_us=LATE_US, idle_before=True)
+    assert late.quality == ()
+    assert late.collectives is not None
+    assert max(m.waiting_ns or 0 for m in late.collectives.instances) == pytest.approx(2 * LATE_US * 1_000, rel=0.01)
