@@ -86,7 +86,7 @@ _WORLD = re.compile(
 
 def _megatron(text: str) -> Held:
     found: Held = defaultdict(set)
-    for line in text.split("\n")[:-1]:
+    for line in re.split(r"[\r\n]", text)[:-1]:
         if line.count("elapsed time") == 1 and (step := _MEGATRON.search(line)):
             found["step"].add(float(step[3]) * (1e6 if step[2] == "ms" else 1e9))
             found["loss"] |= {float(loss) for loss in _LOSS.findall(line)}
