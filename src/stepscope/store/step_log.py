@@ -107,6 +107,7 @@ class Printed:
             form=_form(line),
             step=spans.get("step"),
             epoch=(spans["epoch"], spans["steps"]) if "epoch" in spans and "steps" in spans else None,
+            length=spans.get("steps"),
             figures=tuple((name, spans[name], _of_groups if b"," in texts[name] else float) for name in figures),
             facts=frozenset(texts) & {*_NO_FIGURE[2:]},
         )
@@ -120,6 +121,7 @@ class Places:
     form: bytes
     step: slice | None
     epoch: tuple[slice, slice] | None
+    length: slice | None
     figures: tuple[tuple[str, slice, Callable[[bytes], float]], ...]
     facts: frozenset[str]
 
@@ -129,6 +131,9 @@ class Places:
             return last + 1
         before = 0 if self.epoch is None else int(line[self.epoch[0]]) * int(line[self.epoch[1]])
         return before + int(line[self.step])
+
+    def length_of(self, line: bytes) -> int:
+        return 0 if self.length is None else int(line[self.length])
 
     def values(self, line: bytes) -> dict[str, float]:
         return {name: read(line[place]) for name, place, read in self.figures}
@@ -187,7 +192,8 @@ class Job:
 
     rank: of the lines that count; None: no launcher names it. facts: what it says of itself, as printed. total: the step at
     which it is complete. done: it says that it is. ends: of each group that ended a line of a step, what stood there.
-    goes_on: more stands behind the groups. form: of the last line of a step, see :func:`_form`.
+    goes_on: more stands behind the groups. form: of the last line of a step, see :func:`_form`. length: steps of an epoch,
+    as it states them; 0: it does not.
     """
 
     line: int
@@ -202,6 +208,7 @@ class Job:
     ends: dict[str, list[bytes]] = field(default_factory=dict)
     goes_on: bool = False
     form: bytes = b""
+    length: int = 0
 
     def again(self, number: int, *more: str) -> Self:
         """Return the job that begins in a line where steps begin again, of which the same is known. more: further fields."""
@@ -216,7 +223,7 @@ class Job:
         assert self.printed is not None
         shapes = self.printed.places
         if (places := shapes.get(form)) is not None and (not places.facts or places.facts <= self.facts.keys()):
-            self.form, self.goes_on = places.form, True
+            self.form, self.goes_on, self.length = places.form, True, places.length_of(raw)
             last = self.last
             who, step, values = _who(raw[: places.begins]), places.number_of(raw, last), places.values(raw)
             if who != self.rank or not -1 < last < step:
@@ -266,7 +273,7 @@ class Job:
         steps, values = read
         if not all(map(operator.lt, [self.last, *steps], steps)):
             return False
-        self.form, self.goes_on = places.form, True
+        self.form, self.goes_on, self.length = places.form, True, places.length_of(raws[-1])
         self.points += map(LoggedStep, steps, repeat(None), values)
         self.lines += range(first, first + len(raws))
         return True
@@ -398,6 +405,7 @@ class Job:
 
     def number_of(self, match: re.Match[bytes]) -> int:
         """Return the number of a step's line: as printed, counted over epochs, else one more than the last."""
+        self.length = int(match.groupdict().get("steps") or 0)
         if "step" not in match.re.groupindex:
             return self.last + 1
         epoch, length = (match.groupdict().get(name) for name in ("epoch", "steps"))

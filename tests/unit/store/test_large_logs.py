@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
+from tests.docs.test_lines_that_are_read import lines_of
 
+from stepscope.core.errors import DataError
 from stepscope.store import log_lines, step_log
 from stepscope.store.importers import read_foreign
 from stepscope.store.log_lines import LogLines, marks_in, parts_read
@@ -47,6 +50,31 @@ def test_lines_of_one_shape_are_read_as_each_by_itself(
     monkeypatch.setattr(step_log, "shape", bytes.upper)
     monkeypatch.setattr(step_log.Printed, "places_of", lambda *_: None)
     assert repr(fast) == repr(read_foreign(path))
+
+
+@pytest.mark.parametrize(("name", "line"), lines_of("Logs of training loops"))
+def test_so_are_those_of_each_training_loop(
+    name: str, line: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(name)
+    monkeypatch.setattr(step_log, "_MANY", 2)
+
+    def other(found: re.Match[bytes]) -> bytes:
+        return found[0] if rng.random() < 0.8 else b"".join(b"%d" % rng.randrange(10) for _ in found[0])
+
+    path = tmp_path / "a.log"
+    path.write_bytes(b"\n".join(re.sub(rb"\d+", other, line) for _ in range(60)))
+    fast = read_or_why(path)
+    monkeypatch.setattr(step_log, "shape", bytes.upper)
+    monkeypatch.setattr(step_log.Printed, "places_of", lambda *_: None)
+    assert fast == read_or_why(path)
+
+
+def read_or_why(path: Path) -> str:
+    try:
+        return repr(read_foreign(path))
+    except DataError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-8"])

@@ -138,11 +138,6 @@ class _Job(Job):
     """A job of which the name of the framework is known."""
 
     framework: str = ""
-    length: int = 0
-
-    def number_of(self, match: re.Match[bytes]) -> int:
-        self.length = int(match.groupdict().get("steps") or 0)
-        return super().number_of(match)
 
     def run_fields(self) -> dict[str, Any]:
         stated = self.facts.pop("stated_mfu", None)
