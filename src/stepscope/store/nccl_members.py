@@ -21,7 +21,10 @@ MAX_LINE_BYTES = 1 << 14
 _HEADER = re.compile(
     rb"(?<![\w.\-])([\w.\-]{1,255}):(\d{1,9}):(\d{1,9}) \[(-?\d{1,9})\] (?:(\S+:\d+) (?:\(\S*\) )?)?NCCL (INFO|WARN) ?"
 )
-_BARE = re.compile(rb"(?:^|\s)\[(-?\d{1,9})\] (?:(\S+:\d+) )?NCCL (INFO|WARN) ?")
+_BARE = re.compile(
+    rb"(?:(?:^|\s)\[(-?\d{1,9})\] (?:(\S+:\d+) )?|^\s*(?:\[rank\d+\]: ?)?(?=NCCL \w+ (?:Channel \d|NCCL_\w+ set |NET/|"
+    rb"Using net|Trees |comm 0x|ncclComm|Bootstrap :|Connected all|GPU Direct)))NCCL (INFO|WARN) ?"
+)
 """Matches the same without host and processes, as logs are pasted."""
 UNNAMED = "?"
 _VERSION = re.compile(rb"(?<!, )\b[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?\s*$")
@@ -87,13 +90,14 @@ def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
 
 
 def _unnamed(bare: re.Match[bytes]) -> ParsedLine:
-    """Return a line that does not say who printed it: each device is taken for a process."""
-    device, place, level = bare.groups()
+    """Return a line that does not say who printed it: each device is taken for a process, no device for 0."""
+    number, place, level = bare.groups()
+    device = int(number or 0)
     return ParsedLine(
         host=UNNAMED,
-        pid=int(device),
-        tid=int(device),
-        device=int(device),
+        pid=device,
+        tid=device,
+        device=device,
         place=(place or b"").decode(errors="replace"),
         warning=level == b"WARN",
         text=bare.string[bare.end() :].decode(errors="replace").rstrip(),

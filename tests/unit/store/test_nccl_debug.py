@@ -430,3 +430,16 @@ def test_a_log_without_initialisations_still_tells_its_links(tmp_path: Path) -> 
     (comm,) = read(tmp_path, [link]).communicators
     assert (comm.id, comm.nranks, comm.ranks) == (None, None, ())
     assert [(e.source, e.destination, e.transport) for e in comm.links] == [(0, 1, "P2P/CUMEM")]
+
+
+def test_lines_without_any_prefix_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    lines = (
+        "NCCL_P2P_DISABLE set by environment to 1.",
+        *(f"Channel 0{n}/0 : 0[0] -> 1[1] via SHM/direct/direct" for n in (0, 1)),
+    )
+    path.write_text("".join(f"NCCL INFO {line}\n" for line in lines))
+    (communicator,) = read_nccl_debug(path).communicators
+    assert [(link.source, link.destination, link.transport) for link in communicator.links] == [
+        (0, 1, "SHM/direct/direct")
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.store.importer import Candidate, Importer
@@ -11,9 +13,12 @@ from stepscope.store.text_signs import signs_beside
 __all__ = ["IMPORTER", "read_nccl_debug"]
 
 
+_LINE = re.compile(rb"(?:^|[ \n])NCCL (?:INFO|WARN) ")
+
+
 def _recognises(candidate: Candidate) -> bool:
     """Return whether NCCL's lines are near the begin, and no table of nccl-tests (which says more and is asked first)."""
-    return b" NCCL INFO " in candidate.head or b" NCCL WARN " in candidate.head
+    return _LINE.search(candidate.head) is not None
 
 
 def _import(source: Candidate) -> Imported:
@@ -27,4 +32,4 @@ def _import(source: Candidate) -> Imported:
     return Imported(format="nccl_debug", path=str(source.path), nccl=nccl, signs=signs, notes=nccl.notes)
 
 
-IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read_files=_import, rank=60, marks=(" NCCL ",))
+IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read_files=_import, rank=60, marks=("NCCL ",))
