@@ -58,6 +58,14 @@ class Pair:
         return duplicated(self.run, self.base)
 
     @property
+    def keeps_its_epochs(self) -> bool:
+        """Whether an imported run's epoch takes as long as the baseline's on half the ranks or fewer, and nothing counts
+        its samples: each rank may run all of it."""
+        same = TIME_KEPT <= 1 / self.row.speedup <= 1 / TIME_KEPT and self.relative >= 2
+        rated = self.run.samples_per_s or self.run.rank_samples_per_s or self.run.samples_seen_per_rank
+        return same and "epoch" in self.row.basis and self.run.workload is None and not rated
+
+    @property
     def mixed(self) -> dict[str, tuple[object, object]]:
         """What decides the speed beside the ranks, and differs: then the ratio is not that of the ranks."""
         from stepscope.results.scaling import beside_ranks

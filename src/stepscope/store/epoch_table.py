@@ -42,10 +42,18 @@ def is_clock(times: Sequence[float]) -> bool:
 
 CLOCK = re.compile(r"(?:time|wall(?:_?time|_clock)?|elapsed(?:_time)?)(?:_(?:s|secs?|seconds|ms|min|minutes|h|hours))?")
 """Columns that may count from the start of the training: whether they do, their values show."""
+_STAMPS, _LATEST = 1e18, 1e19
+"""Between them a clock, ns, counts from 1970, not from the start of the training."""
 _GROWTH = 0.05
 _GROWTH_OF_MANY = 0.02
 _MANY = 5
 """From so many epochs on, times that only grow are no noise, however long the start of the training took."""
+
+
+def _rises_between(steps: Sequence[float | None]) -> bool:
+    """Return whether the times of a clock that was started again rise for some epochs before and after each start."""
+    pieces = "".join("-" if step is None else "+" for step in steps).split("-")
+    return min(map(len, pieces)) >= _SOME
 
 
 def own_times(
@@ -53,21 +61,26 @@ def own_times(
 ) -> tuple[list[float | None], str] | None:
     """Return the time of each epoch and a note, where a column counts from the start of the training; None: it does not.
 
-    It only grows, from one epoch to the next, by far more than noise. The first time has all that starts up in it, and is
-    no epoch's where the table does not begin with the first epoch.
+    It grows from one epoch to the next by far more than noise, but for where the training was started again. The first time
+    has all that starts up in it, and is no epoch's where the table does not begin with the first epoch.
     """
     clock = [time for time in times if time is not None]
     if CLOCK.fullmatch(plain(name or "")) is None or len(clock) < max(_SOME, len(times)):
         return None
-    steps = [b - a for a, b in pairwise(clock)]
-    enough = _GROWTH if len(clock) < _MANY else _GROWTH_OF_MANY
-    if min(steps) <= 0 or median(steps) < enough * clock[0] or any(b - a != 1 for a, b in pairwise(numbers)):
+    stamps = clock[0] > _STAMPS
+    steps = [b - a if b > a else None for a, b in pairwise(clock)]
+    grown = [step for step in steps if step is not None]
+    enough = 0.0 if stamps else _GROWTH if len(clock) < _MANY else _GROWTH_OF_MANY
+    restarted = len(steps) - len(grown)
+    if restarted > len(steps) // _MANY or not grown or any(b - a != 1 for a, b in pairwise(numbers)):
         return None
-    begins = numbers[0] <= 1
+    if median(grown) < enough * clock[0] or (restarted and not _rises_between(steps)):
+        return None
+    begins = numbers[0] <= 1 and not stamps
     first = f", after {format_duration(clock[0])} for the first, with what starts up" if begins else ""
     note = (
-        f"{name} counts from the start of the training: an epoch's time is the difference, "
-        f"{format_duration(median(steps))}{first}"
+        f"{name} counts from {'1970' if stamps else 'the start of the training'}: an epoch's time is the difference, "
+        f"{format_duration(median(grown))}{first}"
     )
     return [clock[0] if begins else None, *steps], note
 
@@ -431,7 +444,7 @@ def _value(reading: _Reading, line: int, column: str, text: str, name: str, scal
 
 def _clock(text: str, scale: float) -> float | None:
     value = _number(text)
-    return value * scale if value is not None and 0 < value * scale <= MAX_EPOCH_NS else None
+    return value * scale if value is not None and 0 < value * scale <= _LATEST else None
 
 
 def _differences(reading: _Reading, epochs: Sequence[Epoch], order: EpochOrder) -> Sequence[Epoch]:

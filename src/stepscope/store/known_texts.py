@@ -98,6 +98,7 @@ KNOWN = (
 )  # fmt: skip
 
 _ERROR = re.compile(rb"(?i)^.*(?:\berror\b|exception|fatal|failed|killed|traceback|\bWARN\b).*$", re.M)
+_LOSS = re.compile(rb"(?i)loss\"?'?\s?[:= ]\s*'?-?\d")
 _TABLE = re.compile(rb"^[^\n,\t|]+(?:[,\t|][^\n,\t|]*){2,}$", re.M)
 
 
@@ -118,6 +119,12 @@ def refusal(path: Path, *, why: str) -> DataError:
             f"{path}: a text in which nothing is understood",
             why=f"its first line that looks like an error is: {line}",
             fix="give the whole log of the rank that failed first; docs/reference/importers.md lists what is read",
+        )
+    if len(_LOSS.findall(head)) > 1:
+        return DataError(
+            f"{path}: a log of a training in which no time is understood",
+            why="its lines hold losses, and no time of a step, no rate, no error: nothing of its speed is in it",
+            fix=_PROFILE,
         )
     tabular = path.suffix.lower() not in SUFFIXES and len(_TABLE.findall(head)) > 1
     return DataError(

@@ -17,6 +17,7 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.store.columns import COUNTS, MISSING, REPEATS, SIZES, TIMES, Columns, number, plain
+from stepscope.store.importer import head_of
 from stepscope.store.log_lines import NO_END
 from stepscope.store.reader import read_bytes, read_json
 
@@ -102,14 +103,28 @@ def _without_cut_cell(head: TextRow, body: Sequence[TextRow]) -> tuple[Sequence[
 
 def read_tables(path: Path) -> tuple[TextTable, ...]:
     """Read every table of a file. Raises DataError: damaged, or a row with more or fewer cells than its header."""
-    if path.suffix.lower() == ".json":
+    head = head_of(path, _LOOKED_AT).decode(errors="replace")
+    if path.suffix.lower() == ".json" and not has_json_lines(path.suffix, head):
         return (_records(path, read_json(path)),)
     text = read_text(path)
-    if path.suffix.lower() in (".jsonl", ".ndjson"):
+    if path.suffix.lower() in (".json", *JSON_LINES):
         return (_json_lines(path, text),)
     if path.suffix.lower() in (".md", ".markdown"):
         return tuple(_markdown(path, text))
     return (_delimited(path, text),)
+
+
+JSON_LINES = (".jsonl", ".ndjson")
+_LOOKED_AT = 1 << 16
+
+
+def has_json_lines(suffix: str, text: str) -> bool:
+    """Whether a file's beginning is one JSON object a line, by its name or (two of them) as it stands in a ``.json``."""
+    if suffix.lower() in JSON_LINES:
+        return True
+    first, _, rest = text.lstrip().partition("\n")
+    lines = (first, rest.partition("\n")[0])
+    return suffix.lower() == ".json" and all(line.startswith("{") and line.rstrip().endswith("}") for line in lines)
 
 
 def headers(suffix: str, text: str) -> Iterator[Sequence[str]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from stepscope.core.errors import DataError
@@ -210,6 +210,8 @@ _BY_EPOCH = {
 _RATES = ("step_ns", "steps_per_s", "samples_per_s")
 NO_RANKS = "it does not state the number of ranks"
 _NO_UNIT = "{name} is not read: its name has no unit; state what it is, for example --columns {name}={like}"
+_STARTS_UP = 1.5
+"""A first step of so many times the median is no usual one."""
 _LIKE = {"samples_per_s": "tokens_per_s", "epoch_ns": "epoch_time_s", "peak_memory": "peak_memory_gb"}
 _WALL = "step time is the median wall-clock time between logged steps, everything between two of them included"
 
@@ -336,15 +338,16 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
 
 
 def _parts(series: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return mean ns of the parts of a step that are logged; what they leave of logged steps is computation where only the
-    loader is timed, else other."""
+    """Return mean ns of the parts of a step that are logged, without a first one that starts up; what they leave of logged
+    steps is computation where only the loader is timed, else other."""
+    steps = series.get("step_ns") or []
+    start = int(len(steps) > 1 and steps[0] > _STARTS_UP * median(steps))
     parts = {
-        role.removeprefix("part_"): fmean(values)
+        role.removeprefix("part_"): fmean(values[start:] or values)
         for role, values in series.items()
         if role.startswith("part_") and values
     }
-    steps = series.get("step_ns")
-    if parts and steps and (rest := fmean(steps) - sum(parts.values())) > 0:
+    if parts and steps and (rest := fmean(steps[start:]) - sum(parts.values())) > 0:
         parts["computation" if parts.keys() == {"data"} else "other"] = rest
     return parts
 

@@ -32,6 +32,9 @@ from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import Evidence, cell_of
 from stepscope.results.pairs import Pair, by_group, pairs, sharing_beside
 
+SHARE_FIRST = (
+    "see first whether each rank gets its own share of the data: DataLoader(sampler=DistributedSampler(dataset))"
+)
 MIN_SPEEDUP = Limit(1.0, unit="speed-up", source="below it more ranks are slower")
 
 
@@ -71,6 +74,8 @@ def _report(evidence: Evidence, group: list[Pair]) -> Finding:
         [f"also {other.run.label}: {other.row.speedup:.2f}x" for other in rest[:3]],
         copies
         and "explained by duplicated-data: the ranks do not share the work; no evidence of a communication problem",
+        worst.keeps_its_epochs
+        and f"an epoch takes as long on {worst.ranks} as on {worst.base_ranks}: each rank may run all of it, not its share",
         exposed is not None and f"{format_percent(exposed)} of the step is {EXPOSED_COMM}",
         others and f"the two also differ in {others}: the ratio is not that of the ranks alone",
         severity="warning" if unsure or others else "problem",
@@ -85,7 +90,11 @@ def _report(evidence: Evidence, group: list[Pair]) -> Finding:
             )
         ]
         if others
-        else [advise(f"run it on {worst.base_ranks} until the cause is found"), _look_inside(evidence, worst)],
+        else [
+            *[advise(SHARE_FIRST)] * worst.keeps_its_epochs,
+            advise(f"run it on {worst.base_ranks} until the cause is found"),
+            _look_inside(evidence, worst),
+        ],
         of=(run, base),
     )
 

@@ -19,16 +19,15 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
 from stepscope.store.columns import TIMES, Columns, columns_of, meanings_of, number, require_meanings
 from stepscope.store.importer import Candidate, Importer, read_each
-from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, read_tables
+from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, has_json_lines, headers, read_tables
 from stepscope.store.training_runs import LoggedStep, Scalars, joined, run_of, slug
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 LEAST_ROWS = 5
 """Rows from which on a column that only grows is a clock: of 5 independent step times, 1 in 120 orders grows."""
 
 _OF_RUNS = ("world_size", "strategy", "model", "hardware", "run", "epoch", "op", "size")
 """Roles of tables whose rows are runs, epochs or sizes."""
-_JSON_LINES = (".jsonl", ".ndjson")
 _LOOKED_AT = 20
 _CLOCK_TEXT = re.compile(r"(?:(\d{1,4}) days?, )?(\d{1,4}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)")
 _RATES = ("steps_per_s", "samples_per_s")
@@ -44,20 +43,23 @@ def _knows(candidate: Candidate) -> bool:
 
 def _epochs_in_parts(candidate: Candidate) -> bool:
     """Return whether one of the first JSON lines has an epoch like 0.1: how far the step has come, not a row of an epoch."""
-    for line in candidate.text.split("\n", _LOOKED_AT)[:_LOOKED_AT] if candidate.path.suffix in _JSON_LINES else ():
+    if not has_json_lines(candidate.path.suffix, candidate.text):
+        return False
+    for line in candidate.text.split("\n", _LOOKED_AT)[:_LOOKED_AT]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        epoch = record.get("epoch") if isinstance(record, dict) else None
-        if isinstance(epoch, float) and not epoch.is_integer():
+        named = record.items() if isinstance(record, dict) else ()
+        epochs = (value for name, value in named if name.rpartition("/")[2] == "epoch")
+        if any(isinstance(epoch, float) and not epoch.is_integer() for epoch in epochs):
             return True
     return False
 
 
 def _headers(candidate: Candidate) -> list[Sequence[str]]:
     suffix = candidate.path.suffix.lower()
-    if suffix not in _JSON_LINES:
+    if not has_json_lines(suffix, candidate.text):
         return list(headers(suffix, candidate.text)) if suffix in SUFFIXES else []
     try:
         first = json.loads(candidate.text.strip().partition("\n")[0])
@@ -205,5 +207,5 @@ IMPORTER = Importer(
     recognises=_knows,
     read_files=_read,
     rank=78,
-    suffixes=(".csv", ".tsv", ".jsonl", ".ndjson"),
+    suffixes=(".csv", ".tsv", ".json", ".jsonl", ".ndjson"),
 )

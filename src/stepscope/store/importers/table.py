@@ -105,6 +105,19 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
     name = free[0] if len(free) == 1 else "NAME"
     unnamed = [column for column in free if _TIMED.search(plain(column))]
     series = next((numbered for numbered in _series(free) if len(numbered) >= _WIDE), [])
+    if columns.has("epoch") and not (figures or unnamed or columns.unclear):
+        return DataError(
+            f"{path}: a table of epochs without times",
+            why=f"no column is a time or a rate, so that nothing of the speed is in it; the columns are: {column_names}",
+            fix="take a profile of the job: stepscope profile -- COMMAND; or add a column such as epoch_time_s",
+        )
+    if columns.has("op", "bandwidth") and not columns.has("time_ns"):
+        return DataError(
+            f"{path}: a table of collectives without the time of a call",
+            why=f"bandwidths are made of it, and {'size has no unit' if columns.unclear else 'it is not there'}; "
+            f"the columns are: {column_names}",
+            fix="give the output of nccl-tests itself, or columns op, size_bytes, time_us and ranks",
+        )
     lacks, example = "no column is a time or a throughput", f"{name}=samples_per_s"
     if columns.has("size") and columns.has("time_ns"):
         lacks, example = "no column names the collective", f"{_naming_an_op(table) or 'NAME'}=op"

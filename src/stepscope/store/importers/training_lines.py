@@ -7,18 +7,22 @@ counted.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Self
 
 from stepscope.core.errors import DataError
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
 from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
+from stepscope.store.epoch_table import own_times
 from stepscope.store.importer import Candidate
 from stepscope.store.log_lines import SUFFIXES, without_prefix
 from stepscope.store.step_log import Job, Printed, read_jobs
@@ -34,6 +38,7 @@ _OF_STEPS = r"(?P<step>\d{1,9})/(?P<steps>\d{1,9})"
 _MEAN_STEP, _MEAN_DATA = rf"\( *(?P<mean_step_s>{_N})", rf"\( *(?P<mean_data_s>{_N})"
 _DEEPSPEED = rf"(?:forward|fwd)(?:_microstep)?: (?P<part_forward_ms>{_N}) \| (?:backward|bwd)(?:_microstep)?: {_N} \| "
 
+_OF_GPU = rf"(?P<tokens_per_s_per_gpu>{_N})"
 _LOSS = rf"\bloss:? +(?P<loss>{_N})"
 _JSON_TIMES = rf"(?=.*\"time\": {_STEP_S})(?=.*\"data_time\": {_DATA_S})"
 _RATE = rf"\[[\d:]+<[\d:?]+,\s*(?:(?P<step_time_s>{_N})s/it|(?P<steps_per_s>{_N})it/s)"
@@ -44,7 +49,16 @@ _NO_TEST = r"^(?!.*\b(?i:val|valid|validation|test|eval)\b)"
 _PART_NAMES = r"\b(?i:data|data[ _](?:loading[ _])?time|load(?:ing)?[ _]time|dataload(?:er|ing)[ _]time)"
 _STEP_NAMES = r"\b(?i:(?:batch|iter|iteration|step)[ _]time|(?<![a-z] )time)"
 
-_SUMMARY = "HF summary"
+_OTHER_LOOPS = (
+    r"[^|]*\b(?i:val|valid|validat\w*|eval\w*|test\w*|sanity|predict\w*|load\w*|map|filter|generat\w*|download\w*|"
+    r"fetch\w*|tokeniz\w*)\b"
+)
+"""What stands before the bars of loops that are no training."""
+_SUMMARY, _BAR = "HF summary", "a progress bar"
+_LOOP_PARTS = {
+    "forward": "fwd|forward", "backward": "bwd|backward", "optimizer": "opt|optim|optimizer",
+    "communication": "comm|all[-_ ]?reduce",
+}  # fmt: skip
 
 FRAMEWORKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("OpenMMLab", rf"Epoch(?:\(train\))? *{_EPOCH}.*?\btime: {_STEP_S},? +data_time: {_DATA_S}(?:.*?{_LOSS})?", ()),
@@ -93,7 +107,7 @@ FRAMEWORKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("NeMo-RL", rf"Total step time: {_STEP_S}s", (rf"Floating Point Utilization: (?P<stated_mfu>{_N})%",)),
     ("verl", rf"\bstep:(?P<step>\d{{1,9}}) - .*?\btiming_s/step:{_STEP_S}", ()),
     ("Composer", rf"(?<!device/)batches_per_sec: (?P<steps_per_s>{_N})",
-     (r"\[batch=\d+/(?P<total_steps>\d{1,9})\]",)),
+     (r"\[batch=\d+/(?P<total_steps>\d{1,9})\]", rf"throughput/device/mfu: (?P<mfu_share>{_N})")),
     ("OLMo", rf"throughput/device/batches_per_second=(?P<steps_per_s>{_N})", ()),
     ("InsightFace", rf"Speed (?P<samples_per_s>{_N}) samples/sec +Loss (?P<loss>{_N}).*?Global Step: *(?P<step>\d{{1,9}})",
      ()),
@@ -109,18 +123,39 @@ FRAMEWORKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("NeMo", rf"\|\s*(?P<step>\d{{1,9}})/(?P<total_steps>\d{{1,9}}) \[[^\]]*?reduced_train_loss=(?P<loss>{_N})[^\]]*?"
      rf"train_step_timing in s={_STEP_S}", ()),
     ("Lightning", rf"^Epoch (?P<epoch>\d{{1,6}}):[^|]*\|[^|]*\|\s*(?P<step>\d{{1,9}})/(?P<steps>\d{{1,9}}) {_RATE}", ()),
-    ("a progress bar", r"\|\s*(?P<step>\d{1,9})/(?P<total_steps>\d{1,9}) "
-     rf"\[[\d:]+<[\d:?]+,\s*(?:(?P<step_time_s>{_N})s/it|(?P<steps_per_s>{_N})it/s)(?!.*num_updates=)", ()),
+    ("Ultralytics", rf"^ *{_OF_EPOCH} +[\d.]+G .*: *100%.*?\b\d{{1,9}}/(?P<steps>\d{{1,9}})\b.*?\b(?P<epoch_m>\d{{1,4}}):"
+     r"(?P<epoch_s>\d\d)(?:<|$)", ()),
+    (_BAR, rf"^(?!\s*\d+/\d+\s+[\d.]+G\s|.*\bmAP|{_OTHER_LOOPS}).*?\b\d{{1,3}}% ?(?:\|[^|]*\||\S*) *(?P<step>\d{{1,9}})/"
+     rf"(?P<bar_steps>\d{{1,9}}) {_RATE}(?!.*num_updates=)", ()),
+    ("Keras", r"\b\d{1,9}/(?P<steps>\d{1,9}) (?:\[=+\] -|(?:━)+) \d+\w* "
+     rf"(?:(?P<step_time_ms>{_N})ms|(?P<step_time_s>{_N})s)/step(?:.*?\bloss: (?P<loss>{_N}))?", ()),
+    ("apex", rf"Epoch: {_EPOCH}\s+Time +{_STEP_S} .*?\bSpeed +(?P<images_per_s>{_N})", ()),
+    ("MXNet", rf"Epoch\[{_OF_EPOCH}\] Batch \[?(?P<step>\d{{1,9}})(?:-\d+)?\]?\s+Speed: (?P<samples_per_s>{_N}) ", ()),
+    ("MaxText", rf"completed step: (?P<step>\d{{1,9}}), seconds: {_STEP_S}, .*?Tokens/s/device: {_OF_GPU}", ()),
+    ("torchtune", rf"^Step (?P<step>\d{{1,9}}) \| loss:(?P<loss>{_N}) .*?tokens_per_second_per_gpu:{_OF_GPU}", ()),
+    ("picotron", rf"\bStep: (?P<step>\d{{1,9}}) +\| Loss: +(?P<loss>{_N}) .*?\bMFU: (?P<mfu>{_N})%", ()),
     (_SUMMARY, rf"(?:train_samples_per_second\W{{1,4}}(?P<samples_per_s>{_N}), ?\W)?"
      rf"\btrain_steps_per_second\W{{1,9}}(?P<steps_per_s>{_N})", ()),
 )  # fmt: skip
 """Name, pattern of a step's line, patterns of facts. The first that fits most lines of a file's beginning is its form."""
 
-_ANY = "a training loop"
+_ANY, _EPOCHS = "a training loop", "a loop of epochs"
+_HMS = r"(?:(?:(?P<epoch_h>\d{1,3}):)?(?P<epoch_m>\d{1,4}):(?P<epoch_s>\d\d(?:\.\d{1,9})?)"
 OTHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    (_ANY, rf"{_NO_TEST}(?=.*{_STEP_NAMES}\W{{1,3}}{_STEP_MS})(?=.*{_PART_NAMES}\W{{1,3}}{_DATA_MS})", ()),
-    (_ANY, rf"{_NO_TEST}(?=.*{_STEP_NAMES}\W{{1,3}}{_STEP_S}(?! ?ms|:))(?=.*{_PART_NAMES}\W{{1,3}}{_DATA_S}"
-     r"(?! ?ms|:))", ()),
+    *((_ANY, rf"{_NO_TEST}(?=.*(?:{_STEP_NAMES}|\b(?i:total|t_step))\W{{1,3}}{step})"
+       rf"(?=.*(?:{_PART_NAMES}|\bt_data)\W{{1,3}}{data})"
+       + "".join(rf"(?=.*\b(?i:{names})(?:[ _]time)?\W{{1,3}}(?P<part_{part}_{unit}>{_N}) ?{unit if unit == 'ms' else ''}|)"
+                 for part, names in _LOOP_PARTS.items()), ())
+      for step, data, unit in ((_STEP_MS, _DATA_MS, "ms"), (rf"{_STEP_S}(?! ?ms|:)", rf"{_DATA_S}(?! ?ms|:)", "s"))),
+    *((_ANY, rf"{_NO_TEST}(?=.*\b(?i:step|iter|iteration)\W{{0,3}}(?P<step>\d{{1,9}})\b)"
+       rf"(?=.*\b(?i:(?:step|iter|iteration)[ _]time)\W{{1,3}}{step})(?=.*\b(?i:mfu)\W{{1,3}}(?P<mfu>{_N}) ?%|)", ())
+      for step in (_STEP_MS, rf"{_STEP_S} ?s\b")),
+    (_EPOCHS, r"^(?!.*\b(?i:step|iter|iteration|batch)\b\W{0,3}\d)(?!.*\]\s*\[)(?!.*\d%\|)"
+     r".*?\b(?i:epoch)\b\W{0,3}(?P<epoch>\d{1,6})\b"
+     rf".*?(?:\b(?i:epoch[ _]time|time(?: taken)?|took|duration|elapsed(?: time)?)\b)\W{{1,3}}{_HMS}|"
+     rf"(?:(?P<epoch_min>\d{{1,4}}) ?m(?:in)? ?)?(?P<epoch_sec>{_N}) ?s(?:ec|econds)?\b)", ()),
+    (_EPOCHS, rf"(?:\bEpoch time): (?P<epoch_sec>{_N}) s\b", ()),
+    (_EPOCHS, r"^ *(?P<epoch>\d{1,6}) +(?:\d+\.\d+ +)+(?P<epoch_m>\d{1,4}):(?P<epoch_s>\d\d) *$", ()),
 )  # fmt: skip
 """Lines of any program that name the time of a step and of loading its data, where no framework's form fits."""
 
@@ -130,24 +165,61 @@ _ROUNDED, _UNSURE, _DIFFER = 0.001, 0.1, 0.1
 _MEANS = (
     "{run}: times are of all steps, from the means in brackets; of the {count} printed steps alone, data is {share}"
 )
+_UNITS = {"epoch_h": 3600.0, "epoch_m": 60.0, "epoch_min": 60.0, "epoch_s": 1.0, "epoch_sec": 1.0}
 _LEAST = 4
 """Lines from which on a time that only grows is a clock."""
 
 
+_OF_EPOCHS = (_EPOCHS, "Ultralytics")
+
+
+@dataclass(kw_only=True)
 class _Job(Job):
     """A job of which the name of the framework is known."""
 
     framework: str = ""
 
+    def again(self, number: int, *more: str) -> Self:
+        return super().again(number, "framework", *more)
+
+    def _step(self, number: int, rank: int | None, step: int, values: dict[str, float]) -> Self | None:
+        """Put one logged step into its job; where an epoch or a bar begins, as it is numbered there."""
+        if self.points and step < self.last:
+            before = self.points[-1].values
+            if "bar_steps" in values or values.get("epoch", 0.0) > before.get("epoch", math.inf):
+                self.points.append(LoggedStep(step, values=values))
+                self.lines.append(number)
+                return None
+        return super()._step(number, rank, step, values)
+
+    def _number_on(self) -> None:
+        """Number steps on over epochs; of bars, take those of the longest loop."""
+        most = max((point.values.get("bar_steps", 0.0) for point in self.points), default=0.0)
+        kept = [
+            (point, line)
+            for point, line in zip(self.points, self.lines, strict=True)
+            if point.values.pop("bar_steps", 0.0) == most
+        ]
+        self.points, self.lines = [point for point, _ in kept], [line for _, line in kept]
+        printed, before = [point.step for point in self.points], 0
+        for point, last in zip(self.points[1:], printed, strict=False):
+            before += last if point.step < last else 0
+            point.step += before
+
     def run_fields(self) -> dict[str, Any]:
-        stated = self.facts.pop("stated_mfu", None)
+        stated, share = self.facts.pop("stated_mfu", None), self.facts.pop("mfu_share", None)
         fields = super().run_fields()
-        fields["mfu"] = fields["mfu"] if stated is None else float(stated) / 100
+        if stated is not None or share is not None:
+            fields["mfu"] = float(share or "0") or float(stated or "0") / 100 or None
+        if self.framework in _OF_EPOCHS:
+            fields |= {"scaling": "strong", "epoch_estimated": False}
         if self.framework == _SUMMARY:  # one figure for the whole training, not for one step
             fields["step_ns"] = Measured(value=1e9 / self.points[-1].values["steps_per_s"])
         return fields
 
     def run(self, path: Path, run_id: str, unread: Sequence[str]) -> Imported:
+        self._number_on()
+        remarks = self._epochs(path) if self.framework in _OF_EPOCHS else []
         if any("wall_s" in point.values for point in self.points):
             self.points = _differences(self.points)
         times = [point.values.get("step_time_s", 0.0) for point in self.points]
@@ -161,7 +233,22 @@ class _Job(Job):
         data_s = sum(point.values.get("part_data_s", 0.0) for point in self.points)
         remark = _MEANS.format(run=run_id, count=len(times), share=format_percent(data_s / (sum(times) or 1.0)))
         self.points = means or self.points
-        return replace(super().run(path, run_id, unread), remarks=(remark,) if means else ())
+        return replace(super().run(path, run_id, unread), remarks=(*remarks, *[remark] * bool(means)))
+
+    def _epochs(self, path: Path) -> list[str]:
+        """Make times of epochs of what is printed, and say what they are."""
+        times: list[float | None] = []
+        for at, point in enumerate(self.points):
+            times.append(sum(point.values.pop(name, 0.0) * unit for name, unit in _UNITS.items()) * 1e9)
+            point.values.setdefault("epoch", float(at))
+        numbers = [round(point.values["epoch"]) for point in self.points]
+        own, note = own_times("time", numbers, times) or (times, "")
+        for point, time in zip(self.points, own, strict=True):
+            if time is not None:
+                point.values["epoch_time_ns"] = time
+        printed = [time for time in own if time is not None]
+        usual, count = format_duration(median(printed[1:] or printed)), counted(len(printed), "printed time")
+        return [f"{path.name}: {note or f'an epoch takes {usual}, median of {count}'}"]
 
     def group(self, path: Path) -> str:
         return self.facts.get("model") or f"{path.stem} ({self.framework})"
@@ -228,15 +315,13 @@ def _form_of(candidate: Candidate) -> tuple[str, Printed] | None:
     """Return the form that fits most lines of the file's beginning; None: none does. Of no named framework: two lines."""
     lines = [without_prefix(piece)[1] for line in candidate.head.split(b"\n") for piece in line.split(b"\r")]
     counts = {at: sum(form.step.search(line) is not None for line in lines) for at, (_, form) in enumerate(_forms())}
-    named = {at: count for at, count in counts.items() if count and _forms()[at][0] != _ANY}
+    named = {at: count for at, count in counts.items() if count and at < len(FRAMEWORKS)}
     alike = named or {at: count for at, count in counts.items() if count > 1}
     return _forms()[max(alike, key=alike.__getitem__)] if alike else None
 
 
 def _begin(line: int, *, name: str, printed: Printed) -> _Job:
-    job = _Job(line=line, printed=printed)
-    job.framework = name
-    return job
+    return _Job(line=line, printed=printed, framework=name)
 
 
 def _read(path: Path) -> tuple[Imported, ...]:

@@ -71,3 +71,12 @@ def test_a_cell_is_sent_to_its_own_traces_or_to_a_command_that_makes_them() -> N
 def test_a_run_of_another_tool_gets_no_command_of_ours() -> None:
     (found,) = RULE.check(evidence(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(80))))
     assert all(advice.command is None for advice in found.advice)
+
+
+def test_epochs_that_take_as_long_may_not_share_the_data() -> None:
+    runs = [run(str(n), ranks=n, scaling="strong", epochs=epochs(seconds=[80.0 + n] * 6)) for n in (1, 4)]
+    (found,) = RULE.check(evidence(*runs))
+    assert "DistributedSampler" in found.advice[0].text
+    slow = [run(str(n), ranks=n, scaling="strong", epochs=epochs(seconds=[40.0 * n] * 6)) for n in (1, 4)]
+    (found,) = RULE.check(evidence(*slow))
+    assert "DistributedSampler" not in found.advice[0].text

@@ -212,3 +212,90 @@ def test_torchtitan_names_its_wait_for_data_in_json(tmp_path: Path) -> None:
     run = read(written(tmp_path, [titan.format(n=n) for n in range(1, 30)]))
     assert run.parts_ns == pytest.approx({"data": 0.6e9, "computation": 1.4e9})
     assert run.mfu == pytest.approx(0.415)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [" 1250/1250 [==============================] - 44s 400ms/step - loss: 1.21 - accuracy: 0.61"],
+        ["1250/1250 ━━━━━━━━━━━━━━━━━━━━ 44s 400ms/step - accuracy: 0.61 - loss: 1.21"],
+        ["completed step: {step}, seconds: 0.400, TFLOP/s/device: 31.2, Tokens/s/device: 787.1, loss: 3.100"],
+        ["Epoch: [0][{step}/5004]\tTime 0.400 (0.430)\tSpeed 621.359 (595.349)\tLoss 6.9101 (7.0121)"],
+        ["step {step} | loss 2.1 | step time 400.0 ms | mfu 38.9%"],
+        ["Loading shards: 100%|##| 4/4 [00:01<00:00,  9.00it/s]", "Epoch 0:  1%|# | {step}/900 [00:10<01:00,  2.50it/s]",
+         "Validation: 100%|##| 50/50 [00:01<00:00, 40.00it/s]"],
+    ],
+    ids=["Keras", "Keras 3", "MaxText", "apex", "step time", "the longest of several bars"],
+)  # fmt: skip
+def test_a_step_of_other_loops_is_read(tmp_path: Path, lines: list[str]) -> None:
+    run = read(written(tmp_path, [line.format(step=n) for n in range(1, 15) for line in lines]))
+    assert run.step_ns is not None
+    assert run.step_ns.value == pytest.approx(0.4e9)
+
+
+def test_bars_that_begin_again_are_one_job(tmp_path: Path) -> None:
+    lines = [f"Epoch {e}: 5%|# | {n}/20 [00:10<01:00,  2.50it/s]" for e in range(3) for n in range(1, 21)]
+    assert read(written(tmp_path, lines)).last_step == 60
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("Epoch {n}/20, Loss: 2.10, Val Acc: 61.10%, Time: 45.00s", 45.0),
+        ("Epoch: {n:02d} | Epoch Time: 1m 12s", 72.0),
+        ("[epoch {n:3d}] loss=2.1 elapsed: 0:{n:02d}:12", 60.0),
+        ("{n}         2.100000    1.900000    0.612100    01:13     ", 73.0),
+        ("2025-03-02 10:00:01.2: Epoch time: 61.00 s ", 61.0),
+        ("  {n}/99   4.21G   0.061   31    640: 100%|###| 463/463 [01:22<00:00,  5.60it/s]", 82.0),
+    ],
+    ids=["print", "minutes", "a clock", "fastai", "nnU-Net", "Ultralytics"],
+)
+def test_times_of_epochs_are_read(tmp_path: Path, line: str, seconds: float) -> None:
+    epochs = read(written(tmp_path, [line.format(n=n) for n in range(1, 9)])).epochs
+    assert len(epochs) == 8
+    assert [epoch.duration_ns for epoch in epochs[1:]] == pytest.approx([seconds * 1e9] * 7)
+
+
+def test_parts_of_a_loop_of_your_own(tmp_path: Path) -> None:
+    line = "it {n} | loss 3.1 | total 800.0 ms | data 400.0 ms | fwd 120.0 ms | bwd 240.0 ms | opt 40.0 ms"
+    parts = read(written(tmp_path, [line.format(n=n) for n in range(1, 9)])).parts_ns
+    assert parts == pytest.approx({"data": 0.4e9, "forward": 0.12e9, "backward": 0.24e9, "optimizer": 0.04e9})
+
+
+def test_a_first_step_that_starts_up_is_in_no_mean(tmp_path: Path) -> None:
+    line = LINES["mmdet"][0]
+    lines = [line.format(step=50).replace("0.500", "5.000"), *(line.format(step=50 * n) for n in range(2, 8))]
+    assert read(written(tmp_path, lines)).parts_ns["computation"] == pytest.approx(0.1e9)
+
+
+def test_a_share_of_the_peak_that_stands_in_a_line_of_its_own(tmp_path: Path) -> None:
+    lines = ["\t Train throughput/batches_per_sec: 2.5000", "\t Train throughput/device/mfu: 0.0712"]
+    assert read(written(tmp_path, lines * 9)).mfu == pytest.approx(0.0712)
+
+
+def test_losses_alone_are_refused_as_such(tmp_path: Path) -> None:
+    path = written(tmp_path, [f"round {n} done: loss = {3 - n / 10:.3f}" for n in range(9)])
+    with pytest.raises(DataError, match="no time is understood"):
+        load_evidence([path])
+
+
+@pytest.mark.parametrize(
+    ("start", "again", "usual"), [(40.0, 20.0, 21.0), (1.718e9, None, 73.5)], ids=["started again", "since 1970"]
+)
+def test_clocks_of_tables_of_epochs(tmp_path: Path, start: float, again: float | None, usual: float) -> None:
+    clock = [start + usual * n if again is None or n < 8 else again + usual * (n - 8) for n in range(14)]
+    rows = [f"{n + 1},{seconds:.2f},{2 - n / 50}" for n, seconds in enumerate(clock)]
+    path = tmp_path / "results.csv"
+    path.write_text("\n".join(["epoch,time,train_loss", *rows]) + "\n")
+    (run,) = read_foreign(path).runs
+    times = [epoch.duration_ns for epoch in run.epochs]
+    assert times[1] == pytest.approx(usual * 1e9)
+    assert times[8] == (None if again is not None else pytest.approx(usual * 1e9))
+
+
+def test_json_lines_may_be_called_json(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    path.write_text("".join(f'{{"step": {n}, "loss": 2.1, "step_time_s": 0.4}}\n' for n in range(1, 15)))
+    (run,) = read_foreign(path).runs
+    assert run.step_ns is not None
+    assert run.step_ns.value == pytest.approx(0.4e9)
