@@ -122,6 +122,7 @@ WITH_VALUES = frozenset({
     "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
     "aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_efficient_attention_backward",
     "aten::_scaled_dot_product_cudnn_attention", "aten::_scaled_dot_product_cudnn_attention_backward",
+    "flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_backward",
     "aten::convolution", "aten::convolution_backward",
 })  # fmt: skip
 """Operators whose FLOP the shapes of their tensors do not tell (causal, stride): of these the other inputs are kept, too."""

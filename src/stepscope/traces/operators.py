@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.stats.spans import distinct
-from stepscope.traces.events import NONE, WITH_VALUES, Category, Events, Ints, RankView, once
+from stepscope.traces.events import NONE, WITH_VALUES, Category, Events, Ints, RankView, Shapes, once
 from stepscope.traces.launches import launches_of
 from stepscope.traces.nesting import Nest, find, nest_events, sums
 
@@ -39,6 +39,13 @@ def _mm(dims: Dims) -> int:
 def _bmm(dims: Dims) -> int:
     (b, m, k), (_, _, n) = dims[0], dims[1]
     return 2 * b * m * k * n
+
+
+def _grouped_mm(dims: Dims) -> int:
+    """Count a product per group where both have groups; else the groups divide rows, columns or what is summed over."""
+    left, right = dims[0], dims[1]
+    groups = left[0] if len(left) == len(right) == 3 else 1
+    return 2 * groups * left[-2] * left[-1] * right[-1]
 
 
 def _mv(dims: Dims) -> int:
@@ -59,6 +66,11 @@ MATRIX_PRODUCTS: dict[str, Callable[[Dims], int]] = {
     "aten::addmm": _added_to(_mm),
     "aten::_addmm_activation": _added_to(_mm),
     "aten::_scaled_mm": _mm,
+    "aten::_scaled_mm_v2": _mm,
+    "aten::_grouped_mm": _grouped_mm,
+    "aten::_scaled_grouped_mm": _grouped_mm,
+    "aten::_scaled_grouped_mm_v2": _grouped_mm,
+    "_C::cutlass_scaled_mm": _added_to(_mm),
     "aten::bmm": _bmm,
     "aten::baddbmm": _added_to(_bmm),
     "aten::mv": _mv,
@@ -85,6 +97,19 @@ def _attention(first: int, causal: int, products: float) -> Callable[[Dims, Valu
         share = {"True": 0.5, "False": 1.0}[values[causal]]
         per_product = 2 * prod(query[:-1]) * key[-2]
         return round(share * products / 2 * per_product * (query[-1] + value[-1]))
+
+    return count
+
+
+def _flash_attention(first: int, causal: int, products: float) -> Callable[[Dims, Values], int]:
+    """The same of the flash_attn library, which has heads behind the sequence; a window's sides are behind ``causal``."""
+    of_sdp = _attention(first, causal, products)
+
+    def count(dims: Dims, values: Values) -> int:
+        if any(side != "-1" for side in values[causal + 1 : causal + 3]):
+            raise ValueError  # a window: how many products it leaves depends on the lengths
+        turned = [[d[0], d[2], d[1], d[3]] if len(d) == 4 else d for d in dims]
+        return of_sdp(turned, values)
 
     return count
 
@@ -129,6 +154,8 @@ WITH_SCALARS: dict[str, Callable[[Dims, Values], int]] = {
     f"{_SDP}_efficient_attention_backward": _attention(1, 11, BACKWARD),
     f"{_SDP}_cudnn_attention": _attention(0, 6, FORWARD),
     f"{_SDP}_cudnn_attention_backward": _attention(1, 14, BACKWARD),
+    "flash_attn::_flash_attn_forward": _flash_attention(0, 5, FORWARD),
+    "flash_attn::_flash_attn_backward": _flash_attention(1, 11, BACKWARD),
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
 }
@@ -176,9 +203,7 @@ def flop_by_event(events: Events, indices: NDArray[np.integer[Any]]) -> tuple[In
     pairs, inverse = np.unique(
         names[chosen].astype(np.int64) * len(events.shapes) + shapes[chosen], return_inverse=True
     )
-    values = [
-        _count(products[int(p) // len(events.shapes)], events.shapes[int(p) % len(events.shapes)].dims) for p in pairs
-    ]
+    values = [_count(products[int(p) // len(events.shapes)], events.shapes[int(p) % len(events.shapes)]) for p in pairs]
     result[chosen] = np.array(values, dtype=np.int64)[inverse]
     return result, "shapes", None
 
@@ -227,10 +252,14 @@ def uncounted_products(events: Events) -> tuple[str, ...]:
     )
 
 
-def _count(formula: Callable[[Dims], int], text: str) -> int:
+_PACKED = "c10::Float4_e2m1fn_x2"
+"""Two numbers of FP4 an element, along the dimension that products sum over."""
+
+
+def _count(formula: Callable[[Dims], int], inputs: Shapes) -> int:
     try:
-        dims = msgspec.json.decode(text, type=Dims)
-        return formula(dims)
+        dims = msgspec.json.decode(inputs.dims, type=Dims)
+        return formula(dims) * (2 if _PACKED in inputs.types else 1)
     except (msgspec.MsgspecError, ValueError, IndexError, TypeError):
         # Tensor lists and odd arguments: the profiler writes what it gets.
         return UNKNOWN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from statistics import median
 
 import numpy as np
@@ -25,6 +26,8 @@ MIN_COVERAGE = 0.9
 much as one run differs from the next on shared machines."""
 
 _INPUT_DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
+_NARROW = {"c10::Float8": "fp8", "c10::Float4": "fp4"}
+_QUOTED = re.compile(r'"([^"]*)"')
 
 
 def utilisation(view: RankView) -> Utilisation:
@@ -237,8 +240,18 @@ def _low_precision(inputs: Shapes) -> str | None:
     return None if dtype == "fp32" else dtype
 
 
+_EIGHT_BITS_OR_FEWER = ("c10::Float8", "c10::Float4", "unsigned char", "signed char", "c10::q")
+
+
 def _input_types(inputs: Shapes) -> str | None:
-    return next((dtype for text, dtype in _INPUT_DTYPES.items() if f'"{text}"' in inputs.types), None)
+    """The dtype of a product with these inputs. Where some have 8 bits or fewer, two of one such type alone tell it: beside
+    16 bits they are weights to unpack, or the operator quantises inside."""
+    types = _QUOTED.findall(inputs.types)
+    narrow = [text for text in types if text.startswith(_EIGHT_BITS_OR_FEWER)]
+    if narrow:
+        operands = [text for text in types if text][:2]
+        return next((d for text, d in _NARROW.items() if all(o.startswith(text) for o in operands)), None)
+    return next((dtype for text, dtype in _INPUT_DTYPES.items() if text in types), None)
 
 
 def _input_dtype(events: Events, *, gpu: bool) -> tuple[str | None, str | None]:

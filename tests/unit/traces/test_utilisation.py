@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.hand_events import Row, kernel, launch, mark, op, trace
 
 from stepscope.records.trace_budget import Utilisation
 from stepscope.traces.events import Note, RankTrace, RankView
+from stepscope.traces.operators import flop_by_event
 from stepscope.traces.sections import Wanted
 from stepscope.traces.utilisation import matrix_dtype, matrix_work, utilisation
 
@@ -184,6 +186,7 @@ SDP = "aten::_scaled_dot_product"
 FORWARD_CONV = 2 * 2 * 4 * 4 * 4 * 3 * 3 * 3
 ATTENTION = 2 * 2 * 4 * 16 * 16 * (8 + 8)
 QKV = "[2, 4, 16, 8], [2, 4, 16, 8], [2, 4, 16, 8]"
+BSHD = "[2, 16, 4, 8], [2, 16, 2, 8], [2, 16, 2, 8]"  # two heads of the keys
 
 
 @pytest.mark.parametrize(
@@ -284,3 +287,56 @@ def test_a_dtype_without_a_matrix_rate_leaves_the_peak_unknown() -> None:
 )
 def test_the_dtype_comes_from_the_names_of_matrix_kernels(name: str, dtype: str | None) -> None:
     assert dtype_of(trace(kernel(name, 0, 10)))[0] == dtype
+
+
+F8 = '["c10::Float8_e4m3fn", "c10::Float8_e5m2", "float", "float", "", "ScalarList"]'
+F4 = '["c10::Float4_e2m1fn_x2", "c10::Float4_e2m1fn_x2", "c10::Float8_e4m3fn"]'
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "types", "flop"),
+    [
+        ("aten::_scaled_mm", "[[64, 32], [32, 16]]", F8, 2 * 64 * 32 * 16),
+        ("aten::_scaled_mm", "[[64, 32], [32, 16]]", F4, 4 * 64 * 32 * 16),  # two numbers an element
+        ("aten::_grouped_mm", "[[64, 32], [8, 32, 16], [8]]", "[]", 2 * 64 * 32 * 16),
+        ("aten::_grouped_mm", "[[64, 32], [32, 16], [8]]", "[]", 2 * 64 * 32 * 16),
+        ("aten::_scaled_grouped_mm", "[[8, 64, 32], [8, 32, 16]]", F8, 8 * 2 * 64 * 32 * 16),
+        ("_C::cutlass_scaled_mm", "[[64, 16], [64, 32], [32, 16], [], []]", "[]", 2 * 64 * 32 * 16),
+    ],
+)
+def test_products_of_groups_and_of_narrow_types_are_counted(name: str, dims: str, types: str, flop: int) -> None:
+    rows = [op(name, 0, 50, dims=dims, types=types), launch(5, 6, 1), kernel("my_gemm", 10, 900, 1)]
+    assert flop_by_event(trace(*rows).events, np.array([0]))[0].tolist() == [flop]
+
+
+@pytest.mark.parametrize(
+    ("types", "dtype"),
+    [
+        (F8, "fp8"),
+        (F4, "fp4"),
+        ('["c10::BFloat16", "c10::BFloat16"]', "bf16"),
+        ('["c10::BFloat16", "unsigned char", "c10::BFloat16"]', None),  # weights of 4 bits, packed
+        ('["c10::BFloat16", "c10::Float8_e4m3fn", "float"]', None),
+        ('["c10::Float4_e2m1fn_x2", "c10::Float8_e4m3fn"]', None),
+        ('["float", "float"]', None),
+    ],
+)
+def test_inputs_of_few_bits_beside_others_leave_the_type_unknown(types: str, dtype: str | None) -> None:
+    rows = [op("my::op", 0, 50, dims="[[64, 32], [32, 16], []]", types=types), launch(5, 6, 1)]
+    assert dtype_of(trace(*rows, kernel("my_gemm", 10, 900, 1)))[0] == dtype
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "values", "flop"),
+    [
+        ("flash_attn::_flash_attn_forward", f"[{BSHD}]", ["", "", "", "0.", "1.", "False", "-1", "-1", "0."], ATTENTION),
+        ("flash_attn::_flash_attn_forward", f"[{BSHD}]", ["", "", "", "0.", "1.", "False", "4", "-1", "0."], -1),
+        ("flash_attn::_flash_attn_backward", f"[[2, 16, 4, 8], {BSHD}, [2, 16, 4, 8]]",
+         [*[""] * 9, "0.", "1.", "True", "-1", "-1"], ATTENTION / 2 * 2.5),
+    ],
+)  # fmt: skip
+def test_attention_of_the_flash_attn_library_is_counted_without_a_window(
+    name: str, dims: str, values: list[str], flop: float
+) -> None:
+    made = trace(op(name, 0, 50, dims=dims, values=json.dumps(values)))
+    assert flop_by_event(made.events, np.array([0]))[0].tolist() == [flop]
