@@ -360,6 +360,10 @@ def _merge(summary: TraceSummary, output: Path) -> None:
 
     clocks = summary.collectives.clocks if summary.collectives else None
     files = {p.facts.rank: Path(p.facts.file) for p in summary.ranks}
+    if len(set(files.values())) < len(files):
+        raise UsageError(
+            "--merge: ranks of one file are together already", fix=f"open {next(iter(files.values()))} itself"
+        )
     merged = merge_traces(files, output, clocks=clocks)
     err().print(
         f"{merged.path}: {counted(len(merged.ranks), 'rank')} on one clock, {format_bytes(merged.size_bytes)}; "

@@ -173,16 +173,16 @@ class WindowReading:
         work = _pass_of(files)
         count = min(usable_cores(), len(left))
         read = map_forked(work, left, count, done=lambda _: None) if count > 1 and can_fork() else map(work, left)
-        for file, rank_pass in zip(left, read, strict=True):
-            if isinstance(rank_pass, StepscopeError):
-                raise rank_pass
-            passes[str(file)] = rank_pass
-        every = list(passes.values())
+        for file, outcome in zip(left, read, strict=True):
+            if isinstance(outcome, StepscopeError):
+                raise outcome
+            passes[str(file)] = outcome
+        every = [rank_pass for read_of in passes.values() for rank_pass in read_of]
         if len({rank_pass.facts.rank for rank_pass in every}) < len(every):
             return analyse_captures(self._folder, wanted)
         return {"": combine(one_per_rank(every, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file)))}
 
-    def _end(self) -> dict[str, RankPass]:
+    def _end(self) -> dict[str, tuple[RankPass, ...]]:
         """End the reading process and return what it has read, by file."""
         if self._pid is None:
             return {}
@@ -190,7 +190,7 @@ class WindowReading:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        passes: dict[str, RankPass] = {}
+        passes: dict[str, tuple[RankPass, ...]] = {}
         os.lseek(self._done, 0, os.SEEK_SET)
         with open(self._done, "rb") as file, suppress(EOFError, pickle.UnpicklingError):  # noqa: PTH123 - a descriptor
             while True:
@@ -199,12 +199,12 @@ class WindowReading:
         return passes
 
 
-def _pass_of(files: Sequence[Path]) -> partial[RankPass]:
+def _pass_of(files: Sequence[Path]) -> partial[tuple[RankPass, ...]]:
     from stepscope.traces.file_names import ranks_by_name
-    from stepscope.traces.rank_pass import pass_file
+    from stepscope.traces.rank_pass import passes_of
     from stepscope.traces.sections import BY_STEP, Wanted
 
-    return partial(pass_file, wanted=Wanted(sections=BY_STEP), names=ranks_by_name(files))
+    return partial(passes_of, wanted=Wanted(sections=BY_STEP), names=ranks_by_name(files))
 
 
 def _read_all(parent: int, folder: Path, sink: int) -> NoReturn:

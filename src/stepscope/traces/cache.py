@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from stepscope.core.places import cache_dir
+from stepscope.records.trace_quality import QualityFact
 from stepscope.traces.events import Events, MemoryInstants, Note, RankTrace, TraceMeta
 
 SCHEMA = 1
@@ -39,7 +40,9 @@ _COLUMNS = ("ts_ns", "dur_ns", "category", "name", "thread", "stream", "device",
 _MEMORY = tuple(f.name for f in fields(MemoryInstants))
 _REST = tuple(f.name for f in fields(Events) if f.name not in (*_COLUMNS, "memory"))
 _Rest = msgspec.defstruct("_Rest", [(name, _HINTS[name]) for name in _REST])
-_SHAPE_OF_EVENTS = f"{SCHEMA} {np.little_endian} {_HINTS} {_MEMORY} {get_type_hints(TraceMeta)}"
+_SHAPE_OF_EVENTS = (
+    f"{SCHEMA} {np.little_endian} {_HINTS} {_MEMORY} {get_type_hints(TraceMeta)} {get_type_hints(QualityFact)}"
+)
 
 
 class _Column(msgspec.Struct):
@@ -57,6 +60,7 @@ class _Header(msgspec.Struct):
     partial: bool
     meta: TraceMeta
     notes: tuple[Note, ...]
+    quality: tuple[QualityFact, ...]
     columns: list[_Column]
     rest: msgspec.Raw
     checksum: int  # of the columns
@@ -123,6 +127,7 @@ def _write(entry: Path, trace: RankTrace, state: os.stat_result) -> None:
             partial=trace.partial,
             meta=trace.meta,
             notes=trace.notes,
+            quality=trace.quality,
             columns=[_Column(name, a.dtype.str, a.nbytes) for name, a in arrays.items()],
             rest=msgspec.Raw(msgspec.msgpack.encode(rest)),
             checksum=checksum,
@@ -187,6 +192,7 @@ def _read(entry: Path, path: Path, state: os.stat_result) -> RankTrace | None:
         ),
         meta=header.meta,
         notes=header.notes,
+        quality=header.quality,
         partial=header.partial,
     )
 

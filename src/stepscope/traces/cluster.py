@@ -65,19 +65,19 @@ def scheduler_of(text: str) -> str:
 
 
 def read_on_cluster(
-    work: Callable[[Path], RankPass],
+    work: Callable[[Path], tuple[RankPass, ...]],
     files: Sequence[Path],
     *,
     scheduler: str | None,
     workers: int,
     size_of: Callable[[Path], int],
     done: Callable[[Path], None],
-) -> dict[Path, RankPass | StepscopeError]:
+) -> dict[Path, tuple[RankPass, ...] | StepscopeError]:
     """Return by file its pass, or why there is none. ``scheduler`` None: ``workers`` processes are started on this machine.
 
     Raises MissingError where there is no scheduler or no worker, or where workers cannot read.
     """
-    outcomes: dict[Path, RankPass | StepscopeError] = {}
+    outcomes: dict[Path, tuple[RankPass, ...] | StepscopeError] = {}
     order = sorted(files, key=size_of, reverse=True)  # so that no worker starts a long one last
     with _quiet(), _connected(scheduler, min(workers, len(files))) as client:
         _require_workers(client)
@@ -104,9 +104,9 @@ def _batches(files: Sequence[Path], size_of: Callable[[Path], int]) -> list[list
 
 def _read(
     client: Client,
-    work: Callable[[Path], RankPass],
+    work: Callable[[Path], tuple[RankPass, ...]],
     batches: Sequence[Sequence[Path]],
-    outcomes: dict[Path, RankPass | StepscopeError],
+    outcomes: dict[Path, tuple[RankPass, ...] | StepscopeError],
     done: Callable[[Path], None],
 ) -> list[Sequence[Path]]:
     """Add what the batches hold to ``outcomes`` and return those that ended too many workers."""
@@ -134,8 +134,8 @@ def _read(
 
 
 def _pass_each(
-    work: Callable[[Path], RankPass], files: Sequence[Path], version: str
-) -> list[RankPass | StepscopeError]:
+    work: Callable[[Path], tuple[RankPass, ...]], files: Sequence[Path], version: str
+) -> list[tuple[RankPass, ...] | StepscopeError]:
     """Analyse the files on a worker, for a command of this version. Raises MissingError where the worker has another one."""
     if version != __version__:
         raise MissingError(

@@ -272,6 +272,7 @@ class TraceMeta:
     device_memory_bytes: int | None = None
     base_time_ns: int | None = None
     stepscope: dict[str, object] = field(default_factory=dict)  # metadata that `bench --profile` adds
+    processes: dict[str, str] = field(default_factory=dict)  # what they are called, by id
     unread: dict[str, int] = field(default_factory=dict)  # spans by category, of a device whose categories are unknown
 
 
@@ -279,7 +280,7 @@ class TraceMeta:
 class Note:
     """Something about a file that its reader must know: what was repaired, left out or assumed."""
 
-    kind: str  # repaired | truncated | dropped | assumed | skipped
+    kind: str  # repaired | truncated | dropped | assumed | skipped | divided
     text: str
 
 

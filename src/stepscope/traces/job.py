@@ -20,7 +20,7 @@ from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps
 from stepscope.traces.file_names import home, natural, ranks_by_name
 from stepscope.traces.load import Advanced, one_per_rank, trace_files
-from stepscope.traces.rank_pass import outcome_of, pass_file
+from stepscope.traces.rank_pass import outcome_of, passes_of
 from stepscope.traces.sections import EVERY, Wanted
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ReadingListener:
 
 NOBODY = ReadingListener()
 
-Outcome = RankPass | StepscopeError
+Outcome = tuple[RankPass, ...] | StepscopeError
 
 
 def analyse_captures(
@@ -96,6 +96,7 @@ def analyse_captures(
         notes += unread
     else:
         passes = _readable(_outcomes(files, wanted, listener), listener.left_out)
+    passes = _without_joined(passes, notes)
     by_capture = {"": passes}
     if len({p.facts.rank for p in passes}) < len(passes):
         # One that cannot be told apart is refused below.
@@ -121,6 +122,19 @@ def analyse_job(
 ) -> TraceSummary:
     """Analyse files of one capture as ``analyse_captures`` does. Raises DataError too where there are several."""
     return only_capture(analyse_captures(paths, wanted, listener=listener))
+
+
+def _without_joined(passes: list[RankPass], notes: list[FileNote]) -> list[RankPass]:
+    """Return the passes without files that hold several ranks, where each of these has a file of its own, too."""
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for rank_pass in passes:
+        ranks[rank_pass.facts.file].add(rank_pass.facts.rank)
+    own = {rank for held in ranks.values() if len(held) == 1 for rank in held}
+    joined = {file for file, held in ranks.items() if len(held) > 1 and held <= own}
+    for file in joined:
+        text = f"{Path(file).name}: left out: it joins ranks whose own files are here"
+        notes.append(FileNote(rank=None, kind="skipped", text=text))
+    return [rank_pass for rank_pass in passes if rank_pass.facts.file not in joined]
 
 
 def only_capture(summaries: Mapping[str, TraceSummary]) -> TraceSummary:
@@ -278,8 +292,8 @@ def _outcomes(files: Sequence[Path], wanted: Wanted, listener: ReadingListener) 
             listener.done(file)
 
 
-def _work(files: Sequence[Path], wanted: Wanted) -> partial[RankPass]:
-    return partial(pass_file, wanted=wanted, names=ranks_by_name(files))
+def _work(files: Sequence[Path], wanted: Wanted) -> partial[tuple[RankPass, ...]]:
+    return partial(passes_of, wanted=wanted, names=ranks_by_name(files))
 
 
 def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote]) -> LeaveOut:
@@ -352,8 +366,8 @@ def _readable(outcomes: Iterable[tuple[Path, Outcome]], left_out: LeaveOut | Non
     passes: list[RankPass] = []
     damaged: list[tuple[Path, DataError]] = []
     for file, outcome in outcomes:
-        if isinstance(outcome, RankPass):
-            passes.append(outcome)
+        if isinstance(outcome, tuple):
+            passes += outcome
         elif left_out is None or not isinstance(outcome, DataError):
             raise outcome
         else:
@@ -367,7 +381,11 @@ def _readable(outcomes: Iterable[tuple[Path, Outcome]], left_out: LeaveOut | Non
 
 
 def _fork(
-    work: partial[RankPass], files: Sequence[Path], count: int, done: Callable[[Path], None], meanwhile: partial[None]
+    work: partial[tuple[RankPass, ...]],
+    files: Sequence[Path],
+    count: int,
+    done: Callable[[Path], None],
+    meanwhile: partial[None],
 ) -> Iterable[Outcome]:
     from stepscope.core.forks import ProcessKilledError, map_forked
 
@@ -378,7 +396,11 @@ def _fork(
 
 
 def _submit(
-    work: partial[RankPass], files: Sequence[Path], count: int, done: Callable[[Path], None], meanwhile: partial[None]
+    work: partial[tuple[RankPass, ...]],
+    files: Sequence[Path],
+    count: int,
+    done: Callable[[Path], None],
+    meanwhile: partial[None],
 ) -> Iterable[Outcome]:
     from concurrent.futures import as_completed
     from concurrent.futures.process import BrokenProcessPool

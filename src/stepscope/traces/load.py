@@ -23,6 +23,7 @@ from stepscope.traces.discover import REPORTS, candidates, in_rank_folders
 from stepscope.traces.envelope import PROFILER_OWN, EventStream, NotATrace, meta_from, unread_categories
 from stepscope.traces.events import Note, RankTrace, TraceSet
 from stepscope.traces.file_names import NamedRank, ranks_by_name
+from stepscope.traces.places import places_of
 from stepscope.traces.plausible import plausible
 from stepscope.traces.scan import compiled
 from stepscope.traces.source import CHUNK_BYTES, KINETO_CUT, SQLITE_MAGIC, ByteSource, is_packed
@@ -170,7 +171,18 @@ def load_traces(
     files, notes = trace_files(paths)
     read = partial(load_file, device_only=device_only, cache=cache)
     loaded = (executor.map if executor else map)(read, files)
-    return TraceSet(ranks=with_ranks(list(loaded), ranks or {}), notes=tuple(notes))
+    apart = [rank for trace in loaded for rank in ranks_of(trace, alone=len(files) == 1)]
+    return TraceSet(ranks=with_ranks(apart, ranks or {}), notes=tuple(notes))
+
+
+def ranks_of(trace: RankTrace, *, alone: bool) -> tuple[RankTrace, ...]:
+    """Return the ranks in one file, mostly one. alone: no other file is of the job."""
+    places = places_of(trace.events)
+    if not places.several:
+        return (trace,)
+    from stepscope.traces.split import ranks_in  # few files hold several
+
+    return ranks_in(trace, places, alone=alone and not trace.meta.stepscope)
 
 
 def load_file(
@@ -242,7 +254,7 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
                 builder.add(block, offset=stream.offset + skipped)
     except NotATrace as error:
         raise _not_a_trace(path, str(error)) from error
-    meta = meta_from(stream.header)
+    meta = replace(meta_from(stream.header), processes=builder.process_labels)
     if unread := unread_categories(builder.foreign, builder.process_labels):
         meta = replace(meta, unread=unread)
     events = builder.build()

@@ -16,6 +16,7 @@ import numpy as np
 
 from stepscope.stats.spans import distinct
 from stepscope.traces.events import Category, Events, Ints, selected
+from stepscope.traces.places import places_of
 
 if TYPE_CHECKING:
     from stepscope.records.trace_quality import QualityFact
@@ -35,7 +36,7 @@ def plausible(events: Events) -> tuple[Events, tuple[QualityFact, ...]]:
         return events, ()
     middle = int(np.partition(events.ts_ns, len(events) // 2)[len(events) // 2])
     away = (np.abs(events.ts_ns - middle) > APART_NS) | (events.end_ns - middle > APART_NS)
-    places, ends = _outlasting(events) if not away.any() else _outlasting(selected(events, ~away))
+    places, ends = _outlasting(events if not away.any() else selected(events, ~away))
     if not away.any() and not len(places):
         return events, ()
     from stepscope.records.trace_quality import QualityFact  # few traces have such times
@@ -72,7 +73,7 @@ def _outlasting(events: Events) -> tuple[Ints, Ints]:
     start. Work of graphs is left as it is."""
     none = np.empty(0, dtype=np.int64)
     long = np.flatnonzero(events.is_device & (events.dur_ns > OUTLASTS_NS))
-    if not len(long):
+    if not len(long) or len(places_of(events).hosts) > 1:  # of several ranks, the streams of each are looked at
         return none, none
     device = np.flatnonzero(events.is_device)
     lanes, processes = events.lane(device), events.thread[device]

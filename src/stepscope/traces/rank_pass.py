@@ -16,33 +16,43 @@ from stepscope.traces.activity import rank_budget
 from stepscope.traces.classes import SCANNED_UNKNOWN, stated_beside, undecided_share
 from stepscope.traces.events import Events, RankTrace, RankView, TraceMeta
 from stepscope.traces.file_names import NamedRank
-from stepscope.traces.load import Advanced, load_file, rank_of
+from stepscope.traces.load import Advanced, load_file, rank_of, ranks_of
+from stepscope.traces.places import places_of
 from stepscope.traces.sections import EVERY, Wanted
 
 if TYPE_CHECKING:
     from stepscope.records.profile import JobSetup, LoaderSetup
 
 
-def pass_file(
+T = TypeVar("T")
+
+
+def passes_of(
     path: Path,
     *,
     wanted: Wanted,
     names: Mapping[str, NamedRank],
     processes: int = 1,
     advanced: Advanced | None = None,
-) -> RankPass:
-    """Load one trace file and analyse it. names: what the names of all files say of ranks. Runs in any process;
-    ``processes`` may read a large file together."""
+) -> tuple[RankPass, ...]:
+    """Load one trace file and analyse every rank in it, mostly one. names: what the names of all files say of ranks. Runs in
+    any process; ``processes`` may read a large file together."""
     if beside := stated_beside(path):
         wanted = replace(wanted, classes=(*wanted.classes, *beside))
     try:
         trace = load_file(
             path, device_only=wanted.device_only, cache=wanted.cache, processes=processes, advanced=advanced
         )
-        if trace.partial and undecided_share(trace.events, wanted.classes) > SCANNED_UNKNOWN:
+        if trace.partial and (
+            places_of(trace.events).several or undecided_share(trace.events, wanted.classes) > SCANNED_UNKNOWN
+        ):
             trace = load_file(path, cache=wanted.cache, processes=processes, advanced=advanced)
+        ranks = ranks_of(trace, alone=len(names) == 1)
+        if len(ranks) > 1:
+            return tuple(analyse(rank, wanted) for rank in ranks)
+        (trace,) = ranks
         rank, notes = rank_of(trace, wanted.ranks, names)
-        return analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes), alone=len(names) == 1), wanted)
+        return (analyse(replace(trace, rank=rank, notes=(*trace.notes, *notes), alone=len(names) == 1), wanted),)
     except MemoryError as error:
         raise MissingError(
             f"{path}: not enough memory to read it",
@@ -51,7 +61,7 @@ def pass_file(
         ) from error
 
 
-def outcome_of(work: Callable[[Path], RankPass], path: Path) -> RankPass | StepscopeError:
+def outcome_of(work: Callable[[Path], T], path: Path) -> T | StepscopeError:
     """Return what is found in the file, or why there is nothing: what other processes hand back."""
     try:
         return work(path)
@@ -83,7 +93,9 @@ def analyse(trace: RankTrace, wanted: Wanted = EVERY) -> RankPass:
         quality += unread_device(events, meta)
     result = RankPass(
         facts=facts,
-        notes=tuple(FileNote(rank=trace.rank, kind=n.kind, text=n.text) for n in trace.notes),
+        notes=tuple(
+            FileNote(rank=None if n.kind == "divided" else trace.rank, kind=n.kind, text=n.text) for n in trace.notes
+        ),
         budget=None if any(fact.unread for fact in quality) else rank_budget(view),
         partial=trace.partial,
         quality=tuple(replace(fact, rank=trace.rank) for fact in quality),
@@ -113,8 +125,6 @@ def _unix(events: Events, base_ns: int | None) -> tuple[int, int] | None:
         return None
     return first + (base_ns or 0), last + (base_ns or 0)
 
-
-T = TypeVar("T")
 
 _WRAPPERS = (("ddp", "ddp"), ("fsdp1", "fsdp"), ("fsdp2", "fsdp2"))
 """Key of ``diagnose.frameworks``, and what the hook calls it."""

@@ -27,7 +27,7 @@ from stepscope.records import codec
 from stepscope.records.profile import JobEnd, ProfileRecord
 from stepscope.records.trace_summary import RankPass
 from stepscope.store.layout import ProfileLayout
-from stepscope.traces.rank_pass import pass_file
+from stepscope.traces.rank_pass import passes_of
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
 
@@ -262,13 +262,13 @@ def environment() -> Any:
 
 @pytest.fixture(scope="module")
 def passes() -> Callable[..., RankPass]:
-    """``pass_file`` that reads each of the traces once for each way to read it."""
+    """``passes_of`` that reads each of the traces once for each way to read it."""
     read: dict[str, RankPass] = {}
 
     def once(path: Path, **how: Any) -> RankPass:
         key = f"{path.absolute()} {sorted((name, value) for name, value in how.items() if name != 'advanced')}"
         if key not in read:
-            read[key] = pass_file(path, **how)
+            read[key] = passes_of(path, **how)
         return read[key]
 
     return once
@@ -277,7 +277,7 @@ def passes() -> Callable[..., RankPass]:
 @pytest.fixture(autouse=True)
 def _here(data: Path, environment: Any, passes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data)
-    monkeypatch.setattr("stepscope.traces.job.pass_file", passes)
+    monkeypatch.setattr("stepscope.traces.job.passes_of", passes)
     monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("stepscope.matrix.machine.collect", lambda **_: environment)

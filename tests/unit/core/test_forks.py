@@ -160,6 +160,6 @@ def test_a_damaged_trace_and_a_killed_reader_are_said(tmp_path: Path, monkeypatc
     with pytest.raises(DataError, match=r"rank-1\.json: not valid JSON near byte") as caught:
         job.analyse_job(folder, Wanted(processes=2))
     assert caught.value.fix
-    monkeypatch.setattr(job, "pass_file", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(job, "passes_of", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(MissingError, match="was killed"):
         job.analyse_job(folder, Wanted(processes=2))

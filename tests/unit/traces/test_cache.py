@@ -29,8 +29,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def assert_same(a: RankTrace, b: RankTrace) -> None:
-    assert (a.rank, a.path, a.size_bytes, a.meta, a.notes, a.partial) == (
-        b.rank, b.path, b.size_bytes, b.meta, b.notes, b.partial)  # fmt: skip
+    assert (a.rank, a.path, a.size_bytes, a.meta, a.notes, a.quality, a.partial) == (
+        b.rank, b.path, b.size_bytes, b.meta, b.notes, b.quality, b.partial)  # fmt: skip
     for f in fields(Events):
         x, y = getattr(a.events, f.name), getattr(b.events, f.name)
         if f.name == "memory":
@@ -42,6 +42,14 @@ def assert_same(a: RankTrace, b: RankTrace) -> None:
         else:
             assert x == y
             assert type(x) is type(y)
+
+
+def test_facts_of_quality_come_out(place: Path, tmp_path: Path) -> None:
+    text = rank_text(build(), 1)
+    first = text.index('"ts": ', text.index('"cat": "kernel"'))
+    path = write(tmp_path / "r.json", text[:first] + '"ts": 0.001, "was": ' + text[first + len('"ts": ') :])
+    assert [fact.kind for fact in cached(path, lambda: load_file(path), folder=place).quality] == ["impossible-times"]
+    assert [fact.kind for fact in cached(path, refuse, folder=place).quality] == ["impossible-times"]
 
 
 def refuse() -> RankTrace:
