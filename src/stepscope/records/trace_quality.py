@@ -71,15 +71,15 @@ KINDS: Mapping[str, QualityKind] = {
         "they are clipped there, by {time} in all",
         better="record again: the driver gave ends that cannot be",
     ),
-    "divided": QualityKind(text="{count} ranks or devices in one file, told apart by {names}"),
+    "divided": QualityKind(text="{count} ranks or devices in one file, separated by {names}"),
     "devices-together": QualityKind(
-        text="{count} devices of one process in this file, beside files of other ranks: they are not told apart",
+        text="{count} devices of one process in this file, beside files of other ranks: they are not separated",
         takes=("classes", "idle", "steps", "waits", "flop", "host"),
         better="name the file alone, and its devices are shown side by side",
         unread=True,
     ),
     "ranks-together": QualityKind(
-        text="{count} processes in one file launch on the same device, and nothing in it tells their kernels apart",
+        text="{count} processes in one file launch on the same device, and nothing in it separates their kernels",
         takes=("classes", "idle", "steps", "waits", "flop", "host"),
         better="give the ranks' own traces, one file each, as the profiler exports them",
         unread=True,

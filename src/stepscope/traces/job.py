@@ -129,8 +129,8 @@ def _without_joined(passes: list[RankPass], notes: list[FileNote]) -> list[RankP
     ranks: dict[str, set[int]] = defaultdict(set)
     for rank_pass in passes:
         ranks[rank_pass.facts.file].add(rank_pass.facts.rank)
-    own = {rank for held in ranks.values() if len(held) == 1 for rank in held}
-    joined = {file for file, held in ranks.items() if len(held) > 1 and held <= own}
+    own = {rank for together in ranks.values() if len(together) == 1 for rank in together}
+    joined = {file for file, together in ranks.items() if len(together) > 1 and together <= own}
     for file in joined:
         text = f"{Path(file).name}: left out: it joins ranks whose own files are here"
         notes.append(FileNote(rank=None, kind="skipped", text=text))

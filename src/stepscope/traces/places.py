@@ -22,7 +22,7 @@ def key_of(process: int, device: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class WorkPlaces:
     """Where the events of a file run. process: of each event, into pids. place: of each device event, into ``devices``;
     NONE for host events. devices: (process, device) with kernels worth a rank. hosts: processes that launch."""
 
@@ -37,20 +37,22 @@ class Places:
         return len(self.devices) > 1 or len(self.hosts) > 1
 
 
-def places_of(events: Events) -> Places:
+def places_of(events: Events) -> WorkPlaces:
     """Return which processes and devices have work in the file."""
     pids = tuple(dict.fromkeys(pid for pid, _ in events.threads))
     number = {pid: at for at, pid in enumerate(pids)}
     of_thread = np.array([number[pid] for pid, _ in events.threads], dtype=np.int64)
     if len(pids) == 1 or not len(events):
         nothing = np.empty(0, dtype=np.int64)
-        return Places(process=nothing, place=nothing, devices=(), hosts=(), pids=pids)
+        return WorkPlaces(process=nothing, place=nothing, devices=(), hosts=(), pids=pids)
     process = of_thread[events.thread]
     device = events.is_device
     place = np.full(len(events), NONE, dtype=np.int64)
     place[device] = process[device] * _DEVICES + events.device[device] + 1
     kernels = np.flatnonzero(events.category == Category.KERNEL)
     spent = {int(key): int(events.dur_ns[kernels[place[kernels] == key]].sum()) for key in distinct(place[kernels])}
+    if any(key % _DEVICES for key in spent):  # a kernel without a device is on one of the others
+        spent = {key: ns for key, ns in spent.items() if key % _DEVICES}
     most = max(spent.values(), default=0)
     devices = tuple(
         (key // _DEVICES, key % _DEVICES - 1) for key, ns in sorted(spent.items()) if ns >= LEAST_TIME * most
@@ -58,4 +60,4 @@ def places_of(events: Events) -> Places:
     launches = process[events.of(Category.RUNTIME, Category.DRIVER)]
     calls = launches if len(launches) else process[events.of(Category.CPU_OP, Category.USER_ANNOTATION)]
     hosts = tuple(int(p) for p in distinct(calls))
-    return Places(process=process, place=place, devices=devices, hosts=hosts, pids=pids)
+    return WorkPlaces(process=process, place=place, devices=devices, hosts=hosts, pids=pids)

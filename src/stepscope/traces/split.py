@@ -17,7 +17,7 @@ from stepscope.records.trace_quality import QualityFact
 from stepscope.stats.spans import distinct
 from stepscope.traces.events import NONE, Category, Events, Ints, MemoryInstants, Note, RankTrace, selected
 from stepscope.traces.file_names import natural
-from stepscope.traces.places import Places, key_of
+from stepscope.traces.places import WorkPlaces, key_of
 from stepscope.traces.plausible import plausible
 
 AMBIGUOUS = 0.01
@@ -43,7 +43,7 @@ class _Parts:
     assumed: bool = False
 
 
-def ranks_in(trace: RankTrace, places: Places, *, alone: bool) -> tuple[RankTrace, ...]:
+def ranks_in(trace: RankTrace, places: WorkPlaces, *, alone: bool) -> tuple[RankTrace, ...]:
     """Return the ranks of one file: itself, where it holds one. alone: no other file is of the job; else several devices of
     one process stay together, and are a fact of quality."""
     parts = _by_label(trace, places) or _by_launch(trace, places)
@@ -66,7 +66,7 @@ def _divided(trace: RankTrace, parts: _Parts) -> Iterator[RankTrace]:
     events, count = trace.events, len(parts.numbers)
     what = f"{count} devices in one process" if parts.how == "device" else f"{count} ranks in one file"
     ranks = [f"rank {number} is {name}" for number, name in zip(parts.numbers, parts.names, strict=True)]
-    text = f"{what}, told apart by {parts.how}: {listed(ranks, at_most=4)}"
+    text = f"{what}, separated by {parts.how}: {listed(ranks, at_most=4)}"
     if parts.assumed:
         text += "; which process launches on which device is assumed from their order"
     world = trace.meta.world_size
@@ -98,7 +98,7 @@ def _memory_of(memory: MemoryInstants | None, own: Events) -> MemoryInstants | N
     return replace(memory, **{column.name: getattr(memory, column.name)[kept] for column in fields(memory)})
 
 
-def _by_label(trace: RankTrace, places: Places) -> _Parts | None:
+def _by_label(trace: RankTrace, places: WorkPlaces) -> _Parts | None:
     """Tell ranks apart by what processes are called (``rank 3: python``) or by their ids (``[TP3] 712``)."""
     labels = [_label(pid, trace.meta.processes.get(pid, "")) for pid in places.pids]
     keys = {labels[process] for process, _ in places.devices} | {labels[process] for process in places.hosts}
@@ -128,7 +128,7 @@ def _label(pid: str, label: str) -> tuple[int | None, str] | None:
     return (int(rank[1]) if rank else None), prefix
 
 
-def _by_launch(trace: RankTrace, places: Places) -> _Parts | None:
+def _by_launch(trace: RankTrace, places: WorkPlaces) -> _Parts | None:
     """Tell ranks apart by the process that launched; None where one process does, or launches do not tell."""
     events, hosts = trace.events, places.hosts
     if len(hosts) < 2:
@@ -168,7 +168,7 @@ def _by_launch(trace: RankTrace, places: Places) -> _Parts | None:
     )
 
 
-def _launchers(events: Events, places: Places, device: Ints) -> Ints | None:
+def _launchers(events: Events, places: WorkPlaces, device: Ints) -> Ints | None:
     """Return for each of these device events which host launched it, by the numbers that link launches and kernels; None
     where those of several hosts are alike."""
     calls = np.flatnonzero(events.of(Category.RUNTIME, Category.DRIVER) & (events.correlation > 0))
@@ -189,13 +189,13 @@ def _launchers(events: Events, places: Places, device: Ints) -> Ints | None:
         return None
     lanes = places.place[device] * (1 << 20) + events.stream[device]
     for lane in distinct(lanes[~linked]).tolist():  # work without a launch: as the rest of its stream
-        known = owner[(lanes == lane) & linked]
-        if len(known):
-            owner[(lanes == lane) & ~linked] = int(np.bincount(known).argmax())
+        numbered = owner[(lanes == lane) & linked]
+        if len(numbered):
+            owner[(lanes == lane) & ~linked] = int(np.bincount(numbered).argmax())
     return owner
 
 
-def _in_order(events: Events, places: Places, device: Ints) -> tuple[Ints, bool] | None:
+def _in_order(events: Events, places: WorkPlaces, device: Ints) -> tuple[Ints, bool] | None:
     """Return the same of files whose ranks number launches alike: a host for each device, by how many of its kernels begin
     after their launches, then by order; and whether that is assumed. None where devices are not as many as hosts."""
     keys = [key_of(process, number) for process, number in places.devices]
@@ -230,7 +230,7 @@ def _plausible_launches(events: Events, device: Ints, calls: Ints) -> int:
     return int((same & (events.ts_ns[device] >= starts[place] - _EARLY_NS)).sum())
 
 
-def _by_device(trace: RankTrace, places: Places) -> _Parts:
+def _by_device(trace: RankTrace, places: WorkPlaces) -> _Parts:
     """Divide one process by device; its host is everyone's, without the launches on other devices."""
     events = trace.events
     keys = [key_of(process, number) for process, number in places.devices]
@@ -255,5 +255,5 @@ def _by_device(trace: RankTrace, places: Places) -> _Parts:
 
 def _main_device(events: Events, chosen: Ints) -> int:
     devices = events.device[chosen]
-    known: NDArray[np.signedinteger] = devices[devices >= 0]
-    return int(np.bincount(known, weights=events.dur_ns[chosen][devices >= 0]).argmax()) if len(known) else NONE
+    numbered: NDArray[np.signedinteger] = devices[devices >= 0]
+    return int(np.bincount(numbered, weights=events.dur_ns[chosen][devices >= 0]).argmax()) if len(numbered) else NONE

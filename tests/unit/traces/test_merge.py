@@ -17,7 +17,7 @@ from stepscope.results.open import load_evidence
 from stepscope.traces.collectives import communication
 from stepscope.traces.envelope import MERGED, MERGED_KEY
 from stepscope.traces.events import Events, RankView
-from stepscope.traces.load import load_traces
+from stepscope.traces.load import load_file, load_traces
 from stepscope.traces.merge import PIDS_PER_RANK, merge_traces
 from stepscope.traces.waiting import job_collectives
 
@@ -33,7 +33,7 @@ def _events(path: Path) -> Events:
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     copy = path.with_name("unmarked.json")
     copy.write_bytes(text.replace(MERGED_KEY.encode(), b"other", 1))
-    return load_traces(copy).ranks[0].events
+    return load_file(copy).events
 
 
 def _ids(merged: dict[str, Any]) -> Iterator[tuple[str, Any, int]]:

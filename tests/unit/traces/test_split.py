@@ -81,7 +81,7 @@ def test_ranks_of_one_file_are_those_of_their_own_files(
     assert [fact.kind for fact in one.quality if fact.kind == "divided"] == ["divided"] * WORLD
     assert not any(fact.matters for fact in one.quality)
     (note,) = [note for p in one.ranks for note in p.notes if note.kind == "divided"]
-    assert note.text.startswith("3 ranks in one file, told apart by")
+    assert note.text.startswith("3 ranks in one file, separated by")
     if sections is None:
         assert one.stragglers is not None
         assert whole.stragglers is not None
