@@ -74,14 +74,14 @@ def test_trace_opens_its_file_before_it_loads_what_shows_the_answer(tmp_path: Pa
             "stepscope.traces.operators", "stepscope.records.cell", "stepscope.results", "stepscope.machine.peaks",
             "stepscope.report.views", "stepscope.cli.commands.bench")  # fmt: skip
     assert loaded.isdisjoint(late), loaded.intersection(late)
-    assert sum(name.startswith("stepscope") for name in loaded) <= 42
+    assert sum(name.startswith("stepscope") for name in loaded) <= 44
 
 
 @pytest.mark.parametrize(
     ("options", "needless", "most"),
     [
-        (["--show", "budget,overlap"], ("shlex", "stepscope.machine.peaks", "stepscope.diagnose.rules"), 60),
-        ([], ("stepscope.records.samples", "stepscope.records.environment", "stepscope.machine.collect"), 110),
+        (["--show", "budget,overlap"], ("shlex", "stepscope.machine.peaks", "stepscope.diagnose.rules"), 62),
+        ([], ("stepscope.records.samples", "stepscope.records.environment", "stepscope.machine.collect"), 112),
     ],
 )
 def test_a_trace_is_shown_with_little_loaded(
