@@ -19,6 +19,8 @@ Condition = Literal[
     "no split sequence",
     "several hosts",
     "trains",
+    "infers",
+    "no graphs",
     "micro-steps",
     "room for workers",
     "workers that end",
@@ -30,7 +32,7 @@ Condition = Literal[
     "low precision",
 ]
 
-STRICT: frozenset[Condition] = frozenset({"nccl"})
+STRICT: frozenset[Condition] = frozenset({"nccl", "infers"})
 """Conditions that have to be known to hold: where the fact is missing, the advice may end the job."""
 
 ADVICE: Mapping[str, tuple[Condition, ...]] = {
@@ -45,11 +47,12 @@ ADVICE: Mapping[str, tuple[Condition, ...]] = {
     # communication of replicas
     "wrap in ddp": ("replicated",),
     "async reductions": (),
-    "accumulate": (),
+    "accumulate": ("trains",),
     "smaller messages": ("nccl", "unhooked"),
     "bucket size": ("replicated",),
     "larger messages": (),
-    "larger micro-batch": (),
+    "larger micro-batch": ("trains",),
+    "larger batch": ("gpu", "infers"),
     # sharded models: on CPUs nothing overlaps, and a split root took 1.6 times as long as a whole one (2026-11)
     "forward prefetch": ("gpu",),
     "backward prefetch": ("gpu",),
@@ -65,17 +68,19 @@ ADVICE: Mapping[str, tuple[Condition, ...]] = {
     "split sequence": ("gpu", "no split sequence"),
     "smaller tensor group": (),
     "overlap the exchange": ("gpu",),
-    "micro-batches": ("gpu",),
-    "interleave stages": ("gpu",),
+    "micro-batches": ("gpu", "trains"),
+    "interleave stages": ("gpu", "trains"),
     "balance stages": (),
     "fewer stages": ("gpu",),
     "balance experts": ("gpu",),
     # computation
     "compile": ("eager", "compiler"),
-    "cuda graphs": ("gpu",),
+    "cuda graphs": ("gpu", "no graphs"),
+    "more in graphs": ("gpu",),
     "fused optimizer": ("trains", "unfused"),
     "larger kernels": ("gpu",),
     "fewer waits for the device": ("gpu",),
+    "cached memory": ("gpu",),
     "other copies": ("gpu",),
     "tf32": ("gpu", "low precision"),
     "autocast": ("gpu",),

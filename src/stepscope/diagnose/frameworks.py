@@ -11,6 +11,7 @@ from stepscope.records.trace_summary import TraceSummary
 NAMES = {
     "fsdp2": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "transformers": "HF Trainer", "accelerate": "accelerate",
     "lightning": "Lightning", "deepspeed": "DeepSpeed", "megatron": "Megatron-LM", "torchtitan": "torchtitan",
+    "vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM",
 }  # fmt: skip
 
 SOURCES = {
@@ -23,6 +24,9 @@ SOURCES = {
     "deepspeed": "deepspeed.ai/docs/config-json",
     "megatron": "Megatron-LM, megatron/training/arguments.py",
     "torchtitan": "torchtitan, torchtitan/config/job_config.py",
+    "vllm": "docs.vllm.ai, engine arguments",
+    "sglang": "docs.sglang.ai, server arguments",
+    "tensorrt_llm": "nvidia.github.io/TensorRT-LLM, arguments of the LLM API",
 }
 """Where each framework's options are documented."""
 
@@ -132,6 +136,24 @@ OPTIONS: dict[str, dict[str, str]] = {
         "transformers": "TrainingArguments(torch_compile=True)",
         "accelerate": 'dynamo_backend: "INDUCTOR"',
         "torchtitan": "compile.enable = true",
+        "vllm": "-O3, which compiles and fuses",
+        "sglang": "--enable-torch-compile",
+        "tensorrt_llm": "torch_compile_config",
+    },
+    "cuda graphs": {
+        "vllm": "start without --enforce-eager; --cuda-graph-sizes has the sizes that are captured",
+        "sglang": "start without --disable-cuda-graph; --cuda-graph-bs has the sizes that are captured",
+        "tensorrt_llm": "cuda_graph_config with the batch sizes that occur",
+    },
+    "larger batch": {
+        "vllm": "--max-num-seqs, --max-num-batched-tokens",
+        "sglang": "--max-running-requests, --chunked-prefill-size",
+        "tensorrt_llm": "max_batch_size, max_num_tokens",
+    },
+    "fewer waits for the device": {
+        "vllm": "--async-scheduling",
+        "sglang": "start without --disable-overlap-schedule",
+        "tensorrt_llm": "start without disable_overlap_scheduler",
     },
     "micro-batches": {
         "deepspeed": "a smaller train_micro_batch_size_per_gpu with the same train_batch_size",
@@ -155,7 +177,10 @@ OPTIONS: dict[str, dict[str, str]] = {
 """What is to be done -> framework -> what it is called there; ``SOURCES`` document it."""
 
 
-_OUTERMOST = ("lightning", "transformers", "torchtitan", "megatron", "accelerate", "fsdp2", "fsdp1", "ddp")
+ENGINES = ("vllm", "sglang", "tensorrt_llm")
+"""Frameworks that answer requests: they train nothing."""
+
+_OUTERMOST = (*ENGINES, "lightning", "transformers", "torchtitan", "megatron", "accelerate", "fsdp2", "fsdp1", "ddp")
 """Who takes the options of a job that uses several: a trainer before what it wraps the model in."""
 
 

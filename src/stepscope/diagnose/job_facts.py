@@ -10,19 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import median_low
+from statistics import fmean, median_low
 from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.diagnose.advised import Condition
-from stepscope.diagnose.frameworks import used_by, used_in
+from stepscope.diagnose.frameworks import ENGINES, used_by, used_in
 from stepscope.diagnose.rule import AdviceFor, Outcome
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.profile import JobSetup, LoaderSetup
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import BucketRow
+from stepscope.records.trace_rules import JobSigns
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.traces.kernel_names import FUSED
@@ -44,6 +45,7 @@ class JobFacts:
     device: cpu | cuda | rocm. parallel: ddp, sharded, tp, sp (tensor parallel with a split sequence), pp, ep, cp.
     ranks: of the whole job; ranks_a_host: of the host with most of them. cores: of a rank's host that it may use;
     threads: of one operator. micro_steps: backward passes in a step. trains: there are backward passes; False: inference.
+    graphs: most of its device's work is launched by replays of graphs. loads_in_workers: worker processes make its batches.
     backend: of its process group. loading: what its ranks wait for data, and the processors for it, as its diary has them.
     setup: what else it recorded.
     """
@@ -60,6 +62,8 @@ class JobFacts:
     ranks_a_host: int | None = None
     micro_steps: int | None = None
     trains: bool | None = None
+    graphs: bool | None = None
+    loads_in_workers: bool | None = None
     backend: str | None = None
     loading: Loading | None = None
     setup: JobSetup = JobSetup()
@@ -118,6 +122,8 @@ def facts_of(summary: TraceSummary) -> JobFacts:
         ranks_a_host=max(hosts.values()) if all_named else None,
         micro_steps=_passes(summary) or micro_steps(summary),
         trains=_trains(summary),
+        graphs=_graphs(summary),
+        loads_in_workers=next((s.loader_workers for s in _signs(summary) if s.loader_workers is not None), None),
         backend=_backend(summary, setup),
         setup=setup,
     )
@@ -211,9 +217,20 @@ def _trains(summary: TraceSummary) -> bool | None:
     """Return whether the job trains, or None where no host events say it."""
     hosted = {row.phase for p in summary.ranks for row in p.phases if row.host_ns}
     reduces = any(p.gradient_sync is not None or p.buckets or _passes(summary) for p in summary.ranks)
-    if hosted & {"backward", "optimizer"} or reduces:
+    if hosted & {"backward", "optimizer"} or reduces or any(signs.updates for signs in _signs(summary)):
         return True
+    if any(signs.serves for signs in _signs(summary)) or not used_in(summary).isdisjoint(ENGINES):
+        return False
     return False if "forward" in hosted and all(not p.partial for p in summary.ranks) else None
+
+
+def _signs(summary: TraceSummary) -> list[JobSigns]:
+    return [p.signs for p in summary.ranks if p.signs is not None]
+
+
+def _graphs(summary: TraceSummary) -> bool | None:
+    signs = _signs(summary)
+    return fmean(s.replayed for s in signs) > 0.5 if signs else None
 
 
 def _fused(summary: TraceSummary) -> bool:
@@ -294,10 +311,14 @@ HOLDS: Mapping[Condition, Callable[[JobFacts], bool]] = {
     "no split sequence": lambda job: "sp" not in job.parallel,
     "several hosts": lambda job: job.hosts != 1,
     "trains": lambda job: job.trains is not False,
+    "infers": lambda job: job.trains is False,
+    "no graphs": lambda job: job.graphs is not True,
     "micro-steps": lambda job: job.micro_steps != 1,
     "room for workers": lambda job: job.workers_fit,
     "workers that end": lambda job: (
-        job.loader is None or (bool(job.loader.workers) and job.loader.persistent is not True)
+        job.loads_in_workers is not False
+        if job.loader is None
+        else (bool(job.loader.workers) and job.loader.persistent is not True)
     ),
     "pageable batches": lambda job: not job.on_cpu and (job.loader is None or job.loader.pinned is not True),
 }

@@ -13,9 +13,21 @@ from typing import TYPE_CHECKING
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import in_words, url_of
-from stepscope.diagnose.frameworks import used_in
-from stepscope.diagnose.rule import GRAVE, WORTH, Advices, Claim, Declared, Limit, Lines, Rule, Statement, finding
-from stepscope.records.finding import Finding, Skipped, VerdictKind
+from stepscope.diagnose.frameworks import option, used_in
+from stepscope.diagnose.rule import (
+    GRAVE,
+    WORTH,
+    Advices,
+    Claim,
+    Declared,
+    Limit,
+    Lines,
+    Rule,
+    Statement,
+    advise,
+    finding,
+)
+from stepscope.records.finding import Advice, Finding, Skipped, VerdictKind
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_rules import KernelKind, KernelMix
@@ -114,6 +126,17 @@ def python_shares(ranks: Sequence[RankPass]) -> list[float] | None:
         return None
     measured = [share for p, share in zip(ranks, shares, strict=True) if p.host_lateness is not None]
     return shares if fmean(measured) >= WORTH else None
+
+
+def larger_batch(frameworks: Iterable[str], text: str, command: str | None = None) -> tuple[Advice, Advice]:
+    """Advise more work for each kernel, of which one applies: a larger micro-batch, as {} in the text, to a training, a
+    larger batch, with the option of its engine, to what only infers."""
+    engine = option("larger batch", frameworks, plain="")
+    batch = text.format("a larger batch") + (f" ({engine})" if engine else "")
+    return (
+        advise(text.format("a larger micro-batch"), command, key="larger kernels", only_for=("trains",)),
+        advise(batch, command, key="larger batch"),
+    )
 
 
 def mostly_short_kernels(ranks: Sequence[RankPass]) -> bool:

@@ -90,10 +90,10 @@ class PhaseBudget:
 class IdleCause:
     """Idle time of the device by cause; over all causes it sums to the window's idle time.
 
-    ``host_late``: the next kernel had not been launched; ``sync``: it had not because the host waited for the
-    device first; ``data``: because the host was loading data; ``launch_latency``: launched, not yet started,
-    the device idle; ``kernel_gap``: queued in time, gap of at most 10 us; ``dependency``: queued in time, longer
-    gap; ``unknown``: the launch was not recorded. On CPU jobs: ``data`` and ``outside_operators``. ``long_gap``: of any
+    ``host_late``: the next kernel had not been launched; ``sync``: it had not because a call of the runtime held the
+    host first; ``data``: because the host was loading data; ``launch_latency``: launched, not yet started, the device
+    idle, up to 100 us; ``kernel_gap``: queued in time, gap of at most 10 us; ``dependency``: queued, longer; ``unknown``:
+    the launch was not recorded. On CPU jobs: ``data`` and ``outside_operators``. ``long_gap``: of any
     cause, as in ``LongGap``, and in no other row. call: the host's call with most of a ``sync``'s or ``host_late``'s time:
     the one that waited, the one that launched late.
     """

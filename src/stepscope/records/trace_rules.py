@@ -55,6 +55,32 @@ class HostLateness:
 
 
 @record
+class JobSigns:
+    """What the names of a rank's events say of its job. serves: an inference engine runs it. updates: a backward pass or an
+    optimizer is in it. loader_workers: whether worker processes make its batches; None where no loader is marked. replayed:
+    share of the device's events that replays of graphs launched.
+    """
+
+    rank: int
+    serves: bool
+    updates: bool
+    loader_workers: bool | None
+    replayed: float
+
+
+@record
+class DriverMemory:
+    """What a rank's host asks its driver for memory. calls: name and number, most first; given_back: how many of them give
+    it back. kernels: beside them.
+    """
+
+    rank: int
+    calls: tuple[tuple[str, int], ...]
+    given_back: int
+    kernels: int
+
+
+@record
 class SyncPlace:
     """Reductions of one rank launched in one part of the step. Those that run at one time count each.
 

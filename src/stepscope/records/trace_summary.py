@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from stepscope.records.trace_rules import (
         BackwardPasses,
         DividedLayers,
+        DriverMemory,
         GradientSync,
         HostLateness,
+        JobSigns,
         KernelMix,
         MeasuredBubble,
         ShardedUnits,
@@ -174,6 +176,8 @@ class RankPass:
     groups: tuple[GroupBudget, ...] = ()
     conformance: ConformanceCheck | None = None
     mix: KernelMix | None = None
+    signs: JobSigns | None = None
+    driver_memory: DriverMemory | None = None
     host_lateness: HostLateness | None = None
     gradient_sync: GradientSync | None = None
     backward_passes: BackwardPasses | None = None

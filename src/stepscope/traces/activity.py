@@ -130,7 +130,7 @@ _TEXTS = {
     "waiting": "waiting for a peer: {share} of the time this rank waits in collectives for another rank",
     "input": "input-bound: the device idles {share} of the time while the host loads data",
     "launch": "launch-bound: the device idles {share} of the time because the host launches work too late",
-    "sync": "launch-bound by synchronisation: the device idles {share} of the time after the host waited for it",
+    "sync": "held by waits of the host: the device idles {share} of the time after the host waited for it",
     "memory": "memory-copy-bound: {share} of the time is exposed copies",
     "overhead": "overhead-bound: no operator runs {share} of the time: Python between operators, or waiting",
     "stall": "stalled: the device idles {share} of the time in single long gaps",

@@ -16,7 +16,7 @@ from stepscope.traces.quality import rank_quality
 from stepscope.traces.rule_facts import check_plan, gradient_sync, host_lateness, kernel_mix, step_flop, step_operators
 from stepscope.traces.sections import SECTIONS
 from stepscope.traces.steps import outside_work, phase_budgets, step_budgets
-from stepscope.traces.units import frameworks_of
+from stepscope.traces.workload import driver_memory, frameworks_of, job_signs
 
 if TYPE_CHECKING:
     from stepscope.records.trace_budget import Utilisation
@@ -37,6 +37,8 @@ def completed(result: RankPass, view: RankView) -> RankPass:
         groups=groups,
         conformance=check_plan(view),
         mix=kernel_mix(view),
+        signs=job_signs(view),
+        driver_memory=driver_memory(view),
         host_lateness=host_lateness(view),
         gradient_sync=gradient_sync(view),
         step_flop=step_flop(view),

@@ -5,27 +5,19 @@ Waits between streams: which stream each call of ``cudaStreamWaitEvent`` holds b
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
+from stepscope.traces.blocking_calls import ASYNC_COPY, STREAM_WAIT, blocking
 from stepscope.traces.events import NONE, Category, Events, Ints
 from stepscope.traces.nesting import find, nest
 from stepscope.traces.passes import autograd_nodes
 
 OPERATOR, RUNTIME, OTHER, GLOO = range(4)
 """What a host thread's time is spent in; GLOO: inside a gloo collective."""
-
-_WAITS = re.compile(
-    r"^(cuda|hip)(Stream|Device|Event|Ctx)Synchronize|^cu(Ctx|Stream|Event)Synchronize"
-    r"|^(cuda|hip)Memcpy(_v2|WithStream)?$|^(cuda|hip)(Free|FreeHost|HostAlloc|Malloc)$"
-)
-_COPIES = re.compile(r"^(cuda|hip)Memcpy.*Async")
-
 
 _Breaks = Ints
 """One row per break, by time: thread, time, and the fields of Break."""
@@ -98,7 +90,7 @@ class HostLine:
     def _copied(self, device: Ints, launch: Ints) -> Ints:
         """Find asynchronous copies that returned after their copy had ended: they did wait for it (pageable memory)."""
         events = self._events
-        copies = events.named(_COPIES.search)
+        copies = events.named(ASYNC_COPY.match)
         places = np.flatnonzero(launch != NONE)
         call = launch[places]
         waited = copies[call] & (events.end_ns[device[places]] <= events.end_ns[call])
@@ -111,8 +103,7 @@ class HostLine:
     def _waited(self, device: Ints, launch: Ints) -> Ints:
         """Find calls that wait, and during which device work ended that was launched before them."""
         events = self._events
-        calls = events.where(Category.RUNTIME, Category.DRIVER)
-        calls = calls[events.named(_WAITS.search)[calls]]
+        calls = np.flatnonzero(blocking(events))
         ends = events.end_ns[device]
         accounts = _accounts(events, calls)
         streams = np.where(accounts != NONE, events.stream[accounts], NONE)
@@ -242,8 +233,6 @@ class _Flat:
 NEVER = int(np.iinfo(np.int64).min)
 """A time before every other."""
 
-_STREAM_WAIT = re.compile(r"^(cuda|hip)StreamWaitEvent|^cuStreamWaitEvent")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamWaits:
@@ -278,7 +267,7 @@ def stream_waits(events: Events, calls: Ints, streams: Ints, communicates: NDArr
     the last backward pass) waited with the stream of its last launch that was no collective.
     """
     waits = events.where(Category.RUNTIME, Category.DRIVER)
-    waits = waits[events.named(_STREAM_WAIT.search)[waits]]
+    waits = waits[events.named(STREAM_WAIT.match)[waits]]
     times, threads = events.ts_ns[waits], events.thread[waits].astype(np.int64)
     accounts = _accounts(events, waits)
     recorded = accounts != NONE

@@ -9,7 +9,6 @@ Time inside a CPU rank's operators that is their calling: operators as short as 
 
 from __future__ import annotations
 
-import re
 from dataclasses import field, replace
 
 import numpy as np
@@ -22,6 +21,7 @@ from stepscope.records.trace_work import DelaySummary, LaunchStatistics, QueueLe
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.activity import activity_of
+from stepscope.traces.blocking_calls import blocking
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 from stepscope.traces.launches import launches_of, lost_launches
 from stepscope.traces.nesting import nest_events
@@ -37,11 +37,14 @@ REFILL_NS = 100_000
 operator that comes next takes this to launch (15 to 116 us, median 35, on the V100 traces this was built on, 2026-11).
 What takes longer is the host's own doing."""
 
-_SYNC = re.compile(
-    r"^(cuda|hip)(Stream|Device|Event|Ctx)Synchronize|^cuCtxSynchronize|^cuStreamSynchronize|^cuEventSynchronize"
-    r"|^(cuda|hip)Memcpy(_v2)?$|^(cuda|hip)(Free|FreeHost|HostAlloc|Malloc)$"
-)
-"""Calls that return only when the device has caught up (a blocking copy and cudaFree among them)."""
+START_NS = 100_000
+"""Longest time from a launch to the start of its work on an idle device that counts as the launch's: 1 to 20 us on the V100,
+A100 and MI300 traces this was built on (2026-11), the first work of a graph more. What takes longer waits for something else
+on the device."""
+
+WAITED_NS = 50_000
+"""A call that launches work and returns behind its end waits for it if it lasts this long, and the device works during most
+of it: a copy from pageable memory, any launch under CUDA_LAUNCH_BLOCKING. Shorter ones may be a fast device."""
 
 _ON_CPU = {"host_late": "outside_operators"}
 
@@ -65,10 +68,11 @@ def idle_causes(view: RankView) -> tuple[IdleCause, ...]:
     """Idle time of the window by cause; the causes sum to the idle time. Empty without busy events.
 
     A gap in which the next event had not been launched splits at the end of the call that launched it; after it is
-    ``launch_latency``. Before it, ``sync`` is the time in which the thread that launches was still waiting for the device,
-    and up to ``REFILL_NS`` after that; the rest is ``host_late``. Where data loading takes most of the way from the wait (or
-    the gap's start) to the launch, all of that way is ``data``. Queued work leaves ``kernel_gap`` or ``dependency``. In
-    ``cpu_spans`` nothing is launched: what is not ``data`` is ``outside_operators``.
+    ``launch_latency``, or ``dependency`` where it is longer than ``START_NS``. Before it, ``sync`` is the time in which the
+    thread that launches was held by a call of the runtime, and up to ``REFILL_NS`` after that; the rest is ``host_late``.
+    Where data loading takes most of the way from the wait (or the gap's start) to the launch, all of that way is ``data``;
+    where the driver takes or gives memory for most of the gap, all of it is ``sync``. Queued work leaves ``kernel_gap`` or
+    ``dependency``. In ``cpu_spans`` nothing is launched: what is not ``data`` is ``outside_operators``.
     """
     named = _ON_CPU if activity_of(view).source == "cpu_spans" else {}
     return tuple(
@@ -97,14 +101,16 @@ def idle_gaps(view: RankView) -> IdleGaps:
     late = linked & (launched > starts)
     late_ns = np.where(late, launched - starts, 0)
     amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
-    returned, waited = _returned(events, call, starts, launched, late)
+    returned, waited = _returned(view, call, starts, launched, late)
     in_data = spans.measure_within(phases["data"], returned, np.maximum(launched, returned))
     loading = late & (2 * in_data > launched - returned)
     refilled = np.where(waited != NONE, np.minimum(returned + REFILL_NS, launched), starts)
     amount["sync"][late] = (np.where(loading, returned, refilled) - starts)[late]
     amount["data"][loading] = (launched - returned)[loading]
     amount["host_late"][late] = (late_ns - amount["sync"] - amount["data"])[late]
-    amount["launch_latency"][late] = (ends - starts - late_ns)[late]
+    waits = ends - starts - late_ns > START_NS
+    amount["launch_latency"][late & ~waits] = (ends - starts - late_ns)[late & ~waits]
+    amount["dependency"][late & waits] = (ends - starts - late_ns)[late & waits]
     queued = linked & ~late
     short = ends - starts <= KERNEL_GAP_NS
     amount["kernel_gap"][queued & short] = (ends - starts)[queued & short]
@@ -123,34 +129,56 @@ def _holds_lost(view: RankView, holes: Spans) -> NDArray[np.bool_]:
     return np.searchsorted(called, holes.ends) > np.searchsorted(called, holes.starts)
 
 
-def _returned(events: Events, call: Ints, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Return for each gap when the host came back from the wait for the device in which it was at the gap's start (that
-    start where it was in none), at most ``launched``, and the name of the call that waited, NONE where there is none.
+def _returned(view: RankView, call: Ints, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Return for each gap when the host came back from the calls that held it at the gap's start (that start where none
+    did), at most ``launched``, and the name of the first of them, NONE where there is none.
 
     Only a wait in the line of host code that launches the gap's next work holds it back. Autograd's threads are in one
-    line with the training loop's: each is idle while the other has work.
+    line with the training loop's: each is idle while the other has work. Calls less than ``REFILL_NS`` apart are one wait.
     """
+    events = view.events
     returned, names = starts.copy(), np.full(len(starts), NONE, dtype=np.int64)
-    runtime = events.of(Category.RUNTIME, Category.DRIVER)
-    waits = np.flatnonzero(runtime & events.named(_SYNC.match))
+    waits = events.by_start(waiting_calls(view))
     if not len(waits) or not late.any():
         return returned, names
-    waits = waits[np.argsort(events.ts_ns[waits], kind="stable")]
+    memory = blocking(events, "memory")
     line = _host_lines(events)
     launching = line[events.thread[call]]
     for number in distinct(launching[late]).tolist():
         line_waits = waits[line[events.thread[waits]] == number]
         if not len(line_waits):
             continue
-        reach = np.maximum.accumulate(events.end_ns[line_waits])
+        began, reach = events.ts_ns[line_waits], np.maximum.accumulate(events.end_ns[line_waits])
         last = np.maximum.accumulate(np.where(events.end_ns[line_waits] == reach, np.arange(len(line_waits)), 0))
-        at = np.searchsorted(events.ts_ns[line_waits], starts, side="right") - 1
+        run = np.cumsum(np.append(0, began[1:] > reach[:-1] + REFILL_NS))
+        at = np.searchsorted(began, starts, side="right") - 1
         wait = line_waits[last[np.maximum(at, 0)]]
         delayed = late & (launching == number) & (at >= 0) & (events.end_ns[wait] > starts)
         delayed &= (events.thread[wait] == events.thread[call]) | (events.end_ns[wait] <= events.ts_ns[call])
-        returned[delayed] = np.minimum(events.end_ns[wait], launched)[delayed]
+        final = np.searchsorted(began, events.ts_ns[call]) - 1  # the last wait before the launch
+        goes_on = (final > at) & (run[np.maximum(final, 0)] == run[np.maximum(at, 0)])
+        back = reach[np.where(goes_on, final, np.maximum(at, 0))]
+        returned[delayed] = np.minimum(back, launched)[delayed]
         names[delayed] = events.name[wait][delayed]
+        driver = line_waits[memory[line_waits]]
+        if len(driver):
+            called = spans.measure_within(events.spans(driver), starts, np.maximum(launched, starts))
+            taken = late & (launching == number) & (2 * called > launched - starts)
+            before = np.maximum(np.searchsorted(events.ts_ns[driver], events.ts_ns[call]) - 1, 0)
+            returned[taken], names[taken] = launched[taken], events.name[driver[before]][taken]
     return returned, names
+
+
+def waiting_calls(view: RankView) -> NDArray[np.bool_]:
+    """Calls of the runtime that hold the host, by their names or their times, shape (len(events),)."""
+    events, activity, launches = view.events, activity_of(view), launches_of(view)
+    waits = blocking(events)
+    behind = np.zeros(len(events), dtype=np.int64)
+    np.maximum.at(behind, launches.launch[launches.linked], events.end_ns[launches.of[launches.linked]])
+    calls = np.flatnonzero((behind > 0) & (behind <= events.end_ns) & (events.dur_ns >= WAITED_NS) & ~waits)
+    worked = spans.measure_within(activity.busy, events.ts_ns[calls], events.end_ns[calls])
+    waits[calls[2 * worked >= events.dur_ns[calls]]] = True
+    return waits
 
 
 def _host_lines(events: Events) -> Ints:

@@ -1,8 +1,6 @@
 """Sharded training (FSDP, ZeRO) unit by unit: what each gathers and reduces, in which pass, and whether it came early.
 
 Copies that sharding itself makes around its collectives, and how much of them no computation hides.
-
-Which frameworks a job uses, as far as its trace says.
 """
 
 from __future__ import annotations
@@ -20,55 +18,13 @@ from stepscope.records.trace_rules import EARLY_SHARE, ROOT, ShardedUnits, UnitC
 from stepscope.stats import spans
 from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.collectives import communication
-from stepscope.traces.events import Category, Events, Ints, RankView, TraceMeta, column
+from stepscope.traces.events import Category, Events, Ints, RankView, column
 from stepscope.traces.groups import NOT_SHARDED, group_name, kind_by_name
 from stepscope.traces.kernel_names import Work
 from stepscope.traces.kernels import copy_kind
 from stepscope.traces.launches import launches_of
 from stepscope.traces.steps import BACKWARD, pass_at, phases_of, windows_of
-
-_BY_MODULE = {
-    "accelerate": "accelerate", "transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning",
-    "deepspeed": "deepspeed", "megatron": "megatron", "torchtitan": "torchtitan",
-}  # fmt: skip
-"""Package whose objects the hook of `stepscope profile` saw in use -> framework."""
-
-_TRAINER = "transformers.Trainer"
-"""Models of that package train in loops of all kinds; the options of its trainer are those of its trainer's jobs."""
-
-_BY_NAME = (
-    ("fsdp2", "FSDP::"), ("fsdp1", "FullyShardedDataParallel."), ("ddp", "DistributedDataParallel."),
-    ("lightning", "[pl]["), ("megatron", "megatron/"), ("torchtitan", "torchtitan/"), ("deepspeed", "deepspeed/"),
-    ("transformers", "transformers/trainer.py"),
-)  # fmt: skip
-"""Framework, and how its annotations and (with stacks) the files of its functions begin."""
-
-
-_WRAPS = {
-    "lightning": ("transformers", "accelerate"), "transformers": ("accelerate",), "megatron": ("transformers", "accelerate"),
-    "torchtitan": ("transformers", "accelerate"),
-}  # fmt: skip
-"""Framework that runs the training loop -> those that it uses or imports inside: their options are not the job's."""
-
-
-def frameworks_of(events: Events, meta: TraceMeta) -> tuple[str, ...]:
-    """Keys of frameworks, sorted: by whose objects the job's hook saw alive, what it wraps its model in, and the names of
-    its events. What is merely imported is not in use: a record without the objects names none of these."""
-    model = meta.stepscope.get("model")
-    facts = model if isinstance(model, dict) else {}
-    objects = facts.get("objects")
-    used = {str(name) for name in objects} if isinstance(objects, list) else set()
-    packages = {name.partition(".")[0] for name in used}
-    if _TRAINER not in used:
-        packages.discard("transformers")
-    frameworks = {_BY_MODULE[name] for name in packages if name in _BY_MODULE}
-    frameworks |= {key for key, fact in (("ddp", "ddp"), ("fsdp1", "fsdp"), ("fsdp2", "fsdp2")) if facts.get(fact)}
-    for key, begins in _BY_NAME:
-        if key not in frameworks and any(name.startswith(begins) for name in events.names):
-            frameworks.add(key)
-    inside = {key for outer, keys in _WRAPS.items() if outer in frameworks for key in keys}
-    return tuple(sorted(frameworks - inside))
-
+from stepscope.traces.workload import frameworks_of
 
 _FSDP2 = re.compile(r"FSDP::(?:all_gather|post_backward_reduce)(?: \((.*)\))?$")
 _FSDP1 = "FullyShardedDataParallel."

@@ -19,6 +19,7 @@ from tests.wrong_advice import CASES, Maker, cells, collectives, made, runs, tra
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules import REGISTRY
 from stepscope.records.profile import JobSetup
+from stepscope.records.trace_rules import JobSigns
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence
@@ -63,7 +64,17 @@ def _compiled(each: RankPass) -> RankPass:
 
 def _infers(each: RankPass) -> RankPass:
     kept = tuple(replace(p, host_ns=max(p.host_ns, 1)) for p in each.phases if p.phase in ("forward", "other"))
-    return replace(each, phases=kept, buckets=(), gradient_sync=None, backward_passes=None, units=None)
+    signs = None if each.signs is None else replace(each.signs, updates=False)
+    return replace(each, phases=kept, buckets=(), gradient_sync=None, backward_passes=None, units=None, signs=signs)
+
+
+def _serves(each: RankPass) -> RankPass:
+    """Requests are answered from graphs, as a server does that records no operator."""
+    rest = tuple(replace(p, host_ns=0) for p in each.phases)
+    signs = JobSigns(rank=each.facts.rank, serves=True, updates=False, loader_workers=None, replayed=0.9)
+    facts = replace(each.facts, frameworks=("vllm",), setup=None)
+    kept = replace(each, phases=rest, buckets=(), gradient_sync=None, backward_passes=None, units=None)
+    return replace(kept, signs=signs, facts=facts)
 
 
 def _others(*own: str) -> str:
@@ -91,6 +102,9 @@ KINDS = {
     "Megatron": Kind(ranks=_frameworks("megatron", "transformers"), never=_others("Megatron-LM")),
     "torchtitan": Kind(ranks=_frameworks("torchtitan", "fsdp2", "transformers"), never=_others("torchtitan")),
     "inference": Kind(ranks=_infers, never=TRAINING),
+    "a server": Kind(
+        ranks=_serves, never=rf"{TRAINING}|micro-batch|replay CUDA graphs|GradScaler|losses|torch\.compile\(model\)"
+    ),
 }
 
 _MEANT = {

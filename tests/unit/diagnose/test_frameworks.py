@@ -10,7 +10,7 @@ from tests.trace_evidence import by_hand, with_setup
 
 from stepscope.diagnose.frameworks import NAMES, OPTIONS, SOURCES, in_words_of, used_in
 from stepscope.records.profile import JobSetup
-from stepscope.traces.units import frameworks_of
+from stepscope.traces.workload import frameworks_of
 
 
 def test_every_framework_has_a_name_and_a_source() -> None:

@@ -101,9 +101,11 @@ def _report(part: RankShares) -> Statement:
     idles = "no operator runs" if on_cpu else "the device idles"
     waiting = [p.facts.rank for p in part.ranks if idle_share(p, "data") >= WORTH]
     now = None if facts.loader is None else facts.loader.workers
+    none = now == 0 or (now is None and facts.loads_in_workers is False)
     cores = f", {counted(facts.cores or 0, 'core')} for {counted(facts.ranks_a_host or 1, 'rank')}"
     look = part.command("--show phases,idle")
     workers = option("loader workers", facts.frameworks, plain="DataLoader(num_workers=...)")
+    more = option("loader workers", facts.frameworks, plain="num_workers")
     if facts.cores is None and facts.loading is None:
         workers += ", where cores are free"
     if 2 * len(waiting) <= ranks and ranks > 1:
@@ -117,7 +119,9 @@ def _report(part: RankShares) -> Statement:
             advise(
                 f"use {2 * now} loader workers instead of {now}: {workers}"
                 if now
-                else f"load batches in advance in worker processes{', none does now' * (now == 0)}: {workers}",
+                else f"the loader has worker processes already, which do not keep up: raise {more}, or prefetch_factor"
+                if now is None and facts.loads_in_workers
+                else f"load batches in advance in worker processes{', none does now' * none}: {workers}",
                 look,
                 key="loader workers",
             ),

@@ -191,7 +191,10 @@ def _small_messages(summary: TraceSummary) -> str:
     return f"{many} less than {format_bytes_binary(SMALL)}" + ("" if one else " each")
 
 
-_MORE_WORK = advise("increase the work per step: a larger micro-batch", key="larger micro-batch")
+_MORE_WORK = (
+    advise("increase the work per step: a larger micro-batch", key="larger micro-batch"),
+    advise("increase the work per step: a larger batch", key="larger batch"),
+)
 
 
 def _send_less(summary: TraceSummary, kind: str) -> Iterable[Advices]:
@@ -214,10 +217,18 @@ def _send_less(summary: TraceSummary, kind: str) -> Iterable[Advices]:
         + option("keep gathered", used, plain="reshard_after_forward=False"),
         key="keep gathered",
     )
-    small = advise(
-        "send fewer, larger messages (several tensors in one, a larger bucket, several layers in a unit): most of a "
-        "small message's time is latency, which a smaller type does not cut",
-        key="larger messages",
+    small = (
+        advise(
+            "send fewer, larger messages (several tensors in one, a larger bucket, several layers in a unit): most of a "
+            "small message's time is latency, which a smaller type does not cut",
+            key="larger messages",
+            only_for=("trains",),
+        ),
+        advise(
+            "send fewer, larger messages, or in one kernel with what follows: most of a small message's time is latency",
+            key="larger messages",
+            only_for=("infers",),
+        ),
     )
     where = "within NVLink" if on_device(summary) else "on one host"
     return {
@@ -238,7 +249,7 @@ def _send_less(summary: TraceSummary, kind: str) -> Iterable[Advices]:
         ),
         "ep": (
             advise(f"keep an expert-parallel group {where}", key="group on one host"),
-            advise("overlap the exchange with shared experts or another micro-batch", key="overlap the exchange"),
+            advise("overlap the exchange with shared experts or another part of the batch", key="overlap the exchange"),
         ),
         "sharded": (
             advise("gather and reduce in bf16 (mixed precision of the wrapper)", key="gather in bf16"),

@@ -4,8 +4,9 @@ What
 ----
 Idle time of the device while the thread that launches next was in a call that returns only when the device has caught up
 (`cudaStreamSynchronize`, a blocking copy, `cudaFree`), and at most 0.1 ms until its next launch, over the window; mean over
-ranks. The call with most of that time decides the advice: the allocator, an explicit synchronisation, or a value that is
-read.
+ranks. The call with most of that time decides the advice: an explicit synchronisation, a value that is read, or memory of
+the driver (`cudaMalloc`, `hipFree`, `cuMemUnmap`). Of the last, hundreds of calls that take and give back say that the
+caching allocator is off, emptied again and again, or out of memory.
 
 Why
 ---
@@ -25,16 +26,37 @@ PyTorch performance tuning guide, Avoid unnecessary CPU-GPU synchronization; `to
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
-from stepscope.core.words import counted
+from stepscope.core.words import counted, in_words
+from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rule import Statement, advise, inspect
-from stepscope.diagnose.trace_facts import RankShares, idle_share, on_device, share_rule
+from stepscope.diagnose.trace_facts import (
+    RankShares,
+    idle_share,
+    on_device,
+    share_rule,
+)
+from stepscope.records.trace_summary import RankPass
+from stepscope.traces.blocking_calls import blocks_on
 
-_ALLOCATES = re.compile(r"Malloc|Free|HostAlloc", re.IGNORECASE)
-_EXPLICIT = re.compile(r"(Device|Ctx)Synchronize")
+GROW_IN_PLACE = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+_TORCH = (("torch.npu", ("acl", "rt", "AscendCL@")), ("torch.xpu", ("ur", "ze", "pi")), ("torch.musa", ("musa", "mu")))
+"""Module of torch, and how the calls of its device's runtime begin; of all others torch.cuda."""
+
+
+MANY_CALLS = 100
+"""So many calls for memory a rank, or more, ask the driver again and again: a pool that grows in the first steps makes tens
+of them (39 in a whole run of AlexNet), then none."""
+
+GIVEN_BACK = 0.25
+"""Share of the calls that give memory back: half where none is kept, none of a pool that grows."""
+
+UNCACHED = 0.2
+"""Calls for memory a kernel: 2 where every operator allocates, tens a step where a loop empties its cache."""
 
 
 def _report(part: RankShares) -> Statement:
@@ -44,43 +66,109 @@ def _report(part: RankShares) -> Statement:
         spent[gap.call or ""] += gap.idle_ns
     call = max(spent, key=spent.__getitem__, default="")
     look = part.command("--show idle,operators --sort host_self")
-    if _ALLOCATES.search(call):
+    torch = next((module for module, begins in _TORCH if call.startswith(begins)), "torch.cuda")
+    blocks = blocks_on(call)
+    if blocks == "memory" and (asked := _asked_again(part.ranks)):
+        return _without_cache(part, asked, torch)
+    if blocks == "memory":
         advice = [
             advise(
-                "the allocator asks the driver inside the step: remove torch.cuda.empty_cache(), make sizes repeat, or "
+                f"the allocator asks the driver inside the step: remove {torch}.empty_cache(), make sizes repeat, or "
                 "let segments grow in place",
-                "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                GROW_IN_PLACE if torch == "torch.cuda" else None,
                 key="fewer waits for the device",
             ),
             inspect("see when it does", part.command("--show idle,memory")),
         ]
-    elif _EXPLICIT.search(call):
+    elif blocks == "device":
         advice = [
             advise(
-                "remove torch.cuda.synchronize() and timers that call it from the step",
+                f"remove {torch}.synchronize() and timers that call it from the step",
                 look,
                 key="fewer waits for the device",
             ),
             advise(
-                "time steps with torch.cuda.Event, and read them only every N steps", key="fewer waits for the device"
+                f"time steps with {torch}.Event, and read them only every N steps", key="fewer waits for the device"
             ),
         ]
     else:
+        names = '; torch.cuda.set_sync_debug_mode("warn") names the lines' if torch == "torch.cuda" else ""
         advice = [
             advise(
-                "look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
-                'torch.cuda.set_sync_debug_mode("warn") names the lines',
+                f"look for .item(), .cpu(), print(loss) and blocking copies inside the step{names}",
                 look,
                 key="fewer waits for the device",
             ),
-            advise("keep losses on the device and read them only every N steps", key="fewer waits for the device"),
+            advise(
+                "keep losses on the device and read them only every N steps",
+                key="fewer waits for the device",
+                only_for=("trains",),
+            ),
+            advise(
+                option(
+                    "fewer waits for the device",
+                    part.frameworks,
+                    plain="copy results to pinned memory without waiting, and read them while the next batch runs",
+                ),
+                key="fewer waits for the device",
+                only_for=("infers",),
+            ),
         ]
     return part.finding(
-        f"the host waits for the device, which then idles: {part}",
+        f"the host waits for {'memory of the driver, and the device' if blocks == 'memory' else 'the device, which'} "
+        f"then idles: {part}",
         f"{sum(i.gap_count for i in gaps):,} gaps after such waits on {counted(len(part.ranks), 'rank')}, "
         f"the longest {format_duration(max(i.largest_ns for i in gaps))}" + (f"; mostly in {call}" if call else ""),
         confidence="measured from launches and their kernels",
         advice=advice,
+    )
+
+
+def _asked_again(ranks: Sequence[RankPass]) -> Counter[str] | None:
+    """Calls for memory by name, of all ranks; None unless they are many, and many give back."""
+    asked = [p.driver_memory for p in ranks if p.driver_memory is not None]
+    calls: Counter[str] = Counter()
+    for memory in asked:
+        calls.update(dict(memory.calls))
+    back = sum(memory.given_back for memory in asked)
+    return calls if calls.total() >= MANY_CALLS * len(asked) and back >= GIVEN_BACK * calls.total() else None
+
+
+def _without_cache(part: RankShares, asked: Counter[str], torch: str) -> Statement:
+    names, steps = in_words([name for name, _ in asked.most_common(2)]), sum(len(p.steps) for p in part.ranks)
+    kernels = sum(p.driver_memory.kernels for p in part.ranks if p.driver_memory is not None)
+    uncached, maps = asked.total() >= UNCACHED * kernels, any("Map" in name for name in asked)
+    variable = f"PYTORCH_NO_{'HIP' if 'hip' in names else 'CUDA'}_MEMORY_CACHING"
+    what = "keeps no cache" if uncached else "asks the driver again and again"
+    return part.finding(
+        f"the allocator {what}: the device idles {part} in {names}",
+        ", ".join(f"{number:,} {name}" for name, number in asked.most_common(4))
+        + (f" in {counted(steps, 'step')}" if len(part.ranks) == 1 and steps else "")
+        + f", {asked.total() / max(1, kernels):.1f} calls a kernel",
+        confidence="measured from launches and their kernels; a trace does not show who empties the cache",
+        advice=[
+            uncached
+            and torch == "torch.cuda"
+            and advise(
+                f"turn the caching allocator on: {variable} is set in its environment, or its cache is emptied after "
+                "every operator",
+                f"unset {variable}",
+                key="cached memory",
+            ),
+            advise(f"remove {torch}.empty_cache() from the loop, and whatever calls it", key="cached memory"),
+            advise(
+                "segments are mapped and unmapped again: leave the cache more of the memory, or try without "
+                "expandable_segments",
+                key="cached memory",
+            )
+            if maps
+            else advise(
+                "make sizes repeat, or let segments grow in place",
+                GROW_IN_PLACE if torch == "torch.cuda" else None,
+                key="cached memory",
+            ),
+            inspect("see when it does", part.command("--show idle,memory")),
+        ],
     )
 
 

@@ -29,8 +29,17 @@ from collections.abc import Sequence
 
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rule import Statement, advise
-from stepscope.diagnose.trace_facts import RankShares, idle_part, idle_share, on_device, python_shares, share_rule
+from stepscope.diagnose.trace_facts import (
+    RankShares,
+    idle_part,
+    idle_share,
+    larger_batch,
+    on_device,
+    python_shares,
+    share_rule,
+)
 from stepscope.records.trace_summary import RankPass
+from stepscope.traces.blocking_calls import replays
 
 _CAUSES = {"host_late": "idle before the launch", "launch_latency": "idle between launch and start"}
 
@@ -55,7 +64,8 @@ def _report(part: RankShares) -> Statement:
         split += f"; of it {RankShares(python).percent} is Python between operators (python-overhead)"
     look = part.command("--show launches,idle,sequences")
     late = [i for p in part.ranks for i in p.idle if i.cause == "host_late"]
-    graphs = sum(i.idle_ns for i in late if i.call is not None and "GraphLaunch" in i.call)
+    graphs = sum(i.idle_ns for i in late if i.call is not None and replays(i.call))
+    used = part.frameworks
     return part.finding(
         f"launch-bound: the device idles {part} because the host launches work too late",
         split,
@@ -64,17 +74,22 @@ def _report(part: RankShares) -> Statement:
             advise(
                 "CUDA graphs run already: find what the host does between them, and put it into the graphs",
                 look,
-                key="cuda graphs",
+                key="more in graphs",
             ),
-            advise("use a larger micro-batch, which makes every graph longer", key="larger kernels"),
+            *larger_batch(used, "use {}, which makes every graph longer"),
         ]
         if graphs > sum(i.idle_ns for i in late) / 2
         else [
-            advise("use fewer, larger kernels: a larger micro-batch", look, key="larger kernels"),
+            *larger_batch(used, "use fewer, larger kernels: {}", look),
             advise("update in few kernels: a fused optimizer (fused=True)", key="fused optimizer"),
-            advise(option("compile", part.frameworks, plain="fuse them: torch.compile(model)"), key="compile"),
+            advise(option("compile", used, plain="fuse them: torch.compile(model)"), key="compile"),
             advise(
-                'if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"', key="cuda graphs"
+                option(
+                    "cuda graphs",
+                    used,
+                    plain='if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"',
+                ),
+                key="cuda graphs",
             ),
         ],
     )

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bytes_binary, format_duration, format_flops, format_number, format_percent
+from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect, skipped
 from stepscope.diagnose.trace_facts import (
     RankShares,
@@ -64,12 +65,12 @@ _LOW = Limit(
 _WORTH = Limit(0.02, unit="share of the window", source="stepscope's choice, 2026-11: less is left out of the list")
 
 _GAPS = {
-    "launch gaps": (("host_late", "launch_latency"), "use larger kernels or CUDA graphs"),
+    "launch gaps": (("host_late", "launch_latency"), "use larger kernels, or CUDA graphs where none run"),
     "host waits for the device": (("sync",), "remove .item(), .cpu() and prints of tensors from the step"),
     "input": (("data",), "load batches in advance: the data-loading finding says how"),
     "gaps between queued kernels": (
         ("kernel_gap", "dependency"),
-        "fuse small kernels: fused optimizers, norms and attention",
+        "fuse small kernels: norms, attention, updates",
     ),
     "single long gaps": (("long_gap",), "find what stops the host there"),
     "idle for no recorded cause": (("unknown",), "record launches: profile CPU and CUDA activities together"),
@@ -194,7 +195,7 @@ def _points(
     yield (
         max(0.0, products - used),
         f"matrix products at {format_percent(min(speed, 1.0))} of the {u.dtype} peak ({units})",
-        _products_advice(u, tensor + unknown),
+        _products_advice(u, tensor + unknown, trains=facts_of(summary).trains is not False),
     )
 
 
@@ -202,7 +203,7 @@ _FASTER = {"bf16": "bf16 autocast", "tf32": "TF32", "fp16": "fp16 autocast with 
 """Types by which FP32 products become faster where the device has them."""
 
 
-def _products_advice(u: Utilisation, tensor: float) -> str:
+def _products_advice(u: Utilisation, tensor: float, *, trains: bool) -> str:
     """Advise on matrix products, of whose time so much may be on tensor cores."""
     if u.dtype == "fp32":
         from stepscope.machine.peaks.lookup import find
@@ -211,10 +212,11 @@ def _products_advice(u: Utilisation, tensor: float) -> str:
         rates = {} if isinstance(peaks, Unavailable) else peaks.peak_flops_per_s
         faster = [_FASTER[key] for key in _FASTER if rates.get(key, 0.0) > rates.get("fp32", 0.0)]
         if faster:
-            return f"use {' or '.join(faster[:2])}: FP32 products do not run on tensor cores"
+            text = f"use {' or '.join(faster[:2])}: FP32 products do not run on tensor cores"
+            return text if trains else text.replace(" with GradScaler", "")
     if tensor < 0.5:
         return "make the products' dimensions multiples of 8 (16 for FP8), so that they run on tensor cores"
-    return "make the products larger: a larger micro-batch, fewer and wider layers on each rank"
+    return "make the products larger: larger batches, fewer and wider layers on each rank"
 
 
 RULE = Rule(

@@ -78,6 +78,12 @@ def _report(part: RankShares) -> Statement:
                 "dimensions in multiples of 8",
                 "stepscope bench --preset precision",
                 key="autocast",
+                only_for=("trains",),
+            ),
+            advise(
+                "run the model in fp16 (bf16 from Ampere on), with dimensions in multiples of 8",
+                key="autocast",
+                only_for=("infers",),
             ),
             inspect("list the kernels", part.command("--show kernels,operators")),
         ],

@@ -28,7 +28,15 @@ from collections.abc import Sequence
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rule import Statement, advise
-from stepscope.diagnose.trace_facts import MOSTLY_SHORT, RankShares, idle_share, share_rule, window_ns, with_kernels
+from stepscope.diagnose.trace_facts import (
+    MOSTLY_SHORT,
+    RankShares,
+    idle_share,
+    larger_batch,
+    share_rule,
+    window_ns,
+    with_kernels,
+)
 from stepscope.records.trace_summary import RankPass
 
 
@@ -60,10 +68,7 @@ def _report(part: RankShares) -> Statement:
             ),
             advise("update in few kernels: a fused or foreach optimizer", key="fused optimizer"),
             advise(option("compile", part.frameworks, plain="torch.compile(model) fuses them"), key="compile"),
-            advise(
-                "use a larger micro-batch, which makes every kernel longer at the same number of launches",
-                key="larger kernels",
-            ),
+            *larger_batch(part.frameworks, "use {}, which makes every kernel longer at the same number of launches"),
         ],
     )
 
