@@ -180,6 +180,7 @@ def gaps(*gaps_ms: float, marked: bool = True, host: str | None = None) -> list[
     return rows
 
 
+border("start_up", "warning")(_idle("start_up"))
 share("long_gap", lambda at, _: by_hand(*gaps(*[1.0] * 9, 1009 * at / (1 - at))), by=0.05)
 
 

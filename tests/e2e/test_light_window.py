@@ -16,7 +16,7 @@ from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
 from stepscope.traces.events import RankView
 from stepscope.traces.load import load_file
-from stepscope.traces.passes import step_marks
+from stepscope.traces.marks import step_marks
 from stepscope.traces.rule_facts import step_flop
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]

@@ -557,6 +557,26 @@ def a_host_inside_operators_is_not_in_python(_: Path) -> Case:
     return Case(right=by_hand(*rows), wrong=_late("cudaLaunchKernel"), advice="py-spy", instead="of the window, limit")
 
 
+@case("start_up")
+def what_comes_back_in_every_step_is_not_behind_the_first(_: Path) -> Case:
+    def loads(*steps: int) -> Evidence:
+        ms, at = 1_000_000, 0
+        rows: list[Row] = []
+        for step in range(6):
+            begin = at
+            if step in steps:
+                rows.append(call("cuModuleLoadData", at, at + 60 * ms))
+                at += 60 * ms
+            rows += [
+                launch(at, at + 5_000, step + 1), op("aten::mm", at, at + 5_000),
+                kernel("gemm", at + 5_000, at + 20 * ms, step + 1), mark(f"ProfilerStep#{step}", begin, at + 20 * ms),
+            ]  # fmt: skip
+            at += 20 * ms
+        return by_hand(*rows)
+
+    return Case(right=loads(0), wrong=loads(*range(6)), advice="judge the job by later steps", instead="limit 10%")
+
+
 @case("long_gap")
 def a_gap_in_the_loader_is_no_checkpoint(_: Path) -> Case:
     def stalls(host: str) -> Evidence:

@@ -182,11 +182,13 @@ def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) ->
     ranked = np.argsort((of_part / np.maximum(table.whole_ns, 1.0))[:, 0], kind="stable")
     row = int(ranked[(table.ranks - 1) // 2])
     rank = table.rank_numbers[row]
+    steps = len(next(p for p in summary.ranks if p.facts.rank == rank).steps)
     parts = dict(table.parts_ns) | _waits(summary, table, row)
     return replace(
         screen,
         whole="the window",
-        over="1 rank" if table.ranks == 1 else f"rank {rank}, the median of {table.ranks} ranks",
+        over=("1 rank" if table.ranks == 1 else f"rank {rank}, the median of {table.ranks} ranks")
+        + (f", {counted(steps, 'step')}" if steps else ""),
         tree=tree_of(
             table, parts, marked="communication" if key == "waiting" and "waiting" not in parts else key, row=row
         ),

@@ -40,28 +40,44 @@ class Parts:
 
 @record
 class RankBudget:
-    """The whole capture of one rank: from the first to the last event of the source."""
+    """The whole capture of one rank: from the first to the last event of the source, or from its first step's mark to the
+    end of the last step's where these lie further out.
+
+    before_work_ns, after_work_ns: idle time of the window before the first event and after the last one.
+    """
 
     rank: int
     source: str  # device | cpu_spans
     start_ns: int
     parts: Parts
     event_count: int
+    before_work_ns: int = 0
+    after_work_ns: int = 0
 
 
 @record
 class StepBudget:
-    """One training step. Steps tile the window: each begins with the first device work that it launched.
+    """One training step, whole: from its mark on the host, or where the device is done with what was launched before, to
+    where the next one begins; where a step's first work starts beside earlier work, from that on.
 
-    ``boundary`` = launch (as said), or host (no launches recorded: the annotation's own times).
+    ``boundary`` = launch (as said), or host (no launches recorded: the mark's own times). marked_by: profiler | range |
+    optimizer. kind: step, or prefill and decode of a model that is served. start_up_ns: idle time in it that comes once.
     """
 
     rank: int
     step: int
     boundary: str
     start_ns: int
-    host_ns: int  # length of the ProfilerStep annotation
+    host_ns: int  # length of its mark
     parts: Parts
+    marked_by: str = "profiler"
+    kind: str = "step"
+    start_up_ns: int = 0
+
+    @property
+    def usual_ns(self) -> int:
+        """Its length without what comes once."""
+        return self.parts.window_ns - self.start_up_ns
 
 
 Phase = Literal["data", "forward", "backward", "communication", "optimizer", "evaluation", "other"]
@@ -90,12 +106,13 @@ class PhaseBudget:
 class IdleCause:
     """Idle time of the device by cause; over all causes it sums to the window's idle time.
 
-    ``host_late``: the next kernel had not been launched; ``sync``: it had not because a call of the runtime held the
-    host first; ``data``: because the host was loading data; ``launch_latency``: launched, not yet started, the device
+    ``start_up``: the host did what comes once (modules are loaded, code is compiled, a first call is cold); ``host_late``:
+    the next kernel had not been launched, or none came any more; ``sync``: it had not because a call of the runtime held
+    the host first; ``data``: because the host was loading data; ``launch_latency``: launched, not yet started, the device
     idle, up to 100 us; ``kernel_gap``: queued in time, gap of at most 10 us; ``dependency``: queued, longer; ``unknown``:
     the launch was not recorded. On CPU jobs: ``data`` and ``outside_operators``. ``long_gap``: of any
-    cause, as in ``LongGap``, and in no other row. call: the host's call with most of a ``sync``'s or ``host_late``'s time:
-    the one that waited, the one that launched late.
+    cause, as in ``LongGap``, and in no other row. call: the host's call with most of the time of ``start_up``, ``sync`` or
+    ``host_late``: the one that comes once, that waited, that launched late.
     """
 
     rank: int
@@ -158,7 +175,9 @@ class OutsideWork:
 class BudgetVerdict:
     """What bounds the step, in one line, with the numbers that decided it."""
 
-    kind: str  # compute | communication | waiting | input | launch | memory | balanced | overhead | stall | idle | unknown
+    kind: (
+        str  # compute | communication | waiting | input | launch | memory | balanced | overhead | start-up | stall | ..
+    )
     text: str
     share: float | None  # of the window, for the part that decided
     compute_to_comm_ratio: float | None  # compute busy / communication busy net of waiting

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from stepscope.core.dataclass import record
 
-IDLE_CAUSES = ("sync", "data", "host_late", "launch_latency", "kernel_gap", "dependency", "unknown")
+IDLE_CAUSES = ("start_up", "sync", "data", "host_late", "launch_latency", "kernel_gap", "dependency", "unknown")
 """Why a device had nothing to do; as in ``trace_budget.IdleCause``."""
 
 
@@ -33,7 +33,7 @@ class OwnTime:
     """What a rank did after it left its previous collective and before it entered this one.
 
     ``own_ns`` = compute + memory (copies under no computation) + the idle time by cause, exactly.
-    ``from_window_start``: there was no previous collective; the time counts from the rank's first device event.
+    ``from_window_start``: there was no previous collective; the time counts from the start of the rank's window.
     """
 
     own_ns: int
@@ -47,6 +47,7 @@ class OwnTime:
     dependency_ns: int
     unknown_ns: int
     from_window_start: bool
+    start_up_ns: int = 0
 
     @property
     def idle_ns(self) -> int:

@@ -38,6 +38,7 @@ class Activity:
     indices: Ints
     work: NDArray[np.int8]  # class of events[indices]
     window: tuple[int, int] | None = None  # what the rank's budget is of; None without busy events
+    worked: tuple[int, int] | None = None  # from the first start to the last end of the busy events
 
     @property
     def busy(self) -> Spans:
@@ -48,8 +49,8 @@ class Activity:
 def activity_of(view: RankView) -> Activity:
     """Classify and unite the device events; without any, what the threads of the CPU did (``cpu_work``).
 
-    The window of a CPU rank is that of its step marks, loading before the first operator included; without marks, and on a
-    device, it is from the first start to the last end of the busy events.
+    The window of a rank is from the first start to the last end of its busy events, and from its first step's mark to the
+    end of its last one where these lie further out; of a CPU rank it is that of the profiler's marks, where there are any.
     """
     events = view.events
     if events.is_device.any():
@@ -67,9 +68,11 @@ def activity_of(view: RankView) -> Activity:
         of_kind = kinds == kind
         return spans.union(starts[of_kind], ends[of_kind])
 
-    window = (int(starts[0]), int(ends.max())) if len(chosen) else None
-    if on_cpu is not None and window is not None:
-        window = on_cpu.marked or window
+    window = worked = (int(starts[0]), int(ends.max())) if len(chosen) else None
+    if worked is not None:
+        from stepscope.traces.marks import whole_window
+
+        window = (on_cpu and on_cpu.marked) or whole_window(view, *worked)
     return Activity(
         source="device" if on_cpu is None else "cpu_spans",
         compute=united(Work.COMPUTE) if on_cpu is None else on_cpu.compute,
@@ -78,6 +81,7 @@ def activity_of(view: RankView) -> Activity:
         indices=chosen,
         work=kinds,
         window=window,
+        worked=worked,
     )
 
 
@@ -109,15 +113,18 @@ def rank_budget(view: RankView) -> RankBudget | None:
     On a device nothing is dropped: the last step, work launched before the capture and kernels below 1 us count.
     """
     activity = activity_of(view)
-    if activity.window is None:
+    if activity.window is None or activity.worked is None:
         return None
     low, high = activity.window
+    first, last = activity.worked
     return RankBudget(
         rank=view.rank,
         source=activity.source,
         start_ns=low,
         parts=parts_within(activity, low=low, high=high),
         event_count=len(activity.indices),
+        before_work_ns=max(first - low, 0),
+        after_work_ns=max(high - last, 0),
     )
 
 
@@ -133,6 +140,7 @@ _TEXTS = {
     "sync": "held by waits of the host: the device idles {share} of the time after the host waited for it",
     "memory": "memory-copy-bound: {share} of the time is exposed copies",
     "overhead": "overhead-bound: no operator runs {share} of the time: Python between operators, or waiting",
+    "start_up": "start-up: for {share} of the time the host does what comes once, and the device idles",
     "stall": "stalled: the device idles {share} of the time in single long gaps",
     "queue": "idle between queued kernels: the device does nothing {share} of the time although work is launched",
     "idle": "idle: the device does nothing {share} of the time; the trace shows no cause",
@@ -171,11 +179,12 @@ def verdict_of(
         "sync": causes.get("sync", 0),
         "memory": parts.exposed_memory_ns,
         "overhead": causes.get("outside_operators", 0),
+        "start_up": causes.get("start_up", 0),
         "stall": causes.get("long_gap", 0),
         "queue": causes.get("kernel_gap", 0) + causes.get("dependency", 0),
         "unknown": causes.get("unknown", 0),
     }
-    own = ("input", "launch", "sync", "overhead", "stall", "queue", "unknown")
+    own = ("input", "launch", "sync", "overhead", "start_up", "stall", "queue", "unknown")
     exposed["idle"] = parts.idle_ns - sum(exposed[kind] for kind in own)
     ratio = compute_to_comm(parts, waiting_ns=waits.alone_ns if waits is not None else 0)
     if late is not None:
@@ -197,7 +206,7 @@ def verdict_of(
         text += " (the other ranks' traces would show how much of it is waiting for them)"
     if late is not None:
         text = f"the other ranks wait for this one ({late}); {text}"
-    kind = {"sync": "launch", "queue": "idle"}.get(kind, kind)
+    kind = {"sync": "launch", "queue": "idle", "start_up": "start-up"}.get(kind, kind)
     return BudgetVerdict(kind=kind, text=text, share=share, compute_to_comm_ratio=ratio)
 
 

@@ -22,8 +22,9 @@ from stepscope.traces.collectives import communication
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, column
 from stepscope.traces.groups import group_name
 from stepscope.traces.launches import computed_before
+from stepscope.traces.marks import Marks, marks_of
 from stepscope.traces.nesting import Nest, nest_events
-from stepscope.traces.passes import Marks, autograd_nodes, marks_of, with_nodes
+from stepscope.traces.passes import autograd_nodes, with_nodes
 
 _HOOKED = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"

@@ -89,7 +89,7 @@ def only_steps(profile: WorkProfile, steps: Collection[int]) -> WorkProfile:
     """
     missing = sorted(set(steps) - set(profile.steps))
     if missing:
-        has = ", ".join(map(str, profile.steps)) if profile.marked else "none: it has no ProfilerStep annotations"
+        has = ", ".join(map(str, profile.steps)) if profile.marked else "none: it marks no steps"
         raise UsageError(
             f"step {missing[0]} is not in the trace of rank {profile.rank}",
             why=f"its steps are {has}",

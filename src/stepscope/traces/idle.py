@@ -24,8 +24,10 @@ from stepscope.traces.activity import activity_of
 from stepscope.traces.blocking_calls import blocking
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 from stepscope.traces.launches import launches_of, lost_launches
+from stepscope.traces.marks import Marks, marks_of
 from stepscope.traces.nesting import nest_events
-from stepscope.traces.passes import COMM_LAUNCHES, Marks, autograd_work, marks_of
+from stepscope.traces.passes import COMM_LAUNCHES, autograd_work
+from stepscope.traces.startup import longest_in, start_up
 from stepscope.traces.steps import phases_of, windows_of
 
 KERNEL_GAP_NS = 10_000
@@ -53,8 +55,9 @@ _ON_CPU = {"host_late": "outside_operators"}
 class IdleGaps:
     """Every gap in the window's busy time, and the ns of each by cause: arrays of shape (gaps,).
 
-    calls: for ``sync`` and ``host_late``, the index into ``names`` of the host's call that each gap waits in, or ends with;
-    NONE for gaps without that cause. The part of a gap that is ``sync`` comes before the one that is ``host_late``.
+    calls: for ``start_up``, ``sync`` and ``host_late``, the index into ``names`` of the host's call that each gap waits in,
+    or ends with; NONE for gaps without that cause. The part of a gap that is ``sync`` comes before the one that is
+    ``host_late``.
     """
 
     holes: Spans
@@ -68,11 +71,12 @@ def idle_causes(view: RankView) -> tuple[IdleCause, ...]:
     """Idle time of the window by cause; the causes sum to the idle time. Empty without busy events.
 
     A gap in which the next event had not been launched splits at the end of the call that launched it; after it is
-    ``launch_latency``, or ``dependency`` where it is longer than ``START_NS``. Before it, ``sync`` is the time in which the
-    thread that launches was held by a call of the runtime, and up to ``REFILL_NS`` after that; the rest is ``host_late``.
-    Where data loading takes most of the way from the wait (or the gap's start) to the launch, all of that way is ``data``;
-    where the driver takes or gives memory for most of the gap, all of it is ``sync``. Queued work leaves ``kernel_gap`` or
-    ``dependency``. In ``cpu_spans`` nothing is launched: what is not ``data`` is ``outside_operators``.
+    ``launch_latency``, or ``dependency`` where it is longer than ``START_NS``. Before it, ``start_up`` is what the host
+    does once, ``sync`` the time in which the thread that launches was held by a call of the runtime, and up to
+    ``REFILL_NS`` after that; the rest is ``host_late``. Where data loading takes most of the way from the wait (or the gap's
+    start) to the launch, all of that way is ``data``; where the driver takes or gives memory for most of the gap, all of it
+    is ``sync``. Behind the last work nothing was launched. Queued work leaves ``kernel_gap`` or ``dependency``. In
+    ``cpu_spans`` nothing is launched: what is not ``data`` is ``outside_operators``.
     """
     named = _ON_CPU if activity_of(view).source == "cpu_spans" else {}
     return tuple(
@@ -84,7 +88,7 @@ def idle_causes(view: RankView) -> tuple[IdleCause, ...]:
 
 @once
 def idle_gaps(view: RankView) -> IdleGaps:
-    """The gaps of one rank. None without busy events."""
+    """The gaps of one rank, before its first work and behind its last one too. None without busy events."""
     events, activity, launches, phases = view.events, activity_of(view), launches_of(view), phases_of(view)
     window = activity.window
     if window is None:
@@ -94,10 +98,12 @@ def idle_gaps(view: RankView) -> IdleGaps:
         return IdleGaps(holes=holes, by_cause=_on_cpu(holes, phases["data"]), window=window)
     starts, ends = holes.starts, holes.ends
     following = np.searchsorted(events.ts_ns[activity.indices], ends, side="left")
-    launch = launches.launch[following]
+    behind = following == len(launches.launch)  # the last work: nothing comes that could have been launched by then
+    launch = np.append(launches.launch, [NONE, *launches.launch[launches.linked][-1:]][-1])[following]
     linked = launch != NONE
     call = np.where(linked, launch, 0)
     launched = np.where(linked, np.minimum(events.end_ns[call], ends), 0)  # a kernel may start inside its call
+    launched[behind & linked] = ends[behind & linked]
     late = linked & (launched > starts)
     late_ns = np.where(late, launched - starts, 0)
     amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
@@ -108,6 +114,12 @@ def idle_gaps(view: RankView) -> IdleGaps:
     amount["sync"][late] = (np.where(loading, returned, refilled) - starts)[late]
     amount["data"][loading] = (launched - returned)[loading]
     amount["host_late"][late] = (late_ns - amount["sync"] - amount["data"])[late]
+    once_only = start_up(view)
+    amount["start_up"][late] = spans.measure_within(once_only.when, starts, np.maximum(launched, starts))[late]
+    unpaid = amount["start_up"].copy()
+    for cause in ("host_late", "data", "sync"):
+        taken = np.minimum(unpaid, amount[cause])
+        amount[cause], unpaid = amount[cause] - taken, unpaid - taken
     waits = ends - starts - late_ns > START_NS
     amount["launch_latency"][late & ~waits] = (ends - starts - late_ns)[late & ~waits]
     amount["dependency"][late & waits] = (ends - starts - late_ns)[late & waits]
@@ -119,7 +131,11 @@ def idle_gaps(view: RankView) -> IdleGaps:
     unseen = _holds_lost(view, holes)
     for cause in IDLE_CAUSES:
         amount[cause][unseen] = (ends - starts)[unseen] if cause == "unknown" else 0
-    calls = {"sync": waited, "host_late": np.where(late, events.name[call], NONE)}
+    calls = {
+        "start_up": longest_in(events, once_only.calls, holes, NONE),
+        "sync": waited,
+        "host_late": np.where(late & ~behind, events.name[call], NONE),
+    }
     return IdleGaps(holes=holes, by_cause=amount, window=window, calls=calls, names=events.names)
 
 
@@ -248,7 +264,7 @@ def long_gaps(view: RankView) -> tuple[IdleGaps, tuple[LongGap, ...]]:
     other gap, in at most half of the marked steps; with one marked step nothing tells what is usual.
     """
     gaps, marks = idle_gaps(view), windows_of(view).marks
-    lengths = gaps.holes.ends - gaps.holes.starts
+    lengths = gaps.holes.ends - gaps.holes.starts - gaps.by_cause.get("start_up", 0)
     if not len(lengths) or len(marks) == 1:
         return gaps, ()
     low, high = gaps.window
@@ -262,8 +278,8 @@ def long_gaps(view: RankView) -> tuple[IdleGaps, tuple[LongGap, ...]]:
     chosen = np.sort(order[:count])
     outliers = tuple(_long_gap(view, gaps, marks, int(i)) for i in chosen)
     by_cause = {cause: values.copy() for cause, values in gaps.by_cause.items()}
-    for values in by_cause.values():
-        values[chosen] = 0
+    for cause, values in by_cause.items():
+        values[chosen] = values[chosen] if cause == "start_up" else 0
     by_cause["long_gap"] = np.zeros(len(lengths), dtype=np.int64)
     by_cause["long_gap"][chosen] = lengths[chosen]
     return replace(gaps, by_cause=by_cause), outliers

@@ -10,7 +10,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.records.trace_work import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.events import Category, Events, Ints, MemoryInstants, RankView
-from stepscope.traces.passes import Marks, marks_of
+from stepscope.traces.marks import Marks, marks_of
 from stepscope.traces.steps import phase_of, phases_of
 
 SLICES = 400

@@ -4,7 +4,7 @@ An operator of the training's forward pass has a node in the backward pass: the 
 after a backward pass (gradients are divided, clipped, reduced) belong to no pass until the next step, the optimizer or the
 next operator with a node begins. A stretch that runs the model's layers and has no node in it is an evaluation.
 
-What annotations and operators of the host mark: training steps, loading of data, calls of collectives.
+What annotations and operators of the host mark: loading of data, calls of collectives.
 
 What the threads of a rank without a device did: computing, communicating, or blocked until a collective was done.
 
@@ -15,16 +15,15 @@ thread goes on with its next operator after a collective of gloo has ended.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
-from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
+from stepscope.traces.events import Category, Events, Ints
 from stepscope.traces.kernel_names import Work
+from stepscope.traces.marks import step_marks
 
 COMM_LAUNCHES = (
     "c10d::", "_c10d_functional::", "c10d_functional::", "gloo:", "record_param_comms", "nccl:", "mpi:", "ucc:",
@@ -38,36 +37,6 @@ DATA_MARKS = (
     "[pl][profile][_TrainingEpochLoop].train_dataloader_next", "[pl][profile]get_train_batch",
 )  # fmt: skip
 """How the names of annotations and operators begin inside which data is loaded: torch's, Lightning's, stepscope's."""
-
-_STEP = re.compile(r"ProfilerStep#(\d+)$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
-    """The step annotations of one rank in order of time."""
-
-    numbers: Ints
-    starts: Ints
-    ends: Ints
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-
-def step_marks(events: Events) -> Marks:
-    """Every ``ProfilerStep#N`` annotation of the host."""
-    numbers = np.full(len(events.names), NONE, dtype=np.int64)
-    for code, name in enumerate(events.names):
-        if name.startswith("ProfilerStep") and (match := _STEP.match(name)):
-            numbers[code] = int(match[1])
-    marks = events.by_start((numbers[events.name] != NONE) & (events.category == Category.USER_ANNOTATION))
-    return Marks(numbers=numbers[events.name[marks]], starts=events.ts_ns[marks], ends=events.end_ns[marks])
-
-
-@once
-def marks_of(view: RankView) -> Marks:
-    """Every step that is marked, one of which only a part was recorded among them."""
-    return step_marks(view.events)
 
 
 def comm_calls(events: Events) -> Ints:
@@ -203,7 +172,7 @@ _ON_THE_CALLERS_THREAD = ("gloo:send", "gloo:recv")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuWork:
     """Class of every event (classify.Work), when any thread computes, and when the rank communicates. marked: from the
-    first step's mark to the end of the last; None without marks."""
+    first mark of the profiler to the end of the last; None without."""
 
     work: NDArray[np.int8]
     compute: Spans
@@ -236,7 +205,7 @@ def cpu_work(events: Events) -> CpuWork:
         work=work,
         compute=spans.subtract(_in_operators(events, operators, called), waits),
         comm=spans.join(comm, waits),
-        marked=(int(marks.starts[0]), int(marks.ends.max())) if len(marks) else None,
+        marked=(int(marks.starts[0]), int(marks.ends.max())) if len(marks) and marks.by == "profiler" else None,
     )
 
 

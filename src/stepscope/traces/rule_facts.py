@@ -27,8 +27,9 @@ from stepscope.traces.collectives import communication
 from stepscope.traces.events import Category, Events, Ints, RankView, column
 from stepscope.traces.idle import gaps_of
 from stepscope.traces.kernel_names import Work, kernel_kind
+from stepscope.traces.marks import Marks, marks_of
 from stepscope.traces.nesting import sums
-from stepscope.traces.passes import DATA_MARKS, Marks, autograd_work, marks_of
+from stepscope.traces.passes import DATA_MARKS, autograd_work
 from stepscope.traces.steps import phase_of
 
 SHORT_NS = 10_000

@@ -13,8 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.traces.events import NONE, Category, Events, Ints, selected
+from stepscope.traces.marks import step_marks
 from stepscope.traces.operators import MATRIX_PRODUCTS, WITH_SCALARS
-from stepscope.traces.passes import COMM_LAUNCHES, step_marks
+from stepscope.traces.passes import COMM_LAUNCHES
 
 
 def without_sampled(events: Events, first: int) -> Events:

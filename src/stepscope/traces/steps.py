@@ -1,4 +1,4 @@
-"""The training steps of a rank, as ``ProfilerStep#N`` marks them, and the time budget of each.
+"""The training steps of a rank, as they are marked, and the time budget of each.
 
 Which phase of the step launched a piece of work: data, forward, backward, communication, optimizer, evaluation; each
 one's share.
@@ -21,14 +21,16 @@ from stepscope.traces.activity import Activity, activity_of, parts_within
 from stepscope.traces.events import Category, Events, Ints, RankView, once
 from stepscope.traces.kernel_names import Work
 from stepscope.traces.launches import launches_of
-from stepscope.traces.passes import AUTOGRAD, DATA_MARKS, Marks, Passes, comm_calls, marks_of, passes_of
+from stepscope.traces.marks import Marks, marks_of
+from stepscope.traces.passes import AUTOGRAD, DATA_MARKS, Passes, comm_calls, passes_of
+from stepscope.traces.startup import start_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWindows:
     """The steps of one rank and where each begins on the device: ``edges``, ascending, len(marks) + 1 of them.
 
-    Both are empty without step annotations or busy events. boundary: launch | host, how the steps were told apart.
+    Both are empty without marks or busy events. boundary: launch | host, how the steps were told apart.
     """
 
     marks: Marks
@@ -40,8 +42,9 @@ def step_windows(view: RankView) -> StepWindows:
     """The windows of all steps.
 
     Device work runs behind the host; a step's window therefore begins with the first device work that the
-    step launched and ends where the next one's begins; the last ends with the last busy event it launched or
-    where work launched after it begins. Where the stream that computes longest still runs what was launched before
+    step launched, with the idle time before it as far as its mark goes back (data that it waits for), and ends where the
+    next one's begins; the last ends with the last busy event it launched, and with its mark, or where work launched after
+    it begins. Where the stream that computes longest still runs what was launched before
     while a step's first work starts on another stream (the copy of its input, say), the step begins with its first work
     on that stream: what was launched before the first step is in none of them.
     """
@@ -63,6 +66,11 @@ def step_windows(view: RankView) -> StepWindows:
         edges = np.where(computes_until > edges, by_main, edges)
         # A step that launched nothing is empty, and begins where the next one does.
         edges = np.minimum.accumulate(edges[::-1])[::-1]
+        idle = spans.gaps(activity.busy, low=window[0], high=window[1])
+        hole = np.searchsorted(idle.ends, edges)
+        before = (hole < len(idle)) & (np.append(idle.ends, 0)[hole] == edges)
+        begun = np.maximum(np.append(idle.starts, 0)[hole], begins)
+        edges = np.where(before, np.minimum(begun, edges), edges)
         return StepWindows(marks=marks, boundary="launch", edges=edges)
     return StepWindows(marks=marks, boundary="host", edges=np.append(marks.starts, marks.ends[-1]))
 
@@ -76,11 +84,8 @@ def windows_of(view: RankView) -> StepWindows:
     if window is None or not any(note.kind == "truncated" for note in view.trace.notes):
         return windows
     kept = max(int((windows.edges[:-1] < window[1]).sum()) - 1, 0)
-    marks = windows.marks
     return StepWindows(
-        marks=Marks(numbers=marks.numbers[:kept], starts=marks.starts[:kept], ends=marks.ends[:kept]),
-        boundary=windows.boundary,
-        edges=windows.edges[: kept + 1 if kept else 0],
+        marks=windows.marks.first(kept), boundary=windows.boundary, edges=windows.edges[: kept + 1 if kept else 0]
     )
 
 
@@ -105,9 +110,13 @@ def _main_stream(events: Events, activity: Activity) -> Ints:
 
 @once
 def step_budgets(view: RankView) -> tuple[StepBudget, ...]:
-    """One budget per step; empty when the trace has no step annotations."""
-    windows = windows_of(view)
+    """One budget per step; empty when no steps are marked."""
+    windows, activity = windows_of(view), activity_of(view)
     marks, edges = windows.marks, windows.edges
+    once_only = spans.EMPTY
+    if len(edges) and activity.source == "device":
+        once_only = spans.subtract(start_up(view).when, activity.busy)
+    start_up_ns = spans.measure_within(once_only, edges[:-1], edges[1:])
     return tuple(
         StepBudget(
             rank=view.rank,
@@ -115,7 +124,10 @@ def step_budgets(view: RankView) -> tuple[StepBudget, ...]:
             boundary=windows.boundary,
             start_ns=int(edges[i]),
             host_ns=int(marks.ends[i] - marks.starts[i]),
-            parts=parts_within(activity_of(view), low=int(edges[i]), high=int(edges[i + 1])),
+            parts=parts_within(activity, low=int(edges[i]), high=int(edges[i + 1])),
+            marked_by=marks.by,
+            kind=marks.kinds[i] if marks.kinds else "step",
+            start_up_ns=int(start_up_ns[i]),
         )
         for i in range(len(edges) - 1)
     )
@@ -330,5 +342,6 @@ def _idle_by_next(
         in_data = spans.measure_within(loading, holes.starts, holes.ends)
         total[PHASES.index("data")] = in_data.sum()
         idle = idle - in_data
-    np.add.at(total, of_event[np.minimum(after, len(starts) - 1)], idle)
+    behind = after == len(starts)
+    np.add.at(total, np.where(behind, OTHER, of_event[np.minimum(after, len(starts) - 1)]), idle)
     return total

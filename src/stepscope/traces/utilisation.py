@@ -15,8 +15,9 @@ from stepscope.records.trace_budget import StepUtilisation, Utilisation
 from stepscope.stats import spans
 from stepscope.traces.events import NONE, Category, Events, RankView, Shapes
 from stepscope.traces.kernel_names import MATRIX, kernel_dtype, kernel_kind
+from stepscope.traces.marks import marks_of
 from stepscope.traces.operators import MATRIX_PRODUCTS, flop_by_event, links_of, uncounted_products
-from stepscope.traces.passes import autograd_nodes, marks_of
+from stepscope.traces.passes import autograd_nodes
 from stepscope.traces.steps import step_budgets
 
 FORMULA = "FLOP per step / (step time x devices x dense peak)"
@@ -86,13 +87,15 @@ def utilisation(view: RankView) -> Utilisation:
     steps = [s for s in step_budgets(view) if s.parts.window_ns > 0]
     if not steps:
         reasons.append(
-            "no whole step: the file is truncated" if cut else "no steps: the trace has no ProfilerStep annotations"
+            "no whole step: the file is truncated"
+            if cut
+            else "no steps are marked: no ProfilerStep, no range and no Optimizer.step that repeats"
         )
 
     def used(flop: float | None, ns: float) -> float | None:
         return None if flop is None or peak is None or ns <= 0 else flop / (ns / 1e9 * peak)
 
-    typical = float(median(s.parts.window_ns for s in steps)) if steps else None
+    typical = float(median(s.usual_ns for s in steps)) if steps else None
     mfu = used(model_flop, typical) if typical is not None else None
     hfu = used(hardware_flop, typical) if typical is not None else None
     return Utilisation(

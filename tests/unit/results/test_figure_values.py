@@ -147,9 +147,9 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Example
     found: dict[str, list[Example]] = defaultdict(list)
     for kind, example in chain(
         of_runs(folder),
-        of_a_trace(folder / "late", world=4, late={2: 900_000}, late_kind="compute"),
+        of_a_trace(folder / "late", world=4, late={2: 900_000}, late_kind="compute", data_ns=100_000),
         of_a_trace(folder / "launches", world=2, late={0: 4_000_000, 1: 4_000_000}, late_kind="launch"),
-        of_a_trace(folder / "fsdp", world=2, shape="fsdp"),
+        of_a_trace(folder / "fsdp", world=2, shape="fsdp", data_ns=100_000),
         of_jobs(folder),
     ):
         found[kind].append(example)

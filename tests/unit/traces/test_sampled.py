@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.traces.events import NONE, RankTrace, RankView
 from stepscope.traces.load import load_file
-from stepscope.traces.passes import step_marks
+from stepscope.traces.marks import step_marks
 from stepscope.traces.rule_facts import step_flop
 
 STEP_US, FIRST = 1000.0, 12

@@ -34,7 +34,7 @@ def steps(*rows: Row) -> list[Row]:
     return [
         mark("ProfilerStep#1", 0, 1000), mark("ProfilerStep#2", 1000, 2000),
         launch(1, 2, 1), launch(1000, 1001, 2), kernel("ampere_bf16_s16816gemm_bf16_128x64", 10, 900, 1),
-        kernel("ampere_bf16_s16816gemm_bf16_128x64", 1010, 2010, 2), *rows,
+        kernel("ampere_bf16_s16816gemm_bf16_128x64", 1010, 2000, 2), *rows,
     ]  # fmt: skip
 
 

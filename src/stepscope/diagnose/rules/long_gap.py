@@ -23,6 +23,7 @@ torch.distributed.checkpoint.async_save (PyTorch documentation, Distributed Chec
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
@@ -30,6 +31,7 @@ from stepscope.diagnose.rule import WORTH, Rule, Statement, advise, finding, ins
 from stepscope.diagnose.trace_facts import OF_WINDOW, SHARES, cut, idle_share, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice
 from stepscope.records.trace_budget import LongGap
+from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 SHOWN = 4
@@ -61,8 +63,8 @@ def _judge_job(job: TraceEvidence) -> Statement:
     start = worst.budget.start_ns + longest.after_ns if worst.budget is not None else None
     return finding(
         f"{rank} idles {times} for {format_duration(sum(gap.gap_ns for gap in own_gaps))} ({OF_WINDOW.of(share)}), "
-        f"{_when(own_gaps[0])}" + (" first" if len(own_gaps) > 1 else ""),
-        [f"rank {g.rank}: {format_duration(g.gap_ns)} idle {_when(g)}; {_host(g)}" for g in gaps[:SHOWN]],
+        f"{_when(own_gaps[0], ranks)}" + (" first" if len(own_gaps) > 1 else ""),
+        [f"rank {g.rank}: {format_duration(g.gap_ns)} idle {_when(g, ranks)}; {_host(g)}" for g in gaps[:SHOWN]],
         len(gaps) > SHOWN and f"and {counted(len(gaps) - SHOWN, 'gap')} more",
         stake=share,
         ranks=(worst.facts.rank,),
@@ -98,9 +100,14 @@ def _remedy(gap: LongGap) -> Advice | None:
     )
 
 
-def _when(gap: LongGap) -> str:
+def _when(gap: LongGap, ranks: Sequence[RankPass]) -> str:
     step = "" if gap.step is None else f", in step {gap.step}"
-    return f"{format_duration(gap.after_ns)} after the first work{step}"
+    budget = next(p.budget for p in ranks if p.facts.rank == gap.rank)
+    if budget is None or gap.after_ns < budget.before_work_ns:
+        return f"before the first work{step}"
+    if budget.after_work_ns and gap.after_ns + gap.gap_ns >= budget.parts.window_ns:
+        return f"behind the last work{step}"
+    return f"{format_duration(gap.after_ns - budget.before_work_ns)} after the first work{step}"
 
 
 def _host(gap: LongGap) -> str:

@@ -39,7 +39,7 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.results.evidence import TraceEvidence
 
-_OTHER_CAUSES = ("sync", "data", "host_late", "launch_latency", "long_gap", "kernel_gap")
+_OTHER_CAUSES = ("start_up", "sync", "data", "host_late", "launch_latency", "long_gap", "kernel_gap")
 _NSYS = (".sqlite", ".sqlite3", ".db", ".nsys-rep")
 
 

@@ -122,12 +122,36 @@ def _mfu(rank_pass: RankPass) -> float | None:
 _CPU_NOTE = "no device in this trace: compute = operators, communication = gloo's own spans"
 
 
+_MARKED = {
+    "range": "no ProfilerStep in this trace: steps are the job's own ranges that repeat",
+    "optimizer": "no ProfilerStep in this trace: steps are from one Optimizer.step to the next",
+}
+
+NO_STEPS = (
+    "no steps are marked in this trace: no ProfilerStep, no range (step, iteration, train_step) and no Optimizer.step that "
+    "repeats"
+)
+
+
 def steps_table(summary: TraceSummary) -> Table:
     """Return the table: one row per step and rank, steps together."""
     steps = sorted((s for p in summary.ranks for s in p.steps), key=lambda s: (s.step, s.rank))
-    notes = []
+    notes = [_MARKED[by] for by in _MARKED if any(s.marked_by == by for s in steps)]
     if any(s.boundary == "host" for s in steps):
-        notes.append("no launches recorded: steps are cut at the host's annotations")
+        notes.append("no launches recorded: steps are cut at the host's marks")
+    kinds = dict.fromkeys(s.kind for s in steps)
+    if len(kinds) > 1:
+        lengths = {kind: [s.usual_ns for s in steps if s.kind == kind] for kind in kinds}
+        notes.append(
+            ", ".join(
+                f"{len(ns)} of {kind}, median {format_duration(statistics.median(ns))}" for kind, ns in lengths.items()
+            )
+        )
+    if any(s.start_up_ns for s in steps):
+        cold = max(steps, key=lambda s: s.start_up_ns)
+        notes.append(
+            f"{format_duration(cold.start_up_ns)} of step {cold.step} is start-up, which is in no typical time"
+        )
     for rank in summary.ranks:
         out = rank.outside
         if out is not None and (out.before_first_step or out.after_last_step):
@@ -142,13 +166,14 @@ def steps_table(summary: TraceSummary) -> Table:
         steps,
         lead_column("step", "step", "step", whole),
         rank_column(lambda s: s.rank),
+        *((Column("kind", "kind", "kind"),) if len(kinds) > 1 else ()),
         *parts_columns(lambda s: s.parts),
         Column("host", "host", "host_ns", duration, drop=4),
         footnotes=(
-            "a step begins with the first device work it launched, on the main stream where earlier work still runs there; "
-            "host: its annotation on the host",
+            "a step begins with its mark, or where the device is done with earlier work (on the main stream, where the "
+            "step's first work runs beside it); host: its mark on the host",
         ),
-        notes=tuple(notes),
+        notes=(*notes, *gaps(summary, "steps", lambda p: bool(p.steps), otherwise=NO_STEPS)),
     )
 
 
@@ -188,6 +213,7 @@ def _total(p: PhaseBudget) -> int:
 
 
 CAUSES = {
+    "start_up": "the host did what comes once, at its start",
     "sync": "the host waited for the device first",
     "data": "the host was loading data",
     "host_late": "the host had not launched yet",

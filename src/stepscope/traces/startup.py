@@ -1,0 +1,115 @@
+"""What a job does once, when it starts: modules and libraries are loaded, code is compiled and tuned, a first call is cold.
+
+It is no part of the usual step, and nothing that makes launches cheaper shortens it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.dataclass import dataclass
+from stepscope.stats import spans
+from stepscope.stats.spans import Spans
+from stepscope.traces.events import Category, Events, Ints, RankView, once
+from stepscope.traces.marks import marks_of
+
+COLD_NS = 10_000_000
+"""A call that only launches or allocates takes microseconds: one this long loaded something first."""
+
+COLD_TIMES = 20
+"""As many times as long as the median call of its name."""
+
+COLD_SHARE = 0.1
+"""Of the calls of the capture: where no steps are marked, these come first."""
+
+_LOADS = re.compile(
+    r"(cu|cuda|hip|mu|musa)(Module|Library)Load|(cu|cuda|hip)(Library|Module)GetGlobal|(cuda|hip)GraphInstantiate|cuGraphInst"
+    r"|zeModule(Create|DynamicLink)|urProgram(Build|Create|Compile|Link)|__hipRegisterFatBinary|aclrtBinaryLoad|aclInit|cuInit"
+    r"|(cu|hip)(Device)?PrimaryCtxRetain|cuCtxCreate|cuLink"
+)
+"""Calls that load code onto the device, make its context, or ready a graph."""
+
+_COMPILES = re.compile(
+    r".*\(dynamo_timed\)$|_compile\.|compile_fx|fx_codegen|CachingAutotuner\.(bench|coordinate|precompile|_precompile)"
+    r"|GraphLowering|async_compile|PyCodeCache|create_aot_dispatcher|aot_autograd|cudagraphify|select_algorithm"
+    r"|.*autotun(e|ing)|.*Autotuner\.(bench|run)|InductorBenchmarker|triton_compile|triton\.compile|JITFunction\.compile"
+    r"|cudnnFind|.*warm_?up_(compile|kernels)|deep_gemm.*(jit|compile)",
+    re.IGNORECASE,
+)
+"""Ranges and operators of compilers and of tuning."""
+
+_WAITS = re.compile(
+    r"\w*(Synchronize|Wait|Query)|(cuda|cu|hip)Mem(cpy|set)|(cuda|cu|hip)Free|(cuda|hip)HostAlloc|aclrtMemcpy|zeEvent|zeFence"
+)
+"""Calls that last as long as the device works, and those that give back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartUp:
+    """Events of the host that come once (indices, by start), and when any of them runs."""
+
+    calls: Ints
+    when: Spans
+
+
+@once
+def start_up(view: RankView) -> StartUp:
+    """Find what the host did once: by name, unless most steps hold it; and by length, in the first step."""
+    events = view.events
+    runtime = events.of(Category.RUNTIME, Category.DRIVER)
+    ranges = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
+    named = (runtime & events.named(_LOADS.match)) | (ranges & events.named(_COMPILES.match))
+    chosen = events.by_start(named | _cold(view, runtime))
+    return StartUp(calls=chosen, when=events.spans(chosen)) if _comes_once(view, chosen) else _NONE
+
+
+_NONE = StartUp(calls=np.empty(0, dtype=np.int64), when=spans.EMPTY)
+
+
+def _cold(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which calls are cold: far longer than others of their name, among the first ones."""
+    events = view.events
+    cold = np.zeros(len(events), dtype=bool)
+    long = np.flatnonzero(runtime & (events.dur_ns >= COLD_NS) & ~events.named(_WAITS.match))
+    if not len(long):
+        return cold
+    until = _first_part(view, runtime)
+    for index in long[events.ts_ns[long] < until].tolist():
+        alike = events.dur_ns[runtime & (events.name == events.name[index])]
+        others = np.sort(alike)[:-1]
+        cold[index] = not len(others) or events.dur_ns[index] >= COLD_TIMES * max(float(spans.median(others)), 1.0)
+    return cold
+
+
+def _first_part(view: RankView, runtime: NDArray[np.bool_]) -> int:
+    """When the second marked step begins; without two of them, when the first ``COLD_SHARE`` of all calls were made."""
+    events, marks = view.events, marks_of(view)
+    if len(marks) > 1:
+        return int(marks.starts[1])
+    called = np.sort(events.ts_ns[runtime])
+    return int(called[min(int(COLD_SHARE * len(called)) + 1, len(called) - 1)]) + 1
+
+
+def _comes_once(view: RankView, chosen: Ints) -> bool:
+    """Whether most of the marked steps, of two one, hold little of it: what comes back is no start-up."""
+    marks = marks_of(view)
+    if len(marks) < 2 or not len(chosen):
+        return True
+    step = np.searchsorted(marks.starts, view.events.ts_ns[chosen], side="right") - 1
+    inside = step >= 0
+    spent = np.bincount(step[inside], weights=view.events.dur_ns[chosen][inside], minlength=len(marks))
+    usual = np.sort(spent)[(len(marks) - 1) // 2]
+    return bool(usual <= spent.max() / COLD_TIMES)
+
+
+def longest_in(events: Events, calls: Ints, holes: Spans, none: int) -> Ints:
+    """The name of the longest of these calls in the middle of each hole; ``none`` where there is none."""
+    names = np.full(len(holes), none, dtype=np.int64)
+    ordered = calls[np.argsort(events.dur_ns[calls], kind="stable")]
+    at = spans.place(holes.starts, holes.ends, events.ts_ns[ordered] + events.dur_ns[ordered] // 2)
+    inside = at >= 0
+    names[at[inside]] = events.name[ordered[inside]]
+    return names

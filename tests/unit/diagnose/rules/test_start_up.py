@@ -1,0 +1,42 @@
+"""What comes once is named as that, and no other rule advises on it."""
+
+from __future__ import annotations
+
+from tests.hand_events import call, kernel, trace
+from tests.trace_evidence import found, quiet, skipped, traced
+from tests.unit.traces.test_startup import MS, steps
+
+from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.rules import launch_bound, long_gap, python_overhead
+from stepscope.diagnose.rules.start_up import RULE
+from stepscope.results.evidence import Evidence
+from stepscope.traces.job import combine
+from stepscope.traces.rank_pass import analyse
+from stepscope.traces.sections import Wanted
+
+
+def evidence(*ranks: list) -> Evidence:
+    return traced(combine([analyse(trace(*rows, rank=i), Wanted()) for i, rows in enumerate(ranks)]))
+
+
+def test_the_call_its_time_and_the_other_steps_are_named() -> None:
+    job = evidence(steps((0, call("cuLibraryLoadData", 0, 150 * MS))))
+    finding = found(RULE, job)
+    assert "idles 150 ms (71% of the window) in cuLibraryLoadData" in finding.title
+    assert "in step 0; the other steps take 10.1 ms" in finding.evidence[-1]
+    assert finding.stake_fraction is None
+    assert diagnose(job, rules=(launch_bound.RULE, long_gap.RULE, python_overhead.RULE)).findings == ()
+
+
+def test_the_rank_that_starts_slowest_is_named() -> None:
+    cold = steps((0, call("cuLibraryLoadData", 0, 150 * MS)))
+    assert "on rank 1" in found(RULE, evidence(steps(), cold)).title
+
+
+def test_a_job_without_start_up_is_left_alone() -> None:
+    assert "limit 10%" in quiet(RULE, evidence(steps()))
+    assert "no device work" in skipped(RULE, evidence([]))
+
+
+def test_one_kernel_alone_has_no_start_up() -> None:
+    assert quiet(RULE, evidence([kernel("gemm", 0, MS)]))

@@ -1,0 +1,88 @@
+"""What the host does once is start-up: a cause of its own, no late launch, and in no typical step."""
+
+from __future__ import annotations
+
+import pytest
+from tests.hand_events import Row, call, kernel, launch, mark, op, trace
+
+from stepscope.traces.job import combine
+from stepscope.traces.rank_pass import analyse
+from stepscope.traces.sections import Wanted
+
+MS = 1_000_000
+
+
+def steps(*loads: tuple[int, Row], count: int = 6, marked: bool = True, cold: int = 0) -> list[Row]:
+    """Steps of 10 kernels of 1 ms. loads: (step, call from 0) before the step's first launch; cold: length of the first
+    launch beyond what others take."""
+    rows: list[Row] = []
+    at = 0
+    for step in range(count):
+        begin = at
+        for place, given in loads:
+            if place == step:
+                rows.append(call(given.name, at, at + given.end) if given.thread == "main" else given)
+                at += given.end
+        for i in range(10):
+            number = 100 * step + i + 1
+            takes = 5_000 + (cold if step == i == 0 else 0)
+            rows += [launch(at, at + takes, number), op("aten::mm", at, at + takes)]
+            rows.append(kernel("gemm", at + takes, at + takes + MS, number))
+            at += takes + MS
+        if marked:
+            rows.append(mark(f"ProfilerStep#{step}", begin, at))
+    return rows
+
+
+def idle(rows: list[Row]) -> dict[str, int]:
+    return {i.cause: i.idle_ns for i in analyse(trace(*rows), Wanted()).idle}
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize(
+    "name",
+    ["cuLibraryLoadData", "cuModuleLoadDataEx", "hipModuleLoadData", "cudaGraphInstantiate", "zeModuleCreate"],
+)  # fmt: skip
+def test_modules_that_are_loaded_are_start_up(name: str, marked: bool) -> None:
+    rows = steps((0, call(name, 0, 150 * MS)), (2, call(name, 0, 50 * MS)), marked=marked)
+    found = analyse(trace(*rows), Wanted())
+    causes = {i.cause: i for i in found.idle}
+    expected = 200 * MS if marked else 50 * MS  # without marks the window begins with the first kernel
+    assert causes["start_up"].idle_ns == expected
+    assert causes["start_up"].call == name
+    assert causes["host_late"].idle_ns < MS
+    assert found.long_gaps == ()
+    if marked:
+        assert [s.start_up_ns // MS for s in found.steps] == [150, 0, 50, 0, 0, 0]
+        assert max(s.usual_ns for s in found.steps) < 11 * MS
+    verdict = combine([found]).verdicts[0].verdict
+    assert verdict.kind == ("start-up" if marked else "compute")
+
+
+def test_what_comes_back_in_most_steps_is_no_start_up() -> None:
+    every = [(step, call("cuModuleLoadData", 0, 20 * MS)) for step in range(6)]
+    assert "start_up" not in idle(steps(*every))
+    assert idle(steps(*every))["host_late"] >= 6 * 20 * MS
+
+
+def test_a_cold_launch_is_start_up_in_the_first_step_alone() -> None:
+    assert idle(steps(cold=300 * MS))["start_up"] >= 300 * MS
+    assert "start_up" not in idle(steps(cold=5 * MS))
+    later = steps(cold=300 * MS)
+    marks = [row for row in later if row.name.startswith("ProfilerStep")]
+    moved = [row for row in later if row not in marks]
+    before = mark("ProfilerStep#0", -30 * MS, 0)
+    earlier = [launch(-20 * MS, -20 * MS + 5_000, 9_999), kernel("gemm", -20 * MS + 5_000, -1, 9_999)]
+    shifted = [mark(f"ProfilerStep#{n + 1}", row.start, row.end) for n, row in enumerate(marks)]
+    assert "start_up" not in idle([before, *earlier, *shifted, *moved])
+
+
+@pytest.mark.parametrize("wait", ["cudaStreamSynchronize", "cudaMemcpy", "hipEventSynchronize"])
+def test_a_long_wait_is_no_cold_call(wait: str) -> None:
+    assert "start_up" not in idle(steps((0, call(wait, 0, 100 * MS))))
+
+
+def test_compilation_is_start_up() -> None:
+    compiled = op("_compile.compile_inner (dynamo_timed)", 0, 400 * MS)
+    rows = [compiled, *(row for row in steps((0, call("unknown_call", 0, 400 * MS))) if row.name != "unknown_call")]
+    assert idle(rows)["start_up"] >= 399 * MS
