@@ -22,11 +22,15 @@ from stepscope.records.trace_collectives import (
     RankWaiting,
 )
 from stepscope.stats import spans
+from stepscope.traces.collective_calls import TOGETHER
 from stepscope.traces.events import Ints, column
 from stepscope.traces.waits import spans_of
 
 QUEUED_NS = 10_000
 """A collective that begins within this of the end of the one before on its stream stood behind it."""
+
+SOON_NS = 100_000
+"""Computation that begins so long before a collective ends waited for it: clocks of hosts and devices differ."""
 
 Meeting = int
 """Place of an instance among the job's."""
@@ -103,7 +107,7 @@ def _script(rank: RankCommunication, offset: int) -> _Script:
     awaited = np.zeros(len(ends), dtype=bool)
     if len(stalls) and len(ends):
         place = np.searchsorted(stalls.starts, ends, side="left") - 1
-        awaited = (place >= 0) & (ends <= stalls.ends[np.maximum(place, 0)])
+        awaited = (place >= 0) & (ends <= stalls.ends[np.maximum(place, 0)] + SOON_NS)
     at = np.concatenate([starts, ends[awaited]])
     positions = np.concatenate([np.arange(len(starts)), np.flatnonzero(awaited)])
     waits = np.concatenate([np.zeros(len(starts), dtype=bool), np.ones(int(awaited.sum()), dtype=bool)])
@@ -128,8 +132,8 @@ def _stalls(exposed: spans.Spans, ends: Ints) -> spans.Spans:
     """Return when the rank waited: from where its computation stops to the end of the last collective in that pause."""
     if not len(exposed) or not len(ends):
         return spans.EMPTY
-    last = np.searchsorted(ends, exposed.ends, side="right") - 1
-    until = np.where(last >= 0, ends[np.maximum(last, 0)], 0)
+    last = np.searchsorted(ends, exposed.ends + SOON_NS, side="right") - 1
+    until = np.minimum(np.where(last >= 0, ends[np.maximum(last, 0)], 0), exposed.ends)
     waited = until > exposed.starts
     return spans.union(exposed.starts[waited], until[waited])
 
@@ -234,9 +238,13 @@ class _Run:
         ends = {}
         if len(entered) == len(m.ranks):
             met = max(entered.values())
-            ends = {(p.rank, p.position): met + p.end_ns - came_last for p in m.ranks if not _leaves_alone(p, m)}
+            ends = {
+                (p.rank, p.position): max(met, met + p.end_ns - came_last)
+                for p in m.ranks
+                if not self._leaves_alone(p, m)
+            }
         own = next(p for p in m.ranks if p.rank == rank)
-        if _leaves_alone(own, m):
+        if self._leaves_alone(own, m):
             ends[rank, position] = at + own.end_ns - own.start_ns
         finished = []
         for call, end in ends.items():
@@ -247,7 +255,8 @@ class _Run:
                 finished += self._enter(call[0], following, since)
         return finished
 
-
-def _leaves_alone(part: RankWaiting, m: MatchedCollective) -> bool:
-    """Whether the rank left before the others came: a sender whose message was buffered."""
-    return len(m.ranks) > 1 and part.end_ns < max(p.start_ns for p in m.ranks)
+    def _leaves_alone(self, part: RankWaiting, m: MatchedCollective) -> bool:
+        """Whether the rank left before the others came: the sender of a buffered message, the root of a broadcast."""
+        if m.op in TOGETHER or self._look[part.rank].collectives[part.position].direction == "recv":
+            return False
+        return len(m.ranks) > 1 and part.end_ns < max(p.start_ns for p in m.ranks)
