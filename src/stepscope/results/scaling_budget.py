@@ -150,7 +150,8 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
     """Return the mean of a step's parts over ranks and steps; with what the slowest rank takes beyond the mean they sum to
     the step.
 
-    Waiting is bounded by exposed communication, idle time for data by its share of the capture's idle time.
+    Waiting is bounded by exposed communication; idle time for data and computation of unknown kind have their share of the
+    capture's.
     """
     steps = [step for rank in ranks for step in rank.steps if step.step in numbers]
     mean = {
@@ -166,8 +167,11 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
     idle = sum(cause.idle_ns for cause in causes)
     data = mean["idle"] * (sum(c.idle_ns for c in causes if c.cause == "data") / idle if idle else 0.0)
     slowest = fmean(max(s.parts.window_ns for s in steps if s.step == number) for number in numbers)
+    computed = sum(rank.budget.parts.compute_ns for rank in ranks if rank.budget is not None)
+    unknown = mean["compute"] * (sum(rank.unknown_ns for rank in ranks) / computed if computed else 0.0)
     return {
-        "compute": mean["compute"],
+        "compute": mean["compute"] - unknown,
+        "unknown": unknown,
         "exposed_comm": mean["comm"] - waiting,
         "waiting": waiting,
         "input": data,
@@ -405,6 +409,7 @@ def _batches(run: TrainingRun, base: TrainingRun, scaling: Scaling | None) -> st
 PARTS = {
     "compute": "compute", "exposed_comm": EXPOSED_COMM, "waiting": "waiting for a peer", "input": "input",
     "copies": TITLES["copies"], "idle": "idle: host and gaps", "slowest_rank": "slowest rank beyond the mean",
+    "unknown": TITLES["unknown"],
     "forward": "forward", "backward": "backward", "optimizer": "optimizer", "other": "other", "rest": "rest of the step",
 }  # fmt: skip
 

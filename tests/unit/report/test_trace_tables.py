@@ -13,6 +13,7 @@ from tests.trace_builder import Job, build, write_job
 from stepscope.records.trace_budget import Parts, RankBudget, StepUtilisation, Utilisation
 from stepscope.records.trace_collectives import BucketRow, ConformanceCheck
 from stepscope.records.trace_path import CriticalPath, CrossRankPath, PathContributor, PathParts, RankShare
+from stepscope.records.trace_quality import QualityFact
 from stepscope.records.trace_summary import Missing, RankFacts, RankPass, TraceSummary
 from stepscope.records.trace_work import (
     CopyRow,
@@ -31,7 +32,8 @@ from stepscope.report import trace_sections
 from stepscope.report.render import terminal
 from stepscope.report.shared.traces import MANY, NOTHING, PARTIAL, most
 from stepscope.report.table import Column, Table
-from stepscope.report.views.trace_budget import overlap_efficiency
+from stepscope.report.views.trace_budget import budget_charts, overlap_efficiency
+from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.job import analyse_job
 from stepscope.traces.sections import Wanted
 
@@ -186,6 +188,24 @@ def test_a_rank_without_communication_is_a_note_and_no_row_of_zeros(alone: Trace
     table = _table("overlap", _summary(alone.ranks[0], _pass(1, budget=silent)))
     assert set(_column(table, "rank")) == {0}
     assert table.notes == ("rank 1: no communication in this trace: nothing to overlap",)
+
+
+@pytest.mark.parametrize("matters", [True, False])
+def test_kernels_of_unknown_kind_have_a_column_and_a_part_where_they_matter(alone: TraceSummary, matters: bool) -> None:
+    budget = alone.ranks[0].budget
+    assert budget is not None
+    fact = QualityFact(kind="unknown-kernels", time_ns=200, matters=matters)
+    parts = _parts(compute=500, comm=100, overlap=0)
+    ranks = [_pass(r, budget=replace(budget, parts=parts), quality=(fact,) if r else ()) for r in range(2)]
+    table = _table("budget", _summary(*ranks))
+    keys = [column.key for column in table.columns]
+    assert ("unknown" in keys) is matters
+    assert _column(table, "compute") == [500, 300 if matters else 500]
+    assert any("unknown" in note for note in table.footnotes) is matters
+    if matters:
+        assert _column(table, "unknown") == [0, 200]
+    (chart,) = budget_charts([TraceEvidence(name="t", summary=_summary(*ranks))])
+    assert ("of unknown kind" in chart.caption) is matters
 
 
 def test_of_many_ranks_those_with_most_exposed_communication_come_first(alone: TraceSummary) -> None:

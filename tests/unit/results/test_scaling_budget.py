@@ -74,6 +74,16 @@ def test_exposed_communication_is_the_loss_where_it_was_planted(tmp_path: Path) 
     assert "of the loss is exposed communication" in findings[0].title
 
 
+def test_kernels_of_unknown_kind_are_a_part_of_the_loss_and_no_computation(tmp_path: Path) -> None:
+    one = job(tmp_path / "one", rows=1024, world=1)
+    four = job(tmp_path / "four", rows=256, world=4, transfer_ns=900_000, nccl_args=False)
+    for file in four.glob("*.json"):
+        text = file.read_text().replace("record_param_comms", "MyOperator").replace("c10d::", "Mine")
+        file.write_text(re.sub(r"ncclDevKernel\w+", "someKernel", text))
+    lost = parts_of(only(one, four).readings[0])
+    assert max(lost, key=lambda key: lost[key]) == "unknown"
+
+
 @pytest.mark.parametrize(("kind", "part"), [("compute", "waiting"), ("data", "input")])
 def test_a_straggler_and_a_slow_loader_are_told_apart(tmp_path: Path, kind: str, part: str) -> None:
     one = job(tmp_path / "one", rows=1024, world=1)

@@ -40,6 +40,7 @@ GOOD_FROM = Limit(GOOD, unit="efficiency", source="rated good above 0.80")
 POOR_BELOW = Limit(FAIR, unit="efficiency", source="rated fair above 0.50, else poor")
 _LOOK = {
     "compute": ("the work per rank grew: compare the kernels of both jobs", "--show kernels,operators"),
+    "unknown": ("state whether these kernels compute or communicate: --communication PATTERN", "--show kernels"),
     "exposed_comm": ("hide or shrink the communication: find the exposed collectives",
                      "--show overlap,collectives,buckets"),
     "waiting": ("ranks wait for each other: find the rank that comes last, and why", "--show stragglers,collectives"),

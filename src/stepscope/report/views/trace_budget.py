@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     "computation": color("k-compute"),
+    TITLES["unknown"]: color("k-other"),
     TITLES["waiting"]: color("k-late"),
     EXPOSED_COMM: color("k-exposed"),
     TITLES["copies"]: color("k-copies"),
@@ -50,13 +51,19 @@ def budget_charts(traces: Sequence[TraceEvidence]) -> Iterator[Chart]:
 
     for trace in traces:
         waiting = {rank: waits.exposed_ns for rank, waits in waits_of(trace.summary.collectives).items()}
-        rows = [row for rank in trace.summary.ranks if (row := _row(rank, waiting.get(rank.facts.rank, 0))) is not None]
+        unknown = any(rank.unknown_ns for rank in trace.summary.ranks)
+        rows = [
+            row
+            for rank in trace.summary.ranks
+            if (row := _row(rank, waiting.get(rank.facts.rank, 0), unknown=unknown)) is not None
+        ]
         if len(rows) < 2:
             continue
         kept = sorted(rows, key=lambda row: row.parts[0])[:MAX_ROWS] if len(rows) > MAX_ROWS else rows
         name = clean(trace.name, 80)
         title = name + (f" ({len(kept)} of {len(rows)} ranks)" if len(kept) < len(rows) else "")
-        kinds = [TITLES["transfer"] if waiting and kind == EXPOSED_COMM else kind for kind in KINDS]
+        colors = {kind: c for kind, c in KINDS.items() if kind != TITLES["unknown"] or len(kept[0].parts) == len(KINDS)}
+        kinds = [TITLES["transfer"] if waiting and kind == EXPOSED_COMM else kind for kind in colors]
         means = [sum(parts) / len(kept) for parts in zip(*(row.parts for row in kept), strict=True)]
         shares = ", ".join(f"{format_percent(mean)} {kind}" for mean, kind in zip(means, kinds, strict=True) if mean)
         least = min(kept, key=lambda row: row.parts[0])
@@ -64,17 +71,17 @@ def budget_charts(traces: Sequence[TraceEvidence]) -> Iterator[Chart]:
             f"What the device did over the trace of {title}, {counted(len(kept), 'rank')}: on average {shares}; least"
             f" computation: {least.name} with {least.text}. Exposed: under no computation."
         )
-        colors = tuple(KINDS.values())
-        spec = stacks_chart(title, kept, "share of the window (%)", 100.0, kinds, colors, whole=1.0)
+        spec = stacks_chart(title, kept, "share of the window (%)", 100.0, kinds, tuple(colors.values()), whole=1.0)
         yield Chart(file_part(name), title, caption, spec)
 
 
-def _row(rank_pass: RankPass, waiting_ns: int) -> StackRow | None:
+def _row(rank_pass: RankPass, waiting_ns: int, *, unknown: bool) -> StackRow | None:
     if rank_pass.budget is None or not rank_pass.budget.parts.window_ns:
         return None
     parts = rank_pass.budget.parts
     transfer = parts.exposed_comm_ns - waiting_ns
-    parts_ns = (parts.compute_ns, waiting_ns, transfer, parts.exposed_memory_ns, parts.idle_ns)
+    computed = (parts.compute_ns - rank_pass.unknown_ns, *((rank_pass.unknown_ns,) if unknown else ()))
+    parts_ns = (*computed, waiting_ns, transfer, parts.exposed_memory_ns, parts.idle_ns)
     shares = tuple(part / parts.window_ns for part in parts_ns)
     return StackRow(f"rank {rank_pass.facts.rank}", shares, format_percent(shares[0], digits=0))
 
