@@ -210,6 +210,7 @@ def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
     """Return (kind, why it has none)."""
     from stepscope.traces.envelope import MERGED
     from stepscope.traces.load import why_no_trace
+    from stepscope.traces.other_files import instead_of
 
     try:
         size = path.stat().st_size
@@ -228,7 +229,9 @@ def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
         return detected[0], ""
     try:
         why = why_no_trace(path, HEADER_LIMIT)
-        return (TRACE, "") if why is None else (None, f"merged timelines: {why}" if why == MERGED else _UNKNOWN)
+        if why is None:
+            return TRACE, ""
+        return None, f"merged timelines: {why}" if why == MERGED else why if instead_of(why) is not None else _UNKNOWN
     except DataError as error:
         return None, f"{path.name}: {error.why or error.line}"
     except (OSError, ValueError):

@@ -252,7 +252,10 @@ def _traced(path: Path, how: Reading) -> Evidence:
         if not head_of(path, 4096).strip(b"\0"):
             raise DataError(f"{path}: not a format that stepscope reads", why="it contains only zero bytes")
         from stepscope.store.known_texts import refusal
+        from stepscope.traces.other_files import instead_of
 
+        if (fix := instead_of(why)) is not None:
+            raise DataError(f"{path}: {why}", why="stepscope does not read it", fix=fix)
         raise refusal(path, why=f"no importer recognises it, and it is not a trace of torch.profiler or nsys: {why}")
     return _job_evidence(path, how.job(path))
 

@@ -42,6 +42,10 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
             except OSError as error:
                 raise unreadable(path, error) from error
             if not files:
+                if next(path.glob("*.et"), None) is not None:
+                    from stepscope.traces.other_files import CHAKRA, instead_of
+
+                    raise NoTraceError(f"{path}: no trace files in this folder", why=CHAKRA, fix=instead_of(CHAKRA))
                 raise NoTraceError(
                     f"{path}: no trace files in this folder",
                     why=f"none of its files ends in {', '.join(SUFFIXES)}",

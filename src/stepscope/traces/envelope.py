@@ -36,6 +36,7 @@ _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _TRIES = 64
 _NEVER = 1 << 62
+_LOOKED_AT = 1 << 16
 
 
 MERGED_KEY = "stepscope.merged"
@@ -129,7 +130,9 @@ class EventStream:
                 why=f"the compressed data ends after {size:,} bytes of text",
                 fix="copy or export the file again",
             )
-        raise NotATrace('no "traceEvents" in it')
+        from stepscope.traces.other_files import other_file  # only a refusal needs it
+
+        raise NotATrace(other_file(b"".join(parts)[:_LOOKED_AT]) or 'no "traceEvents" in it')
 
     def _read_bare(self, text: bytes) -> bytes:
         """Return the inside of an array of events; any other array is no trace."""
@@ -139,7 +142,9 @@ class EventStream:
         starts = text.lstrip(_SPACE)
         if starts.startswith(b"]") or (starts.startswith(b"{") and _EVENT_KEY.search(starts, 0, 1 << 16)):
             return text
-        raise NotATrace("an array of other values than events")
+        from stepscope.traces.other_files import other_file  # only a refusal needs it
+
+        raise NotATrace(other_file(b"[" + starts[:_LOOKED_AT]) or "an array of other values than events")
 
     def _cut(self, buffer: bytes) -> tuple[int, int]:
         """Return where the last whole event of the buffer ends and where the next one begins; (0, 0) if nowhere."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, MissingError, NoTraceError, StepscopeError, Unavailable, UsageError
-from stepscope.core.words import counted, listed, url_of
+from stepscope.core.words import counted, listed
 from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps
 from stepscope.traces.file_names import home, natural, ranks_by_name
@@ -88,8 +88,9 @@ def analyse_captures(
         files = _sampled(files, wanted.sample, wanted.ranks)
     listener.started(files)
     notes = [FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped]
-    if any(url_of(file) is not None for file in files):
-        listener = replace(listener, left_out=_skips_what_is_none(listener.left_out, notes))
+    named = {str(paths)} if isinstance(paths, str | Path) else set(map(str, paths))
+    if not named.issuperset(map(str, files)):
+        listener = replace(listener, left_out=_skips_what_is_none(listener.left_out, notes, named))
     if _for_cluster(wanted, listener, files):
         read, unread = _on_cluster(files, wanted, listener)
         passes = _readable(read, listener.left_out)
@@ -296,11 +297,12 @@ def _work(files: Sequence[Path], wanted: Wanted) -> partial[tuple[RankPass, ...]
     return partial(passes_of, wanted=wanted, names=ranks_by_name(files))
 
 
-def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote]) -> LeaveOut:
-    """Make a ``left_out`` that also takes what a listing behind a URL names and is no trace: only reading it tells."""
+def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote], named: Collection[str]) -> LeaveOut:
+    """Make a ``left_out`` that also takes what lies in a folder and is no trace, where only reading it shows that. named:
+    files that were named one by one, which must be traces."""
 
     def leave(file: Path, error: DataError) -> None:
-        if isinstance(error, NoTraceError) and getattr(file, "listed", False):
+        if isinstance(error, NoTraceError) and str(file) not in named:
             notes.append(FileNote(rank=None, kind="skipped", text=f"{file.name}: not a trace: {error.why}"))
         elif left_out is None:
             raise error

@@ -288,6 +288,10 @@ def _foreign(builder: ColumnBuilder, spans: int) -> str | None:
         counts[category] += number
     if counts.total() < spans or not PROFILER_OWN.isdisjoint(counts):
         return None
+    from stepscope.traces.other_files import other_timeline  # only a refusal needs it
+
+    if (title := other_timeline(counts)) is not None:
+        return title
     shown = [f"{category or 'no category'} ({counted(number, 'span')})" for category, number in counts.most_common()]
     return f"none of its spans has a category that PyTorch's profiler writes: {listed(shown, at_most=3)}"
 
@@ -370,11 +374,10 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _not_a_trace(path: Path, why: str) -> DataError:
-    return NoTraceError(
-        f"{path}: not a PyTorch profiler trace",
-        why=why,
-        fix="name files written by torch.profiler's export_chrome_trace, or an nsys SQLite export",
-    )
+    from stepscope.traces.other_files import instead_of
+
+    otherwise = "name files written by torch.profiler's export_chrome_trace, or an nsys SQLite export"
+    return NoTraceError(f"{path}: not a PyTorch profiler trace", why=why, fix=instead_of(why) or otherwise)
 
 
 def why_no_trace(path: Path, header_limit: int | None) -> str | None:

@@ -9,10 +9,12 @@ touched. Every repair is counted by kind and told to the reader.
 
 from __future__ import annotations
 
+import codecs
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -31,9 +33,28 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
+_LAYERS = 3
+"""So many times may a file be packed: a name ending in .gz makes some tools pack what is packed already."""
+
+
 def is_packed(head: bytes) -> bool:
-    """Whether a file that begins with these four bytes is packed."""
-    return head[:2] == _GZIP_MAGIC or head == _ZSTD_MAGIC
+    """Whether a file that begins with these four bytes is packed, or its text of another encoding."""
+    return head[:2] == _GZIP_MAGIC or head == _ZSTD_MAGIC or _encoding(head) is not None
+
+
+def _encoding(head: bytes) -> str | None:
+    """Return the encoding of a text that begins with these four bytes; None for UTF-8."""
+    if head in (b"\xff\xfe\0\0", b"\0\0\xfe\xff"):
+        return "utf-32"
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    if len(head) > 1 and head[1] == 0 and head[0] in _FIRST:
+        return "utf-16-le"
+    return "utf-16-be" if len(head) > 1 and head[0] == 0 and head[1] in _FIRST else None
+
+
+_FIRST = b"{[ \t\r\n"
+"""What a trace may begin with."""
 
 
 class ByteSource:
@@ -70,18 +91,39 @@ class ByteSource:
             raise unreadable(self.path, error) from error
 
     def _chunks(self, file: IO[bytes], head: bytes) -> Iterator[bytes]:
-        if head[:2] == _GZIP_MAGIC:
-            chunks = self._inflated(file)
-        elif head == _ZSTD_MAGIC:
-            chunks = self._unpacked_zstd(file)
-        elif self._hole is not None:
-            chunks = self._around(file, *self._hole)
-        else:
-            chunks = iter(lambda: file.read(self.chunk_bytes), b"")
+        chunks = self._around(file, *self._hole) if self._hole is not None else self._text(file, head)
         for chunk in chunks:
             self.bytes_read += len(chunk)
             self.taken = file.tell()
             yield chunk
+
+    def _text(self, file: IO[bytes], head: bytes) -> Iterator[bytes]:
+        """Yield the text as UTF-8, out of whatever it is packed with."""
+        packed: IO[bytes] = file
+        for layer in range(_LAYERS):
+            if head[:2] == _GZIP_MAGIC:
+                inner = self._inflated(packed)
+            elif head == _ZSTD_MAGIC:
+                inner = self._unpacked_zstd(packed)
+            else:
+                break
+            if layer:
+                self.notes.append(Note(kind="repaired", text=f"the file is packed {layer + 1} times"))
+            first = next(inner, b"")
+            if not is_packed(first[:4]):
+                yield from chain([first], inner) if first else ()
+                return
+            packed, head = cast("IO[bytes]", _Unpacked(chain([first], inner))), first[:4]
+        chunks = iter(lambda: packed.read(self.chunk_bytes), b"")
+        encoding = _encoding(head)
+        yield from chunks if encoding is None else self._decoded(chunks, encoding)
+
+    def _decoded(self, chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+        self.notes.append(Note(kind="repaired", text=f"the text is {encoding.upper()}, not UTF-8"))
+        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        for chunk in chunks:
+            yield decoder.decode(chunk).encode(errors="replace")
+        yield decoder.decode(b"", final=True).encode(errors="replace")
 
     def _around(self, file: IO[bytes], start: int, end: int) -> Iterator[bytes]:
         while chunk := file.read(min(self.chunk_bytes, start - file.tell())):
@@ -142,6 +184,18 @@ class ByteSource:
             why=f"the compressed data cannot be decompressed ({error})",
             fix="copy or export the file again; `gzip -t` and `zstd -t` check a file",
         )
+
+
+class _Unpacked:
+    """What is read from a packed file inside another one: from the start, in pieces."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = chunks, b""
+
+    def read(self, size: int) -> bytes:
+        self._rest = self._rest or next(self._chunks, b"")
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
 
 
 def _next_member(file: IO[bytes], packed: bytes) -> bytes:
