@@ -12,21 +12,24 @@ from enum import IntEnum
 from functools import lru_cache
 
 _NAMED: tuple[tuple[str, str], ...] = (
+    ("bf16", r"matmul_ogs_[A-Z]+_\w+?x(bf16x\w+?|\w+?xbf16)_|_ZN2ck\w+Gridwise\w+?I(Li\d+E)?tt"),
+    ("fp16", r"matmul_ogs_[A-Z]+_\w+?x(fp16x\w+?|\w+?xfp16)_"),
+    ("fp8", r"matmul_ogs_[A-Z]+_\w+?x(fp8|float8)\w*?x"),
     ("bf16", r"_Qkv?Bfloat16|mm_[A-Za-z0-9]+_((Mx)?(Int4|E2m1|E4m3))?Bfloat16(Bfloat16|(Mx)?(Int4|E2m1|E4m3))?_"),
     ("fp16", r"_Qkv?Fp16|mm_[A-Za-z0-9]+_((Mx)?(Int4|E2m1|E4m3))?Fp16(Fp16|(Mx)?(Int4|E2m1|E4m3))?_"),
     ("", r"(?i:a16_?w(fp)?4|w4_?a16|wna16|fpaintb)(?!.*(float|half|bf16|fp16))"
          r"|(?<!u)(e4m3|e5m2|float8)_t.*e2m1_t|e2m1_t.*(?<!u)(e4m3|e5m2|float8)_t"),
     ("fp8", r"(?i:fp8_?fp4|fp4_?fp8|afp8_?wfp4|mm_[a-z0-9]+_(mx)?e4m3(mx)?e2m1_|mm_[a-z0-9]+_(mx)?e2m1(mx)?e4m3_)"),
     ("fp4", r"(?i:f4gemm|a4w4|afp4_?wfp4|fp4x2_fp4x2|mm_[a-z0-9]+_(mx)?e2m1(mx)?e2m1_|mxf4|nvf4|pertokenmxfp4|float_?e2m1"
-            r"|(nv|mx)_?float4|ue4m3xf4|ue8m0xf4|vec16ue4m3|vec32ue8m0\w*f4|fp4_?gemm|gemm_?fp4|nvfp4|mxfp4)"
+            r"|(nv|mx)_?float4|ue4m3xf4|ue8m0xf4|vec16ue4m3|vec32ue8m0\w*f4|fp4_?gemm|gemm_?fp4|nvfp4|mxfp4|pk_fp4|f4x2_pk)"
             r"|nvjet_(sm\d+_)?oo|Cijk_\w+?_F4"),
     ("int8", r"(?i:pertokenint8|i8gemm)"),
-    ("fp8", r"(?i:e4m3|e5m2|fp8|float8|f8gemm|a8w8_?(block|blk)|mxf8|mxfp8)|_B?F8|nvjet_(sm\d+_)?qq"),
+    ("fp8", r"(?i:e4m3|e5m2|fp8(?!kvcachedatatype)|float8|f8gemm|a8w8_?(block|blk)|mxf8|mxfp8)|_B?F8|nvjet_(sm\d+_)?qq"),
     ("bf16", r"(?i:bf16|bfloat16)|DF16b|_B16_B16|Cijk_\w+?_B[BS]S?(_|H)|nvjet_(sm\d+_)?t[a-z]{2}_"),
     ("tf32", r"(?i:tf32|tfloat32)|Cijk_\w+?_S_MX_"),
     ("fp16", r"(?i:fp16|(?<![bft])f16(?!\d)|half)|_h\d*gemm|h(cudnn|884|1688|16816)|Cijk_\w+?_H([HS]S|H?B)_"
              r"|nvjet_(sm\d+_)?h[a-z]{2}_"),
-    ("int8", r"(?i:int8|i8i8|_s8_)|(?<![a-z])i(8816|16832)|Cijk_\w+?_(I8|4xi8)"),
+    ("int8", r"(?i:int8|i8i8)|_s8_|(?<![a-z])i(8816|16832)|Cijk_\w+?_(I8|4xi8)"),
     ("fp64", r"(_|\b)dgemm|d(884|1688|16816)gemm|f64f64|Cijk_\w+?_DB_|gemm\w*<double"),
     ("fp32", r"(_|\b|convolve_|simt_)sgemm|scudnn|Cijk_\w+?_S(B|_B)_|_ffma|f32f32_f32f32|fp32"
              r"|(gemm|fprop|dgrad|wgrad|winograd)\w*<(int, )?float"),
@@ -35,7 +38,8 @@ _NAMED: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 """dtype and pattern, first match wins; empty: the name holds types and does not tell which the product is in. A type that
 is spelled out comes before what an instruction implies, what is multiplied before what is written: aiter's
-``f4gemm_bf16_per1x32Fp4`` and TensorRT-LLM's ``bmm_Bfloat16_E2m1E2m1_Fp32`` write BF16. Where one operand is narrower the
+``f4gemm_bf16_per1x32Fp4`` and TensorRT-LLM's ``bmm_Bfloat16_E2m1E2m1_Fp32`` write BF16,
+as does ``matmul_ogs_NNT_bf16x..``; CK's mangled ``t`` is BF16. Where one operand is narrower the
 product is in the wider one; of integer weights (w4a16) that is the activations' type, which few names tell. ``ue4m3`` and
 ``ue8m0`` are the scales of FP4 blocks. ``s1688`` takes FP32 inputs as TF32 where no type is named; Turing, whose tensor
 cores have no TF32, and Volta's ``s884`` multiply FP16. ``s16816`` without a type (FP16 or BF16) tells nothing. Tensile
@@ -103,8 +107,8 @@ _FUSED = r"triton_(poi|red|per|for)_"
 
 _PRODUCT = (
     r"(?<!fb)gemm(?!v)|[shd\d]cudnn_|cijk_|nvjet_|xmma|fprop|dgrad|wgrad|implicit_convolve|convolve_[shdc]gemm|winograd"
-    r"|igemm|triton_(tem|mm)|(\b|_)matmul|(?<!sub)tensorop|flash_(fwd|bwd)|fmha|mfma|naive_conv|\bconv(_|asm)|gridwise_conv|marlin\b"
-    r"|fused_moe_kernel|\bbmm_"
+    r"|igemm|triton_(tem|mm)|(\b|_)matmul|(?<!sub)tensorop|flash_(fwd|bwd)|fmha|mfma|naive_conv|\bconv(_|asm)|gridwise_conv"
+    r"|marlin\b|fused_moe_kernel|\bbmm_"
 )
 """In lower case: cuBLAS, cuDNN, CUTLASS, Tensile, MIOpen and CK, inductor's templates, fused attention."""
 
@@ -185,15 +189,15 @@ _COMPUTING = (
 """Libraries that only compute: whatever launched such a kernel, it is no collective's own."""
 
 _COMPUTES = (
-    r"attention|attn|fmha|(?<![a-z])(mla|mha|mqa|gqa|dsa|mm|bmm|ln|fwd|bwd|linear)(?![a-z])|softmax|rope(?![a-z])|rotary|rms_?norm"
-    r"|layer_?norm|group_?norm|qk_?norm|quant|fp8_cast|cast_to_fp8|swi_?glu|silu|gelu|act_and_mul|activation|top_?k"
+    r"attention|attn|fmha|(?<![a-z])(mla|mha|mqa|gqa|dsa|mm|bmm|ln|fwd|bwd|linear)(?![a-z])|softmax|rope(?![a-z])|rotary"
+    r"|rms_?norm|layer_?norm|group_?norm|qk_?norm|quant|fp8_cast|cast_to_fp8|swi_?glu|silu|gelu|act_and_mul|activation|top_?k"
     r"|top_?p|sampl|arg_?sort|radix_?sort|sort_|_sort|sorting|cumsum|prefix_sum|embedding|(?<![a-z])embs?(?![a-z])"
     r"|kv_?(cache|buffer)|_cache_kernel|and_cache|permute|expert|(?<![a-z])moe(?![a-z])|routing|router|gating"
     r"|indexer|logits|lora|bgmv|sgmv|hadamard|causal_conv|selective_(scan|state)|state_passing|chunk_|delta_rule"
     r"|mamba|(?<![a-z])(ssm|ssd|ssu|rwkv|fla|kda|gdn|gdr)(?![a-z])|fft|adagrad|optimizer|interp|upsample"
     r"|(?<![a-z])(nms|lstm|gru|rnn)(?![a-z])|roi_align|split_?k|spmm|sddmm|jagged|bounds_check|linearize_index|gemv"
-    r"|gemm|matmul|mat_mul|conv(\dd)?(_|$)|trans_?data|philox|arange|nonzero|hstu|cross_entropy|fill_?buffer|scale_packed_tensor"
-    r"|memset|aclnn|(?<![a-z])(cast|mul|add|sub|div|exp|pow|sqrt|sigmoid|tanh|slice|concat|one_hot)(?![a-z])"
+    r"|gemm|matmul|mat_mul|conv(\dd)?(_|$)|trans_?data|philox|arange|nonzero|hstu|cross_entropy|fill_?buffer"
+    r"|scale_packed_tensor|memset|aclnn|(?<![a-z])(cast|mul|add|sub|div|exp|pow|sqrt|sigmoid|tanh|slice|concat|one_hot)(?![a-z])"
 )
 """In names as ``spelled_out``: what kernels of models work on, in whatever library (vLLM, SGLang, FlashInfer, aiter,
 FBGEMM, Mamba, xformers, CANN)."""
