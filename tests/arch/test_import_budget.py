@@ -81,7 +81,7 @@ def test_trace_opens_its_file_before_it_loads_what_shows_the_answer(tmp_path: Pa
     ("options", "needless", "most"),
     [
         (["--show", "budget,overlap"], ("shlex", "stepscope.machine.peaks", "stepscope.diagnose.rules"), 62),
-        ([], ("stepscope.records.samples", "stepscope.records.environment", "stepscope.machine.collect"), 114),
+        ([], ("stepscope.records.samples", "stepscope.records.environment", "stepscope.machine.collect"), 116),
     ],
 )
 def test_a_trace_is_shown_with_little_loaded(

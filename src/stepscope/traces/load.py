@@ -23,7 +23,6 @@ from stepscope.traces.discover import REPORTS, candidates, in_rank_folders
 from stepscope.traces.envelope import PROFILER_OWN, EventStream, NotATrace, meta_from, unread_categories
 from stepscope.traces.events import Note, RankTrace, TraceSet
 from stepscope.traces.file_names import NamedRank, ranks_by_name
-from stepscope.traces.marks import with_steps_marked
 from stepscope.traces.places import places_of
 from stepscope.traces.plausible import plausible
 from stepscope.traces.scan import compiled
@@ -265,6 +264,8 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
         from stepscope.traces.sampled import without_sampled  # of windows that `profile` took alone
 
         events = without_sampled(events, first)
+    from stepscope.traces.marks import with_steps_marked  # what the answer needs, not the reading
+
     events, quality = plausible(with_steps_marked(events))
     notes = [*source.notes, *stream.notes, *builder.notes()]
     if len(events) == 0:
