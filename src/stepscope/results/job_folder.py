@@ -40,6 +40,9 @@ OF_A_PROFILE = ("profile.json", "verdict.json")
 
 _NEVER = (".git", ".hg", ".svn", "__pycache__", "node_modules", "site-packages", ".venv", "venv")
 
+_RAW = "PROF_"
+"""How Ascend calls the folders of what its profiler has made a trace of."""
+
 _LINK = "links to folders are not followed: name the folder itself"
 _SETTINGS_REASON = "programs and settings: not a measurement"
 _DOCUMENTS = "pictures and documents: not a measurement"
@@ -68,7 +71,7 @@ _UNKNOWN = "no format that stepscope reads"
 
 _KIND_NAMES = re.compile(
     r"(torch_?)?(traces?|logs?|dumps?|profiles?|profiler|profiling|nccl(_?(logs?|debug))?|flight(_?recorder)?|fr|"
-    r"memory|mem|snapshots?|memory_?snapshots?|results?|metrics|outputs?|plugins|debug)",
+    r"memory|mem|snapshots?|memory_?snapshots?|results?|metrics|outputs?|plugins|debug|.*_ascend_(pt|ms)|ascend_profiler_output)",
     re.IGNORECASE,
 )
 
@@ -182,7 +185,11 @@ def _walk(root: Path, content: Survey) -> Iterator[Path]:
             folder = Path(place, name)
             if folder.is_symlink() and not name.startswith("."):
                 content.unread.setdefault(_LINK, [0, 0])[0] += 1
-            elif name in _NEVER or any((folder / mark).is_file() for mark in ("pyvenv.cfg", OUR_REPORT)):
+            elif (
+                name in _NEVER
+                or name.startswith(_RAW)
+                or any((folder / mark).is_file() for mark in ("pyvenv.cfg", OUR_REPORT))
+            ):
                 content.folders.append(folder.relative_to(root).as_posix())
             elif RunLayout(folder).is_there:
                 yield folder

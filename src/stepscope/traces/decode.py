@@ -93,6 +93,7 @@ class ColumnBuilder:
         self._copied: dict[int, int] = {}
         self._flop: dict[int, int] = {}
         self._values: dict[int, str] = {}
+        self._connections: dict[int, int] = {}
         self._count = 0
         self._odd: Counter[str] = Counter()
         self._loose = 0  # events read field by field
@@ -246,6 +247,8 @@ class ColumnBuilder:
                 self._collectives[i] = _collective(a)
             if a.flops > 0:
                 self._flop[i] = a.flops
+            if 0 <= a.connection < 2**63:
+                self._connections[i] = a.connection
             if code in _WITH_SIZE:
                 # ROCm's runtime writes sizes as text.
                 size = next((n for n in map(as_number, (a.copied, a.size)) if n >= 0), None)
@@ -310,7 +313,7 @@ class ColumnBuilder:
         self.process_labels |= part.process_labels
 
     def _by_event(self) -> tuple[dict[int, Any], ...]:
-        return self._collectives, self._copied, self._flop, self._values
+        return self._collectives, self._copied, self._flop, self._values, self._connections
 
     def build(self) -> Events:
         """The columns of everything added; the builder is empty afterwards."""
@@ -320,6 +323,11 @@ class ColumnBuilder:
         device = (columns["category"] >= Category.KERNEL) & (columns["category"] <= Category.MEMSET)
         no_stream = device & (columns["stream"] == NONE)
         threads = tuple((_id_text(p), _id_text(t)) for p, t in self._threads)
+        if self._connections:
+            places = np.array(list(self._connections), dtype=np.int64)
+            numbers = np.array(list(self._connections.values()), dtype=np.int64)
+            unlinked = columns["correlation"][places] == NONE
+            columns["correlation"][places[unlinked]] = numbers[unlinked]
         if no_stream.any():
             streams = narrow(wide([_trailing_number(t) for _, t in threads]))
             columns["stream"][no_stream] = streams[columns["thread"][no_stream]]
@@ -369,7 +377,7 @@ _WITH_SIZE = frozenset((Category.MEMCPY, Category.MEMSET, Category.RUNTIME))
 
 
 def _is_rare(a: Args) -> bool:
-    return a.collective is not None or a.flops > 0 or a.copied != NONE or a.size != NONE
+    return a.collective is not None or a.flops > 0 or a.copied != NONE or a.size != NONE or a.connection != NONE
 
 
 def _links(args: list[Args]) -> list[NDArray[np.int64]]:

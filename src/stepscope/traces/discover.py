@@ -111,7 +111,13 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir()
 
 
+ASCEND_VIEW = Path("ASCEND_PROFILER_OUTPUT", "trace_view.json")
+"""In the folder that Ascend's profiler writes for a rank."""
+
+
 def _in_folder(folder: Path) -> list[Path]:
+    if (folder / ASCEND_VIEW).is_file():
+        return [folder / ASCEND_VIEW]
     files = [f for f in folder.iterdir() if f.is_file() and f.name.endswith(SUFFIXES)]
     reports = sorted(f for suffix in REPORTS for f in folder.glob(f"*{suffix}"))
     files += [_readable(f) for f in reports if f.with_suffix(".sqlite") not in files]

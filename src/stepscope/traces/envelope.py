@@ -290,6 +290,9 @@ _DEVICE = re.compile(
 )
 """In a category's or a process's name: MTIA, Gaudi (hpu), Ascend (npu), XPU, custom backends (privateuse1), and the like."""
 
+ASCEND = "Ascend Hardware"
+"""What Ascend's profiler calls the process of the device."""
+
 PROFILER_OWN = frozenset({"Trace", "cpu_instant_event", "external_correlation", "fwdbwd", "ac2g", "async_cpu_to_gpu"})
 """Categories of the profiler itself."""
 

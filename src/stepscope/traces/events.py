@@ -57,6 +57,7 @@ CATEGORIES: dict[str, Category] = {
     "Memcpy": Category.MEMCPY,
     "Memset": Category.MEMSET,
     "concurrent_kernel": Category.KERNEL,
+    "mtia_ccp_events": Category.KERNEL,
     "cpu_op": Category.CPU_OP,
     "Operator": Category.CPU_OP,
     "cuda_runtime": Category.RUNTIME,

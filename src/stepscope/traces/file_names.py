@@ -93,6 +93,8 @@ def is_of_ranks(folder: Path) -> bool:
     """Return whether the folder is one of a job's, each of a rank, a device or a host. ``gpu4`` alone may be a whole job on
     four: devices are counted from 0."""
     match = RANK_FOLDER.fullmatch(folder.name)
+    if folder.name.endswith(("_ascend_pt", "_ascend_ms")):
+        return True
     if match is None:
         return re.fullmatch(r"\d{1,4}", folder.name) is not None and (folder.parent / "0").is_dir()
     first = folder.name[: match.start(2)] + "0" * len(match[2]) + folder.name[match.end(2) :]

@@ -20,7 +20,7 @@ from stepscope.core.errors import DataError, NoTraceError
 from stepscope.core.words import counted, listed, url_of
 from stepscope.traces.decode import ColumnBuilder, DecodedPart
 from stepscope.traces.discover import REPORTS, candidates, in_rank_folders
-from stepscope.traces.envelope import PROFILER_OWN, EventStream, NotATrace, meta_from, unread_categories
+from stepscope.traces.envelope import ASCEND, PROFILER_OWN, EventStream, NotATrace, meta_from, unread_categories
 from stepscope.traces.events import Note, RankTrace, TraceSet
 from stepscope.traces.file_names import NamedRank, ranks_by_name
 from stepscope.traces.places import places_of
@@ -255,10 +255,16 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
     except NotATrace as error:
         raise _not_a_trace(path, str(error)) from error
     meta = replace(meta_from(stream.header), processes=builder.process_labels)
-    if unread := unread_categories(builder.foreign, builder.process_labels):
+    ascend = any(ASCEND in label for label in builder.process_labels.values())
+    if unread := {} if ascend else unread_categories(builder.foreign, builder.process_labels):
         meta = replace(meta, unread=unread)
     events = builder.build()
-    if len(events) and not unread and (foreign := _foreign(builder, len(events))):
+    if ascend:
+        from stepscope.traces.ascend import rank_of_folder, with_devices
+
+        events = with_devices(events, builder.process_labels)
+        meta = replace(meta, rank=rank_of_folder(path) if meta.rank is None else meta.rank)
+    elif len(events) and not unread and (foreign := _foreign(builder, len(events))):
         raise _not_a_trace(path, foreign)
     if (first := sampled_from(meta.stepscope)) is not None:
         from stepscope.traces.sampled import without_sampled  # of windows that `profile` took alone

@@ -28,7 +28,7 @@ class Args(msgspec.Struct, gc=False, rename={
     "group_size": "Group size", "group_ranks": "Process Group Ranks", "group_sequence": "Seq",
     "comms_id": "Comms Id", "label": "name", "allocated": "Total Allocated", "reserved": "Total Reserved",
     "memory_bytes": "Bytes", "device_type": "Device Type", "device_id": "Device Id", "copied": "bytes",
-    "source_rank": "Src Rank", "destination_rank": "Dst Rank",
+    "source_rank": "Src Rank", "destination_rank": "Dst Rank", "connection": "connection_id",
 }):  # fmt: skip
     correlation: int = NONE
     external_id: int = NONE
@@ -61,6 +61,7 @@ class Args(msgspec.Struct, gc=False, rename={
     memory_bytes: int | None = None
     device_type: int = NONE
     device_id: int = NONE
+    connection: int = NONE  # what Ascend's profiler calls a correlation
 
 
 class Event(msgspec.Struct, gc=False):
@@ -256,5 +257,5 @@ def _exact(text: bytes) -> int:
         raise ValueError(f"not a number of microseconds: {text[:40]!r}") from error
 
 
-DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset")
+DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset", b"mtia_ccp_events")
 """Categories of the device's events, as they stand in the text, that are read without the rest."""

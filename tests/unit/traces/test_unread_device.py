@@ -40,7 +40,7 @@ def nothing_claimed(summary: TraceSummary, why: str) -> None:
     assert trace_budget.budget_table(summary).rows == ()
 
 
-@pytest.mark.parametrize("category", ["mtia_ccp_events", "privateuse1_kernel", "hpu_op", "npu_kernel"])
+@pytest.mark.parametrize("category", ["mtia_insight", "privateuse1_kernel", "hpu_op", "npu_kernel"])
 def test_a_device_of_unknown_categories_is_said_not_to_be_read(tmp_path: Path, category: str) -> None:
     cats = {"kernel": category, "gpu_memcpy": category, "cuda_runtime": "mtia_runtime"}
     summary = analyse_job(renamed(tmp_path, cats))
@@ -72,13 +72,13 @@ def test_a_device_that_is_read_and_another_category_beside_it_stay_as_they_are(t
 
 
 def test_a_difference_of_unread_devices_says_why_there_is_none(tmp_path: Path) -> None:
-    cats = {"kernel": "mtia_ccp_events", "gpu_memcpy": "mtia_ccp_events", "cuda_runtime": "mtia_runtime"}
+    cats = {"kernel": "npu_kernel", "gpu_memcpy": "npu_kernel", "cuda_runtime": "mtia_runtime"}
     unread = analyse_job(renamed(tmp_path / "new", cats))
     read = analyse_job(write_job(build(world=2), tmp_path / "old"))
     for before, after, side in ((read, unread, "new"), (unread, read, "old"), (unread, unread, "old")):
         with pytest.raises(DataError, match=f"the device of {side} was not read") as refused:
             paired(before, after, names=("old", "new"))
-        assert "mtia_ccp_events" in (refused.value.why or "")
+        assert "npu_kernel" in (refused.value.why or "")
 
 
 @pytest.mark.parametrize(
