@@ -177,10 +177,19 @@ OPTIONS: dict[str, dict[str, str]] = {
 """What is to be done -> framework -> what it is called there; ``SOURCES`` document it."""
 
 
-ENGINES = ("vllm", "sglang", "tensorrt_llm")
-"""Frameworks that answer requests: they train nothing."""
-
-_OUTERMOST = (*ENGINES, "lightning", "transformers", "torchtitan", "megatron", "accelerate", "fsdp2", "fsdp1", "ddp")
+_OUTERMOST = (
+    "vllm",
+    "sglang",
+    "tensorrt_llm",
+    "lightning",
+    "transformers",
+    "torchtitan",
+    "megatron",
+    "accelerate",
+    "fsdp2",
+    "fsdp1",
+    "ddp",
+)
 """Who takes the options of a job that uses several: a trainer before what it wraps the model in."""
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.diagnose.advised import Condition
-from stepscope.diagnose.frameworks import ENGINES, used_by, used_in
+from stepscope.diagnose.frameworks import used_by, used_in
 from stepscope.diagnose.rule import AdviceFor, Outcome
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.plan import DTYPE_BYTES
@@ -219,7 +219,7 @@ def _trains(summary: TraceSummary) -> bool | None:
     reduces = any(p.gradient_sync is not None or p.buckets or _passes(summary) for p in summary.ranks)
     if hosted & {"backward", "optimizer"} or reduces or any(signs.updates for signs in _signs(summary)):
         return True
-    if any(signs.serves for signs in _signs(summary)) or not used_in(summary).isdisjoint(ENGINES):
+    if any(signs.serves for signs in _signs(summary)):
         return False
     return False if "forward" in hosted and all(not p.partial for p in summary.ranks) else None
 

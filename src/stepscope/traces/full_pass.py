@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 def completed(result: RankPass, view: RankView) -> RankPass:
     """Complete ``result``, which holds the budget, with everything else that is wanted."""
     calls, steps, groups = communication(view), step_budgets(view), group_budgets(view)
+    frameworks = frameworks_of(view.events, view.meta)
     result = replace(
         result,
-        facts=replace(result.facts, frameworks=frameworks_of(view.events, view.meta)),
+        facts=replace(result.facts, frameworks=frameworks),
         steps=steps,
         outside=outside_work(view),
         phases=phase_budgets(view),
@@ -37,7 +38,7 @@ def completed(result: RankPass, view: RankView) -> RankPass:
         groups=groups,
         conformance=check_plan(view),
         mix=kernel_mix(view),
-        signs=job_signs(view),
+        signs=job_signs(view, frameworks),
         driver_memory=driver_memory(view),
         host_lateness=host_lateness(view),
         gradient_sync=gradient_sync(view),

@@ -37,7 +37,11 @@ streams (measured on the V100, A100 and MI300 traces this was built on, 2026-11)
 REFILL_NS = 100_000
 """Most of the time between the return of a wait and the next launch that counts as the wait's: the queue is empty and the
 operator that comes next takes this to launch (15 to 116 us, median 35, on the V100 traces this was built on, 2026-11).
-What takes longer is the host's own doing."""
+What takes longer is the host's own doing, unless it stood as long in the wait."""
+
+HIDDEN_NS = 250_000
+"""Most of the time after a wait that counts as the wait's, where the host stood in it as long: without it, that much would
+have been done under the device's work (171 to 317 us on MI250 and A100 traces, 2026-11). More is a cause of its own."""
 
 START_NS = 100_000
 """Longest time from a launch to the start of its work on an idle device that counts as the launch's: 1 to 20 us on the V100,
@@ -73,10 +77,11 @@ def idle_causes(view: RankView) -> tuple[IdleCause, ...]:
     A gap in which the next event had not been launched splits at the end of the call that launched it; after it is
     ``launch_latency``, or ``dependency`` where it is longer than ``START_NS``. Before it, ``start_up`` is what the host
     does once, ``sync`` the time in which the thread that launches was held by a call of the runtime, and up to
-    ``REFILL_NS`` after that; the rest is ``host_late``. Where data loading takes most of the way from the wait (or the gap's
-    start) to the launch, all of that way is ``data``; where the driver takes or gives memory for most of the gap, all of it
-    is ``sync``. Behind the last work nothing was launched. Queued work leaves ``kernel_gap`` or ``dependency``. In
-    ``cpu_spans`` nothing is launched: what is not ``data`` is ``outside_operators``.
+    ``REFILL_NS`` after that, or as long as it was held, up to ``HIDDEN_NS``; the rest is ``host_late``. Where data loading
+    takes most of the way from the wait (or the gap's start) to the launch, all of that way is ``data``; where the driver
+    takes or gives memory for most of the gap, all of it is ``sync``. Behind the last work nothing was launched. Queued work
+    leaves ``kernel_gap`` or ``dependency``. In ``cpu_spans`` nothing is launched: what is not ``data`` is
+    ``outside_operators``.
     """
     named = _ON_CPU if activity_of(view).source == "cpu_spans" else {}
     return tuple(
@@ -107,10 +112,10 @@ def idle_gaps(view: RankView) -> IdleGaps:
     late = linked & (launched > starts)
     late_ns = np.where(late, launched - starts, 0)
     amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
-    returned, waited = _returned(view, call, starts, launched, late)
+    returned, held_ns, waited = _returned(view, call, starts, launched, late)
     in_data = spans.measure_within(phases["data"], returned, np.maximum(launched, returned))
     loading = late & (2 * in_data > launched - returned)
-    refilled = np.where(waited != NONE, np.minimum(returned + REFILL_NS, launched), starts)
+    refilled = np.where(waited != NONE, np.minimum(returned + np.clip(held_ns, REFILL_NS, HIDDEN_NS), launched), starts)
     amount["sync"][late] = (np.where(loading, returned, refilled) - starts)[late]
     amount["data"][loading] = (launched - returned)[loading]
     amount["host_late"][late] = (late_ns - amount["sync"] - amount["data"])[late]
@@ -145,18 +150,21 @@ def _holds_lost(view: RankView, holes: Spans) -> NDArray[np.bool_]:
     return np.searchsorted(called, holes.ends) > np.searchsorted(called, holes.starts)
 
 
-def _returned(view: RankView, call: Ints, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _returned(
+    view: RankView, call: Ints, starts: Ints, launched: Ints, late: NDArray[np.bool_]
+) -> tuple[Ints, Ints, Ints]:
     """Return for each gap when the host came back from the calls that held it at the gap's start (that start where none
-    did), at most ``launched``, and the name of the first of them, NONE where there is none.
+    did), at most ``launched``; how long the first of them held it; and its name, NONE where there is none.
 
     Only a wait in the line of host code that launches the gap's next work holds it back. Autograd's threads are in one
     line with the training loop's: each is idle while the other has work. Calls less than ``REFILL_NS`` apart are one wait.
     """
     events = view.events
     returned, names = starts.copy(), np.full(len(starts), NONE, dtype=np.int64)
+    held_ns = np.zeros(len(starts), dtype=np.int64)
     waits = events.by_start(waiting_calls(view))
     if not len(waits) or not late.any():
-        return returned, names
+        return returned, held_ns, names
     memory = blocking(events, "memory")
     line = _host_lines(events)
     launching = line[events.thread[call]]
@@ -175,6 +183,7 @@ def _returned(view: RankView, call: Ints, starts: Ints, launched: Ints, late: ND
         goes_on = (final > at) & (run[np.maximum(final, 0)] == run[np.maximum(at, 0)])
         back = reach[np.where(goes_on, final, np.maximum(at, 0))]
         returned[delayed] = np.minimum(back, launched)[delayed]
+        held_ns[delayed] = events.dur_ns[wait][delayed]
         names[delayed] = events.name[wait][delayed]
         driver = line_waits[memory[line_waits]]
         if len(driver):
@@ -182,7 +191,7 @@ def _returned(view: RankView, call: Ints, starts: Ints, launched: Ints, late: ND
             taken = late & (launching == number) & (2 * called > launched - starts)
             before = np.maximum(np.searchsorted(events.ts_ns[driver], events.ts_ns[call]) - 1, 0)
             returned[taken], names[taken] = launched[taken], events.name[driver[before]][taken]
-    return returned, names
+    return returned, held_ns, names
 
 
 def waiting_calls(view: RankView) -> NDArray[np.bool_]:

@@ -6,6 +6,7 @@ What the driver gives and takes of memory while the job runs.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -33,6 +34,9 @@ _BY_NAME: tuple[tuple[str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 """Framework, and how its annotations, operators, kernels and (with stacks) the files of its functions begin."""
 
+ENGINES = ("vllm", "sglang", "tensorrt_llm")
+"""Of these, those that answer requests. Often installed as sources: a path comes before the names of their files."""
+
 _WRAPS = {
     "lightning": ("transformers", "accelerate"), "transformers": ("accelerate",), "megatron": ("transformers", "accelerate"),
     "torchtitan": ("transformers", "accelerate"),
@@ -40,7 +44,8 @@ _WRAPS = {
 """Framework that runs the training loop -> those that it uses or imports inside: their options are not the job's."""
 
 _SERVES = re.compile(
-    r"paged_?attention|pagedkvcache|reshape_and_cache|batch(decode|prefill)with|masked_multihead_attention|kv_?cache"
+    r"paged_?attention|pagedkvcache|reshape_and_cache|batch(decode|prefill)with|masked_multihead_attention|kv_?(cache|buffer)"
+    r"|splitkv|mla_decode|decode_attention|kernel_unified_attention|_fwd_(grouped_)?kernel_stage|req_to_token|top_?k_?top_?p"
     r"|^(void )?(\w+::)*(mmha_|xqa)|^(decode|prefill|extend|generat(e|ion))\b|forward_(decode|extend|prefill)|\bgen_reqs?\b"
 )
 """What kernels, operators and annotations of any engine say, in small letters."""
@@ -67,14 +72,17 @@ def frameworks_of(events: Events, meta: TraceMeta) -> tuple[str, ...]:
     frameworks = {_BY_MODULE[name] for name in packages if name in _BY_MODULE}
     frameworks |= {key for key, fact in (("ddp", "ddp"), ("fsdp1", "fsdp"), ("fsdp2", "fsdp2")) if facts.get(fact)}
     for key, begins in _BY_NAME:
-        if key not in frameworks and any(name.startswith(begins) for name in events.names):
+        files = [f"/{begin}" for begin in begins if key in ENGINES and begin.endswith("/")]
+        if key not in frameworks and any(
+            name.startswith(begins) or any(file in name for file in files) for name in events.names
+        ):
             frameworks.add(key)
     inside = {key for outer, keys in _WRAPS.items() if outer in frameworks for key in keys}
     return tuple(sorted(frameworks - inside))
 
 
-def job_signs(view: RankView) -> JobSigns:
-    """What the names of a rank's events say of its job."""
+def job_signs(view: RankView, frameworks: Iterable[str] = ()) -> JobSigns:
+    """What the names of a rank's events say of its job, which uses these frameworks."""
     events, launches = view.events, launches_of(view)
     kinds = events.of(Category.KERNEL, Category.CPU_OP, Category.USER_ANNOTATION)
     used = np.flatnonzero(np.bincount(events.name[kinds], minlength=1))
@@ -83,7 +91,7 @@ def job_signs(view: RankView) -> JobSigns:
     replayed = launches.launch[launches.linked]
     return JobSigns(
         rank=view.rank,
-        serves=any(map(_SERVES.search, names)),
+        serves=not set(ENGINES).isdisjoint(frameworks) or any(map(_SERVES.search, names)),
         updates=any(map(_UPDATES.search, names)),
         loader_workers=loads[True] >= loads[False] if any(loads.values()) else None,
         replayed=float(events.named(replays)[replayed].mean()) if len(replayed) else 0.0,

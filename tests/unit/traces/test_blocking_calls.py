@@ -81,8 +81,14 @@ def test_waits_that_follow_each_other_are_one() -> None:
         call("cudaFree", 720 * US, 900 * US),
     )
     assert two_kernels(*waits, at=930, starts=940)["sync"] == (435, "cudaStreamSynchronize")
-    apart = (waits[0], call("cudaMemcpy", 800 * US, 900 * US))
-    assert two_kernels(*apart, at=930, starts=940)["sync"] == (110, "cudaStreamSynchronize")
+    apart = (waits[0], call("cudaMemcpy", 850 * US, 900 * US))
+    assert two_kernels(*apart, at=930, starts=940)["sync"] == (260, "cudaStreamSynchronize")
+
+
+@pytest.mark.parametrize(("began", "is_its_own"), [(12, 260), (400, 120), (480, 110)])
+def test_what_the_host_does_after_a_wait_counts_as_the_waits_up_to_its_length(began: int, is_its_own: int) -> None:
+    wait = call("cudaStreamSynchronize", began * US, 510 * US)
+    assert two_kernels(wait, at=1500, starts=1510)["sync"] == (is_its_own, "cudaStreamSynchronize")
 
 
 def test_a_gap_that_the_driver_fills_with_memory_is_its_own() -> None:

@@ -17,7 +17,7 @@ US = 1000
 
 ENGINES = {
     "vllm": "execute_context_0(0)_generation_16(16)",
-    "sglang": "sglang/srt/managers/scheduler.py(1790): run_batch",
+    "sglang": "/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py(1790): run_batch",
     "tensorrt_llm": "[Executor] _forward_step 12: 0 ctx reqs, 16 gen reqs",
 }
 
@@ -41,6 +41,7 @@ def test_an_engine_is_known_by_its_marks_and_trains_nothing(engine: str, name: s
         ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<true>", True),
         ("_ZN4vllm25paged_attention_v2_kernelE", True),
         ("void mmha::masked_multihead_attention_kernel<float>", True),
+        ("_fwd_grouped_kernel_stage1", True),
         ("decode", True),
         ("decoder_layer", False),
         ("nvjet_tst_128x256", False),

@@ -3,10 +3,10 @@
 What
 ----
 Idle time of the device while the thread that launches next was in a call that returns only when the device has caught up
-(`cudaStreamSynchronize`, a blocking copy, `cudaFree`), and at most 0.1 ms until its next launch, over the window; mean over
-ranks. The call with most of that time decides the advice: an explicit synchronisation, a value that is read, or memory of
-the driver (`cudaMalloc`, `hipFree`, `cuMemUnmap`). Of the last, hundreds of calls that take and give back say that the
-caching allocator is off, emptied again and again, or out of memory.
+(`cudaStreamSynchronize`, a blocking copy, `cudaFree`), and until its next launch at most 0.1 ms, or 0.25 ms after a wait as
+long, over the window; mean over ranks. The call with most of that time decides the advice: an explicit synchronisation, a
+value that is read, or memory of the driver (`cudaMalloc`, `hipFree`, `cuMemUnmap`). Of the last, hundreds of calls that take
+and give back say that the caching allocator is off, emptied again and again, or out of memory.
 
 Why
 ---
@@ -16,8 +16,8 @@ After such a call the queue is empty, and the device idles until the host launch
 Known problems
 --------------
 A necessary wait at the end of a step (reading a loss that decides something) counts too. What the host does for longer
-than 0.1 ms after the wait is `launch-bound` or `python-overhead`. If the host is late anyway,
-removing the wait moves the idle time to `launch-bound`.
+after the wait is `launch-bound` or `python-overhead`. If the host is late anyway, removing the wait moves the idle time to
+`launch-bound`.
 
 References
 ----------
@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, in_words
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.rule import Statement, advise, inspect
+from stepscope.diagnose.rule import Advices, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import (
     RankShares,
     idle_share,
@@ -70,6 +70,7 @@ def _report(part: RankShares) -> Statement:
     blocks = blocks_on(call)
     if blocks == "memory" and (asked := _asked_again(part.ranks)):
         return _without_cache(part, asked, torch)
+    advice: list[Advices]
     if blocks == "memory":
         advice = [
             advise(
@@ -91,6 +92,12 @@ def _report(part: RankShares) -> Statement:
                 f"time steps with {torch}.Event, and read them only every N steps", key="fewer waits for the device"
             ),
         ]
+    elif "Launch" in call:
+        variable = f"{'HIP' if call.startswith('hip') else 'CUDA'}_LAUNCH_BLOCKING"
+        text = (
+            f"launches wait for their kernels: unset {variable}, or see what serialises them (a debugger, a profiler)"
+        )
+        advice = [advise(text, f"unset {variable}", key="fewer waits for the device")]
     else:
         names = '; torch.cuda.set_sync_debug_mode("warn") names the lines' if torch == "torch.cuda" else ""
         advice = [
@@ -112,6 +119,11 @@ def _report(part: RankShares) -> Statement:
                 ),
                 key="fewer waits for the device",
                 only_for=("infers",),
+            ),
+            "Async" in call
+            and advise(
+                "copy to and from pinned memory (pin_memory(), non_blocking=True): a copy of pageable memory holds the host",
+                key="fewer waits for the device",
             ),
         ]
     return part.finding(

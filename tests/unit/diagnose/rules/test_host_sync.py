@@ -71,3 +71,17 @@ def test_the_advice_has_the_module_of_the_device(name: str, module: str) -> None
     finding = found(RULE, by_hand(*driven("cudaEventRecord", name)))
     assert f"mostly in {name}" in finding.evidence[0]
     assert f"remove torch.{module}.synchronize()" in finding.advice[0].text
+
+
+def test_launches_that_wait_are_told_from_reads() -> None:
+    rows: list[Row] = []
+    for i in range(8):
+        at = 300 * i * US
+        rows += [
+            op("aten::mm", at, at + 250 * US),
+            call("hipLaunchKernel", at + 5 * US, at + 215 * US, correlation=i + 1),
+            kernel("gemm", at + 10 * US, at + 210 * US, i + 1),
+        ]
+    finding = found(RULE, by_hand(*rows))
+    assert "mostly in hipLaunchKernel" in finding.evidence[0]
+    assert [a.command for a in finding.advice] == ["unset HIP_LAUNCH_BLOCKING"]
