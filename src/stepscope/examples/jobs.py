@@ -77,11 +77,18 @@ def plan(*, world: int, bus_gb_per_s: float, mixed_precision: bool = True, **mor
     return Simulation(**(fixed | more))
 
 
-def write_traces(folder: Path, plan: Simulation) -> None:
-    """One trace a rank, named as torch's ``tensorboard_trace_handler`` names them."""
+def write_traces(folder: Path, plan: Simulation, *, lost: tuple[float, float] = (0, 0)) -> None:
+    """One trace a rank, named as torch's ``tensorboard_trace_handler`` names them.
+
+    lost: from where to where in the order of the device's events there are none, as where the profiler's buffers are full.
+    """
     folder.mkdir(parents=True)
     job = simulate(plan)
-    for rank in range(plan.world):
+    for rank, events in job.events.items():
+        device = sorted((e for e in events if e.pid == 0 and e.ph != "M"), key=lambda e: e.ts_ns)
+        low, high = (round(part * len(device)) for part in lost)
+        dropped = {id(e) for e in device[low:high]}
+        events[:] = [e for e in events if id(e) not in dropped]
         (folder / f"rank{rank}.pt.trace.json").write_text(job.rank_text(rank))
 
 
@@ -212,6 +219,10 @@ def _sockets(folder: Path) -> None:
     (folder / "metrics.csv").write_text("\n".join([_COLUMNS, *_epochs(seconds=61.0, passes=1)]) + "\n")
 
 
+def _unfit(folder: Path) -> None:
+    write_traces(folder, plan(world=2, bus_gb_per_s=230), lost=(0.3, 0.9))
+
+
 def _logs(folder: Path) -> None:
     folder.mkdir(parents=True)
     rows = [
@@ -288,5 +299,10 @@ EXAMPLES = {
         planted="8 GPUs on 2 hosts; NCCL finds no network plugin and falls back to TCP sockets",
         commands=("diagnose {}",),
         write=_sockets,
+    ),
+    "unfit": Example(
+        planted="2 GPUs with DDP; the profiler's buffers were full: the files lack the kernels of most launches",
+        commands=("trace {}",),
+        write=_unfit,
     ),
 }
