@@ -16,6 +16,7 @@ from tests.calibration_rows import sweep as priced
 from tests.comm_rows import MIB, SIZES, collective, pairs, row, sweep
 from tests.evidence import epochs, evidence, rate, run, step
 from tests.fake_runs import spec
+from tests.grids import Grid, write_grid
 from tests.hand_events import Row, kernel, launch, mark, op
 from tests.memory_pickles import alloc, dump, event, free, live, release, segment
 from tests.sharded_jobs import experts, fsdp, on_hosts, pipeline, tensor, traces_of
@@ -42,6 +43,7 @@ from stepscope.results.learning import quality
 from stepscope.results.open import load_evidence
 from stepscope.results.scaling import rate as rated
 from stepscope.strategies import memory
+from stepscope.traces.job import analyse_job
 
 Maker = Callable[[float, Path], Evidence]
 
@@ -366,6 +368,16 @@ def arrived(late_calls: int, late_ns: float, transfer_ns: float) -> Evidence:
 
 border("straggler", "calls", by=0.1)(lambda at, _: arrived(round(at), 5e6, 5e6))
 border("straggler", "late share")(lambda at, _: arrived(30, at * 1e9, (1 - at) * 1e9))
+
+
+def grid(folder: Path, excess: float, *, steps: int) -> Evidence:
+    """Rank 5 of 8 on 2 stages computes longer than the three others of its stage."""
+    made_of = Grid(stages=2, replicas=4, micro_batches=4, steps=steps, slow={5: 1 + excess}, noise=0.0)
+    return traced(analyse_job(write_grid(made_of, folder)))
+
+
+border("straggler", "grid excess", by=0.1, severity="problem")(lambda at, folder: grid(folder, at, steps=3))
+border("straggler", "grid step", by=0.1, severity="problem")(lambda at, folder: grid(folder, at, steps=1))
 border("straggler", "steps", by=0.05, severity="warning")(lambda at, folder: waited(folder, 0.2, steps=round(at)))
 border("clock_skew", "offset", by=0.25)(
     lambda at, folder: generated(folder, world=2, steps=6, clocks={1: Clock(offset_ns=round(at))})

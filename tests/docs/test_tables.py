@@ -19,13 +19,33 @@ from tests.documents import ROOT
 
 from stepscope.cli.command import EXIT_CODES
 from stepscope.core.errors import ExitCode
+from stepscope.core.units import format_percent
+from stepscope.diagnose.rules import REGISTRY
 from stepscope.matrix.keys import RIVALS, CellSettings, CommSection, LaunchSettings, MeasureOptions
+from stepscope.records import trace_quality
 from stepscope.records.options import OptionsModel
 from stepscope.records.training import TrainingRun
 from stepscope.results.figures import FIGURES, Figure
 from stepscope.results.run_figures import BENCH
+from stepscope.stats import compare
+from stepscope.traces import captures, classes, quality
 
 Row = tuple[str, ...]
+
+
+def _quality() -> Iterable[Row]:
+    letters = {"rank": "R", "count": "N", "of": "M", "time": "T", "share": "S", "names": "NAMES"}
+    for name, kind in trace_quality.KINDS.items():
+        takes = "all" if len(kind.takes) == len(trace_quality.FIGURES) else ", ".join(kind.takes)
+        yield f"`{name}`", kind.text.format(**letters), takes or "-", kind.better or "-"
+
+
+def _taken() -> Iterable[Row]:
+    rules = [REGISTRY.load(key) for key in sorted(REGISTRY.names())]
+    for figure, text in trace_quality.FIGURES.items():
+        resting = [f"`{rule.name}`" for rule in rules if figure in rule.rests_on]
+        yield figure, text, ", ".join(resting) or "-"
+
 
 TABLES: Mapping[str, tuple[str, Row, Callable[[], Iterable[Row]]]] = {
     "exit codes": ("docs/reference/bench.md", ("exit code", "when"), EXIT_CODES.items),
@@ -34,6 +54,12 @@ TABLES: Mapping[str, tuple[str, Row, Callable[[], Iterable[Row]]]] = {
         ("figure", "of", "title", "unit", "range", "better", "what it is"),
         lambda: ((f"`{f.key}`", f.of, f.title, f.unit, _range(f), f.better, f.help) for f in FIGURES),
     ),
+    "quality": (
+        "docs/reference/trace.md",
+        ("fact", "what is said (R a rank, N of M, T a time, S a share)", "takes away", "a better trace"),
+        _quality,
+    ),
+    "figures taken away": ("docs/reference/trace.md", ("figure", "what it is", "rules that are not asked"), _taken),
     "columns of cells": ("docs/reference/formats.md", ("columns, in order",), lambda: [(f"`{', '.join(BENCH)}`",)]),
 }
 """Name of a table -> (its document, its titles, its rows)."""
@@ -64,6 +90,20 @@ def test_a_table_says_what_the_code_declares(name: str) -> None:
         (ROOT / document).write_text(text.replace(found[1], declared, 1))
     else:
         assert found[1] == declared
+
+
+def test_limits_in_the_text_on_quality_are_those_of_the_code() -> None:
+    text = " ".join((ROOT / "docs/reference/trace.md").read_text().split())
+    for said in (
+        f"matters from {format_percent(quality.LEAST_LOST)} of the launches",
+        f"unknown kernels from {format_percent(classes.MOST_UNKNOWN)} of the kernels' time",
+        f"by {format_percent(compare.CLEAR_EXCESS)} and by {compare.CLEAR_NOISE:g} times",
+        f"of one step by {format_percent(compare.LONE_EXCESS)}",
+        f"From {compare.LEAST_STEPS} steps on",
+        f"begins {captures.APART_NS / 1e6:g} ms or more after",
+        f"are {format_percent(captures.APART_SHARE)} of a rank's window",
+    ):
+        assert re.sub(r"\.0%", "%", said) in text
 
 
 def test_every_field_of_a_run_is_documented() -> None:

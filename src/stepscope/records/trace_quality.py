@@ -1,6 +1,7 @@
 """What a trace lacks or cannot be: each such fact once, with what it takes away.
 
-A kind is declared here alone: its words, the figures that rest on what is lacking, and what makes a better trace.
+A kind is declared here alone: its words, the figures that rest on what is lacking, and what makes a better trace. The table
+in docs/reference/trace.md is made of it (tests/docs/test_tables.py).
 """
 
 from __future__ import annotations

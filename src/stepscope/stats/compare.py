@@ -382,6 +382,10 @@ MIN_EXCESS = 0.05
 """Least median excess over the others' own time. Below 5% of a step a single rank costs less than what ordinary clocks and
 schedulers take (2026-11)."""
 
+CLEAR_EXCESS, CLEAR_NOISE, LONE_EXCESS = 0.10, 3.0, 0.30
+"""Of fewer than 20 steps a rank of a grid is slow whose own time exceeds its peers' in every step, by 10% and 3 times what
+both vary; of one step, 30% (made grids of 8 to 64 ranks, 2026-11)."""
+
 _EXCESS_SEED = 20_261
 
 

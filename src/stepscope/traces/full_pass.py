@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 def completed(result: RankPass, view: RankView) -> RankPass:
     """Complete ``result``, which holds the budget, with everything else that is wanted."""
-    calls, steps, groups = communication(view), step_budgets(view), group_budgets(view)
+    calls, groups, quality = communication(view), group_budgets(view), (*result.quality, *rank_quality(view))
+    no_steps = next((fact for fact in quality if "steps" in fact.takes), None)
+    steps = step_budgets(view) if no_steps is None else ()
     frameworks = frameworks_of(view.events, view.meta)
     result = replace(
         result,
@@ -44,7 +46,7 @@ def completed(result: RankPass, view: RankView) -> RankPass:
         gradient_sync=gradient_sync(view),
         step_flop=step_flop(view),
         step_operators=step_operators(view),
-        quality=(*result.quality, *rank_quality(view)),
+        quality=quality,
     )
     if steps and (view.events.forward_thread > 0).any():
         from stepscope.traces.buckets import backward_passes
@@ -58,7 +60,7 @@ def completed(result: RankPass, view: RankView) -> RankPass:
     asked = view.wanted.sections
     if "spans" not in asked:
         del view.made[idle_gaps], view.made[long_gaps]  # as large as some columns
-    missing: dict[Missing, None] = {}
+    missing = {} if no_steps is None else {Missing(section="steps", reason=no_steps.text): None}
     for section in SECTIONS:
         field = section.field or section.name
         if section.work is None or asked.isdisjoint((section.name, section.beside)) or getattr(result, field):

@@ -270,10 +270,12 @@ def long_gaps(view: RankView) -> tuple[IdleGaps, tuple[LongGap, ...]]:
     """Return the gaps with the long ones under the cause ``long_gap``, and the long ones in order of time.
 
     Long are at most ``MOST_GAPS``, each ``LEAST_SHARE`` of the window, ``LEAST_NS`` and ``OUTSTANDING`` times the longest
-    other gap, in at most half of the marked steps; with one marked step nothing tells what is usual.
+    other gap, in at most half of the marked steps; with one marked step nothing tells what is usual. Gaps that hold a lost
+    launch are left out.
     """
     gaps, marks = idle_gaps(view), windows_of(view).marks
-    lengths = gaps.holes.ends - gaps.holes.starts - gaps.by_cause.get("start_up", 0)
+    known = np.where(_holds_lost(view, gaps.holes), 0, gaps.holes.ends - gaps.holes.starts)
+    lengths = known - gaps.by_cause.get("start_up", 0)
     if not len(lengths) or len(marks) == 1:
         return gaps, ()
     low, high = gaps.window

@@ -17,7 +17,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_collectives import JobCollectives, MatchedCollective, RankCommunication
 from stepscope.records.trace_path import CauseShare, Straggler, StragglerReport
-from stepscope.stats.compare import LEAST_STEPS, chronic_excess
+from stepscope.stats.compare import CLEAR_EXCESS, CLEAR_NOISE, LEAST_STEPS, LONE_EXCESS, chronic_excess
 from stepscope.stats.spans import median
 from stepscope.traces.grid import Stage, is_grid, within
 from stepscope.traces.waits import RankWork, exposed_waiting, waits_of
@@ -207,11 +207,6 @@ def _waiting_ns(job: JobCollectives, split: Sequence[MatchedCollective]) -> int:
     """Exposed waiting of all ranks in these collectives alone: what stages wait for each other is the pipeline's bubble."""
     waits = waits_of(job)
     return sum(exposed_waiting(m, waits) for m in split)
-
-
-CLEAR_EXCESS, CLEAR_NOISE, LONE_EXCESS = 0.10, 3.0, 0.30
-"""Of fewer than 20 steps a rank of a grid is slow whose own time exceeds its peers' in every step, by 10% and 3 times what
-both vary; of one step, 30% (made grids of 8 to 64 ranks, 2026-11)."""
 
 
 def _in_grid(

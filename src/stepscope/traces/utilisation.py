@@ -18,6 +18,7 @@ from stepscope.traces.kernel_names import MATRIX, kernel_dtype, kernel_kind
 from stepscope.traces.marks import marks_of
 from stepscope.traces.operators import MATRIX_PRODUCTS, flop_by_event, links_of, uncounted_products
 from stepscope.traces.passes import autograd_nodes
+from stepscope.traces.quality import rank_quality
 from stepscope.traces.steps import step_budgets
 
 FORMULA = "FLOP per step / (step time x devices x dense peak)"
@@ -83,9 +84,12 @@ def utilisation(view: RankView) -> Utilisation:
             reasons.append(f"peak unknown: {rate.reason}")
         else:
             peak, peak_source = rate, accelerator.source
+    lacking = next((fact for fact in rank_quality(view) if not {"flop", "steps"}.isdisjoint(fact.takes)), None)
     # A step that launched no device work takes no time on the device.
-    steps = [s for s in step_budgets(view) if s.parts.window_ns > 0]
-    if not steps:
+    steps = [s for s in step_budgets(view) if s.parts.window_ns > 0 and lacking is None]
+    if lacking is not None:
+        reasons.append(lacking.text)
+    elif not steps:
         reasons.append(
             "no whole step: the file is truncated"
             if cut

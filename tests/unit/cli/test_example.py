@@ -26,12 +26,13 @@ FIRST = {
     "bad-scaling": ("scaling-loss", "of the loss is exposed communication"),
     "logs": ("duplicated-data", "train on the same data"),
     "sockets": ("nccl-net-plugin", "NET/Socket"),
+    "unfit": ("unfit-trace", "176 of 294 launches have no kernel"),
 }
 """By example: the rule that must come first, and what its finding says."""
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
 
-TRACED = ("straggler", "naive", "ddp")
+TRACED = ("straggler", "naive", "ddp", "unfit")
 
 
 WITHOUT_TORCH = """

@@ -13,6 +13,7 @@ from tests.trace_builder import build, write_job
 
 from stepscope.core.errors import DataError
 from stepscope.diagnose.engine import diagnose_traces
+from stepscope.examples.jobs import EXAMPLES
 from stepscope.traces.events import RankTrace, RankView
 from stepscope.traces.idle import idle_causes
 from stepscope.traces.job import analyse_job
@@ -131,6 +132,23 @@ def test_rules_that_rest_on_what_is_lacking_are_not_asked(tmp_path: Path) -> Non
     assert diagnosis.findings[0].rule == "unfit-trace"
     assert {finding.rule for finding in diagnosis.findings}.isdisjoint({"launch-bound", "queued-idle"})
     assert [s.reason for s in diagnosis.skipped if s.rule == "queued-idle"] == [summary.quality[0].text]
+
+
+def test_a_job_that_lacks_most_kernels_has_no_long_gap_no_steps_and_no_mfu(tmp_path: Path) -> None:
+    EXAMPLES["unfit"].write(tmp_path / "job")
+    summary = analyse_job(tmp_path / "job")
+    assert [(f.kind, f.rank, f.count, f.of) for f in summary.quality] == [
+        ("missing-kernels", 0, 176, 294),
+        ("missing-kernels", 1, 176, 294),
+    ]
+    assert [finding.rule for finding in diagnose_traces(summary).findings] == ["unfit-trace"]
+    for rank in summary.ranks:
+        assert rank.long_gaps == ()
+        assert rank.steps == ()
+        assert {missing.section: missing.reason for missing in rank.unavailable}["steps"] == summary.quality[0].text
+        assert rank.utilisation is not None
+        assert (rank.utilisation.mfu, rank.utilisation.steps) == (None, ())
+        assert max(rank.idle, key=lambda cause: cause.idle_ns).cause == "unknown"
 
 
 def _written(folder: Path, recorded: RankTrace) -> Path:

@@ -229,7 +229,7 @@ CAUSES = {
     "dependency": "longer gap between queued kernels",
     "outside_operators": "no operator ran: Python between operators, or waiting",
     "long_gap": "single long gap, no part of the usual step",
-    "unknown": "launch not recorded",
+    "unknown": "launch or kernel not recorded",
 }
 
 
