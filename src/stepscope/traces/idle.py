@@ -274,8 +274,8 @@ def long_gaps(view: RankView) -> tuple[IdleGaps, tuple[LongGap, ...]]:
     launch are left out.
     """
     gaps, marks = idle_gaps(view), windows_of(view).marks
-    known = np.where(_holds_lost(view, gaps.holes), 0, gaps.holes.ends - gaps.holes.starts)
-    lengths = known - gaps.by_cause.get("start_up", 0)
+    recorded = np.where(_holds_lost(view, gaps.holes), 0, gaps.holes.ends - gaps.holes.starts)
+    lengths = recorded - gaps.by_cause.get("start_up", 0)
     if not len(lengths) or len(marks) == 1:
         return gaps, ()
     low, high = gaps.window
