@@ -35,6 +35,9 @@ SOON_NS = 100_000
 Meeting = int
 """Place of an instance among the job's."""
 
+Call = tuple[int, int]
+"""Rank, and position in its collectives."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Action:
@@ -190,17 +193,15 @@ class _Run:
         self._look, self._instances, self._scripts = look, instances, scripts
         self._meeting = {(p.rank, p.position): at for at, m in enumerate(instances) for p in m.ranks}
         self._entered: dict[Meeting, dict[int, int]] = defaultdict(dict)
-        self._ended: dict[tuple[int, int], int] = {}
-        self._queued: dict[
-            tuple[int, int], tuple[int, int]
-        ] = {}  # what stands behind this call: its position, its time
+        self._ended: dict[Call, int] = {}
+        self._queued: dict[Call, tuple[Call, int]] = {}  # what stands behind a call, and since when
         self._now = {rank: script.begins_ns for rank, script in scripts.items()}
         self._next = dict.fromkeys(scripts, 0)
         self._ready = list(scripts)
 
     def length_ns(self) -> int | None:
         """From the first rank's begin to the last one's end; None where ranks wait for each other in a circle."""
-        blocked: dict[tuple[int, int], int] = {}
+        blocked: dict[Call, int] = {}
         while self._ready:
             rank = self._ready.pop()
             script = self._scripts[rank]
@@ -223,37 +224,41 @@ class _Run:
         ends = [self._now[rank] + script.tail_ns for rank, script in self._scripts.items()]
         return max([*ends, *self._ended.values()]) - min(script.begins_ns for script in self._scripts.values())
 
-    def _enter(self, rank: int, position: int, at: int) -> list[tuple[int, int]]:
-        """Note that the rank is there; return the calls that end with it, on any rank."""
-        behind = self._scripts[rank].behind.get(position)
-        if behind is not None:
-            if (rank, behind) not in self._ended:
-                self._queued[rank, behind] = position, at
-                return []
-            at = max(at, self._ended[rank, behind])
-        meeting = self._meeting[rank, position]
-        m, entered = self._instances[meeting], self._entered[meeting]
-        entered[rank] = at
-        came_last = max(p.start_ns for p in m.ranks)
-        ends = {}
+    def _enter(self, rank: int, position: int, at: int) -> list[Call]:
+        """Note that the rank is there; return the calls that end with it, on any rank, and with what stood behind them."""
+        entering, finished = [((rank, position), at)], list[Call]()
+        while entering:
+            call, at = entering.pop()
+            behind = self._behind(call)
+            if behind is not None and behind not in self._ended:
+                self._queued[behind] = call, at
+                continue
+            for done, end in self._ends(call, at if behind is None else max(at, self._ended[behind])).items():
+                self._ended[done] = end
+                finished.append(done)
+                if done in self._queued:
+                    entering.append(self._queued.pop(done))
+        return finished
+
+    def _behind(self, call: Call) -> Call | None:
+        rank, position = call
+        before = self._scripts[rank].behind.get(position)
+        return None if before is None else (rank, before)
+
+    def _ends(self, call: Call, at: int) -> dict[Call, int]:
+        """Return when calls end that this rank's coming ends."""
+        m, entered = self._instances[self._meeting[call]], self._entered[self._meeting[call]]
+        entered[call[0]] = at
+        came_last, ends = max(p.start_ns for p in m.ranks), dict[Call, int]()
         if len(entered) == len(m.ranks):
             met = max(entered.values())
-            ends = {
-                (p.rank, p.position): max(met, met + p.end_ns - came_last)
-                for p in m.ranks
-                if not self._leaves_alone(p, m)
-            }
-        own = next(p for p in m.ranks if p.rank == rank)
+            for p in m.ranks:
+                if not self._leaves_alone(p, m):
+                    ends[p.rank, p.position] = max(met, met + p.end_ns - came_last)
+        own = next(p for p in m.ranks if p.rank == call[0])
         if self._leaves_alone(own, m):
-            ends[rank, position] = at + own.end_ns - own.start_ns
-        finished = []
-        for call, end in ends.items():
-            self._ended[call] = end
-            finished.append(call)
-            if call in self._queued:
-                following, since = self._queued.pop(call)
-                finished += self._enter(call[0], following, since)
-        return finished
+            ends[call] = at + own.end_ns - own.start_ns
+        return ends
 
     def _leaves_alone(self, part: RankWaiting, m: MatchedCollective) -> bool:
         """Whether the rank left before the others came: the sender of a buffered message, the root of a broadcast."""
