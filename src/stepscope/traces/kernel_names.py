@@ -118,8 +118,8 @@ _HELPER = r"splitKreduce|ReduceSplitK|reduce_wgrad|computeOffsets|generateWinogr
 _BANDWIDTH = (
     r"elementwise|multi_tensor_apply|reduce_kernel|softmax|batch_?norm|layer_?norm|group_?norm|rms_?norm|instance_?norm"
     r"|rowwisemoments|gammabeta|dropout|bn_(fw|bw)_|_pool_|pooling|catarraybatchedcopy|nchwtonhwc|nhwctonchw|transpose"
-    r"|cross_entropy|nll_loss|vectorized_|subtensorop|fill_|adam|sgd_|lamb|gelu|silu|relu_kernel|optensor|im2col"
-    r"|col2im|tanh_kernel|masked_"
+    r"|cross_entropy|nll_loss|vectorized_|subtensorop|(?<!pre)fill_|adam|sgd_|lamb|gelu|silu|relu_kernel|optensor|im2col"
+    r"|col2im|tanh_kernel|masked_(?!multihead)"
 )
 """In lower case: work on each element once or a few times: ATen, cuDNN, MIOpen, Apex."""
 
