@@ -478,6 +478,8 @@ def _write_csv(summary: TraceSummary, folder: Path, sections: Iterable[str]) -> 
 def _show(summary: TraceSummary, diagnosis: Diagnosis, request: Request, *, judged: Judged | None, early: bool) -> None:
     """Print what the rules say, then the tables. judged: the verdict on the job that the traces are a window of.
     early: the budget is shown already."""
+    from stepscope.records.trace_summary import UNTOLD
+
     about = _about(summary) + (_bound_by(summary) if early else "")
     if judged is not None:
         _say_of_window(judged.verdict)
@@ -498,7 +500,7 @@ def _show(summary: TraceSummary, diagnosis: Diagnosis, request: Request, *, judg
     rest = [section for section in request.sections if not (early and section in SCANNED)]
     _show_sections(summary, rest, limit=request.limit)
     for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: request.limit or None]:
-        if note.kind != "skipped":
+        if note.kind not in UNTOLD:
             where = "" if note.rank is None else f"rank {note.rank}: "
             say(f"! {where}{note.text}", "yellow")
 

@@ -123,7 +123,7 @@ class FileNote:
     """What was repaired, left out or assumed in reading one rank's file."""
 
     rank: int | None
-    kind: str  # repaired | truncated | dropped | assumed | skipped | missing | window
+    kind: str  # repaired | truncated | dropped | assumed | skipped | beside | foreign | missing | window
     text: str
 
 
@@ -223,6 +223,9 @@ class RankVerdict:
 
 LOSSES = ("truncated", "skipped", "missing", "dropped")
 """Kinds of notes that say what was not looked at."""
+
+UNTOLD = ("skipped", "beside")
+"""Kinds of notes that are not listed under what was read; ``beside``: files of a folder that were never a trace."""
 
 
 def common_steps(ranks: Iterable[RankPass]) -> tuple[int, ...] | None:

@@ -27,7 +27,7 @@ _CALLS: tuple[tuple[Blocks, str], ...] = (
     ("memory", r"(cu|hip|mu)Mem(Alloc|Free|Host|Create|Release|Map|Unmap|SetAccess|Address)(?!\w*(Async|FromPool))\w*"),
     # Intel: Level Zero, the unified runtime of SYCL and its plugins before
     ("stream", r"ze(Event|Fence|CommandList)HostSynchronize|zeCommandQueueSynchronize|urQueueFinish|piQueueFinish"),
-    ("stream", r"urEventWait|piEventsWait"),
+    ("stream", r"urEventWait|piEventsWait|(sycl::)?(_V1::)?(queue|event)::wait(_and_throw)?"),
     ("memory", r"zeMem(Alloc|Free)\w*|urUSM(\w*Alloc|Free)|pi(ext)?USM(\w*Alloc|Free)"),
     # Ascend: ACL and the runtime below it
     ("device", r"(aclrt|rt)(SynchronizeDevice|DeviceSynchronize)"),

@@ -101,6 +101,8 @@ class ColumnBuilder:
         self.foreign: Counter[tuple[str, str]] = Counter()
         """Spans of categories that nobody knows, by (category, process id)."""
         self.process_labels: dict[str, str] = {}
+        self.beside: Counter[str] = Counter()
+        """Events that no profile of torch is made of, by their form."""
 
     def add(self, block: bytes, *, offset: int) -> None:
         """Decode one block, ``{...}, {...}``. Raises DataError where it cannot be understood even repaired."""
@@ -276,7 +278,10 @@ class ColumnBuilder:
                 self._odd[_NO_TIME] += 1
             elif phase in ("B", "E"):
                 self._odd["as begin/end pairs, which PyTorch's profiler does not write (left out)"] += 1
-            elif phase not in ("C", "b", "e", "n", "P", "N", "O", "D"):
+                self.beside["begin/end event"] += 1
+            elif phase in _NO_SPANS:
+                self.beside[_NO_SPANS[phase]] += 1
+            else:
                 self._odd["of no known phase (left out)"] += 1
 
     def packed(self) -> DecodedPart:
@@ -353,6 +358,12 @@ class ColumnBuilder:
             remarks.append(Note(kind="repaired", text=text))
         return remarks + [Note(kind="dropped", text=f"{n:,} events {kind}") for kind, n in self._odd.items() if n]
 
+
+_NO_SPANS = {
+    "C": "counter", "b": "asynchronous event", "e": "asynchronous event", "n": "asynchronous event", "P": "sample",
+    "N": "object", "O": "object", "D": "object",
+}  # fmt: skip
+"""Phases of other timelines' events, in words."""
 
 _IDS = ("correlation", "external_id", "sequence")
 _COLUMNS: dict[str, Any] = {

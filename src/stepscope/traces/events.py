@@ -281,7 +281,7 @@ class TraceMeta:
 class Note:
     """Something about a file that its reader must know: what was repaired, left out or assumed."""
 
-    kind: str  # repaired | truncated | dropped | assumed | skipped | divided
+    kind: str  # repaired | truncated | dropped | assumed | skipped | beside | foreign | missing | divided
     text: str
 
 

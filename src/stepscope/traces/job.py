@@ -134,7 +134,7 @@ def _without_joined(passes: list[RankPass], notes: list[FileNote]) -> list[RankP
     joined = {file for file, together in ranks.items() if len(together) > 1 and together <= own}
     for file in joined:
         text = f"{Path(file).name}: left out: it joins ranks whose own files are here"
-        notes.append(FileNote(rank=None, kind="skipped", text=text))
+        notes.append(FileNote(rank=None, kind="beside", text=text))
     return [rank_pass for rank_pass in passes if rank_pass.facts.file not in joined]
 
 
@@ -303,7 +303,8 @@ def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote], named:
 
     def leave(file: Path, error: DataError) -> None:
         if isinstance(error, NoTraceError) and str(file) not in named:
-            notes.append(FileNote(rank=None, kind="skipped", text=f"{file.name}: not a trace: {error.why}"))
+            kind = "foreign" if url_of(file) is None else "beside"  # here, what has no events is left out before
+            notes.append(FileNote(rank=None, kind=kind, text=f"{file.name}: not a trace: {error.why}"))
         elif left_out is None:
             raise error
         else:

@@ -158,13 +158,14 @@ COMMUNICATION_NAMES: tuple[tuple[str, str], ...] = (
     (r"\bquickreduce::|allreduce_prototype", "QuickReduce"),
     (r"allreduce_fusion_kernel|(one|two)shotallreduce|lamport|moea2a|moe_?all_?to_?all|helixalltoall|\bmnnvl",
      "TensorRT-LLM, FlashInfer"),
-    (r"(nv|roc|mx|i|mori_)shmem|\bshmem_", "NVSHMEM, rocSHMEM, Intel SHMEM"),
-    (r"\b(\w+_)?ep::(?!cub)|\bdeepep::|(intra|inter)node(_ll)?::(\w*notify|dispatch|combine|barrier|clean)",
+    (r"(nv|roc|mx|i|mori_)shmem|\bshmem_|\w_on_stream_kernel", "NVSHMEM, rocSHMEM, Intel SHMEM"),
+    (r"\b(\w+_)?ep::(?!cub)|\bdeepep::|(intra|inter)node(_ll)?::(\w*notify|dispatch|combine|barrier|clean)"
+     r"|(?<![a-z])ep_(dispatch|combine)|\bmooncake::(dispatch|combine)",
      "DeepEP and its forks (dpsk::ep, primus_turbo::deep_ep, uccl): dispatch, combine, notify_dispatch, cached_notify"),
     (r"\bep(dispatch|combine)(inter|intra|low|sync|all|copy)|\bmori::(?!\w+::\w*convert)", "mori"),
     (r"\ba2a_(dispatch|combine|single)|\bpplx", "pplx-kernels, pplx-garden, Flux"),
     (r"userbuffers|^(void )?ub_?(all|reduce|allgather)", "Transformer Engine userbuffers"),
-    (r"(dispatch|combine|barrier|push|pull|p2p|ring|copy)\w*(intra|inter)_node|kernel_all2all|kernel_ring_reduce"
+    (r"(dispatch|combine|barrier|push|pull|p2p|ring|copy)\w*(intra|inter)_node|kernel_all2all|kernel_ring_reduce|\bkernel_(dispatch|combine)_token"
      r"|barrier_all_|_forward_(push|pull)_|cudaipcbarrier", "Triton-distributed, Flux"),
     (r"oneccl|\bccl::v1|(read_)?(write|reduce)_monolithic_kernel|reduce_read_write_kernel"
      r"|reduce_(single_)?local_(in|outof)place_kernel|\brt64(_128)?_pcie", "oneCCL"),
@@ -175,10 +176,17 @@ COMMUNICATION_NAMES: tuple[tuple[str, str], ...] = (
 
 _COMMUNICATION = "|".join(f"(?:{p})" for p, _ in COMMUNICATION_NAMES)
 
-COLLECTIVE_WORDS = r"(?<![a-z])(all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?(to|2)[-_]?all|send_?recv)"
-"""In names as ``spelled_out``, where no product is in the same kernel (``mm``, ``gemm``): that one computes."""
+COLLECTIVE_WORDS = (
+    r"(?<![a-z])(all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?scatter|all[-_]?(to|2)[-_]?all|a2a(?![a-z])"
+    r"|send_?recv)"
+)
+"""In names as ``spelled_out``, where none of ``NO_COLLECTIVE`` is in it: that one computes."""
 
-PRODUCT_WORDS = r"gemm|matmul|mat_mul|(?<![a-z])(mm|bmm|attention|attn)(?![a-z])"
+NO_COLLECTIVE = (
+    r"gemm|matmul|mat_mul|(?<![a-z])(mm|bmm|attention|attn)(?![a-z])|graph_send|scatter_(add|max|min|mean)"
+    r"|(?<![a-z])(warp|block|segment|cta|wave|lane|sub_?group)_(all_?)?(reduce|gather)"
+)
+"""Products, messages along the edges of a graph network, and sums within one device."""
 
 _COMPUTING = (
     r"^(at|at_cuda_detail|\w*cub\w*|thrust|cudnn|cublas(lt)?|cask\w*|cutlass|cusparse|cufft|cusolver|magma|mi_?open"
@@ -196,7 +204,8 @@ _COMPUTES = (
     r"|indexer|logits|lora|bgmv|sgmv|hadamard|causal_conv|selective_(scan|state)|state_passing|chunk_|delta_rule"
     r"|mamba|(?<![a-z])(ssm|ssd|ssu|rwkv|fla|kda|gdn|gdr)(?![a-z])|fft|adagrad|optimizer|interp|upsample"
     r"|(?<![a-z])(nms|lstm|gru|rnn)(?![a-z])|roi_align|split_?k|spmm|sddmm|jagged|bounds_check|linearize_index|gemv"
-    r"|gemm|matmul|mat_mul|conv(\dd)?(_|$)|trans_?data|philox|arange|nonzero|hstu|cross_entropy|fill_?buffer"
+    r"|gemm|matmul|mat_mul|conv(\dd)?(_|$)|trans_?data|philox|arange|nonzero|hstu|cross_entropy|graph_send"
+    r"|scatter_(add|max|mean)|(warp|block|segment)_(all_?)?reduce|fill_?buffer"
     r"|scale_packed_tensor|memset|aclnn|(?<![a-z])(cast|mul|add|sub|div|exp|pow|sqrt|sigmoid|tanh|slice|concat|one_hot)(?![a-z])"
 )
 """In names as ``spelled_out``: what kernels of models work on, in whatever library (vLLM, SGLang, FlashInfer, aiter,
@@ -225,7 +234,7 @@ def names_collective(name: str) -> bool:
     return (
         re.search(COLLECTIVE_WORDS, spelled) is not None
         and not re.search(_COMPUTING, spelled)
-        and not re.search(PRODUCT_WORDS, spelled)
+        and not re.search(NO_COLLECTIVE, spelled)
     )
 
 

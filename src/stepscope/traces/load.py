@@ -21,7 +21,7 @@ from stepscope.core.words import counted, listed, url_of
 from stepscope.traces.decode import ColumnBuilder, DecodedPart
 from stepscope.traces.discover import REPORTS, candidates, in_rank_folders
 from stepscope.traces.envelope import ASCEND, PROFILER_OWN, EventStream, NotATrace, meta_from, unread_categories
-from stepscope.traces.events import Note, RankTrace, TraceSet
+from stepscope.traces.events import Note, RankTrace, TraceMeta, TraceSet
 from stepscope.traces.file_names import NamedRank, ranks_by_name
 from stepscope.traces.places import places_of
 from stepscope.traces.plausible import plausible
@@ -264,7 +264,7 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
 
         events = with_devices(events, builder.process_labels)
         meta = replace(meta, rank=rank_of_folder(path) if meta.rank is None else meta.rank)
-    elif len(events) and not unread and (foreign := _foreign(builder, len(events))):
+    elif not unread and (foreign := _foreign(builder, len(events), meta)):
         raise _not_a_trace(path, foreign)
     if (first := sampled_from(meta.stepscope)) is not None:
         from stepscope.traces.sampled import without_sampled  # of windows that `profile` took alone
@@ -288,11 +288,17 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
     )
 
 
-def _foreign(builder: ColumnBuilder, spans: int) -> str | None:
-    """Say of a file in which no span has a category of PyTorch's profiler which it has; None for any other file."""
+def _foreign(builder: ColumnBuilder, spans: int, meta: TraceMeta) -> str | None:
+    """Say of a file in which no span has a category of PyTorch's profiler which it has, and of one without any span what it
+    holds; None for any other file."""
     counts: Counter[str] = Counter()
     for (category, _), number in builder.foreign.items():
         counts[category] += number
+    if not spans:
+        forms = [counted(number, form) for form, number in builder.beside.most_common()]
+        if not forms or meta.device_names or meta.rank is not None:
+            return None
+        return f"it holds no spans, and what PyTorch's profiler does not write: {listed(forms, at_most=3)}"
     if counts.total() < spans or not PROFILER_OWN.isdisjoint(counts):
         return None
     from stepscope.traces.other_files import other_timeline  # only a refusal needs it
@@ -363,8 +369,17 @@ def _traces_of(files: Iterable[Path], named: Collection[Path]) -> tuple[list[Pat
         elif file in named:
             raise _not_a_trace(file, why)
         else:
-            notes.append(Note(kind="skipped", text=f"{file.name}: not a trace: {why}"))
+            notes.append(Note(kind="beside" if _whole(file) else "missing", text=f"{file.name}: not a trace: {why}"))
     return kept, notes
+
+
+def _whole(file: Path) -> bool:
+    """Whether a text file ends as JSON does: one that breaks off may have been a trace."""
+    if file.suffix != ".json":
+        return True  # what is packed and breaks off is unreadable
+    with file.open("rb") as text:
+        text.seek(max(0, file.stat().st_size - PEEK_BYTES))
+        return text.read().rstrip()[-1:] in (b"}", b"]", b"")
 
 
 def _is_sqlite(path: Path) -> bool:

@@ -22,7 +22,8 @@ HOLDS = {
         "stream": """cudaStreamSynchronize cudaStreamSynchronize_v3020 cudaStreamSynchronize_ptsz cuEventSynchronize
             hipStreamSynchronize hipEventSynchronize zeEventHostSynchronize zeCommandQueueSynchronize piEventsWait
             zeFenceHostSynchronize zeCommandListHostSynchronize urQueueFinish urEventWait aclrtSynchronizeStream
-            AscendCL@aclrtSynchronizeStreamWithTimeout musaStreamSynchronize newStreamSynchronize""",
+            AscendCL@aclrtSynchronizeStreamWithTimeout musaStreamSynchronize newStreamSynchronize
+            sycl::queue::wait_and_throw event::wait""",
         "copy": """cudaMemcpy cudaMemcpy2D cudaMemcpyToSymbol cuMemcpyDtoH_v2 cuMemcpyHtoD hipMemcpy hipMemcpyWithStream
             hipMemcpyDtoH aclrtMemcpy musaMemcpy2D""",
         "memory": """cudaMalloc cudaFree cudaHostAlloc hipExtMallocWithFlags hipFree cuMemMap urUSMFree zeMemAllocDevice

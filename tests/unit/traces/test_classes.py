@@ -43,6 +43,12 @@ COMMUNICATES = (
     "MoeDistributeCombineV2",
     "all-gather-start.7",
     "my_reduce_scatter",
+    "void rdxn_on_stream_kernel<float, (rdxn_ops)2>(int, float*)",
+    "void fcollect_on_stream_kernel_warp<int>(int)",
+    "moe_ep_dispatch_fp8",
+    "void mooncake::combine<7168>(void*)",
+    "kernel_combine_token_v2",
+    "grouped_a2a_kernel",
 )
 COMPUTES = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
@@ -53,6 +59,9 @@ COMPUTES = (
     "allgather_gemm_persistent",
     "void fbgemm_gpu::all_to_one_permute(int)",
     "aclnnMatmul_MatMulCommon_MatMulV2",
+    "void phi::GraphSendRecvOpCUDAKernel<float>(float const*)",
+    "void warp_reduce_scatter_max_kernel<float>(float const*)",
+    "block_all_reduce_sum_f32",
 )
 TELLS_NOTHING = ("void acme::xfer<4>(int4*)", "my_moe_dispatch", "_fwd_combine", "kernel_0", "void p2p_push<int>(int*)")
 

@@ -191,7 +191,10 @@ def test_a_folder_of_mixed_things_gives_its_traces_and_says_what_was_skipped(job
         arrays, "an array of other values than events"
     )
     assert [n.text for n in loaded.notes] == [f"{name}: not a trace: {reasons[name]}" for name in sorted(reasons)]
-    assert {n.kind for n in loaded.notes} == {"skipped"}
+    assert {n.text.partition(":")[0]: n.kind for n in loaded.notes} == {
+        **dict.fromkeys(reasons, "beside"),
+        "text.json": "missing",
+    }
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", "[]]", "hello", "{", '[{"a": 1}]', "null", "\x00\x01"])
@@ -216,6 +219,28 @@ def test_a_trace_of_no_events_is_a_trace_with_a_note(text: str, tmp_path: Path) 
     trace = load_traces(write(tmp_path / "rank-0.json", text)).ranks[0]
     assert len(trace.events) == 0
     assert [n.text for n in trace.notes if n.kind == "dropped"] == ["the file holds no spans"]
+
+
+KERNEL = json.dumps(
+    {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 5, "dur": 9, "pid": 0, "tid": 7, "args": {}}]}
+)
+
+
+@pytest.mark.parametrize("form", ["BE", "C", "be"])
+def test_a_timeline_without_spans_is_none_of_torchs(form: str, tmp_path: Path) -> None:
+    events = [{"ph": form[i % len(form)], "cat": "sched", "name": "n", "ts": i, "pid": 1} for i in range(20)]
+    with pytest.raises(DataError, match="not a PyTorch profiler trace") as error:
+        load_traces(write(tmp_path / "rank-0.json", json.dumps({"traceEvents": events})))
+    assert "holds no spans" in str(error.value)
+    assert "20 " in str(error.value)
+
+
+def test_settings_in_a_folder_are_none_of_its_traces_and_a_torn_file_is_missing(tmp_path: Path) -> None:
+    write(tmp_path / "rank-0.json", KERNEL)
+    write(tmp_path / "config.json", '{"lr": 1}')
+    write(tmp_path / "rank-1.json", '{"schemaVersion": 1, "deviceProperties": [{"id": 0,')
+    notes = {note.text.partition(":")[0]: note.kind for note in load_traces(tmp_path).notes}
+    assert notes == {"config.json": "beside", "rank-1.json": "missing"}
 
 
 def test_spans_without_a_duration_are_left_out_and_counted(tmp_path: Path) -> None:

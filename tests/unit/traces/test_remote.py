@@ -53,7 +53,7 @@ def test_a_bucket_is_listed_and_gives_what_the_same_files_give_here(bucket: str,
         "memory:///job/rank-1.json",
         "memory:///job/rank-2.json.gz",
     ]
-    assert [note.kind for note in behind.notes] == ["skipped"]
+    assert [note.kind for note in behind.notes] == ["beside"]
     assert _figures(analyse_job(tmp_path.as_uri())) == _figures(here)
 
 
