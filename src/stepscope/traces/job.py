@@ -303,7 +303,7 @@ def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote], named:
 
     def leave(file: Path, error: DataError) -> None:
         if isinstance(error, NoTraceError) and str(file) not in named:
-            kind = "foreign" if url_of(file) is None else "beside"  # here, what has no events is left out before
+            kind = "beside" if hasattr(file, "listed") else "foreign"  # here, what has no events is left out before
             notes.append(FileNote(rank=None, kind=kind, text=f"{file.name}: not a trace: {error.why}"))
         elif left_out is None:
             raise error

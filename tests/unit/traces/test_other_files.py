@@ -76,7 +76,7 @@ def test_others_beside_traces_are_left_out(tmp_path: Path) -> None:
         (folder / name).write_bytes(content)
     (summary,) = analyse_captures(folder).values()
     assert [p.facts.rank for p in summary.ranks] == [0, 1]
-    text = " ".join(note.text for note in summary.notes if note.kind == "foreign")
+    text = " ".join(note.text for note in summary.notes)
     assert all(name in text for name in REFUSED if not name.endswith(".et"))
 
 
