@@ -98,7 +98,8 @@ KINDS: Mapping[str, QualityKind] = {
     "unknown-kernels": QualityKind(
         text="{share} of the kernels' time is of unknown kind, computation or communication: {names}",
         takes=("classes",),
-        better="state it: --communication PATTERN, or --class FILE with lines such as `computation my_kernel`",
+        better="state it: --communication PATTERN, or --class FILE with lines such as `computation my_kernel`; a file "
+        "kernel-classes.txt beside the traces holds for every command",
     ),
     "unused-classes": QualityKind(
         text="no kernel is called as the stated classes say: {names}",

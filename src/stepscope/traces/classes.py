@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import url_of
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
-from stepscope.traces.kernel_names import Work, names_collective, work_named
+from stepscope.traces.kernel_names import Work, names_collective, names_computation, work_named
 
 if TYPE_CHECKING:
     from stepscope.records.trace_quality import QualityFact
@@ -195,7 +195,7 @@ _GRAPH = re.compile(r"Graph(Exec)?Launch|RIExecute|CommandBuffer")
 @lru_cache(maxsize=1 << 14)
 def _of_operator(operator: str) -> Work:
     """What an operator's own kernels are, as its name tells; NOT_DEVICE: it does not. One of torch's own or of any namespace
-    computes unless its name is a collective's; an autograd.Function of a user's may do anything."""
+    computes unless its name is a collective's; an autograd.Function of a user's may do what its name leaves open."""
     name = operator.removeprefix(_NODE)
     if _COLLECTIVES.match(name):
         return Work.COMMUNICATION
@@ -203,7 +203,7 @@ def _of_operator(operator: str) -> Work:
         return Work.COMPUTE
     if names_collective(name):
         return Work.COMMUNICATION
-    return Work.COMPUTE if "::" in name else Work.NOT_DEVICE
+    return Work.COMPUTE if "::" in name or names_computation(name) else Work.NOT_DEVICE
 
 
 def _by_operator(events: Events, chosen: Ints) -> NDArray[np.int8]:

@@ -183,10 +183,10 @@ COLLECTIVE_WORDS = (
 """In names as ``spelled_out``, where none of ``NO_COLLECTIVE`` is in it: that one computes."""
 
 NO_COLLECTIVE = (
-    r"gemm|matmul|mat_mul|(?<![a-z])(mm|bmm|attention|attn)(?![a-z])|graph_send|scatter_(add|max|min|mean)"
+    r"gemm|matmul|mat_mul|(?<![a-z])(mm|bmm|attention|attn)(?![a-z])|copy_(in|out)|graph_send|scatter_(add|max|min|mean)"
     r"|(?<![a-z])(warp|block|segment|cta|wave|lane|sub_?group)_(all_?)?(reduce|gather)"
 )
-"""Products, messages along the edges of a graph network, and sums within one device."""
+"""Products, FSDP's copies around a collective, messages along the edges of a graph network, and sums within one device."""
 
 _COMPUTING = (
     r"^(at|at_cuda_detail|\w*cub\w*|thrust|cudnn|cublas(lt)?|cask\w*|cutlass|cusparse|cufft|cusolver|magma|mi_?open"
@@ -204,7 +204,7 @@ _COMPUTES = (
     r"|indexer|logits|lora|bgmv|sgmv|hadamard|causal_conv|selective_(scan|state)|state_passing|chunk_|delta_rule"
     r"|mamba|(?<![a-z])(ssm|ssd|ssu|rwkv|fla|kda|gdn|gdr)(?![a-z])|fft|adagrad|optimizer|interp|upsample"
     r"|(?<![a-z])(nms|lstm|gru|rnn)(?![a-z])|roi_align|split_?k|spmm|sddmm|jagged|bounds_check|linearize_index|gemv"
-    r"|gemm|matmul|mat_mul|conv(\dd)?(_|$)|trans_?data|philox|arange|nonzero|hstu|cross_entropy|graph_send"
+    r"|gemm|matmul|mat_mul|conv(\dd)?(_|$)|trans_?data|philox|arange|nonzero|convert|hstu|cross_entropy|graph_send"
     r"|scatter_(add|max|mean)|(warp|block|segment)_(all_?)?reduce|fill_?buffer"
     r"|scale_packed_tensor|memset|aclnn|(?<![a-z])(cast|mul|add|sub|div|exp|pow|sqrt|sigmoid|tanh|slice|concat|one_hot)(?![a-z])"
 )
@@ -213,7 +213,7 @@ FBGEMM, Mamba, xformers, CANN)."""
 
 _MOVES = (
     r"(?<![a-z])(peer|remote|ipc|p2p|rdma|nvl|nvlink|xgmi|symm|symmetric|multimem|nvls|exchange|ring|push|pull|put"
-    r"|get|signal|barrier|dispatch|combine|halo|a2a|bcast|broadcast|inter_?node|intra_?node|comm)(?![a-z])"
+    r"|get|signal|barrier|dispatch|combine|halo|a2a|bcast|broadcast|inter_?node|intra_?node|comm|communication)(?![a-z])"
 )
 """In names as ``spelled_out``: what may also be between ranks. Such a name decides nothing by itself."""
 
@@ -268,8 +268,12 @@ def work_named(name: str) -> tuple[Work, bool]:
     spelled, kind = spelled_out(name), kernel_kind(name)
     if kind in MATRIX or kind == FUSED or re.search(_COMPUTING, spelled):
         return Work.COMPUTE, True
+    return Work.COMPUTE if names_computation(name) else Work.NOT_DEVICE, False
+
+
+def names_computation(name: str) -> bool:
+    """Whether words of a kernel's or an operator's name speak of computation, and of nothing that may be between ranks."""
+    spelled = spelled_out(name)
     if re.search(_MOVES, spelled):
-        return Work.NOT_DEVICE, False
-    if kind != OTHER or re.search(_COMPUTES, spelled):
-        return Work.COMPUTE, False
-    return Work.NOT_DEVICE, False
+        return False
+    return kernel_kind(name) != OTHER or re.search(_COMPUTES, spelled) is not None

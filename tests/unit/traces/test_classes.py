@@ -109,7 +109,17 @@ def test_the_operator_that_launched_a_kernel_makes_it_communication(operators: t
     assert not len(classes_of(view).unknown)
 
 
-@pytest.mark.parametrize("operators", [("aten::mul",), ("torch::autograd::CopyBackwards",), ("moe::permute",)])
+@pytest.mark.parametrize(
+    "operators",
+    [
+        ("aten::mul",),
+        ("torch::autograd::CopyBackwards",),
+        ("moe::permute",),
+        ("fsdp::all_gather_copy_in",),
+        ("autograd::engine::evaluate_function: FusedLayerNormFunctionBackward", "FusedLayerNormFunctionBackward"),
+        ("LigerSwiGLUFunction",),
+    ],
+)
 def test_an_operator_that_computes_makes_it_computation(operators: tuple[str, ...]) -> None:
     view = under("c10d::allreduce_", *operators)
     assert work_of(view)[-1] == Work.COMPUTE
@@ -138,6 +148,7 @@ def test_what_shards_a_model_says_nothing_of_the_kernels_in_it() -> None:
 
 def test_without_operator_and_words_a_kernel_is_unknown() -> None:
     assert len(classes_of(under("MyFunction")).unknown) == 1
+    assert len(classes_of(under("ExpertDispatchFunction")).unknown) == 1
     assert len(classes_of(RankView(replace(trace(kernel("xfer", 0, 9)), alone=False))).unknown) == 1
 
 
