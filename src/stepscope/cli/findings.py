@@ -229,7 +229,8 @@ def _tree(screen: Screen) -> list[Line]:
     width = max(len(name) for name, _ in rows) + 2
     head = f"  {screen.whole:<{width}}{format_duration(whole):>9}  100%"
     over = f"{head}   {screen.over}" if screen.over else head
-    lines: list[Line] = [(over if len(over) <= _width() else over.rpartition(",")[0], "")]
+    fitting = (text for text in (over, over.rpartition(", ")[0]) if head < text and len(text) <= _width())
+    lines: list[Line] = [(next(fitting, head), "")]
     for name, part in rows:
         mark = f"   <- {screen.mark}" if part.cause else ""
         line = f"  {name:<{width}}{format_duration(part.ns):>9} {format_percent(part.share):>5}{mark}"
