@@ -224,8 +224,11 @@ _MOVES = (
 @lru_cache(maxsize=1 << 16)
 def is_communication(kernel_name: str) -> bool:
     """Whether a kernel of this name moves data between ranks."""
-    forms = [kernel_name.lower(), *([spelled_out(kernel_name)] if "_ZN" in kernel_name else [])]
-    return any(re.search(_COMMUNICATION, form) for form in forms) or names_collective(kernel_name)
+    if re.search(_COMMUNICATION, kernel_name.lower()):
+        return True
+    if "_ZN" in kernel_name and re.search(_COMMUNICATION, spelled_out(kernel_name)):
+        return True
+    return names_collective(kernel_name)
 
 
 def names_collective(name: str) -> bool:
