@@ -72,6 +72,7 @@ KINDS: Mapping[str, QualityKind] = {
         "they are clipped there, by {time} in all",
         better="record again: the driver gave ends that cannot be",
     ),
+    "repeated": QualityKind(text="{count} of {of} device events are in the file twice, and read once: {names}"),
     "divided": QualityKind(text="{count} ranks or devices in one file, separated by {names}"),
     "devices-together": QualityKind(
         text="{count} devices of one process in this file, beside files of other ranks: they are not separated",

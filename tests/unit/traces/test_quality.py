@@ -106,6 +106,58 @@ def test_an_end_behind_the_next_of_its_stream_is_cut_there() -> None:
     assert int(kept.dur_ns[-1]) == 50 * US
 
 
+def _busy(count: int, step: int = MS) -> list:
+    rows = []
+    for i in range(count):
+        rows += [launch(i * step, i * step + 5 * US, i + 1), kernel("gemm", i * step + 10 * US, (i + 1) * step, i + 1)]
+    return [*rows, call("cudaDeviceSynchronize", (count - 1) * step + 6 * US, count * step + 9 * US)]
+
+
+@pytest.mark.parametrize("moved", [-20_000, 30_000], ids=["before its launch", "behind what follows it"])
+@pytest.mark.parametrize("step", [MS, 400 * MS], ids=["a short capture", "a long one"])
+def test_a_few_kernels_at_times_without_calls_are_left_out(moved: int, step: int) -> None:
+    rows = _busy(40, step)
+    window = 40 * step - 10 * US
+    for place in (21, 23):
+        row = rows[place]
+        rows[place] = kernel("gemm", row.start + moved * MS, row.end + moved * MS, (place + 1) // 2)
+    kept, facts = plausible(events(rows))
+    assert [(f.kind, f.count, f.of, f.matters) for f in facts] == [("impossible-times", 2, 40, True)]
+    device = kept.is_device
+    assert int(kept.end_ns[device].max() - kept.ts_ns[device].min()) == window
+
+
+@pytest.mark.parametrize("queue", ["another clock", "a long queue", "work from before"])
+def test_many_kernels_or_the_last_of_a_queue_may_lie_outside_of_all_calls(queue: str) -> None:
+    rows = _busy(40, 200 * MS)[:-1]
+    if queue == "another clock":
+        rows = [r if r.name != "gemm" else kernel("gemm", r.start - HOUR // 2, r.end - HOUR // 2, 1) for r in rows]
+    elif queue == "a long queue":  # the host is done, the last ones run
+        rows += [kernel("gemm", (10_000 + i) * MS, (10_001 + i) * MS, 40 + i) for i in range(3)]
+        rows += [launch(7_900 * MS, 7_901 * MS, 40 + i) for i in range(3)]
+    else:  # launched before the capture
+        rows += [kernel("gemm", -3_000 * MS, -2_000 * MS, 900)]
+    made = events(rows)
+    kept, facts = plausible(made)
+    assert facts == ()
+    assert len(kept) == len(made)
+
+
+def test_the_last_kernel_cannot_last_until_long_after_all_calls() -> None:
+    rows = _busy(40)
+    rows[-2] = kernel("gemm", 39 * MS + 10 * US, 3000_000 * MS, 40)
+    kept, facts = plausible(events(rows))
+    assert [(f.kind, f.count) for f in facts] == [("impossible-ends", 1)]
+    assert int(kept.end_ns.max()) == 40 * MS + 9 * US
+
+
+def test_what_stands_in_the_file_twice_is_read_once() -> None:
+    rows = _busy(20)
+    kept, facts = plausible(events([*rows, *[row for row in rows if row.name == "gemm"][5:11]]))
+    assert [(f.kind, f.count, f.of, f.matters) for f in facts] == [("repeated", 6, 26, False)]
+    assert len(kept) == len(rows)
+
+
 @pytest.mark.parametrize("case", ["another stream", "a graph's branches", "an early start"])
 def test_work_that_runs_side_by_side_is_left_as_it_is(case: str) -> None:
     stream = 8 if case == "another stream" else 7
