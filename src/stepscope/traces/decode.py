@@ -374,10 +374,11 @@ _COLUMNS: dict[str, Any] = {
 
 
 class _Codes(dict[str, int]):
-    """Category by its spelling; OTHER for the rest."""
+    """Category by its spelling: calls of any maker's runtime and driver by how it ends, OTHER for the rest."""
 
     def __missing__(self, key: str) -> int:
-        return int(Category.OTHER)
+        calls = Category.DRIVER if key.endswith("_driver") else Category.OTHER
+        return int(Category.RUNTIME if key.endswith("_runtime") else calls)
 
 
 _CODES = _Codes({key: int(category) for key, category in CATEGORIES.items()})

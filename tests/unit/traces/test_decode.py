@@ -12,7 +12,7 @@ from tests.trace_layout import write
 
 from stepscope.core.errors import DataError
 from stepscope.traces.decode import ColumnBuilder
-from stepscope.traces.events import Events
+from stepscope.traces.events import Category, Events
 from stepscope.traces.load import load_file
 
 
@@ -165,3 +165,15 @@ def test_names_and_threads_are_coded_once(tmp_path: Path) -> None:
     assert len(set(events.names)) == len(events.names)
     assert len(set(events.threads)) == len(events.threads)
     assert sorted(set(events.name.tolist())) == list(range(len(events.names)))
+
+
+@pytest.mark.parametrize(
+    ("category", "code"),
+    [
+        ("musa_runtime", Category.RUNTIME), ("hip_driver", Category.DRIVER), ("cuda_runtime", Category.RUNTIME),
+        ("runtime_of_a_game", Category.OTHER), ("ac2g", Category.OTHER),
+    ],
+)  # fmt: skip
+def test_calls_of_any_makers_runtime_are_known_by_their_category(category: str, code: Category) -> None:
+    events, _ = built(event(cat=category))
+    assert events.category.tolist() == [code]
