@@ -123,7 +123,7 @@ def test_hardware_lists_the_table_and_the_links(here: Here) -> None:
     done = here("hardware")
     assert done.code == 0
     rows = {line.split()[0]: line.split() for line in done.out.splitlines() if line.strip()}
-    assert rows["h100-sxm"][1:] == ["80", "3350", "66.9", "494.7", "989.4", "989.4", "1979", "450"]
+    assert rows["h100-sxm"][1:] == ["80", "3350", "66.9", "494.7", "989.4", "989.4", "1979", "–", "450"]
     assert rows["v100-sxm2-16gb"][4] == "–"
     assert rows["infiniband-ndr"][1:3] == ["50.0", "GB/s"]
     document = here("hardware", "--json").json()

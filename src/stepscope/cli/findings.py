@@ -227,8 +227,10 @@ def _tree(screen: Screen) -> list[Line]:
     rows = [("  " * (depth + 1) + narrator.part_name(part), part) for depth, part in narrator.tree_rows(screen.tree)]
     whole = sum(part.ns for part in screen.tree)
     width = max(len(name) for name, _ in rows) + 2
-    over = f"   {screen.over}" if screen.over else ""
-    lines: list[Line] = [(f"  {screen.whole:<{width}}{format_duration(whole):>9}  100%{over}", "")]
+    head = f"  {screen.whole:<{width}}{format_duration(whole):>9}  100%"
+    over = f"{head}   {screen.over}" if screen.over else head
+    fitting = (text for text in (over, over.rpartition(", ")[0]) if head < text and len(text) <= _width())
+    lines: list[Line] = [(next(fitting, head), "")]
     for name, part in rows:
         mark = f"   <- {screen.mark}" if part.cause else ""
         line = f"  {name:<{width}}{format_duration(part.ns):>9} {format_percent(part.share):>5}{mark}"

@@ -119,9 +119,8 @@ def _of_several(view: RankView) -> bool:
     events, trace = view.events, view.trace
     if (view.meta.world_size or 0) > 1 or not trace.alone or trace.rank > 0:
         return True
-    if (classes_of(view).work == Work.COMMUNICATION).any():
-        return True
-    return bool((events.of(Category.CPU_OP) & events.named(_COLLECTIVES.match)).any())
+    called = events.of(Category.CPU_OP) & events.named(_COLLECTIVES.match)
+    return bool((called | (classes_of(view).work == Work.COMMUNICATION)).any())
 
 
 def stated_beside(path: Path) -> tuple[StatedClass, ...]:

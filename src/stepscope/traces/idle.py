@@ -21,7 +21,7 @@ from stepscope.records.trace_work import DelaySummary, LaunchStatistics, QueueLe
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.activity import activity_of
-from stepscope.traces.blocking_calls import blocking
+from stepscope.traces.blocking_calls import ASYNC_COPY, blocking
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 from stepscope.traces.launches import launches_of, lost_launches
 from stepscope.traces.marks import Marks, marks_of
@@ -78,8 +78,8 @@ def idle_causes(view: RankView) -> tuple[IdleCause, ...]:
     ``launch_latency``, or ``dependency`` where it is longer than ``START_NS``. Before it, ``start_up`` is what the host
     does once, ``sync`` the time in which the thread that launches was held by a call of the runtime, and up to
     ``REFILL_NS`` after that, or as long as it was held, up to ``HIDDEN_NS``; the rest is ``host_late``. Where data loading
-    takes most of the way from the wait (or the gap's start) to the launch, all of that way is ``data``; where the driver
-    takes or gives memory for most of the gap, all of it is ``sync``. Behind the last work nothing was launched. Queued work
+    takes most of the way from the wait (or the gap's start) to the launch, all of that way is ``data``; where such calls
+    take most of the way to the launch, all of it is ``sync``. Behind the last work nothing was launched. Queued work
     leaves ``kernel_gap`` or ``dependency``. In ``cpu_spans`` nothing is launched: what is not ``data`` is
     ``outside_operators``.
     """
@@ -162,10 +162,14 @@ def _returned(
     events = view.events
     returned, names = starts.copy(), np.full(len(starts), NONE, dtype=np.int64)
     held_ns = np.zeros(len(starts), dtype=np.int64)
-    waits = events.by_start(waiting_calls(view))
+    holds = waiting_calls(view)
+    waits = events.by_start(holds)
     if not len(waits) or not late.any():
         return returned, held_ns, names
-    memory = blocking(events, "memory")
+    # A call may hold the host and launch: a copy that starts late inside of its own call.
+    own_ns = np.where(late & holds[call] & (events.end_ns[call] >= launched), launched - events.ts_ns[call], 0)
+    own = (own_ns > START_NS) & (2 * own_ns > launched - starts)
+    returned[own], names[own] = launched[own], events.name[call][own]
     line = _host_lines(events)
     launching = line[events.thread[call]]
     for number in distinct(launching[late]).tolist():
@@ -185,12 +189,12 @@ def _returned(
         returned[delayed] = np.minimum(back, launched)[delayed]
         held_ns[delayed] = events.dur_ns[wait][delayed]
         names[delayed] = events.name[wait][delayed]
-        driver = line_waits[memory[line_waits]]
-        if len(driver):
-            called = spans.measure_within(events.spans(driver), starts, np.maximum(launched, starts))
-            taken = late & (launching == number) & (2 * called > launched - starts)
-            before = np.maximum(np.searchsorted(events.ts_ns[driver], events.ts_ns[call]) - 1, 0)
-            returned[taken], names[taken] = launched[taken], events.name[driver[before]][taken]
+        called = spans.measure_within(events.spans(line_waits), starts, np.maximum(launched, starts))
+        ends_inside = (final >= 0) & (events.end_ns[line_waits[np.maximum(final, 0)]] > starts)
+        taken = late & (launching == number) & ends_inside & (2 * called > launched - starts)
+        returned[taken] = launched[taken]
+        unnamed = taken & (names == NONE)
+        names[unnamed] = events.name[line_waits[np.maximum(final, 0)]][unnamed]
     return returned, held_ns, names
 
 
@@ -202,7 +206,7 @@ def waiting_calls(view: RankView) -> NDArray[np.bool_]:
     np.maximum.at(behind, launches.launch[launches.linked], events.end_ns[launches.of[launches.linked]])
     calls = np.flatnonzero((behind > 0) & (behind <= events.end_ns) & (events.dur_ns >= WAITED_NS) & ~waits)
     worked = spans.measure_within(activity.busy, events.ts_ns[calls], events.end_ns[calls])
-    waits[calls[2 * worked >= events.dur_ns[calls]]] = True
+    waits[calls[(2 * worked >= events.dur_ns[calls]) | events.named(ASYNC_COPY.match)[calls]]] = True
     return waits
 
 

@@ -191,10 +191,13 @@ NO_COLLECTIVE = (
 _COMPUTING = (
     r"^(at|at_cuda_detail|\w*cub\w*|thrust|cudnn|cublas(lt)?|cask\w*|cutlass|cusparse|cufft|cusolver|magma|mi_?open"
     r"|rocblas|rocprim|rocsparse|hipcub|ck|ck_tile|fbgemm_gpu|apex|flash|pytorch_flash|transformer_engine"
-    r"|onnxruntime|bitsandbytes|cuvs|raft)::|::cub(_\w+)?::|^cublas|^triton_(poi|red|per|for|tem|mm)"
+    r"|onnxruntime|bitsandbytes|epilogue)::|::cub(_\w+)?::|^cublas|^triton_(_\d|poi|red|per|for|tem|mm|fused|unk)"
     r"|^(mi_?open|rocblas|cudnn)"
 )
 """Libraries that only compute: whatever launched such a kernel, it is no collective's own."""
+
+_COPIES = r"dma_(request|read|write|copy)"
+"""Among the kernels of a device whose trace has no category for copies: MTIA."""
 
 _COMPUTES = (
     r"attention|attn|fmha|(?<![a-z])(mla|mha|mqa|gqa|dsa|mm|bmm|ln|fwd|bwd|linear)(?![a-z])|softmax|rope(?![a-z])|rotary"
@@ -266,6 +269,8 @@ def work_named(name: str) -> tuple[Work, bool]:
     if is_communication(name):
         return Work.COMMUNICATION, True
     spelled, kind = spelled_out(name), kernel_kind(name)
+    if re.match(_COPIES, spelled):
+        return Work.MEMORY, True
     if kind in MATRIX or kind == FUSED or re.search(_COMPUTING, spelled):
         return Work.COMPUTE, True
     return Work.COMPUTE if names_computation(name) else Work.NOT_DEVICE, False

@@ -223,10 +223,10 @@ def copy_kind(name: str) -> tuple[str, str | None]:
 def copy_table(view: RankView) -> CopyTable | None:
     """The rank's copies and memsets by kind, longest first; None when the trace has none."""
     events = view.events
-    chosen = events.where(Category.MEMCPY, Category.MEMSET)
+    work = work_of(view)
+    chosen = np.flatnonzero(work == Work.MEMORY)
     if not len(chosen):
         return None
-    work = work_of(view)
     kernels = np.flatnonzero((work == Work.COMPUTE) | (work == Work.COMMUNICATION))
     hidden_by = events.spans(kernels)
     kinds: dict[tuple[str, str | None], int] = {}

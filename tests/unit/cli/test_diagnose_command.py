@@ -34,7 +34,7 @@ def test_the_list_of_rules_is_json_when_json_is_asked_for(ran: Ran) -> None:
     assert code == 0
     assert document["schema"] == "stepscope.rules/1"
     straggler = next(rule for rule in document["rules"] if rule["name"] == "straggler")
-    assert (straggler["needs"], straggler["any_of"]) == ([], ["cells", "traces"])
+    assert (straggler["needs"], straggler["any_of"]) == ([], ["cells", "traces", "arrivals"])
     assert straggler["thresholds"]["p"]["value"] == 0.05
     assert "References" in straggler["page"]
 

@@ -111,6 +111,27 @@ def test_a_copy_from_pageable_memory_holds_the_host_as_long_as_it_runs() -> None
     assert causes(*rows) == {"sync": (55, "cudaMemcpyAsync"), "launch_latency": (5, None)}
 
 
+@pytest.mark.parametrize("name", ["hipMemcpyWithStream", "cudaMemcpyAsync", "cuMemcpyDtoH_v2"])
+def test_a_copy_that_starts_late_inside_its_call_holds_the_host(name: str) -> None:
+    rows = (
+        launch(5 * US, 10 * US, 1),
+        kernel("a", 15 * US, 500 * US, 1),
+        call(name, 540 * US, 5060 * US, correlation=2),
+        copy("Memcpy DtoH (Device -> Pageable)", 5000 * US, 5040 * US, 2),
+        launch(5070 * US, 5075 * US, 3),
+        kernel("b", 5080 * US, 5180 * US, 3),
+    )
+    assert causes(*rows) == {"sync": (4535, name), "launch_latency": (5, None)}
+
+
+def test_a_wait_of_an_idle_device_is_a_wait() -> None:
+    """The host comes late to it, and the device has nothing: it waits for something that is not in the file."""
+    wait = call("hipEventSynchronize", 530 * US, 4900 * US)
+    assert two_kernels(wait, at=4920, starts=4930)["sync"] == (4425, "hipEventSynchronize")
+    short = call("hipEventSynchronize", 530 * US, 600 * US)
+    assert "sync" not in two_kernels(short, at=4920, starts=4930)
+
+
 def test_the_first_launch_of_a_kernel_waits_for_nothing() -> None:
     first = call("cudaLaunchKernel", 520 * US, 900 * US, correlation=2)
     found = causes(

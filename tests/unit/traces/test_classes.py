@@ -16,6 +16,7 @@ from stepscope.traces.classes import BESIDE, classes_of, unknown_fact, work_of
 from stepscope.traces.events import RankView
 from stepscope.traces.job import analyse_job, combine
 from stepscope.traces.kernel_names import Work, work_named
+from stepscope.traces.kernels import copy_table
 from stepscope.traces.rank_pass import analyse
 from stepscope.traces.sections import Wanted
 from stepscope.traces.stated_classes import matcher, read_classes
@@ -56,6 +57,8 @@ COMPUTES = (
     "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(int)",
     "_ZN7ck_tile6kentryILi1ENS_13FmhaFwdKernelIx",
     "triton_poi_fused_add_0",
+    "triton__0d1d2d3d",
+    "void epilogue::impl::globalKernel<float, float, true>(int)",
     "allgather_gemm_persistent",
     "void fbgemm_gpu::all_to_one_permute(int)",
     "aclnnMatmul_MatMulCommon_MatMulV2",
@@ -74,6 +77,14 @@ def test_a_name_of_a_collective_is_known_in_every_spelling(name: str) -> None:
 @pytest.mark.parametrize("name", COMPUTES)
 def test_a_name_that_computes_is_known(name: str) -> None:
     assert work_named(name)[0] == Work.COMPUTE
+
+
+def test_a_device_without_a_category_for_copies_has_them_by_name() -> None:
+    view = RankView(trace(kernel("dma_request", 0, 5), kernel("fc-dtype_Float", 5, 9)))
+    assert work_of(view).tolist() == [Work.MEMORY, Work.COMPUTE]
+    table = copy_table(view)
+    assert table is not None
+    assert [(row.kind, row.calls, row.total_ns) for row in table.rows] == [("other", 1, 5)]
 
 
 @pytest.mark.parametrize("name", TELLS_NOTHING)

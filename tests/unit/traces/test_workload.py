@@ -149,3 +149,14 @@ def test_a_server_that_waits_is_advised_to_read_later() -> None:
     assert "mostly in hipMemcpyWithStream" in finding.evidence[0]
     assert "read them while the next batch runs" in texts
     assert "losses" not in texts
+
+
+def test_a_server_that_runs_eagerly_is_advised_its_own_graphs() -> None:
+    rows: list[Row] = [mark(ENGINES["vllm"], 0, 2000 * US)]
+    for i in range(20):
+        at = 100 * i * US
+        rows += [op("_C::rms_norm", at, at + 9 * US), launch(at, at + 5 * US, i + 1)]
+        rows.append(kernel("void vllm::rms_norm_kernel<c10::BFloat16>", at + 6 * US, at + 20 * US, i + 1))
+    texts = [a.text for a in found(python_overhead.RULE, by_hand(*rows)).advice]
+    assert any(text.startswith("vLLM: start without --enforce-eager") for text in texts)
+    assert not any("torch.compile(model)" in text or "trains" in text for text in texts)
