@@ -293,6 +293,9 @@ _DEVICE = re.compile(
 ASCEND = "Ascend Hardware"
 """What Ascend's profiler calls the process of the device."""
 
+MTIA_OTHERS = frozenset({"dma_request", "event_record", "event_wait"})
+"""Names of MTIA's spans that are no kernels: copies, and waits."""
+
 PROFILER_OWN = frozenset({"Trace", "cpu_instant_event", "external_correlation", "fwdbwd", "ac2g", "async_cpu_to_gpu"})
 """Categories of the profiler itself."""
 

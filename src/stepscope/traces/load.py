@@ -20,7 +20,15 @@ from stepscope.core.errors import DataError, NoTraceError
 from stepscope.core.words import counted, listed, url_of
 from stepscope.traces.decode import ColumnBuilder, DecodedPart
 from stepscope.traces.discover import REPORTS, candidates, in_rank_folders
-from stepscope.traces.envelope import ASCEND, PROFILER_OWN, EventStream, NotATrace, meta_from, unread_categories
+from stepscope.traces.envelope import (
+    ASCEND,
+    MTIA_OTHERS,
+    PROFILER_OWN,
+    EventStream,
+    NotATrace,
+    meta_from,
+    unread_categories,
+)
 from stepscope.traces.events import Note, RankTrace, TraceMeta, TraceSet
 from stepscope.traces.file_names import NamedRank, ranks_by_name
 from stepscope.traces.places import places_of
@@ -206,8 +214,10 @@ def load_file(
     gc.disable()  # millions of short-lived objects without cycles: collecting them costs half the time
     try:
         trace = read(device_only=device_only)
-        if trace.partial and not trace.events.is_device.any():
-            trace = read(device_only=False)  # a CPU job: its spans are the answer
+        if trace.partial and (not trace.events.is_device.any() or not MTIA_OTHERS.isdisjoint(trace.events.names)):
+            trace = read(
+                device_only=False
+            )  # of a CPU job the spans are the answer, and MTIA's kinds need its processes
         return trace
     finally:
         if collecting:
@@ -264,6 +274,10 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
 
         events = with_devices(events, builder.process_labels)
         meta = replace(meta, rank=rank_of_folder(path) if meta.rank is None else meta.rank)
+    elif any(label.startswith("MTIA") for label in builder.process_labels.values()):
+        from stepscope.traces.mtia import waits_left_out
+
+        events = waits_left_out(events, builder.process_labels)
     elif not unread and (foreign := _foreign(builder, len(events), meta)):
         raise _not_a_trace(path, foreign)
     if (first := sampled_from(meta.stepscope)) is not None:

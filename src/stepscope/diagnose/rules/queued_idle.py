@@ -73,17 +73,26 @@ def _judge_job(job: TraceEvidence) -> Statement:
         )
     if unlinked.share >= WORTH:
         by_nsys = all(Path(p.facts.file).suffix in _NSYS for p in job.summary.ranks)
-        record = (
-            "record the runtime calls and what the host does: nsys profile --trace=cuda,nvtx,osrt"
-            if by_nsys
-            else "record the CPU too (ProfilerActivity.CPU and CUDA), with schedule(wait=1, warmup=1, active=3)"
-        )
+        look = trace_command(job, "--show launches,idle")
+        if by_nsys:
+            record = inspect(
+                "record the runtime calls and what the host does: nsys profile --trace=cuda,nvtx,osrt", look
+            )
+        elif any(p.host_lateness is not None for p in ranks):  # its operators were recorded
+            record = inspect(
+                "list the gaps: where the capture begins, schedule(wait=1, warmup=1, active=3) helps", look
+            )
+        else:
+            record = inspect(
+                "record the CPU too (ProfilerActivity.CPU and CUDA), with schedule(wait=1, warmup=1, active=3)", look
+            )
         findings.append(
             unlinked.finding(
                 f"the device idles {unlinked}; the cause is unknown because the trace lacks the launches after the gaps",
-                "work launched before the capture began, or runtime calls that were not recorded",
+                "work launched before the capture began, runtime calls that were not recorded, or work that the profiler "
+                "links to no call",
                 confidence="measured; the cause is unknown",
-                advice=[inspect(record, trace_command(job, "--show launches,idle"))],
+                advice=[record],
             )
         )
     causes = {cause: idle_part(ranks, cause) for cause in _OTHER_CAUSES} | {"queued": between, "not recorded": unlinked}

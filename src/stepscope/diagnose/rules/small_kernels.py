@@ -3,7 +3,8 @@
 What
 ----
 Share of compute kernels of at most 10 us, by number, and the share of the window that they and the gaps between queued
-kernels take. Fires if they are at least {number%} of all kernels and take {warning}.
+kernels take. Fires if they are at least {number%} of all kernels and take {warning}, of
+ranks with at least {kernels}.
 
 Why
 ---
@@ -27,7 +28,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.rule import Statement, advise
+from stepscope.diagnose.rule import Limit, Statement, advise
 from stepscope.diagnose.trace_facts import (
     MOSTLY_SHORT,
     RankShares,
@@ -37,7 +38,13 @@ from stepscope.diagnose.trace_facts import (
     window_ns,
     with_kernels,
 )
-from stepscope.records.trace_summary import RankPass
+from stepscope.records.trace_summary import RankPass, TraceSummary
+
+FEWEST = Limit(
+    10,
+    unit="compute kernels",
+    source="stepscope's choice, 2026-11: a step of any model has some hundred; examples of one or two kernels are none",
+)
 
 
 def _short(ranks: Sequence[RankPass]) -> float:
@@ -73,6 +80,10 @@ def _report(part: RankShares) -> Statement:
     )
 
 
+def _enough(summary: TraceSummary) -> list[RankPass]:
+    return [p for p in with_kernels(summary) if p.mix is not None and p.mix.calls >= FEWEST]
+
+
 def _share(rank: RankPass) -> float:
     mix = rank.mix
     assert mix is not None
@@ -83,8 +94,8 @@ def _share(rank: RankPass) -> float:
 
 RULE = share_rule(
     symptom="most kernels are shorter than their launch",
-    ranks=with_kernels,
-    without="no compute kernels: a CPU job has none",
+    ranks=_enough,
+    without="too few compute kernels: a CPU job has none",
     measure=lambda ranks: list(map(_share, ranks)),
     also=(_short, MOSTLY_SHORT),
     figures=lambda part: f"{_many(part)} and take {part} with their gaps",
@@ -92,5 +103,5 @@ RULE = share_rule(
     claims=("idle",),
     kind="host-bound",
     protocol=4,
-    thresholds={"number": MOSTLY_SHORT},
+    thresholds={"number": MOSTLY_SHORT, "kernels": FEWEST},
 )
