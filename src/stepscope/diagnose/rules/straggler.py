@@ -24,7 +24,7 @@ named whose own time exceeds the median of its peers' in each step, by {grid exc
 vary or the peers differ; of one step by {grid step%}. What it costs is how much earlier the capture ends when it is
 replayed with the peers' time in place of the rank's own. A rank alone in its stage has no peers: `pipeline-imbalance`
 compares stages.
-A capture that begins later on one rank is no lateness: what the others wait for it in that first collective is left out.
+A capture that begins later on one rank makes no rank late: what the others wait for it in that first collective is left out.
 Files of the NCCL Inspector: the rank whose time in a call is shortest came last to it. A rank is named if that holds in
 {calls}, of half of the calls to which a rank came late, more often than chance allows (as above, p < {arrivals p#}), and if
 the others wait for it {late share}.
