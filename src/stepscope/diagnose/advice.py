@@ -6,19 +6,22 @@ recorded facts decide (``job_facts.HOLDS``), and where they are unknown, advice 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from shlex import join, quote
+from typing import TYPE_CHECKING
 
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import JobFacts, applies, facts_of_profiled
 from stepscope.diagnose.rule import advise, inspect
 from stepscope.diagnose.rules import kind_of
 from stepscope.predict.loading import fewest_workers
-from stepscope.records.finding import Advice, Diagnosis, JobVerdict
+from stepscope.records.finding import Advice, JobVerdict
 from stepscope.results.diary import crowd
 from stepscope.results.host_load import Contention, contention_of, host_loads
 from stepscope.results.profiled_job import ProfiledJob
-from stepscope.results.slow_ranks import Slow
+
+if TYPE_CHECKING:
+    from stepscope.diagnose.costs import Causes
 
 MOST = 2
 """Advised at once."""
@@ -29,21 +32,18 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 ASYNC_SAVE = "save in the background: torch.distributed.checkpoint.async_save(state_dict, checkpoint_id=PATH)"
 
 
-def advice_for(
-    verdict: JobVerdict, *, job: ProfiledJob, diagnosis: Diagnosis, late: Sequence[Slow]
-) -> tuple[Advice, ...]:
+def advice_for(verdict: JobVerdict, causes: Causes) -> tuple[Advice, ...]:
     """Return at most ``MOST`` pieces of advice: those of the finding that explains the first cost, or the general ones."""
-    facts = facts_of_profiled(job)
+    facts = facts_of_profiled(causes.job)
     return tuple(
         Advice(text=advice.text, command=advice.command)
-        for advice in _offered(verdict, job, facts, diagnosis, late)
+        for advice in _offered(verdict, causes, facts)
         if applies(advice, facts)
     )[:MOST]
 
 
-def _offered(
-    verdict: JobVerdict, job: ProfiledJob, facts: JobFacts, diagnosis: Diagnosis, late: Sequence[Slow]
-) -> Iterable[Advice]:
+def _offered(verdict: JobVerdict, causes: Causes, facts: JobFacts) -> Iterable[Advice]:
+    job = causes.job
     if verdict.kind == "input-bound":
         outside = verdict.costs[0].rules == ("before",) or (bool(job.facts) and not job.loaders)
         before = (
@@ -51,7 +51,7 @@ def _offered(
             "num_workers"
         )
         return (advise(before, key="loader"),) if outside else _loader(job, facts)
-    if verdict.kind == "straggler" and any(slow.kind == "chronic" and slow.part == "data" for slow in late):
+    if verdict.kind == "straggler" and any(slow.kind == "chronic" and slow.part == "data" for slow in causes.late):
         from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
 
         return (inspect(CAUSE_ADVICE["data"]),)
@@ -60,7 +60,7 @@ def _offered(
         look = f"stepscope profile --attach {quote(str(job.folder))}" if verdict.ended is None else ended
         return (inspect("profile some of its steps", look),)
     named = "host-bound" if verdict.kind == "before-forward" else verdict.kind
-    explained = [f for f in diagnosis.findings if kind_of(f) == named and f.advice]
+    explained = [f for f in causes.diagnosis.findings if kind_of(f) == named and f.advice]
     if explained:
         cause = None if verdict.part_cost is None else verdict.part_cost.cause
         return next((finding for finding in explained if finding.rule == cause), explained[0]).advice

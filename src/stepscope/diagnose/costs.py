@@ -5,13 +5,14 @@ Of what only a window shows (Python, launches, memory bandwidth) the size is the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
+from stepscope.diagnose.bounds import PART_OF, bound, limit_of
 from stepscope.diagnose.narrator import KIND_OF_EVENT, half_width
 from stepscope.diagnose.rule import WORTH
 from stepscope.diagnose.rules import kind_of, names_cause
@@ -29,7 +30,9 @@ from stepscope.records.profile import PROFILED
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.diary import (
     LEAST_PERIODS,
+    Between,
     JobSteps,
+    Pauses,
     between_steps,
     crowd,
     late_ranks,
@@ -40,19 +43,15 @@ from stepscope.results.diary import (
     share,
     window_slowdown,
 )
+from stepscope.results.hardware import device_busy
 from stepscope.results.host_load import crowding_ns, loader_stake, taken_by_others
 from stepscope.results.profiled_job import ProfiledJob
 from stepscope.results.slow_ranks import Slow
-
-WORTH_TRANSFER = 0.25
-"""For communication of which no rule names a cause: DDP always leaves its last bucket exposed."""
+from stepscope.stats.step_table import Numbers
 
 MOST_BY_OTHERS = 0.5
-"""For the same where other processes use the processors: with one of two cores busy it took 0.24 to 0.36 of the steps of
-clean jobs, and 0.58 where the job itself sent many small messages (2026-11)."""
-
-WORTH_BEFORE = 0.2
-"""For time before the forward pass that no loader explains: metrics of the step before lie there, too."""
+"""For communication of which no rule names a cause, where other processes use the processors: with one of two cores busy it
+took 0.24 to 0.36 of the steps of clean jobs, and 0.58 where the job itself sent many small messages (2026-11)."""
 
 IDLE = 0.7
 """Of the time before the forward pass, in which the thread computes nothing where it waits for input."""
@@ -73,6 +72,9 @@ that in some steps. Of clean ranks it began at 0.057 at most (60 runs, 2026-11).
 WORTH_WALL = 0.05
 """Of the wall time, for what happens between steps."""
 
+DEVICE_COMPUTES = 0.9
+"""Busy share of the devices, from which on it is not Python that they wait for."""
+
 CONTENDED = 0.2
 """Share of the step in which a rank was ready to run and had no processor. Threads of gloo alone make up to 0.13 where there
 are as many ranks as cores (15 clean jobs, 2 ranks on 2 quiet cores, 2026-11)."""
@@ -81,34 +83,61 @@ CROWDED = 0.1
 """The same where ranks have more threads than there are cores, so that some wait whenever all of them compute, and where
 other processes are seen to use them."""
 
-OPTIMIZER_HEAVY = 0.3
-
 SIZED: frozenset[VerdictKind] = frozenset(
-    {"input-bound", "straggler", "communication-bound", "optimizer-bound", "uneven-work"}
+    {"input-bound", "straggler", "communication-bound", "optimizer-bound", "uneven-work", "pipeline-bubble"}
 )
 """Kinds that the diary measures: what the window alone says of them is no finding of its own."""
 
 
-_OF_PIPELINES: tuple[VerdictKind, ...] = ("pipeline-bubble",)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedFacts:
+    """What is measured of timed steps, once: costs are decided from it.
+
+    parts: of the tree, ns. of: part -> sum over ranks and steps / that of the steps; None: not known. Beside the parts of
+    the table: delay, without a processor; idle, time before the forward pass in which nothing is computed. last: the same of
+    the rank that comes last, step by step, of data and before where every rank waits; pauses and garbage collections before
+    a forward pass prepare no batch. hidden: what of last's data worker processes can hide; None: nobody waits, or workers
+    are not recorded. all_load: every rank waits for data. in_data: they are waited for in steps that come regularly, and
+    hardly between: that is the pause. events: between steps. crowded: more threads than cores, or others: share of the cores
+    that other processes use. crowding: of the step, waits for a core that threads of the communication have. lost: of
+    profiled steps, what is no part of a step.
+    """
+
+    parts: Mapping[str, Numbers]
+    of: Mapping[str, Estimate | None]
+    last: Mapping[str, Estimate | None]
+    hidden: float | None
+    all_load: bool
+    in_data: bool
+    pause: Pauses | None
+    events: tuple[Between, ...]
+    crowded: bool
+    others: float
+    crowding: float
+    lost: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Causes:
-    """What may explain a table of steps: findings of profiled steps, and what is known of the job.
+    """What may explain a table of steps: its facts, findings of profiled steps, and what is known of the job.
 
-    window: of profiled steps, the latest; None: there is none. late: ranks that the others wait for. sized: whether the
-    parts of the table are those of the step. pipeline: its stages wait for each other. slowdown: profiled / timed step;
-    apart: that of the most slowed rank / of the least; None: not known.
+    window: of profiled steps, the latest; None: there is none. seen: computation is told from Python. late: ranks that the
+    others wait for. sized: whether the parts of the table are those of the step. pipeline: its stages wait for each other.
+    slowdown: profiled / timed step; apart: that of the most slowed rank / of the least; exposed: communication that
+    computation does not hide, of the window; None: not known.
     """
 
+    facts: TimedFacts
     job: ProfiledJob
     diagnosis: Diagnosis
     window: TraceSummary | None
+    seen: bool
     late: tuple[Slow, ...]
     sized: bool
     pipeline: bool
     slowdown: float | None
     apart: float | None
+    exposed: float | None
 
     def findings(self, kind: VerdictKind) -> tuple[Finding, ...]:
         return tuple(f for f in self.diagnosis.findings if kind_of(f) == kind and f.severity != "info")
@@ -124,22 +153,32 @@ class Causes:
     @property
     def measured(self) -> frozenset[VerdictKind]:
         """Kinds that the table measures: what the window alone says of them is no finding of its own."""
-        return SIZED.union(_OF_PIPELINES) if self.pipeline else SIZED
+        return SIZED if self.pipeline else SIZED - {"pipeline-bubble"}
 
 
 def causes_of(job: ProfiledJob, steps: JobSteps, diagnosis: Diagnosis, window: TraceSummary | None) -> Causes:
     """Return what may explain the timed steps of a job."""
     ratio, by_rank = window_slowdown(steps) or (None, {})
     return Causes(
+        facts=facts_of(steps, job),
         job=job,
         diagnosis=diagnosis,
         window=window,
+        seen=window is not None or (not job.on_cpu and (device_busy(steps) or 0.0) >= DEVICE_COMPUTES),
         late=late_ranks(steps),
         sized=_sizes_known(job, steps, window),
         pipeline=bool(job.facts.get("pipeline")) or any(f.rule == "pipeline-bubble" for f in diagnosis.findings),
         slowdown=ratio,
         apart=max(by_rank.values()) / min(by_rank.values()) if len(by_rank) > 1 else None,
+        exposed=None if window is None else _exposed(window),
     )
+
+
+def _exposed(window: TraceSummary) -> float | None:
+    """Return exposed transfer / window of the profiled steps, which stakes of its causes are parts of; waiting is included
+    where it is not known apart."""
+    shares = [p.budget.parts.exposed_comm_fraction for p in window.ranks if p.budget is not None]
+    return exposed_transfer(window) or (median(shares) if shares else None)
 
 
 def _sizes_known(job: ProfiledJob, steps: JobSteps, window: TraceSummary | None) -> bool:
@@ -151,127 +190,46 @@ def _sizes_known(job: ProfiledJob, steps: JobSteps, window: TraceSummary | None)
     return window is None or not any(p.budget and p.budget.source == "device" for p in window.ranks)
 
 
-def costs_of(steps: JobSteps, causes: Causes) -> list[TimeCost]:
-    """Return everything that takes enough to be named, the contended machine first, then by share; stakes together are at
-    most the whole."""
-    return _ordered(_costs(steps, causes))
+def facts_of(steps: JobSteps, job: ProfiledJob) -> TimedFacts:
+    """Measure timed steps."""
+    parts, whole, usual, pause = steps.parts_ns, steps.whole_ns, ~paused_steps(steps), pauses(steps)
+    leaves, others, full = parts_of(steps), taken_by_others(steps), crowd(steps) is not None
+    taken = {
+        **parts,
+        "communication": steps.comm_ns,
+        "transfer": np.broadcast_to(steps.transfer_ns, whole.shape),
+        "waiting": steps.waiting_ns,
+        "computation": np.asarray(sum(leaves[name] for name in COMPUTATION)),
+        "delay": steps.delay_ns,
+        "idle": steps.idle_before_ns,
+    }
+    rank = np.nan_to_num(steps.own_ns).argmax(axis=0), np.arange(steps.steps)
+    last: dict[str, Estimate | None] = {}
+    if _every_rank_waits(steps, "data", ahead=job.loads_ahead):
+        last["data"] = share(np.nan_to_num(parts["data"])[rank], steps.step_ns)
+    if _every_rank_waits(steps, "before"):
+        before = np.maximum(np.nan_to_num(parts["before"]) - steps.inside_ns, 0.0)
+        last["before"] = share(before[rank][usual], steps.step_ns[usual])
+    data, workers = last.get("data"), job.loader_workers
+    between = share(parts["data"][:, usual], whole[:, usual])
+    regular = pause is not None and pause.period is not None and pause.part == "data"
+    return TimedFacts(
+        parts=leaves,
+        of={key: share(ns, whole) for key, ns in taken.items()},
+        last=last,
+        hidden=None if data is None or workers is None else loader_stake(steps, workers=workers, share=data.value),
+        all_load=_every_rank_waits(steps, "data"),
+        in_data=regular and not bound("input-bound", between, "diary"),
+        pause=pause,
+        events=between_steps(steps),
+        crowded=full or others > 0,
+        others=others,
+        crowding=crowding_ns(steps, on_cpu=bool(job.on_cpu)) / float(whole.mean()),
+        lost=_lost_in_window(steps),
+    )
 
 
-def _costs(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
-    """Yield them; stakes are as they stand alone."""
-    if causes.sized:
-        yield from _contended(steps)
-        if causes.pipeline:
-            yield from _bubble(steps)
-        else:
-            yield from _late(steps, causes)
-            yield from _communication(steps, causes)
-        fed = tuple(_input(steps, causes.job))
-        yield from fed
-        yield from _inference(steps)
-        updating = tuple(_optimizer(steps))
-        yield from updating
-        tiny = () if causes.window is None else tuple(_tiny_operators(steps, causes.window))
-        yield from tiny
-        skip = causes.measured.union(cost.kind for cost in tiny)
-        yield from _beyond_timed((*fed, *updating), steps, causes, skip=skip)
-    else:
-        yield from _seen_in_window(steps, causes, skip=frozenset())
-    yield from _between(steps)
-
-
-def _beyond_timed(
-    timed: Sequence[TimeCost], steps: JobSteps, causes: Causes, *, skip: frozenset[VerdictKind]
-) -> Iterable[TimeCost]:
-    """Yield what the window shows, without what is mostly a part that the diary timed: Python that prepares batches, and
-    kernels of the optimizer that move memory."""
-    prepared = sum(cost.share.value for cost in timed if cost.rules == ("before",))
-    updating = sum(cost.share.value for cost in timed if cost.kind == "optimizer-bound")
-    timed_shares: dict[VerdictKind, float] = {"host-bound": prepared, "memory-bound": updating}
-    for cost in _seen_in_window(steps, causes, skip=skip):
-        if cost.share.value - timed_shares.get(cost.kind, 0.0) >= WORTH:
-            yield cost
-
-
-EMPTY_NS = 2_000
-"""Nanoseconds of computation for each operator that a step calls, below which they are launched rather than computed: a call
-on one element takes 1.7 to 2.6 us (torch 2.13, CPU, 2026-11), and the operators inside of it count, too."""
-
-LEAST_NS = 500
-"""The same below which no operator ends: then the profiled steps called more than timed ones do."""
-
-
-def _tiny_operators(steps: JobSteps, summary: TraceSummary) -> Iterable[TimeCost]:
-    """Yield computation that so many operators share that none has time to compute. A count: the profiler adds none."""
-    counts = [rank.step_operators for rank in summary.ranks if rank.step_operators]
-    parts = parts_of(steps)
-    computation = sum((parts[name] for name in COMPUTATION), np.zeros_like(steps.whole_ns))
-    part = share(computation, steps.whole_ns)
-    if not counts or part is None or part.value < WORTH:
-        return
-    each_ns = float(computation.mean()) / median(counts)
-    if LEAST_NS <= each_ns < EMPTY_NS:
-        yield TimeCost(kind="host-bound", share=part, rules=("operators",), event_ns=each_ns)
-
-
-def _contended(steps: JobSteps) -> Iterable[TimeCost]:
-    part = share(steps.delay_ns, steps.whole_ns)
-    crowded = crowd(steps) is not None or taken_by_others(steps) > 0
-    if part is not None and part.value >= (CROWDED if crowded else CONTENDED):
-        yield TimeCost(kind="contended-machine", share=part, stake_fraction=part.value)
-
-
-def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
-    """Yield waiting for data where every rank waits: its share is the ranks' mean, as in the tree; at stake is that of the
-    rank which comes last, step by step. What one rank alone waits makes it late, and counts there; pauses and garbage
-    collections before a forward pass prepare no batch."""
-    usual = ~paused_steps(steps)
-    now_and_then, ahead = _waits_now_and_then(steps), job.loads_ahead
-    for name in ("before",) if now_and_then else ("data", "before"):
-        every = np.nan_to_num(steps.parts_ns[name])
-        if name == "before":
-            every = np.maximum(every - steps.inside_ns, 0.0)
-        if not _every_rank_waits(steps, name, ahead=ahead and name == "data"):
-            continue
-        last = np.nan_to_num(steps.own_ns).argmax(axis=0)
-        kept = np.ones_like(usual) if name == "data" else usual
-        part = share(every[last, np.arange(steps.steps)][kept], steps.step_ns[kept])
-        limit = WORTH if name == "data" else WORTH_BEFORE
-        if part is not None and part.value >= limit and (part.low is None or part.low >= SURELY_FED * limit):
-            stake = part.value
-            if name == "data" and job.loader_workers is not None:
-                stake = loader_stake(steps, workers=job.loader_workers, share=stake)
-            waits = name == "data" or _waits_before(steps)
-            kind: VerdictKind = "input-bound" if waits else "before-forward"
-            mean = share(steps.parts_ns[name], steps.whole_ns) or part
-            yield TimeCost(kind=kind, share=mean, stake_fraction=stake, rules=(name,))
-            return
-
-
-def _waits_before(steps: JobSteps) -> bool:
-    """Return whether the time before the forward pass is spent without computing: input that no loader reads."""
-    idle = share(steps.idle_before_ns, steps.parts_ns["before"])
-    return idle is not None and idle.value >= IDLE
-
-
-def _inference(steps: JobSteps) -> Iterable[TimeCost]:
-    """Yield passes without gradients in every step. Whether the algorithm can do with fewer is not known: no stake."""
-    part = share(steps.parts_ns["inference"], steps.whole_ns)
-    if part is not None and part.value >= WORTH:
-        yield TimeCost(kind="inference", share=part)
-
-
-def _waits_now_and_then(steps: JobSteps) -> bool:
-    """Whether data are waited for in steps that come regularly, and hardly between them: that is a pause (``_between``)."""
-    pause = pauses(steps)
-    if pause is None or pause.period is None or pause.part != "data":
-        return False
-    usual = ~paused_steps(steps)
-    between = share(steps.parts_ns["data"][:, usual], steps.whole_ns[:, usual])
-    return between is None or between.value < WORTH
-
-
-def _every_rank_waits(steps: JobSteps, name: str, *, ahead: bool) -> bool:
+def _every_rank_waits(steps: JobSteps, name: str, *, ahead: bool = False) -> bool:
     """Whether the rank that waits least waits at least half as long as the one that waits most.
 
     ahead: workers load while a rank waits for another one, so of loaders that are equally slow one rank alone seems to wait:
@@ -284,17 +242,105 @@ def _every_rank_waits(steps: JobSteps, name: str, *, ahead: bool) -> bool:
     return bool(by_rank.min() >= limit)
 
 
-def _by_itself(slow: Slow) -> bool:
-    return slow.late_steps >= MOST_STEPS * slow.steps or (slow.low_ns or 0.0) >= SURELY_LATE * slow.others_ns
+def _lost_in_window(steps: JobSteps) -> float:
+    """Return the share of the profiled steps in evaluations, checkpoints and the like, and ready to run without a processor,
+    mean of the ranks: a trace shows both as idle time, or as Python. 0 where no step is profiled."""
+    shares = []
+    for diary in steps.diaries:
+        profiled = (diary.flags & PROFILED) != 0
+        if profiled.any():
+            whole = diary.whole_ns[profiled]
+            lost = np.nan_to_num(diary.columns["outside_ns"])[profiled] + np.nan_to_num(diary.delay)[profiled] * whole
+            shares.append(float(lost.sum() / whole.sum()))
+    return min(1.0, float(np.mean(shares))) if shares else 0.0
+
+
+def costs_of(steps: JobSteps, causes: Causes) -> list[TimeCost]:
+    """Return everything that takes enough to be named, the contended machine first, then by share; stakes together are at
+    most the whole."""
+    return _ordered([*_of_steps(steps, causes), *_between(causes.facts)])
+
+
+def _of_steps(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
+    """Yield what is a part of the steps; stakes are as they stand alone."""
+    facts = causes.facts
+    if not causes.sized:
+        yield from _seen_in_window(causes, skip=frozenset())
+        return
+    part = facts.of["delay"]
+    if part is not None and part.value >= (CROWDED if facts.crowded else CONTENDED):
+        yield TimeCost(kind="contended-machine", share=part, stake_fraction=part.value)
+    if causes.pipeline:
+        yield from _taken("pipeline-bubble", facts)
+    else:
+        yield from _late(steps, causes)
+        yield from _communication(steps, causes)
+    timed = [*_input(facts), *_taken("inference", facts), *_taken("optimizer-bound", facts)]
+    tiny = tuple(_tiny_operators(facts, causes.window))
+    yield from (*timed, *tiny)
+    # Python that prepares batches, and kernels of the optimizer that move memory, are mostly parts that the diary timed.
+    inside: dict[VerdictKind, float] = {
+        "host-bound": sum(cost.share.value for cost in timed if cost.rules == ("before",)),
+        "memory-bound": sum(cost.share.value for cost in timed if cost.kind == "optimizer-bound"),
+    }
+    skip = causes.measured.union(cost.kind for cost in tiny)
+    for cost in _seen_in_window(causes, skip=skip):
+        if cost.share.value - inside.get(cost.kind, 0.0) >= WORTH:
+            yield cost
+
+
+def _taken(kind: VerdictKind, facts: TimedFacts) -> Iterable[TimeCost]:
+    """Yield a part that is all at stake; but whether an algorithm can do with fewer passes without gradients is unknown."""
+    part = facts.of[PART_OF[kind]]
+    if part is not None and bound(kind, part, "diary"):
+        yield TimeCost(kind=kind, share=part, stake_fraction=None if kind == "inference" else part.value)
+
+
+EMPTY_NS = 2_000
+"""Nanoseconds of computation for each operator that a step calls, below which they are launched rather than computed: a call
+on one element takes 1.7 to 2.6 us (torch 2.13, CPU, 2026-11), and the operators inside of it count, too."""
+
+LEAST_NS = 500
+"""The same below which no operator ends: then the profiled steps called more than timed ones do."""
+
+
+def _tiny_operators(facts: TimedFacts, window: TraceSummary | None) -> Iterable[TimeCost]:
+    """Yield computation that so many operators share that none has time to compute. A count: the profiler adds none."""
+    counts = [rank.step_operators for rank in (window.ranks if window else ()) if rank.step_operators]
+    part = facts.of["computation"]
+    if counts and part is not None and part.value >= WORTH:
+        operator_ns = float(np.asarray(sum(facts.parts[name] for name in COMPUTATION)).mean()) / median(counts)
+        if LEAST_NS <= operator_ns < EMPTY_NS:
+            yield TimeCost(kind="host-bound", share=part, rules=("operators",), event_ns=operator_ns)
+
+
+def _input(facts: TimedFacts) -> Iterable[TimeCost]:
+    """Yield waiting for data where every rank waits: its share is the ranks' mean, as in the tree; at stake is that of the
+    rank which comes last. What one rank alone waits makes it late, and counts there."""
+    kinds: tuple[VerdictKind, ...] = ("input-bound", "before-forward")
+    for kind in kinds[facts.in_data :]:
+        name, limit = PART_OF[kind], limit_of(kind, "diary")
+        part, mean, idle = facts.last.get(name), facts.of[name], facts.of["idle"]
+        if part is None or part.value < limit or (part.low is not None and part.low < SURELY_FED * limit):
+            continue
+        mean = mean or part
+        # Where nothing is computed before the forward pass, it is input that no loader reads.
+        stake = part.value if name == "before" or facts.hidden is None else facts.hidden
+        waits = name == "data" or (idle is not None and idle.value >= IDLE * mean.value)
+        yield TimeCost(kind="input-bound" if waits else kind, share=mean, stake_fraction=stake, rules=(name,))
+        return
 
 
 def _late(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
-    late: Sequence[Slow] = causes.late
-    chronic = [late_rank for late_rank in late if late_rank.kind == "chronic" and _by_itself(late_rank)]
-    shared = _every_rank_waits(steps, "data", ahead=causes.job.loads_ahead)
-    if shared and (data := share(steps.parts_ns["data"], steps.whole_ns)) is not None and data.value >= WORTH:
-        chronic = [late_rank for late_rank in chronic if late_rank.part != "data"]
-        late = chronic
+    facts, late = causes.facts, causes.late
+    if "data" in facts.last and bound("input-bound", facts.of["data"], "diary"):
+        late = tuple(late_rank for late_rank in late if late_rank.kind == "chronic" and late_rank.part != "data")
+    chronic = [
+        slow
+        for slow in late
+        if slow.kind == "chronic"
+        and (slow.late_steps >= MOST_STEPS * slow.steps or (slow.low_ns or 0.0) >= SURELY_LATE * slow.others_ns)
+    ]
     if chronic:
         saved = saved_share(steps, chronic)
         if saved >= WORTH_LATE:
@@ -312,122 +358,77 @@ def _late(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
                 rules=causes.rules("straggler"),
             )
         return
-    waiting = share(steps.waiting_ns, steps.whole_ns) if steps.ranks > 1 else None
-    delay = float(np.nan_to_num(steps.delay_ns).sum() / steps.whole_ns.sum())
-    if delay > 0.5 * CONTENDED:  # who has no processor is late by chance
+    delay = facts.of["delay"]
+    if delay is not None and delay.value > 0.5 * CONTENDED:  # who has no processor is late by chance
         return
-    if waiting is not None and waiting.value >= WORTH and any(late_rank.kind == "rotating" for late_rank in late):
-        yield TimeCost(kind="uneven-work", share=waiting, stake_fraction=waiting.value)
+    if steps.ranks > 1 and any(late_rank.kind == "rotating" for late_rank in late):
+        yield from _taken("uneven-work", facts)
 
 
 def _communication(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     """Yield exposed communication net of waiting for a late rank; the stake is what the window's cause can return of it."""
     if steps.world_size < 2 or not np.isfinite(steps.comm_ns).all():
         return
-    taken = np.broadcast_to(steps.transfer_ns, steps.whole_ns.shape) if causes.settled else steps.comm_ns
-    part = share(taken, steps.whole_ns)
+    facts = causes.facts
+    part = facts.of["transfer" if causes.settled else "communication"]
     named = [f for f in causes.findings("communication-bound") if names_cause(f)]
     # Where others use the processors, threads of the communication wait for one, and no clock tells that apart.
-    unexplained = min(MOST_BY_OTHERS, WORTH_TRANSFER + taken_by_others(steps))
+    unexplained = min(MOST_BY_OTHERS, limit_of("communication-bound", "diary") + facts.others)
     if part is None or part.value < (WORTH if named else unexplained):
         return
-    exposed = None if causes.window is None else _exposed(causes.window)
     cause = max(named, key=lambda f: f.stake_fraction or 0.0, default=None)
     yield TimeCost(
         kind="communication-bound",
         share=part,
-        stake_fraction=part.value
-        if cause is None
-        else _returned(cause, part.value, exposed, causes.slowdown, crowding=_crowding(steps, causes.job)),
+        stake_fraction=part.value if cause is None else _returned(cause, part.value, causes),
         rules=causes.rules("communication-bound"),
         cause=None if cause is None else cause.rule,
     )
 
 
-def _crowding(steps: JobSteps, job: ProfiledJob) -> float:
-    """Share of the step in which ranks wait for a core that threads of their communication have."""
-    return crowding_ns(steps, on_cpu=bool(job.on_cpu)) / float(steps.whole_ns.mean())
-
-
-def _returned(
-    cause: Finding, part: float, of_window: float | None, slowdown: float | None, *, crowding: float
-) -> float:
+def _returned(cause: Finding, part: float, causes: Causes) -> float:
     """Return the share of a timed step that goes with a cause of its communication: of the part, and of the waits for cores
     that its threads have, what goes in the window, and of the host's own time beside it what is not the profiler's.
 
-    of_window: exposed communication, of a profiled step. The profiler adds to all that the host does beside it, in
-    proportion: of a share s of a profiled step that is r times as long as a timed one, and in which the host computes for
-    the share H, s (r - (r - 1) / H) is left.
+    The profiler adds to all that the host does beside communication, in proportion: of a share s of a profiled step that is
+    r times as long as a timed one, and in which the host computes for the share H, s (r - (r - 1) / H) is left.
     """
     if cause.stake_fraction is None:
         return part
-    within = max(0.0, cause.stake_fraction - cause.stake_on_host)
-    gone = min(1.0, within / of_window) if of_window else 1.0
-    ratio, computes = max(slowdown or 1.0, 1.0), max(1.0 - (of_window or 0.0), cause.stake_on_host)
+    exposed, ratio = causes.exposed or 0.0, max(causes.slowdown or 1.0, 1.0)
+    gone = min(1.0, max(0.0, cause.stake_fraction - cause.stake_on_host) / exposed) if exposed else 1.0
+    computes = max(1.0 - exposed, cause.stake_on_host)
     on_host = cause.stake_on_host * max(0.0, ratio - (ratio - 1) / computes) if computes else 0.0
-    return min(1.0, gone * (part + crowding) + on_host)
+    return min(1.0, gone * (part + causes.facts.crowding) + on_host)
 
 
-def without_profiler(share: float, slowdown: float | None) -> float:
-    """The host's share of a timed step, at least, of its share of a profiled one: all that the profiler adds is the host's.
-
-    slowdown: profiled / timed step.
-    """
-    ratio = max(slowdown or 1.0, 1.0)
-    return max(0.0, share * ratio - (ratio - 1))
-
-
-def _exposed(window: TraceSummary) -> float | None:
-    """Return exposed transfer / window of the profiled steps, which stakes of its causes are parts of; waiting is included
-    where it is not known apart."""
-    if transfer := exposed_transfer(window):
-        return transfer
-    budgets = [p.budget.parts for p in window.ranks if p.budget is not None]
-    shares = [budget.exposed_comm_ns / budget.window_ns for budget in budgets if budget.window_ns]
-    return median(shares) if shares else None
-
-
-def _bubble(steps: JobSteps) -> Iterable[TimeCost]:
-    part = share(steps.comm_ns, steps.whole_ns)
-    if part is not None and part.value >= WORTH:
-        yield TimeCost(kind="pipeline-bubble", share=part, stake_fraction=part.value)
-
-
-def _optimizer(steps: JobSteps) -> Iterable[TimeCost]:
-    part = share(steps.parts_ns["optimizer"], steps.whole_ns)
-    if part is not None and part.value >= OPTIMIZER_HEAVY:
-        yield TimeCost(kind="optimizer-bound", share=part, stake_fraction=part.value)
-
-
-def _seen_in_window(steps: JobSteps, causes: Causes, *, skip: frozenset[VerdictKind]) -> Iterable[TimeCost]:
+def _seen_in_window(causes: Causes, *, skip: frozenset[VerdictKind]) -> Iterable[TimeCost]:
     """Yield what rules find in the window, of kinds that the diary does not measure: the largest of each kind.
 
-    All that the profiler adds is the host's, so the host's time is at least that much of a
-    timed step; of what devices and memory take in such a window nothing is known.
+    All that the profiler adds is the host's, so that of its share s of a profiled step that is r times as long as a timed
+    one s r - (r - 1) is left at least; of what devices and memory take in such a window nothing is known.
     """
     slowdown = causes.slowdown or 1.0
+    ratio = max(slowdown, 1.0)
     if slowdown < 1 / MOST_SLOWED:
         return  # the profiled steps are other ones than most
-    best: dict[VerdictKind, Finding] = {}
-    for finding in causes.diagnosis.findings:
-        kind, stake = kind_of(finding), finding.stake_fraction or 0.0
-        if kind is None or kind in skip or kind in ("compute-bound", "independent-processes"):
+    seen = {*skip, "compute-bound", "independent-processes"}
+    for finding in sorted(causes.diagnosis.findings, key=lambda finding: -(finding.stake_fraction or 0.0)):
+        kind, value = kind_of(finding), finding.stake_fraction or 0.0
+        if kind is None or kind in seen or finding.severity == "info" or value < WORTH:
             continue
-        largest = best.get(kind)
-        if finding.severity != "info" and stake >= (WORTH if largest is None else largest.stake_fraction or 0.0):
-            best[kind] = finding if largest is None or stake > (largest.stake_fraction or 0.0) else largest
-    for kind, finding in best.items():
-        value = finding.stake_fraction or 0.0
+        seen.add(kind)
         if kind == "host-bound":
-            value = without_profiler(max(0.0, value - lost_in_window(steps)), slowdown)
-        if value < WORTH or (kind != "host-bound" and slowdown > MOST_SLOWED):
+            value = max(0.0, max(0.0, value - causes.facts.lost) * ratio - (ratio - 1))
+        elif slowdown > MOST_SLOWED:
             continue
-        part = Estimate(value=value)
-        yield TimeCost(kind=kind, share=part, stake_fraction=value, ranks=finding.ranks, rules=(finding.rule,))
+        if value >= WORTH:
+            part = Estimate(value=value)
+            yield TimeCost(kind=kind, share=part, stake_fraction=value, ranks=finding.ranks, rules=(finding.rule,))
 
 
-def _between(steps: JobSteps) -> Iterable[TimeCost]:
-    for event in between_steps(steps):
+def _between(facts: TimedFacts) -> Iterable[TimeCost]:
+    for event in facts.events:
         kind = KIND_OF_EVENT.get(event.kind)
         if kind is not None and event.share.value >= WORTH_WALL and event.count >= LEAST_PERIODS:
             yield TimeCost(
@@ -439,13 +440,12 @@ def _between(steps: JobSteps) -> Iterable[TimeCost]:
                 period=event.period,
                 event_ns=event.mean_ns,
             )
-    pause = pauses(steps)
+    pause = facts.pause
     if pause is not None and pause.share.value >= WORTH_WALL and pause.period is not None:
-        in_data = _waits_now_and_then(steps)
-        if pause.part == "data" and not in_data and _every_rank_waits(steps, "data", ahead=False):
+        if pause.part == "data" and not facts.in_data and facts.all_load:
             return  # part of what every step waits for data
         yield TimeCost(
-            kind="input-bound" if in_data else "periodic-pause",
+            kind="input-bound" if facts.in_data else "periodic-pause",
             rules=() if pause.part is None else (pause.part,),
             share=pause.share,
             stake_fraction=pause.share.value,
@@ -467,16 +467,3 @@ def _ordered(costs: Iterable[TimeCost]) -> list[TimeCost]:
             left -= stake
             ranked[at] = replace(cost, stake_fraction=stake)
     return ranked
-
-
-def lost_in_window(steps: JobSteps) -> float:
-    """Return the share of the profiled steps in evaluations, checkpoints and the like, and ready to run without a processor,
-    mean of the ranks: a trace shows both as idle time, or as Python. 0 where no step is profiled."""
-    shares = []
-    for diary in steps.diaries:
-        profiled = (diary.flags & PROFILED) != 0
-        if profiled.any():
-            whole = diary.whole_ns[profiled]
-            lost = np.nan_to_num(diary.columns["outside_ns"])[profiled] + np.nan_to_num(diary.delay)[profiled] * whole
-            shares.append(float(lost.sum() / whole.sum()))
-    return min(1.0, float(np.mean(shares))) if shares else 0.0

@@ -32,10 +32,11 @@ from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import LATE, TITLES
 
 if TYPE_CHECKING:
+    from stepscope.diagnose.costs import Causes
     from stepscope.records.comm import CommRow
     from stepscope.records.nouns import Estimate
     from stepscope.records.profile import JobEnd
-    from stepscope.results.diary import JobSteps
+    from stepscope.results.diary import Between, JobSteps
     from stepscope.results.evidence import Evidence
     from stepscope.results.profiled_job import ProfiledJob
     from stepscope.results.slow_ranks import Slow
@@ -288,12 +289,11 @@ def noun(kind: VerdictKind) -> str:
 _ENDS = ("crash", "killed", "hang", "no-steps")
 
 
-def worded(
-    verdict: JobVerdict, *, job: ProfiledJob, steps: JobSteps, late: tuple[Slow, ...], diagnosis: Diagnosis
-) -> JobVerdict:
+def worded(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> JobVerdict:
     """The verdict with its headline, evidence, notes and advice."""
     from stepscope.diagnose.advice import advice_for
 
+    job, late = causes.job, causes.late
     straggles = any(cost.kind == "straggler" for cost in verdict.costs)
     return replace(
         verdict,
@@ -314,12 +314,10 @@ def worded(
             *_not_recorded(steps),
             *_not_together(steps, job.end),
             *_restarted(job),
-            *_between(verdict, steps),
+            *_between(verdict, causes.facts.events),
             *_longest(steps),
         ),
-        advice=_longer(job)
-        if verdict.kind == "undecided"
-        else advice_for(verdict, job=job, diagnosis=diagnosis, late=late),
+        advice=_longer(job) if verdict.kind == "undecided" else advice_for(verdict, causes),
     )
 
 
@@ -593,15 +591,15 @@ def _clock_line(drop: ClockDrop, ranks: int) -> str:
     )
 
 
-def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:
+def _between(verdict: JobVerdict, events: Iterable[Between]) -> list[str]:
     """Say events too small for a verdict, too: of the job, not of a event."""
-    from stepscope.results.diary import EVENT_WORDS, between_steps
+    from stepscope.results.diary import EVENT_WORDS
 
     kinds = {cost.kind for cost in verdict.costs}
     return [
         f"{EVENT_WORDS[event.kind]}: {counted(event.count, 'time')}, {format_duration(event.mean_ns)} each, "
         f"{format_percent(event.share.value)} of the wall time"
-        for event in between_steps(steps)
+        for event in events
         if KIND_OF_EVENT.get(event.kind) not in kinds and event.share.value >= 0.005
     ]
 

@@ -17,7 +17,6 @@ from stepscope.results.evidence import NEEDS, name_of
 if TYPE_CHECKING:
     from stepscope.records.trace_quality import Figure
     from stepscope.records.training import TrainingRun
-    from stepscope.results.cell_facts import TimedCell
     from stepscope.results.evidence import Evidence, TraceEvidence
 
 
@@ -426,21 +425,3 @@ class Rule(Declared):
         look = self.look or self.look_at_job
         assert look is not None
         return look.__module__
-
-
-def over_share(
-    evidence: Evidence, phase: str, limit: float, finding: Callable[[Evidence, list[TimedCell]], Finding], *, spent: str
-) -> Statement:
-    """Report ``finding`` on cells in which ``phase`` takes more than ``limit`` of the step: one a model, worst cell first.
-
-    spent: what the step does there (``of the step waits for data``).
-    """
-    from stepscope.results.cell_facts import by_model, timed_cells
-
-    cells = timed_cells(evidence)
-    if not cells:
-        return Skipped(reason="no finished cell has step times", command="stepscope bench MATRIX.yaml")
-    ranked = sorted(cells, key=lambda cell: -cell.share(phase))
-    if groups := by_model(cell for cell in ranked if cell.share(phase) > limit):
-        return [finding(evidence, group) for group in groups]
-    return f"{ranked[0].name}: {format_percent(ranked[0].share(phase))} {spent}, limit {format_percent(limit)}"

@@ -19,7 +19,7 @@ from stepscope.diagnose import narrator
 from stepscope.diagnose.rules import claimed_part
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, VerdictPart
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.stats.step_table import Numbers, StepTable, window_table
+from stepscope.stats.step_table import Numbers, StepTable, tree_of, window_table
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import Evidence
@@ -171,8 +171,6 @@ def _brief(
 
 def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) -> Screen:
     """Make the window the tree: that of the rank that is median in what the first finding is about."""
-    from stepscope.diagnose.step_tree import tree_of  # of traces alone
-
     table = window_table(summary.ranks)
     if table is None:
         return screen

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import in_words, url_of
+from stepscope.diagnose.bounds import OF_WINDOW
 from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.rule import (
     GRAVE,
@@ -37,15 +38,6 @@ from stepscope.results.evidence import Evidence, TraceEvidence
 if TYPE_CHECKING:
     from stepscope.records.trace_quality import Figure
 
-OF_WINDOW = Limit(
-    WORTH,
-    unit="share of the window",
-    source=f"stepscope's choice, 2026-11: removing it gives a speed-up of at most {1 / (1 - WORTH):.2f}; two runs of one "
-    "job differ by as much on shared machines",
-)
-OF_STEP = Limit(WORTH, unit="share of the step", source=OF_WINDOW.source)
-"""From which share on a part of the time is worth a finding."""
-
 SHARES = {
     "warning": OF_WINDOW,
     "problem": Limit(
@@ -55,7 +47,7 @@ SHARES = {
         "left is called good",
     ),
 }
-"""The same, and from which share on a finding is grave."""
+"""From which share on a part of the window is worth a finding, and from which on that is grave."""
 
 
 def reads_traces(rule: Declared) -> bool:

@@ -8,17 +8,17 @@ The parts of a timed step are a tree that adds up: mean time of all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.costs import SIZED, Causes, causes_of, costs_of, lost_in_window
+from stepscope.diagnose.bounds import PART_OF
+from stepscope.diagnose.costs import SIZED, Causes, causes_of, costs_of
 from stepscope.diagnose.narrator import KIND_OF_EVENT, slowed, worded
 from stepscope.diagnose.rule import PARTS_OF_CLAIM, WORTH
 from stepscope.diagnose.rules import claimed_part, kind_of
-from stepscope.diagnose.step_tree import tree_of
 from stepscope.diagnose.why import why_of
 from stepscope.records.finding import (
     ClockDrop,
@@ -30,52 +30,32 @@ from stepscope.records.finding import (
     Quiet,
     TimeCost,
     VerdictKind,
-    VerdictPart,
 )
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.diary import (
     FEW_STEPS,
     JobSteps,
-    parts_of,
     step_interval,
 )
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.group_waits import group_waits
-from stepscope.results.hardware import clocks_of_change, clocks_of_late, device_busy
+from stepscope.results.hardware import clocks_of_change, clocks_of_late
 from stepscope.results.job_change import job_change
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
 from stepscope.results.slow_ranks import Slow
-from stepscope.stats.step_table import Numbers
+from stepscope.stats.step_table import Numbers, tree_of
 from stepscope.traces.slow_operators import slow_operators, slow_step_operators
-
-_CAUSES: Mapping[VerdictKind, str] = {
-    "input-bound": "data",
-    "before-forward": "before",
-    "inference": "inference",
-    "communication-bound": "communication",
-    "pipeline-bubble": "communication",
-    "straggler": "waiting",
-    "uneven-work": "waiting",
-    "optimizer-bound": "optimizer",
-    "compute-bound": "computation",
-    "computation-or-python": "computation",
-    "host-bound": "computation",
-    "memory-bound": "computation",
-}
 
 
 def _marked(kind: VerdictKind, parts: Mapping[str, Numbers], causes: Causes) -> str | None:
     """Return the part that a verdict is about: where it is known whom ranks wait for, what communication itself takes is its
     transfer."""
-    part = _CAUSES.get(kind)
+    part = PART_OF.get(kind)
     if part == "data" and parts["data"].sum() < parts["before"].sum():
         return "before"
     return "transfer" if kind == "communication-bound" and causes.settled else part
 
-
-DEVICE_COMPUTES = 0.9
-"""Busy share of the devices, from which on it is not Python that they wait for."""
 
 _END: dict[str, VerdictKind] = {
     "crash": "crash",
@@ -102,7 +82,7 @@ class Judged:
         report = summary.stragglers
         if report is None or not self.verdict.steps_timed:
             return summary
-        late = {rank for cost in self.verdict.costs if cost.kind == "straggler" for rank in cost.ranks}
+        late = _late(self.verdict.costs)
         kept = tuple(straggler for straggler in report.stragglers if straggler.rank in late)
         if len(kept) == len(report.stragglers):
             return summary
@@ -127,10 +107,10 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     if len(evidence.profiled) != 1:
         return None
     job = evidence.profiled[0]
-    failed = None if job.end is None else _END.get(job.end.kind)
-    if job.steps is None:
-        return None if failed is None else Judged(verdict=_without_steps(job, failed), diagnosis=diagnosis)
     steps = job.steps
+    if steps is None:
+        ended = _without_steps(job)
+        return None if ended is None else Judged(verdict=ended, diagnosis=diagnosis)
     window = next((trace.summary for trace in reversed(windows_of(evidence, job))), None)
     causes = causes_of(job, steps, diagnosis, window)
     verdict = verdict_on(steps, causes)
@@ -141,11 +121,11 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
 def verdict_on(steps: JobSteps, causes: Causes) -> JobVerdict:
     """The verdict on a table of steps: what takes its time, and which of the causes explains it."""
     job, diagnosis, late = causes.job, causes.diagnosis, causes.late
-    failed = None if job.end is None else _END.get(job.end.kind)
+    failed = _END.get(job.end.kind) if job.end else None
     # How a job failed comes before what its steps cost; the tree still shows it.
     costs = [] if failed is not None or steps.steps < FEW_STEPS else costs_of(steps, causes)
-    kind, ranks = _kind(steps, diagnosis, costs, seen=causes.window is not None or _device_computes(steps, job))
-    if failed is not None and job.end is not None:
+    kind, ranks = _kind(steps, causes, costs)
+    if failed and job.end:
         kind, ranks = failed, job.end.ranks
     timed = step_interval(steps)
     first = costs[0] if costs and costs[0].kind == kind else None
@@ -170,26 +150,27 @@ def verdict_on(steps: JobSteps, causes: Causes) -> JobVerdict:
         ranks_seen=steps.ranks,
         world_size=steps.world_size,
         hosts=len(set(steps.hosts)),
-        ended=None if job.end is None else job.end.kind,
+        ended=job.end.kind if job.end else None,
         memory=job_memory(steps),
         change=(change := job_change(steps)),
         operators=() if causes.window is None else _operators(causes.window.ranks, costs, change),
         groups=group_waits(steps),
         clocks=_clocks(steps, costs, late, change),
     )
-    parts = parts_of(steps)
+    parts = causes.facts.parts
     verdict = replace(verdict, tree=tree_of(steps, parts, marked=_marked(verdict.marked, parts, causes)))
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:
         verdict = replace(verdict, confidence=f"doubtful: {'; '.join(dict.fromkeys(doubts))}")
-    return worded(verdict, job=job, steps=steps, late=late, diagnosis=diagnosis)
+    return worded(verdict, steps, causes)
 
 
-def _without_steps(job: ProfiledJob, kind: VerdictKind) -> JobVerdict:
-    """Return the verdict on a job that ended before any step."""
-    assert job.end is not None
+def _without_steps(job: ProfiledJob) -> JobVerdict | None:
+    """Return the verdict on a job that ended before any step; None: it goes on, or its end says nothing."""
+    if job.end is None or job.end.kind not in _END:
+        return None
     return JobVerdict(
-        kind=kind,
+        kind=_END[job.end.kind],
         ranks=job.end.ranks,
         confidence="likely" if job.end.likely else "certain: the job's own end",
         headline=end_sentence(job.end),
@@ -201,16 +182,14 @@ def _without_steps(job: ProfiledJob, kind: VerdictKind) -> JobVerdict:
 
 def windows_of(evidence: Evidence, job: ProfiledJob) -> tuple[TraceEvidence, ...]:
     """The traced jobs that are windows of this one, in their order; the latest is the deep look at what a verdict names."""
-    folder = job.folder.resolve()
-    return tuple(trace for trace in evidence.traces if trace.job and trace.job.resolve() == folder)
+    return tuple(trace for trace in evidence.traces if evidence.profiled_of(trace) is job)
 
 
 def _operators(
     passes: Sequence[RankPass], costs: Sequence[TimeCost], change: JobChange | None
 ) -> tuple[OperatorExcess, ...]:
     """Name the operators that late ranks spend longer in; without late ranks, those of steps that are slow now and then."""
-    late = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks}
-    late |= set(change.ranks) if change is not None and change.slower else set()
+    late = _late(costs).union(change.ranks if change is not None and change.slower else ())
     if not late and any(cost.kind == "periodic-pause" for cost in costs):
         return slow_step_operators(passes)
     return slow_operators(passes, late)
@@ -221,7 +200,7 @@ def _clocks(
 ) -> tuple[ClockDrop, ...]:
     """Return the clock drops of ranks that are late, or became so; a clock is no cause of waiting for data."""
     loading = {steps.diaries[slow.rank].rank for slow in late if slow.rank is not None and slow.part == "data"}
-    named = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks} - loading
+    named = _late(costs) - loading
     drops = clocks_of_late(steps, named) if named else ()
     if change is not None and change.slower and change.part != "data":
         slowed = {diary.rank for diary in steps.diaries} if change.all_ranks else set(change.ranks)
@@ -229,23 +208,19 @@ def _clocks(
     return drops
 
 
-def _device_computes(steps: JobSteps, job: ProfiledJob) -> bool:
-    busy = None if job.on_cpu else device_busy(steps)
-    return busy is not None and busy >= DEVICE_COMPUTES
+def _late(costs: Iterable[TimeCost]) -> set[int]:
+    return {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks}
 
 
-def _kind(
-    steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[TimeCost], *, seen: bool
-) -> tuple[VerdictKind, tuple[int, ...]]:
-    """Return the verdict's kind and ranks. seen: whether computation is told from Python."""
-    grave = [finding for finding in diagnosis.findings if finding.severity != "info"]
-    if steps.independent or any(kind_of(f) == "independent-processes" for f in grave):
+def _kind(steps: JobSteps, causes: Causes, costs: Sequence[TimeCost]) -> tuple[VerdictKind, tuple[int, ...]]:
+    """Return the verdict's kind and ranks."""
+    if steps.independent or causes.findings("independent-processes"):
         return "independent-processes", ()
     if costs:
         return costs[0].kind, costs[0].ranks
     if steps.steps < FEW_STEPS:
         return "undecided", ()
-    return "compute-bound" if seen else "computation-or-python", ()
+    return "compute-bound" if causes.seen else "computation-or-python", ()
 
 
 def _confidence(steps: JobSteps, kind: VerdictKind) -> str:
@@ -265,49 +240,43 @@ def _sized(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> Diagnosis:
     by_kind = {cost.kind: cost for cost in verdict.costs}
     diagnosis = causes.diagnosis
     of_window = {doubt.why for finding in diagnosis.findings for doubt in finding.casts_doubt.values()}
-    kept: list[Finding] = []
-    quiet = list(diagnosis.quiet)
-    lost = lost_in_window(steps)
+    lost = causes.facts.lost
 
-    def leave(finding: Finding, why: str) -> None:
-        quiet.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: {why}"))
-
-    for finding in diagnosis.findings:
-        kind, limit = kind_of(finding), _timed_share(finding, verdict.tree)
+    def borne_out(finding: Finding) -> Finding | str:
+        """Return it with its stake, or why it is left out."""
+        kind, parts = kind_of(finding), PARTS_OF_CLAIM[claimed_part(finding)]
+        limit = sum(part.share for part in verdict.tree if part.key in parts) if parts else None
         if finding.rule == "long-gap" and by_kind.keys() & _PAUSES:
-            leave(finding, "the verdict names what happens then")
-        elif finding.rule == "profiler-overhead":
-            leave(finding, "sizes are those of timed steps")
-        elif kind == "compute-bound" and finding.severity == "info":
-            leave(finding, "the verdict has the size of timed steps")
-        elif kind in causes.measured and finding.severity != "info":
+            return "the verdict names what happens then"
+        if finding.rule == "profiler-overhead":
+            return "sizes are those of timed steps"
+        if kind == "compute-bound" and finding.severity == "info":
+            return "the verdict has the size of timed steps"
+        if kind in causes.measured and finding.severity != "info":
             cost = by_kind.get(kind)
             if cost is None:
-                leave(finding, f"in the window only, not in the {steps.steps} timed steps")
-            elif finding.cause or kind in ("straggler", "input-bound", "optimizer-bound"):
-                kept.append(
-                    _of_timed(finding, cost.stake_fraction, verdict, doubts=of_window, whole=finding.rule == cost.cause)
-                )
-            else:
-                leave(finding, f"the verdict has its size: {format_percent(cost.share.value)} of the timed steps")
-        elif finding.stake_fraction is None or finding.job is None:
-            kept.append(finding)
-        elif not verdict.window_sized:
-            leave(finding, f"profiled steps are {slowed(verdict)}")
-        elif claimed_part(finding) == "idle" and finding.stake_fraction - lost < WORTH:
-            why = "events between steps, and waits for a processor, take"
-            leave(finding, f"{why} {format_percent(lost)} of the profiled steps")
-        elif limit is not None and limit < WORTH:
-            leave(finding, f"that part takes {format_percent(limit)} of the timed steps")
-        else:
-            kept.append(_of_timed(finding, limit, verdict, doubts=()))
-    return replace(diagnosis, findings=tuple(kept), quiet=tuple(sorted(quiet, key=lambda rule: rule.rule)))
+                return f"in the window only, not in the {steps.steps} timed steps"
+            if finding.cause or kind in ("straggler", "input-bound", "optimizer-bound"):
+                whole = finding.rule == cost.cause
+                return _of_timed(finding, cost.stake_fraction, verdict, doubts=of_window, whole=whole)
+            return f"the verdict has its size: {format_percent(cost.share.value)} of the timed steps"
+        if finding.stake_fraction is None or finding.job is None:
+            return finding
+        if not verdict.window_sized:
+            return f"profiled steps are {slowed(verdict)}"
+        if claimed_part(finding) == "idle" and finding.stake_fraction - lost < WORTH:
+            return f"events between steps, and waits for a processor, take {format_percent(lost)} of the profiled steps"
+        if limit is not None and limit < WORTH:
+            return f"that part takes {format_percent(limit)} of the timed steps"
+        return _of_timed(finding, limit, verdict, doubts=())
 
-
-def _timed_share(finding: Finding, tree: Sequence[VerdictPart]) -> float | None:
-    """Share of the timed steps in the parts that the finding's rule claims; None: of the whole step, or not known."""
-    parts = PARTS_OF_CLAIM[claimed_part(finding)]
-    return sum(part.share for part in tree if part.key in parts) if parts else None
+    outcomes = [(finding, borne_out(finding)) for finding in diagnosis.findings]
+    left = [Quiet(rule=of.rule, looked_at=f"{of.title}: {why}") for of, why in outcomes if isinstance(why, str)]
+    return replace(
+        diagnosis,
+        findings=tuple(kept for _, kept in outcomes if isinstance(kept, Finding)),
+        quiet=tuple(sorted((*diagnosis.quiet, *left), key=lambda rule: rule.rule)),
+    )
 
 
 def _of_timed(

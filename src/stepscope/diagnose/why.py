@@ -7,16 +7,16 @@ A share is given of a part alone, and only where the profiler slows steps little
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import median
 
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.costs import Causes
 from stepscope.diagnose.narrator import KIND_OF_EVENT, by_group
-from stepscope.records.finding import JobVerdict, VerdictKind
+from stepscope.records.finding import JobVerdict
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.results.diary import EVENT_WORDS, between_steps
+from stepscope.results.diary import EVENT_WORDS, Between
 from stepscope.results.profiled_job import ProfiledJob
 
 MOST_LINES = 5
@@ -46,7 +46,7 @@ def why_of(verdict: JobVerdict, causes: Causes) -> tuple[str, ...]:
         lines += by_group(verdict)
         lines += [] if summary is None else _collectives(summary)
     elif kind in KIND_OF_EVENT.values():
-        lines += _events(job, kind)
+        lines += _events(verdict, causes.facts.events)
     elif kind == "undecided" and summary is not None:
         lines += [*_collectives(summary), *_operators(summary, sized=verdict.window_sized)]
     elif kind == "input-bound":
@@ -103,13 +103,12 @@ def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
         yield f"a step calls {median(counts):,.0f} operators"
 
 
-def _events(job: ProfiledJob, kind: VerdictKind) -> Iterator[str]:
+def _events(verdict: JobVerdict, events: Iterable[Between]) -> Iterator[str]:
     """Say which call it is, and how often it was seen."""
-    assert job.steps is not None
-    for event in between_steps(job.steps):
-        if KIND_OF_EVENT.get(event.kind) == kind:
+    for event in events:
+        if KIND_OF_EVENT.get(event.kind) == verdict.marked:
             what = event.what or EVENT_WORDS[event.kind]
-            yield f"{what}: {counted(event.count, 'time')} in {counted(job.steps.all_steps, 'step')}"
+            yield f"{what}: {counted(event.count, 'time')} in {counted(verdict.steps_made or 0, 'step')}"
 
 
 def _loader(job: ProfiledJob) -> Iterator[str]:

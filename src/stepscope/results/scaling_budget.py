@@ -28,7 +28,6 @@ from stepscope.stats.compare import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
 from stepscope.stats.spans import measure_within
-from stepscope.traces.waits import exposed_waits, waits_of
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import Evidence, TraceEvidence
@@ -153,6 +152,8 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
     Waiting is bounded by exposed communication; idle time for data and computation of unknown kind have their share of the
     capture's.
     """
+    from stepscope.traces.waits import waits_of  # of traces alone
+
     steps = [step for rank in ranks for step in rank.steps if step.step in numbers]
     mean = {
         key: fmean(getattr(step.parts, name) for step in steps)
@@ -184,6 +185,8 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
 def _lost_ns(rank_pass: RankPass, waits: RankWaitTotal, numbers: set[int]) -> int:
     """Return what a rank loses to later ones in these steps, ns: exposed waiting, and what it transfers exposed because it
     is ahead."""
+    from stepscope.traces.waits import exposed_waits
+
     if rank_pass.communication is None:
         return 0
     edges = [(s.start_ns, s.start_ns + s.parts.window_ns) for s in rank_pass.steps if s.step in numbers]

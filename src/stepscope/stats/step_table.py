@@ -1,7 +1,7 @@
 """The steps of a job as one table, whichever recorder saw them: samples of a cell, diaries, passes of a trace.
 
-Late ranks, waits, pauses, change points, shares, figures and comparisons are asked of this table. Each recorder has one
-adapter: :func:`cell_table` and :func:`trace_table` here, ``results.diary.job_steps`` for diaries.
+Late ranks, waits, pauses, change points, shares, figures, comparisons and the tree are asked of this table. Each recorder
+has one adapter: :func:`cell_table` and :func:`trace_table` here, ``results.diary.job_steps`` for diaries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.parts import LATE, SAMPLED
+from stepscope.records.finding import RANKS_DIFFER, VerdictPart
+from stepscope.records.parts import LATE, OF_TRACES, SAMPLED, STEP, below
 
 if TYPE_CHECKING:
     from stepscope.records.samples import CellResult, RankSamples, StepSample
@@ -239,3 +240,43 @@ def late_parts_ns(table: StepTable) -> Numbers:
 def excess_ns(table: StepTable) -> Numbers:
     """Return own time minus the median of the others in the same step, ns [ranks, steps]; at least 2 ranks."""
     return np.asarray(table.own_ns - median_of_others(table.own_ns))
+
+
+ROUNDING = 1e-6
+"""Of the step: what is left of it by the rounding of records is no part."""
+
+
+def tree_of(
+    table: StepTable,
+    parts: Mapping[str, Numbers],
+    *,
+    marked: str | None,
+    row: int | None = None,
+    every_rank: bool = False,
+) -> tuple[VerdictPart, ...]:
+    """Return the parts of ``records.parts`` that the table has: those of one level sum to the step.
+
+    parts: ns [ranks, steps] by key, those without parts below them; NaN: not known of a rank. marked: what is the cause.
+    row: of the rank whose means they are; None: the mean of all. every_rank: all ranks' means, not only where they differ.
+    """
+    whole = table.whole_ns.mean(axis=1)
+    of_step = float(whole.mean() if row is None else whole[row])
+
+    def part(key: str, values: Numbers, inner: tuple[VerdictPart, ...] = ()) -> VerdictPart:
+        means = values.mean(axis=1)
+        differ = table.ranks > 1 and float(np.ptp(means)) > RANKS_DIFFER * of_step
+        ns = float(means.mean() if row is None else means[row])
+        by_rank = tuple(zip(table.rank_numbers, means.tolist(), strict=True)) if differ or every_rank else ()
+        return VerdictPart(key=key, ns=ns, share=ns / of_step, parts=inner, by_rank=by_rank, cause=key == marked)
+
+    def group(key: str) -> VerdictPart | None:
+        inner = [name for name in below(key) if name in parts]
+        if not inner:
+            return part(key, parts[key]) if key in parts else None
+        values = parts.get(key, sum(parts[name] for name in inner))
+        shown = [part(name, parts[name]) for name in inner if key == "communication" or parts[name].any()]
+        return part(key, np.asarray(values), tuple(shown))
+
+    keys = [step_part.key for step_part in (*STEP, *OF_TRACES) if step_part.parent is None]
+    tree = [verdict_part for key in keys if (verdict_part := group(key)) is not None]
+    return tuple(verdict_part for verdict_part in tree if verdict_part.share > ROUNDING)

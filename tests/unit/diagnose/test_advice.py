@@ -13,6 +13,7 @@ from tests.diaries import write_diary, write_facts, write_load
 
 from stepscope.diagnose.advice import GENERAL, advice_for, keep_workers
 from stepscope.diagnose.advised import ADVICE, STRICT, Condition
+from stepscope.diagnose.costs import causes_of
 from stepscope.diagnose.frameworks import OPTIONS
 from stepscope.diagnose.job_facts import HOLDS, JobFacts, applies, facts_of_profiled
 from stepscope.diagnose.rule import advise
@@ -63,7 +64,8 @@ def advised(verdict: JobVerdict) -> str:
 
 def general(kind: VerdictKind, of: ProfiledJob) -> str:
     verdict = JobVerdict(kind=kind, confidence="", headline="")
-    return "\n".join(each.text for each in advice_for(verdict, job=of, diagnosis=NOTHING, late=()))
+    assert of.steps is not None
+    return "\n".join(each.text for each in advice_for(verdict, causes_of(of, of.steps, NOTHING, None)))
 
 
 def loaders(**known: Any) -> dict[str, Any]:

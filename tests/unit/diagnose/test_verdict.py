@@ -15,7 +15,7 @@ import pytest
 from tests.diaries import simulate, write_diary, write_gpu, write_load
 from tests.diaries import write_record as profile_record
 
-from stepscope.diagnose.costs import _ordered, _returned, _tiny_operators
+from stepscope.diagnose.costs import _ordered, _returned, _tiny_operators, facts_of
 from stepscope.diagnose.narrator import below, cost_line, faster, percent
 from stepscope.diagnose.verdict import FEW_STEPS, Judged, judge
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, TimeCost, VerdictPart
@@ -523,7 +523,8 @@ def test_what_the_profiler_adds_is_no_time_of_the_host(tmp_path: Path, stake: fl
 def test_the_profiler_adds_to_all_that_the_host_does(slowdown: float, stake: float) -> None:
     """Half of the window is communication, all of which goes; of the other half two fifths are the wrapper's own."""
     units = replace(of_window("fsdp-small-units", 0.7), stake_on_host=0.2)
-    assert _returned(units, 0.4, 0.5, slowdown, crowding=0.0) == pytest.approx(stake)
+    causes: Any = SimpleNamespace(exposed=0.5, slowdown=slowdown, facts=SimpleNamespace(crowding=0.0))
+    assert _returned(units, 0.4, causes) == pytest.approx(stake)
 
 
 def test_a_part_that_timed_steps_hardly_have_is_no_finding(tmp_path: Path) -> None:
@@ -605,6 +606,6 @@ def test_operators_that_have_no_time_to_compute_are_launched(
     """A step computes for 13 ms: 16 us an operator, 1.1, or 0.3, in which none ends: they are of other steps."""
     simulate(tmp_path, ranks=1, steps=100, seed=2)
     summary: Any = SimpleNamespace(ranks=[SimpleNamespace(step_operators=float(operators))])
-    steps = load_evidence([profile_record(tmp_path)]).profiled[0].steps
-    assert steps is not None
-    assert [cost.kind for cost in _tiny_operators(steps, summary)] == kinds
+    job = load_evidence([profile_record(tmp_path)]).profiled[0]
+    assert job.steps is not None
+    assert [cost.kind for cost in _tiny_operators(facts_of(job.steps, job), job.steps, summary)] == kinds

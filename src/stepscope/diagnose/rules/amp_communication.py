@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_bytes, format_duration, format_percent, format_size
+from stepscope.diagnose.bounds import OF_STEP
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped
-from stepscope.diagnose.trace_facts import OF_STEP
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.results.evidence import CellEvidence, Evidence

@@ -31,25 +31,21 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.bounds import LIMITS, bound
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import GRAVE, WORTH, Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
+from stepscope.diagnose.rule import WORTH, Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
 from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import TITLES
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 
-MIN_COMPUTE = Limit(1 - WORTH, unit="share of the step", source="the rest is worth a finding on communication or data")
 MAX_OTHER = Limit(
     WORTH / 2,
     unit="share of the step, each of communication and data",
     source="both together are not worth a finding",
 )
-MOSTLY = Limit(
-    1 - GRAVE,
-    unit="share of the window",
-    source="the rest is not a grave finding; such an efficiency is rated good",
-)
+MIN_COMPUTE, MOSTLY = (LIMITS[recorder]["compute-bound"] for recorder in ("cell", "trace"))
 
 
 def check(evidence: Evidence) -> Statement:
@@ -87,16 +83,18 @@ def check(evidence: Evidence) -> Statement:
             job=traced(evidence, cell),
         )
 
-    bound = [
+    computing = [
         cell
         for cell in cells
-        if _of_step(cell) >= MIN_COMPUTE and max(cell.share("exposed_comm"), cell.share("data_wait")) <= MAX_OTHER
+        if bound("compute-bound", _of_step(cell), "cell")
+        and max(cell.share("exposed_comm"), cell.share("data_wait")) <= MAX_OTHER
     ]
-    good = [cell for cell in bound if rating(cell) not in ("poor", "negative")]
-    if bound and not good:
+    good = [cell for cell in computing if rating(cell) not in ("poor", "negative")]
+    if computing and not good:
+        first = computing[0]
         return (
-            f"{bound[0].name}: {format_percent(min(1.0, _of_step(bound[0])))} of the step is computation, which grew with "
-            f"the ranks: scaling is {rating(bound[0])}"
+            f"{first.name}: {format_percent(min(1.0, _of_step(first)))} of the step is computation, which grew with "
+            f"the ranks: scaling is {rating(first)}"
         )
     best = max(cells, key=_of_step)
     return [report(max(group, key=lambda e: (e.world_size, _of_step(e)))) for group in by_model(good)] or (
@@ -116,7 +114,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         return unread(job.summary, "no rank has measurable events")
     parts = [p.budget.parts for p in ranks if p.budget is not None]
     share = median(p.compute_ns / p.window_ns if p.window_ns else 0.0 for p in parts)
-    if share < MOSTLY:
+    if not bound("compute-bound", share, "trace"):
         return f"computation takes {MOSTLY.of(share)}, limit {format_percent(MOSTLY)}"
     timed = [p for p in parts if p.window_ns]
     rest = {

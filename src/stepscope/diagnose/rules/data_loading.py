@@ -27,11 +27,12 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, in_words, plural
+from stepscope.diagnose.bounds import OF_STEP, bound, over_share
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.rule import WORTH, Finding, Limit, Statement, advise, finding, inspect, over_share
-from stepscope.diagnose.trace_facts import OF_STEP, RankShares, idle_share, read_in_full, share_rule
+from stepscope.diagnose.rule import Finding, Limit, Statement, advise, finding, inspect
+from stepscope.diagnose.trace_facts import RankShares, idle_share, read_in_full, share_rule
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
 from stepscope.results.evidence import Evidence
 
@@ -39,7 +40,7 @@ PROBLEM = Limit(0.30, unit="share of the step", source="without it the job runs 
 
 
 def check(evidence: Evidence) -> Statement:
-    return over_share(evidence, "data_wait", OF_STEP, _of_cells, spent="of the step waits for data")
+    return over_share(evidence, "input-bound", "data_wait", _of_cells, spent="of the step waits for data")
 
 
 def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
@@ -99,7 +100,7 @@ def _report(part: RankShares) -> Statement:
     ranks, facts = len(part.ranks), facts_of(part.job.summary)
     on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in part.ranks)
     idles = "no operator runs" if on_cpu else "the device idles"
-    waiting = [p.facts.rank for p in part.ranks if idle_share(p, "data") >= WORTH]
+    waiting = [p.facts.rank for p in part.ranks if bound("input-bound", idle_share(p, "data"), "trace")]
     now = None if facts.loader is None else facts.loader.workers
     none = now == 0 or (now is None and facts.loads_in_workers is False)
     cores = f", {counted(facts.cores or 0, 'core')} for {counted(facts.ranks_a_host or 1, 'rank')}"

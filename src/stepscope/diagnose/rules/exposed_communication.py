@@ -30,11 +30,11 @@ from collections.abc import Iterable
 from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
+from stepscope.diagnose.bounds import OF_WINDOW
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import WORTH, Advices, Limit, Rule, Statement, advise, finding, inspect
 from stepscope.diagnose.trace_facts import (
-    OF_WINDOW,
     SHARES,
     ahead_share,
     compute_to_transfer,

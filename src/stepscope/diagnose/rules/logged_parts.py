@@ -31,31 +31,20 @@ from collections.abc import Iterator
 
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.bounds import LIMITS, PART_OF
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.parts import TITLES
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 
-OF_DATA = Limit(
-    0.15,
-    unit="share of the step",
-    source="a loader that is fed in time takes 1 to 5% (OpenMMLab and detectron2 logs, 2026-11)",
-)
-OF_COMMUNICATION = Limit(0.25, unit="share of the step", source="DDP always leaves its last bucket exposed")
-OF_OPTIMIZER = Limit(0.30, unit="share of the step", source="as for timed steps: Adam on a device takes 2 to 10%")
 OF_OTHER = Limit(0.30, unit="share of the step", source="a guess, 2026-11: logging and loading are mostly below it")
 OF_DEVICE = Limit(
     0.25, unit="share of the device's time", source="as for communication in a step; what is hidden is in it"
 )
 
-_LIMITS = {"data": OF_DATA, "communication": OF_COMMUNICATION, "optimizer": OF_OPTIMIZER, "other": OF_OTHER}
-_NAMES = {
-    "data": "Input-bound",
-    "communication": "Communication-bound",
-    "optimizer": "Optimizer-bound",
-    "other": "Outside of the training code",
-}
+_LIMITS = {PART_OF[kind]: limit for kind, limit in LIMITS["log"].items()} | {"other": OF_OTHER}
+_NAMES = {PART_OF[kind]: kind.capitalize() for kind in LIMITS["log"]} | {"other": "Outside of the training code"}
 _ADVICE = {
     "data": (
         advise("more loader workers, faster storage, less decoding a sample", key="loader workers"),
@@ -181,11 +170,5 @@ RULE = Rule(
     needs=("runs",),
     look=check,
     protocol=2,
-    thresholds={
-        "data": OF_DATA,
-        "communication": OF_COMMUNICATION,
-        "optimizer": OF_OPTIMIZER,
-        "other": OF_OTHER,
-        "device": OF_DEVICE,
-    },
+    thresholds={**_LIMITS, "device": OF_DEVICE},
 )

@@ -27,8 +27,9 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
+from stepscope.diagnose.bounds import OF_WINDOW
 from stepscope.diagnose.rule import WORTH, Rule, Statement, advise, finding, inspect
-from stepscope.diagnose.trace_facts import OF_WINDOW, SHARES, cut, idle_share, read_in_full, trace_command, unread
+from stepscope.diagnose.trace_facts import SHARES, cut, idle_share, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice
 from stepscope.records.trace_budget import LongGap
 from stepscope.records.trace_summary import RankPass

@@ -32,9 +32,12 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.bounds import OF_STEP, OF_WINDOW
+from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import (
     WORTH,
+    Finding,
     Limit,
     Rule,
     Statement,
@@ -45,12 +48,13 @@ from stepscope.diagnose.rule import (
     skipped,
     together,
 )
-from stepscope.diagnose.trace_facts import OF_STEP, OF_WINDOW, read_in_full, trace_command, unread, window_ns
+from stepscope.diagnose.trace_facts import read_in_full, trace_command, unread, window_ns
 from stepscope.diagnose.unit_facts import message_cost
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_rules import GradientSync, SyncPlace
 from stepscope.records.trace_summary import RankPass
+from stepscope.results.cell_facts import TimedCell, by_model, exposed, others, timed_cells
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.traces.waits import waits_of
 
@@ -166,20 +170,88 @@ MIN_GAIN = Limit(
 
 
 def check(evidence: Evidence) -> Statement:
-    """Judge cells by their plan and phases, traces of other jobs by where their reductions are launched.
-
-    What reads cells is imported where there are some: `trace` starts without it.
-    """
+    """Judge cells by their plan and phases, traces of other jobs by where their reductions are launched."""
     measured = {cell.cell_id for cell in evidence.cells}
     traces = tuple(t for t in evidence.traces if t.cell_id not in measured)
     outcomes: list[Statement] = []
     if evidence.cells:
-        from stepscope.diagnose.blocking_cells import blocking_cells
-
-        outcomes.append(blocking_cells(evidence, least_share=OF_STEP, least_gain=MIN_GAIN))
+        outcomes.append(_cells(evidence))
     if traces:
         outcomes.append(each_job(traces, traced_sync))
     return together(outcomes)
+
+
+Stake = tuple[float, float, str, bool]
+"""What overlap returns at most, share of communication, both in words, whether that was measured."""
+
+
+def _cells(evidence: Evidence) -> Statement:
+    """Report cells whose collectives all come after backward and take more than OF_STEP there. What reads cells is imported
+    where there are some: `trace` starts without it."""
+    from stepscope.results.sweeps import after_backward, plan_of
+
+    cells = timed_cells(evidence, least_ranks=2)
+    if not cells:
+        return skipped("no finished cell on several ranks")
+    blocking = [c for c in cells if after_backward(plan_of(c.spec))]
+    if not blocking:
+        return f"{counted(len(cells), 'cell')}: all of them reduce during the backward pass"
+    overlapping = [c for c in cells if c not in blocking]
+    stakes = {id(c): _stake(c, overlapping) for c in blocking}
+    firing = by_model(c for c in blocking if stakes[id(c)][0] > 0)
+    worst = max(blocking, key=lambda c: stakes[id(c)][1])
+    ranked = (sorted(group, key=lambda c: -stakes[id(c)][0]) for group in firing)
+    return [
+        _blocking(evidence, cells, stakes[id(cells[0])]) for cells in ranked
+    ] or f"{worst.name}: {stakes[id(worst)][2]}"
+
+
+def _stake(cell: TimedCell, overlapping: list[TimedCell]) -> Stake:
+    """Return what is at stake in a cell; a stake of 0 is not worth a finding."""
+    from stepscope.predict.run_buckets import same_work
+
+    exposure = exposed(cell.cell.result)
+    net = 0.0 if exposure is None else exposure.net_ns
+    share = net / cell.step_ns
+    sentence = f"{format_percent(share)} of the step is communication after backward"
+    if share <= OF_STEP:
+        return 0.0, share, f"{sentence}, limit {format_percent(OF_STEP)}", False
+    alike = (c for c in overlapping if same_work(c.cell.result, cell.cell.result))
+    best = min(alike, key=lambda c: c.step_ns, default=None)
+    faster = None if best is None else best.step.below(cell.step)
+    if best is None or faster is None:
+        return min(net, cell.phases.backward_compute_ns) / cell.step_ns, share, sentence, False
+    sentence += (
+        f"; measured: {best.run.label} takes {format_duration(best.step_ns)} against {format_duration(cell.step_ns)}"
+    )
+    gain = 1 - best.step_ns / cell.step_ns if faster else 0.0
+    return (gain if gain > MIN_GAIN else 0.0), share, sentence, True
+
+
+def _blocking(evidence: Evidence, ranked: list[TimedCell], stake: Stake) -> Finding:
+    from stepscope.results.sweeps import plan_of
+
+    cell, (most, share, sentence, sure) = ranked[0], stake
+    plan = plan_of(cell.spec)
+    size = "gradient by gradient" if len(plan) > 1 else "in one piece"
+    return finding(
+        f"gradients are reduced after backward: {format_percent(share)} of the step is {EXPOSED_COMM}",
+        sentence,
+        f"{counted(len(plan), 'blocking collective')} a step, {size}",
+        others(ranked, lambda c: f"({format_duration(c.step_ns)} a step)"),
+        stake=most,
+        share=share,
+        confidence="measured: both strategies ran here"
+        if sure
+        else "likely: no overlapping cell was measured well enough",
+        advice=[
+            advise(
+                "reduce during the backward pass: DistributedDataParallel, or buckets of your own",
+                again(evidence, cell.cell, ("strategy", ["naive", "bucketed", "ddp"])),
+            )
+        ],
+        of=cell.run,
+    )
 
 
 RULE = Rule(

@@ -24,16 +24,11 @@ from __future__ import annotations
 
 from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.bounds import LIMITS, over_share
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import WORTH, Finding, Limit, Rule, Statement, advise, finding, over_share
+from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding
 from stepscope.results.cell_facts import TimedCell, measured, others, traced
 from stepscope.results.evidence import Evidence
-
-MIN_SHARE = Limit(
-    2 * WORTH,
-    unit="share of the step",
-    source="accumulation over 2 micro-steps halves it, and so returns what is worth a finding",
-)
 
 SENDS_INSIDE = frozenset({"zero1"})
 """Strategies whose plan has collectives in the phase of the optimizer."""
@@ -42,7 +37,7 @@ _NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 
 def check(evidence: Evidence) -> Statement:
-    return over_share(evidence, "optimizer", MIN_SHARE, _report, spent="of the step")
+    return over_share(evidence, "optimizer-bound", "optimizer", _report, spent="of the step")
 
 
 def _report(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
@@ -94,5 +89,5 @@ RULE = Rule(
     within=("memory-bandwidth-bound",),
     kind="optimizer-bound",
     protocol=2,
-    thresholds={"share": MIN_SHARE},
+    thresholds={"share": LIMITS["cell"]["optimizer-bound"]},
 )

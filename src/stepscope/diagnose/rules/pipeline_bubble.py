@@ -32,9 +32,10 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.bounds import OF_STEP
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
 from stepscope.diagnose.rule import Advices, Finding, Rule, Statement, advise, finding, inspect, skipped
-from stepscope.diagnose.trace_facts import OF_STEP, trace_command
+from stepscope.diagnose.trace_facts import trace_command
 from stepscope.diagnose.unit_facts import SLOW, traced_pipeline
 from stepscope.records.finding import Skipped
 from stepscope.records.mesh import PipelineLayout

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
+from stepscope.diagnose.bounds import OF_STEP
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, severity_of, skipped
-from stepscope.diagnose.trace_facts import OF_STEP
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
 from stepscope.records.nouns import EXPOSED_COMM

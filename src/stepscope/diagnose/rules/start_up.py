@@ -27,8 +27,9 @@ from statistics import median
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, in_words
+from stepscope.diagnose.bounds import OF_WINDOW
 from stepscope.diagnose.rule import WORTH, Rule, Statement, finding, inspect
-from stepscope.diagnose.trace_facts import OF_WINDOW, SHARES, cut, idle_share, on_device, trace_command, unread
+from stepscope.diagnose.trace_facts import SHARES, cut, idle_share, on_device, trace_command, unread
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 

@@ -59,6 +59,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
+from stepscope.diagnose.bounds import OF_WINDOW
 from stepscope.diagnose.commands import again, excluding, profiled
 from stepscope.diagnose.rule import (
     GRAVE,
@@ -73,7 +74,7 @@ from stepscope.diagnose.rule import (
     severity_of,
     skipped,
 )
-from stepscope.diagnose.trace_facts import OF_WINDOW, trace_command, unread
+from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice
 from stepscope.records.parts import LATE
 from stepscope.records.trace_path import Straggler, StragglerReport

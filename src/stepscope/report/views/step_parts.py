@@ -14,7 +14,6 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped, listed
 from stepscope.diagnose.narrator import MOST_RANKS, tree_rows
-from stepscope.diagnose.step_tree import ROUNDING, tree_of
 from stepscope.records.finding import VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_summary import RankPass
@@ -45,6 +44,7 @@ from stepscope.results.evidence import CellEvidence, TraceEvidence
 from stepscope.results.profiled_job import ProfiledJob
 from stepscope.results.sweeps import Hidden, OverlapGain, gains, hidden_of, overlap_conclusions, step_said, traces_of
 from stepscope.stats.spans import clip
+from stepscope.stats.step_table import ROUNDING, tree_of
 from stepscope.traces.timeline_spans import fewer
 from stepscope.traces.waits import unpack
 
