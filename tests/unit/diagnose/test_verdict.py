@@ -608,4 +608,4 @@ def test_operators_that_have_no_time_to_compute_are_launched(
     summary: Any = SimpleNamespace(ranks=[SimpleNamespace(step_operators=float(operators))])
     job = load_evidence([profile_record(tmp_path)]).profiled[0]
     assert job.steps is not None
-    assert [cost.kind for cost in _tiny_operators(facts_of(job.steps, job), job.steps, summary)] == kinds
+    assert [cost.kind for cost in _tiny_operators(facts_of(job.steps, job), summary)] == kinds
