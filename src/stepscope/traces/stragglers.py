@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, in_words, plural
 from stepscope.records.trace_collectives import JobCollectives, MatchedCollective, RankCommunication
 from stepscope.records.trace_path import CauseShare, Straggler, StragglerReport
 from stepscope.stats.compare import CLEAR_EXCESS, CLEAR_NOISE, LEAST_STEPS, LONE_EXCESS, chronic_excess
@@ -232,7 +232,32 @@ def _in_grid(
                 continue
             peers = tuple(r for r in members if r != rank)
             stragglers.append(_grid_straggler(ranks, job, work, rank, peers, pairs, by_rank.get(rank, Late()), skew))
-    return stragglers
+    return _together(ranks, job, stragglers)
+
+
+def _together(ranks: Sequence[RankCommunication], job: JobCollectives, stragglers: list[Straggler]) -> list[Straggler]:
+    """Return late ranks, each with its part of what all as fast as their peers would save: one alone hides another."""
+    if len(stragglers) < 2:
+        return stragglers
+    from stepscope.traces.without import without_lateness
+
+    replay = without_lateness(ranks, job, {s.rank: s.peers for s in stragglers})
+    late = sum(s.late_ns for s in stragglers)
+    if replay is None or replay.saved_ns <= sum(s.saved_ns for s in stragglers) or late <= 0:
+        return stragglers
+    every = {s.rank for s in stragglers}
+    return [
+        replace(
+            s,
+            saved_ns=round(replay.saved_ns * s.late_ns / late),
+            evidence=f"{s.evidence}; its part of what it would save to have {_listed(every - {s.rank})} as fast, too",
+        )
+        for s in stragglers
+    ]
+
+
+def _listed(ranks: Collection[int]) -> str:
+    return f"{plural(len(ranks), 'rank')} {in_words(sorted(ranks))}"
 
 
 def _spread(steps: Iterable[Mapping[int, float]], members: Collection[int], rank: int) -> float:
@@ -271,7 +296,7 @@ def _grid_straggler(
     ratio = median([own / others for own, others in pairs if others] or [1.0])
     causes = work.own_causes(rank, peers)
     cause, explained_ns = _cause(causes)
-    replay = without_lateness(ranks, job, rank, peers)
+    replay = without_lateness(ranks, job, {rank: peers})
     steps = counted(len(pairs), "step") if work.step_count else "the capture"
     a_step = " a step" if work.step_count else ""
     shown = "its stage's other rank" if len(peers) == 1 else f"the {len(peers)} ranks that do the same work"

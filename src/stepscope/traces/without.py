@@ -1,4 +1,4 @@
-"""What a capture would take if one rank were no slower than its peers: the measured ranks replayed with its work replaced.
+"""What a capture would take if late ranks were as fast as their peers: the measured ranks replayed with their work replaced.
 
 A rank enters a collective where it had computed as much, and computes no further before the end of one that it waited
 for; a collective takes as long as it did from when its last rank is there. Lin et al., Understanding Stragglers in Large
@@ -65,7 +65,7 @@ class _Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The capture replayed, ns: as it was measured, and with the rank as fast as its peers."""
+    """The capture replayed, ns: as it was measured, and with the late ranks as fast as their peers."""
 
     measured_ns: int
     without_ns: int
@@ -76,9 +76,9 @@ class Replay:
 
 
 def without_lateness(
-    ranks: Sequence[RankCommunication], job: JobCollectives, rank: int, peers: Sequence[int]
+    ranks: Sequence[RankCommunication], job: JobCollectives, late: Mapping[int, Sequence[int]]
 ) -> Replay | None:
-    """Replay the capture with this rank's own time replaced by the median of its peers'. O(n log n) in collectives.
+    """Replay the capture with the own time of late ranks replaced by the median of their peers'. O(n log n) in collectives.
 
     None where a rank has no window, or its collectives cannot be put in an order that all ranks keep.
     """
@@ -88,8 +88,11 @@ def without_lateness(
     offsets = _offsets(job, look)
     scripts = {number: _script(r, offsets.get(number, 0)) for number, r in look.items()}
     measured = _Run(look, job.instances, scripts).length_ns()
-    replaced = _replaced(look, scripts, rank, [p for p in peers if p in scripts and p != rank])
-    without = _Run(look, job.instances, {**scripts, rank: replaced}).length_ns()
+    replaced = {
+        rank: _replaced(look, scripts, rank, [p for p in peers if p in scripts and p not in late])
+        for rank, peers in late.items()
+    }
+    without = _Run(look, job.instances, {**scripts, **replaced}).length_ns()
     return None if measured is None or without is None else Replay(measured_ns=measured, without_ns=without)
 
 

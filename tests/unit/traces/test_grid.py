@@ -35,6 +35,30 @@ def test_a_slow_rank_is_named_alone_and_replayed_away(grid: Grid, tmp_path: Path
     assert factor > 1
 
 
+def test_two_slow_ranks_that_hide_each_other_share_what_both_cost(tmp_path: Path) -> None:
+    grid = Grid(stages=2, replicas=4, schedule="1f1b", micro_batches=4, steps=3, slow={1: 2.0, 6: 2.0}, seed=5)
+    summary = analyse_job(write_grid(grid, tmp_path))
+    assert summary.stragglers is not None
+    late = summary.stragglers.stragglers
+    assert {s.rank for s in late} == {1, 6}
+    gain = 1_000 * (length_us(grid) - length_us(replace(grid, slow={})))
+    assert sum(s.saved_ns for s in late) == pytest.approx(gain, rel=0.1)
+    findings = diagnose_traces(summary).findings
+    assert [f.ranks for f in findings[:2]] in ([(1,), (6,)], [(6,), (1,)])
+    assert all(not line.startswith("stage") or "limits" not in line for f in findings for line in f.evidence)
+
+
+def test_a_late_rank_is_no_part_of_the_bubble(tmp_path: Path) -> None:
+    grid = Grid(tensor=2, stages=4, schedule="gpipe", micro_batches=4, steps=3, slow={2: 2.0}, seed=6)
+    findings = {f.rule: f for f in diagnose_traces(analyse_job(write_grid(grid, tmp_path))).findings}
+    late, bubble = findings["straggler"].stake_fraction, findings["pipeline-bubble"].stake_fraction
+    assert late is not None
+    assert bubble is not None
+    # What is left is the schedule's own 3 / (4 + 3), of a step without the late rank.
+    assert bubble == pytest.approx(3 / 7 * (1 - late), abs=0.05)
+    assert findings["pipeline-bubble"].ranks == ()
+
+
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda g: f"{g.tensor}x{g.stages}x{g.replicas} {g.schedule}")
 def test_a_sound_grid_has_no_late_rank(grid: Grid, tmp_path: Path) -> None:
     summary = analyse_job(write_grid(replace(grid, slow={}), tmp_path))

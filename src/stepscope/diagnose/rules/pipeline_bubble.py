@@ -7,7 +7,8 @@ point-to-point messages, GPipe and 1F1B idle (p - 1) / (m + p - 1) of the step; 
 rank (p - 1) / (v m + p - 1). Fires above {bubble}. Of runs of `bench` the bubble is measured: the share of the ranks'
 time from the first computation of a schedule to its last in which they compute nothing; of others the configuration
 decides. Of traces of all stages it is measured too: idle time, and messages under no computation, of the median stage;
-the micro-batches are as the job recorded, else half of the messages that an outer stage exchanges a step.
+the micro-batches are as the job recorded, else half of the messages that an outer stage exchanges a step. What slow ranks
+cost is left out of it, down to what the formula gives.
 
 Why
 ---
@@ -35,10 +36,11 @@ from stepscope.core.words import counted
 from stepscope.diagnose.bounds import OF_STEP
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
 from stepscope.diagnose.rule import Advices, Finding, Rule, Statement, advise, finding, inspect, skipped
-from stepscope.diagnose.trace_facts import trace_command
+from stepscope.diagnose.trace_facts import trace_command, window_ns
 from stepscope.diagnose.unit_facts import SLOW, traced_pipeline
 from stepscope.records.finding import Skipped
 from stepscope.records.mesh import PipelineLayout
+from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, name_of
 
 if TYPE_CHECKING:
@@ -129,10 +131,14 @@ def _judge_job(job: TraceEvidence) -> Statement:
     if isinstance(traced, Skipped):
         return traced
     stages, bubbles = len(traced.stages), traced.bubbles
-    bubble, m = median(bubbles), traced.micro_batches
+    measured, m = median(bubbles), traced.micro_batches
     layout = None if m is None else PipelineLayout(
         schedule="1f1b" if traced.chunks == 1 else "interleaved", ranks=stages, micro_batches=m, chunks=traced.chunks
     )  # fmt: skip
+    late = _late(job.summary)
+    # Stages wait for late ranks in messages and elsewhere: the schedule's own bubble is left.
+    least = min(measured, layout.bubble * (1 - late)) if layout is not None else 0.0
+    bubble = max(measured - late, least)
     batches = "" if m is None else f", {counted(m, 'micro-batch')}"
     limit = format_percent(OF_STEP)
     if bubble <= OF_STEP:
@@ -155,9 +161,11 @@ def _judge_job(job: TraceEvidence) -> Statement:
             f"{i}: {format_duration(c)} {format_percent(b)}"
             for i, (c, b) in enumerate(zip(traced.compute_ns[:SHOWN], bubbles[:SHOWN], strict=True))
         ),
-        f"stage {slowest} limits: it computes {traced.ratio:.2f}x the others' time",
+        uneven and f"stage {slowest} limits: it computes {traced.ratio:.2f}x the others' time",
+        late > 0
+        and f"measured {format_percent(measured)}, of which late ranks cost {format_percent(late)} (straggler)",
         stake=min(1.0, bubble),
-        ranks=tuple(p.facts.rank for p in traced.stages[slowest]),
+        ranks=tuple(p.facts.rank for p in traced.stages[slowest]) if uneven else (),
         confidence="measured, median stage",
         advice=[  # more micro-batches only where these are few, a balance where a stage is slower
             few and (advise(more, key="micro-batches"), *in_words_of("micro-batches", used)),
@@ -174,6 +182,13 @@ def _judge_job(job: TraceEvidence) -> Statement:
             ),
         ],
     )
+
+
+def _late(summary: TraceSummary) -> float:
+    """Share of the window that ranks cost which are slower than the others of their stage: no schedule returns it."""
+    late = summary.stragglers.stragglers if summary.stragglers is not None else ()
+    windows = [window_ns(p) for p in summary.ranks if p.budget is not None]
+    return min(1.0, sum(s.saved_ns for s in late) / median(windows)) if windows else 0.0
 
 
 RULE = Rule(
