@@ -196,9 +196,6 @@ _COMPUTING = (
 )
 """Libraries that only compute: whatever launched such a kernel, it is no collective's own."""
 
-_COPIES = r"dma_(request|read|write|copy)"
-"""Among the kernels of a device whose trace has no category for copies: MTIA."""
-
 _COMPUTES = (
     r"attention|attn|fmha|(?<![a-z])(mla|mha|mqa|gqa|dsa|mm|bmm|ln|fwd|bwd|linear)(?![a-z])|softmax|rope(?![a-z])|rotary"
     r"|rms_?norm|layer_?norm|group_?norm|qk_?norm|quant|fp8_cast|cast_to_fp8|swi_?glu|silu|gelu|act_and_mul|activation|top_?k"
@@ -269,8 +266,6 @@ def work_named(name: str) -> tuple[Work, bool]:
     if is_communication(name):
         return Work.COMMUNICATION, True
     spelled, kind = spelled_out(name), kernel_kind(name)
-    if re.match(_COPIES, spelled):
-        return Work.MEMORY, True
     if kind in MATRIX or kind == FUSED or re.search(_COMPUTING, spelled):
         return Work.COMPUTE, True
     return Work.COMPUTE if names_computation(name) else Work.NOT_DEVICE, False

@@ -79,8 +79,9 @@ def test_a_name_that_computes_is_known(name: str) -> None:
     assert work_named(name)[0] == Work.COMPUTE
 
 
-def test_a_device_without_a_category_for_copies_has_them_by_name() -> None:
-    view = RankView(trace(kernel("dma_request", 0, 5), kernel("fc-dtype_Float", 5, 9)))
+def test_stated_copies_are_in_the_table_of_copies() -> None:
+    stated = Wanted(classes=(("copies", "move_rows"),))
+    view = RankView(trace(kernel("move_rows", 0, 5), kernel("fc-dtype_Float", 5, 9)), stated)
     assert work_of(view).tolist() == [Work.MEMORY, Work.COMPUTE]
     table = copy_table(view)
     assert table is not None
