@@ -196,11 +196,12 @@ def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) ->
 
 def _waits(summary: TraceSummary, table: StepTable, row: int) -> dict[str, Numbers]:
     """Return what communication of this rank consists of, where it is known."""
+    from stepscope.diagnose.trace_facts import MAINLY_LACKING, lacking_share
     from stepscope.traces.waits import waits_of
 
     waits = waits_of(summary.collectives).get(table.rank_numbers[row])
     exposed = float(table.comm_ns[row, 0])
-    if waits is None or not exposed:
+    if waits is None or not exposed or lacking_share(summary) >= MAINLY_LACKING:
         return {}
     waiting = np.full_like(table.comm_ns, np.nan)
     waiting[row] = min(waits.exposed_ns, exposed)

@@ -163,6 +163,17 @@ def waiting_share(summary: TraceSummary) -> float | None:
     return sum(waited.exposed_ns for _, waited in pairs) / exposed if exposed else None
 
 
+MAINLY_LACKING = 0.5
+"""From this share in collectives that lack ranks on, transfer may be waiting for those."""
+
+
+def lacking_share(summary: TraceSummary) -> float:
+    """Share of the exposed communication in collectives that lack ranks: what of it is waiting for those is unknown."""
+    instances = summary.collectives.instances if summary.collectives is not None else ()
+    lacking = sum(i.exposed_ns for i in instances if i.waiting_ns is not None and not i.complete)
+    return lacking / (sum(i.exposed_ns for i in instances) or 1)
+
+
 def ahead_share(summary: TraceSummary) -> float:
     """Share of the exposed communication of all ranks that is transfer exposed because a rank is ahead of the last one."""
     pairs = _waited(summary)

@@ -86,6 +86,10 @@ KINDS: Mapping[str, QualityKind] = {
         better="give the ranks' own traces, one file each, as the profiler exports them",
         unread=True,
     ),
+    "missing-ranks": QualityKind(
+        text="the traces of {count} of {of} ranks are not here: {names}",
+        better="give the traces of all ranks: who waits for whom shows only between them",
+    ),
     "missing-kernels": QualityKind(
         text="{count} of {of} launches have no kernel in this file: what the device did there is unknown",
         takes=("idle", "steps", "flop"),

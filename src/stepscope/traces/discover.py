@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -124,7 +125,7 @@ def _in_folder(folder: Path) -> list[Path]:
     if not files and (folder / "trace").is_dir():
         return _in_folder(folder / "trace")
     if not files:
-        return in_rank_folders(folder)
+        return in_rank_folders(folder) or _in_windows(folder)
     return sorted(files, key=_by_name)
 
 
@@ -134,6 +135,15 @@ def in_rank_folders(folder: Path) -> list[Path]:
         return []
     ranks = sorted((d for d in folder.iterdir() if d.is_dir() and is_of_ranks(d)), key=_by_name)
     return [file for rank in ranks for file in _in_folder(rank)]
+
+
+WINDOW_FOLDER = re.compile(r"(step|iter|iteration|epoch|cycle|window|capture)[-_]?\d+", re.IGNORECASE)
+
+
+def _in_windows(folder: Path) -> list[Path]:
+    """Return the trace files in the folder's folders of windows: ``iteration_10``."""
+    windows = sorted((d for d in folder.iterdir() if d.is_dir() and WINDOW_FOLDER.fullmatch(d.name)), key=_by_name)
+    return [file for window in windows for file in _in_folder(window)]
 
 
 def _inner_folders(folder: Path) -> str:

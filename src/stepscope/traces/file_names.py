@@ -43,23 +43,24 @@ _FIELD = re.compile(
     r"(?P<word>(?:(?<![A-Za-z])(?i:global|local|node|group|stage|tp|pp|dp|ep|cp|mp)[-_ ]?(?=[Rr]ank|RANK))?"
     r"(?:[A-Z]?[a-z]+|[A-Z]+)?)[^A-Za-z0-9]*(?P<number>\d+(?:(?<=\d{9})\.\d+)?)"
 )
-_HANDLER = re.compile(r"_(?P<process>\d+)\.\d{10,}(?:\.\d+)?$")
+_HANDLER = re.compile(r"[_.](?P<process>\d+)\.\d{10,}(?:\.\d+)?$")
 """Of tensorboard_trace_handler: ``HOST_PID.TIME.pt.trace.json``, without its ending."""
 
-_MOST = 1 << 16
-"""No rank is larger: what is names a process, or a time."""
+_MOST, _MOST_PLAIN = 1 << 16, 1 << 10
+"""No rank is larger: what is names a process, or a time. Without a word for a rank, much smaller numbers do."""
 _TIME_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedRank:
     """The rank that a name states. sure: by a word for it. how: in words. stem: the name without it, ids of processes and
-    times."""
+    times. when: its times and numbers of steps."""
 
     rank: int | None
     sure: bool
     how: str
     stem: str
+    when: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class _Field:
 
     @property
     def is_id(self) -> bool:
-        return self.value >= _MOST
+        return self.value >= (_MOST if self.axis else _MOST_PLAIN)
 
 
 def is_of_ranks(folder: Path) -> bool:
@@ -117,8 +118,9 @@ def ranks_by_name(files: Sequence[Path]) -> dict[str, NamedRank]:
         own = text.rfind("/") + 1
         of_rank = [f for f in fields[name] if f in used or f.is_id or f.axis not in ("", "capture")]
         stem = _without(text[own:], [f.moved(-own) for f in of_rank if f.start >= own])
+        when = tuple(f.value for f in fields[name] if f.is_time or f.axis == "capture")
         sure = rank is not None and any(f.axis == "rank" for f in used)
-        named[name] = NamedRank(rank=rank, sure=sure, how=how, stem=stem)
+        named[name] = NamedRank(rank=rank, sure=sure, how=how, stem=stem, when=when)
     return named
 
 
@@ -135,18 +137,21 @@ def _chosen(fields: Mapping[str, Sequence[_Field]], texts: Mapping[str, str]) ->
     if alone:  # of one file only what needs no other
         axes = [axis for axis in axes if axis != "node" and next(iter(by_axis.values()))[axis].value] or axes[-1:]
         axes = axes if len(axes) == 1 and axes != ["node"] else []
-    if not (axes == ["node"] and all("process" in row for row in by_axis.values())):
+    by_process = {} if alone or axes not in ([], ["node"]) else _by_process(fields, texts)
+    if by_process:
+        return by_process, "by the order of hosts and process ids in the file names"
+    if axes:
         grid = _by_grid({name: [row[axis] for axis in axes] for name, row in by_axis.items()})
         if grid and (alone or len({rank for rank, _ in grid.values()}) > 1):
             return grid, "from the file name" if len(axes) == 1 else f"from the file name ({', '.join(axes)})"
     shapes = {tuple((f.axis, f.is_time) for f in row) for row in fields.values()}
-    if not alone and len(shapes) == 1 and not any("process" in row for row in by_axis.values()):
+    if not alone and len(shapes) == 1:
         places = [i for i, (axis, is_time) in enumerate(next(iter(shapes))) if not axis and not is_time]
         plain = {name: [row[i] for i in places] for name, row in fields.items()}
-        grid = {} if any(f.is_id for row in plain.values() for f in row) else _by_grid(plain)
+        grid = _by_grid(plain)
         if len({rank for rank, _ in grid.values()}) > 1:
             return grid, "from the file name"
-    return _by_process(fields, texts), "by the order of hosts and process ids in the file names"
+    return {}, ""
 
 
 def _by_grid(fields: Mapping[str, Sequence[_Field]]) -> Chosen:
@@ -180,12 +185,16 @@ def _by_process(fields: Mapping[str, Sequence[_Field]], texts: Mapping[str, str]
     """Number the files by host and process id, which is how a launcher starts them; empty where names lack one."""
     keys: dict[str, tuple[str, int]] = {}
     used: dict[str, tuple[_Field, ...]] = {}
+    handlers = False
     for name, row in fields.items():
         ids = [f for f in row if f.axis == "process" or (f.is_id and not f.is_time)]
         if not ids:
             return {}
+        handlers |= ids[-1].axis == "process"
         keys[name] = (_without(texts[name][: ids[-1].start], []), ids[-1].value)
         used[name] = tuple(row)
+    if not handlers and len({number for _, number in keys.values()}) == 1:
+        return {}
     number = {key: at for at, key in enumerate(sorted(set(keys.values()), key=lambda key: (natural(key[0]), key[1])))}
     return {name: (number[key], used[name]) for name, key in keys.items()} if len(number) > 1 else {}
 

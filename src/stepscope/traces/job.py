@@ -228,11 +228,18 @@ def _unread(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:
 
 def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[FileNote]:
     """Yield what keeps the given traces from being the whole job, side by side."""
+    from stepscope.traces.quality import missing_ranks
+
     if world is not None and world > len(passes):
+        gaps = listed([f"rank {rank}" for rank in missing_ranks(passes)[0]], at_most=4)
         text = (
-            f"traces of {len(passes)} of {world} ranks: the missing ranks' activity, and whether others waited for "
-            "them, is unknown"
+            f"traces of {len(passes)} of {world} ranks, without {gaps}: the missing ranks' activity, and whether others "
+            "waited for them, is unknown"
         )
+        yield FileNote(rank=None, kind="missing", text=text)
+    elif world is None and len(passes) > 1 and (lacking := missing_ranks(passes)[0]):
+        shown = listed([f"rank {rank}" for rank in lacking], at_most=4)
+        text = f"no trace of {shown}: whether others waited for {'it' if len(lacking) == 1 else 'them'} is unknown"
         yield FileNote(rank=None, kind="missing", text=text)
     steps = {p.facts.rank: tuple(s.step for s in p.steps) for p in passes if p.steps}
     if len(set(steps.values())) > 1:
@@ -439,13 +446,30 @@ def captures(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
         (rank_pass.facts.rank, rank_pass.facts.unix_ns) for rank_pass in passes if rank_pass.facts.unix_ns is not None
     ]
     if len(set(times)) < len(times):
-        return None
+        return _by_numbers(passes)
     groupings = [
         groups
         for groups in (_by_name(passes), _by_time(passes))
         if len(groups) > 1 and all(_once_each(group) for group in groups.values())
     ]
-    return min(groupings, key=len, default=None)
+    return min(groupings, key=len, default=None) or _by_numbers(passes)
+
+
+def _by_numbers(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
+    """Tell the files of a rank apart by the times or steps in their names, in that order, the newest of all ranks together;
+    None where the names of a rank's files have none, or the same."""
+    names = ranks_by_name([Path(p.facts.file) for p in passes])
+    of_rank: dict[int, list[tuple[tuple[int, ...], RankPass]]] = defaultdict(list)
+    for rank_pass in passes:
+        of_rank[rank_pass.facts.rank].append((names[rank_pass.facts.file].when, rank_pass))
+    most = max(map(len, of_rank.values()))
+    groups: dict[str, list[RankPass]] = {f"window {number + 1}": [] for number in range(most)}
+    for files in of_rank.values():
+        if len(files) > 1 and (not all(when for when, _ in files) or len({when for when, _ in files}) < len(files)):
+            return None
+        for place, (_, rank_pass) in enumerate(sorted(files, key=lambda file: file[0])):
+            groups[f"window {most - len(files) + place + 1}"].append(rank_pass)
+    return {name: sorted(group, key=lambda p: p.facts.rank) for name, group in groups.items()}
 
 
 def _of_windows(groups: Mapping[str, Sequence[RankPass]]) -> list[str] | None:

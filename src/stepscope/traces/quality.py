@@ -38,7 +38,27 @@ def _unused_classes(view: RankView) -> Iterator[QualityFact]:
 
 
 CHECKS: tuple[Callable[[RankView], Iterable[QualityFact]], ...] = (_missing_kernels, _unknown_kernels, _unused_classes)
-JOB_CHECKS: tuple[Callable[[Sequence[RankPass]], Iterable[QualityFact]], ...] = ()
+
+
+def _missing_ranks(passes: Sequence[RankPass]) -> Iterator[QualityFact]:
+    """Ranks of the job whose traces are not here. It changes nothing that is said of those that are: what rests on all ranks
+    is worded so."""
+    missing, world = missing_ranks(passes)
+    if missing:
+        names = tuple(f"rank {rank}" for rank in missing)
+        yield QualityFact(kind="missing-ranks", count=len(missing), of=world, names=names, matters=False)
+
+
+def missing_ranks(passes: Sequence[RankPass]) -> tuple[tuple[int, ...], int]:
+    """Return the ranks that are not here, and how many there are, by what the traces record; else up to the largest here,
+    where there are several."""
+    present = {rank_pass.facts.rank for rank_pass in passes}
+    recorded = max((p.facts.world_size or 0 for p in passes), default=0)
+    world = max(recorded, max(present, default=-1) + 1 if len(present) > 1 else 0)
+    return tuple(rank for rank in range(world) if rank not in present), world
+
+
+JOB_CHECKS: tuple[Callable[[Sequence[RankPass]], Iterable[QualityFact]], ...] = (_missing_ranks,)
 
 
 def rank_quality(view: RankView) -> tuple[QualityFact, ...]:

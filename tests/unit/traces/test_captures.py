@@ -72,6 +72,24 @@ def test_windows_are_told_by_numbers_in_their_names_where_no_time_tells(tmp_path
     assert files_of(summary) == ["r0_step100.json", "r1_step100.json"]
 
 
+def test_folders_of_windows_are_windows_of_one_job(tmp_path: Path) -> None:
+    for number, folder in enumerate(("iteration_10", "iteration_9")):
+        for rank in range(2):
+            text = rank_text(build(world=2), rank).replace(str(BASE_TIME_NS), str(BASE_TIME_NS - number * HOUR_NS))
+            write(tmp_path / folder / f"rank{rank}_trace.json", text)
+    (summary,) = analyse_captures(tmp_path).values()
+    assert {Path(p.facts.file).parent.name for p in summary.ranks} == {"iteration_10"}
+
+
+def test_times_in_names_tell_windows_whose_clocks_are_alike(tmp_path: Path) -> None:
+    for when in (17360001000, 17360009000):
+        for rank in range(2):
+            write(tmp_path / f"worker{rank}.{when + rank}.pt.trace.json", rank_text(build(world=2), rank))
+    for window, when in ((None, "1736000900"), (1, "1736000100")):
+        (summary,) = analyse_captures(tmp_path, Wanted(window=window)).values()
+        assert [name.split(".")[1][:10] for name in files_of(summary)] == [when, when]
+
+
 def test_the_newest_window_is_one_with_all_ranks(tmp_path: Path) -> None:
     folder = later(tmp_path, "host_{number}.pt.trace.json", by_ns=HOUR_NS)
     (folder / "host_2000001.pt.trace.json").unlink()

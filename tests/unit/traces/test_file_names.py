@@ -9,6 +9,7 @@ from tests.trace_builder import build, rank_text, write_job
 from tests.trace_layout import write
 
 from stepscope.core.errors import DataError
+from stepscope.diagnose.engine import diagnose_traces
 from stepscope.results.job_folder import job_of
 from stepscope.traces.discover import candidates
 from stepscope.traces.file_names import rank_from_name, ranks_by_name
@@ -35,6 +36,9 @@ from stepscope.traces.job import analyse_captures
         (["n2_57.17360000123.pt.trace.json", "n1_61.17360000124.pt.trace.json"], [1, 0]),
         (["node1_9.17360000123.pt.trace.json", "node1_10.17360000124.pt.trace.json", "node2_8.17360000123.pt.trace.json"],
          [0, 1, 2]),
+        (["node17.40123.pt.trace.json", "node17.40130.pt.trace.json", "node18.40123.pt.trace.json"], [0, 1, 2]),
+        (["trace.node17.40124.json", "trace.node17.40123.json"], [1, 0]),
+        (["bs2048_8.json", "bs2048_9.json"], [8, 9]),
         (["r0_step10.json", "r1_step10.json", "r0_step20.json", "r1_step20.json"], [0, 1, 0, 1]),
         (["trace_step10.json", "trace_step20.json"], [None, None]),
         (["part0of2.json", "part1of2.json"], [None, None]),
@@ -76,6 +80,21 @@ def test_settings_beside_folders_of_ranks_change_nothing(tmp_path: Path) -> None
     (folder / "run.json").write_text('{"lr": 1}')
     (summary,) = analyse_captures(folder).values()
     assert [p.facts.rank for p in summary.ranks] == [0, 1]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_ranks_that_are_missing_are_a_fact(tmp_path: Path, recorded: bool) -> None:
+    job = build(world=4, steps=6, late={2: 300_000})
+    for rank in (0, 1, 3):
+        write(tmp_path / f"rank{rank}.json", rank_text(job, rank, layout="kineto" if recorded else "bare"))
+    (summary,) = analyse_captures(tmp_path).values()
+    (fact,) = [fact for fact in summary.quality if fact.kind == "missing-ranks"]
+    assert (fact.count, fact.of, fact.names, fact.matters) == (1, 4, ("rank 2",), False)
+    assert any("rank 2" in note.text and note.kind == "missing" for note in summary.notes)
+    exposed = [f for f in diagnose_traces(summary).findings if f.rule == "exposed-communication"]
+    assert exposed
+    assert not any("the rest transfer" in line for finding in exposed for line in finding.evidence)
+    assert any("waiting for ranks without a trace" in line for finding in exposed for line in finding.evidence)
 
 
 def test_ranks_by_process_ids_are_said_to_be_assumed(tmp_path: Path) -> None:

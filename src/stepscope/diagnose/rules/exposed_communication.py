@@ -35,10 +35,12 @@ from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import WORTH, Advices, Limit, Rule, Statement, advise, finding, inspect
 from stepscope.diagnose.trace_facts import (
+    MAINLY_LACKING,
     SHARES,
     ahead_share,
     compute_to_transfer,
     exposed_transfer,
+    lacking_share,
     on_device,
     trace_command,
     unread,
@@ -92,6 +94,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         f"{format_percent(forward)} of the reductions' time is in the forward pass (tensor parallel): the next "
         "operation needs their result, so overlap within a micro-batch cannot hide them"
     )
+    split = waiting is not None and lacking_share(summary) < MAINLY_LACKING
     return finding(
         f"{EXPOSED_COMM}: {OF_WINDOW.of(transfer)}" + (" (median rank)" if len(parts) > 1 else ""),
         f"exposed {format_duration(median(p.exposed_comm_ns for p in parts))} per rank; {format_percent(hidden)} of "
@@ -103,13 +106,15 @@ def _judge_job(job: TraceEvidence) -> Statement:
         stake=transfer,
         ranks=(most.facts.rank,),
         at_ns=None if step is None else (step.start_ns, step.start_ns + step.parts.window_ns),
-        confidence="measured" if waiting is not None else "measured; includes waiting for late ranks",
-        advice=_advice(job, waiting, kind=kind),
+        confidence="measured" if split else "measured; includes waiting for late ranks",
+        advice=_advice(job, waiting if split else None, kind=kind),
     )
 
 
 def _waiting(summary: TraceSummary, waiting: float) -> str:
     text = f"{format_percent(waiting)} of the {EXPOSED_COMM} is waiting for the last rank"
+    if lacking_share(summary) >= UNKNOWN:
+        return f"{text} of those here; what of the rest is waiting for ranks without a trace is unknown"
     ahead = ahead_share(summary)
     if ahead >= UNKNOWN:
         text += f", {format_percent(ahead)} transfer during which that rank still computes"
