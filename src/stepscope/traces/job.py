@@ -17,7 +17,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, MissingError, NoTraceError, StepscopeError, Unavailable, UsageError
 from stepscope.core.words import counted, listed
 from stepscope.records.trace_budget import BudgetVerdict
-from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps
+from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps, missing_ranks
 from stepscope.traces.file_names import home, natural, ranks_by_name
 from stepscope.traces.load import Advanced, one_per_rank, trace_files
 from stepscope.traces.rank_pass import outcome_of, passes_of
@@ -228,8 +228,6 @@ def _unread(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:
 
 def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[FileNote]:
     """Yield what keeps the given traces from being the whole job, side by side."""
-    from stepscope.traces.quality import missing_ranks
-
     if world is not None and world > len(passes):
         gaps = listed([f"rank {rank}" for rank in missing_ranks(passes)[0]], at_most=4)
         text = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stepscope.records.trace_quality import QualityFact
-from stepscope.records.trace_summary import RankPass
+from stepscope.records.trace_summary import RankPass, missing_ranks
 from stepscope.traces.classes import unknown_fact, unused_classes
 from stepscope.traces.events import RankView
 from stepscope.traces.launches import lost_launches
@@ -47,15 +47,6 @@ def _missing_ranks(passes: Sequence[RankPass]) -> Iterator[QualityFact]:
     if missing:
         names = tuple(f"rank {rank}" for rank in missing)
         yield QualityFact(kind="missing-ranks", count=len(missing), of=world, names=names, matters=False)
-
-
-def missing_ranks(passes: Sequence[RankPass]) -> tuple[tuple[int, ...], int]:
-    """Return the ranks that are not here, and how many there are, by what the traces record; else up to the largest here,
-    where there are several."""
-    present = {rank_pass.facts.rank for rank_pass in passes}
-    recorded = max((p.facts.world_size or 0 for p in passes), default=0)
-    world = max(recorded, max(present, default=-1) + 1 if len(present) > 1 else 0)
-    return tuple(rank for rank in range(world) if rank not in present), world
 
 
 JOB_CHECKS: tuple[Callable[[Sequence[RankPass]], Iterable[QualityFact]], ...] = (_missing_ranks,)
