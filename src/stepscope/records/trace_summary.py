@@ -292,10 +292,10 @@ class MergedTrace:
     notes: tuple[str, ...]
 
 
-def missing_ranks(passes: Sequence[RankPass]) -> tuple[tuple[int, ...], int]:
+def missing_ranks(passes: Iterable[RankPass]) -> tuple[tuple[int, ...], int]:
     """Return the ranks that are not here, and how many there are, by what the traces record; else up to the largest here,
     where there are several."""
-    present = {rank_pass.facts.rank for rank_pass in passes}
-    recorded = max((p.facts.world_size or 0 for p in passes), default=0)
+    facts = [rank_pass.facts for rank_pass in passes]
+    present, recorded = {fact.rank for fact in facts}, max((fact.world_size or 0 for fact in facts), default=0)
     world = max(recorded, max(present, default=-1) + 1 if len(present) > 1 else 0)
     return tuple(rank for rank in range(world) if rank not in present), world
