@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import in_words, url_of
+from stepscope.core.words import in_words, listed, url_of
 from stepscope.diagnose.bounds import OF_WINDOW
 from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.rule import (
@@ -341,6 +341,12 @@ def share_rule(
         protocol=protocol,
         thresholds={**(thresholds or {}), "warning": limit, "problem": grave},
     )
+
+
+def cut_short(summary: TraceSummary) -> Skipped | None:
+    """Return why a rule that speaks of what is not there, or of ranks side by side, has nothing to say: a file is cut."""
+    cut = [f"rank {p.facts.rank}" for p in summary.ranks if any(note.kind == "truncated" for note in p.notes)]
+    return Skipped(reason=f"the trace of {listed(cut)} is truncated: what it lacks is unknown") if cut else None
 
 
 def trace_command(job: TraceEvidence, options: str) -> str:

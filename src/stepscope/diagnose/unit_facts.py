@@ -15,7 +15,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.rule import Advices, Limit, Lines, Statement, finding, inspect
-from stepscope.diagnose.trace_facts import read_in_full, steps_ns, trace_command, unread, window_ns
+from stepscope.diagnose.trace_facts import cut_short, read_in_full, steps_ns, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_rules import ShardedUnits, UnitCall
 from stepscope.records.trace_summary import RankPass, TraceSummary
@@ -296,6 +296,8 @@ def traced_pipeline(summary: TraceSummary) -> TracedPipeline | Skipped:
         return Skipped(reason="no pipeline: no group carries messages between stages alone")
     if any(rank not in ranks for chain in chains for rank in chain) or len({len(c) for c in chains}) > 1:
         return Skipped(reason="a pipeline's stages are not all among the traces")
+    if cut := cut_short(summary):
+        return cut
     stages = [[ranks[rank] for rank in stage] for stage in stages_of(chains)]
     recorded = {p.facts.setup.micro_batches for stage in stages for p in stage if p.facts.setup is not None} - {None}
     chunks = {p.facts.setup.chunks or 1 for stage in stages for p in stage if p.facts.setup is not None}

@@ -47,6 +47,12 @@ KINDS: Mapping[str, QualityKind] = {
         "warnings have the reason where the driver refuses to trace",
         unread=True,
     ),
+    "cut-before": QualityKind(
+        text="the device's work was not read: the file stops before any of it ({names})",
+        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        better="export again: the disk was full, or the job ended while the file was written",
+        unread=True,
+    ),
     "not-exported": QualityKind(
         text="the device's work was not recorded: the export holds no kernels and no copies",
         takes=("classes", "idle", "steps", "waits", "flop", "host"),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.stats.spans import holds, last_end
 from stepscope.traces.activity import activity_of
-from stepscope.traces.events import NONE, Category, Ints, RankView, once
+from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 from stepscope.traces.kernel_names import Work
 from stepscope.traces.nesting import find, launch_of
 
@@ -58,7 +58,8 @@ class LostLaunches:
 def lost_launches(view: RankView) -> LostLaunches:
     """Find launches without kernels: CUPTI dropped them, a graph was captured, or the file was cut.
 
-    Nothing is lost where no device event can be matched with any call: then links were not recorded at all.
+    Nothing is lost where no device event can be matched with any call: then links were not recorded at all. Copies that
+    can be matched, in a file without a kernel, show that they were.
     """
     events = view.events
     named = events.of(Category.RUNTIME, Category.DRIVER) & events.named(_LAUNCH.match) & (events.correlation != NONE)
@@ -70,7 +71,7 @@ def lost_launches(view: RankView) -> LostLaunches:
         runtime = calls[made]
         within = events.spans(runtime)
         made |= holds(within, events.ts_ns[calls])
-    lost = calls[~made] if made.any() else calls[:0]
+    lost = calls[~made] if made.any() or _copies_alone(events, device) else calls[:0]
     begins = events.by_start(events.named(_CAPTURE_BEGINS.match))
     ends = events.by_start(events.named(_CAPTURE_ENDS.match))
     captured = lost[:0]
@@ -78,8 +79,16 @@ def lost_launches(view: RankView) -> LostLaunches:
         before = np.searchsorted(events.ts_ns[begins], events.ts_ns[lost], side="right")
         after = np.searchsorted(events.ts_ns[ends], events.ts_ns[lost], side="right")
         captured = lost[before > after]
-    behind = int(np.argmax(made[::-1])) if made.any() else 0
+    behind = int(np.argmax(made[::-1])) if made.any() else len(lost)
     return LostLaunches(calls=calls, lost=lost, captured=captured, behind=behind)
+
+
+def _copies_alone(events: Events, device: Ints) -> bool:
+    """Whether the file has no kernel, and a copy that bears the number of a call."""
+    if not len(device) or (events.category == Category.KERNEL).any():
+        return False
+    calls = np.flatnonzero(events.of(Category.RUNTIME, Category.DRIVER) & (events.correlation != NONE))
+    return bool((find(events.correlation[device], events.correlation[calls]) != NONE).any())
 
 
 def computed_before(view: RankView, times: Ints) -> Ints:

@@ -90,7 +90,7 @@ def analyse(trace: RankTrace, wanted: Wanted = EVERY) -> RankPass:
     if not any(fact.unread for fact in quality) and not events.is_device.any():
         from stepscope.traces.unread import unread_device  # most traces have device events
 
-        quality += unread_device(events, meta)
+        quality += unread_device(events, meta, cut=any(note.kind == "truncated" for note in trace.notes))
     result = RankPass(
         facts=facts,
         notes=tuple(

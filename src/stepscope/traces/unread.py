@@ -20,8 +20,11 @@ from stepscope.traces.passes import COMM_LAUNCHES
 _LAUNCH = re.compile(r"launch|enqueue|submit|execute", re.IGNORECASE)
 
 
-def unread_device(events: Events, meta: TraceMeta) -> Iterator[QualityFact]:
-    """Yield why a trace without device events does not show what the device did; nothing where there is no device."""
+def unread_device(events: Events, meta: TraceMeta, *, cut: bool) -> Iterator[QualityFact]:
+    """Yield why a trace without device events does not show what the device did; nothing where there is no device.
+
+    cut: the file stops inside its events; the host's come first.
+    """
     if meta.unread:
         names = tuple(f"{category} ({counted(n, 'event')})" for category, n in meta.unread.items())
         yield QualityFact(kind="unknown-device", count=sum(meta.unread.values()), names=names)
@@ -29,8 +32,10 @@ def unread_device(events: Events, meta: TraceMeta) -> Iterator[QualityFact]:
     for signs in (_launches, _operators, _allocations, _backend):
         count, names = signs(events, meta)
         if count and names:
-            yield QualityFact(kind="not-recorded", count=count, names=names)
+            yield QualityFact(kind="cut-before" if cut else "not-recorded", count=count, names=names)
             return
+    if cut and meta.device_names:
+        yield QualityFact(kind="cut-before", names=meta.device_names[:3])
 
 
 _ON_DEVICE = re.compile(

@@ -89,6 +89,14 @@ def test_links_that_were_never_recorded_are_no_loss() -> None:
     assert analyse(trace(*rows)).quality == ()
 
 
+@pytest.mark.parametrize("linked", [True, False])
+def test_kernels_that_are_all_lost_are_counted_where_a_copy_shows_that_links_were_recorded(linked: bool) -> None:
+    copies = [call("cudaMemcpyAsync", 5 * MS, 5 * MS + US, correlation=500)]
+    copies += [copy("Memcpy HtoD", 5 * MS + 2 * US, 5 * MS + 50 * US, 500 if linked else 999)]
+    facts = analyse(launched(40, lost=set(range(40)), more=copies)).quality
+    assert [(f.kind, f.count, f.of) for f in facts] == ([("missing-kernels", 40, 40)] if linked else [])
+
+
 def test_times_outside_of_the_capture_are_left_out() -> None:
     base = 700_000 * HOUR
     rows = [kernel(f"k{i}", base + i * MS, base + i * MS + 500 * US) for i in range(20)]

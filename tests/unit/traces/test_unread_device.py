@@ -65,6 +65,20 @@ def test_launches_without_any_kernel_are_a_device_that_was_not_recorded(tmp_path
     nothing_claimed(analyse_job(folder), "the device's work was not recorded")
 
 
+@pytest.mark.parametrize("launches", [True, False])
+def test_a_file_that_stops_before_any_of_the_devices_work_is_no_job_of_the_host(tmp_path: Path, launches: bool) -> None:
+    folder = write_job(build(world=2, steps=2), tmp_path)
+    left_out = ('"cat": "kernel"', '"cat": "gpu_', *(() if launches else ('"cat": "cuda_', '"name": "nccl:')))
+    for file in folder.iterdir():
+        text = file.read_text().replace('"traceEvents"', '"deviceProperties": [{"name": "H100"}], "traceEvents"', 1)
+        parts = [e for e in text.split("},\n") if not any(mark in e for mark in left_out)]
+        file.write_text("},\n".join(parts[: 3 * len(parts) // 4]))
+    summary = analyse_job(folder)
+    assert [(fact.kind, fact.rank) for fact in summary.quality] == [("cut-before", 0), ("cut-before", 1)]
+    assert [p.budget for p in summary.ranks] == [None, None]
+    assert {f.rule for f in diagnose_traces(summary).findings} <= {"unfit-trace"}
+
+
 def test_a_device_that_is_read_and_another_category_beside_it_stay_as_they_are(tmp_path: Path) -> None:
     folder = renamed(tmp_path, {"gpu_memcpy": "mtia_insight"})
     summary = analyse_job(folder)

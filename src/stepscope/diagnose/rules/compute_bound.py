@@ -34,7 +34,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.bounds import LIMITS, bound
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import WORTH, Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
-from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
+from stepscope.diagnose.trace_facts import cut_short, on_device, read_in_full, trace_command, unread
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import TITLES
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells, traced
@@ -116,6 +116,8 @@ def _judge_job(job: TraceEvidence) -> Statement:
     share = median(p.compute_ns / p.window_ns if p.window_ns else 0.0 for p in parts)
     if not bound("compute-bound", share, "trace"):
         return f"computation takes {MOSTLY.of(share)}, limit {format_percent(MOSTLY)}"
+    if len(ranks) > 1 and (cut := cut_short(job.summary)):
+        return cut
     timed = [p for p in parts if p.window_ns]
     rest = {
         EXPOSED_COMM: median(p.exposed_comm_ns / p.window_ns for p in timed),

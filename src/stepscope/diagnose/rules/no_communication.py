@@ -30,7 +30,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import used_in
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Rule, Statement, advise, finding, inspect
-from stepscope.diagnose.trace_facts import unread
+from stepscope.diagnose.trace_facts import cut_short, unread
 from stepscope.results.evidence import TraceEvidence
 
 
@@ -46,6 +46,8 @@ def _judge_job(job: TraceEvidence) -> Statement:
     if silent < len(ranks):
         usual = format_duration(median(parts.comm_ns for parts in budgets))
         return f"{usual} of communication on the median of {counted(len(budgets), 'rank')}"
+    if cut := cut_short(job.summary):
+        return cut
     if facts_of(job.summary).trains is False:
         return "no backward pass: ranks that infer need not communicate"
     setups = [p.facts.setup for p in ranks]

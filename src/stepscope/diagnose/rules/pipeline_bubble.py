@@ -199,6 +199,7 @@ RULE = Rule(
     folded=True,
     claims=("communication",),
     kind="pipeline-bubble",
+    rests_on=("idle",),
     protocol=2,
     thresholds={"bubble": OF_STEP},
 )

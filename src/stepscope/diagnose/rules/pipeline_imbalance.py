@@ -141,7 +141,7 @@ RULE = Rule(
     claims=("communication", "waiting"),
     within=("pipeline-bubble",),
     kind="pipeline-bubble",
-    rests_on=("classes",),
+    rests_on=("classes", "idle"),
     protocol=2,
     thresholds={"slow": _SLOW, "of the step": _WORTH},
 )

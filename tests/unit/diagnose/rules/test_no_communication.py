@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.trace_builder import build, write_job
-from tests.trace_evidence import found, generated, quiet, skipped, traced
+from tests.trace_evidence import cut_short, found, generated, quiet, skipped, traced
 
 from stepscope.diagnose.rules.no_communication import RULE
 from stepscope.records.profile import JobSetup, LoaderSetup
@@ -46,6 +46,12 @@ def test_borderline_one_silent_rank_of_two_is_not_the_whole_job(tmp_path: Path) 
 
 def test_kernels_with_names_of_no_library_are_communication_where_a_collective_launched_them(tmp_path: Path) -> None:
     quiet(RULE, renamed(tmp_path, (0, 1), (KERNEL, "someKernel")))
+
+
+def test_it_stays_silent_where_a_file_is_cut(tmp_path: Path) -> None:
+    silenced(tmp_path, (0, 1))
+    cut_short(next(tmp_path.rglob("rank-1.json")), 0.8)
+    assert "rank 1 is truncated" in skipped(RULE, traced(analyse_job(tmp_path)))
 
 
 def test_it_stays_silent_where_many_kernels_are_of_unknown_kind(tmp_path: Path) -> None:

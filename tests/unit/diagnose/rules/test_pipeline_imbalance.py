@@ -8,7 +8,7 @@ from typing import Any
 from tests.evidence import evidence
 from tests.pipelines import MS, pipeline_cell
 from tests.sharded_jobs import folder_of, pipeline, traces_of, used_by
-from tests.trace_evidence import found, generated, skipped, traced
+from tests.trace_evidence import cut_short, found, generated, skipped, traced
 
 from stepscope.diagnose.rules.pipeline_imbalance import RULE
 from stepscope.predict.pipeline import StageTime
@@ -28,6 +28,12 @@ def test_a_slow_stage_is_named_with_every_stages_compute_and_bubble(tmp_path: Pa
 def test_the_option_is_named_as_megatron_calls_it(tmp_path: Path) -> None:
     evidence = used_by(traces_of(pipeline(slow={0: 2.0}), tmp_path), frameworks=("megatron",))
     assert any("--decoder-first-pipeline-num-layers" in a.text for a in found(RULE, evidence).advice)
+
+
+def test_stages_are_not_compared_where_the_file_of_one_is_cut(tmp_path: Path) -> None:
+    folder = folder_of(pipeline(), tmp_path / "cut")
+    cut_short(folder / "rank-3.json", 0.7)
+    assert skipped(RULE, traced(analyse_job(folder))) == "the trace of rank 3 is truncated: what it lacks is unknown"
 
 
 def test_a_pipeline_that_is_not_all_there_or_none_is_skipped(tmp_path: Path) -> None:
