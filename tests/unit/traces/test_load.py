@@ -268,7 +268,8 @@ def test_spans_without_a_duration_are_left_out_and_counted(tmp_path: Path) -> No
 def test_impossible_times_are_left_out_and_counted(key: str, value: str, tmp_path: Path) -> None:
     good = '{"ph":"X","cat":"kernel","name":"k","ts":9,"dur":2,"pid":0,"tid":7}'
     bad = good.replace('"ts":9' if key == "ts" else '"dur":2', f'"{key}":{value}')
-    trace = load_file(write(tmp_path / "rank-0.json", f'{{"traceEvents":[{good},{bad},{good}]}}'))
+    later = good.replace('"ts":9', '"ts":19')
+    trace = load_file(write(tmp_path / "rank-0.json", f'{{"traceEvents":[{good},{bad},{later}]}}'))
     assert len(trace.events) == 2
     assert any("(left out)" in n.text for n in trace.notes)
 
