@@ -42,7 +42,7 @@ def places_of(events: Events) -> WorkPlaces:
     pids = tuple(dict.fromkeys(pid for pid, _ in events.threads))
     number = {pid: at for at, pid in enumerate(pids)}
     of_thread = np.array([number[pid] for pid, _ in events.threads], dtype=np.int64)
-    if len(pids) == 1 or not len(events):
+    if len(pids) == 1 or not len(events) or _is_one(events, of_thread):
         nothing = np.empty(0, dtype=np.int64)
         return WorkPlaces(process=nothing, place=nothing, devices=(), hosts=(), pids=pids)
     process = of_thread[events.thread]
@@ -61,3 +61,18 @@ def places_of(events: Events) -> WorkPlaces:
     calls = launches if len(launches) else process[events.of(Category.CPU_OP, Category.USER_ANNOTATION)]
     hosts = tuple(int(p) for p in distinct(calls))
     return WorkPlaces(process=process, place=place, devices=devices, hosts=hosts, pids=pids)
+
+
+def _is_one(events: Events, of_thread: Ints) -> bool:
+    """Return whether one process launches, and one has kernels, on one device: as of most files."""
+    kinds = len(Category)
+    here = np.bincount(events.thread.astype(np.intp) * kinds + events.category, minlength=len(of_thread) * kinds)
+    counts = here.reshape(-1, kinds) > 0
+    launches = counts[:, [Category.RUNTIME, Category.DRIVER]].any(axis=1)
+    if not launches.any():
+        launches = counts[:, [Category.CPU_OP, Category.USER_ANNOTATION]].any(axis=1)
+    kernels = counts[:, Category.KERNEL]
+    if len(distinct(of_thread[launches])) > 1 or len(distinct(of_thread[kernels])) > 1:
+        return False
+    devices = events.device[events.category == Category.KERNEL]
+    return not len(devices) or bool(devices.min() == devices.max())
