@@ -13,7 +13,6 @@ import numpy as np
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.bounds import PART_OF, bound, limit_of
-from stepscope.diagnose.narrator import KIND_OF_EVENT, half_width
 from stepscope.diagnose.rule import WORTH
 from stepscope.diagnose.rules import kind_of, names_cause
 from stepscope.diagnose.trace_facts import exposed_transfer
@@ -29,6 +28,7 @@ from stepscope.records.parts import COMPUTATION
 from stepscope.records.profile import PROFILED
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.diary import (
+    KIND_OF_EVENT,
     LEAST_PERIODS,
     Between,
     JobSteps,
@@ -458,7 +458,7 @@ def _between(facts: TimedFacts) -> Iterable[TimeCost]:
 def _ordered(costs: Iterable[TimeCost]) -> list[TimeCost]:
     """Sort the contended machine first, since it qualifies the rest; then by share, without those that may as well be 0.
     Stakes together are at most the whole."""
-    sure = [cost for cost in costs if (half := half_width(cost.share)) is None or half < cost.share.value]
+    sure = [cost for cost in costs if (half := cost.share.half_width) is None or half < cost.share.value]
     ranked = sorted(sure, key=lambda c: (c.kind != "contended-machine", -c.share.value))
     left = 1.0
     for at, cost in enumerate(ranked):

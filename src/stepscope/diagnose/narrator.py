@@ -262,17 +262,6 @@ def most_of_ranks(part: VerdictPart) -> str:
 
 # Its words: a noun that everybody in the field uses, one number, one interval; then what to do
 
-KIND_OF_EVENT: Mapping[str, VerdictKind] = {
-    "evaluation": "evaluation",
-    "inference": "inference",
-    "checkpoint": "checkpointing",
-    "loader_start": "worker-start",
-    "garbage_collection": "garbage-collection",
-    "compilation": "compilation",
-}
-"""What each event of a diary that takes time is called."""
-
-
 _NOUNS: Mapping[VerdictKind, str] = {
     "before-forward": "Before the forward pass",
     "inference": "Forward passes without gradients",
@@ -332,18 +321,11 @@ def _longer(job: ProfiledJob) -> tuple[Advice, ...]:
 
 def percent(share: Estimate) -> str:
     """Format a share as ``38 % (±2)``, with the interval's half width in points where there is one."""
-    text, half = format_percent(share.value), half_width(share)
+    text, half = format_percent(share.value), share.half_width
     if half is None:
         return text
     points = f"{100 * half:.0f}" if half >= 0.005 else "<1"
     return f"{text} (±{points})"
-
-
-def half_width(share: Estimate) -> float | None:
-    """Return the wider half of the share's interval, or None without one."""
-    if share.low is None or share.high is None:
-        return None
-    return max(share.high - share.value, share.value - share.low)
 
 
 def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], end: JobEnd | None) -> str:
@@ -593,7 +575,7 @@ def _clock_line(drop: ClockDrop, ranks: int) -> str:
 
 def _between(verdict: JobVerdict, events: Iterable[Between]) -> list[str]:
     """Say events too small for a verdict, too: of the job, not of a event."""
-    from stepscope.results.diary import EVENT_WORDS
+    from stepscope.results.diary import EVENT_WORDS, KIND_OF_EVENT
 
     kinds = {cost.kind for cost in verdict.costs}
     return [

@@ -16,7 +16,7 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.bounds import PART_OF
 from stepscope.diagnose.costs import SIZED, Causes, causes_of, costs_of
-from stepscope.diagnose.narrator import KIND_OF_EVENT, slowed, worded
+from stepscope.diagnose.narrator import slowed, worded
 from stepscope.diagnose.rule import PARTS_OF_CLAIM, WORTH
 from stepscope.diagnose.rules import claimed_part, kind_of
 from stepscope.diagnose.why import why_of
@@ -34,6 +34,7 @@ from stepscope.records.finding import (
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.diary import (
     FEW_STEPS,
+    KIND_OF_EVENT,
     JobSteps,
     step_interval,
 )

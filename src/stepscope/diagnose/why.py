@@ -13,10 +13,10 @@ from statistics import median
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.costs import Causes
-from stepscope.diagnose.narrator import KIND_OF_EVENT, by_group
+from stepscope.diagnose.narrator import by_group
 from stepscope.records.finding import JobVerdict
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.results.diary import EVENT_WORDS, Between
+from stepscope.results.diary import EVENT_WORDS, KIND_OF_EVENT, Between
 from stepscope.results.profiled_job import ProfiledJob
 
 MOST_LINES = 5

@@ -35,6 +35,13 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def half_width(self) -> float | None:
+        """The wider half of the interval; None without one."""
+        if self.low is None or self.high is None:
+            return None
+        return max(self.high - self.value, self.value - self.low)
+
     def mapped(self, change: Callable[[float], float]) -> Self:
         """Apply ``change``, which is monotone, to the number and to the ends of its interval."""
         if self.low is None or self.high is None:

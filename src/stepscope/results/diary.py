@@ -32,6 +32,7 @@ from stepscope.store.diary import RankDiary
 from stepscope.store.hardware import HardwareSamples
 
 if TYPE_CHECKING:
+    from stepscope.records.finding import VerdictKind
     from stepscope.results.window_effect import WindowEffect
 
 EVENT_WORDS: dict[EventKind, str] = {
@@ -47,6 +48,16 @@ EVENT_WORDS: dict[EventKind, str] = {
     "off": "recorder off",
 }
 """What each event of a diary is called, on terminal and page."""
+
+KIND_OF_EVENT: Mapping[str, VerdictKind] = {
+    "evaluation": "evaluation",
+    "inference": "inference",
+    "checkpoint": "checkpointing",
+    "loader_start": "worker-start",
+    "garbage_collection": "garbage-collection",
+    "compilation": "compilation",
+}
+"""What a verdict calls those that take time."""
 
 FEW_EVENT_STEPS = 0.5
 """Steps with an outside event are left out where they are fewer than this share of all."""
