@@ -84,6 +84,8 @@ def _rank(rank_pass: RankPass) -> dict[str, Any]:
         **plain(rank_pass.budget.parts),
         "source": rank_pass.budget.source,
         "start_ns": rank_pass.budget.start_ns,
+        "before_work_ns": rank_pass.budget.before_work_ns,
+        "after_work_ns": rank_pass.budget.after_work_ns,
         "outside": plain(rank_pass.outside),
     }
 

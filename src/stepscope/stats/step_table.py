@@ -21,7 +21,7 @@ from stepscope.records.parts import LATE, OF_TRACES, SAMPLED, STEP, below
 
 if TYPE_CHECKING:
     from stepscope.records.samples import CellResult, RankSamples, StepSample
-    from stepscope.records.trace_budget import Parts
+    from stepscope.records.trace_budget import Parts, StepBudget
     from stepscope.records.trace_summary import RankPass
 
 Numbers = NDArray[np.float64]
@@ -167,11 +167,18 @@ def cell_table(cell: CellResult) -> StepTable | None:
 
 
 def trace_table(ranks: Sequence[RankPass]) -> StepTable | None:
-    """Return the marked steps of a traced job, NaN where a rank has not recorded one; None where no rank marked any."""
+    """Return the marked steps of a traced job without what comes once, NaN where a rank has not recorded one; None where no
+    rank marked any."""
     numbers = sorted({step.step for rank in ranks for step in rank.steps})
     if not numbers:
         return None
-    return _of_budgets(ranks, numbers, [{step.step: step.parts for step in rank.steps} for rank in ranks])
+    return _of_budgets(ranks, numbers, [{step.step: _usual(step) for step in rank.steps} for rank in ranks])
+
+
+def _usual(step: StepBudget) -> Parts:
+    if not step.start_up_ns:
+        return step.parts
+    return replace(step.parts, window_ns=step.usual_ns, idle_ns=step.parts.idle_ns - step.start_up_ns)
 
 
 def window_table(ranks: Sequence[RankPass]) -> StepTable | None:

@@ -15,12 +15,16 @@ from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import Category, Events, Ints, RankView, once
 from stepscope.traces.marks import marks_of
+from stepscope.traces.passes import loading_marks
 
 COLD_NS = 10_000_000
 """A call that only launches or allocates takes microseconds: one this long loaded something first."""
 
 COLD_TIMES = 20
 """As many times as long as the median call of its name."""
+
+BEYOND = 5
+"""As many times as long as the longest later call of its name: what is long again does not come once."""
 
 COLD_SHARE = 0.1
 """Of the calls of the capture: where no steps are marked, these come first."""
@@ -41,10 +45,8 @@ _COMPILES = re.compile(
 )
 """Ranges and operators of compilers and of tuning."""
 
-_WAITS = re.compile(
-    r"\w*(Synchronize|Wait|Query)|(cuda|cu|hip)Mem(cpy|set)|(cuda|cu|hip)Free|(cuda|hip)HostAlloc|aclrtMemcpy|zeEvent|zeFence"
-)
-"""Calls that last as long as the device works, and those that give back."""
+_WAITS = re.compile(r"\w*(Synchronize|Wait|Query)|(cuda|cu|hip)Mem(cpy|set)|aclrtMemcpy|zeEvent|zeFence")
+"""Calls that last as long as the device works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +72,31 @@ _NONE = StartUp(calls=np.empty(0, dtype=np.int64), when=spans.EMPTY)
 
 
 def _cold(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which calls are cold: far longer than others of their name, among the first ones."""
+    """Return which calls and operators are cold: among the first ones, and far longer than all later ones of their name. Of
+    an operator some must come later, and it must not wait for the device, or for data."""
     events = view.events
     cold = np.zeros(len(events), dtype=bool)
-    long = np.flatnonzero(runtime & (events.dur_ns >= COLD_NS) & ~events.named(_WAITS.match))
+    operators = (events.category == Category.CPU_OP) & ~loading_marks(events)
+    long = np.flatnonzero((runtime | operators) & (events.dur_ns >= COLD_NS) & ~events.named(_WAITS.match))
     if not len(long):
         return cold
     until = _first_part(view, runtime)
+    waits = events.spans(runtime & events.named(_WAITS.match))
     for index in long[events.ts_ns[long] < until].tolist():
-        alike = events.dur_ns[runtime & (events.name == events.name[index])]
-        others = np.sort(alike)[:-1]
-        cold[index] = not len(others) or events.dur_ns[index] >= COLD_TIMES * max(float(spans.median(others)), 1.0)
+        alike = np.flatnonzero((events.name == events.name[index]) & (events.category == events.category[index]))
+        later = events.dur_ns[alike[events.ts_ns[alike] >= until]]
+        length = int(events.dur_ns[index])
+        if operators[index] and (not len(later) or 2 * _within(waits, events, index) > length):
+            continue
+        others = events.dur_ns[alike[alike != index]]
+        usual = max(float(spans.median(others)), 1.0) if len(others) else 1.0
+        cold[index] = length >= COLD_TIMES * usual and length >= BEYOND * int(later.max(initial=0))
     return cold
+
+
+def _within(waits: Spans, events: Events, index: int) -> int:
+    at = np.array([index])
+    return int(spans.measure_within(waits, events.ts_ns[at], events.end_ns[at])[0])
 
 
 def _first_part(view: RankView, runtime: NDArray[np.bool_]) -> int:
@@ -106,9 +121,11 @@ def _comes_once(view: RankView, chosen: Ints) -> bool:
 
 
 def longest_in(events: Events, calls: Ints, holes: Spans, none: int) -> Ints:
-    """The name of the longest of these calls in the middle of each hole; ``none`` where there is none."""
+    """The name of the longest of these calls in the middle of each hole; ``none`` where there is none. A call of the runtime
+    stands before the operator that it takes half of."""
     names = np.full(len(holes), none, dtype=np.int64)
-    ordered = calls[np.argsort(events.dur_ns[calls], kind="stable")]
+    host = np.isin(events.category[calls], (int(Category.CPU_OP), int(Category.USER_ANNOTATION)))
+    ordered = calls[np.argsort(events.dur_ns[calls] * np.where(host, 1, 2), kind="stable")]
     at = spans.place(holes.starts, holes.ends, events.ts_ns[ordered] + events.dur_ns[ordered] // 2)
     inside = at >= 0
     names[at[inside]] = events.name[ordered[inside]]

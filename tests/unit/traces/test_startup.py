@@ -86,3 +86,39 @@ def test_compilation_is_start_up() -> None:
     compiled = op("_compile.compile_inner (dynamo_timed)", 0, 400 * MS)
     rows = [compiled, *(row for row in steps((0, call("unknown_call", 0, 400 * MS))) if row.name != "unknown_call")]
     assert idle(rows)["start_up"] >= 399 * MS
+
+
+def with_operator(name: str, *lengths: int, inside: str = "") -> list[Row]:
+    """Steps that begin with an operator of these lengths, in which the device has nothing to do. inside: a call in it."""
+    rows: list[Row] = []
+    at = 0
+    for step, length in enumerate(lengths):
+        begin = at
+        rows.append(op(name, at, at + length))
+        if inside:
+            rows.append(call(inside, at + 1_000, at + length - 1_000))
+        at += length
+        rows += [launch(at, at + 5_000, step + 1), op("aten::mm", at, at + 5_000)]
+        rows.append(kernel("gemm", at + 5_000, at + 20 * MS, step + 1))
+        at += 20 * MS
+        rows.append(mark(f"ProfilerStep#{step}", begin, at))
+    return rows
+
+
+def test_an_operator_that_is_slow_once_is_start_up() -> None:
+    assert idle(with_operator("c10d::allreduce_", 800 * MS, MS, MS, MS))["start_up"] == 800 * MS
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        with_operator("aten::copy_", 800 * MS, 700 * MS, MS, MS),  # again
+        with_operator("aten::copy_", MS, 800 * MS, MS, MS),  # not at the start
+        with_operator("aten::copy_", 9 * MS, MS // 9, MS // 9),  # short
+        with_operator("aten::item", 800 * MS, MS, MS, inside="cudaMemcpyAsync"),  # waits
+        with_operator("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 800 * MS, MS, MS),  # data
+        with_operator("aten::copy_", 800 * MS),  # nothing to compare with
+    ],
+)
+def test_an_operator_that_comes_again_waits_or_loads_is_no_start_up(rows: list[Row]) -> None:
+    assert "start_up" not in idle(rows)

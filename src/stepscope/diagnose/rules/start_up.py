@@ -2,9 +2,10 @@
 
 What
 ----
-Idle time of the device inside calls that load code, compile, tune or make a context, and inside calls of the first step
-that last 10 ms and twenty times as long as others of their name, over the window. Calls that come back in most steps do
-not count. The rule judges the rank with most of it; no other rule counts that time.
+Idle time of the device inside calls that load code, compile, tune or make a context, and inside calls and operators of the
+first step that last 10 ms, twenty times as long as others of their name and five times as long as any later one, over the
+window. What comes back in most steps does not count. The rule judges the rank with most of it; no other rule counts that
+time.
 
 Why
 ---
@@ -13,8 +14,8 @@ it, and a capture that holds it says little of the usual step.
 
 Known problems
 --------------
-A library that makes its handle without a call of the runtime (cuBLAS, cuDNN inside an operator) looks like an operator
-that is slow once. With one marked step nothing shows whether it comes back.
+A library that makes its handle without a call of the runtime (cuBLAS, cuDNN inside an operator) is seen only where the same
+operator is called again later. With one marked step nothing shows whether it comes back.
 
 References
 ----------

@@ -10,6 +10,7 @@ from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules import launch_bound, long_gap, python_overhead
 from stepscope.diagnose.rules.start_up import RULE
 from stepscope.results.evidence import Evidence
+from stepscope.stats.step_table import trace_table
 from stepscope.traces.job import combine
 from stepscope.traces.rank_pass import analyse
 from stepscope.traces.sections import Wanted
@@ -40,3 +41,12 @@ def test_a_job_without_start_up_is_left_alone() -> None:
 
 def test_one_kernel_alone_has_no_start_up() -> None:
     assert quiet(RULE, evidence([kernel("gemm", 0, MS)]))
+
+
+def test_what_comes_once_is_in_no_typical_step() -> None:
+    job = evidence(steps((0, call("cuLibraryLoadData", 0, 150 * MS)), count=2))
+    ranks = job.traces[0].summary.ranks
+    table = trace_table(ranks)
+    assert [s.parts.window_ns > 150 * MS for s in ranks[0].steps] == [True, False]
+    assert table.whole_ns.max() < 11 * MS
+    assert sum(values.sum() for values in table.parts_ns.values()) == table.whole_ns.sum()
