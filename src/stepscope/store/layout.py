@@ -30,13 +30,15 @@ _HEAD_BYTES = 200
 def holds_record(file: Path, kind: str, beside: tuple[str, ...] = ()) -> bool:
     """Return whether the file is a record of ours of this kind; other programs write files of the same names. One that is
     empty or cannot be read is ours where one of the names ``beside`` lies there: whoever reads it says what is wrong."""
+    if not file.is_file():
+        return False  # a pipe would be waited for
     try:
         with file.open("rb") as opened:
             head = opened.read(_HEAD_BYTES)
     except OSError:
         head = b""
     if not head.strip(b" \r\n\t\0"):
-        return file.is_file() and any((file.parent / name).exists() for name in beside)
+        return any((file.parent / name).exists() for name in beside)
     return f'"stepscope.{kind}/'.encode() in head
 
 

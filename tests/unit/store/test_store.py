@@ -10,6 +10,7 @@ from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.records import codec
 from stepscope.records.cell import CellStatus
 from stepscope.store import reader, writer
+from stepscope.store.layout import holds_record
 from stepscope.store.reader import read_bytes
 from stepscope.store.writer import csv_text, hold_lock
 
@@ -92,6 +93,11 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="cannot read"):
         read_bytes(tmp_path / "pipe")
+
+
+def test_a_pipe_that_is_called_as_a_record_is_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.json")
+    assert not holds_record(tmp_path / "run.json", "run", beside=("cells",))
 
 
 def test_whole_numbers_written_with_a_fraction_are_whole() -> None:
