@@ -37,6 +37,7 @@ class Grid:
     steps: int = 4
     forward_us: float = 400.0
     slow: Mapping[int, float] = field(default_factory=dict)
+    head_us: Mapping[int, float] = field(default_factory=dict)  # before the first work of each step, by rank
     noise: float = 0.01
     seed: int = 0
     norm: bool = True
@@ -170,6 +171,7 @@ class _Clock:
         kind = action[0]
         if kind == "step":
             self.begun[rank] = self.now[rank] - 5
+            self.now[rank] += self.grid.head_us.get(rank, 0.0)
         elif kind == "end":
             self._span(rank, f"ProfilerStep#{action[1]}", "user_annotation", self.begun[rank], self.now[rank] - 6)
             self.now[rank] += 5

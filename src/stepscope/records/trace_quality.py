@@ -78,6 +78,11 @@ KINDS: Mapping[str, QualityKind] = {
         "they are clipped there, by {time} in all",
         better="record again: the driver gave ends that cannot be",
     ),
+    "clocks-apart": QualityKind(
+        text="{count} of {of} device events begin before their launch, by {time}: the device's clock is not the host's",
+        takes=("idle",),
+        better="record again with a newer driver or profiler, which brings the clocks together",
+    ),
     "repeated": QualityKind(text="{count} of {of} device events are in the file twice, and read once: {names}"),
     "divided": QualityKind(text="{count} ranks or devices in one file, separated by {names}"),
     "devices-together": QualityKind(

@@ -115,9 +115,10 @@ def idle_gaps(view: RankView) -> IdleGaps:
     returned, held_ns, waited = _returned(view, call, starts, launched, late)
     in_data = spans.measure_within(phases["data"], returned, np.maximum(launched, returned))
     loading = late & (2 * in_data > launched - returned)
+    loads = _first_load(phases["data"], returned)
     refilled = np.where(waited != NONE, np.minimum(returned + np.clip(held_ns, REFILL_NS, HIDDEN_NS), launched), starts)
-    amount["sync"][late] = (np.where(loading, returned, refilled) - starts)[late]
-    amount["data"][loading] = (launched - returned)[loading]
+    amount["sync"][late] = (np.where(loading, np.clip(refilled, returned, loads), refilled) - starts)[late]
+    amount["data"][loading] = (launched - loads)[loading]
     amount["host_late"][late] = (late_ns - amount["sync"] - amount["data"])[late]
     once_only = start_up(view)
     amount["start_up"][late] = spans.measure_within(once_only.when, starts, np.maximum(launched, starts))[late]
@@ -144,10 +145,27 @@ def idle_gaps(view: RankView) -> IdleGaps:
     return IdleGaps(holes=holes, by_cause=amount, window=window, calls=calls, names=events.names)
 
 
+def _first_load(loading: Spans, returned: Ints) -> Ints:
+    """Return for each gap when loading begins, as soon as the host is back unless it did something else for longer than
+    ``REFILL_NS``."""
+    if not len(loading):
+        return returned
+    at = np.minimum(np.searchsorted(loading.ends, returned, side="right"), len(loading) - 1)
+    begins = loading.starts[at]
+    return np.where(begins > returned + REFILL_NS, begins, returned)
+
+
 def _holds_lost(view: RankView, holes: Spans) -> NDArray[np.bool_]:
-    """Return in which gaps the host launched a kernel that is not in the file: what the device did there is unknown."""
+    """Return in which gaps a kernel may have run that is not in the file: it was launched behind the work before the gap and
+    before the gap's end. What the device did there is unknown."""
     called = view.events.ts_ns[lost_launches(view).lost]
-    return np.searchsorted(called, holes.ends) > np.searchsorted(called, holes.starts)
+    if not len(called):
+        return np.zeros(len(holes.starts), dtype=bool)
+    launches = launches_of(view)
+    before = np.searchsorted(view.events.ts_ns[launches.of], holes.ends, side="left") - 1
+    launch = launches.launch[np.maximum(before, 0)]
+    since = np.where((before >= 0) & (launch != NONE), view.events.ts_ns[launch], holes.starts)
+    return np.searchsorted(called, holes.ends) > np.searchsorted(called, np.minimum(since, holes.starts))
 
 
 def _returned(

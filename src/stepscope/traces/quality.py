@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stepscope.records.trace_quality import QualityFact
 from stepscope.records.trace_summary import RankPass, missing_ranks
+from stepscope.stats.spans import median
 from stepscope.traces.classes import unknown_fact, unused_classes
 from stepscope.traces.events import RankView
-from stepscope.traces.launches import lost_launches
+from stepscope.traces.launches import launches_of, lost_launches
 
 LEAST_LOST = 0.01
 """Of the launches: below it a kernel without a launch or a launch without a kernel changes nothing that is said."""
+
+
+AHEAD_NS, MOST_AHEAD = 100_000, 0.1
+"""Of the device events with a launch, at most this share may begin so long before it: clocks are aligned to microseconds."""
 
 
 def _missing_kernels(view: RankView) -> Iterator[QualityFact]:
@@ -37,7 +42,27 @@ def _unused_classes(view: RankView) -> Iterator[QualityFact]:
         yield QualityFact(kind="unused-classes", rank=view.rank, names=unused, matters=False)
 
 
-CHECKS: tuple[Callable[[RankView], Iterable[QualityFact]], ...] = (_missing_kernels, _unknown_kernels, _unused_classes)
+def _clocks(view: RankView) -> Iterator[QualityFact]:
+    launches, events = launches_of(view), view.events
+    begins = events.ts_ns[launches.of[launches.linked]]
+    ahead = events.ts_ns[launches.launch[launches.linked]] - begins
+    early = ahead > AHEAD_NS
+    if early.sum() > MOST_AHEAD * len(begins):
+        yield QualityFact(
+            kind="clocks-apart",
+            rank=view.rank,
+            count=int(early.sum()),
+            of=len(begins),
+            time_ns=round(median(ahead[early])),
+        )
+
+
+CHECKS: tuple[Callable[[RankView], Iterable[QualityFact]], ...] = (
+    _missing_kernels,
+    _clocks,
+    _unknown_kernels,
+    _unused_classes,
+)
 
 
 def _missing_ranks(passes: Sequence[RankPass]) -> Iterator[QualityFact]:

@@ -209,6 +209,10 @@ def _waiting_ns(job: JobCollectives, split: Sequence[MatchedCollective]) -> int:
     return sum(exposed_waiting(m, waits) for m in split)
 
 
+WHOLE_STEPS = 2
+"""From so many on, steps that the capture holds in full decide alone."""
+
+
 def _in_grid(
     ranks: Sequence[RankCommunication],
     job: JobCollectives,
@@ -218,6 +222,10 @@ def _in_grid(
     stages: Sequence[Stage],
 ) -> list[Straggler]:
     own_ns, traced = work.own_ns(), {r.rank for r in ranks}
+    # What a rank did before its first collective is no part of its own time: it lacks in that step.
+    begun = {c.step for r in ranks for c in r.collectives if c.own.from_window_start}
+    if len(own_ns.keys() - begun) >= WHOLE_STEPS:
+        own_ns = {step: values for step, values in own_ns.items() if step not in begun}
     stragglers = []
     for stage in stages:
         members = [rank for rank in stage if rank in traced]
@@ -261,9 +269,18 @@ def _listed(ranks: Collection[int]) -> str:
 
 
 def _spread(steps: Iterable[Mapping[int, float]], members: Collection[int], rank: int) -> float:
-    """How far the others' own times lie apart, median over steps, ns; 0 for one other."""
-    others = [[own for r, own in values.items() if r != rank and r in members] for values in steps]
-    return median([max(values) - min(values) for values in others if values] or [0.0])
+    """How far the others' own times lie apart, median over steps, ns; 0 for one other. Of others that are clearly slow, too,
+    fewer than half, it is that of the rest."""
+    others = [sorted(own for r, own in values.items() if r != rank and r in members) for values in steps]
+    return median([_range(values) for values in others if values] or [0.0])
+
+
+def _range(ordered: Sequence[float]) -> float:
+    for count in range(len(ordered) // 2 + 1, len(ordered)):
+        least, most = ordered[0], ordered[count - 1]
+        if ordered[count] - most >= max(CLEAR_NOISE * (most - least), CLEAR_EXCESS * most):
+            return most - least
+    return ordered[-1] - ordered[0]
 
 
 def _slower(pairs: Sequence[tuple[float, float]], spread: float) -> bool:

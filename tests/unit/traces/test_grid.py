@@ -48,6 +48,21 @@ def test_two_slow_ranks_that_hide_each_other_share_what_both_cost(tmp_path: Path
     assert all(not line.startswith("stage") or "limits" not in line for f in findings for line in f.evidence)
 
 
+def test_two_slow_ranks_of_one_stage_are_both_named(tmp_path: Path) -> None:
+    grid = Grid(stages=2, replicas=4, micro_batches=4, steps=3, slow={4: 1.8, 6: 1.8}, seed=7)
+    report = analyse_job(write_grid(grid, tmp_path)).stragglers
+    assert report is not None
+    assert {s.rank for s in report.stragglers} == {4, 6}
+
+
+def test_a_rank_that_is_late_before_the_first_work_of_each_step_is_named(tmp_path: Path) -> None:
+    """What comes before the first collective of the capture is not known, so the first step does not count."""
+    grid = Grid(stages=4, replicas=2, micro_batches=4, steps=5, head_us={0: 9_000.0}, seed=8)
+    report = analyse_job(write_grid(grid, tmp_path)).stragglers
+    assert report is not None
+    assert [(s.rank, s.steps) for s in report.stragglers] == [(0, 4)]
+
+
 def test_a_late_rank_is_no_part_of_the_bubble(tmp_path: Path) -> None:
     grid = Grid(tensor=2, stages=4, schedule="gpipe", micro_batches=4, steps=3, slow={2: 2.0}, seed=6)
     findings = {f.rule: f for f in diagnose_traces(analyse_job(write_grid(grid, tmp_path))).findings}

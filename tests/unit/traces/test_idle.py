@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.hand_events import kernel, launch, op, trace
+from tests.hand_events import call, kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
 from stepscope.records.trace_work import LaunchStatistics
 from stepscope.report.views import trace_budget
 from stepscope.traces.activity import verdict_of
 from stepscope.traces.events import RankTrace, RankView
-from stepscope.traces.idle import launch_statistics, queue_length
+from stepscope.traces.idle import idle_causes, launch_statistics, queue_length
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import analyse
 from stepscope.traces.sections import Wanted
@@ -43,6 +43,16 @@ def test_what_a_rank_does_after_a_short_wait_is_its_host_being_late(tmp_path: Pa
     found = {i.cause: i.idle_ns for i in summary.ranks[1].idle}
     assert found["host_late"] >= 4 * 250_000
     assert sum(found.values()) >= job.truth[1].idle_by_cause_ns["launch"]
+
+
+def test_what_the_host_does_before_it_loads_is_no_loading() -> None:
+    ms = 1_000_000
+    rows = [launch(0, 5_000, 1), kernel("gemm", 10_000, ms, 1), call("cudaDeviceSynchronize", 6_000, ms)]
+    rows += [mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 6 * ms, 20 * ms)]
+    rows += [launch(20 * ms, 20 * ms + 5_000, 2), kernel("gemm", 20 * ms + 10_000, 21 * ms, 2)]
+    causes = {idle.cause: idle.idle_ns for idle in idle_causes(RankView(trace(*rows)))}
+    assert causes["data"] == 14 * ms + 5_000
+    assert causes["host_late"] == 5 * ms
 
 
 def test_a_cpu_job_idles_outside_operators(tmp_path: Path) -> None:

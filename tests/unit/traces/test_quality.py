@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,24 @@ def test_the_last_kernel_cannot_last_until_long_after_all_calls() -> None:
     kept, facts = plausible(events(rows))
     assert [(f.kind, f.count) for f in facts] == [("impossible-ends", 1)]
     assert int(kept.end_ns.max()) == 40 * MS + 9 * US
+
+
+@pytest.mark.parametrize(("behind", "matters"), [(5 * MS, True), (20 * US, False)])
+def test_a_device_whose_clock_is_behind_the_hosts_has_no_causes_of_idle_time(behind: int, matters: bool) -> None:
+    rows = [r if r.name != "gemm" else replace(r, start=r.start - behind, end=r.end - behind) for r in _busy(30)]
+    facts = analyse(trace(*rows)).quality
+    expected = [("clocks-apart", 30, 30, 5 * MS - 10 * US, ("idle",))] if matters else []
+    assert [(f.kind, f.count, f.of, f.time_ns, f.takes) for f in facts] == expected
+
+
+def test_a_lost_launch_behind_the_work_before_a_gap_may_have_run_in_it() -> None:
+    """A graph of which no kernel is recorded is launched while the device works; the gap comes later."""
+    rows = _busy(4)[:-1]
+    rows += [call("hipGraphLaunch", 3 * MS + 100 * US, 3 * MS + 110 * US, correlation=77)]
+    rows += [launch(30 * MS, 30 * MS + 5 * US, 99), kernel("gemm", 30 * MS + 10 * US, 31 * MS, 99)]
+    causes = {idle.cause: idle.idle_ns for idle in idle_causes(RankView(trace(*rows)))}
+    assert causes["unknown"] == 26 * MS + 10 * US
+    assert causes["host_late"] == 3 * 5 * US
 
 
 def test_what_stands_in_the_file_twice_is_read_once() -> None:
