@@ -84,6 +84,7 @@ _KNOWN = {
     ("data_loading", "pin_memory"),  # of a cell, whose spec says whether it is on
     ("exposed_memcpy", "pin_memory"),  # fires on copies that the trace shows to be of pageable memory
     ("host_sync", "on the device"),  # fires on devices alone
+    ("host_sync", "pin_memory"),  # of copies of pageable memory that held the host in the trace
     ("long_gap", "persistent_workers=True"),  # fires on a loader that restarts
 }
 
