@@ -59,9 +59,9 @@ _ON_CPU = {"host_late": "outside_operators"}
 class IdleGaps:
     """Every gap in the window's busy time, and the ns of each by cause: arrays of shape (gaps,).
 
-    calls: for ``start_up``, ``sync`` and ``host_late``, the index into ``names`` of the host's call that each gap waits in,
-    or ends with; NONE for gaps without that cause. The part of a gap that is ``sync`` comes before the one that is
-    ``host_late``.
+    calls: for ``start_up``, ``sync``, ``host_late`` and ``dependency``, the index into ``names`` of the host's call that
+    each gap waits in, ends with, or lasts along with; NONE for gaps without that cause. The part of a gap that is ``sync``
+    comes before the one that is ``host_late``.
     """
 
     holes: Spans
@@ -141,6 +141,7 @@ def idle_gaps(view: RankView) -> IdleGaps:
         "start_up": longest_in(events, once_only.calls, holes, NONE),
         "sync": waited,
         "host_late": np.where(late & ~behind, events.name[call], NONE),
+        "dependency": _waits_meanwhile(view, holes, amount["dependency"]),
     }
     return IdleGaps(holes=holes, by_cause=amount, window=window, calls=calls, names=events.names)
 
@@ -153,6 +154,19 @@ def _first_load(loading: Spans, returned: Ints) -> Ints:
     at = np.minimum(np.searchsorted(loading.ends, returned, side="right"), len(loading) - 1)
     begins = loading.starts[at]
     return np.where(begins > returned + REFILL_NS, begins, returned)
+
+
+def _waits_meanwhile(view: RankView, holes: Spans, queued_ns: Ints) -> Ints:
+    """Return in which call the host waits for most of each gap before queued work, NONE where in none, and where that is
+    less than half of the time."""
+    events, none = view.events, np.full(len(holes), NONE, dtype=np.int64)
+    calls = events.by_start(waiting_calls(view) & (events.dur_ns > START_NS) & queued_ns.any())
+    if not len(calls):
+        return none
+    within = spans.measure_within(events.spans(calls), holes.starts, holes.ends)
+    last = np.maximum(np.searchsorted(events.ts_ns[calls], holes.ends) - 1, 0)
+    held = 2 * within > holes.ends - holes.starts
+    return np.where(held, events.name[calls[last]], none) if 2 * queued_ns[held].sum() > queued_ns.sum() else none
 
 
 def _holds_lost(view: RankView, holes: Spans) -> NDArray[np.bool_]:

@@ -52,12 +52,18 @@ def _judge_job(job: TraceEvidence) -> Statement:
     findings: list[Finding] = []
     if between.share >= WORTH:
         gaps = [i for p in ranks for i in p.idle if i.cause in queued]
+        longest = max(gaps, key=lambda i: i.idle_ns)
+        call = longest.call
         processes = "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"
         findings.append(
             between.finding(
-                f"the device idles {between} between queued kernels, which the host launched in time",
+                f"the device idles {between} between queued kernels, which the host launched in time"
+                + (f"; meanwhile the host waits in {call}" if call else ""),
                 f"{sum(i.gap_count for i in gaps):,} gaps, "
                 f"the longest {format_duration(max(i.largest_ns for i in gaps))}",
+                call is not None
+                and longest.largest_ns > longest.idle_ns / 2
+                and "work that was launched before the capture began is not recorded, and may run then",
                 confidence="measured; the trace does not record what a queued kernel waits for",
                 advice=[
                     inspect(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.hand_events import Row, kernel, launch, op
+from tests.hand_events import Row, call, kernel, launch, op
 from tests.trace_evidence import by_hand, found, generated, quiet, with_idle
 
 from stepscope.diagnose.rules.queued_idle import RULE
@@ -28,6 +28,21 @@ def test_gaps_between_queued_kernels_have_a_finding() -> None:
     assert "idles 53" in finding.title
     assert "between queued kernels" in finding.title
     assert "19 gaps, the longest 120 us" in finding.evidence[0]
+
+
+def test_the_call_that_the_host_waits_in_meanwhile_is_named() -> None:
+    rows = spaced(120)
+    waits = call("hipMemcpyWithStream", 100_000, 200_000 + 19 * 220 * US)
+    finding = found(RULE, by_hand(*rows, waits))
+    assert finding.title.endswith("which the host launched in time; meanwhile the host waits in hipMemcpyWithStream")
+    assert not any("before the capture" in text for text in finding.evidence)  # 19 gaps, not one
+    blocked = [op("aten::copy_", 0, 50 * US), *(launch(n, n + 500, n // 1000) for n in (1000, 2000))]
+    blocked += [kernel("gemm", 3000, 9000, 1), kernel("gemm", 40_000 * US, 40_005 * US, 2)]
+    finding = found(RULE, by_hand(*blocked, call("hipMemcpyWithStream", 10_000, 40_000 * US - 5_000)))
+    assert "hipMemcpyWithStream" in finding.title
+    assert "before the capture" in finding.evidence[-1]
+    short = found(RULE, by_hand(*rows, call("hipMemcpyWithStream", 100_000, 400_000)))
+    assert "meanwhile" not in short.title
 
 
 def test_gaps_before_work_without_a_recorded_launch_are_of_unknown_cause() -> None:
