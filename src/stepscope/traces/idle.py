@@ -165,8 +165,8 @@ def _waits_meanwhile(view: RankView, holes: Spans, queued_ns: Ints) -> Ints:
         return none
     within = spans.measure_within(events.spans(calls), holes.starts, holes.ends)
     last = np.maximum(np.searchsorted(events.ts_ns[calls], holes.ends) - 1, 0)
-    held = 2 * within > holes.ends - holes.starts
-    return np.where(held, events.name[calls[last]], none) if 2 * queued_ns[held].sum() > queued_ns.sum() else none
+    waits = 2 * within > holes.ends - holes.starts
+    return np.where(waits, events.name[calls[last]], none) if 2 * queued_ns[waits].sum() > queued_ns.sum() else none
 
 
 def _holds_lost(view: RankView, holes: Spans) -> NDArray[np.bool_]:
