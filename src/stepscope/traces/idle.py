@@ -52,6 +52,10 @@ WAITED_NS = 50_000
 """A call that launches work and returns behind its end waits for it if it lasts this long, and the device works during most
 of it: a copy from pageable memory, any launch under CUDA_LAUNCH_BLOCKING. Shorter ones may be a fast device."""
 
+RETURN_NS = 20_000
+"""A call that launches nothing and returns within this of the end of all work, which fills most of it, waited for that,
+whatever its name: drivers wake the host in 5 to 15 us."""
+
 _ON_CPU = {"host_late": "outside_operators"}
 
 
@@ -239,6 +243,16 @@ def waiting_calls(view: RankView) -> NDArray[np.bool_]:
     calls = np.flatnonzero((behind > 0) & (behind <= events.end_ns) & (events.dur_ns >= WAITED_NS) & ~waits)
     worked = spans.measure_within(activity.busy, events.ts_ns[calls], events.end_ns[calls])
     waits[calls[(2 * worked >= events.dur_ns[calls]) | events.named(ASYNC_COPY.match)[calls]]] = True
+    idle = events.of(Category.RUNTIME, Category.DRIVER) & (behind == 0) & (events.dur_ns >= WAITED_NS) & ~waits
+    idle[lost_launches(view).lost] = False
+    calls = np.flatnonzero(idle)
+    if len(calls) and len(activity.busy):
+        low, high, busy = events.ts_ns[calls], events.end_ns[calls], activity.busy
+        last = np.maximum(np.searchsorted(busy.ends, high, side="right") - 1, 0)
+        free = busy.ends[last]  # the device has done all that it had, and the call returns at once
+        began = np.searchsorted(busy.starts, high, side="left") > last + 1
+        returns = (free >= low) & (high - free <= RETURN_NS) & (high >= free) & ~began
+        waits[calls[returns & (2 * spans.measure_within(busy, low, high) >= high - low)]] = True
     return waits
 
 

@@ -124,6 +124,16 @@ def test_a_copy_that_starts_late_inside_its_call_holds_the_host(name: str) -> No
     assert causes(*rows) == {"sync": (4535, name), "launch_latency": (5, None)}
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "waits"),
+    [(20, 505, True), (20, 560, False), (490, 700, False), (20, 480, False)],
+    ids=["returns with the work", "returns later", "lasts beyond it", "returns before"],
+)
+def test_a_call_of_unknown_name_waits_where_it_returns_with_the_last_work(start: int, end: int, waits: bool) -> None:
+    found = two_kernels(call("vendorFlush", start * US, end * US), at=750, starts=760)
+    assert (found.get("sync", (0, None))[1] == "vendorFlush") == waits
+
+
 def test_a_wait_of_an_idle_device_is_a_wait() -> None:
     """The host comes late to it, and the device has nothing: it waits for something that is not in the file."""
     wait = call("hipEventSynchronize", 530 * US, 4900 * US)
