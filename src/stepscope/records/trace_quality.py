@@ -106,6 +106,11 @@ KINDS: Mapping[str, QualityKind] = {
         takes=("idle", "steps", "flop"),
         better="profile fewer steps, or with larger buffers: the profiler drops what they do not hold",
     ),
+    "missing-copies": QualityKind(
+        text="{count} of {of} copies have no event in this file: what the device did there is unknown",
+        takes=("idle",),
+        better="profile fewer steps, or with larger buffers: the profiler drops what they do not hold",
+    ),
     "captured-kernels": QualityKind(
         text="{count} of {of} launches have no kernel in this file: they were captured into a graph and ran nothing",
         takes=("idle", "steps", "flop"),

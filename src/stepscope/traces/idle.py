@@ -176,7 +176,7 @@ def _waits_meanwhile(view: RankView, holes: Spans, queued_ns: Ints) -> Ints:
 def _holds_lost(view: RankView, holes: Spans) -> NDArray[np.bool_]:
     """Return in which gaps a kernel may have run that is not in the file: it was launched behind the work before the gap and
     before the gap's end. What the device did there is unknown."""
-    called = view.events.ts_ns[lost_launches(view).lost]
+    called = np.sort(view.events.ts_ns[lost_launches(view).unseen])
     if not len(called):
         return np.zeros(len(holes.starts), dtype=bool)
     launches = launches_of(view)
@@ -244,7 +244,7 @@ def waiting_calls(view: RankView) -> NDArray[np.bool_]:
     worked = spans.measure_within(activity.busy, events.ts_ns[calls], events.end_ns[calls])
     waits[calls[(2 * worked >= events.dur_ns[calls]) | events.named(ASYNC_COPY.match)[calls]]] = True
     idle = events.of(Category.RUNTIME, Category.DRIVER) & (behind == 0) & (events.dur_ns >= WAITED_NS) & ~waits
-    idle[lost_launches(view).lost] = False
+    idle[lost_launches(view).unseen] = False
     calls = np.flatnonzero(idle)
     if len(calls) and len(activity.busy):
         low, high, busy = events.ts_ns[calls], events.end_ns[calls], activity.busy

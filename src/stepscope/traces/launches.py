@@ -36,6 +36,8 @@ def launches_of(view: RankView) -> Launches:
 
 
 _LAUNCH = re.compile(r"(cuda|cu|hip|Hip|ur|ze|mtia|musa|acl)\w*Launch(?!HostFunc)")
+_COPY = re.compile(r"(cuda|cu)Memcpy\w*Async")
+"""Of CUDA every such call has its copy in a whole file; memsets and HIP's copies often have none."""
 _CAPTURE_BEGINS, _CAPTURE_ENDS = (
     re.compile(r"(cuda|cu|hip)StreamBeginCapture"),
     re.compile(r"(cuda|cu|hip)StreamEndCapture"),
@@ -46,12 +48,19 @@ _CAPTURE_BEGINS, _CAPTURE_ENDS = (
 class LostLaunches:
     """Calls that launch kernels (event indices, by start): all, those of which no kernel is in the file, and those of them
     that a stream capture took: they recorded a graph and ran nothing. behind: how many of the lost are behind the last call
-    whose kernel is in the file."""
+    whose kernel is in the file. copies: calls that copy, and copies_lost those of which no copy is in the file."""
 
     calls: Ints
     lost: Ints
     captured: Ints
     behind: int
+    copies: Ints
+    copies_lost: Ints
+
+    @property
+    def unseen(self) -> Ints:
+        """Calls whose work is not in the file, of any kind."""
+        return np.concatenate([self.lost, self.copies_lost])
 
 
 @once
@@ -62,8 +71,8 @@ def lost_launches(view: RankView) -> LostLaunches:
     can be matched, in a file without a kernel, show that they were.
     """
     events = view.events
-    named = events.of(Category.RUNTIME, Category.DRIVER) & events.named(_LAUNCH.match) & (events.correlation != NONE)
-    calls = events.by_start(named)
+    linked = events.correlation != NONE
+    calls = events.by_start(events.of(Category.RUNTIME, Category.DRIVER) & events.named(_LAUNCH.match) & linked)
     device = np.flatnonzero(events.is_device)
     made = find(events.correlation[device], events.correlation[calls]) != NONE
     if len(calls) and made.any():
@@ -72,15 +81,30 @@ def lost_launches(view: RankView) -> LostLaunches:
         within = events.spans(runtime)
         made |= holds(within, events.ts_ns[calls])
     lost = calls[~made] if made.any() or _copies_alone(events, device) else calls[:0]
+    behind = int(np.argmax(made[::-1])) if made.any() else len(lost)
+    copies = events.by_start(events.of(Category.RUNTIME, Category.DRIVER) & events.named(_COPY.match) & linked)
+    copied = find(events.correlation[device], events.correlation[copies]) != NONE
+    unseen = copies[~copied] if copied.any() else copies[:0]
+    return LostLaunches(
+        calls=calls,
+        lost=lost,
+        captured=lost[_in_capture(events, lost)],
+        behind=behind,
+        copies=copies,
+        copies_lost=unseen[~_in_capture(events, unseen)],
+    )
+
+
+def _in_capture(events: Events, calls: Ints) -> NDArray[np.bool_]:
+    """Return which of these calls a stream capture took."""
     begins = events.by_start(events.named(_CAPTURE_BEGINS.match))
     ends = events.by_start(events.named(_CAPTURE_ENDS.match))
-    captured = lost[:0]
-    if len(lost) and len(begins) and len(ends):
-        before = np.searchsorted(events.ts_ns[begins], events.ts_ns[lost], side="right")
-        after = np.searchsorted(events.ts_ns[ends], events.ts_ns[lost], side="right")
-        captured = lost[before > after]
-    behind = int(np.argmax(made[::-1])) if made.any() else len(lost)
-    return LostLaunches(calls=calls, lost=lost, captured=captured, behind=behind)
+    if not len(calls) or not len(begins) or not len(ends):
+        return np.zeros(len(calls), dtype=bool)
+    before = np.searchsorted(events.ts_ns[begins], events.ts_ns[calls], side="right")
+    after = np.searchsorted(events.ts_ns[ends], events.ts_ns[calls], side="right")
+    taken: NDArray[np.bool_] = before > after
+    return taken
 
 
 def _copies_alone(events: Events, device: Ints) -> bool:

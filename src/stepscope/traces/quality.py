@@ -30,6 +30,9 @@ def _missing_kernels(view: RankView) -> Iterator[QualityFact]:
     for kind, count in (("captured-kernels", captured), ("missing-kernels", lost - captured)):
         if count > 0:
             yield QualityFact(kind=kind, rank=view.rank, count=count, of=of, matters=count >= LEAST_LOST * of)
+    count, of = len(launches.copies_lost), len(launches.copies)
+    if count > 0 and not len(launches.lost) and not any(note.kind == "truncated" for note in view.trace.notes):
+        yield QualityFact(kind="missing-copies", rank=view.rank, count=count, of=of, matters=count >= LEAST_LOST * of)
 
 
 def _unknown_kernels(view: RankView) -> Iterator[QualityFact]:

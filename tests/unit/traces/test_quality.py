@@ -178,6 +178,20 @@ def test_a_lost_launch_behind_the_work_before_a_gap_may_have_run_in_it() -> None
     assert causes["host_late"] == 3 * 5 * US
 
 
+@pytest.mark.parametrize("name", ["cudaMemcpyAsync", "hipMemcpyAsync", "cudaMemsetAsync"])
+def test_copies_that_were_lost_leave_their_gaps_unknown(name: str) -> None:
+    """Only where every such call has its copy in a whole file."""
+    rows = _busy(6)[:-1]
+    rows += [call(name, 20 * US, 25 * US, correlation=70), copy("Memcpy HtoD", 30 * US, 40 * US, 70, stream=9)]
+    rows += [call(name, 5 * MS + 20 * US, 5 * MS + 25 * US, correlation=71)]
+    rows += [launch(5 * MS + 30 * US, 5 * MS + 35 * US, 99), kernel("gemm", 26 * MS, 27 * MS, 99)]
+    facts = [(f.kind, f.count, f.of) for f in analyse(trace(*rows)).quality]
+    causes = {idle.cause: idle.idle_ns for idle in idle_causes(RankView(trace(*rows)))}
+    lost = name == "cudaMemcpyAsync"
+    assert facts == ([("missing-copies", 1, 2)] if lost else [])
+    assert causes["unknown" if lost else "dependency"] == 20 * MS
+
+
 def test_what_stands_in_the_file_twice_is_read_once() -> None:
     rows = _busy(20)
     kept, facts = plausible(events([*rows, *[row for row in rows if row.name == "gemm"][5:11]]))
