@@ -12,7 +12,11 @@ NAMES = {
     "fsdp2": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "transformers": "HF Trainer", "accelerate": "accelerate",
     "lightning": "Lightning", "deepspeed": "DeepSpeed", "megatron": "Megatron-LM", "torchtitan": "torchtitan",
     "vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM",
+    "dali": "DALI", "ffcv": "FFCV", "tf_data": "tf.data",
 }  # fmt: skip
+
+LOADERS = frozenset({"dali", "ffcv", "tf_data"})
+"""Of these, those that load batches themselves: the options of torch's loader are not theirs."""
 
 SOURCES = {
     "fsdp2": "pytorch.org/docs, torch.distributed.fsdp.fully_shard (torch 2.6 and later)",
@@ -27,6 +31,9 @@ SOURCES = {
     "vllm": "docs.vllm.ai, engine arguments",
     "sglang": "docs.sglang.ai, server arguments",
     "tensorrt_llm": "nvidia.github.io/TensorRT-LLM, arguments of the LLM API",
+    "dali": "docs.nvidia.com/deeplearning/dali, Pipeline",
+    "ffcv": "docs.ffcv.io, Loader",
+    "tf_data": "tensorflow.org/guide/data_performance",
 }
 """Where each framework's options are documented."""
 
@@ -108,6 +115,9 @@ OPTIONS: dict[str, dict[str, str]] = {
     "loader workers": {
         "transformers": "TrainingArguments(dataloader_num_workers=...)",
         "megatron": "--num-workers",
+        "dali": "Pipeline(num_threads=..., prefetch_queue_depth=...)",
+        "ffcv": "Loader(num_workers=..., batches_ahead=...)",
+        "tf_data": "dataset.map(..., num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)",
     },
     "keep workers": {
         "transformers": "TrainingArguments(dataloader_persistent_workers=True)",
@@ -178,6 +188,9 @@ OPTIONS: dict[str, dict[str, str]] = {
 
 
 _OUTERMOST = (
+    "dali",
+    "ffcv",
+    "tf_data",
     "vllm",
     "sglang",
     "tensorrt_llm",

@@ -53,6 +53,12 @@ KINDS: Mapping[str, QualityKind] = {
         better="export again: the disk was full, or the job ended while the file was written",
         unread=True,
     ),
+    "only-annotations": QualityKind(
+        text="neither the device's work nor operators were recorded: the file holds {count} annotations alone: {names}",
+        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        better="profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (or .XPU)",
+        unread=True,
+    ),
     "not-exported": QualityKind(
         text="the device's work was not recorded: the export holds no kernels and no copies",
         takes=("classes", "idle", "steps", "waits", "flop", "host"),
@@ -65,8 +71,8 @@ KINDS: Mapping[str, QualityKind] = {
         unread=True,
     ),
     "captures-apart": QualityKind(
-        text="rank {rank}'s capture begins {time} after the others': what they wait for it in their first collective is "
-        "left out",
+        text="rank {rank}'s capture begins {time} after those of {names}: what they wait for it in their first collective "
+        "is left out",
         better="begin the captures of all ranks at the same step: schedule(wait=..) with the same number on every rank",
     ),
     "impossible-times": QualityKind(

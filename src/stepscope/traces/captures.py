@@ -32,11 +32,14 @@ def begun_apart(
     fits = {fit.rank: fit for fit in job.clocks.fits}
     begins = {r.rank: corrected(fits[r.rank], r.begins_ns) for r in ranks if r.begins_ns is not None and r.rank in fits}
     cuts = _waits(ranks, job, begins)
-    facts = []
-    for rank, begun in begins.items() if cuts else ():
-        later = round(begun - median(other for r, other in begins.items() if r != rank))
-        if rank not in cuts and later >= APART_NS:
-            facts.append(QualityFact(kind="captures-apart", rank=rank, time_ns=later, matters=False))
+    first = median(begins[rank] for rank in cuts) if cuts else 0
+    later = {rank: round(begun - first) for rank, begun in begins.items() if cuts and rank not in cuts}
+    later = {rank: by for rank, by in later.items() if by >= APART_NS}
+    others = ("the others",) if len(cuts) >= len(later) else tuple(f"rank {rank}" for rank in sorted(cuts))
+    facts = [
+        QualityFact(kind="captures-apart", rank=rank, time_ns=by, names=others, matters=False)
+        for rank, by in later.items()
+    ]
     return [_without(p, cuts[p.facts.rank]) if facts and p.facts.rank in cuts else p for p in passes], tuple(facts)
 
 

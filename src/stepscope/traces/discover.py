@@ -24,8 +24,8 @@ SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite")
 def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
     """Return the files to look at, in natural order, and those of them that were named one by one.
 
-    A folder gives its trace-like files (not below it, except in a ``trace`` folder or in folders of ranks); a file that
-    was named itself must be a trace, one found in a folder may be skipped. Raises DataError for a path that matches
+    A folder gives its trace-like files (not below it, except in one of ``TRACE_FOLDERS`` or in folders of ranks); a file
+    that was named itself must be a trace, one found in a folder may be skipped. Raises DataError for a path that matches
     nothing.
     """
     traces: dict[Path, None] = {}
@@ -116,14 +116,19 @@ ASCEND_VIEW = Path("ASCEND_PROFILER_OUTPUT", "trace_view.json")
 """In the folder that Ascend's profiler writes for a rank."""
 
 
+TRACE_FOLDERS = ("trace", "traces", "profile_traces", "torch_profile", "torch_profiler", "profiler")
+"""In a job's folder: where stepscope, torchtitan, Megatron-LM and others write its traces."""
+
+
 def _in_folder(folder: Path) -> list[Path]:
     if (folder / ASCEND_VIEW).is_file():
         return [folder / ASCEND_VIEW]
     files = [f for f in folder.iterdir() if f.is_file() and f.name.endswith(SUFFIXES)]
     reports = sorted(f for suffix in REPORTS for f in folder.glob(f"*{suffix}"))
     files += [_readable(f) for f in reports if f.with_suffix(".sqlite") not in files]
-    if not files and (folder / "trace").is_dir():
-        return _in_folder(folder / "trace")
+    inner = [folder / name for name in TRACE_FOLDERS if (folder / name).is_dir()] if not files else []
+    if len(inner) == 1:
+        return _in_folder(inner[0])
     if not files:
         return in_rank_folders(folder) or _in_windows(folder)
     return sorted(files, key=_by_name)

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from stepscope.core.dataclass import dataclass
 
 AXES: Mapping[str, tuple[str, ...]] = {
-    "rank": ("rank", "globalrank", "worker", "r"),
+    "rank": ("rank", "globalrank", "global", "worker", "procid", "r"),
     "node": ("node", "noderank", "grouprank", "host", "machine", "server", "pod"),
     "pp": ("pp", "pprank", "stage", "stagerank"),
     "dp": ("dp", "dprank", "replica"),
@@ -31,11 +31,11 @@ _AXIS_OF = {word: axis for axis, words in AXES.items() for word in words}
 _GRID = tuple(AXES)[1:-2]
 
 RANK_FOLDER = re.compile(
-    r"(global_?rank|local_?rank|rank|worker|node|host|machine|proc|process|gpu|device|npu|xpu|card)"
+    r"(global_?rank|local_?rank|rank|worker|node|host|machine|proc|process|gpu|device|npu|xpu|card|slurm-\d+\.)"
     r"[-_.]?\[?(\d+)\]?",
     re.IGNORECASE,
 )
-"""A folder of one rank (``rank3``, ``gpu_3``) or of one host's ranks: its files belong to the job of its parent."""
+"""A folder of one rank (``rank3``, ``gpu_3``, ``slurm-812.3``) or of a host's ranks: its files are of its parent's job."""
 
 _FOLDER = re.compile(rf"{RANK_FOLDER.pattern}|\d{{1,4}}", re.IGNORECASE)
 _ENDING = re.compile(r"(\.pt)?(\.trace)?(\.json|\.sqlite)(\.gz|\.zst)*$")

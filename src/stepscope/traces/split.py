@@ -104,6 +104,9 @@ def _by_label(trace: RankTrace, places: WorkPlaces) -> _Parts | None:
     keys = {labels[process] for process, _ in places.devices} | {labels[process] for process in places.hosts}
     if None in keys or len(keys) < 2:
         return None
+    of_devices, of_hosts = {labels[process] for process, _ in places.devices}, {labels[host] for host in places.hosts}
+    if {1} < {len(of_devices), len(of_hosts)}:
+        return None  # they share a process, or a device, which is called as the last one
     order = sorted((key for key in keys if key is not None), key=lambda key: (key[0] is None, key[0] or 0, key[1]))
     number = {key: at for at, key in enumerate(order)}
     of_process = np.array([SHARED if key is None else number.get(key, SHARED) for key in labels], dtype=np.int64)

@@ -48,6 +48,12 @@ _COMPILES = re.compile(
 _WAITS = re.compile(r"\w*(Synchronize|Wait|Query)|(cuda|cu|hip)Mem(cpy|set)|aclrtMemcpy|zeEvent|zeFence")
 """Calls that last as long as the device works."""
 
+_ALLOCATES = re.compile(
+    r"(cuda|hip|musa)(Ext)?(Malloc|Host(Alloc|Malloc|Register))|(cu|hip)Mem(Create|Map|SetAccess|AddressReserve|Alloc)"
+    r"|aclrtMalloc"
+)
+"""Calls that ask the driver for memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartUp:
@@ -64,11 +70,9 @@ def start_up(view: RankView) -> StartUp:
     runtime = events.of(Category.RUNTIME, Category.DRIVER)
     ranges = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
     named = (runtime & events.named(_LOADS.match)) | (ranges & events.named(_COMPILES.match))
-    chosen = events.by_start(named | _cold(view, runtime))
-    return StartUp(calls=chosen, when=events.spans(chosen)) if _comes_once(view, chosen) else _NONE
-
-
-_NONE = StartUp(calls=np.empty(0, dtype=np.int64), when=spans.EMPTY)
+    cold, filled = named | _cold(view, runtime), _first_memory(view, runtime)
+    chosen = events.by_start((cold if _comes_once(view, np.flatnonzero(cold)) else filled) | filled)
+    return StartUp(calls=chosen, when=events.spans(chosen))
 
 
 def _cold(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -92,6 +96,18 @@ def _cold(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
         usual = max(float(spans.median(others)), 1.0) if len(others) else 1.0
         cold[index] = length >= COLD_TIMES * usual and length >= BEYOND * int(later.max(initial=0))
     return cold
+
+
+def _first_memory(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the calls that ask the driver for memory, where the first of three or more marked steps holds nearly all of
+    their time: the allocator's cache fills."""
+    events, marks = view.events, marks_of(view)
+    calls = runtime & events.named(_ALLOCATES.match)
+    if len(marks) < 3 or not calls.any():
+        return np.zeros(len(events), dtype=bool)
+    first = calls & (events.ts_ns < marks.starts[1])
+    spent, later = (int(events.dur_ns[chosen].sum()) for chosen in (first, calls & ~first))
+    return first if COLD_TIMES * later <= spent else np.zeros(len(events), dtype=bool)
 
 
 def _within(waits: Spans, events: Events, index: int) -> int:

@@ -170,7 +170,22 @@ _BY_ANNOTATION: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Phase, and how the names of annotations and operators begin that mark it; earlier lines win."""
 
 _BY_REGION: Mapping[str, tuple[str, ...]] = {
-    "data": ("data", "load_data", "load_batch", "get_batch", "next_batch", "batch_generator"),
+    "data": (
+        "data",
+        "load_data",
+        "load_batch",
+        "get_batch",
+        "next_batch",
+        "batch_generator",
+        "batch-generator",
+        "dali",
+        "[dali]",
+        "ffcv",
+        "tf.data",
+        "webdataset",
+        "webloader",
+        "wds.",
+    ),
     "optimizer": ("optimizer", "optim_step"),
     "communication": ("allreduce", "all_reduce", "all-reduce", "communication", "comm_", "sync_grad", "gradient_sync"),
     "backward": ("backward", "bwd"),

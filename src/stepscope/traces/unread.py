@@ -36,11 +36,17 @@ def unread_device(events: Events, meta: TraceMeta, *, cut: bool) -> Iterator[Qua
             return
     if cut and meta.device_names:
         yield QualityFact(kind="cut-before", names=meta.device_names[:3])
+        return
+    ranges = events.of(Category.USER_ANNOTATION)
+    if ranges.any() and not events.of(Category.CPU_OP, Category.RUNTIME, Category.DRIVER).any():
+        count, names = _signs(events, ranges)
+        yield QualityFact(kind="only-annotations", count=count, names=names)
 
 
 _ON_DEVICE = re.compile(
     r"aten::\w*(cudnn|miopen|flash_attention_(forward|backward)|efficient_attention_(forward|backward)|cutlass|cuda)"
     r"|aten::_scaled_dot_product_(flash|efficient|cudnn)_attention(?!\w*_for_cpu)|^(nccl|xccl|rccl|hccl|mccl):|flash_attn::|xformers::"
+    r"|^aten::(_?pin_memory|record_stream)$|^triton_(poi|red|per|tem|for|mm|bmm|flex)_"
 )
 """Operators that exist on devices alone."""
 

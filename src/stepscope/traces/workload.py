@@ -31,6 +31,7 @@ _BY_NAME: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("vllm", ("vllm/", "vllm::", "void vllm::", "_vllm_", "execute_context_", "execute_new_", "gpu_model_runner:")),
     ("sglang", ("sglang/", "sglang::", "sgl_kernel", "void sgl_", "step[DECODE", "step[EXTEND")),
     ("tensorrt_llm", ("tensorrt_llm/", "tensorrt_llm::", "void tensorrt_llm::", "trtllm::", "[Executor] _forward_step")),
+    ("dali", ("DALI", "[DALI]", "nvidia/dali/")), ("ffcv", ("ffcv",)), ("tf_data", ("tf.data",)),
 )  # fmt: skip
 """Framework, and how its annotations, operators, kernels and (with stacks) the files of its functions begin."""
 

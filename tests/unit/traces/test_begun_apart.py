@@ -63,6 +63,26 @@ def test_waiting_until_a_capture_begins_is_left_out(tmp_path: Path) -> None:
     assert all(finding.rule != "straggler" for finding in diagnose_traces(apart).findings)
 
 
+def test_one_rank_that_begins_before_all_others_does_not_wait(tmp_path: Path) -> None:
+    write_grid(GRID, tmp_path)
+    paths = [tmp_path / f"rank-{number}.json" for number in range(GRID.ranks)]
+    documents = [json.loads(path.read_text()) for path in paths]
+    first_end = min(e["ts"] + e["dur"] for e in documents[0]["traceEvents"] if e["name"].startswith("nccl"))
+    for number, document in enumerate(documents):
+        for e in document["traceEvents"]:
+            if number or e["ts"] >= first_end:
+                e["ts"] += LATE_US
+            elif e["ts"] + e["dur"] >= first_end:
+                e["dur"] += LATE_US
+        paths[number].write_text(json.dumps(document))
+    apart = analyse_job(tmp_path)
+    late = range(1, GRID.ranks)
+    assert [(f.rank, f.time_ns, f.names) for f in apart.quality] == [
+        (rank, pytest.approx(LATE_US * 1_000, rel=0.01), ("rank 0",)) for rank in late
+    ]
+    assert all(finding.rule != "straggler" for finding in diagnose_traces(apart).findings)
+
+
 def test_a_rank_that_is_late_inside_its_capture_is_waited_for(tmp_path: Path) -> None:
     late = _apart(tmp_path, rank=1, late_us=LATE_US, idle_before=True)
     assert late.quality == ()

@@ -61,6 +61,15 @@ def test_folders_of_ranks_are_one_job_in_the_order_of_ranks(tmp_path: Path) -> N
     assert not named
 
 
+@pytest.mark.parametrize("inner", ["trace", "profile_traces/iteration_20", "torch_profile", "traces"])
+def test_a_jobs_folder_gives_what_its_folder_of_traces_holds(tmp_path: Path, inner: str) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / inner).mkdir(parents=True)
+    for rank in range(2):
+        (tmp_path / inner / f"rank{rank}_trace.json").write_text("{}")
+    assert [file.parent for file in candidates([tmp_path])[0]] == [tmp_path / inner] * 2
+
+
 def test_a_folder_of_folders_names_them(tmp_path: Path) -> None:
     for name in ("job-a", "job-b"):
         (tmp_path / name).mkdir()

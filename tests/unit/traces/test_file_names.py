@@ -30,6 +30,8 @@ from stepscope.traces.job import analyse_captures
         (["r0-t.json", "r7-t.json"], [0, 7]),
         (["node0/gpu0/t.json", "node0/gpu1/t.json", "node1/gpu0/t.json", "node1/gpu1/t.json"], [0, 1, 2, 3]),
         (["gpu0/t.json", "gpu2/t.json"], [0, 2]),
+        (["slurm-812.0/t.json", "slurm-812.3/t.json"], [0, 3]),
+        (["local0_global2.json", "local1_global3.json"], [2, 3]),
         (["node_rank1_local_rank0.json", "node_rank0_local_rank1.json", "node_rank0_local_rank0.json",
           "node_rank1_local_rank1.json"], [2, 1, 0, 3]),
         (["h_57.17360000123.pt.trace.json", "h_61.17360000124.pt.trace.json"], [0, 1]),

@@ -64,6 +64,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "one device number": {"pid": lambda rank, on_device: DEVICE if on_device else HOST + rank},
     "launches numbered alike": {"pid": lambda rank, on_device: rank if on_device else HOST + rank, "apart": 0,
                                 "device": lambda rank: rank},
+    "one device, called as the last": {"pid": lambda rank, on_device: DEVICE if on_device else HOST + rank,
+                                       "names": "rank {}: python"},
     "ids as text": {"pid": lambda rank, on_device: f"[TP{rank}] {0 if on_device else HOST}", "apart": 0},
     "names": {"pid": lambda rank, on_device: 10 * rank + on_device, "apart": 0, "names": "rank {}: python"},
 }  # fmt: skip
@@ -97,12 +99,15 @@ def test_ranks_that_nothing_tells_apart_have_no_figures(job: Job, tmp_path: Path
     assert [finding.rule for finding in diagnose_traces(summary).findings] == ["unfit-trace"]
 
 
-def one_process(job: Job, path: Path) -> Path:
-    return joined(job, path, pid=lambda rank, on_device: rank if on_device else HOST, device=lambda rank: rank)
+def one_process(job: Job, path: Path, names: str = "") -> Path:
+    return joined(
+        job, path, pid=lambda rank, on_device: rank if on_device else HOST, device=lambda rank: rank, names=names
+    )
 
 
-def test_devices_of_one_process_are_told_apart_where_the_file_is_alone(job: Job, tmp_path: Path) -> None:
-    file = one_process(job, tmp_path / "one.json")
+@pytest.mark.parametrize("names", ["", "rank {}: python"])
+def test_devices_of_one_process_are_told_apart_where_the_file_is_alone(job: Job, tmp_path: Path, names: str) -> None:
+    file = one_process(job, tmp_path / "one.json", names)
     whole, one = analyse_job(write_job(job, tmp_path / "apart")), analyse_job(file)
     assert budgets(one) == budgets(whole)
     assert [rank.rank for rank in load_traces(file).ranks] == [0, 1, 2]

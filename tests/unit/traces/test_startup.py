@@ -122,3 +122,11 @@ def test_an_operator_that_is_slow_once_is_start_up() -> None:
 )
 def test_an_operator_that_comes_again_waits_or_loads_is_no_start_up(rows: list[Row]) -> None:
     assert "start_up" not in idle(rows)
+
+
+def test_the_cache_of_an_allocator_fills_once() -> None:
+    first = [(0, call("cudaMalloc", 0, 4 * MS))] * 5
+    assert idle(steps(*first))["start_up"] >= 20 * MS
+    every = [(step, call("cudaMalloc", 0, 4 * MS)) for step in range(6)]
+    assert "start_up" not in idle(steps(*first, *every))
+    assert "start_up" not in idle(steps(*first, count=2))

@@ -100,6 +100,8 @@ def test_a_difference_of_unread_devices_says_why_there_is_none(tmp_path: Path) -
     [
         ((op("aten::cudnn_convolution", 0, 40), op("aten::relu", 50, 60)), None, 1),
         ((op("aten::_flash_attention_forward", 0, 40), op("aten::_flash_attention_backward", 50, 60)), None, 2),
+        ((op("aten::pin_memory", 0, 40), op("aten::mm", 50, 60)), None, 1),
+        ((op("triton_poi_fused_add_0", 0, 40), op("triton_red_fused_1", 50, 60)), None, 2),
         ((op("c10d::allreduce_", 0, 40), mark("nccl:all_reduce", 10, 30)), None, 1),
         ((op("c10d::allreduce_", 0, 40), op("aten::mm", 50, 60)), "cpu:gloo,cuda:nccl", 1),
     ],
@@ -111,6 +113,13 @@ def test_operators_of_devices_alone_show_that_the_device_was_not_recorded(
     summary = analyse(replace(recorded, meta=TraceMeta(backend=group)))
     assert [(fact.kind, fact.count) for fact in summary.quality] == [("not-recorded", count)]
     assert summary.budget is None
+
+
+def test_annotations_alone_are_nothing_to_judge() -> None:
+    summary = analyse(trace(mark("ProfilerStep#1", 0, 90), mark("forward", 10, 60)))
+    assert [(fact.kind, fact.count, fact.matters) for fact in summary.quality] == [("only-annotations", 2, True)]
+    assert summary.budget is None
+    assert analyse(trace(mark("forward", 10, 60), op("aten::mm", 20, 50))).quality == ()
 
 
 @pytest.mark.parametrize("backend", [None, "gloo", "cpu:gloo,cuda:nccl"])

@@ -25,14 +25,17 @@ torch.utils.data.DataLoader: num_workers, persistent_workers, pin_memory, prefet
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.bounds import OF_STEP, bound, over_share
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.frameworks import LOADERS, option
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Finding, Limit, Statement, advise, finding, inspect
 from stepscope.diagnose.trace_facts import RankShares, idle_share, read_in_full, share_rule
+from stepscope.records.finding import Advice
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
 from stepscope.results.evidence import Evidence
 
@@ -105,6 +108,7 @@ def _report(part: RankShares) -> Statement:
     none = now == 0 or (now is None and facts.loads_in_workers is False)
     cores = f", {counted(facts.cores or 0, 'core')} for {counted(facts.ranks_a_host or 1, 'rank')}"
     look = part.command("--show phases,idle")
+    library = not LOADERS.isdisjoint(facts.frameworks) and facts.loads_in_workers is None
     workers = option("loader workers", facts.frameworks, plain="DataLoader(num_workers=...)")
     more = option("loader workers", facts.frameworks, plain="num_workers")
     if facts.cores is None and facts.loading is None:
@@ -122,18 +126,13 @@ def _report(part: RankShares) -> Statement:
                 if now
                 else f"the loader has worker processes already, which do not keep up: raise {more}, or prefetch_factor"
                 if now is None and facts.loads_in_workers
+                else f"load more batches in advance: {workers}"
+                if library
                 else f"load batches in advance in worker processes{', none does now' * none}: {workers}",
                 look,
                 key="loader workers",
             ),
-            advise(
-                option("keep workers", facts.frameworks, plain="keep workers between epochs: persistent_workers=True"),
-                key="keep workers",
-            ),
-            advise(
-                option("pin batches", facts.frameworks, plain="copy from pinned memory: DataLoader(pin_memory=True)"),
-                key="pin batches",
-            ),
+            *([] if library else _of_torch(facts.frameworks)),
             advise(
                 "make a batch cheaper: decode and augment in advance, store arrays, read from a local disk",
                 key="cheaper loading",
@@ -147,6 +146,13 @@ def _report(part: RankShares) -> Statement:
         confidence="measured from operators" if on_cpu else "measured from launches and their kernels",
         advice=advice,
     )
+
+
+def _of_torch(frameworks: Collection[str]) -> list[Advice]:
+    """Return what else torch's own loader does."""
+    keep = option("keep workers", frameworks, plain="keep workers between epochs: persistent_workers=True")
+    pin = option("pin batches", frameworks, plain="copy from pinned memory: DataLoader(pin_memory=True)")
+    return [advise(keep, key="keep workers"), advise(pin, key="pin batches")]
 
 
 RULE = share_rule(

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.bench_evidence import bench, environment, made
+from tests.hand_events import mark, op
 from tests.sharded_jobs import used_by
-from tests.trace_evidence import found, generated, skipped, with_ranks
+from tests.trace_evidence import by_hand, found, generated, skipped, with_ranks
 
 from stepscope.diagnose.rules.data_loading import RULE
 
@@ -28,6 +29,21 @@ def test_the_option_has_the_name_of_the_jobs_own_framework(tmp_path: Path) -> No
     assert not any("dataloader_num_workers" in a.text for a in found(RULE, evidence).advice)
     trainer = used_by(evidence, frameworks=("transformers",))
     assert any("HF Trainer: TrainingArguments(dataloader_num_workers" in a.text for a in found(RULE, trainer).advice)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("DALIGenericIterator.__next__", "DALI: Pipeline(num_threads=..., prefetch_queue_depth=...)"),
+        ("ffcv.loader.EpochIterator.__next__", "FFCV: Loader(num_workers=..., batches_ahead=...)"),
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "DataLoader(num_workers=...)"),
+    ],
+)
+def test_a_loader_of_another_library_has_its_own_options(name: str, options: str) -> None:
+    rows = [row for at in (0, 100) for row in (mark(name, at, at + 60), op("aten::mm", at + 60, at + 100))]
+    texts = [advice.text for advice in found(RULE, by_hand(*rows)).advice]
+    assert options in texts[0]
+    assert ("worker processes" in texts[0]) == ("DataLoader" in name)
 
 
 def test_waiting_for_data_fires_with_its_share_and_settings() -> None:
