@@ -11,6 +11,7 @@ from typing import Literal
 
 Condition = Literal[
     "gpu",
+    "torch",
     "nccl",
     "eager",
     "compiler",
@@ -47,11 +48,17 @@ ADVICE: Mapping[str, tuple[Condition, ...]] = {
     # communication of replicas
     "wrap in ddp": ("replicated",),
     "async reductions": (),
-    "accumulate": ("trains",),
+    "accumulate": (
+        "torch",
+        "trains",
+    ),
     "smaller messages": ("nccl", "unhooked"),
     "bucket size": ("replicated",),
     "larger messages": (),
-    "larger micro-batch": ("trains",),
+    "larger micro-batch": (
+        "torch",
+        "trains",
+    ),
     "larger batch": ("gpu", "infers"),
     # sharded models: on CPUs nothing overlaps, and a split root took 1.6 times as long as a whole one (2026-11)
     "forward prefetch": ("gpu",),
@@ -74,21 +81,33 @@ ADVICE: Mapping[str, tuple[Condition, ...]] = {
     "fewer stages": ("gpu",),
     "balance experts": ("gpu",),
     # computation
-    "compile": ("eager", "compiler"),
-    "cuda graphs": ("gpu", "no graphs"),
+    "compile": ("torch", "eager", "compiler"),
+    "cuda graphs": ("torch", "gpu", "no graphs"),
     "more in graphs": ("gpu",),
-    "fused optimizer": ("trains", "unfused"),
+    "fused optimizer": ("torch", "trains", "unfused"),
     "larger kernels": ("gpu",),
-    "fewer waits for the device": ("gpu",),
-    "cached memory": ("gpu",),
+    "fewer waits for the device": (
+        "torch",
+        "gpu",
+    ),
+    "cached memory": (
+        "torch",
+        "gpu",
+    ),
     "other copies": ("gpu",),
-    "tf32": ("gpu", "low precision"),
-    "autocast": ("gpu",),
-    "channels last": ("gpu",),
+    "tf32": ("torch", "gpu", "low precision"),
+    "autocast": (
+        "torch",
+        "gpu",
+    ),
+    "channels last": (
+        "torch",
+        "gpu",
+    ),
     "less python": (),
     # events and ranks
     "even work": (),
-    "inference mode": (),
+    "inference mode": ("torch",),
     "rare evaluation": (),
     "async checkpoint": (),
     "rare checkpoint": (),

@@ -46,6 +46,7 @@ class JobFacts:
     ranks: of the whole job; ranks_a_host: of the host with most of them. cores: of a rank's host that it may use;
     threads: of one operator. micro_steps: backward passes in a step. trains: there are backward passes; False: inference.
     graphs: most of its device's work is launched by replays of graphs. loads_in_workers: worker processes make its batches.
+    torch: PyTorch runs it.
     backend: of its process group. loading: what its ranks wait for data, and the processors for it, as its diary has them.
     setup: what else it recorded.
     """
@@ -63,6 +64,7 @@ class JobFacts:
     micro_steps: int | None = None
     trains: bool | None = None
     graphs: bool | None = None
+    torch: bool | None = None
     loads_in_workers: bool | None = None
     backend: str | None = None
     loading: Loading | None = None
@@ -123,6 +125,7 @@ def facts_of(summary: TraceSummary) -> JobFacts:
         micro_steps=_passes(summary) or micro_steps(summary),
         trains=_trains(summary),
         graphs=_graphs(summary),
+        torch=any(s.torch for s in signs) if (signs := _signs(summary)) else None,
         loads_in_workers=next((s.loader_workers for s in _signs(summary) if s.loader_workers is not None), None),
         backend=_backend(summary, setup),
         setup=setup,
@@ -298,6 +301,7 @@ def _splits_sequence(rank: RankPass) -> bool:
 
 HOLDS: Mapping[Condition, Callable[[JobFacts], bool]] = {
     "gpu": lambda job: not job.on_cpu,
+    "torch": lambda job: job.torch is not False,
     "nccl": lambda job: job.backend is not None and "nccl" in job.backend,
     "compiler": lambda job: not job.on_cpu or job.setup.compiler is not False,
     "unhooked": lambda job: not job.setup.comm_hooks,

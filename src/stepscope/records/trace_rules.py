@@ -58,7 +58,7 @@ class HostLateness:
 class JobSigns:
     """What the names of a rank's events say of its job. serves: an inference engine runs it. updates: a backward pass or an
     optimizer is in it. loader_workers: whether worker processes make its batches; None where no loader is marked. replayed:
-    share of the device's events that replays of graphs launched.
+    share of the device's events that replays of graphs launched. torch: PyTorch runs it, not any program under nsys.
     """
 
     rank: int
@@ -66,6 +66,7 @@ class JobSigns:
     updates: bool
     loader_workers: bool | None
     replayed: float
+    torch: bool = True
 
 
 @record

@@ -57,6 +57,11 @@ _UPDATES = re.compile(r"backward|_bwd|bwd_|wgrad|adam|multi_tensor_apply|autogra
 _LOADERS = {True: ("_MultiProcessingDataLoaderIter", ": _try_get_data"), False: ("_SingleProcessDataLoaderIter",)}
 """Whether a loader has worker processes, and what the names of its marks and (with stacks) functions hold."""
 
+EXPORT = ".sqlite"
+
+_TORCH = re.compile(r"\baten::|\bat::|\bat_cuda_detail|\bc10|torch|autograd::|triton_|vllm|sglang")
+"""What names of a program that runs PyTorch say, in small letters."""
+
 _GIVES_BACK = re.compile(r"Free|Release|Unmap|Unregister")
 
 
@@ -96,6 +101,7 @@ def job_signs(view: RankView, frameworks: Iterable[str] = ()) -> JobSigns:
         updates=any(map(_UPDATES.search, names)),
         loader_workers=loads[True] >= loads[False] if any(loads.values()) else None,
         replayed=float(events.named(replays)[replayed].mean()) if len(replayed) else 0.0,
+        torch=view.trace.path.suffix != EXPORT or any(map(_TORCH.search, names)),
     )
 
 

@@ -223,7 +223,9 @@ def test_rules_that_rest_on_what_is_lacking_are_not_asked(tmp_path: Path) -> Non
     summary = analyse_job(_written(tmp_path, launched(100, lost=set(range(20, 80)))))
     diagnosis = diagnose_traces(summary)
     assert diagnosis.findings[0].rule == "unfit-trace"
-    assert {finding.rule for finding in diagnosis.findings}.isdisjoint({"launch-bound", "queued-idle"})
+    assert {finding.rule for finding in diagnosis.findings}.isdisjoint(
+        {"launch-bound", "queued-idle", "python-overhead"}
+    )
     assert [s.reason for s in diagnosis.skipped if s.rule == "queued-idle"] == [summary.quality[0].text]
 
 

@@ -32,6 +32,7 @@ from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import remeasured
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.trace_facts import unread
 from stepscope.records.nouns import EXPOSED_COMM, MFU_CONVENTION
 from stepscope.results.evidence import Evidence
 from stepscope.stats.compare import SUPERLINEAR
@@ -67,6 +68,8 @@ def check(evidence: Evidence) -> Statement:
     ]
     if findings:
         return findings
+    if not finished and evidence.traces and not any(p.budget for job in evidence.traces for p in job.summary.ranks):
+        return unread(evidence.traces[0].summary, "")
     best = max(compared, key=lambda pair: pair.row.efficiency, default=None)
     looked = counted(len(finished), "run") if finished else "utilisation in traces"
     if best is None:

@@ -105,4 +105,5 @@ RULE = share_rule(
     claims=("idle",),
     kind="host-bound",
     protocol=2,
+    rests_on=("idle",),
 )

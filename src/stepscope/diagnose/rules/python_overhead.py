@@ -109,5 +109,6 @@ RULE = share_rule(
     claims=("idle",),
     kind="host-bound",
     protocol=4,
+    rests_on=("idle",),
     thresholds={"of late": PYTHON_OWNS, "sure on CPUs": SURE_ON_CPU},
 )

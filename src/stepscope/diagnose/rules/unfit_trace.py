@@ -27,6 +27,7 @@ from itertools import groupby
 
 from stepscope.core.words import in_words, listed
 from stepscope.diagnose.rule import Rule, Statement, finding, inspect
+from stepscope.diagnose.trace_facts import unread
 from stepscope.records.finding import Finding
 from stepscope.records.trace_quality import FIGURES, KINDS, QualityFact
 from stepscope.results.evidence import TraceEvidence
@@ -35,6 +36,8 @@ from stepscope.results.evidence import TraceEvidence
 def _judge_job(job: TraceEvidence) -> Statement:
     facts = job.summary.quality
     grave = [fact for fact in facts if fact.matters]
+    if not facts and not any(p.budget for p in job.summary.ranks):
+        return unread(job.summary, "")
     if not grave:
         return "; ".join(fact.text for fact in facts) or "nothing is lacking, unknown or impossible"
     return list(_findings(sorted(grave, key=lambda fact: tuple(KINDS).index(fact.kind))))

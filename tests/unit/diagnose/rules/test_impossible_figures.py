@@ -49,10 +49,12 @@ def test_runs_of_one_baseline_are_one_finding() -> None:
 
 def test_the_worst_rank_of_a_trace_counts() -> None:
     def used(rank: int, mfu: float | None) -> SimpleNamespace:
-        return SimpleNamespace(utilisation=SimpleNamespace(rank=rank, mfu=mfu, formula="FLOP / (step x peak)"))
+        return SimpleNamespace(
+            budget=1, utilisation=SimpleNamespace(rank=rank, mfu=mfu, formula="FLOP / (step x peak)")
+        )
 
     def traced(*ranks: SimpleNamespace) -> Evidence:
-        summary: Any = SimpleNamespace(ranks=(*ranks, SimpleNamespace(utilisation=None)))
+        summary: Any = SimpleNamespace(ranks=(*ranks, SimpleNamespace(budget=None, utilisation=None)))
         return evidence(traces=(TraceEvidence(name="job", summary=summary),))
 
     (found,) = RULE.check(traced(used(0, 0.9), used(1, 1.3), used(2, None)))
