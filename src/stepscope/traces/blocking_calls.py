@@ -54,6 +54,13 @@ STREAM_WAIT = re.compile(r"(cuda|cu|hip|musa|mu|mc)StreamWaitEvent|aclrtStreamWa
 ASYNC_COPY = re.compile(r"(cuda|hip|musa|mc|aclrt)Memcpy.*Async")
 
 
+_POOLED = re.compile(r"(cuda|cu|hip|musa|mc)(Mem)?(Malloc|Alloc|Free)(FromPool)?Async")
+"""Calls for memory of a pool, which return at once unless the pool asks the driver."""
+
+POOL_ASKS_NS = 50_000
+"""A call that lasts so long did ask it."""
+
+
 _REPLAY = re.compile(
     r"(cuda|cu|hip|musa|mu|mc)GraphLaunch|aclmdlRIExecute|urCommandBufferEnqueue|urEnqueueCommandBuffer"
 )
@@ -62,6 +69,11 @@ _REPLAY = re.compile(
 def replays(name: str) -> bool:
     """Whether a call launches all kernels of a graph at once."""
     return _REPLAY.match(name) is not None
+
+
+def is_pooled(name: str) -> bool:
+    """Whether a call takes memory from a pool, or gives it back there."""
+    return _POOLED.match(name) is not None
 
 
 @lru_cache(maxsize=1 << 12)
@@ -77,4 +89,5 @@ def blocking(events: Events, kind: Blocks | None = None) -> NDArray[np.bool_]:
     for code in np.flatnonzero(np.bincount(events.name[calls], minlength=1)).tolist():
         on = blocks_on(events.names[code])
         chosen[code] = on is not None and kind in (None, on)
-    return calls & chosen[events.name]
+    asks = kind in (None, "memory") and events.named(is_pooled) & (events.dur_ns >= POOL_ASKS_NS)
+    return calls & (chosen[events.name] | asks)

@@ -40,7 +40,7 @@ from stepscope.diagnose.trace_facts import (
     share_rule,
 )
 from stepscope.records.trace_summary import RankPass
-from stepscope.traces.blocking_calls import blocks_on
+from stepscope.traces.blocking_calls import blocks_on, is_pooled
 
 GROW_IN_PLACE = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
@@ -67,7 +67,7 @@ def _report(part: RankShares) -> Statement:
     call = max(spent, key=spent.__getitem__, default="")
     look = part.command("--show idle,operators --sort host_self")
     torch = next((module for module, begins in _TORCH if call.startswith(begins)), "torch.cuda")
-    blocks = blocks_on(call)
+    blocks = "memory" if is_pooled(call) else blocks_on(call)
     if blocks == "memory" and (asked := _asked_again(part.ranks)):
         return _without_cache(part, asked, torch)
     advice: list[Advices]
@@ -151,7 +151,8 @@ def _without_cache(part: RankShares, asked: Counter[str], torch: str) -> Stateme
     kernels = sum(p.driver_memory.kernels for p in part.ranks if p.driver_memory is not None)
     uncached, maps = asked.total() >= UNCACHED * kernels, any("Map" in name for name in asked)
     variable = f"PYTORCH_NO_{'HIP' if 'hip' in names else 'CUDA'}_MEMORY_CACHING"
-    what = "keeps no cache" if uncached else "asks the driver again and again"
+    pooled = any(map(is_pooled, asked))
+    what = "gives its pool back" if pooled else "keeps no cache" if uncached else "asks the driver again and again"
     return part.finding(
         f"the allocator {what}: the device idles {part} in {names}",
         ", ".join(f"{number:,} {name}" for name, number in asked.most_common(4))
@@ -159,7 +160,14 @@ def _without_cache(part: RankShares, asked: Counter[str], torch: str) -> Stateme
         + f", {asked.total() / max(1, kernels):.1f} calls a kernel",
         confidence="measured from launches and their kernels; a trace does not show who empties the cache",
         advice=[
+            pooled
+            and advise(
+                "use torch's own caching allocator, or let the pool keep its memory (a higher release threshold)",
+                "export PYTORCH_CUDA_ALLOC_CONF=backend:native",
+                key="cached memory",
+            ),
             uncached
+            and not pooled
             and torch == "torch.cuda"
             and advise(
                 f"turn the caching allocator on: {variable} is set in its environment, or its cache is emptied after "
@@ -175,8 +183,8 @@ def _without_cache(part: RankShares, asked: Counter[str], torch: str) -> Stateme
             )
             if maps
             else advise(
-                "make sizes repeat, or let segments grow in place",
-                GROW_IN_PLACE if torch == "torch.cuda" else None,
+                f"make sizes repeat{', or let segments grow in place' * (not pooled)}",
+                GROW_IN_PLACE if torch == "torch.cuda" and not pooled else None,
                 key="cached memory",
             ),
             inspect("see when it does", part.command("--show idle,memory")),

@@ -11,15 +11,15 @@ from stepscope.diagnose.rules.host_sync import RULE
 US = 1000
 
 
-def driven(take: str, give: str, *, kernels: int = 60, every: int = 1) -> list[Row]:
-    """Kernels of 100 us; before every so many of them the host takes memory, behind it gives it back."""
+def driven(take: str, give: str, *, kernels: int = 60, every: int = 1, takes: int = 80, gives: int = 170) -> list[Row]:
+    """Kernels of 100 us; before every so many of them the host takes memory, behind it gives it back, in so many us."""
     rows: list[Row] = []
     at = 0
     for i in range(kernels):
         asks = i % every == 0
         if asks:
-            rows.append(call(take, at, at + 80 * US))
-            at += 80 * US
+            rows.append(call(take, at, at + takes * US))
+            at += takes * US
         rows += [
             op("aten::mm", at, at + 9 * US),
             launch(at, at + 5 * US, i + 1),
@@ -27,8 +27,8 @@ def driven(take: str, give: str, *, kernels: int = 60, every: int = 1) -> list[R
         ]
         at += 10 * US
         if asks:
-            rows.append(call(give, at, at + 170 * US))
-            at += 170 * US
+            rows.append(call(give, at, at + gives * US))
+            at += gives * US
         else:
             at += 98 * US
     return rows
@@ -59,8 +59,15 @@ def test_a_pool_that_grows_is_a_cache(give: str, kernels: int) -> None:
     assert finding.title.startswith("the host waits for memory of the driver, and the device then idles")
 
 
-def test_the_pool_of_an_asynchronous_driver_is_a_cache() -> None:
-    assert "the device idles 0% of the window" in quiet(RULE, by_hand(*driven("cudaMallocAsync", "cudaFreeAsync")))
+@pytest.mark.parametrize(
+    ("take", "give"), [("cudaMallocAsync", "cudaFreeAsync"), ("cuMemAllocAsync", "cuMemFreeAsync")]
+)
+def test_the_pool_of_an_asynchronous_driver_is_a_cache_unless_it_asks_for_long(take: str, give: str) -> None:
+    short = driven(take, give, takes=45, gives=45)
+    assert "the device idles 0% of the window" in quiet(RULE, by_hand(*short))
+    finding = found(RULE, by_hand(*driven(take, give)))
+    assert finding.title.startswith("the allocator gives its pool back: the device idles 60%")
+    assert not any("CACHING" in a.text or "segments" in a.text for a in finding.advice)
 
 
 @pytest.mark.parametrize(
