@@ -13,11 +13,12 @@ from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import listed
 
-Figure = Literal["classes", "idle", "steps", "waits", "flop", "host"]
+Figure = Literal["classes", "overlap", "idle", "steps", "waits", "flop", "host"]
 """What is made of a trace."""
 
 FIGURES: Mapping[Figure, str] = {
     "classes": "what computes and what communicates",
+    "overlap": "which communication nothing hides",
     "idle": "why the device idles",
     "steps": "the times of steps",
     "waits": "which ranks wait for which",
@@ -42,32 +43,32 @@ class QualityKind:
 KINDS: Mapping[str, QualityKind] = {
     "not-recorded": QualityKind(
         text="the device's work was not recorded: no kernel, but {count} events of the host that only a device has: {names}",
-        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        takes=("classes", "overlap", "idle", "steps", "waits", "flop", "host"),
         better="profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (or .XPU); the profiler's own "
         "warnings have the reason where the driver refuses to trace",
         unread=True,
     ),
     "cut-before": QualityKind(
         text="the device's work was not read: the file stops before any of it ({names})",
-        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        takes=("classes", "overlap", "idle", "steps", "waits", "flop", "host"),
         better="export again: the disk was full, or the job ended while the file was written",
         unread=True,
     ),
     "only-annotations": QualityKind(
         text="neither the device's work nor operators were recorded: the file holds {count} annotations alone: {names}",
-        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        takes=("classes", "overlap", "idle", "steps", "waits", "flop", "host"),
         better="profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (or .XPU)",
         unread=True,
     ),
     "not-exported": QualityKind(
         text="the device's work was not recorded: the export holds no kernels and no copies",
-        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        takes=("classes", "overlap", "idle", "steps", "waits", "flop", "host"),
         better="record with `nsys profile --trace=cuda,nvtx,osrt`, export with `nsys export --type sqlite`",
         unread=True,
     ),
     "unknown-device": QualityKind(
         text="the device's work was not read: stepscope does not know its event categories: {names}",
-        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        takes=("classes", "overlap", "idle", "steps", "waits", "flop", "host"),
         unread=True,
     ),
     "captures-apart": QualityKind(
@@ -93,13 +94,13 @@ KINDS: Mapping[str, QualityKind] = {
     "divided": QualityKind(text="{count} ranks or devices in one file, separated by {names}"),
     "devices-together": QualityKind(
         text="{count} devices of one process in this file, beside files of other ranks: they are not separated",
-        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        takes=("classes", "overlap", "idle", "steps", "waits", "flop", "host"),
         better="name the file alone, and its devices are shown side by side",
         unread=True,
     ),
     "ranks-together": QualityKind(
         text="{count} processes in one file launch on the same device, and nothing in it separates their kernels",
-        takes=("classes", "idle", "steps", "waits", "flop", "host"),
+        takes=("classes", "overlap", "idle", "steps", "waits", "flop", "host"),
         better="give the ranks' own traces, one file each, as the profiler exports them",
         unread=True,
     ),
@@ -109,7 +110,7 @@ KINDS: Mapping[str, QualityKind] = {
     ),
     "missing-kernels": QualityKind(
         text="{count} of {of} launches have no kernel in this file: what the device did there is unknown",
-        takes=("idle", "steps", "flop"),
+        takes=("overlap", "idle", "steps", "flop"),
         better="profile fewer steps, or with larger buffers: the profiler drops what they do not hold",
     ),
     "missing-copies": QualityKind(
@@ -119,7 +120,7 @@ KINDS: Mapping[str, QualityKind] = {
     ),
     "captured-kernels": QualityKind(
         text="{count} of {of} launches have no kernel in this file: they were captured into a graph and ran nothing",
-        takes=("idle", "steps", "flop"),
+        takes=("overlap", "idle", "steps", "flop"),
         better="profile later steps, which replay the graph: schedule(wait=..) behind the warm-up",
     ),
     "unknown-kernels": QualityKind(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.grids import Grid, write_grid
 from tests.hand_events import Row, call, copy, events, kernel, launch, op, trace
 from tests.trace_builder import build, write_job
 
@@ -284,3 +285,16 @@ def test_launches_behind_the_place_where_a_file_stops_are_no_fact_of_their_own(t
     for file in job.glob("*.json*"):
         file.write_text(file.read_text().rstrip().rstrip("]}").rstrip())
     assert analyse_job(job).quality == ()
+
+
+def test_communication_is_not_exposed_where_the_kernels_beside_it_are_lost(tmp_path: Path) -> None:
+    grid = Grid(replicas=2, micro_batches=4, steps=3)
+    write_grid(grid, tmp_path)
+    for file in tmp_path.glob("*.json"):
+        document = json.loads(file.read_text())
+        kept = [e for i, e in enumerate(document["traceEvents"]) if "gemm" not in e["name"] or i % 3 == 0]
+        file.write_text(json.dumps({**document, "traceEvents": kept}))
+    diagnosis = diagnose_traces(analyse_job(tmp_path))
+    assert diagnosis.findings[0].rule == "unfit-trace"
+    assert all(finding.rule != "exposed-communication" for finding in diagnosis.findings)
+    assert "exposed-communication" in {skipped.rule for skipped in diagnosis.skipped}

@@ -294,5 +294,6 @@ RULE = Rule(
     whole=True,
     kind="communication-bound",
     protocol=2,
+    rests_on=("overlap",),
     thresholds={"small": SMALL, **SHARES},
 )

@@ -137,5 +137,6 @@ RULE = Rule(
     claims=("communication",),
     kind="communication-bound",
     protocol=3,
+    rests_on=("overlap",),
     thresholds={"of exposed": _HALF, "of the step": _WORTH},
 )
