@@ -27,8 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.core.units import format_duration
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.rule import Statement, advise
+from stepscope.diagnose.rule import Statement, advise, inspect
 from stepscope.diagnose.trace_facts import (
     RankShares,
     idle_part,
@@ -40,6 +41,9 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.records.trace_summary import RankPass
 from stepscope.traces.blocking_calls import replays
+
+LONG_GAP_NS = 1_000_000
+"""Mean lateness of launches from which on they are not late by single operators, of which one takes the host some 10 us."""
 
 _CAUSES = {"host_late": "idle before the launch", "launch_latency": "idle between launch and start"}
 
@@ -66,6 +70,8 @@ def _report(part: RankShares) -> Statement:
     late = [i for p in part.ranks for i in p.idle if i.cause == "host_late"]
     graphs = sum(i.idle_ns for i in late if i.call is not None and replays(i.call))
     used = part.frameworks
+    gap_ns = sum(i.idle_ns for i in late) / max(1, sum(i.gap_count for i in late))
+    call = max(late, key=lambda i: i.idle_ns).call if late else None
     return part.finding(
         f"launch-bound: the device idles {part} because the host launches work too late",
         split,
@@ -79,6 +85,14 @@ def _report(part: RankShares) -> Statement:
             *larger_batch(used, "use {}, which makes every graph longer"),
         ]
         if graphs > sum(i.idle_ns for i in late) / 2
+        else [
+            inspect(
+                f"see what the host does{f' in {call}' if call else ''}: it launches {format_duration(gap_ns)} too late on "
+                "average, which is no matter of many small kernels",
+                look,
+            )
+        ]
+        if gap_ns >= LONG_GAP_NS
         else [
             *larger_batch(used, "use fewer, larger kernels: {}", look),
             advise("update in few kernels: a fused optimizer (fused=True)", key="fused optimizer"),
