@@ -18,7 +18,7 @@ Figure = Literal["classes", "overlap", "idle", "steps", "waits", "flop", "host"]
 
 FIGURES: Mapping[Figure, str] = {
     "classes": "what computes and what communicates",
-    "overlap": "which communication nothing hides",
+    "overlap": "which communication is exposed",
     "idle": "why the device idles",
     "steps": "the times of steps",
     "waits": "which ranks wait for which",

@@ -43,7 +43,7 @@ from stepscope.records.trace_summary import RankPass
 from stepscope.traces.blocking_calls import replays
 
 LONG_GAP_NS = 1_000_000
-"""Mean lateness of launches from which on they are not late by single operators, of which one takes the host some 10 us."""
+"""Mean lateness of launches that single operators do not explain: one takes the host some 10 us."""
 
 _CAUSES = {"host_late": "idle before the launch", "launch_latency": "idle between launch and start"}
 
@@ -88,7 +88,7 @@ def _report(part: RankShares) -> Statement:
         else [
             inspect(
                 f"see what the host does{f' in {call}' if call else ''}: it launches {format_duration(gap_ns)} too late on "
-                "average, which is no matter of many small kernels",
+                "average, which many small kernels do not explain",
                 look,
             )
         ]
