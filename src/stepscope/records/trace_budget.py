@@ -110,9 +110,11 @@ class IdleCause:
     the next kernel had not been launched, or none came any more; ``sync``: it had not because a call of the runtime held
     the host first; ``data``: because the host was loading data; ``launch_latency``: launched, not yet started, the device
     idle, up to 100 us; ``kernel_gap``: queued in time, gap of at most 10 us; ``dependency``: queued, longer; ``unknown``:
-    the launch was not recorded. On CPU jobs: ``data`` and ``outside_operators``. ``long_gap``: of any
+    the launch was not recorded; ``pages``: none exists, the driver moves pages of unified memory next. On CPU jobs: ``data``
+    and ``outside_operators``. ``long_gap``: of any
     cause, as in ``LongGap``, and in no other row. call: the host's call with most of the time of ``start_up``, ``sync``,
-    ``host_late`` or ``dependency``: the one that comes once, that waited, that launched late, that waits meanwhile.
+    ``host_late`` or ``dependency``: the one that comes once, that waited, that launched late, that waits meanwhile; of
+    ``data`` the function of Python, where stacks were recorded; of ``pages`` the copy.
     """
 
     rank: int

@@ -139,6 +139,7 @@ _TEXTS = {
     "launch": "launch-bound: the device idles {share} of the time because the host launches work too late",
     "sync": "held by waits of the host: the device idles {share} of the time after the host waited for it",
     "memory": "memory-copy-bound: {share} of the time is exposed copies",
+    "pages": "held by unified memory: the device idles {share} of the time until pages move",
     "overhead": "overhead-bound: no operator runs {share} of the time: Python between operators, or waiting",
     "start_up": "start-up: for {share} of the time the host does what comes once, and the device idles",
     "stall": "stalled: the device idles {share} of the time in single long gaps",
@@ -178,13 +179,14 @@ def verdict_of(
         "launch": launch,
         "sync": causes.get("sync", 0),
         "memory": parts.exposed_memory_ns,
+        "pages": causes.get("pages", 0),
         "overhead": causes.get("outside_operators", 0),
         "start_up": causes.get("start_up", 0),
         "stall": causes.get("long_gap", 0),
         "queue": causes.get("kernel_gap", 0) + causes.get("dependency", 0),
         "unknown": causes.get("unknown", 0),
     }
-    own = ("input", "launch", "sync", "overhead", "start_up", "stall", "queue", "unknown")
+    own = ("input", "launch", "sync", "overhead", "start_up", "stall", "queue", "unknown", "pages")
     exposed["idle"] = parts.idle_ns - sum(exposed[kind] for kind in own)
     ratio = compute_to_comm(parts, waiting_ns=waits.alone_ns if waits is not None else 0)
     if late is not None:
@@ -206,7 +208,7 @@ def verdict_of(
         text += " (the other ranks' traces would show how much of it is waiting for them)"
     if late is not None:
         text = f"the other ranks wait for this one ({late}); {text}"
-    kind = {"sync": "launch", "queue": "idle", "start_up": "start-up"}.get(kind, kind)
+    kind = {"sync": "launch", "queue": "idle", "start_up": "start-up", "pages": "memory"}.get(kind, kind)
     return BudgetVerdict(kind=kind, text=text, share=share, compute_to_comm_ratio=ratio)
 
 

@@ -9,6 +9,7 @@ Time inside a CPU rank's operators that is their calling: operators as short as 
 
 from __future__ import annotations
 
+import re
 from dataclasses import field, replace
 
 import numpy as np
@@ -26,7 +27,7 @@ from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 from stepscope.traces.launches import launches_of, lost_launches
 from stepscope.traces.marks import Marks, marks_of
 from stepscope.traces.nesting import nest_events
-from stepscope.traces.passes import COMM_LAUNCHES, autograd_work
+from stepscope.traces.passes import COMM_LAUNCHES, autograd_work, loading_functions
 from stepscope.traces.startup import longest_in, start_up
 from stepscope.traces.steps import phases_of, windows_of
 
@@ -64,7 +65,8 @@ class IdleGaps:
     """Every gap in the window's busy time, and the ns of each by cause: arrays of shape (gaps,).
 
     calls: for ``start_up``, ``sync``, ``host_late`` and ``dependency``, the index into ``names`` of the host's call that
-    each gap waits in, ends with, or lasts along with; NONE for gaps without that cause. The part of a gap that is ``sync``
+    each gap waits in, ends with, or lasts along with; for ``data`` that of a function of Python, for ``unknown`` of the copy
+    of unified memory that ends it; NONE for gaps without that cause. The part of a gap that is ``sync``
     comes before the one that is ``host_late``.
     """
 
@@ -146,6 +148,8 @@ def idle_gaps(view: RankView) -> IdleGaps:
         "sync": waited,
         "host_late": np.where(late & ~behind, events.name[call], NONE),
         "dependency": _waits_meanwhile(view, holes, amount["dependency"]),
+        "data": longest_in(events, loading_functions(events), holes, NONE),
+        "unknown": _pages(view, following, ~linked & ~behind & ~unseen),
     }
     return IdleGaps(holes=holes, by_cause=amount, window=window, calls=calls, names=events.names)
 
@@ -158,6 +162,32 @@ def _first_load(loading: Spans, returned: Ints) -> Ints:
     at = np.minimum(np.searchsorted(loading.ends, returned, side="right"), len(loading) - 1)
     begins = loading.starts[at]
     return np.where(begins > returned + REFILL_NS, begins, returned)
+
+
+_UNIFIED = re.compile(r"memcpy.*unified|unified.*memcpy|managed_?(to|2)_?|_?(to|2)_?managed", re.IGNORECASE)
+"""Copies by which the driver moves pages of unified memory, when either side touches them: no call launches them."""
+
+
+def _pages(view: RankView, following: Ints, unlinked: NDArray[np.bool_]) -> Ints:
+    """Return for each gap that ends with such a copy its name, NONE for others."""
+    events, indices = view.events, activity_of(view).indices
+    moves = events.is_device & events.named(_UNIFIED.search) if unlinked.any() else np.zeros(len(events), dtype=bool)
+    work = indices[np.minimum(following, len(indices) - 1)]
+    return np.where(unlinked & moves[work], events.name[work], NONE)
+
+
+def _pages_apart(gaps: IdleGaps) -> IdleGaps:
+    """The gaps with those that end with moves of pages under the cause ``pages``, where there are any."""
+    names = gaps.calls.get("unknown")
+    if names is None or not (names != NONE).any():
+        return gaps
+    unknown = gaps.by_cause["unknown"]
+    return replace(
+        gaps,
+        by_cause=gaps.by_cause
+        | {"unknown": np.where(names == NONE, unknown, 0), "pages": np.where(names == NONE, 0, unknown)},
+        calls={cause: calls for cause, calls in gaps.calls.items() if cause != "unknown"} | {"pages": names},
+    )
 
 
 def _waits_meanwhile(view: RankView, holes: Spans, queued_ns: Ints) -> Ints:
@@ -323,7 +353,7 @@ def long_gaps(view: RankView) -> tuple[IdleGaps, tuple[LongGap, ...]]:
     other gap, in at most half of the marked steps; with one marked step nothing tells what is usual. Gaps that hold a lost
     launch are left out.
     """
-    gaps, marks = idle_gaps(view), windows_of(view).marks
+    gaps, marks = _pages_apart(idle_gaps(view)), windows_of(view).marks
     recorded = np.where(_holds_lost(view, gaps.holes), 0, gaps.holes.ends - gaps.holes.starts)
     lengths = recorded - gaps.by_cause.get("start_up", 0)
     if not len(lengths) or len(marks) == 1:
@@ -347,7 +377,7 @@ def long_gaps(view: RankView) -> tuple[IdleGaps, tuple[LongGap, ...]]:
 
 
 def gaps_of(view: RankView) -> IdleGaps:
-    """The gaps by their cause, long ones apart."""
+    """The gaps by their cause, long ones and those of unified memory apart."""
     return long_gaps(view)[0]
 
 

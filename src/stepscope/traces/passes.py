@@ -15,6 +15,8 @@ thread goes on with its next operator after a collective of gloo has ended.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,6 +41,15 @@ DATA_MARKS = (
 """How the names of annotations and operators begin inside which data is loaded: torch's, Lightning's, stepscope's."""
 
 
+_DATA_FUNCTIONS = re.compile(
+    r"(?<!tokenize)\.py\(\d+\): (preprocess|collate(_fn|_batch)?|(default|pad)_collate"
+    r"|(batch_)?tokeni[sz]e(_batch|_fn|_function)?|_?(batch_)?encode_plus|(read|load|decode)_(image|video|audio|frame)s?(_pyav|_decord|_opencv)?)$"
+    r"|((image|video)_processing|feature_extraction(_sequence)?|processing|tokenization)_utils(_base|_fast)?\.py"
+    r"\(\d+\): __call__$|torch/utils/data/(dataloader\.py\(\d+\): __next__|_utils/fetch\.py\(\d+\): fetch)$"
+)
+"""Functions of Python in which inputs are read, decoded, tokenised or batched, as the profiler names them with stacks."""
+
+
 def comm_calls(events: Events) -> Ints:
     """Operators of the host that call a collective or wait for one, in order of their start."""
     calls = events.named(lambda n: n.startswith(COMM_LAUNCHES) and not n.startswith("gloo:"))
@@ -46,9 +57,26 @@ def comm_calls(events: Events) -> Ints:
 
 
 def loading_marks(events: Events) -> NDArray[np.bool_]:
-    """The annotations and operators that mark data loading, shape (len(events),)."""
-    host = events.of(Category.USER_ANNOTATION, Category.CPU_OP)
-    return host & events.begins(DATA_MARKS)
+    """The annotations, operators and functions of Python that mark data loading, shape (len(events),)."""
+    marks = events.of(Category.USER_ANNOTATION, Category.CPU_OP) & events.begins(DATA_MARKS)
+    marks[loading_functions(events)] = True
+    return marks
+
+
+def loading_functions(events: Events) -> Ints:
+    """Functions of Python that load data, by start, on the threads that launch kernels: others load meanwhile."""
+    python = np.flatnonzero(events.category == Category.PYTHON)
+    chosen = np.zeros(len(events.names), dtype=bool)
+    for code in distinct(events.name[python]).tolist():
+        chosen[code] = _DATA_FUNCTIONS.search(events.names[code]) is not None
+    python = python[chosen[events.name[python]]]
+    if not len(python):
+        return python
+    calls = events.of(Category.RUNTIME, Category.DRIVER)
+    if calls.any():
+        launching = distinct(events.thread[calls & events.named(lambda name: "Launch" in name)])
+        python = python[np.isin(events.thread[python], launching)]
+    return python[np.argsort(events.ts_ns[python], kind="stable")]
 
 
 AUTOGRAD = "autograd::engine::evaluate_function"

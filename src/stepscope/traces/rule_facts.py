@@ -29,7 +29,7 @@ from stepscope.traces.idle import gaps_of
 from stepscope.traces.kernel_names import Work, kernel_kind
 from stepscope.traces.marks import Marks, marks_of
 from stepscope.traces.nesting import sums
-from stepscope.traces.passes import DATA_MARKS, autograd_work
+from stepscope.traces.passes import autograd_work, loading_marks
 from stepscope.traces.steps import phase_of
 
 SHORT_NS = 10_000
@@ -109,7 +109,7 @@ def step_operators(view: RankView) -> float | None:
     if not len(marks) or not len(starts):
         return None
     starts = starts[(starts >= marks.starts[0]) & (starts < marks.ends[-1])]
-    loading = events.spans(events.of(Category.USER_ANNOTATION, Category.CPU_OP) & events.begins(DATA_MARKS))
+    loading = events.spans(loading_marks(events))
     return int((~spans.holds(loading, starts)).sum()) / len(marks)
 
 

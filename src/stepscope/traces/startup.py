@@ -13,12 +13,17 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.events import Category, Events, Ints, RankView, once
+from stepscope.traces.activity import activity_of
+from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
+from stepscope.traces.launches import launches_of
 from stepscope.traces.marks import marks_of
 from stepscope.traces.passes import loading_marks
 
 COLD_NS = 10_000_000
 """A call that only launches or allocates takes microseconds: one this long loaded something first."""
+
+LEAST_NS = 500_000
+"""The same in a window so short that the call takes ``COLD_SHARE`` of it; what is shorter, the system may have held."""
 
 COLD_TIMES = 20
 """As many times as long as the median call of its name."""
@@ -27,7 +32,11 @@ BEYOND = 5
 """As many times as long as the longest later call of its name: what is long again does not come once."""
 
 COLD_SHARE = 0.1
-"""Of the calls of the capture: where no steps are marked, these come first."""
+"""Of the calls of the capture, or of one name: where no steps are marked, these come first. Of the window: from this share
+on a call counts that is shorter than ``COLD_NS``."""
+
+MANY = 10
+"""Calls of one name from which on the first ``COLD_SHARE`` of them are its first calls, wherever they stand."""
 
 _LOADS = re.compile(
     r"(cu|cuda|hip|mu|musa)(Module|Library)Load|(cu|cuda|hip)(Library|Module)GetGlobal|(cuda|hip)GraphInstantiate|cuGraphInst"
@@ -78,17 +87,19 @@ def start_up(view: RankView) -> StartUp:
 def _cold(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which calls and operators are cold: among the first ones, and far longer than all later ones of their name. Of
     an operator some must come later, and it must not wait for the device, or for data."""
-    events = view.events
+    events, window = view.events, activity_of(view).window
     cold = np.zeros(len(events), dtype=bool)
     operators = (events.category == Category.CPU_OP) & ~loading_marks(events)
-    long = np.flatnonzero((runtime | operators) & (events.dur_ns >= COLD_NS) & ~events.named(_WAITS.match))
+    least = max(LEAST_NS, int(COLD_SHARE * (window[1] - window[0]))) if window else COLD_NS
+    takes = (runtime & (events.dur_ns >= least)) | ((runtime | operators) & (events.dur_ns >= COLD_NS))
+    long = np.flatnonzero(takes & ~events.named(_WAITS.match))
     if not len(long):
         return cold
-    until = _first_part(view, runtime)
+    first = _first(view, runtime)
     waits = events.spans(runtime & events.named(_WAITS.match))
-    for index in long[events.ts_ns[long] < until].tolist():
+    for index in long[first[long]].tolist():
         alike = np.flatnonzero((events.name == events.name[index]) & (events.category == events.category[index]))
-        later = events.dur_ns[alike[events.ts_ns[alike] >= until]]
+        later = events.dur_ns[alike[~first[alike]]]
         length = int(events.dur_ns[index])
         if operators[index] and (not len(later) or 2 * _within(waits, events, index) > length):
             continue
@@ -115,13 +126,28 @@ def _within(waits: Spans, events: Events, index: int) -> int:
     return int(spans.measure_within(waits, events.ts_ns[at], events.end_ns[at])[0])
 
 
-def _first_part(view: RankView, runtime: NDArray[np.bool_]) -> int:
-    """When the second marked step begins; without two of them, when the first ``COLD_SHARE`` of all calls were made."""
+def _first(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return what comes first: all before the second marked step. Without two of them the first ``COLD_SHARE`` of all calls
+    and what begins until then, the launch that is a kernel's first, and of ``MANY`` calls of a name the first of them."""
     events, marks = view.events, marks_of(view)
-    if len(marks) > 1:
-        return int(marks.starts[1])
-    called = np.sort(events.ts_ns[runtime])
-    return int(called[min(int(COLD_SHARE * len(called)) + 1, len(called) - 1)]) + 1
+    calls = events.by_start(runtime)
+    if len(marks) > 1 or not len(calls):
+        before: NDArray[np.bool_] = events.ts_ns < marks.starts[1] if len(marks) > 1 else runtime
+        return before
+    first: NDArray[np.bool_] = (
+        events.ts_ns <= events.ts_ns[calls[min(int(COLD_SHARE * len(calls)) + 1, len(calls) - 1)]]
+    )
+    launches = launches_of(view)
+    work, launch = launches.of[launches.linked], launches.launch[launches.linked]
+    order = np.lexsort((events.ts_ns[launch], events.name[work]))
+    begins = np.diff(events.name[work[order]], prepend=NONE) != 0
+    first[launch[order[begins]]] = True
+    of_name = np.bincount(events.name[calls])
+    order = np.argsort(events.name[calls], kind="stable")
+    place = np.arange(len(calls)) - (np.cumsum(of_name) - of_name)[events.name[calls[order]]]
+    count = of_name[events.name[calls[order]]]
+    first[calls[order[(count >= MANY) & (place < COLD_SHARE * count)]]] = True
+    return first
 
 
 def _comes_once(view: RankView, chosen: Ints) -> bool:

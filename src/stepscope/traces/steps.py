@@ -22,7 +22,7 @@ from stepscope.traces.events import Category, Events, Ints, RankView, once
 from stepscope.traces.kernel_names import Work
 from stepscope.traces.launches import launches_of
 from stepscope.traces.marks import Marks, marks_of
-from stepscope.traces.passes import AUTOGRAD, DATA_MARKS, Passes, comm_calls, passes_of
+from stepscope.traces.passes import AUTOGRAD, Passes, comm_calls, loading_marks, passes_of
 from stepscope.traces.startup import start_up
 
 
@@ -155,7 +155,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 BACKWARD, FORWARD, OTHER = (PHASES.index(p) for p in ("backward", "forward", "other"))
 
 _BY_ANNOTATION: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("data", DATA_MARKS),
+    ("data", ()),
     ("optimizer", ("stepscope.optimizer", "Optimizer.step", "Optimizer.zero_grad", "## optimizer")),
     ("communication", ("stepscope.communication",)),
     ("backward", (
@@ -224,6 +224,8 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
     for phase, prefixes in _BY_ANNOTATION:
         marks = host & events.begins(prefixes)
         marks |= ranges & events.named(_phase_begins(_BY_REGION[phase]))
+        if phase == "data":
+            marks |= loading_marks(events)
         if phase == "backward":
             marks |= host & (events.begins(AUTOGRAD) | (events.forward_thread > 0))
         if phase == "evaluation":

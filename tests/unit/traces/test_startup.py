@@ -130,3 +130,60 @@ def test_the_cache_of_an_allocator_fills_once() -> None:
     every = [(step, call("cudaMalloc", 0, 4 * MS)) for step in range(6)]
     assert "start_up" not in idle(steps(*first, *every))
     assert "start_up" not in idle(steps(*first, count=2))
+
+
+def unmarked(*lengths_ms: tuple[str, float], kernels: int = 0) -> list[Row]:
+    """Calls of these names and lengths, one behind the other, each with work of 100 us where it launches: a name with a
+    kernel's behind a slash launches that. kernels: so many short launches of one kernel before them."""
+    rows: list[Row] = []
+    at = 0
+    for number, (name, length) in enumerate([("cudaLaunchKernel/first", 0.005)] * kernels + list(lengths_ms), start=1):
+        end = at + round(length * MS)
+        named, _, launched = name.partition("/")
+        rows.append(call(named, at, end, correlation=number))
+        if launched:
+            rows.append(kernel(launched, end, end + 100_000, number))
+        at = end + 100_000 * bool(launched)
+    return rows
+
+
+def many(name: str, *lengths_ms: float) -> list[tuple[str, float]]:
+    return [(name, length) for length in lengths_ms]
+
+
+SHORT = many("hipLaunchKernel/b", *[0.005] * 10)
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected_ms"),
+    [
+        # The first launch of each kernel, the longest of them in the middle.
+        ([*many("cudaLaunchKernel/a", 300, *[0.01] * 9), *many("cudaLaunchKernel/b", 900, 0.01)], 1200),
+        (many("cudaLaunchKernel/b", 0.01, *[0.01] * 9, 900, 0.01), 0),  # a later launch of its kernel
+        ([*many("cudaLaunchKernel/a", 300), *many("cudaLaunchKernel/b", 0.01, 200, 0.01)], 0),  # others are long again
+        # The first calls of a name, of many.
+        ([*many("cudaFree", 6000, 500, *[1] * 13), *SHORT], 6500),
+        ([*many("cudaFree", 6000, 500, *[2000] * 13), *SHORT], 0),
+        ([*many("cudaMalloc", 60, 0.01, 0.01), *SHORT], 0),  # three calls show nothing
+    ],
+)
+def test_without_marks_first_launches_and_first_calls_of_many_are_cold(
+    calls: list[tuple[str, float]], expected_ms: float
+) -> None:
+    causes = idle([*unmarked(*calls, ("cudaLaunchKernel/end", 0.005), kernels=30)])
+    assert causes.get("start_up", 0) == pytest.approx(expected_ms * MS, abs=MS / 2)
+
+
+@pytest.mark.parametrize(("length_ms", "cold"), [(6.5, True), (0.45, False)])
+def test_in_a_short_capture_a_shorter_call_is_cold(length_ms: float, cold: bool) -> None:
+    rows = unmarked(*SHORT[:2], ("hipLaunchKernel/c", length_ms), *SHORT)
+    assert ("start_up" in idle(rows)) == cold
+    later = unmarked(*[each for _ in range(40) for each in (*SHORT, ("hipLaunchKernel/c", length_ms))])
+    assert "start_up" not in idle(later)
+
+
+def test_a_kernel_that_comes_first_in_a_later_step_is_not_cold() -> None:
+    rows = steps(cold=0)
+    at = max(row.end for row in rows)
+    late = [launch(at, at + 200 * MS, 9_000), kernel("other", at + 200 * MS, at + 201 * MS, 9_000)]
+    assert "start_up" not in idle([*rows, *late, mark("ProfilerStep#6", at, at + 201 * MS)])

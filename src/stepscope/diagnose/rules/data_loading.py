@@ -5,7 +5,7 @@ What
 Steps of `bench`: the share of the step from its start until the batch is on the device (`data_wait`), slowest rank,
 median over steps; the advice follows from the settings: no workers, workers that restart each epoch, pageable copies to
 a GPU. Traces: idle time of the device (on CPU jobs: time without operators) that falls mostly into the data loader's
-annotation, over the window; mean over ranks.
+annotation or a function that prepares inputs, over the window; mean over ranks.
 
 Why
 ---
@@ -14,7 +14,8 @@ Late data stops the rank and, in the next collective, all others. More worker pr
 Known problems
 --------------
 Synthetic data and cached arrays do not represent a real input pipeline. Loading that overlaps device work costs nothing
-and does not count. In traces only marked loading counts (`enumerate(DataLoader)`, `stepscope.data`); a loop that reads
+and does not count. In traces only marked loading counts (`enumerate(DataLoader)`, `stepscope.data`), and, where stacks were
+recorded, functions of Python by name (`preprocess`, `collate_fn`, `tokenize`, processors of transformers); a loop that reads
 by hand appears as `launch-bound` or `python-overhead`. On CPU jobs operators inside the annotation (collation,
 augmentation) count as loading, those of another thread do not.
 
@@ -34,7 +35,7 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import LOADERS, option
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Finding, Limit, Statement, advise, finding, inspect
-from stepscope.diagnose.trace_facts import RankShares, idle_share, read_in_full, share_rule
+from stepscope.diagnose.trace_facts import RankShares, cut, idle_share, read_in_full, share_rule
 from stepscope.records.finding import Advice
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
 from stepscope.results.evidence import Evidence
@@ -104,6 +105,8 @@ def _report(part: RankShares) -> Statement:
     on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in part.ranks)
     idles = "no operator runs" if on_cpu else "the device idles"
     waiting = [p.facts.rank for p in part.ranks if bound("input-bound", idle_share(p, "data"), "trace")]
+    calls = [i.call for p in part.ranks for i in p.idle if i.cause == "data" and i.call]
+    function = next((call for call in calls if "torch/utils/data" not in call), None)
     now = None if facts.loader is None else facts.loader.workers
     none = now == 0 or (now is None and facts.loads_in_workers is False)
     cores = f", {counted(facts.cores or 0, 'core')} for {counted(facts.ranks_a_host or 1, 'rank')}"
@@ -119,6 +122,16 @@ def _report(part: RankShares) -> Statement:
             f"only {who} of {ranks} wait{'s' * (len(waiting) == 1)}: check storage, cores and share of the data there"
         )
         advice = [inspect(text, look)]
+    elif function is not None:
+        advice = [
+            advise(
+                "prepare the next input while the device runs, in a thread or process ahead of it; a pipeline of "
+                "transformers does with a dataset, num_workers and batch_size",
+                look,
+            ),
+            advise("make it cheaper: a fast processor (use_fast=True), fewer or smaller frames, inputs kept prepared"),
+            advise("decode, resize and normalise on the device", key="augment on the device"),
+        ]
     else:
         advice = [
             advise(
@@ -141,7 +154,7 @@ def _report(part: RankShares) -> Statement:
         ]
     return part.finding(
         f"input-bound: {part} waits for data",
-        f"{idles} while the host is in the data loader",
+        f"{idles} while the host is in {'the data loader' if function is None else cut(function)}",
         now is not None and f"the loader has num_workers={now}{'' if facts.cores is None else cores}",
         confidence="measured from operators" if on_cpu else "measured from launches and their kernels",
         advice=advice,

@@ -45,6 +45,7 @@ _HOST = {
     "sync": "the host waited for the device before the gap",
     "dependency": "work was queued and did not start",
     "unknown": "the trace lacks the launch of the work after the gap",
+    "pages": "pages of unified memory move after the gap",
 }
 
 
@@ -92,7 +93,7 @@ def _remedy(gap: LongGap) -> Advice | None:
         )
     if _EVALUATES.search(name):
         return advise("evaluate less often, or in a job of its own", key="rare evaluation")
-    if name or gap.cause in ("dependency", "unknown"):
+    if name or gap.cause in ("dependency", "unknown", "pages"):
         return None
     return advise(
         "if it is a checkpoint, write it asynchronously (torch.distributed.checkpoint.async_save); if it is "

@@ -73,6 +73,7 @@ _GAPS = {
         "fuse small kernels: norms, attention, updates",
     ),
     "single long gaps": (("long_gap",), "find what stops the host there"),
+    "unified memory": (("pages",), "prefetch its pages, or allocate on the device"),
     "idle for no recorded cause": (("unknown",), "record launches: profile CPU and CUDA activities together"),
 }
 """Point of the checklist -> causes of idle time, and what helps."""

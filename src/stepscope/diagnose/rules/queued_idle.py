@@ -1,15 +1,17 @@
-"""The device idles and the host is not the cause: work is queued, or its launch is not in the trace.
+"""The device idles and no late launch is the cause: work is queued, its launch is not in the trace, or pages move.
 
 What
 ----
 Idle time of the device, over the window; mean over ranks, by kind: between kernels launched in time (gaps longer than
-10 us; shorter ones too if most kernels are long, else `small-kernels` counts them), and before work whose launch is not
-in the trace. A further finding reports idle time of {problem%} or more for which no single cause reaches {warning%}.
+10 us; shorter ones too if most kernels are long, else `small-kernels` counts them), before work whose launch is not
+in the trace, and before the driver moves pages of unified memory, which no call launches. A further finding reports
+idle time of {problem%} or more for which no single cause reaches {warning%}.
 
 Why
 ---
 A device that does not start queued work waits for another stream, a host callback or another process on the same
-device, or runs work that the profiler did not record. Faster launches change none of it.
+device, or runs work that the profiler did not record. Pages of unified memory move when the device or the host touches
+them, a few at a time, each after a fault. Faster launches change none of it.
 
 Known problems
 --------------
@@ -18,8 +20,8 @@ time.
 
 References
 ----------
-CUDA programming guide, streams and events (cudaStreamWaitEvent); Kineto: events launched before the capture have no
-runtime event.
+CUDA programming guide, streams and events (cudaStreamWaitEvent), unified memory (cudaMemPrefetchAsync); Kineto: events
+launched before the capture have no runtime event.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import GRAVE, WORTH, Finding, Rule, Statement, inspect
+from stepscope.diagnose.rule import GRAVE, WORTH, Finding, Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import (
     SHARES,
     idle_part,
@@ -39,7 +41,7 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.results.evidence import TraceEvidence
 
-_OTHER_CAUSES = ("start_up", "sync", "data", "host_late", "launch_latency", "long_gap", "kernel_gap")
+_OTHER_CAUSES = ("start_up", "sync", "data", "host_late", "launch_latency", "long_gap", "kernel_gap", "pages")
 _NSYS = (".sqlite", ".sqlite3", ".db", ".nsys-rep")
 
 
@@ -101,6 +103,25 @@ def _judge_job(job: TraceEvidence) -> Statement:
                 advice=[record],
             )
         )
+    pages = idle_part(ranks, "pages")
+    if pages.share >= WORTH:
+        gaps = [i for p in ranks for i in p.idle if i.cause == "pages"]
+        findings.append(
+            pages.finding(
+                f"the device idles {pages} until pages of unified memory move",
+                f"{sum(i.gap_count for i in gaps):,} gaps end with such a copy, "
+                f"the longest {format_duration(max(i.largest_ns for i in gaps))}",
+                "the driver moves pages when the device or the host touches them: no call launches these copies",
+                confidence="measured; the trace does not record what touched the pages",
+                advice=[
+                    advise(
+                        "prefetch the pages before they are used (cudaMemPrefetchAsync, also to the host before it reads), "
+                        "or allocate on the device and copy",
+                        trace_command(job, "--show copies,idle"),
+                    ),
+                ],
+            )
+        )
     causes = {cause: idle_part(ranks, cause) for cause in _OTHER_CAUSES} | {"queued": between, "not recorded": unlinked}
     if total.share >= GRAVE and all(part.share < WORTH for part in causes.values()):
         ranked = sorted(causes.items(), key=lambda item: -item[1].share)
@@ -120,7 +141,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
 
 
 RULE = Rule(
-    symptom="the device idles although work is queued, or the trace does not show the cause",
+    symptom="the device idles although work is queued, until pages move, or the trace does not show the cause",
     look_at_job=_judge_job,
     rests_on=("idle",),
     claims=("idle",),

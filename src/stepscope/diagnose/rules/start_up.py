@@ -3,9 +3,10 @@
 What
 ----
 Idle time of the device inside calls that load code, compile, tune or make a context, and inside calls and operators of the
-first step that last 10 ms, twenty times as long as others of their name and five times as long as any later one, over the
-window. What comes back in most steps does not count. The rule judges the rank with most of it; no other rule counts that
-time.
+first step that last 10 ms (calls in a short window: a tenth of it, 0.5 ms), twenty times as long as others of their name and
+five times as long as any later one, over the window. Without two marked steps the first are the first tenth of all calls,
+the first tenth of ten or more calls of a name, and the first launch of each kernel. What comes back in most steps does not
+count. The rule judges the rank with most of it; no other rule counts that time. Above half of the window it comes first.
 
 Why
 ---
@@ -34,6 +35,9 @@ from stepscope.diagnose.trace_facts import SHARES, cut, idle_share, on_device, t
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
+MOST = 0.5
+"""Of the window: a capture that is start-up for longer shows little of the usual step, and shares of it mean little."""
+
 
 def _judge_job(job: TraceEvidence) -> Statement:
     ranks = on_device(job.summary)
@@ -52,6 +56,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         _steps(worst),
         severity="warning",
         share=share,
+        priority="doubt" if share > MOST else "performance",
         confidence="measured; nothing shows whether the job starts again",
         ranks=(worst.facts.rank,),
         advice=[
@@ -66,7 +71,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
 def _steps(rank: RankPass) -> str | None:
     """Say which steps hold it, and how long the others take."""
     cold = [s for s in rank.steps if s.start_up_ns]
-    others = [s.parts.window_ns for s in rank.steps if not s.start_up_ns]
+    others = [s.parts.window_ns for s in rank.steps if not s.start_up_ns and s.parts.window_ns]
     if not cold:
         return None
     where = f"in step{'s' * (len(cold) > 1)} {in_words([s.step for s in cold[:3]])}"

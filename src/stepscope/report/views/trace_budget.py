@@ -230,6 +230,7 @@ CAUSES = {
     "outside_operators": "no operator ran: Python between operators, or waiting",
     "long_gap": "single long gap, no part of the usual step",
     "unknown": "launch or kernel not recorded",
+    "pages": "nothing to do until pages of unified memory move",
 }
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.bench_evidence import bench, environment, made
-from tests.hand_events import mark, op
+from tests.hand_events import Row, kernel, launch, mark, op
 from tests.sharded_jobs import used_by
-from tests.trace_evidence import by_hand, found, generated, skipped, with_ranks
+from tests.trace_evidence import by_hand, found, generated, quiet, skipped, with_ranks
 
 from stepscope.diagnose.rules.data_loading import RULE
+from stepscope.results.evidence import Evidence
+from stepscope.traces.events import Category
 
 
 def test_a_cpu_job_waits_for_data_too(tmp_path: Path) -> None:
@@ -88,3 +90,51 @@ def test_waiting_that_was_planted_is_said_to_be(faults: dict[str, int], said: bo
     cell = made("c", phases={"data_wait": 50.0}, summary={"planted_ns": faults}, inject="loader=45ms")
     (found,) = RULE.check(bench(cell))
     assert any("planted" in line and "45.0 ms" in line and "loader=45ms" in line for line in found.evidence) is said
+
+
+def prepared(function: str, *, thread: str = "main") -> Evidence:
+    """Ten inputs of 3 ms, each before a kernel of 1 ms."""
+    rows: list[Row] = []
+    for i in range(10):
+        at = i * 4_000_000
+        rows.append(Row(name=function, category=Category.PYTHON, start=at, end=at + 2_990_000, thread=thread))
+        rows += [op("aten::mm", at + 2_992_000, at + 2_999_000), launch(at + 2_993_000, at + 2_998_000, i + 1)]
+        rows.append(kernel("gemm", at + 3_000_000, at + 4_000_000, i + 1))
+    return by_hand(*rows)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "transformers/pipelines/video_classification.py(129): preprocess",
+        "serve/inputs.py(7): collate_fn",
+        "my/app.py(12): tokenize",
+        "/opt/lib/transformers/tokenization_utils_base.py(2800): __call__",
+        "transformers/image_utils.py(508): load_image",
+    ],
+)
+def test_functions_that_prepare_inputs_are_loading(function: str) -> None:
+    finding = found(RULE, prepared(function))
+    assert finding.title.startswith("input-bound: 73% of the window")
+    assert any(f"the host is in {function}" in text for text in finding.evidence)
+    assert "batch_size" in finding.advice[0].text
+    assert not any("workers" in a.text and "DataLoader" in a.text for a in finding.advice)
+
+
+def test_the_loader_seen_as_a_function_has_the_loaders_advice() -> None:
+    finding = found(RULE, prepared("torch/utils/data/dataloader.py(703): __next__"))
+    assert any("DataLoader(num_workers" in a.text for a in finding.advice)
+
+
+@pytest.mark.parametrize(
+    ("function", "thread"),
+    [
+        ("vllm/v1/worker/gpu_model_runner.py(2814): _preprocess", "main"),
+        ("sglang/srt/layers/sampler.py(64): _preprocess_logits", "main"),
+        ("tokenize.py(406): tokenize", "main"),  # Python's own, of source code
+        ("inference/text.py(9): detokenize", "main"),
+        ("serve/inputs.py(7): collate_fn", "prefetch"),  # loads meanwhile
+    ],
+)
+def test_functions_of_other_work_and_other_threads_are_not(function: str, thread: str) -> None:
+    assert quiet(RULE, prepared(function, thread=thread))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.hand_events import Row, call, kernel, launch, op
+import pytest
+from tests.hand_events import Row, call, copy, kernel, launch, op
 from tests.trace_evidence import by_hand, found, generated, quiet, with_idle
 
 from stepscope.diagnose.rules.queued_idle import RULE
@@ -49,6 +50,24 @@ def test_gaps_before_work_without_a_recorded_launch_are_of_unknown_cause() -> No
     finding = found(RULE, by_hand(*spaced(120, launched=False)))
     assert "cause is unknown" in finding.title
     assert "schedule(" in finding.advice[0].text
+
+
+@pytest.mark.parametrize(
+    "name", ["Memcpy HtoD (Unified Memory)", "[CUDA Unified Memory memcpy DtoH]", "hipMemcpy ManagedToHost"]
+)
+def test_gaps_that_end_with_pages_that_move_have_a_cause(name: str) -> None:
+    rows = [launch(0, 500, 1), kernel("add", 1000, 200_000, 1)]
+    moves = [copy(name, at, at + 20 * US) for at in range(300 * US, 4000 * US, 120 * US)]
+    evidence = by_hand(*rows, *moves)
+    finding = found(RULE, evidence)
+    assert finding.title.endswith("until pages of unified memory move")
+    assert f"{len(moves)} gaps" in finding.evidence[0]
+    assert "cudaMemPrefetchAsync" in finding.advice[0].text
+    (rank,) = evidence.traces[0].summary.ranks
+    assert rank.budget is not None
+    assert {i.cause: i.idle_ns for i in rank.idle} == {"pages": rank.budget.parts.idle_ns}
+    plain = by_hand(*rows, *(copy("Memcpy HtoD (Pageable -> Device)", m.start, m.end) for m in moves))
+    assert "cause is unknown" in found(RULE, plain).title
 
 
 def test_several_small_causes_are_said_together(tmp_path: Path) -> None:

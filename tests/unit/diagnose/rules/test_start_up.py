@@ -26,7 +26,13 @@ def test_the_call_its_time_and_the_other_steps_are_named() -> None:
     assert "idles 150 ms (71% of the window) in cuLibraryLoadData" in finding.title
     assert "in step 0; the other steps take 10.1 ms" in finding.evidence[-1]
     assert finding.stake_fraction is None
+    assert finding.priority == "doubt"
     assert diagnose(job, rules=(launch_bound.RULE, long_gap.RULE, python_overhead.RULE)).findings == ()
+
+
+def test_start_up_of_less_than_half_the_window_does_not_come_first() -> None:
+    job = evidence(steps((0, call("cuLibraryLoadData", 0, 50 * MS))))
+    assert found(RULE, job).priority == "performance"
 
 
 def test_the_rank_that_starts_slowest_is_named() -> None:
