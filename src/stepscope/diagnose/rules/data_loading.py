@@ -128,8 +128,12 @@ def _report(part: RankShares) -> Statement:
                 "prepare the next input while the device runs, in a thread or process ahead of it; a pipeline of "
                 "transformers does with a dataset, num_workers and batch_size",
                 look,
+                key="loader",
             ),
-            advise("make it cheaper: a fast processor (use_fast=True), fewer or smaller frames, inputs kept prepared"),
+            advise(
+                "make it cheaper: a fast processor (use_fast=True), fewer or smaller frames, inputs kept prepared",
+                key="cheaper loading",
+            ),
             advise("decode, resize and normalise on the device", key="augment on the device"),
         ]
     else:

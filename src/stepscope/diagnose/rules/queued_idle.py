@@ -118,6 +118,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
                         "prefetch the pages before they are used (cudaMemPrefetchAsync, also to the host before it reads), "
                         "or allocate on the device and copy",
                         trace_command(job, "--show copies,idle"),
+                        key="other copies",
                     ),
                 ],
             )
