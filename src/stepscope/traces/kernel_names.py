@@ -129,15 +129,22 @@ def kernel_kind(name: str) -> str:
     """The kind of one compute kernel. ``fused``: made by a compiler from several such; ``other``: the name tells nothing."""
     if re.match(_FUSED, name):
         return FUSED
-    lower = name.lower()
-    if re.search(_PRODUCT, lower) and not re.search(_HELPER, name):
+    if _multiplies(name):
         units = uses_tensor_cores(name)
         if units:
             return MATRIX_TENSOR
         if kernel_dtype(name) == "fp32":
             return MATRIX_FP32
         return MATRIX_VECTOR if units is False else MATRIX_UNKNOWN
-    return BANDWIDTH if re.search(_BANDWIDTH, lower) or re.search(_HELPER, name) else OTHER
+    return BANDWIDTH if _moves(name) else OTHER
+
+
+def _multiplies(name: str) -> bool:
+    return re.search(_PRODUCT, name.lower()) is not None and not re.search(_HELPER, name)
+
+
+def _moves(name: str) -> bool:
+    return re.search(_BANDWIDTH, name.lower()) is not None or re.search(_HELPER, name) is not None
 
 
 class Work(IntEnum):
@@ -265,8 +272,8 @@ def work_named(name: str) -> tuple[Work, bool]:
     """What a kernel's name says of its class, and whether no operator can say otherwise; NOT_DEVICE: it says nothing."""
     if is_communication(name):
         return Work.COMMUNICATION, True
-    spelled, kind = spelled_out(name), kernel_kind(name)
-    if kind in MATRIX or kind == FUSED or re.search(_COMPUTING, spelled):
+    # As its kind says, whose types and units a class does without: their patterns take longer than all else to compile.
+    if re.match(_FUSED, name) or _multiplies(name) or re.search(_COMPUTING, spelled_out(name)):
         return Work.COMPUTE, True
     return Work.COMPUTE if names_computation(name) else Work.NOT_DEVICE, False
 
@@ -276,4 +283,6 @@ def names_computation(name: str) -> bool:
     spelled = spelled_out(name)
     if re.search(_MOVES, spelled):
         return False
-    return kernel_kind(name) != OTHER or re.search(_COMPUTES, spelled) is not None
+    if re.match(_FUSED, name) or _multiplies(name) or _moves(name):
+        return True
+    return re.search(_COMPUTES, spelled) is not None
