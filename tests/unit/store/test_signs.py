@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,20 @@ def test_whose_a_line_is(tmp_path: Path, prefix: str, rank: int | None, host: st
     (sign,) = signs_beside([path])
     assert (sign.kind, sign.line, sign.rank, sign.host) == ("nccl-no-route", 2, rank, host)
     assert sign.values == {"peer": "10.9.8.7"}
+
+
+def test_ranks_that_repeat_a_line_hide_no_other_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one kind and rank so many are kept; the last rank's exception comes behind all of them."""
+    monkeypatch.setattr("stepscope.store.signs.MOST_SIGNS", 3)
+    waits = (
+        "[Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=412, OpType=ALLREDUCE, NumelIn=4096, "
+        "NumelOut=4096, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+    )
+    path = tmp_path / "job.log"
+    path.write_text(
+        "".join(f"[rank{r}]:" + waits.format(r) for _ in range(5) for r in range(40))
+        + "[rank40]: Traceback (most recent call last):\n[rank40]: ValueError: bad sample\n"
+    )
+    signs = signs_beside([path])
+    assert {sign.rank for sign in signs} == set(range(41))
+    assert max(Counter((sign.kind, sign.rank) for sign in signs).values()) == 3

@@ -14,6 +14,7 @@ launchers are off.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +29,7 @@ TOPICS = ("watchdog", "ends", "nccl", "exceptions")
 """Files of this folder, the general last: a watchdog's line is often an exception, too."""
 
 MOST_SIGNS = 20_000
-"""Signs of one file that are kept: ranks of large jobs repeat themselves."""
+"""Signs of one kind and one rank that are kept of a file: a rank repeats itself. Every rank has its own."""
 
 WRAPPED = 6
 """Lines that one statement may be wrapped into."""
@@ -161,8 +162,6 @@ def signs_of(path: Path, there: frozenset[bytes]) -> tuple[Sign, ...]:
                 of_file.take(line, number, beside=True)
             if not pending:
                 of_file.before = b"" if has_mark else line
-        if len(of_file.signs) >= MOST_SIGNS:
-            break
     of_file.take_cut(pending)
     return of_file.all
 
@@ -201,6 +200,7 @@ class _Found:
         self.before = b""
         self._path = path
         self._certain = False
+        self._kept: Counter[tuple[str, int | None]] = Counter()
         self._rank_of: dict[str | None, str] = {}
         own = _OF_PATH.findall("/".join(path.parts[-3:]))
         self._rank = own[-1] if own else None
@@ -208,6 +208,11 @@ class _Found:
     @property
     def all(self) -> tuple[Sign, ...]:
         return tuple(sorted(self.signs, key=lambda sign: sign.line)) if self._certain else ()
+
+    def _keep(self, sign: Sign) -> None:
+        self._kept[sign.kind, sign.rank] += 1
+        if self._kept[sign.kind, sign.rank] <= MOST_SIGNS:
+            self.signs.append(sign)
 
     def take_wrapped(self, lines: Sequence[tuple[int, bytes]]) -> bool:
         """Take a statement that goes over several lines, or began in the line before the one with its mark."""
@@ -223,7 +228,7 @@ class _Found:
         for form in forms() if len(self.before) >= _NARROW else ():
             match = None if form.cut or form.beside or form.first else form.search(longer)
             if match and match.start() < len(self.before):
-                self.signs.append(self._sign(form, match, longer, number - 1))
+                self._keep(self._sign(form, match, longer, number - 1))
                 self._certain = True
                 return True
         return False
@@ -240,7 +245,7 @@ class _Found:
             if (form.cut, form.beside) == (cut, beside) and (match := form.search(line)):
                 if not match.start() and not beside:
                     line, match = self._from_before(form, line) or (line, match)
-                self.signs.append(self._sign(form, match, line, number))
+                self._keep(self._sign(form, match, line, number))
                 self._certain = self._certain or not beside
                 return True
         return False
