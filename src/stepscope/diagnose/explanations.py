@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from stepscope.core.dataclass import record
 from stepscope.core.words import counted, in_words, listed, plural
 from stepscope.diagnose.rule import Finding, finding, inspect
 from stepscope.records.imported import Sign
@@ -14,25 +13,29 @@ LINES = 3
 """Different lines of the text that a finding repeats."""
 
 
-@record
 class Explanation:
     """What signs of ``kinds`` mean. title, advice: templates; besides what signs say, as a list where they differ, they know
     ``on_hosts`` and ``ranks`` of all of them; ``here``: the hosts, else the ranks, else "a process"; ``ranks_or_here``; and
     ``NAME_after`` for ``(to) value`` where there is one.
 
-    only: of signs with one of these values. advice: (text, command or None). source: where the meaning is from, with a date.
-    fatal: the job ended of it. The first explanation of a sign counts.
+    source: where the meaning is from, with a date. advice: a text, or (text, command). only: of signs with one of these
+    values. fatal: the job ended of it. The first explanation of a sign counts.
     """
 
-    kinds: tuple[str, ...]
-    title: str
-    advice: tuple[tuple[str, str | None], ...]
-    source: str
-    only: tuple[str, tuple[str, ...]] | None = None
-    fatal: bool = True
+    def __init__(
+        self,
+        source: str,
+        kinds: str,
+        title: str,
+        *advice: str | tuple[str, str],
+        fatal: bool = True,
+        **only: set[str],
+    ) -> None:
+        self.source, self.kinds, self.title = source, kinds.split(), title
+        self.advice, self.fatal, self.only = advice, fatal, only
 
     def explains(self, sign: Sign) -> bool:
-        return sign.kind in self.kinds and (self.only is None or sign.values.get(self.only[0]) in self.only[1])
+        return sign.kind in self.kinds and all(sign.values.get(name) in of for name, of in self.only.items())
 
 
 def findings_of(signs: Sequence[Sign], explanations: Iterable[Explanation]) -> list[Finding]:
@@ -68,8 +71,8 @@ def _explained(explanation: Explanation, signs: Sequence[Sign]) -> Finding:
         severity="problem" if explanation.fatal else "warning",
         confidence=f"certain: the text says it ({explanation.source})",
         advice=[
-            inspect(text.format_map(facts), command.format_map(facts) if command else None)
-            for text, command in explanation.advice
+            inspect(*(text.format_map(facts) for text in ([one] if isinstance(one, str) else one)))
+            for one in explanation.advice
         ],
         priority="failure" if explanation.fatal else "performance",
         ranks=tuple(ranks),

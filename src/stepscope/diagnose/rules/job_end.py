@@ -51,399 +51,316 @@ _XID = "NVIDIA XID errors, 2026-11"
 
 EXPLANATIONS = (
     Explanation(
-        kinds=("loader-killed",),
-        only=("signal", ("Bus error", "bus error")),
-        title="{ranks_or_here} ended: a bus error killed a worker of its DataLoader: shared memory (/dev/shm) is full",
-        advice=(
-            (
-                "make shared memory larger: docker run --shm-size=16g or --ipc=host; an emptyDir of medium Memory in "
-                "Kubernetes",
-                "df -h /dev/shm",
-            ),
-            ("or use fewer workers, or smaller batches in flight (num_workers, prefetch_factor)", None),
+        _TORCH,
+        "loader-killed",
+        "{ranks_or_here} ended: a bus error killed a worker of its DataLoader: shared memory (/dev/shm) is full",
+        (
+            "make shared memory larger: docker run --shm-size=16g or --ipc=host; an emptyDir of medium Memory in "
+            "Kubernetes",
+            "df -h /dev/shm",
         ),
-        source=_TORCH,
+        "or use fewer workers, or smaller batches in flight (num_workers, prefetch_factor)",
+        signal={"Bus error", "bus error"},
     ),
     Explanation(
-        kinds=("loader-killed",),
-        only=("signal", ("Killed",)),
-        title="{ranks_or_here} ended: a worker of its DataLoader was killed (SIGKILL): mostly for want of host memory",
-        advice=(
-            ("see whether the kernel's out-of-memory killer ended it", "dmesg -T | grep -i -E 'killed process|oom'"),
-            ("use fewer workers, and give the job more host memory (cgroup, --mem)", None),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "loader-killed",
+        "{ranks_or_here} ended: a worker of its DataLoader was killed (SIGKILL): mostly for want of host memory",
+        ("see whether the kernel's out-of-memory killer ended it", "dmesg -T | grep -i -E 'killed process|oom'"),
+        "use fewer workers, and give the job more host memory (cgroup, --mem)",
+        signal={"Killed"},
     ),
     Explanation(
-        kinds=("loader-killed",),
-        title="{ranks_or_here} ended: a worker of its DataLoader died",
-        advice=(
-            ("its own error is above, or run with num_workers=0 to see it", None),
-            ("see whether memory of the host or /dev/shm ran out", "dmesg -T | tail; df -h /dev/shm"),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "loader-killed",
+        "{ranks_or_here} ended: a worker of its DataLoader died",
+        "its own error is above, or run with num_workers=0 to see it",
+        ("see whether memory of the host or /dev/shm ran out", "dmesg -T | tail; df -h /dev/shm"),
     ),
     Explanation(
-        kinds=("no-gradient",),
-        title="{ranks}: {names} got no gradient: they took no part in the loss",
-        advice=(
-            ("use them in every forward pass, or freeze them (requires_grad=False) before DDP wraps the model", None),
-            ("or let DDP look for unused parameters in each step, which costs time", "find_unused_parameters=True"),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "no-gradient",
+        "{ranks}: {names} got no gradient: they took no part in the loss",
+        "use them in every forward pass, or freeze them (requires_grad=False) before DDP wraps the model",
+        ("or let DDP look for unused parameters in each step, which costs time", "find_unused_parameters=True"),
     ),
     Explanation(
-        kinds=("no-gradient-number",),
-        title="{ranks}: the parameters with the numbers {names} (in the order of model.parameters()) got no gradient: they "
+        _TORCH,
+        "no-gradient-number",
+        "{ranks}: the parameters with the numbers {names} (in the order of model.parameters()) got no gradient: they "
         "took no part in the loss",
-        advice=(
-            ("the next run names them", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
-            ("use them, or let DDP look for unused parameters, which costs time", "find_unused_parameters=True"),
-        ),
-        source=_TORCH,
+        ("the next run names them", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        ("use them, or let DDP look for unused parameters, which costs time", "find_unused_parameters=True"),
     ),
     Explanation(
-        kinds=("unfinished-reduction",),
-        title="DDP: on {here} parameters took no part in the loss of the step before, so that its reduction did not end",
-        advice=(
-            ("the next run names the parameters of each rank", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
-            ("use them, or let DDP look for unused parameters, which costs time", "find_unused_parameters=True"),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "unfinished-reduction",
+        "DDP: on {here} parameters took no part in the loss of the step before, so that its reduction did not end",
+        ("the next run names the parameters of each rank", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        ("use them, or let DDP look for unused parameters, which costs time", "find_unused_parameters=True"),
     ),
     Explanation(
-        kinds=("store-timeout",),
-        title="no one answers at the rendezvous {peer}:{port} within {waited} {unit}: it is not started, the address "
+        _TORCH,
+        "store-timeout",
+        "no one answers at the rendezvous {peer}:{port} within {waited} {unit}: it is not started, the address "
         "or port is wrong, or a firewall is between",
-        advice=(
-            ("start the first node (rank 0) first, and see that it listens", "ss -ltnp | grep {port}"),
-            (
-                "give all nodes the same --rdzv-endpoint (MASTER_ADDR, MASTER_PORT), an address that they reach",
-                "nc -vz {peer} {port}",
-            ),
+        ("start the first node (rank 0) first, and see that it listens", "ss -ltnp | grep {port}"),
+        (
+            "give all nodes the same --rdzv-endpoint (MASTER_ADDR, MASTER_PORT), an address that they reach",
+            "nc -vz {peer} {port}",
         ),
-        source=_TORCH,
     ),
     Explanation(
-        kinds=("store-no-route",),
-        title="{here} does not reach the rendezvous {peer}:{port}: a firewall or a missing route between the two hosts",
-        advice=(
-            ("open the ports between the hosts (firewall, security group)", "nc -vz {peer} {port}"),
-            ("or give an address of the first node that all nodes reach: --rdzv-endpoint, MASTER_ADDR", None),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "store-no-route",
+        "{here} does not reach the rendezvous {peer}:{port}: a firewall or a missing route between the two hosts",
+        ("open the ports between the hosts (firewall, security group)", "nc -vz {peer} {port}"),
+        "or give an address of the first node that all nodes reach: --rdzv-endpoint, MASTER_ADDR",
     ),
     Explanation(
-        kinds=("store-refused",),
-        title="{here} cannot connect to the rendezvous {peer}:{port}: nothing listens there (rank 0 is not started or "
+        _TORCH,
+        "store-refused",
+        "{here} cannot connect to the rendezvous {peer}:{port}: nothing listens there (rank 0 is not started or "
         "ended), or the address or port is wrong",
-        advice=(
-            ("start the first node (rank 0) first, and see whether it ended: its log has the cause", None),
-            ("check that all nodes have the same MASTER_ADDR and MASTER_PORT", "nc -vz {peer} {port}"),
-        ),
-        source=_TORCH,
+        "start the first node (rank 0) first, and see whether it ended: its log has the cause",
+        ("check that all nodes have the same MASTER_ADDR and MASTER_PORT", "nc -vz {peer} {port}"),
     ),
     Explanation(
-        kinds=("store-name",),
-        title="{here} cannot resolve the rendezvous host {peer} (port {port})",
-        advice=(("give an address, or a name that all nodes resolve", "getent hosts {peer}"),),
-        source=_TORCH,
+        _TORCH,
+        "store-name",
+        "{here} cannot resolve the rendezvous host {peer} (port {port})",
+        ("give an address, or a name that all nodes resolve", "getent hosts {peer}"),
     ),
     Explanation(
-        kinds=("store-port",),
-        title="port {port} of the rendezvous is in use already: by another job, or by processes left of an earlier one",
-        advice=(
-            ("find who listens there, and end what is left of an earlier job", "ss -ltnp"),
-            ("or take another port", "torchrun --master-port 0 --standalone, or --rdzv-endpoint HOST:PORT"),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "store-port",
+        "port {port} of the rendezvous is in use already: by another job, or by processes left of an earlier one",
+        ("find who listens there, and end what is left of an earlier job", "ss -ltnp"),
+        ("or take another port", "torchrun --master-port 0 --standalone, or --rdzv-endpoint HOST:PORT"),
     ),
     Explanation(
-        kinds=("store-clients",),
-        title="only {joined} of {world} processes joined within {waited} s: the others did not start, or cannot reach it",
-        advice=(
-            ("read the output of the processes that did not join: they ended, or wait elsewhere", None),
-            ("check that all nodes have the same address, port and number of processes", None),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "store-clients",
+        "only {joined} of {world} processes joined within {waited} s: the others did not start, or cannot reach it",
+        "read the output of the processes that did not join: they ended, or wait elsewhere",
+        "check that all nodes have the same address, port and number of processes",
     ),
     Explanation(
-        kinds=("store-late",),
-        title="no one answers at the rendezvous within {waited} ms: it is not started, the address or port is wrong, or a "
+        _TORCH,
+        "store-late",
+        "no one answers at the rendezvous within {waited} ms: it is not started, the address or port is wrong, or a "
         "firewall is between",
-        advice=(
-            ("start the first node (rank 0) first, and see that it listens", "ss -ltnp"),
-            ("give all nodes the same --rdzv-endpoint (MASTER_ADDR, MASTER_PORT), an address that they reach", None),
-        ),
-        source=_TORCH,
+        ("start the first node (rank 0) first, and see that it listens", "ss -ltnp"),
+        "give all nodes the same --rdzv-endpoint (MASTER_ADDR, MASTER_PORT), an address that they reach",
     ),
     Explanation(
-        kinds=("store-barrier",),
-        title="{joined} of {world} processes are counted at the store's barrier after {waited}: fewer did not start, "
+        _TORCH,
+        "store-barrier",
+        "{joined} of {world} processes are counted at the store's barrier after {waited}: fewer did not start, "
         "or ended; more are left of an earlier start",
-        advice=(
-            ("read the output of the processes that did not come: they ended, or wait elsewhere", None),
-            ("check that all nodes have the same address, port and number of processes", None),
-        ),
-        source=_TORCH,
+        "read the output of the processes that did not come: they ended, or wait elsewhere",
+        "check that all nodes have the same address, port and number of processes",
     ),
     Explanation(
-        kinds=("store-id",),
-        title="{ranks_or_here} (rank {member} in the process group) waited for rank {owner} of that group, which did not "
+        _TORCH,
+        "store-id",
+        "{ranks_or_here} (rank {member} in the process group) waited for rank {owner} of that group, which did not "
         "give NCCL's id ({error}): it ended, or is elsewhere",
-        advice=(
-            ("read the output of rank {owner} of that group: its end, or what it waits for, is the cause", None),
-            ("else see that all nodes reach MASTER_ADDR and MASTER_PORT", None),
-        ),
-        source=_TORCH,
+        "read the output of rank {owner} of that group: its end, or what it waits for, is the cause",
+        "else see that all nodes reach MASTER_ADDR and MASTER_PORT",
     ),
     Explanation(
-        kinds=("aborted-by",),
-        title="rank {by} aborted its NCCL communicators first; rank {member} followed",
-        advice=(("read the output of rank {by}: it has the cause", None),),
-        source=_TORCH,
+        _TORCH,
+        "aborted-by",
+        "rank {by} aborted its NCCL communicators first; rank {member} followed",
+        "read the output of rank {by}: it has the cause",
     ),
     Explanation(
-        kinds=("worker-died",),
-        title="a worker of Ray{on_hosts} ended without an error message ({detail}): mostly for want of host memory, else it "
+        "Ray documentation, 2026-11",
+        "worker-died",
+        "a worker of Ray{on_hosts} ended without an error message ({detail}): mostly for want of host memory, else it "
         "crashed",
-        advice=(
-            ("see whether the kernel's out-of-memory killer ended it", "dmesg -T | grep -i -E 'killed process|oom'"),
-            ("read its own output and Ray's", "ls /tmp/ray/session_latest/logs"),
-        ),
-        source="Ray documentation, 2026-11",
+        ("see whether the kernel's out-of-memory killer ended it", "dmesg -T | grep -i -E 'killed process|oom'"),
+        ("read its own output and Ray's", "ls /tmp/ray/session_latest/logs"),
     ),
     Explanation(
-        kinds=("node-lost",),
-        title="the launcher lost node {node}: it failed or restarted, or its network broke",
-        advice=(
-            (
-                "see whether it runs, and why not",
-                "sinfo -R; ping -c 3 {node}; ssh {node} 'uptime; dmesg -T | tail -50'",
-            ),
-            ("leave it out, and resume from the last checkpoint", "sbatch --exclude={node} ..."),
-        ),
-        source="Slurm, Open MPI and Ray documentation, 2026-11",
+        "Slurm, Open MPI and Ray documentation, 2026-11",
+        "node-lost",
+        "the launcher lost node {node}: it failed or restarted, or its network broke",
+        ("see whether it runs, and why not", "sinfo -R; ping -c 3 {node}; ssh {node} 'uptime; dmesg -T | tail -50'"),
+        ("leave it out, and resume from the last checkpoint", "sbatch --exclude={node} ..."),
     ),
     Explanation(
-        kinds=("evicted",),
-        title="Kubernetes evicted the pod{on_hosts}: its node was low on {what}",
-        advice=(
-            ("request what the pod takes, so that it is placed where there is as much", "kubectl describe pod POD"),
-            ("see what takes it on the node", "kubectl describe node NODE"),
-        ),
-        source="Kubernetes documentation, Node-pressure eviction, 2026-11",
+        "Kubernetes documentation, Node-pressure eviction, 2026-11",
+        "evicted",
+        "Kubernetes evicted the pod{on_hosts}: its node was low on {what}",
+        ("request what the pod takes, so that it is placed where there is as much", "kubectl describe pod POD"),
+        ("see what takes it on the node", "kubectl describe node NODE"),
     ),
     Explanation(
-        kinds=("shm-full",),
-        title="{ranks_or_here} could not {call} ({path}): shared memory (/dev/shm) is full, in which data "
+        _TORCH,
+        "shm-full",
+        "{ranks_or_here} could not {call} ({path}): shared memory (/dev/shm) is full, in which data "
         "workers pass batches",
-        advice=(
-            (
-                "make shared memory larger: docker run --shm-size=16g or --ipc=host; an emptyDir of medium Memory in "
-                "Kubernetes",
-                "df -h /dev/shm",
-            ),
-            ("or use fewer workers, or smaller batches in flight (num_workers, prefetch_factor)", None),
+        (
+            "make shared memory larger: docker run --shm-size=16g or --ipc=host; an emptyDir of medium Memory in "
+            "Kubernetes",
+            "df -h /dev/shm",
         ),
-        source=_TORCH,
+        "or use fewer workers, or smaller batches in flight (num_workers, prefetch_factor)",
     ),
     Explanation(
-        kinds=("kernel-resources",),
-        title="{ranks_or_here}: a Triton kernel needs {need} of {what}, the GPU has {limit} for a block",
-        advice=(("take smaller blocks or fewer stages (num_stages), or a version tuned for this GPU", None),),
-        source="Triton, 2026-11",
+        "Triton, 2026-11",
+        "kernel-resources",
+        "{ranks_or_here}: a Triton kernel needs {need} of {what}, the GPU has {limit} for a block",
+        "take smaller blocks or fewer stages (num_stages), or a version tuned for this GPU",
     ),
     Explanation(
-        kinds=("heap",),
-        title="{ranks_or_here}: compiled code corrupted the process's memory ({error})",
-        advice=(
-            ("look for a library that does not fit: torch, CUDA, NCCL, its plugins and extensions of one build", None),
-            ("see the Python stack at the end", "python -X faulthandler"),
+        "glibc, 2026-11",
+        "heap",
+        "{ranks_or_here}: compiled code corrupted the process's memory ({error})",
+        "look for a library that does not fit: torch, CUDA, NCCL, its plugins and extensions of one build",
+        ("see the Python stack at the end", "python -X faulthandler"),
+    ),
+    Explanation(
+        _TORCH,
+        "gloo-mesh",
+        "{ranks_or_here} cannot connect to the other ranks over gloo ({error}): mostly a wrong interface or address",
+        ("choose the interface that the hosts reach each other over", "export GLOO_SOCKET_IFNAME=INTERFACE"),
+        (
+            "see that a host's name is not resolved to its loopback (127.0.1.1 in /etc/hosts)",
+            "getent hosts $(hostname)",
         ),
-        source="glibc, 2026-11",
     ),
     Explanation(
-        kinds=("gloo-mesh",),
-        title="{ranks_or_here} cannot connect to the other ranks over gloo ({error}): mostly a wrong interface or address",
-        advice=(
-            ("choose the interface that the hosts reach each other over", "export GLOO_SOCKET_IFNAME=INTERFACE"),
-            (
-                "see that a host's name is not resolved to its loopback (127.0.1.1 in /etc/hosts)",
-                "getent hosts $(hostname)",
-            ),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "gloo-interface",
+        "{ranks_or_here}: gloo finds no interface {name}",
+        ("name one of this host's own", "ip -brief address; export GLOO_SOCKET_IFNAME=INTERFACE"),
     ),
     Explanation(
-        kinds=("gloo-interface",),
-        title="{ranks_or_here}: gloo finds no interface {name}",
-        advice=(("name one of this host's own", "ip -brief address; export GLOO_SOCKET_IFNAME=INTERFACE"),),
-        source=_TORCH,
-    ),
-    Explanation(
-        kinds=("ucx-retry",),
-        title="UCX: the other end of a connection over {card} of {here} does not answer (retry count exceeded): it "
+        "UCX documentation, 2026-11",
+        "ucx-retry",
+        "UCX: the other end of a connection over {card} of {here} does not answer (retry count exceeded): it "
         "ended, or the link broke",
-        advice=(
-            ("read the output of the other ranks: one may have ended first", None),
-            ("see whether the link flaps", "ibstat; perfquery"),
-        ),
-        source="UCX documentation, 2026-11",
+        "read the output of the other ranks: one may have ended first",
+        ("see whether the link flaps", "ibstat; perfquery"),
     ),
     Explanation(
-        kinds=("store-lost",),
-        title="node {node} lost the rendezvous {name}: the process that holds its store (of the first node) ended, or is "
+        _TORCH,
+        "store-lost",
+        "node {node} lost the rendezvous {name}: the process that holds its store (of the first node) ended, or is "
         "not reached",
-        advice=(
-            ("read the output of the first node, that of the --rdzv-endpoint: it ended first, or is cut off", None),
-        ),
-        source=_TORCH,
+        "read the output of the first node, that of the --rdzv-endpoint: it ended first, or is cut off",
     ),
     Explanation(
-        kinds=("ready-twice",),
-        title="{ranks_or_here}: DDP got the gradient of a parameter twice in one step{name_after}: it is used in several "
+        _TORCH,
+        "ready-twice",
+        "{ranks_or_here}: DDP got the gradient of a parameter twice in one step{name_after}: it is used in several "
         "backward passes, mostly of checkpointed blocks",
-        advice=(
-            (
-                "checkpoint without reentrant backward passes",
-                "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)",
-            ),
-            ("or, where every step has the same graph", "DistributedDataParallel(..., static_graph=True)"),
-        ),
-        source=_TORCH,
+        ("checkpoint without reentrant backward passes", "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"),
+        ("or, where every step has the same graph", "DistributedDataParallel(..., static_graph=True)"),
     ),
     Explanation(
-        kinds=("gloo-closed",),
-        title="{ranks_or_here} lost the gloo connection to {peer}: the process there ended first, or the network broke",
-        advice=(("look at the log of the process on {peer}", None),),
-        source="pytorch/gloo, transport/tcp, 2026-11",
+        "pytorch/gloo, transport/tcp, 2026-11",
+        "gloo-closed",
+        "{ranks_or_here} lost the gloo connection to {peer}: the process there ended first, or the network broke",
+        "look at the log of the process on {peer}",
     ),
     Explanation(
-        kinds=("store-broken",),
-        title="{ranks_or_here} lost the connection to the store of {peer} (port {port}): the process that holds it, mostly "
+        _TORCH,
+        "store-broken",
+        "{ranks_or_here} lost the connection to the store of {peer} (port {port}): the process that holds it, mostly "
         "rank 0, ended or is not reached",
-        advice=(("read the output of rank 0: its end, or why it was stopped, comes first", None),),
-        source=_TORCH,
+        "read the output of rank 0: its end, or why it was stopped, comes first",
         fatal=False,
     ),
     Explanation(
-        kinds=("store-keys",),
-        title="{ranks_or_here} waited {waited} ms in the store for another rank, which did not come ({keys})",
-        advice=(("read the output of the other ranks: one of them ended, or is late", None),),
-        source=_TORCH,
+        _TORCH,
+        "store-keys",
+        "{ranks_or_here} waited {waited} ms in the store for another rank, which did not come ({keys})",
+        "read the output of the other ranks: one of them ended, or is late",
     ),
     Explanation(
-        kinds=("device-assert",),
-        title="{ranks_or_here}: a kernel's check failed on the device: {asserted} ({place})",
-        advice=(
-            (
-                "an index is out of range: a label beyond the classes, a token beyond the embedding",
-                None,
-            ),
-            ("see which call it is: kernels run later than they are called", "CUDA_LAUNCH_BLOCKING=1"),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "device-assert",
+        "{ranks_or_here}: a kernel's check failed on the device: {asserted} ({place})",
+        "an index is out of range: a label beyond the classes, a token beyond the embedding",
+        ("see which call it is: kernels run later than they are called", "CUDA_LAUNCH_BLOCKING=1"),
     ),
     Explanation(
-        kinds=("switch-xid",),
-        title="the driver reports a fault of NVSwitch {device}{on_hosts} (SXid {xid}): {error}",
-        advice=(
-            (
-                "take the host out of service: the NVLinks of its GPUs fail until it is reset",
-                "journalctl -u nvidia-fabricmanager; dmesg -T | grep -i sxid",
-            ),
+        "NVIDIA Fabric Manager user guide, 2026-11",
+        "switch-xid",
+        "the driver reports a fault of NVSwitch {device}{on_hosts} (SXid {xid}): {error}",
+        (
+            "take the host out of service: the NVLinks of its GPUs fail until it is reset",
+            "journalctl -u nvidia-fabricmanager; dmesg -T | grep -i sxid",
         ),
-        source="NVIDIA Fabric Manager user guide, 2026-11",
     ),
     Explanation(
-        kinds=("xid",),
-        only=("xid", ("48", "61", "62", "63", "64", "74", "79", "94", "95", "119", "120", "140")),
-        title="the driver reports a fault of GPU {device}{on_hosts} (Xid {xid}): {error}",
-        advice=(
-            ("take the host out of service, and reset or replace the GPU", "nvidia-smi -q; dmesg -T | grep -i xid"),
-            ("run its diagnostics", "dcgmi diag -r 3"),
-        ),
-        source=_XID,
+        _XID,
+        "xid",
+        "the driver reports a fault of GPU {device}{on_hosts} (Xid {xid}): {error}",
+        ("take the host out of service, and reset or replace the GPU", "nvidia-smi -q; dmesg -T | grep -i xid"),
+        ("run its diagnostics", "dcgmi diag -r 3"),
+        xid={"48", "61", "62", "63", "64", "74", "79", "94", "95", "119", "120", "140"},
     ),
     Explanation(
-        kinds=("xid",),
-        title="the driver reports Xid {xid} of GPU {device}{on_hosts}: {error}",
-        advice=(("see what NVIDIA's table says of this Xid: mostly a fault of the program, else of the GPU", None),),
-        source=_XID,
+        _XID,
+        "xid",
+        "the driver reports Xid {xid} of GPU {device}{on_hosts}: {error}",
+        "see what NVIDIA's table says of this Xid: mostly a fault of the program, else of the GPU",
     ),
     Explanation(
-        kinds=("device-error",),
-        only=("error", ("invalid device ordinal",)),
-        title="{ranks_or_here} asks for a GPU that is not there (invalid device ordinal)",
-        advice=(
-            (
-                "start no more processes on a host than it has GPUs (--nproc-per-node), with local ranks as devices",
-                "nvidia-smi -L",
-            ),
-            ("see which GPUs the processes see", "echo $CUDA_VISIBLE_DEVICES"),
+        _TORCH,
+        "device-error",
+        "{ranks_or_here} asks for a GPU that is not there (invalid device ordinal)",
+        (
+            "start no more processes on a host than it has GPUs (--nproc-per-node), with local ranks as devices",
+            "nvidia-smi -L",
         ),
-        source=_TORCH,
+        ("see which GPUs the processes see", "echo $CUDA_VISIBLE_DEVICES"),
+        error={"invalid device ordinal"},
     ),
     Explanation(
-        kinds=("device-error",),
-        only=(
-            "error",
-            (
-                "CUDA driver version is insufficient for CUDA runtime version",
-                "the provided PTX was compiled with an unsupported toolchain.",
-                "the provided PTX was compiled with an unsupported toolchain",
-            ),
-        ),
-        title="{ranks_or_here}: the driver is older than the CUDA that the program is built with ({error})",
-        advice=(("update the driver, or take a build for an older CUDA", "nvidia-smi"),),
-        source="CUDA compatibility guide, 2026-11",
+        "CUDA compatibility guide, 2026-11",
+        "device-error",
+        "{ranks_or_here}: the driver is older than the CUDA that the program is built with ({error})",
+        ("update the driver, or take a build for an older CUDA", "nvidia-smi"),
+        error={
+            "CUDA driver version is insufficient for CUDA runtime version",
+            "the provided PTX was compiled with an unsupported toolchain.",
+            "the provided PTX was compiled with an unsupported toolchain",
+        },
     ),
     Explanation(
-        kinds=("device-error",),
-        only=("error", ("system not yet initialized", "system not initialized")),
-        title="{ranks_or_here}: CUDA does not start (system not yet initialized): Fabric Manager does not run",
-        advice=(
-            (
-                "start it, of the same version as the driver",
-                "systemctl restart nvidia-fabricmanager; nvidia-smi -q -i 0",
-            ),
-        ),
-        source="NVIDIA Fabric Manager user guide, 2026-11",
+        "NVIDIA Fabric Manager user guide, 2026-11",
+        "device-error",
+        "{ranks_or_here}: CUDA does not start (system not yet initialized): Fabric Manager does not run",
+        ("start it, of the same version as the driver", "systemctl restart nvidia-fabricmanager; nvidia-smi -q -i 0"),
+        error={"system not yet initialized", "system not initialized"},
     ),
     Explanation(
-        kinds=("device-error",),
-        only=("error", ("peer access is not supported between these two devices",)),
-        title="{ranks_or_here}: two GPUs have no peer access to each other, and NCCL used it",
-        advice=(
-            ("let NCCL copy through host memory", "export NCCL_P2P_DISABLE=1"),
-            ("see which GPUs reach each other", "nvidia-smi topo -p2p r"),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "device-error",
+        "{ranks_or_here}: two GPUs have no peer access to each other, and NCCL used it",
+        ("let NCCL copy through host memory", "export NCCL_P2P_DISABLE=1"),
+        ("see which GPUs reach each other", "nvidia-smi topo -p2p r"),
+        error={"peer access is not supported between these two devices"},
     ),
     Explanation(
-        kinds=("device-error",),
-        only=(
-            "error",
-            ("uncorrectable ECC error encountered", "uncorrectable NVLink error detected during the execution"),
-        ),
-        title="{ranks_or_here}: the GPU is faulty: {error}",
-        advice=(
-            (
-                "take the host out of service, and reset or replace the GPU",
-                "nvidia-smi -q -d ECC; dmesg -T | grep -i xid",
-            ),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "device-error",
+        "{ranks_or_here}: the GPU is faulty: {error}",
+        ("take the host out of service, and reset or replace the GPU", "nvidia-smi -q -d ECC; dmesg -T | grep -i xid"),
+        error={"uncorrectable ECC error encountered", "uncorrectable NVLink error detected during the execution"},
     ),
     Explanation(
-        kinds=("device-error",),
-        title="{ranks_or_here}: the device reports an error: {error}",
-        advice=(
-            ("look for errors of the device on its host", "dmesg -T | grep -i -E 'xid|nvrm|amdgpu'"),
-            ("see which call it is: kernels run later than they are called", "CUDA_LAUNCH_BLOCKING=1"),
-        ),
-        source=_TORCH,
+        _TORCH,
+        "device-error",
+        "{ranks_or_here}: the device reports an error: {error}",
+        ("look for errors of the device on its host", "dmesg -T | grep -i -E 'xid|nvrm|amdgpu'"),
+        ("see which call it is: kernels run later than they are called", "CUDA_LAUNCH_BLOCKING=1"),
     ),
 )
 
