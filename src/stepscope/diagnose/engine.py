@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_percent
 from stepscope.core.words import listed, plural
 from stepscope.diagnose.commands import concrete, own_command
@@ -325,7 +325,7 @@ def diagnose_traces(summary: TraceSummary, *, name: str = "trace") -> Diagnosis:
 # The investigation in five steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Step:
     """One step. needs: attributes of Evidence, any of which is evidence for it, with what they are called."""
 
@@ -374,7 +374,7 @@ STEPS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepState:
     """A step and how far it is answered. have: evidence for it, in words. fired, quiet, skipped: names of its rules; one
     for good news is never among the quiet, which are in order.

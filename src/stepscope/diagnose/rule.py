@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.advised import ADVICE, Condition
@@ -198,8 +198,8 @@ PARTS_OF_CLAIM: Mapping[Claim, tuple[str, ...]] = {
 """Claim -> keys of ``records/parts.py`` that hold it. On CPUs the host's own time lies in the parts that it is spent in."""
 
 Lines = str | Iterable[str] | Literal[False] | None
-Advices = Advice | Iterable[Advice] | Literal[False] | None
-"""What a finding may be given as lines, and as advice."""
+Advices = Advice | str | tuple[str, str | None] | Iterable[Advice] | Literal[False] | None
+"""What a finding may be given as lines, and as advice: a text, or one with its command, is advice without conditions."""
 
 
 def finding(
@@ -227,10 +227,16 @@ def finding(
         stake_fraction=stake,
         severity=severity or severity_of(stake or 0.0),
         confidence=confidence,
-        advice=_given(advice, Advice),
+        advice=_given(map(_unconditional, advice), Advice),
         subject=of,
         **facts,
     )
+
+
+def _unconditional(advice: Advices) -> Advice | Iterable[Advice] | Literal[False] | None:
+    words = (advice,) if isinstance(advice, str) else advice
+    is_text = isinstance(words, tuple) and words and isinstance(words[0], str)
+    return inspect(*words) if is_text else words  # type: ignore[misc, return-value]
 
 
 def _given(items: Iterable[T | Iterable[T] | Literal[False] | None], kind: type[T]) -> tuple[T, ...]:
@@ -242,7 +248,7 @@ def skipped(reason: str, command: str | None = None) -> Skipped:
     return Skipped(reason=reason, command=command)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AdviceFor(Advice):
     """Advice for jobs of which all of ``applies_to`` may hold. The engine makes it plain advice, or drops it."""
 
@@ -299,7 +305,7 @@ class Limit(float):
         return f"{format_percent(share)} {self.unit.removeprefix('share ')}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Declared:
     """What a rule asks for, as its file declares it: read from there without importing what it works with.
 
@@ -348,7 +354,7 @@ class Declared:
         return bool(self.sees) and not any(getattr(evidence, name) for name in self.sees)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Rule(Declared):
     """A registered rule; the file's docstring is its page: what it sees, why that is bad, known problems, references.
 

@@ -85,17 +85,15 @@ def _report(memory: MemorySnapshot) -> Finding:
         advice=[
             smaller
             if full
-            else advise("remove torch.cuda.empty_cache() from the loop")
+            else "remove torch.cuda.empty_cache() from the loop"
             if retries
-            else advise(
-                "if memory grows in every step, tensors are kept: log loss.item(), not loss; detach stored tensors"
-            ),
+            else "if memory grows in every step, tensors are kept: log loss.item(), not loss; detach stored tensors",
             not memory.expandable_segments
-            and advise(
+            and (
                 "let segments grow in place, so that differing sizes fit",
                 "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             ),
-            advise("make sizes repeat: pad sequences to few lengths, drop the odd last batch"),
+            "make sizes repeat: pad sequences to few lengths, drop the odd last batch",
             not full and smaller,
         ],
         of=f"{Path(memory.path).name}, device {memory.device}",

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from stepscope.core.units import format_bytes, format_duration, format_percent, format_size
 from stepscope.diagnose.bounds import OF_STEP
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, finding, skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.results.evidence import CellEvidence, Evidence
@@ -116,7 +116,7 @@ def _report(evidence: Evidence, ranked: list[TimedCell]) -> Statement:
         advice=[
             not small
             and spec.strategy in _REPLICATED
-            and advise(
+            and (
                 f"halve the bytes with a hook that sends gradients in {'BF16 or ' * bf16}FP16",
                 again(
                     evidence,
@@ -127,7 +127,7 @@ def _report(evidence: Evidence, ranked: list[TimedCell]) -> Statement:
             ),
             not small
             and bf16
-            and advise(
+            and (
                 "keep parameters and gradients in BF16 (check the loss)",
                 again(evidence, cell.cell, ("precision", [spec.precision, "bf16"])),
             ),

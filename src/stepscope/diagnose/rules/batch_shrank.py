@@ -23,7 +23,7 @@ docs/reference/metrics.md, Scaling. McCandlish et al., An Empirical Model of Lar
 from __future__ import annotations
 
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding, skipped
 from stepscope.records import mesh
 from stepscope.results.cell_facts import differing
 from stepscope.results.evidence import CellEvidence, Evidence
@@ -82,7 +82,7 @@ def _report(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Find
         and f"samples/s: {cell.run.label} {rate.value:.3g}, {other.run.label} {larger.value:.3g}",
         confidence="certain: from the batches",
         advice=[
-            advise(
+            (
                 "compare at the same global batch",
                 None if rest else again(evidence, cell, ("accumulation", factor * ours.accumulation)),
             )

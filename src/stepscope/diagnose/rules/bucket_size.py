@@ -28,11 +28,11 @@ Gbit/s, 8 x 4 MiB: 257 ms with the default, 205 ms with 4 MiB; predicted 257 and
 
 from __future__ import annotations
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.predict.run_buckets import DEFAULT, advised, bucket_cap, bucket_kinds, measured_steps
 from stepscope.records.nouns import Measured
 from stepscope.records.prediction import BucketAdvice, BucketChoice, Timeline
@@ -49,7 +49,7 @@ MIN_GAIN = Limit(
 TORCH_DEFAULT_MB = 25.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Judged:
     """A cell, what the timeline says of its size, and the size to take instead.
 
@@ -156,11 +156,11 @@ def _report(evidence: Evidence, worst: _Judged) -> Finding:
         if advice.measured
         else f"likely: predicted by the bucket timeline{'' if advice.error is None else off}",
         advice=[
-            advise(
+            (
                 f"set the bucket size to {named:g} MiB: DistributedDataParallel(..., bucket_cap_mb={named:g})",
                 again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [cap or TORCH_DEFAULT_MB, named])),
             ),
-            advise(
+            (
                 "compare the predicted step of each size",
                 f"stepscope calibrate COMM && stepscope predict --buckets {cell.run.source} "
                 f"--cell {cell.cell.cell_id} --calib COMM/calib.json",

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import grouped
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.comm import CommRow
 from stepscope.results.comm_facts import above_peak, by_sweep, size_of
 from stepscope.results.evidence import NEEDS, Evidence
@@ -137,7 +137,7 @@ def _report(
         if _has_interval(best, last)
         else "measured, means without an interval; the cause is unknown",
         advice=[
-            advise(
+            (
                 f"find the size where busbw drops{keep}",
                 f"stepscope comm --ops {last.op} --sizes {size_of(best)}:{size_of(last)}:2",
             )

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.predict.specs import specs_of
 from stepscope.results.cell_facts import memory_share, same_but, times_faster
 from stepscope.results.evidence import CellEvidence, Evidence
@@ -88,8 +88,8 @@ def _report(evidence: Evidence, cell: CellEvidence, more: int, share: float) -> 
         stake=stake,
         confidence="measured" if gain is not None else "from planned FLOP: the step without was not measured",
         advice=[
-            advise("keep all activations", again(evidence, cell, ("activation_checkpointing", "none"))),
-            advise("or use the memory: a larger micro-batch, a longer sequence"),
+            ("keep all activations", again(evidence, cell, ("activation_checkpointing", "none"))),
+            "or use the memory: a larger micro-batch, a longer sequence",
         ],
         of=cell.run,
     )

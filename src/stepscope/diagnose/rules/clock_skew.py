@@ -54,7 +54,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
             f"ranks {ranks}: {contradicting[0].reason}; waiting and skew with them may be wrong",
             confidence="certain: either the clocks or the matching of collectives is wrong",
             advice=[
-                inspect(
+                (
                     "check that the traces belong to one run, and how collectives were matched",
                     trace_command(job, "--show collectives"),
                 )
@@ -84,7 +84,7 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Statemen
         severity="warning" if abs(steep.drift) > _DRIFT else "info",
         confidence="measured on the ends of collectives",
         advice=[
-            inspect(
+            (
                 "stepscope uses corrected times; for other viewers, write one file on a common clock",
                 trace_command(job, "--merge merged.json.gz"),
             ),

@@ -24,7 +24,7 @@ the same errors in MPI.
 from __future__ import annotations
 
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding
 from stepscope.records.nccl import MISMATCHES, FlightFinding, Kind
 from stepscope.results.evidence import Evidence
 
@@ -64,8 +64,8 @@ def _report(mismatch: FlightFinding) -> Finding:
         confidence="certain: both calls are recorded"
         + ("; as many ranks made either call, so that either may be the wrong one" if even else ""),
         advice=[
-            advise(look),
-            advise(
+            look,
+            (
                 "let torch compare every call before it runs (slow) and name the line",
                 "export TORCH_DISTRIBUTED_DEBUG=DETAIL",
             ),

@@ -32,9 +32,9 @@ section 3.2.4 (no_sync). A published case (text classifiers, 1 against 4 GPUs).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted, grouped
@@ -80,7 +80,7 @@ LEAST_FACTOR = 1.1
 LATENCY_SHARE = Limit(0.50, unit="share of the all-reduce", source="if latency dominates, fewer bytes do not help")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Cost:
     """One run's communication. share: of the step; cost_ns, step_ns: None where only an efficiency is known.
 

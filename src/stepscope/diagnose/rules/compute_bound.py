@@ -33,7 +33,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.bounds import LIMITS, bound
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import WORTH, Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
+from stepscope.diagnose.rule import WORTH, Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.diagnose.trace_facts import cut_short, on_device, read_in_full, trace_command, unread
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import TITLES
@@ -135,14 +135,14 @@ def _judge_job(job: TraceEvidence) -> Statement:
         severity="info",
         confidence="measured" if device else "measured from operators on CPUs",
         advice=[
-            inspect(
+            (
                 "MFU shows how efficient the computation is: give the model's FLOP per step and rank",
                 trace_command(job, "--show utilisation,kernels --flop FLOP"),
             )
             if unknown
-            else inspect("list the kernels with most time", trace_command(job, "--show utilisation,kernels"))
+            else ("list the kernels with most time", trace_command(job, "--show utilisation,kernels"))
             if device
-            else inspect("list the operators with most time", trace_command(job, "--show operators --sort host_self"))
+            else ("list the operators with most time", trace_command(job, "--show operators --sort host_self"))
         ],
     )
 

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.rule import Finding, Rule, Statement, finding, inspect, skipped
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding, skipped
 from stepscope.records.finding import Severity
 from stepscope.records.imported import MachineReading
 from stepscope.results.evidence import Evidence
@@ -168,7 +168,7 @@ def _of_fault(fault: Fault, bad: Sequence[tuple[MachineReading, list[str]]]) -> 
         else [f"{r.device}: {', '.join(wrong)}" for r, wrong in bad[:8]],
         severity=fault.severity,
         confidence=f"reported by {bad[0][0].tool}",
-        advice=[inspect(fault.advice, fault.command)],
+        advice=[(fault.advice, fault.command)],
         of=bad[0][0].device,
     )
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_duration
 from stepscope.core.words import counted, grouped
-from stepscope.diagnose.rule import WORTH, Limit, Statement, advise, inspect
+from stepscope.diagnose.rule import WORTH, Limit, Statement, advise
 from stepscope.diagnose.trace_facts import RankShares, on_device, share_rule, window_ns
 from stepscope.records.trace_work import CopyRow
 
@@ -72,7 +72,7 @@ def _report(part: RankShares) -> Statement:
                 next((_ADVICE[key] for key in keys if key in _ADVICE), "find the operators that copy"),
                 key="other copies",
             ),
-            inspect("see the kinds of copies", part.command("--show copies,operators")),
+            ("see the kinds of copies", part.command("--show copies,operators")),
         ],
     )
 

@@ -106,7 +106,7 @@ def _cells(evidence: Evidence) -> Statement:
                     for cell in empty[:_SHOWN]
                 ],
                 confidence="certain: recorded",
-                advice=[advise("time at least 6 whole steps after warm-up", f"{again(evidence, empty[0])} --steps 40")],
+                advice=[("time at least 6 whole steps after warm-up", f"{again(evidence, empty[0])} --steps 40")],
                 priority="failure",
             )
         )

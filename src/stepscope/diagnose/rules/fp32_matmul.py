@@ -24,7 +24,7 @@ PyTorch, CUDA semantics, TensorFloat-32 on Ampere devices; NVIDIA A100 whitepape
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Statement, advise, inspect, skipped
+from stepscope.diagnose.rule import Statement, advise, skipped
 from stepscope.diagnose.trace_facts import RankShares, kinds_shares, largest_text, share_rule, total_ns, with_kernels
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, kernel_dtype
 
@@ -53,10 +53,10 @@ def _report(part: RankShares) -> Statement:
                 "torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = True",
                 key="tf32",
             ),
-            inspect("the other products run in 16 bits: find what leaves autocast and stays in FP32")
+            "the other products run in 16 bits: find what leaves autocast and stays in FP32"
             if half and all(half)
             else advise("or use bf16 autocast, which also halves the size and traffic of activations", key="autocast"),
-            inspect("list the kernels", part.command("--show kernels,operators")),
+            ("list the kernels", part.command("--show kernels,operators")),
         ],
     )
 

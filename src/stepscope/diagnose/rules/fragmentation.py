@@ -29,7 +29,7 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding
 from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
 
@@ -88,12 +88,12 @@ def _report(memory: MemorySnapshot) -> Finding:
         confidence="measured at the time of the snapshot",
         advice=[
             not memory.expandable_segments
-            and advise("let segments grow in place", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
-            advise(
+            and ("let segments grow in place", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+            (
                 "if that is not available, keep large blocks whole",
                 "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512",
             ),
-            advise("make sizes repeat: pad sequences to few lengths; allocate permanent tensors before temporary ones"),
+            "make sizes repeat: pad sequences to few lengths; allocate permanent tensors before temporary ones",
         ],
         of=f"{Path(memory.path).name}, device {memory.device}",
     )

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.rule import WORTH as LAUNCHES
-from stepscope.diagnose.rule import Limit, Rule, Statement, inspect, skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, skipped
 from stepscope.diagnose.trace_facts import idle_part, on_device
 from stepscope.diagnose.unit_facts import WORTH, Call, Units, min_exposed_ns, on_units
 
@@ -69,7 +69,7 @@ def _judge_units(units: Units) -> Statement:
         if host
         else "prefetch needs memory for two units at once",
         advice=[
-            host and inspect("first let the host launch in time (launch-bound): implicit prefetch then works"),
+            host and "first let the host launch in time (launch-bound): implicit prefetch then works",
             dict.fromkeys(advice for phase in fires for advice in units.advice(f"{phase} prefetch")),
         ],
     )

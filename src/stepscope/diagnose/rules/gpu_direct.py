@@ -21,7 +21,7 @@ NCCL user guide, NCCL_NET_GDR_LEVEL and NCCL_NET_GDR_READ; NVIDIA GPUDirect RDMA
 from __future__ import annotations
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, inspect
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
 from stepscope.records.nccl import NcclCommunicator, NcclDebug
 from stepscope.results.evidence import Evidence
 
@@ -29,8 +29,8 @@ MOST_LINKS = Limit(
     0, unit="links over InfiniBand or RoCE without GPUDirect", source="a ring is as fast as its slowest link"
 )
 _SHOWN = 4
-_MODULE = inspect("see whether the module is loaded on every host", "lsmod | grep -E 'nvidia_peermem|nv_peer_mem'")
-_OMNI_PATH = inspect(
+_MODULE = ("see whether the module is loaded on every host", "lsmod | grep -E 'nvidia_peermem|nv_peer_mem'")
+_OMNI_PATH = (
     "these cards are Omni-Path (hfi1), whose GPUDirect is in PSM2 and not in verbs: see whether its driver is built for it, "
     "and use NCCL's plugin for PSM2 or for libfabric",
     "modinfo hfi1 | grep -i gpu",
@@ -71,8 +71,8 @@ def _through_host(log: NcclDebug, communicator: NcclCommunicator, links: list[st
                 if _off(name, value)
             ),
             _OMNI_PATH if any(card.startswith("hfi1") for card in cards) else _MODULE,
-            inspect("see how far the network card is from its GPU", "nvidia-smi topo -m"),
-            advise("where they are near, let NCCL use it over that distance", "export NCCL_NET_GDR_LEVEL=PHB"),
+            ("see how far the network card is from its GPU", "nvidia-smi topo -m"),
+            ("where they are near, let NCCL use it over that distance", "export NCCL_NET_GDR_LEVEL=PHB"),
         ],
         of=None if communicator.nranks is None else f"communicator of {communicator.nranks} ranks",
     )

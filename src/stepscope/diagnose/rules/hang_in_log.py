@@ -31,8 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, grouped, in_words, listed, plural, ranges
 from stepscope.diagnose.explanations import without_set
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect
-from stepscope.records.finding import Advice
+from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding
 from stepscope.records.imported import Sign
 from stepscope.results.ends.text import TextEnd, text_end
 from stepscope.results.evidence import Evidence
@@ -55,7 +54,7 @@ _SHOWN = 300
 _FR_TRACE = ("not-joined", "fr-differs")
 _DUMPS = ("dumping", "group-status")
 
-_RECORD = inspect(
+_RECORD = (
     "record the calls of all ranks next time, and compare them",
     "export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
 )
@@ -68,9 +67,9 @@ _SAME = (
     "find_unused_parameters=True names it), a branch that depends on the rank, another order of calls"
 )
 _P2P = "NCCL itself does not move data between these GPUs: try without P2P (an IOMMU or PCIe ACS breaks it silently)"
-_NCCL_LOG = inspect("read how NCCL connects the ranks, and measure it alone (nccl-tests)", "export NCCL_DEBUG=INFO")
-_TRANSPORT = (inspect(_P2P, "export NCCL_P2P_DISABLE=1"), _NCCL_LOG)
-_IF_ALL = (inspect(f"if these are all ranks of the job, {_P2P}", "export NCCL_P2P_DISABLE=1"), _NCCL_LOG)
+_NCCL_LOG = ("read how NCCL connects the ranks, and measure it alone (nccl-tests)", "export NCCL_DEBUG=INFO")
+_TRANSPORT = ((_P2P, "export NCCL_P2P_DISABLE=1"), _NCCL_LOG)
+_IF_ALL = ((f"if these are all ranks of the job, {_P2P}", "export NCCL_P2P_DISABLE=1"), _NCCL_LOG)
 
 
 def check(evidence: Evidence) -> Statement:
@@ -122,7 +121,7 @@ def _who(ranks: Iterable[int]) -> str:
 def _problem(
     title: str,
     *evidence: str | bool | list[str],
-    advice: Iterable[Advice],
+    advice: Iterable[Advices],
     ranks: Iterable[int] = (),
     of: str | None = None,
     sure: str,
@@ -144,8 +143,8 @@ def _problem(
 _BY_TEXT = "certain: the text says it"
 
 
-def _look_at(who: str, one: bool) -> Advice:
-    return inspect(f"see what {who} {'does' if one else 'do'} instead", "py-spy dump --native --pid PID")
+def _look_at(who: str, one: bool) -> Advices:
+    return (f"see what {who} {'does' if one else 'do'} instead", "py-spy dump --native --pid PID")
 
 
 # What a report states
@@ -172,7 +171,7 @@ def _desync(signs: Sequence[Sign], kinds: dict[str, list[Sign]]) -> Iterator[Fin
                 title,
                 *dict.fromkeys(waiting),
                 "torch's report on ranks out of step says so",
-                advice=[_look_at(who, len(numbers) == 1), inspect(_REASONS)],
+                advice=[_look_at(who, len(numbers) == 1), _REASONS],
                 ranks=numbers,
                 sure=_BY_TEXT,
             )
@@ -201,8 +200,8 @@ def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
         f"{_who(calls)} {'do not match' if len(calls) > 1 else 'does not match the other ranks'}{at}: {', '.join(called)}",
         "the check of TORCH_DISTRIBUTED_DEBUG=DETAIL compares these calls",
         advice=[
-            inspect(_SAME),
-            inspect("the ranks' stacks show where it is made", "export TORCH_SHOW_CPP_STACKTRACES=1"),
+            _SAME,
+            ("the ranks' stacks show where it is made", "export TORCH_SHOW_CPP_STACKTRACES=1"),
         ],
         ranks=calls,
         sure=_BY_TEXT,
@@ -243,7 +242,7 @@ def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
             yield _problem(
                 f"{call} is not the same on all ranks, as fr_trace says",
                 facts.get("error", "")[:_SHOWN],
-                advice=[inspect(_SAME)],
+                advice=[_SAME],
                 of=call,
                 sure="certain that the calls differ; fr_trace compares with the first rank, which may be the wrong one",
             )
@@ -252,7 +251,7 @@ def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
             f"{who} never entered {call}",
             "place" in facts and f"the other ranks call it in {facts['place']}",
             "fr_trace compared the flight recorders",
-            advice=[_look_at(who, len(ranks) == 1), inspect(_REASONS)],
+            advice=[_look_at(who, len(ranks) == 1), _REASONS],
             ranks=ranks,
             of=who if ranks else call,
             sure=_BY_TEXT,
@@ -267,11 +266,11 @@ def _no_dumps(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
             f"fr_trace cannot say what is wrong: it has no dump of {_who(ranks)}",
             "a process that was killed, or whose watchdog did not run, writes none; these ranks may as well be elsewhere",
             advice=[
-                inspect(
+                (
                     "copy the dumps of these ranks from their hosts, and compare all of them",
                     "stepscope diagnose FOLDER",
                 ),
-                inspect("and look how these processes ended, at their output"),
+                "and look how these processes ended, at their output",
             ],
             of="fr_trace",
             sure="certain that these dumps were not there",
@@ -290,7 +289,7 @@ def _barrier(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
             came,
             reports and f"rank {signs[0].rank} only reports it",
             advice=[
-                inspect(f"read the output of {who}: an exception, a slow start, a checkpoint that takes long"),
+                f"read the output of {who}: an exception, a slow start, a checkpoint that takes long",
                 _look_at(who, len(numbers) == 1),
             ],
             ranks=numbers,
@@ -300,7 +299,7 @@ def _barrier(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
         yield _problem(
             f"{_who(reached)} waited in gloo's monitored barrier for others",
             "rank 0 names those that did not come: its lines are not here",
-            advice=[inspect("read the output of rank 0")],
+            advice=["read the output of rank 0"],
             ranks=reached,
             sure="certain that these ranks waited",
         )
@@ -381,12 +380,12 @@ def _lines_here(call: WaitedCall, text: TextHang) -> str:
     return f"only lines of {_who(here)} are here{world}: who did not come to collective {call.sequence} is not in them"
 
 
-def _ask(text: TextHang) -> list[Advice]:
+def _ask(text: TextHang) -> list[Advices]:
     here = {rank for call in text.calls for rank in call.ranks} | {p.rank for p in text.positions}
     others = sorted(set(range(text.world_size or 0)) - here)
     which = f": {_who(others)}" if others else ""
     return [
-        inspect(f"add the logs of the other ranks{which}, and read them together", "stepscope diagnose FOLDER"),
+        (f"add the logs of the other ranks{which}, and read them together", "stepscope diagnose FOLDER"),
         _RECORD,
     ]
 
@@ -405,7 +404,7 @@ def _stood_still(text: TextHang) -> Finding:
         text.scattered
         and "these numbers are of several process groups: they cannot be compared, and no rank can be named",
         advice=[
-            inspect(
+            (
                 "look for a suspended node or container, a stopped clock, frozen storage, at that time",
                 "journalctl --list-boots",
             ),
@@ -428,7 +427,7 @@ def _never(call: WaitedCall, waited: str, lines: Sequence[str]) -> Finding:
         waited,
         *last,
         *lines,
-        advice=[_look_at(who, len(numbers) == 1), inspect(_REASONS)],
+        advice=[_look_at(who, len(numbers) == 1), _REASONS],
         ranks=numbers,
         sure="certain: it is in that rank's own line",
     )
@@ -450,7 +449,7 @@ def _differing(call: WaitedCall, text: TextHang) -> Finding | None:
     return _problem(
         f"collective {call.sequence} is not the same on all ranks: {', '.join(called)}",
         f"all of these ranks are in the call{call.after.replace(', after', ' for')}: they wait for each other",
-        advice=[inspect(_SAME), inspect("name the calls that differ", "export TORCH_DISTRIBUTED_DEBUG=DETAIL")],
+        advice=[_SAME, ("name the calls that differ", "export TORCH_DISTRIBUTED_DEBUG=DETAIL")],
         ranks=odd if len(odd) < len(most) else (),
         of=f"collective {call.sequence}",
         sure="certain" if call.group is not None else "likely: the lines do not name the process group",
@@ -470,7 +469,7 @@ def _everybody(call: WaitedCall, text: TextHang, lines: Sequence[str]) -> Findin
         advice=_TRANSPORT
         if first
         else [
-            inspect("look for network and device errors on all hosts", "dmesg | grep -i -E 'xid|nvrm|mlx5|amdgpu'"),
+            ("look for network and device errors on all hosts", "dmesg | grep -i -E 'xid|nvrm|mlx5|amdgpu'"),
             _RECORD,
         ],
         ranks=call.ranks,
@@ -507,11 +506,11 @@ def _stuck(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
         *lines,
         "gil" in kinds and "the interpreter lock could not be taken: a thread holds it",
         advice=[
-            inspect(
+            (
                 "a call of CUDA or NCCL hangs, or a thread holds the GIL: read the stacks",
                 "py-spy dump --native --pid PID",
             ),
-            inspect(
+            (
                 "if it is only slow, give it more time",
                 f"export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={3 * max(map(int, seconds), default=600)}",
             ),
@@ -533,7 +532,7 @@ def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
             "a process that crashed or is frozen does not answer",
             any("considered_dead" in sign.values for sign in gone)
             and "RAS did not reach it for 60 s: it considers it dead",
-            advice=[inspect("look for that process on its host, and at its output", "dmesg -T | tail"), _RECORD],
+            advice=[("look for that process on its host, and at its output", "dmesg -T | tail"), _RECORD],
             ranks=[sign.rank for sign in gone if sign.rank is not None],
             of=who,
             sure="certain that it did not answer when RAS asked",
@@ -545,7 +544,7 @@ def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
             f"NCCL's RAS: {listed(map(_process, errors), between='; ', at_most=3)} "
             f"{'has' if len(errors) == 1 else 'have'} an asynchronous error: {listed(codes)}",
             "a remote error is of another rank, which failed first" if "remote process error" in codes else False,
-            advice=[inspect("read the output of these processes: NCCL's warnings say more"), _NCCL_LOG],
+            advice=["read the output of these processes: NCCL's warnings say more", _NCCL_LOG],
             ranks=[sign.rank for sign in errors if sign.rank is not None],
             of=listed(map(_process, errors)),
             sure=_BY_TEXT,
@@ -559,7 +558,7 @@ def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
             "while a job ends this is normal: a rank that has finished leaves first",
             severity="warning",
             confidence="certain at the time of the question",
-            advice=[inspect("ask again after 10 s", "ncclras -f json")],
+            advice=[("ask again after 10 s", "ncclras -f json")],
             priority="failure",
             of=f"communicator {communicator}",
         )
@@ -607,8 +606,8 @@ def _ras_counts(signs: Sequence[Sign]) -> Iterator[Finding]:
             severity="problem" if most[0] - last[0] > 1 else "warning",
             confidence="certain at the time of the question",
             advice=[
-                inspect("ask again after 10 s: who stays behind at the same number holds the others up", "ncclras"),
-                inspect("then read the stack of that process", "py-spy dump --native --pid PID"),
+                ("ask again after 10 s: who stays behind at the same number holds the others up", "ncclras"),
+                ("then read the stack of that process", "py-spy dump --native --pid PID"),
             ],
             priority="failure",
             of=last[1],
@@ -622,7 +621,7 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
         yield _problem(
             f"the NCCL watchdog{f' of {_who(ranks)}' if ranks else ''} reports a timeout, and its line is cut off",
             "which collective it is, and how long it waited, is not in the text",
-            advice=[inspect("add the rest of the line, and the logs of the other ranks"), _RECORD],
+            advice=["add the rest of the line, and the logs of the other ranks", _RECORD],
             ranks=ranks,
             sure="certain that a collective timed out",
         )
@@ -656,7 +655,7 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
         holders = {sign.rank for sign in kinds["gil"] if sign.rank is not None}
         yield _problem(
             f"a thread{f' of {_who(holders)}' if holders else ''} holds the interpreter lock (GIL), and may hang",
-            advice=[inspect("read which thread holds it, and in which call", "py-spy dump --native --pid PID")],
+            advice=[("read which thread holds it, and in which call", "py-spy dump --native --pid PID")],
             ranks=holders,
             sure="likely: the watchdog could not take the lock",
         )
@@ -667,7 +666,7 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
             f"{_who(ranks) if ranks else 'a rank'} gave up after {int(gloo[0].values['waited']) / 1000:g} s in a gloo "
             f"operation: its peer did not {'send' if gloo[0].values['way'] == 'recv' else 'receive'}",
             "which rank that is, the line does not say",
-            advice=[inspect("add the logs of the other ranks"), inspect(_REASONS)],
+            advice=["add the logs of the other ranks", _REASONS],
             ranks=ranks,
             sure=_WAITED,
         )
@@ -717,7 +716,7 @@ def _main_thread(signs: Sequence[Sign]) -> Iterator[Finding]:
         does,
         others or "one rank's stack does not show whether it holds the others up",
         advice=[
-            inspect(
+            (
                 "dump the stack of every rank, twice, and compare: who is elsewhere than the others?",
                 "py-spy dump --pid PID",
             ),

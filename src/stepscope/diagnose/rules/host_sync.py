@@ -187,7 +187,7 @@ def _without_cache(part: RankShares, asked: Counter[str], torch: str) -> Stateme
                 GROW_IN_PLACE if torch == "torch.cuda" and not pooled else None,
                 key="cached memory",
             ),
-            inspect("see when it does", part.command("--show idle,memory")),
+            ("see when it does", part.command("--show idle,memory")),
         ],
     )
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding
 from stepscope.diagnose.trace_facts import unread
 from stepscope.records.nouns import EXPOSED_COMM, MFU_CONVENTION
 from stepscope.results.evidence import Evidence
@@ -102,7 +102,7 @@ def _too_fast(evidence: Evidence, compared: tuple[Pair, ...]) -> Iterator[Findin
             also and f"also {also}",
             _errors_of(worst),
             advice=[
-                advise(
+                (
                     f"measure {base.label} again, alone on the machine, with as many steps as {run.label}",
                     remeasured(evidence, base),
                 )
@@ -243,7 +243,7 @@ def _impossible(case: str, of: str | TrainingRun, title: str, *evidence: str, fi
         title,
         *evidence,
         confidence=f"certain: {sure}",
-        advice=[advise(fix)],
+        advice=[fix],
         of=of,
         priority="wrong",
         case=case,

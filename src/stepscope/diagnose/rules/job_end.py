@@ -34,8 +34,7 @@ from textwrap import shorten
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import in_words, plural, ranges
 from stepscope.diagnose.explanations import Explanation, findings_of, without_set
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect
-from stepscope.records.finding import Advice
+from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding
 from stepscope.records.imported import Sign
 from stepscope.results.ends.evidence import SIGNALS, class_name
 from stepscope.results.ends.memory import LEAST_SHARE, FailedRequest, failed_request
@@ -365,34 +364,34 @@ EXPLANATIONS = (
 )
 
 _HOST_MEMORY = (
-    inspect("see whether the kernel's out-of-memory killer ended it", "dmesg -T | grep -i -E 'killed process|oom'"),
-    inspect("take less host memory: fewer data workers, less offload to the CPU, one copy of the checkpoint a host"),
-    inspect("or give the job more: the limit of its cgroup, Slurm's --mem, the pod's memory limit"),
+    ("see whether the kernel's out-of-memory killer ended it", "dmesg -T | grep -i -E 'killed process|oom'"),
+    "take less host memory: fewer data workers, less offload to the CPU, one copy of the checkpoint a host",
+    "or give the job more: the limit of its cgroup, Slurm's --mem, the pod's memory limit",
 )
 _OWN_OUTPUT = (
-    inspect("read its own output: the reason is not in these lines", "torchrun --log-dir logs --tee 3 ..."),
-    inspect("let torchrun report the traceback: put torch.distributed.elastic.multiprocessing.errors.record on main()"),
+    ("read its own output: the reason is not in these lines", "torchrun --log-dir logs --tee 3 ..."),
+    "let torchrun report the traceback: put torch.distributed.elastic.multiprocessing.errors.record on main()",
 )  # fmt: skip
 _BY_SIGNAL = {
     "SIGKILL": ("mostly the host's out-of-memory killer, else whoever sent it", _HOST_MEMORY),
     "SIGSEGV": (
         "a crash in compiled code",
         (
-            inspect("see the Python stack at the crash", "python -X faulthandler"),
-            inspect("look for a library that does not fit: torch, CUDA, NCCL and extensions of one build"),
+            ("see the Python stack at the crash", "python -X faulthandler"),
+            "look for a library that does not fit: torch, CUDA, NCCL and extensions of one build",
         ),
     ),
     "SIGBUS": (
         "mostly shared memory (/dev/shm) is full, or a mapped file was cut",
-        (inspect("make shared memory larger: docker run --shm-size=16g or --ipc=host", "df -h /dev/shm"),),
+        (("make shared memory larger: docker run --shm-size=16g or --ipc=host", "df -h /dev/shm"),),
     ),
     "SIGILL": (
         "its CPU lacks an instruction that a library is built for",
-        (inspect("build or choose the library for this CPU", "lscpu"),),
+        (("build or choose the library for this CPU", "lscpu"),),
     ),
     "SIGABRT": (
         "compiled code gave up: NCCL's watchdog, an assertion, or the C++ runtime",
-        (inspect("the lines before it in its own output say why"),),
+        ("the lines before it in its own output say why",),
     ),
 }
 _BY_MESSAGE = (
@@ -545,7 +544,7 @@ def _shown(sign: Sign) -> str:
 
 
 def _problem(
-    title: str, *lines: str | bool, first: TextFate, alike: Sequence[int] = (), advice: Iterable[Advice]
+    title: str, *lines: str | bool, first: TextFate, alike: Sequence[int] = (), advice: Iterable[Advices]
 ) -> Finding:
     return finding(
         title,
@@ -606,13 +605,13 @@ def _out_of_memory(end: TextEnd, first: TextFate) -> Finding:
 
 
 _LESS = (
-    inspect("low cost: halve the micro-batch (or the sequence) and double the accumulation, same global batch"),
-    inspect("recompute activations in the backward pass (activation checkpointing): a third more computation"),
-    inspect("shard optimizer state, gradients and parameters (ZeRO, FSDP), or move them to the host (offload)"),
+    "low cost: halve the micro-batch (or the sequence) and double the accumulation, same global batch",
+    "recompute activations in the backward pass (activation checkpointing): a third more computation",
+    "shard optimizer state, gradients and parameters (ZeRO, FSDP), or move them to the host (offload)",
 )
 
 
-def _cause_of(request: FailedRequest, on_gpu: str, sign: Sign) -> tuple[str, list[str], tuple[Advice, ...]]:
+def _cause_of(request: FailedRequest, on_gpu: str, sign: Sign) -> tuple[str, list[str], tuple[Advices, ...]]:
     """Return the verdict of a failed request, further lines, and what would have helped."""
     capacity, allocated = request.capacity, request.allocated
     if capacity is None or allocated is None:
@@ -626,17 +625,15 @@ def _cause_of(request: FailedRequest, on_gpu: str, sign: Sign) -> tuple[str, lis
     others = format_bytes_binary(request.others or 0)
     others_hold = f"{others} belong to other processes{on_gpu} or to CUDA contexts, not to PyTorch in this process"
     variable = "PYTORCH_HIP_ALLOC_CONF" if sign.values.get("api") == "HIP" else "PYTORCH_CUDA_ALLOC_CONF"
-    grow = inspect("let segments grow in place", f"export {variable}=expandable_segments:True")
+    grow = ("let segments grow in place", f"export {variable}=expandable_segments:True")
     free = format_bytes_binary(request.free or 0)
     match request.cause:
         case "limit":
             allowed = format_bytes_binary(request.allowed or 0)
-            limit = inspect("raise or remove its limit", "torch.cuda.set_per_process_memory_fraction(FRACTION)")
+            limit = ("raise or remove its limit", "torch.cuda.set_per_process_memory_fraction(FRACTION)")
             return f"it may take {allowed} only, and holds that: {free} of the device are free", [], (limit, _LESS[0])
         case "refused":
-            driver = inspect(
-                "see the driver's errors, and limits of the container and of locked memory", "dmesg -T | tail"
-            )
+            driver = ("see the driver's errors, and limits of the container and of locked memory", "dmesg -T | tail")
             return (
                 f"the driver refused although {free} are free: memory of the device is not what is missing",
                 [],
@@ -646,10 +643,8 @@ def _cause_of(request: FailedRequest, on_gpu: str, sign: Sign) -> tuple[str, lis
             return f"fragmentation: {fragments}", [in_tensors], (grow, _LESS[0])
         case "others":
             apart = (
-                inspect("see who holds memory there", "nvidia-smi"),
-                inspect(
-                    "ranks that do not set their device open a context on GPU 0: torch.cuda.set_device(local_rank)"
-                ),
+                ("see who holds memory there", "nvidia-smi"),
+                "ranks that do not set their device open a context on GPU 0: torch.cuda.set_device(local_rank)",
                 _LESS[0],
             )
             named = re.findall(r"Process \d+ has [\d.]+ \w+ memory in use", sign.values.get("processes", ""))
@@ -686,14 +681,11 @@ def _cancelled(end: TextEnd, reached: str) -> Finding:
         severity="warning",
         confidence="certain: the text says it",
         advice=[
-            inspect("give the job more time, or write checkpoints and resume from them")
+            "give the job more time, or write checkpoints and resume from them"
             if "time" in why
-            else inspect("the terminal or the ssh session ended: start it under a scheduler, tmux or nohup")
+            else "the terminal or the ssh session ended: start it under a scheduler, tmux or nohup"
             if end.end.signal == "SIGHUP"
-            else inspect(
-                "see who ended it: the scheduler, its user, a limit of time or memory",
-                "sacct -j JOB",
-            )
+            else ("see who ended it: the scheduler, its user, a limit of time or memory", "sacct -j JOB")
         ],
         priority="failure",
     )
@@ -712,15 +704,13 @@ def _ended(end: TextEnd, first: TextFate) -> Finding:
         if "Rendezvous" in name:
             verdict = f"{who} did not meet the others at the rendezvous: {text_of_it}"
         text = f"{fate.exception}: {fate.message or ''}"
-        advice = [inspect(words, command) for pattern, words, command in _BY_MESSAGE if re.search(pattern, text)]
+        advice: list[Advices] = [
+            (words, command) for pattern, words, command in _BY_MESSAGE if re.search(pattern, text)
+        ]
         if victim and "Rendezvous" not in name:
-            advice.insert(
-                0, inspect("look at the log of the process at the other end: it ended first, or the network broke")
-            )
+            advice.insert(0, "look at the log of the process at the other end: it ended first, or the network broke")
         if not advice:
-            advice = [
-                inspect(f"see {_short(fate.place)}" if fate.place else "add its traceback: the lines above this one")
-            ]
+            advice = [(f"see {_short(fate.place)}" if fate.place else "add its traceback: the lines above this one")]
         return _problem(
             f"{verdict}{where}",
             _shown(sign),

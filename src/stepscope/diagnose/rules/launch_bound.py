@@ -29,7 +29,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.rule import Statement, advise, inspect
+from stepscope.diagnose.rule import Statement, advise
 from stepscope.diagnose.trace_facts import (
     RankShares,
     idle_part,
@@ -86,7 +86,7 @@ def _report(part: RankShares) -> Statement:
         ]
         if graphs > sum(i.idle_ns for i in late) / 2
         else [
-            inspect(
+            (
                 f"see what the host does{f' in {call}' if call else ''}: it launches {format_duration(gap_ns)} too late on "
                 "average, which many small kernels do not explain",
                 look,

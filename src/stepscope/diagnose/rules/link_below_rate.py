@@ -36,10 +36,9 @@ from statistics import median
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_percent
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.rule import Finding, Limit, Lines, Rule, Statement, finding, inspect, skipped
+from stepscope.diagnose.rule import Advices, Finding, Limit, Lines, Rule, Statement, finding, skipped
 from stepscope.machine.peaks.lookup import find
 from stepscope.machine.peaks.rates import LINKS, Accelerator
-from stepscope.records.finding import Advice
 from stepscope.records.imported import MachineReading
 from stepscope.results.evidence import Evidence
 from stepscope.results.slow_pairs import SLOW
@@ -69,16 +68,12 @@ _NETWORKS = ("ethernet", "infiniband")
 _LARGE_BYTES = 1 << 16
 _GBIT = 1e9 / 8
 _PEAKS = {link.key: link for link in LINKS}
-_TOPO = inspect("see which links join the GPUs, and whether P2P works", "nvidia-smi topo -m && nvidia-smi topo -p2p r")
-_SLOT = inspect("see the slot, the riser and the BIOS's settings", "sudo lspci -vv | grep -E 'NVIDIA|LnkSta:'")
-_PORT = inspect("see the cable and the switch's port: errors, width, speed", "ibstat; mlxlink -d mlx5_0 -m -c")
-_LARGER = inspect("measure large messages on several queue pairs, near the card", "ib_write_bw -s 8388608 -q 4")
-_NVLINK = inspect(
-    "see whether an NVLink is down, and Fabric Manager runs", "nvidia-smi nvlink -s && nvidia-smi -q -d FABRIC"
-)
-_ACS = inspect(
-    "where P2P should work, switch ACS off: NCCL user guide, Troubleshooting", "sudo lspci -vvv | grep ACSCtl"
-)
+_TOPO = ("see which links join the GPUs, and whether P2P works", "nvidia-smi topo -m && nvidia-smi topo -p2p r")
+_SLOT = ("see the slot, the riser and the BIOS's settings", "sudo lspci -vv | grep -E 'NVIDIA|LnkSta:'")
+_PORT = ("see the cable and the switch's port: errors, width, speed", "ibstat; mlxlink -d mlx5_0 -m -c")
+_LARGER = ("measure large messages on several queue pairs, near the card", "ib_write_bw -s 8388608 -q 4")
+_NVLINK = ("see whether an NVLink is down, and Fabric Manager runs", "nvidia-smi nvlink -s && nvidia-smi -q -d FABRIC")
+_ACS = ("where P2P should work, switch ACS off: NCCL user guide, Troubleshooting", "sudo lspci -vvv | grep ACSCtl")
 
 
 def check(evidence: Evidence) -> Statement:
@@ -92,7 +87,7 @@ def check(evidence: Evidence) -> Statement:
 
 
 def _judged(
-    title: str, *lines: Lines, wrong: object, advice: Sequence[Advice], sure: str = "measured", of: str | None = None
+    title: str, *lines: Lines, wrong: object, advice: Sequence[Advices], sure: str = "measured", of: str | None = None
 ) -> Finding:
     if wrong:
         return finding(title, *lines, severity="warning", confidence=sure, advice=advice, of=of)

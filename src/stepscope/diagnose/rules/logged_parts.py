@@ -27,12 +27,12 @@ DeepSpeed, wall_clock_breakdown (documentation read 2026-11); torch.autograd.pro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.bounds import LIMITS, PART_OF
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, inspect, skipped
+from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, advise, finding, skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.parts import TITLES
 from stepscope.records.training import TrainingRun
@@ -48,16 +48,16 @@ _NAMES = {PART_OF[kind]: kind.capitalize() for kind in LIMITS["log"]} | {"other"
 _ADVICE = {
     "data": (
         advise("more loader workers, faster storage, less decoding a sample", key="loader workers"),
-        inspect("see which it is", "stepscope profile -- COMMAND"),
+        ("see which it is", "stepscope profile -- COMMAND"),
     ),
     "communication": (
         advise("send less or overlap it: larger batches a rank, more accumulation, compression"),
-        inspect("see what the network gives", "stepscope comm --ops all_reduce"),
+        ("see what the network gives", "stepscope comm --ops all_reduce"),
     ),
-    "other": (inspect("data loading, logging and validation are there: see which", "stepscope profile -- COMMAND"),),
+    "other": (("data loading, logging and validation are there: see which", "stepscope profile -- COMMAND"),),
     "optimizer": (
         advise("keep the optimizer's state on the device (no CPU offload), use a fused optimizer", only_for=("gpu",)),
-        inspect("see what its step does", "stepscope profile -- COMMAND"),
+        ("see what its step does", "stepscope profile -- COMMAND"),
     ),
 }
 
@@ -123,8 +123,8 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         )
 
 
-_ON_DEVICE = {
-    "communication": inspect(
+_ON_DEVICE: Mapping[str, Advices] = {
+    "communication": (
         "a trace says how much of it computation hides, and how much is waiting for other ranks",
         "stepscope trace trace.json  # of prof.export_chrome_trace('trace.json')",
     ),

@@ -73,7 +73,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         at_ns=None if start is None else (start, start + longest.gap_ns),
         confidence="measured; the trace does not show how often such a gap recurs",
         advice=[
-            inspect(
+            (
                 "check the host in the gap: a checkpoint, an evaluation, logging, a stalled file system",
                 trace_command(job, "--show idle,annotations"),
             ),

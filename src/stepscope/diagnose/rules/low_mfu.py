@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bytes_binary, format_duration, format_flops, format_number, format_percent
 from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, inspect, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.diagnose.trace_facts import (
     RankShares,
     idle_part,
@@ -112,7 +112,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         stake=min(1 - share / _LOW, shown[0][0] if shown else 0.0),
         confidence=f"measured; FLOP {_SOURCES.get(u.flop_source or '', 'as recorded')}, {u.formula}",
         advice=[
-            inspect(text, trace_command(job, "--show utilisation,kernels,idle") if not number else None)
+            (text, trace_command(job, "--show utilisation,kernels,idle") if not number else None)
             for number, text in enumerate(dict.fromkeys(advice for *_, advice in shown[:3] if advice))
         ],
     )
@@ -142,13 +142,11 @@ def _stated_low(share: float, run: TrainingRun) -> Finding:
         stake=1 - share / _LOW,
         confidence="stated by the run's own log; its count of FLOP and its peak are unknown",
         advice=[
-            inspect(
+            (
                 "record a few steps with torch.profiler on all ranks: the network, the host, or data take the time",
                 "stepscope trace --help",
             ),
-            inspect(
-                "see whether a larger micro-batch or longer sequences fit in the memory: small products run slowly"
-            ),
+            "see whether a larger micro-batch or longer sequences fit in the memory: small products run slowly",
         ],
         of=run,
     )

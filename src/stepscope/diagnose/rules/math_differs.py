@@ -28,10 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, grouped
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import learning_rate, setting
 from stepscope.results.evidence import Evidence
@@ -50,7 +50,7 @@ _REPLICAS = "replicas differ"
 _SAME = ("optimizer", "seed", "momentum", "weight_decay", "lr_warmup", "loss", "clip")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Apart:
     """First-epoch losses of a run and of the one that it is held against. relative: difference / the other's."""
 
@@ -75,7 +75,7 @@ def check(evidence: Evidence) -> Statement:
                 severity="problem",
                 confidence="measured: checksums of all parameters after the last step",
                 advice=[
-                    advise(
+                    (
                         "every rank must start from the same parameters and apply the same reduced gradients: broadcast the"
                         " parameters, unscale and check for infinity only after the reduction"
                     )
@@ -142,11 +142,11 @@ def _report(apart: _Apart) -> Finding:
         severity="problem",
         confidence="likely: unrecorded settings may differ, and dropout differs between ranks",
         advice=[
-            advise(
+            (
                 "compare gradients of one step in float64 with one process: sum of sample losses over all ranks /"
                 " number of samples, uneven last batches included"
             ),
-            advise("check samplers (set_epoch), division by ranks and accumulation, unscaling before the reduction"),
+            "check samplers (set_epoch), division by ranks and accumulation, unscaling before the reduction",
         ],
         of=run,
         case="replicas",

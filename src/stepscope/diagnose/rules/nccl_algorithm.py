@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted, grouped
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.comm import CommRow
 from stepscope.results.comm_facts import Winner, size_of, winners
 from stepscope.results.evidence import Evidence
@@ -110,13 +110,13 @@ def _report(
         chosen is not None and f"NCCL's own choice at {format_size(size)}: {chosen.algorithm}, {chosen.protocol}",
         confidence="measured without concurrent computation: 95% intervals of the medians do not overlap",
         advice=[
-            not losing and advise("try it in the training job; its sizes and overlap decide", f"export {env}"),
-            advise(
+            not losing and ("try it in the training job; its sizes and overlap decide", f"export {env}"),
+            (
                 "the variable applies to every size: use a tuner plugin (NCCL_TUNER_PLUGIN) for the sizes that gain"
                 if losing
                 else "if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of the variable"
             ),
-            advise("show NCCL's choice at each size", f"{RULE.unseen_command} --nccl-debug TUNING"),
+            ("show NCCL's choice at each size", f"{RULE.unseen_command} --nccl-debug TUNING"),
         ],
         of=f"{op} on {ranks}",
     )

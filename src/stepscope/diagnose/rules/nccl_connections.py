@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, in_words, listed, plural
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding
 from stepscope.machine.topology import Topology
 from stepscope.records.nccl import NcclCommunicator, NcclDebug, NcclLink
 from stepscope.results.comm_facts import shared_memory_links, topology_of
@@ -94,11 +94,11 @@ def _through_memory(
         confidence="certain: NCCL's own log; the gain of P2P is not measured",
         advice=[
             bool(switched)
-            and advise("remove the setting and measure again", f"unset {' '.join(name for name, _ in switched)}"),
-            advise("list the GPUs that reach each other directly", "nvidia-smi topo -p2p r"),
+            and ("remove the setting and measure again", f"unset {' '.join(name for name, _ in switched)}"),
+            ("list the GPUs that reach each other directly", "nvidia-smi topo -p2p r"),
             not switched
             and not crossing
-            and advise(
+            and (
                 "check what prevents P2P: an IOMMU or PCI access control services on the host, a container that "
                 "isolates each GPU"
             ),
@@ -117,7 +117,7 @@ def _incomplete(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int,
         [m.text for m in log.messages if m.rank in late and m.kind == "warning"][:2],
         severity="warning" if cut else "problem",
         confidence="likely: the log is truncated" if cut else "likely: NCCL's log, which may be incomplete",
-        advice=[advise(f"check the last log lines of {who}, and the network between these hosts")],
+        advice=[f"check the last log lines of {who}, and the network between these hosts"],
         of=who,
         priority="failure",
     )

@@ -28,7 +28,7 @@ import shlex
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import GRAVE, Advices, Finding, Limit, Rule, Statement, advise, finding, inspect
+from stepscope.diagnose.rule import GRAVE, Advices, Finding, Limit, Rule, Statement, advise, finding
 from stepscope.diagnose.trace_facts import exposed_transfer
 from stepscope.records.comm import CommRow
 from stepscope.records.nccl import NcclCommunicator, NcclDebug
@@ -125,11 +125,11 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
         confidence="certain: NCCL's own log"
         + ("" if rdma or plain else "; whether a faster network exists is unknown"),
         advice=[
-            advise(
+            (
                 "send less over it: accumulate gradients (no_sync), compress them, keep tensor and sharded groups in a "
                 "host"
             ),
-            advise("more sockets may fill it", "export NCCL_NSOCKS_PERTHREAD=4 NCCL_SOCKET_NTHREADS=2"),
+            ("more sockets may fill it", "export NCCL_NSOCKS_PERTHREAD=4 NCCL_SOCKET_NTHREADS=2"),
         ]
         if plain
         else _advice(switched, rdma),
@@ -191,12 +191,12 @@ def _from_rates(rated: list[tuple[str, CommRow]], networks: list[str]) -> Statem
             f"busbw {rate} at {format_size(size_of(row))}; RDMA networks of GPU machines reach {limit} and more",
             confidence="measured; why it is slow is not in the file",
             advice=[
-                inspect(
+                (
                     "see whether GPUDirect RDMA is on (`via NET/IB/0/GDRDMA`): in a virtual machine, or with a card far "
                     "from its GPU, data go through the processor",
                     "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH; nvidia-smi topo -m",
                 ),
-                inspect("measure the link between the two cards without NCCL", "ib_write_bw"),
+                ("measure the link between the two cards without NCCL", "ib_write_bw"),
             ],
             of=name,
         )

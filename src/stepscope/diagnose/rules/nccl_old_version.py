@@ -24,15 +24,15 @@ from __future__ import annotations
 
 import re
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding
 from stepscope.results.evidence import Evidence
 
 Version = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Bug:
     """first: the first version known to have it, before: the first without it. gpus: limited to; empty: all. several: it
     needs several hosts. sure: fires only where the GPU is known to be one of ``gpus``; else also where none is named.
@@ -118,8 +118,8 @@ def _report(bug: _Bug, version: str, hardware: str) -> Finding:
         severity="warning" if met else "info",
         confidence="likely: the version has the bug; whether this job meets it depends on the machine",
         advice=[
-            advise(f"update NCCL to {before} or later; torch includes it"),
-            bug.workaround is not None and advise("until then, use the workaround", bug.workaround),
+            f"update NCCL to {before} or later; torch includes it",
+            bug.workaround is not None and ("until then, use the workaround", bug.workaround),
         ],
         of=f"NCCL {version}",
     )

@@ -81,10 +81,10 @@ def _report(evidence: Evidence, group: list[Pair]) -> Finding:
         severity="warning" if unsure or others else "problem",
         stake=None if copies or others else 1 - row.efficiency,
         confidence=confidence,
-        advice=[advise("first give each rank its own share of the data: see duplicated-data")]
+        advice=["first give each rank its own share of the data: see duplicated-data"]
         if copies
         else [
-            advise(
+            (
                 f"measure {base.label} and {run.label} on the same machine and in the same precision first",
                 remeasured(evidence, base, run),
             )
@@ -92,7 +92,7 @@ def _report(evidence: Evidence, group: list[Pair]) -> Finding:
         if others
         else [
             *[advise(SHARE_FIRST)] * worst.keeps_its_epochs,
-            advise(f"run it on {worst.base_ranks} until the cause is found"),
+            f"run it on {worst.base_ranks} until the cause is found",
             _look_inside(evidence, worst),
         ],
         of=(run, base),

@@ -28,11 +28,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import is_slurm, swept_again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Limit, Rule, Statement, finding
 from stepscope.records.comm import CommRow
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.results.comm_facts import LARGE_BYTES, by_sweep, size_of
@@ -52,7 +52,7 @@ MOST_SPREAD = Limit(
 LEAST_CALLS = Limit(20, unit="calls", source="a tenth of them is two calls")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Varying:
     name: str
     ratio: float
@@ -75,13 +75,9 @@ def check(evidence: Evidence) -> Statement:
             stake=worst.stake,
             confidence="likely: the ranks share the network; a log of its switches would prove it",
             advice=[
-                advise(
-                    "before tuning, measure again at another hour without other jobs of your own", swept_again(evidence)
-                ),
-                advise("ask for nodes under one switch", "sbatch --switches=1 JOB" if is_slurm(evidence) else None),
-                advise(
-                    "ask the operator about congestion control (ECN, adaptive routing) and the counters of the switches"
-                ),
+                ("before tuning, measure again at another hour without other jobs of your own", swept_again(evidence)),
+                ("ask for nodes under one switch", "sbatch --switches=1 JOB" if is_slurm(evidence) else None),
+                "ask the operator about congestion control (ECN, adaptive routing) and the counters of the switches",
             ],
             of=worst.name,
         )

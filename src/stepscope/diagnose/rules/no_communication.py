@@ -29,7 +29,7 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import used_in
 from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.rule import Rule, Statement, advise, finding, inspect
+from stepscope.diagnose.rule import Rule, Statement, advise, finding
 from stepscope.diagnose.trace_facts import cut_short, unread
 from stepscope.results.evidence import TraceEvidence
 
@@ -64,9 +64,9 @@ def _judge_job(job: TraceEvidence) -> Statement:
         severity="warning" if stated else "info",
         confidence="measured" if stated else "likely: whether the traces are of one job is not recorded",
         advice=[
-            not stated and inspect("if each is a job of its own, diagnose them one by one"),
-            inspect("check that the capture covers whole steps, with the synchronisation of gradients"),
-            inspect("record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"),
+            not stated and "if each is a job of its own, diagnose them one by one",
+            "check that the capture covers whole steps, with the synchronisation of gradients",
+            "record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo",
         ],
     )
 

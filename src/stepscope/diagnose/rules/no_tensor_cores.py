@@ -24,7 +24,7 @@ Mixed Precision; a published checklist, "Tensor Cores used?" and "Mixed precisio
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Limit, Statement, advise, inspect, skipped
+from stepscope.diagnose.rule import Limit, Statement, advise, skipped
 from stepscope.diagnose.trace_facts import (
     RankShares,
     cut,
@@ -85,7 +85,7 @@ def _report(part: RankShares) -> Statement:
                 key="autocast",
                 only_for=("infers",),
             ),
-            inspect("list the kernels", part.command("--show kernels,operators")),
+            ("list the kernels", part.command("--show kernels,operators")),
         ],
     )
 

@@ -27,7 +27,7 @@ import math
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import sweep_budget_ns, swept_again
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.comm import CommRow
 from stepscope.results.comm_facts import interval_share, measured, size_of
 from stepscope.results.evidence import NEEDS, Evidence
@@ -68,7 +68,7 @@ def check(evidence: Evidence) -> Statement:
                 f"worst: ±{format_percent(reach)}, {name(worst)}",
                 "smaller differences mean nothing",
                 advice=[
-                    advise(
+                    (
                         "measure longer without other load on the machine: --budget gives each size more time",
                         swept_again(evidence, "--budget", f"{seconds}s"),
                     )
@@ -82,9 +82,7 @@ def check(evidence: Evidence) -> Statement:
                 f"{len(long)} of {total} with long tails: the mean is up to {ratio:.1f}x the median",
                 f"worst: {name(slowest)}",
                 "a step waits for every call, so it pays the mean",
-                advice=[
-                    advise("check p99 and max in results.csv; other work on the cores or the network causes tails")
-                ],
+                advice=["check p99 and max in results.csv; other work on the cores or the network causes tails"],
             )
         )
     if ordinary := sum(
@@ -98,7 +96,7 @@ def check(evidence: Evidence) -> Statement:
                 "messages take several times as long on average as under SCHED_BATCH",
                 severity="info",
                 confidence="likely: the policy is recorded, its cost depends on the kernel",
-                advice=[advise("check whether SCHED_BATCH is allowed on this machine", "stepscope doctor")],
+                advice=[("check whether SCHED_BATCH is allowed on this machine", "stepscope doctor")],
             )
         )
     return findings or f"widest interval ±{format_percent(reach)} ({name(worst)}), limit {limit}"

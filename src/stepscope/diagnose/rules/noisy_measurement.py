@@ -23,11 +23,11 @@ docs/reference/metrics.md, Comparisons: the interval of a median needs {epochs#}
 
 from __future__ import annotations
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.commands import ANY_MATRIX, remeasured
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, finding, skipped
 from stepscope.records.finding import Doubt
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
@@ -56,7 +56,7 @@ LEAST_REPEATS = 3
 """The least number of repeats of a run whose mean has an interval."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Noisy:
     """reach: how far the time may be off, of itself: the interval's longer side, or the drift; None: unknown.
 
@@ -143,13 +143,13 @@ def _report(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Statement:
         [case.text if alone else f"{name_of(case.run)}: {case.text}" for case in noisy[:5]],
         len(noisy) > 5 and f"and {len(noisy) - 5} more",
         advice=[
-            advise(
+            (
                 "measure longer: the runs are short, whatever the machine does"
                 if fault == "too short"
                 else "measure longer, in several rounds, without other load on the machine",
                 command and f"{command} --set measure.budget_s=120 --set measure.rounds=3",
             ),
-            advise("ignore differences smaller than the intervals; compare shows the larger ones"),
+            "ignore differences smaller than the intervals; compare shows the larger ones",
         ],
         of=name_of(noisy[0].run) if alone else None,
         runs=tuple(case.run.run_id for case in noisy),

@@ -59,13 +59,13 @@ def _report(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         stake=share,
         confidence=f"{measured(cell)}; the gain depends on the remedy",
         advice=[
-            advise(
+            (
                 "update less often: accumulate gradients over several micro-steps (the global batch grows with it)",
                 again(evidence, cell.cell, ("accumulation", 2 * spec.accumulation), *grown),
             ),
             spec.device == "cuda"
             and not sends
-            and advise(
+            and (
                 "use one kernel for all tensors: "
                 f"torch.optim.{_NAMES.get(spec.optimizer, spec.optimizer)}(..., fused=True)"
             ),

@@ -32,11 +32,11 @@ from __future__ import annotations
 from collections import Counter
 from statistics import fmean
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Doubt
 from stepscope.records.nouns import EXPOSED_COMM
@@ -55,7 +55,7 @@ DELAYED = Limit(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Load:
     """One cell on its fullest host. workers: DataLoader processes of all its ranks."""
 
@@ -134,7 +134,7 @@ def _contended(loads: list[_Load], cores: int) -> Finding | None:
         severity="problem",
         priority="wrong",
         confidence="measured: the scheduler's own count of each rank's training thread",
-        advice=[advise("find what else runs here, and measure again on an idle machine")],
+        advice=["find what else runs here, and measure again on an idle machine"],
         of=tuple(run for _, run, _ in over),
         casts_doubt={
             run.run_id: Doubt(why=f"its ranks had no processor for {format_percent(share)} of the step")
@@ -164,17 +164,17 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, over: list[_Loa
         else "certain: threads and cores are counted; the cost is unknown",
         advice=[
             worst.threads > fits
-            and advise(
+            and (
                 f"give each rank {counted(fits, 'thread')}: OMP_NUM_THREADS={fits}",
                 f"{again(evidence, worst.cell)} --set launch.threads_per_rank={fits}",
             ),
             workers > 0
-            and advise(
+            and (
                 "use fewer loader workers: each is a process that needs a core",
                 again(evidence, worst.cell, ("num_workers", 0)),
             ),
             ranks > cores
-            and advise(
+            and (
                 f"run at most {counted(cores, 'rank')} on this machine: more ranks only cost scheduling time",
                 again(evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])),
             ),
@@ -190,7 +190,7 @@ def _gpus(evidence: Evidence, worst: _Load, gpus: int) -> Finding:
         severity="problem",
         confidence="certain: counted",
         advice=[
-            advise(
+            (
                 "start one rank per GPU; if the host has more GPUs, make them visible",
                 again(evidence, worst.cell, ("world_size", [gpus])),
             )
@@ -209,7 +209,7 @@ def _gloo(worst: _Load, cores: int) -> Finding:
         exposed is not None and f"{EXPOSED_COMM}: {format_duration(exposed.value)} a step",
         confidence="likely: the policy is recorded; its cost depends on the kernel",
         advice=[
-            advise(
+            (
                 "run ranks under SCHED_BATCH (no privilege needed): unset STEPSCOPE_SCHEDULER, in your own script "
                 "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)) before init_process_group",
                 "chrt --batch 0 COMMAND",

@@ -35,7 +35,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.bounds import OF_STEP
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
-from stepscope.diagnose.rule import Advices, Finding, Rule, Statement, advise, finding, inspect, skipped
+from stepscope.diagnose.rule import Advices, Finding, Rule, Statement, advise, finding, skipped
 from stepscope.diagnose.trace_facts import trace_command, window_ns
 from stepscope.diagnose.unit_facts import SLOW, traced_pipeline
 from stepscope.records.finding import Skipped
@@ -99,7 +99,7 @@ def _measured(cell: CellEvidence, pipeline: MeasuredPipeline) -> Finding:
         stake=bubble.value,
         advice=_more_micro_batches(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
         if layout.bubble > OF_STEP
-        else [inspect(f"{enough}: look at messages and at unequal stages")],
+        else [f"{enough}: look at messages and at unequal stages"],
         of=cell.run,
     )
 
@@ -177,9 +177,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
                 advise("balance the stages: the others wait for the one that limits", key="balance stages"),
                 *in_words_of("balance stages", used),
             ),
-            inspect(
-                f"{enough}see which messages stages wait for", trace_command(job, "--show groups,idle,collectives")
-            ),
+            (f"{enough}see which messages stages wait for", trace_command(job, "--show groups,idle,collectives")),
         ],
     )
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, inspect, skipped, together
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped, together
 from stepscope.diagnose.trace_facts import trace_command, window_ns
 from stepscope.diagnose.unit_facts import SLOW, traced_pipeline
 from stepscope.records.finding import Skipped
@@ -114,11 +114,10 @@ def _judge_job(job: TraceEvidence) -> Statement:
         ranks=ranks,
         confidence="measured; what even stages would return at most",
         advice=[
-            as_many
-            and inspect("check its device first (clocks, other processes): it runs no more kernels than the others"),
+            as_many and "check its device first (clocks, other processes): it runs no more kernels than the others",
             advise(f"{larger}; embedding, head and loss count as layers", key="balance stages"),
             in_words_of("balance stages", used_in(job.summary)),
-            inspect("compare its kernels with another stage's", trace_command(job, "--show kernels,groups,idle")),
+            ("compare its kernels with another stage's", trace_command(job, "--show kernels,groups,idle")),
         ],
         of=f"stage {slowest}",
     )

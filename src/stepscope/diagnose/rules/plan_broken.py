@@ -23,7 +23,7 @@ docs/reference/trace.md (``--show conformance``); docs/howto/add-a-strategy.md.
 from __future__ import annotations
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, finding, inspect
+from stepscope.diagnose.rule import Rule, Statement, finding
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.results.evidence import TraceEvidence
 
@@ -56,7 +56,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
             differences,
             severity="problem",
             confidence="certain: collectives counted by operation, bytes and phase",
-            advice=[inspect(fix, look)],
+            advice=[(fix, look)],
             priority="wrong",
         )
     compare = "compare the calls with the plan before you use its predictions: they price the plan's pieces"
@@ -65,7 +65,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         differences,
         severity="info",
         confidence="likely: batching or prefetch explains every difference",
-        advice=[inspect(compare, look)],
+        advice=[(compare, look)],
     )
 
 

@@ -26,11 +26,11 @@ docs/reference/metrics.md, One step: exposed communication, hidden fraction, the
 
 from __future__ import annotations
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.bounds import OF_STEP
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, severity_of, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, severity_of, skipped
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
 from stepscope.records.nouns import EXPOSED_COMM
@@ -49,7 +49,7 @@ _MODEL_ERROR = 0.03
 """The timeline's own, as in MIN_AVOIDABLE: so much more exposed than all communication takes is still none hidden."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Judged:
     """One cell: exposed communication, the least it could be (None: unknown), how long communication is, why so."""
 
@@ -165,22 +165,19 @@ def _report(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findin
         confidence=confidence,
         advice=[
             not bounded
-            and advise(
-                "measure the collectives to learn how much could be hidden",
-                command_for(spec, run=cell.run.source),
-            ),
+            and ("measure the collectives to learn how much could be hidden", command_for(spec, run=cell.run.source)),
             has_buckets
-            and advise(
+            and (
                 "try other bucket sizes: smaller buckets start earlier",
                 again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [1, 2, 4, 8, 16, 25])),
             ),
             not has_buckets
             and shards(spec.strategy)
-            and advise(
+            and (
                 "try other units: each gather and reduction travels beside the computation of the next",
                 "stepscope bench --preset fsdp-unit-size",
             ),
-            advise(
+            (
                 "inspect the step: find the bucket that starts late and what the host does meanwhile",
                 profiled(evidence, cell.cell),
             ),

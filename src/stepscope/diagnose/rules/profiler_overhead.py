@@ -28,7 +28,7 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import GRAVE, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import GRAVE, Limit, Rule, Statement, finding, skipped
 from stepscope.records.finding import Doubt
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, TraceEvidence
@@ -63,8 +63,8 @@ def check(evidence: Evidence) -> Statement:
         len(lengthened) > 1 and f"so it is in {counted(len(lengthened) - 1, 'more traced job')}",
         confidence="measured: medians of traced and of timed steps",
         advice=[
-            advise("trust sizes of timed steps; of the trace, the order of things and what the devices do"),
-            bool(more) and advise(f"profile without {options}, then compare", "stepscope profile -- COMMAND"),
+            "trust sizes of timed steps; of the trace, the order of things and what the devices do",
+            bool(more) and (f"profile without {options}, then compare", "stepscope profile -- COMMAND"),
         ],
         of=job.name,
         job=job.name,

@@ -31,7 +31,7 @@ from dataclasses import replace
 from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import in_words_of, option
 from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.rule import Limit, Statement, advise, inspect
+from stepscope.diagnose.rule import Limit, Statement, advise
 from stepscope.diagnose.trace_facts import PYTHON_OWNS, RankShares, idle_share, read_in_full, share_rule, window_ns
 from stepscope.records.trace_summary import RankPass
 
@@ -65,7 +65,7 @@ def _report(part: RankShares) -> Statement:
         confidence="measured; a sampling profiler shows whether it is Python or another process on that core"
         + ("; what the profiler itself takes between operators is part of it" if on_cpu else ""),
         advice=[
-            inspect(
+            (
                 "find the lines: sample the process while it "
                 + ("runs" if part.job is not None and facts_of(part.job.summary).trains is False else "trains"),
                 "py-spy record --native --duration 30 -o profile.svg --pid PID",

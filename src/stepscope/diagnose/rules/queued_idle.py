@@ -68,11 +68,11 @@ def _judge_job(job: TraceEvidence) -> Statement:
                 and "work that was launched before the capture began is not recorded, and may run then",
                 confidence="measured; the trace does not record what a queued kernel waits for",
                 advice=[
-                    inspect(
+                    (
                         "check for waits between streams (wait_stream, events), host callbacks and side streams",
                         trace_command(job, "--show idle,launches,path"),
                     ),
-                    inspect(
+                    (
                         "check whether another process computes on the same device",
                         "rocm-smi --showpids" if is_amd_device(job.summary) else processes,
                     ),
@@ -130,9 +130,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
             total.finding(
                 f"the device idles {total} for several causes, none of them {format_percent(WORTH)}",
                 ", ".join(f"{cause.replace('_', ' ')} {part.percent}" for cause, part in ranked if part.share >= 0.005),
-                advice=[
-                    inspect("find the cause that is cheapest to remove", trace_command(job, "--show idle,launches"))
-                ],
+                advice=[("find the cause that is cheapest to remove", trace_command(job, "--show idle,launches"))],
             )
         )
     return findings or (

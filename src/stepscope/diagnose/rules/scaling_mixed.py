@@ -24,7 +24,7 @@ docs/reference/metrics.md, Scaling: always say which. Gustafson, Reevaluating Am
 from __future__ import annotations
 
 from stepscope.core.words import grouped
-from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding, skipped
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
 
@@ -44,7 +44,7 @@ def check(evidence: Evidence) -> Statement:
             f"strong and weak scaling in one comparison: {len(group)} runs against {group[0].base.label}",
             [f"{pair.run.label}: {pair.row.scaling}, {pair.row.speedup:.2f}x" for pair in group[:6]],
             confidence="certain: from the batches or as stated",
-            advice=[advise("plot and rate each kind separately, against its own baseline")],
+            advice=["plot and rate each kind separately, against its own baseline"],
             of=group[0].base.group,
             runs=(group[0].base.run_id, *(pair.run.run_id for pair in group)),
         )
@@ -80,7 +80,7 @@ def _contradiction(pair: Pair, by_batches: str) -> Finding:
         f"the speed-up of {pair.speedup_text} mixes more ranks with another batch",
         confidence="certain: from the batches",
         advice=[
-            advise(
+            (
                 "compare with a baseline of the same global batch (strong) or of the same batch per rank (weak)",
                 "stepscope bench --preset strong-scaling",
             )

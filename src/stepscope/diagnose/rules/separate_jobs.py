@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_size
 from stepscope.core.words import counted, grouped, listed
-from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding, skipped
 from stepscope.records.comm import CommRow
 from stepscope.results.evidence import Evidence
 from stepscope.results.labels import op_label, size_of
@@ -53,8 +53,8 @@ def _report(rows: list[CommRow]) -> Finding:
         severity="problem",
         confidence="certain: the output says it",
         advice=[
-            advise("build nccl-tests with MPI, so that the processes are ranks of one job", "make MPI=1 MPI_HOME=DIR"),
-            advise("then start it again: its list of devices has each rank once, on all hosts"),
+            ("build nccl-tests with MPI, so that the processes are ranks of one job", "make MPI=1 MPI_HOME=DIR"),
+            "then start it again: its list of devices has each rank once, on all hosts",
         ],
         of=op_label(first),
         priority="wrong",

@@ -24,11 +24,11 @@ Amdahl, AFIPS 1967. Gunther, Guerrilla Capacity Planning, 2007. docs/reference/m
 
 from __future__ import annotations
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, grouped
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.nouns import Estimate
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
@@ -39,7 +39,7 @@ MAX_LOST = Limit(GOOD, unit="fitted efficiency on the largest number of ranks", 
 _COMMAND = "stepscope bench --preset strong-scaling"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Series:
     """Points of one group and strategy under strong scaling, the baseline's first."""
 
@@ -124,8 +124,8 @@ def _report(series: _Series, law: ScalingLaw) -> Finding:
         stake=1 - law.efficiency(series.most),
         confidence=f"likely: {law.sizes} sizes, {interval}; the law does not identify the part",
         advice=[
-            advise("identify the part: communication-bound, poor-overlap, data-loading and a trace name it"),
-            advise(
+            "identify the part: communication-bound, poor-overlap, data-loading and a trace name it",
+            (
                 "check with weak scaling whether more work per step outweighs it",
                 "stepscope bench --preset weak-scaling",
             ),

@@ -31,7 +31,7 @@ from typing import Any
 
 from stepscope.core.words import counted, grouped, in_words, listed
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding, skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import learning_rate
 from stepscope.results.evidence import NEEDS, Evidence, cell_of
@@ -82,7 +82,7 @@ def _no_ratio(run: TrainingRun, base: TrainingRun, differing: Differing, ratio: 
         [f"{name}: {own} on {ours}, {other} on {theirs}" for name, (own, other) in list(differing.items())[:8]],
         f"{ratio}: what is of the ranks, and what of the rest, is unknown",
         confidence="certain: the source states both",
-        advice=[advise(f"measure again with the same {in_words(differing)} on {theirs} and on {ours}")],
+        advice=[f"measure again with the same {in_words(differing)} on {theirs} and on {ours}"],
         of=(run, base),
         priority="wrong",
         case="mixed",
@@ -169,7 +169,7 @@ def _report(evidence: Evidence, pair: Pair, differing: Differing) -> Finding:
         [f"{name}: {own} against {theirs}" for name, (own, theirs) in list(differing.items())[:8]],
         confidence="certain: both sources record the settings; whether the difference matters is for the reader to judge",
         advice=[
-            advise(
+            (
                 "measure the baseline again with the run's settings",
                 again(evidence, cell, *ours) if in_matrix and cell is not None else None,
             )

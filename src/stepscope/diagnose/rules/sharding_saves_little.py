@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.predict.specs import specs_of
 from stepscope.results.cell_facts import NEAR_CAPACITY, memory_share, same_but, times_faster
 from stepscope.results.evidence import Evidence
@@ -92,11 +92,11 @@ def _report(evidence: Evidence, holding: Held, saved: float) -> Finding | None:
         if gain is not None
         else "from counted tensors and planned bytes; the time was not compared",
         advice=[
-            advise(
+            (
                 "keep the whole model on each rank: ddp",
                 again(evidence, cell, ("strategy", "ddp"), *((("mesh", {}),) if cell.spec.mesh else ())),
             ),
-            advise("where memory is short, recompute activations: they are what is large here"),
+            "where memory is short, recompute activations: they are what is large here",
         ],
         of=cell.run,
     )

@@ -30,7 +30,7 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.units import format_bandwidth, format_duration, format_percent, format_size
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.commands import excluding, is_amd
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.comm import CommRow
 from stepscope.results.comm_facts import by_sweep, size_of, time_of, topology_of, why_above
 from stepscope.results.evidence import Evidence
@@ -106,14 +106,14 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
         severity="problem" if share < MIN_FRACTION / 2 else "warning",
         confidence="measured; assumes that every rank can use the whole link",
         advice=[
-            advise("find the link: measure every pair of ranks", _PAIRS),
+            ("find the link: measure every pair of ranks", _PAIRS),
             nccl
-            and advise(
+            and (
                 "check whether links are down or missing",
                 "rocm-smi --showtopo" if is_amd(evidence) else "nvidia-smi nvlink -s && nvidia-smi topo -m",
             ),
             nccl
-            and advise(
+            and (
                 "show NCCL's transport (P2P, SHM, NET) and its number of channels",
                 "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
             ),
@@ -142,11 +142,11 @@ def _of_end(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
         f"{end.slow} of its {counted(end.of, 'pair')} that way are slow, among {counted(verdict.world_size, 'rank')}",
         "pairs among the other ranks are not slow: the cause is this end, not its links to single peers",
         severity="problem",
-        advice=[advise(f"check the devices and cores of {ranks}")]
+        advice=[f"check the devices and cores of {ranks}"]
         if end.host is None
         else [
-            advise("check its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops"),
-            advise("exclude the host until it is repaired", excluding(evidence, end.host)),
+            "check its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops",
+            ("exclude the host until it is repaired", excluding(evidence, end.host)),
         ],
         of=end.host or ranks,
     )
@@ -162,8 +162,8 @@ def _of_pair(pair: SlowPair, *, nvidia: bool) -> Finding:
         f" similar pairs {format_duration(pair.typical_ns)}",
         "seen in more than one measurement of this pair",
         advice=[
-            advise(f"check the link between the two: {within}, the switch between hosts"),
-            advise("until it is repaired, order ranks so that these two are not neighbours in the ring"),
+            f"check the link between the two: {within}, the switch between hosts",
+            "until it is repaired, order ranks so that these two are not neighbours in the ring",
         ],
         of=f"ranks {a} and {b}",
     )

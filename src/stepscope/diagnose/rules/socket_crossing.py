@@ -25,7 +25,7 @@ nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of whic
 from __future__ import annotations
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding
 from stepscope.machine.topology import Topology
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
@@ -92,15 +92,15 @@ def _pairs(evidence: Evidence, topology: Topology, across: tuple[tuple[str, str]
         bool(ways) and f"NCCL copies through host memory there: {', '.join(ways)}",
         confidence="certain for the machine, by its link matrix; which of these GPUs the job uses is not recorded",
         advice=[
-            advise(
+            (
                 f"jobs of up to {counted(len(largest), 'GPU')}: stay on one side",
                 f"export CUDA_VISIBLE_DEVICES={','.join(name.removeprefix('GPU') for name in largest)}",
             ),
-            advise(
+            (
                 "larger jobs: keep tensor parallelism and FSDP groups on one side; use only data parallelism "
                 "across sides"
             ),
-            advise("measure the cost of the crossing for each pair", "stepscope comm --ops none --pairs"),
+            ("measure the cost of the crossing for each pair", "stepscope comm --ops none --pairs"),
         ],
         of="GPU pairs",
     )
@@ -123,11 +123,11 @@ def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
         f"cards: {', '.join(nic.label or nic.name for nic in topology.nics)}",
         confidence="certain for the machine; it matters to jobs on several hosts only",
         advice=[
-            advise(
+            (
                 "without GPUDirect RDMA the traffic of these GPUs goes through host memory; let NCCL send "
                 "through a GPU beside the card (PXN, NVLink machines, on by default since 2.12)"
             ),
-            advise("ask the operator for a card on each socket, or use the GPUs beside the cards for jobs of few GPUs"),
+            "ask the operator for a card on each socket, or use the GPUs beside the cards for jobs of few GPUs",
         ],
         of="network cards",
     )

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import GRAVE, Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import GRAVE, Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.finding import Severity
 from stepscope.records.training import StepChange, TrainingRun
 from stepscope.results.evidence import Evidence, name_of
@@ -98,11 +98,11 @@ def _of_steps(run: TrainingRun, change: StepChange) -> Finding:
         stake=min(1.0, change.share * (1 - 1 / change.ratio)),
         confidence="measured; the log does not state what changed",
         advice=[
-            advise(
+            (
                 f"look at what began with step {change.step}: other jobs on the hosts, throttled clocks, other "
                 "data, a checkpoint or an evaluation that never ended"
             ),
-            advise("the medians over the whole run mix two levels: compare runs by the steps of one"),
+            "the medians over the whole run mix two levels: compare runs by the steps of one",
         ],
         of=run,
     )
@@ -131,7 +131,7 @@ def _of_history(over_runs: History) -> Iterator[Finding]:
             stake=1 - 1 / ratio,
             confidence="measured; what changed between the two runs is not recorded as a cause",
             advice=[
-                advise(
+                (
                     f"compare the last run before with the first after: {before.name} and {after.name}",
                     shlex.join(["stepscope", "compare", before.path, after.path]),
                 )
@@ -153,7 +153,7 @@ def _of_days(day: Nights) -> Finding:
         severity=_severity(ratio),
         stake=1 - 1 / ratio,
         confidence=f"measured, one figure per run; by chance in less than {format_percent(SIGNIFICANT)} of such series",
-        advice=[advise(f"compare what ran on {day.days[since - 1]} and {date}: code, packages, hosts, data")],
+        advice=[f"compare what ran on {day.days[since - 1]} and {date}: code, packages, hosts, data"],
         of=re.sub(rf",? *{re.escape(date)}", "", name_of(first)),
         runs=tuple(run.run_id for run in runs),
         case="days",

@@ -206,12 +206,12 @@ def _who_came_last(communicators: Sequence[Arrivals]) -> Statement:
         severity=severity_of(share),
         confidence="measured; what keeps it before the collective is not in these files",
         advice=[
-            inspect(f"compare {host} with another host: clocks, other processes, free cores", "stepscope doctor"),
-            inspect(
+            (f"compare {host} with another host: clocks, other processes, free cores", "stepscope doctor"),
+            (
                 "see which part of its step is longer than on other ranks",
                 "stepscope profile -- torchrun --nproc-per-node=GPUS TRAIN.py",
             ),
-            inspect("a faster network does not help: this time is waiting, not transfer"),
+            "a faster network does not help: this time is waiting, not transfer",
         ],
         ranks=(rank,) if of_job else (),
     )
@@ -398,7 +398,7 @@ def _report(job: TraceEvidence, straggler: Straggler, window_ns: float) -> Findi
         stake=stake,
         confidence=straggler.confidence,
         advice=[
-            inspect(
+            (
                 CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
                 trace_command(job, f"--show idle,kernels,operators --rank {straggler.rank}"),
             ),
@@ -409,7 +409,7 @@ def _report(job: TraceEvidence, straggler: Straggler, window_ns: float) -> Findi
             and advise(
                 f"if it is late in every run without a known cause, exclude {host} from the job", key="without the host"
             ),
-            inspect("a faster network does not help: this time is waiting, not transfer"),
+            "a faster network does not help: this time is waiting, not transfer",
         ],
         of=rank,
         ranks=(straggler.rank,),
@@ -444,7 +444,7 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
         severity="info" if few else "warning",
         stake=None if few else min(1.0, waiting),
         confidence=f"measured; {sure}",
-        advice=[inspect(advice, trace_command(job, "--show collectives,stragglers"))],
+        advice=[(advice, trace_command(job, "--show collectives,stragglers"))],
     )
 
 

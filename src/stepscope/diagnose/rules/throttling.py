@@ -31,7 +31,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_amd
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding
 from stepscope.machine.peaks.lookup import find
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import GpuFact
@@ -109,8 +109,8 @@ def _capped(gpus: list[GpuFact]) -> Finding:
         [f"GPU {g.index} ({g.name}): {g.power_limit_w:.0f} W of {g.power_limit_default_w:.0f} W" for g in gpus[:8]],
         confidence="certain: reported by the driver; how far clocks drop depends on the work",
         advice=[
-            advise("ask the operator, or raise the limit as root", "nvidia-smi -pl WATTS"),
-            advise("show what limits the clocks under load", _QUERY),
+            ("ask the operator, or raise the limit as root", "nvidia-smi -pl WATTS"),
+            ("show what limits the clocks under load", _QUERY),
         ],
         of="power limit",
     )
@@ -132,13 +132,13 @@ def _slow(slow: list[CommRow], products: int, *, amd: bool) -> Finding:
         if cpu
         else "measured; the device's own tools show the cause",
         advice=[
-            advise("check for other processes on its cores", "top -H -b -n 1 | head -30")
+            ("check for other processes on its cores", "top -H -b -n 1 | head -30")
             if cpu
-            else advise(
+            else (
                 "check its host under load: clocks, temperature and clock limits",
                 "rocm-smi" if amd else f"{_QUERY},TEMPERATURE",
             ),
-            advise("measure again; if the same rank is slow, exclude its host or reduce its work", RULE.unseen_command),
+            ("measure again; if the same rank is slow, exclude its host or reduce its work", RULE.unseen_command),
         ],
         of=f"rank {worst.slowest_rank}",
     )

@@ -25,7 +25,7 @@ from collections import Counter
 from itertools import pairwise
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding, skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import written_by_several
 from stepscope.results.evidence import Evidence
@@ -70,7 +70,7 @@ def _report(run: TrainingRun) -> Finding | None:
         and "no row states whose it is: tables leave out the time of an epoch and the best accuracy",
         severity="problem",
         confidence="certain: epoch numbers repeat or decrease; the writer is likely",
-        advice=[advise(fix)],
+        advice=[fix],
         of=run,
         priority="wrong",
         wrong_runs=(run.run_id,),

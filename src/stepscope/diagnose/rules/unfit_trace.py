@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from stepscope.core.words import in_words, listed
-from stepscope.diagnose.rule import Rule, Statement, finding, inspect
+from stepscope.diagnose.rule import Rule, Statement, finding
 from stepscope.diagnose.trace_facts import unread
 from stepscope.records.finding import Finding
 from stepscope.records.trace_quality import FIGURES, KINDS, QualityFact
@@ -58,7 +58,7 @@ def _findings(facts: list[QualityFact]) -> Iterator[Finding]:
             and f"not said of this trace, as it rests on that: {in_words(FIGURES[figure] for figure in declared.takes)}",
             severity="warning",
             confidence="measured",
-            advice=[inspect(declared.better)] if declared.better else (),
+            advice=[(declared.better)] if declared.better else (),
             priority="doubt",
             ranks=ranks,
         )

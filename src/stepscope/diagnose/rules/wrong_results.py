@@ -25,7 +25,7 @@ from __future__ import annotations
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_amd
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.comm import CommRow
 from stepscope.results.evidence import NEEDS, Evidence
 from stepscope.results.labels import op_label, sweep_names, sweeps
@@ -58,13 +58,13 @@ def _report(name: str, wrong: list[CommRow], evidence: Evidence) -> Finding:
         severity="problem",
         confidence="measured: the result was compared with the expected one",
         advice=[
-            advise("do not use results of this machine until this is fixed; models trained on it may be damaged"),
-            advise(
+            "do not use results of this machine until this is fixed; models trained on it may be damaged",
+            (
                 f"measure pairs of ranks to find the link or host, then check it for errors{errors}",
                 "stepscope comm --ops none --pairs",
             ),
             nccl
-            and advise(
+            and (
                 "check whether only one protocol is wrong (LL128 needs ordered 128-byte writes), and update NCCL",
                 "stepscope comm --ops all_reduce --sizes 1K:256M:4 --env NCCL_PROTO=Simple,LL,LL128",
             ),
