@@ -1,5 +1,5 @@
-"""Tables in text (CSV, TSV, Markdown, JSON records): cells with their places, then rows of typed values. What columns mean:
-``store/columns.py``. Complaints name file, line and column.
+"""The one reader of tables: CSV, TSV, Markdown, columns of a text, JSON lines and JSON records. Cells come with places,
+then as typed values. What columns mean: ``store/columns.py``. Complaints name file, line and column.
 """
 
 from __future__ import annotations
@@ -7,22 +7,26 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, lru_cache
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.store.columns import COUNTS, MISSING, REPEATS, SIZES, TIMES, Columns, number, plain
-from stepscope.store.importer import head_of
+from stepscope.store.importer import Candidate, head_of
 from stepscope.store.log_lines import NO_END
 from stepscope.store.reader import read_bytes, read_json
 
+SUFFIXES = (".csv", ".tsv", ".md", ".markdown", ".json", ".jsonl", ".ndjson", ".txt")
 MAX_BYTES = 64 << 20
 DELIMITERS = ",;\t"
+NOT_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity")
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 _RULE = re.compile(r":?-+:?")
@@ -30,6 +34,10 @@ _MARKS = re.compile(r"\*\*|__|`|\[([^\]]*)\]\([^)]*\)")
 _DECIMALS = re.compile(r"[-+]?\d+\.(\d+)")
 _SHOWN = 40
 _PIPE = re.compile(r"(?<!\\)\|")
+_FRAME = re.compile(r"[\s|+=-]*")
+_BLANKS = (re.compile(r"\s{2,}"), re.compile(r"\s+"))
+"""What stands between the columns of a text: names with a blank in them have two."""
+_LOOKED_AT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +46,35 @@ class TextRow:
 
     where: str
     cells: tuple[str, ...]
+    names: tuple[str, ...]
 
-    def wrong(self, index: int, name: str, expected: str) -> DataError:
+    def wrong(self, index: int, expected: str) -> DataError:
         return DataError(
-            f"{self.where}: {name} is {self.cells[index][:60]!r}",
+            f"{self.where}: {self.names[index]} is {self.cells[index][:60]!r}",
             why=f"expected {expected}",
-            fix=f"correct the cell, or leave the column out: --columns {name}=-",
+            fix=f"correct the cell, or leave the column out: --columns {self.names[index]}=-",
         )
 
-    def whole(self, index: int, name: str, value: float | None) -> int:
+    def figure(self, index: int, *, words: bool = False) -> float | None:
+        """Return a number as written: None for an empty cell, NaN for what is not finite. Raises DataError for what is none.
+
+        words: a text, or a number with a unit, is None too.
+        """
+        text = self.cells[index].lower()
+        parsed = number(text)
+        if text in NOT_FINITE:
+            return math.nan
+        if text in MISSING or (words and (parsed is None or parsed[1])):
+            return None
+        if parsed is None or parsed[1] not in ("", "%"):
+            raise self.wrong(index, "a number")
+        return parsed[0]
+
+    def step(self, index: int) -> int:
         """Return the number of a step. Raises DataError for what is none."""
+        value = self.figure(index)
         if value is None or not value.is_integer():
-            raise self.wrong(index, name, "the number of a step")
+            raise self.wrong(index, "the number of a step")
         return int(value)
 
 
@@ -75,75 +100,73 @@ class TextTable:
         return frozenset(place for place, text in enumerate(texts) if len(text) > 1)
 
 
-def surely_whole(text: str, others: Iterable[str]) -> bool:
-    """Return whether the last cell of a row without a line end has lost nothing, as its column's other cells show.
-
-    It has as many decimals as each of them, or is a word that stands there, or is what they all are.
-    """
-    rest = set(others)
-    if not text or rest == {text} or (text in rest and number(text) is None):
-        return True
-    decimals = {len(match[1]) if (match := _DECIMALS.fullmatch(cell)) else 0 for cell in (text, *rest)}
-    return bool(rest) and len(decimals) == 1 and 0 not in decimals
-
-
-def _without_cut_cell(head: TextRow, body: Sequence[TextRow]) -> tuple[Sequence[TextRow], list[str]]:
-    """Return (rows, a note) of a file whose last row has no line end, without what may be cut off of it."""
-    *others, last = body
-    if len(last.cells) < len(head.cells) and others:
-        return others, [f"{last.where}: the last row {NO_END}, and fewer cells than the header: it is left out"]
-    if len(last.cells) != len(head.cells) or surely_whole(last.cells[-1], (row.cells[-1] for row in others)):
-        return body, []
-    note = (
-        f"{last.where}: the last row {NO_END}: its last cell {last.cells[-1][:_SHOWN]!r} may be cut off and is left out; "
-        "add a line end where it is whole"
-    )
-    return [*others, replace(last, cells=(*last.cells[:-1], ""))], [note]
-
-
 def read_tables(path: Path) -> tuple[TextTable, ...]:
     """Read every table of a file. Raises DataError: damaged, or a row with more or fewer cells than its header."""
-    head = head_of(path, _LOOKED_AT).decode(errors="replace")
-    if path.suffix.lower() == ".json" and not has_json_lines(path.suffix, head):
-        return (_records(path, read_json(path)),)
-    text = read_text(path)
-    if path.suffix.lower() in (".json", *JSON_LINES):
-        return (_json_lines(path, text),)
-    if path.suffix.lower() in (".md", ".markdown"):
-        return tuple(_markdown(path, text))
-    return (_delimited(path, text),)
+    suffix, head = path.suffix.lower(), head_of(path, _LOOKED_AT).decode(errors="replace")
+    if (blocks := _form(suffix, head)) is not None:
+        text = read_text(path)
+        return tuple(_table(path, *block) for block in blocks(path, text))
+    if _has_json_lines(suffix, head):
+        return (_json_lines(path, read_text(path)),)
+    return (_records(path, read_json(path)),)
+
+
+def headers(file: Candidate) -> tuple[Sequence[str], ...]:
+    """Return the headers in a file's beginning, for telling what it is; of several JSON records, the names of the first."""
+    return _headers(file.path.suffix.lower(), file.text.removeprefix("\ufeff"))
+
+
+@lru_cache(4)
+def _headers(suffix: str, text: str) -> tuple[Sequence[str], ...]:
+    blocks = _form(suffix, text)
+    if blocks is None:
+        several = text.lstrip()[:1] == "[" or _has_json_lines(suffix, text)
+        return tuple(map(tuple, records_in(text, 1 if several else 0)))
+    if blocks is _delimited:  # its rows may be cut off
+        first = next((line for line in text.splitlines() if line.strip()), "")
+        return (next(csv.reader([first], delimiter=_delimiter(first)), []),)
+    return tuple(rows[0][1] for rows, *_ in blocks(Path(), text))
+
+
+def records_in(text: str, most: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the first objects of JSON lines, or of a list, as far as they are whole."""
+    at = 0
+    with suppress(ValueError, RecursionError):
+        for _ in range(most):
+            record, at = json.JSONDecoder().raw_decode(text, text.index("{", at))
+            yield record
 
 
 JSON_LINES = (".jsonl", ".ndjson")
-_LOOKED_AT = 1 << 16
 
 
-def has_json_lines(suffix: str, text: str) -> bool:
+def _has_json_lines(suffix: str, text: str) -> bool:
     """Whether a file's beginning is one JSON object a line, by its name or (two of them) as it stands in a ``.json``."""
-    if suffix.lower() in JSON_LINES:
-        return True
-    first, _, rest = text.lstrip().partition("\n")
-    lines = (first, rest.partition("\n")[0])
-    return suffix.lower() == ".json" and all(line.startswith("{") and line.rstrip().endswith("}") for line in lines)
+    lines = text.lstrip().split("\n", 2)[:2]
+    return suffix in JSON_LINES or (
+        len(lines) > 1 and all(line.startswith("{") and line.rstrip().endswith("}") for line in lines)
+    )
 
 
-def headers(suffix: str, text: str) -> Iterator[Sequence[str]]:
-    """Yield the headers in a file's beginning, for telling what it is; JSON has none."""
-    if suffix in (".md", ".markdown"):
-        lines = text.splitlines()
-        yield from (_cells(a) for a, b in pairwise(lines) if _is_rule(b))
-    elif suffix in (".csv", ".tsv", ".txt"):
-        first = next((line for line in text.removeprefix("\ufeff").splitlines() if line.strip()), "")
-        yield next(csv.reader([first], delimiter=_delimiter(first)), [])
+_Cells = tuple[str, tuple[str, ...]]
+_Block = tuple[list[_Cells], bool, bool]
+"""(where, cells) of a header and its rows, whether the last one may be cut off, whether 125,000 counts as 125000."""
+
+
+def _form(suffix: str, text: str) -> Callable[[Path, str], Iterator[_Block]] | None:
+    """Return what splits a text into tables, by its name, and by how a ``.txt`` begins; None: it is JSON."""
+    if suffix in (".json", *JSON_LINES):
+        return None
+    lines = text.splitlines()
+    if suffix in (".md", ".markdown") or (suffix == ".txt" and any(map(_is_rule, lines))):
+        return _markdown
+    first = [line for line in lines[:9] if line.strip()][:2]
+    return _spaced if suffix == ".txt" and not all(_delimiter(line) in line for line in first) else _delimited
 
 
 def read_text(path: Path) -> str:
     """Read a text file. Raises DataError: not readable, empty, not text, or far too large for a table."""
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
-    if size > MAX_BYTES:
+    if (size := path.stat().st_size) > MAX_BYTES:
         raise DataError(f"{path}: {size} bytes", why=f"no table of results is larger than {MAX_BYTES} bytes")
     try:
         text = read_bytes(path).decode("utf-8-sig")
@@ -157,75 +180,31 @@ def read_text(path: Path) -> str:
     return text
 
 
-def _delimited(path: Path, text: str) -> TextTable:
-    first = next(line for line in text.splitlines() if line.strip())
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=_delimiter(first))
-    rows: list[TextRow] = []
+def _delimited(path: Path, text: str) -> Iterator[_Block]:
+    delimiter = _delimiter(next(line for line in text.splitlines() if line.strip()))
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     try:
-        rows += [TextRow(f"{path}:{reader.line_num}", tuple(c.strip() for c in row)) for row in reader if any(row)]
+        rows = [(f"{path}:{reader.line_num}", tuple(cell.strip() for cell in row)) for row in reader if any(row)]
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not readable as CSV", why=str(error)) from error
-    whole = text.endswith(("\n", "\r", '"')) or len(rows) < 2
-    read, notes = (rows[1:], []) if whole else _without_cut_cell(rows[0], rows[1:])
-    body, commas = _with_points(rows[0], read, thousands=_delimiter(first) != ";")
-    return _table(path, rows[0], body, notes=(*notes, *commas))
-
-
-def _with_points(head: TextRow, body: Sequence[TextRow], *, thousands: bool) -> tuple[Sequence[TextRow], list[str]]:
-    """Return (rows with decimal commas as points, a note of it), where a cell like ``512,5`` or ``0,512`` proves them.
-
-    thousands: whether ``125,000`` alone counts as 125000. Raises DataError where it may be 125 as well.
-    """
-    columns = [
-        index
-        for index, cells in enumerate(
-            zip(*(row.cells for row in body if len(row.cells) == len(head.cells)), strict=True)
-        )
-        if any(_COMMA.fullmatch(cell) for cell in cells)
-        and all(_COMMA.fullmatch(cell) or cell.lower() in MISSING or number(cell) is not None for cell in cells)
-    ]
-    written = [(row, index) for row in body for index in columns if index < len(row.cells)]
-    with_comma = [(row, index) for row, index in written if _COMMA.fullmatch(row.cells[index])]
-    if all(_THOUSANDS.fullmatch(row.cells[index]) for row, index in with_comma):
-        if thousands or not with_comma:
-            return body, []
-        row, index = with_comma[0]
-        raise DataError(
-            f"{row.where}: {head.cells[index]} is {row.cells[index]!r}",
-            why="the comma may separate thousands or decimals",
-            fix="write the numbers with a decimal point and without commas",
-        )
-    names = ", ".join(head.cells[index] for index in columns)
-    changed = [
-        replace(row, cells=tuple(c.replace(",", ".") if i in columns else c for i, c in enumerate(row.cells)))
-        for row in body
-    ]
-    return changed, [f"decimal commas are read in: {names}"]
+    yield rows, not text.endswith(("\n", "\r", '"')), delimiter != ";"
 
 
 def _delimiter(line: str) -> str:
     return max(DELIMITERS, key=line.count)
 
 
-def _markdown(path: Path, text: str) -> Iterator[TextTable]:
+def _markdown(path: Path, text: str) -> Iterator[_Block]:
     lines = text.splitlines()
     for at, (head, rule) in enumerate(pairwise(lines), start=1):
         if not _is_rule(rule) or "|" not in head:
             continue
-        body = [TextRow(f"{path}:{at + 2 + i}", _cells(raw)) for i, raw in enumerate(_block(lines[at + 1 :]))]
+        body = list(takewhile(lambda line: line.strip().startswith("|"), lines[at + 1 :]))
         last = lines[at + len(body)].rstrip()
         ends = at + 1 + len(body) == len(lines) and not text.endswith(("\n", "\r"))
-        cut = body and not last.endswith("|") and (ends or head.rstrip().endswith("|"))
-        names = TextRow(f"{path}:{at}", _cells(head))
-        rows, notes = _without_cut_cell(names, body) if cut else (body, [])
-        yield _table(path, names, rows, notes=tuple(notes))
-
-
-def _block(lines: Sequence[str]) -> Iterator[str]:
-    for line in lines:
-        if not line.strip().startswith("|"):
-            return
-        yield line
+        cut = not last.endswith("|") and (ends or head.rstrip().endswith("|"))
+        rows = [(f"{path}:{number}", _cells(line)) for number, line in enumerate(body, at + 2)]
+        yield [(f"{path}:{at}", _cells(head)), *rows], cut, True
 
 
 def _cells(line: str) -> tuple[str, ...]:
@@ -238,25 +217,104 @@ def _is_rule(line: str) -> bool:
     return "|" in line and "-" in line and all(_RULE.fullmatch(cell) for cell in _cells(line))
 
 
-def _table(path: Path, head: TextRow, body: Sequence[TextRow], *, notes: tuple[str, ...] = ()) -> TextTable:
-    again = [row for row in body if row.cells == head.cells]
-    notes = (*notes, *(f"{row.where}: a second header: several tables in one file" for row in again[:1]))
-    body = [row for row in body if row.cells != head.cells] if again else body
+def _spaced(path: Path, text: str) -> Iterator[_Block]:
+    """Yield the tables of a text: a line of names, with rows of as many cells under it, in which there are numbers."""
+    lines = [
+        (f"{path}:{at}", line.strip()) for at, line in enumerate(text.splitlines(), 1) if not _FRAME.fullmatch(line)
+    ]
+    for at, ((_, head), (_, first)) in enumerate(pairwise(lines)):
+        for blanks in _BLANKS if not any(map(number, head.split())) and any(map(number, first.split())) else ():
+            rows: list[_Cells] = []
+            for place in range(at, len(lines)):
+                where, line = lines[place]
+                cells = tuple(blanks.split(line))
+                if rows and len(cells) != len(rows[0][1]):
+                    break
+                rows.append((where, cells))
+            if len(rows) > 1 and len(rows[0][1]) > 1:
+                yield rows, at + len(rows) == len(lines) and not text.endswith(("\n", "\r")), True
+                break
+
+
+def surely_whole(text: str, others: Iterable[str]) -> bool:
+    """Return whether the last cell of a row without a line end has lost nothing, as its column's other cells show.
+
+    It has as many decimals as each of them, or is a word that stands there, or is what they all are.
+    """
+    rest = set(others)
+    if not text or rest == {text} or (text in rest and number(text) is None):
+        return True
+    decimals = {len(match[1]) if (match := _DECIMALS.fullmatch(cell)) else 0 for cell in (text, *rest)}
+    return bool(rest) and len(decimals) == 1 and 0 not in decimals
+
+
+def _without_cut_cell(names: Sequence[str], body: Sequence[TextRow]) -> tuple[Sequence[TextRow], list[str]]:
+    """Return (rows, a note) of a file whose last row has no line end, without what may be cut off of it."""
+    *others, last = body
+    if len(last.cells) < len(names) and others:
+        return others, [f"{last.where}: the last row {NO_END}, and fewer cells than the header: it is left out"]
+    if len(last.cells) != len(names) or surely_whole(last.cells[-1], (row.cells[-1] for row in others)):
+        return body, []
+    note = (
+        f"{last.where}: the last row {NO_END}: its last cell {last.cells[-1][:_SHOWN]!r} may be cut off and is left out; "
+        "add a line end where it is whole"
+    )
+    return [*others, replace(last, cells=(*last.cells[:-1], ""))], [note]
+
+
+def _table(path: Path, rows: Sequence[_Cells], cut: bool, thousands: bool) -> TextTable:
+    (at, names), *others = rows
+    body: Sequence[TextRow] = [TextRow(where, cells, names) for where, cells in others]
+    body, notes = _without_cut_cell(names, body) if cut and body else (body, [])
+    again = [row for row in body if row.cells == names]
+    notes += [f"{row.where}: a second header: several tables in one file" for row in again[:1]]
+    body = [row for row in body if row.cells != names]
     for row in body:
-        if len(row.cells) != len(head.cells):
+        if len(row.cells) != len(names):
             raise DataError(
-                f"{row.where}: {len(row.cells)} cells, and the header has {len(head.cells)}",
+                f"{row.where}: {len(row.cells)} cells, and the header has {len(names)}",
                 why="the file was cut or mixed",
                 fix="copy the file again",
             )
-    twice = next((name for i, name in enumerate(head.cells) if name and name in head.cells[:i]), None)
+    twice = next((name for i, name in enumerate(names) if name and name in names[:i]), None)
     if twice is not None:
         raise DataError(
-            f"{head.where}: column {twice!r} appears twice in the header",
-            why=f"it is: {', '.join(head.cells)}",
+            f"{at}: column {twice!r} appears twice in the header",
+            why=f"it is: {', '.join(names)}",
             fix="rename one of the columns",
         )
-    return TextTable(path, head.cells, tuple(body), notes=notes)
+    body, commas = _with_points(names, body, thousands=thousands)
+    return TextTable(path, names, tuple(body), notes=(*notes, *commas))
+
+
+def _with_points(
+    names: Sequence[str], body: Sequence[TextRow], *, thousands: bool
+) -> tuple[Sequence[TextRow], list[str]]:
+    """Return (rows with decimal commas as points, a note of it), where a cell like ``512,5`` or ``0,512`` proves them.
+
+    thousands: whether ``125,000`` alone counts as 125000. Raises DataError where it may be 125 as well.
+    """
+    columns = [
+        index
+        for index, cells in enumerate(zip(*(row.cells for row in body), strict=True))
+        if any(map(_COMMA.fullmatch, cells))
+        and all(_COMMA.fullmatch(cell) or cell.lower() in MISSING or number(cell) is not None for cell in cells)
+    ]
+    with_comma = [(row, index) for row in body for index in columns if _COMMA.fullmatch(row.cells[index])]
+    if all(_THOUSANDS.fullmatch(row.cells[index]) for row, index in with_comma):
+        if thousands or not with_comma:
+            return body, []
+        row, index = with_comma[0]
+        raise DataError(
+            f"{row.where}: {names[index]} is {row.cells[index]!r}",
+            why="the comma may separate thousands or decimals",
+            fix="write the numbers with a decimal point and without commas",
+        )
+    changed = [
+        replace(row, cells=tuple(c.replace(",", ".") if i in columns else c for i, c in enumerate(row.cells)))
+        for row in body
+    ]
+    return changed, [f"decimal commas are read in: {', '.join(names[index] for index in columns)}"]
 
 
 def _json_lines(path: Path, text: str) -> TextTable:
@@ -318,7 +376,7 @@ def _of_objects(
         nested -= {way[0] for way in leaves if len(way) == 1}
         rows.append((where, _values_by_name(leaves)))
     names = tuple(dict.fromkeys(name for _, values in rows for name in values))
-    lines = tuple(TextRow(where, tuple(values.get(name, "") for name in names)) for where, values in rows)
+    lines = tuple(TextRow(where, tuple(values.get(name, "") for name in names), names) for where, values in rows)
     return TextTable(path, names, lines, single=single, nested=frozenset(nested))
 
 
@@ -364,9 +422,6 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else repr(value)
-
-
-NOT_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +477,7 @@ class TableLine:
         return int(parsed[0])
 
     def wrong(self, role: str, expected: str) -> DataError:
-        return self.row.wrong(self.columns.by_role[role][0], self.name(role), expected)
+        return self.row.wrong(self.columns.by_role[role][0], expected)
 
 
 def _cell_scale(role: str, unit: str, *, own: str) -> float | None:

@@ -68,7 +68,7 @@ def _of_several_runs(candidate: Candidate) -> bool:
     """Return whether columns tell runs apart: then it is a table of runs by epoch."""
     return any(
         columns_of(names, candidate.stated.columns).has("world_size", "strategy", "model", "hardware", "run")
-        for names in headers(candidate.path.suffix.lower(), candidate.text)
+        for names in headers(candidate)
     )
 
 

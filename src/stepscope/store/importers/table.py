@@ -36,9 +36,11 @@ from stepscope.store.columns import (
 )
 from stepscope.store.comm_table import comm_rows_of
 from stepscope.store.importer import Candidate, Importer, is_about, read_each
+from stepscope.store.log_lines import SUFFIXES as TEXTS
 from stepscope.store.stated import with_stated
 from stepscope.store.table_runs import runs_of
-from stepscope.store.tables import TableLine, TextTable, headers, lines_of, read_tables
+from stepscope.store.tables import JSON_LINES, SUFFIXES, TableLine, TextTable, headers, lines_of, read_tables
+from stepscope.store.text_signs import signs_beside
 
 _WIDE = 3
 _TIME_WORD = re.compile(r"(?:^|_)(?:\d*time|duration|latency|runtime|elapsed|[nuµm]s|s|secs?|seconds)(?:_|$)")
@@ -172,7 +174,6 @@ def _naming_an_op(table: TextTable) -> str | None:
     return next((name for name, text in cells if any(op in text for op in BUS_FACTORS)), None)
 
 
-SUFFIXES = (".csv", ".tsv", ".md", ".markdown", ".json", ".jsonl", ".ndjson")
 MOST_JSON_BYTES = 4 << 20
 """Most bytes of a JSON document that is looked at to find out whether it holds records."""
 
@@ -185,34 +186,35 @@ _NO_SAMPLES = "weak scaling, and no column states the samples per epoch: --colum
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """Return whether a file may be a table at all, so that its refusal says how it would be read."""
+    """Return whether a file may be a table at all, so that its refusal says how it would be read; a text where it is one."""
+    if candidate.path.suffix.lower() in TEXTS:
+        return _knows(candidate) and not signs_beside((candidate.path,))
     return _is_table(candidate) or _knows(candidate)
 
 
 def _is_table(candidate: Candidate) -> bool:
-    suffix = candidate.path.suffix.lower()
-    if suffix == ".json":
-        text = candidate.text
-        like_records = text.lstrip()[:1] in ("{", "[") and not _FOREIGN_JSON.search(text) and _small(candidate)
-        return like_records and any(map(meanings_of, set(_KEY.findall(text))))
-    return suffix in (".jsonl", ".ndjson") or any(len(names) > 1 for names in headers(suffix, candidate.text))
-
-
-def _small(candidate: Candidate) -> bool:
-    return candidate.path.stat().st_size <= MOST_JSON_BYTES
+    if candidate.path.suffix.lower() != ".json":
+        return candidate.path.suffix.lower() in JSON_LINES or any(len(names) > 1 for names in headers(candidate))
+    text = candidate.text
+    return (
+        text.lstrip()[:1] in ("{", "[")
+        and not _FOREIGN_JSON.search(text)
+        and candidate.path.stat().st_size <= MOST_JSON_BYTES
+        and any(map(meanings_of, set(_KEY.findall(text))))
+    )
 
 
 def _knows(candidate: Candidate) -> bool:
     """Return whether a file holds a table with a figure of a run or a collective."""
-    suffix, stated = candidate.path.suffix.lower(), candidate.stated.columns
-    if suffix not in (".json", ".jsonl", ".ndjson"):
-        return any(_has_figures(columns_of(names, stated)) for names in headers(suffix, candidate.text))
-    if not _is_table(candidate) or not _small(candidate):
-        return False
-    try:
-        return any(_has_figures(columns_of(table.names, stated)) for table in read_tables(candidate.path))
-    except DataError:
-        return False
+    every: Iterable[Sequence[str]] = headers(candidate)
+    if candidate.path.suffix.lower() in (".json", *JSON_LINES):
+        if not _is_table(candidate) or candidate.path.stat().st_size > MOST_JSON_BYTES:
+            return False
+        try:
+            every = [table.names for table in read_tables(candidate.path)]
+        except DataError:
+            return False
+    return any(_has_figures(columns_of(names, candidate.stated.columns)) for names in every)
 
 
 def by_unit(table: TextTable) -> Iterator[tuple[TextTable, dict[str, str]]]:
@@ -331,7 +333,7 @@ def _imported(path: Path, rows: _Rows, stated: Stated, names: Iterable[str]) -> 
 
 IMPORTER = Importer(
     title="table of results (CSV, Markdown, JSON records)",
-    suffixes=(".csv", ".tsv", ".md", ".markdown", ".json", ".jsonl", ".ndjson"),
+    suffixes=(".csv", ".tsv", ".md", ".markdown", ".json", ".jsonl", ".ndjson", ".txt"),
     recognises=_recognises,
     read_files=_read,
     rank=95,

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.store.columns import number, require_meanings
+from stepscope.store.columns import require_meanings
 from stepscope.store.importer import Candidate, Importer, read_each
-from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, read_tables
+from stepscope.store.tables import TextRow, TextTable, headers, read_tables
 from stepscope.store.training_runs import LoggedStep, Scalars, joined, run_of, slug
 
-_SUFFIXES = (".csv",)
 _SHADOWS = ("__MIN", "__MAX")
 _STEPS = ("step", "_step", "global_step", "trainer/global_step", "train/global_step")
 _TIMES = ("relative time (wall)", "relative time (process)", "_runtime", "_timestamp")
 _OVER_TIME = "the chart's x axis is time: rows count as steps, and step time is unknown"
-_NOTHING = ("", "none", "null")
 
 
 def _knows(candidate: Candidate) -> bool:
-    return any(
-        _is_chart(names) or _is_history(names) for names in headers(candidate.path.suffix.lower(), candidate.text)
-    )
+    return any(_is_chart(names) or _is_history(names) for names in headers(candidate))
 
 
 def _is_chart(names: Sequence[str]) -> bool:
@@ -39,7 +34,7 @@ def _is_history(names: Sequence[str]) -> bool:
 
 def _read(source: Candidate) -> Imported:
     require_meanings(source.stated)
-    parts, left_out = read_each(source, _knows, _read_file, suffixes=_SUFFIXES)
+    parts, left_out = read_each(source, _knows, _read_file, suffixes=(".csv",))
     merged: dict[str, Scalars] = {}
     for scalars in (chart for part in parts for chart in part):
         first = merged.setdefault(scalars.run_id, scalars)
@@ -59,39 +54,52 @@ def _together(one: Sequence[LoggedStep], other: Sequence[LoggedStep]) -> list[Lo
 
 def _read_file(path: Path) -> list[Scalars]:
     (table,) = read_tables(path)
-    at_step = next((i for i, name in enumerate(table.names) if name.lower() in _STEPS), None)
-    at_time = next((i for i, name in enumerate(table.names) if name.lower() in _TIMES), None)
+    at_step, at_time = (
+        next((i for i, name in enumerate(table.names) if name.lower() in names), None) for names in (_STEPS, _TIMES)
+    )
     if at_step is None and at_time is None:
         raise DataError(
             f"{path}: no column of steps or times",
             why=f"the first column is {table.names[0]!r}",
             fix="choose Step as the chart's x axis and export it again",
         )
+    history = _is_history(table.names)
     by_run = []
     for run, columns in _columns(table):
         points = [
             LoggedStep(
-                step=index if at_step is None else row.whole(at_step, table.names[at_step], _cell(row, at_step, table)),
-                wall_s=None if at_time is None or at_step is None else _cell(row, at_time, table),
+                step=number if at_step is None else row.step(at_step),
+                wall_s=None if at_time is None or at_step is None else _figure(row, at_time, history),
                 values=values,
             )
-            for index, row in enumerate(table.rows)
-            if (values := _values(row, columns, table))
-        ]
-        points.sort(key=lambda point: point.step)
-        by_run.append(
-            Scalars(
-                source=str(path),
-                run_id=slug(run) or path.stem,
-                group=path.absolute().parent.name,
-                points=points,
-                notes=() if at_step is not None else (_OVER_TIME,),
-                unread=table.notes,
+            for number, row in enumerate(table.rows)
+            if (
+                values := {
+                    name: value
+                    for index, name in columns.items()
+                    if (value := _figure(row, index, history)) is not None
+                }
             )
-        )
-    if not any(scalars.points for scalars in by_run):
+        ]
+        if points:
+            by_run.append(
+                Scalars(
+                    source=str(path),
+                    run_id=slug(run) or path.stem,
+                    group=path.absolute().parent.name,
+                    points=sorted(points, key=lambda point: point.step),
+                    notes=() if at_step is not None else (_OVER_TIME,),
+                    unread=table.notes,
+                )
+            )
+    if not by_run:
         raise DataError(f"{path}: no figure under its header", fix="export the chart again")
-    return [scalars for scalars in by_run if scalars.points]
+    return by_run
+
+
+def _figure(row: TextRow, index: int, history: bool) -> float | None:
+    """Return a number, None for a text: a history logs any, a chart those of runs that logged nothing."""
+    return row.figure(index, words=history or not any(map(str.isdigit, row.cells[index])))
 
 
 def _columns(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
@@ -105,29 +113,6 @@ def _columns(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
         if dash and not metric.endswith(_SHADOWS) and metric not in ("_step", "_timestamp", "_runtime"):
             runs.setdefault(run, {})[index] = metric
     yield from runs.items()
-
-
-def _values(row: TextRow, columns: dict[int, str], table: TextTable) -> dict[str, float]:
-    cells = {name: _cell(row, index, table) for index, name in columns.items()}
-    return {name: value for name, value in cells.items() if value is not None}
-
-
-def _cell(row: TextRow, index: int, table: TextTable) -> float | None:
-    """Read a number: None where a run logged nothing, and for texts of a history; NaN for what is not finite.
-
-    Raises DataError for a damaged number.
-    """
-    text = row.cells[index]
-    if text.lower() in NOT_FINITE:
-        return math.nan
-    if text.lower() in _NOTHING or not any(c.isdigit() for c in text):
-        return None
-    parsed = number(text)
-    if parsed is None or parsed[1]:
-        if _is_history(table.names):
-            return None
-        raise row.wrong(index, table.names[index], "a number")
-    return parsed[0]
 
 
 IMPORTER = Importer(

@@ -70,10 +70,27 @@ def test_a_stated_rate(tmp_path: Path) -> None:
     assert (run.samples_per_s.value, run.unit) == (80.0, "tokens")
 
 
-def test_json_lines(tmp_path: Path) -> None:
-    text = "".join(f'{{"step": {step}, "step_time_ms": 100, "loss": 1.0}}\n' for step in range(12))
-    (run,) = read(write(tmp_path / "log.jsonl", text), key="steps_csv").runs
-    assert run.step_ns.value == 100e6
+RECORDS = [{"step": step, "step_time_ms": 100, "loss": 1.5} for step in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.jsonl", "".join(f"{json.dumps(record)}\n" for record in RECORDS)),
+        ("log.json", json.dumps(RECORDS, indent=1)),
+        ("log.md", "| step | step_time_ms |\n|---|---|\n" + "".join(f"| {step} | 100 |\n" for step in range(12))),
+        ("log.txt", "| step | step_time_ms |\n|---|---|\n" + "".join(f"| {step} | 100 |\n" for step in range(12))),
+        ("log.txt", "step,step_time_ms\n" + "".join(f"{step},100\n" for step in range(12))),
+        (
+            "log.txt",
+            "of node7\n\n step  time (ms)\n-----  ----\n" + "".join(f"{n}  100\n" for n in range(12)) + "done\n",
+        ),
+        ("log.txt", "step step_time_ms loss\n" + "".join(f"{step} 100 1.5\n" for step in range(12)) + "12 1"),
+    ],
+)
+def test_one_reader_has_all_forms(tmp_path: Path, name: str, text: str) -> None:
+    (run,) = read(write(tmp_path / name, text), key="steps_csv").runs
+    assert (run.step_ns.value, run.step_ns.n) == (100e6, 11)
 
 
 def test_a_folder_has_a_run_a_file(tmp_path: Path) -> None:
