@@ -11,7 +11,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.records.prediction import RankStep, StepCall
 from stepscope.records.trace_collectives import RankCollective
@@ -58,65 +60,67 @@ def rank_steps(view: RankView) -> tuple[RankStep, ...]:
         if high <= low:
             continue
         positions = sorted(of_step[step.step], key=lambda p: _launch(collectives[p]))
-        ends = np.array([min(collectives[p].end_ns, high) for p in positions], dtype=np.int64)
-        waits = _waits(spans.gaps(own, low=low, high=high), np.sort(ends), launched, activity.source)
+        calls = [collectives[p] for p in positions]
+        ends = np.minimum(column(calls, "end_ns"), high)
+        waits = _waits(spans.gaps(own, low=low, high=high), ends, launched, activity.source)
+        progress = Progress(low=low, high=high, waits=waits)
         rows.append(
             RankStep(
                 rank=view.rank,
                 step=step.step,
                 window_ns=high - low,
-                length_ns=high - low - waits.measure,
+                length_ns=progress.length_ns,
                 compute_ns=step.parts.compute_ns,
                 copies_ns=step.parts.exposed_memory_ns,
-                lanes=_lanes([collectives[p] for p in positions]),
-                calls=_calls(
-                    positions,
-                    [collectives[p] for p in positions],
-                    ready[positions],
-                    used[positions],
-                    waits,
-                    low=low,
-                    high=high,
-                ),
+                lanes=_lanes(calls),
+                calls=_calls(positions, calls, ready[positions], used[positions], progress),
             )
         )
     return tuple(rows)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The time from low to high that a rank does not spend waiting for collectives."""
+
+    low: int
+    high: int
+    waits: Spans
+
+    @property
+    def length_ns(self) -> int:
+        return self.high - self.low - self.waits.measure
+
+    def at(self, times: Ints) -> Ints:
+        times = np.clip(times, self.low, self.high)
+        return times - self.low - spans.covered_before(self.waits, times)
+
+    def awaited(self, ends: Ints) -> NDArray[np.bool_]:
+        """Whether computation waited for what ends then: inside a wait, or with it."""
+        return spans.holds(self.waits, ends - 1)
+
+
+def waited_until(pauses: Spans, ends: Ints) -> Ints:
+    """Return the last of these ends in each pause of computation, its start where there is none."""
+    ends = np.append(np.sort(ends), np.iinfo(np.int64).min)
+    return np.maximum(ends[np.searchsorted(ends[:-1], pauses.ends, side="right") - 1], pauses.starts)
+
+
 def _calls(
-    positions: Sequence[int],
-    collectives: Sequence[RankCollective],
-    ready: Ints,
-    used: Ints,
-    waits: Spans,
-    *,
-    low: int,
-    high: int,
+    positions: Sequence[int], collectives: Sequence[RankCollective], ready: Ints, used: Ints, own: Progress
 ) -> tuple[StepCall, ...]:
-    if not positions:
-        return ()
-
-    def progress(times: Ints) -> Ints:
-        at = np.clip(times, low, high)
-        return at - low - spans.covered_before(waits, at)
-
     ended = column(collectives, "end_ns")
-    done = progress(ended)
-    # Awaited: it ends inside a wait, or with it.
-    place = np.searchsorted(waits.starts, ended, side="left") - 1
-    awaited = np.zeros(len(collectives), dtype=bool)
-    if len(waits):
-        awaited = (place >= 0) & (ended <= waits.ends[np.maximum(place, 0)])
+    done = own.at(ended)
     needed = done.copy()
-    for i in np.flatnonzero(~awaited).tolist():
+    for i in np.flatnonzero(~own.awaited(ended)).tolist():
         if collectives[i].op in REDUCTIONS:
             alike = [
                 j for j, c in enumerate(collectives) if (c.op, c.group) == (collectives[i].op, collectives[i].group)
             ]
             needed[i] = max(int(done[j]) for j in alike)
         elif used[i] != NONE:
-            needed[i] = max(int(done[i]), int(progress(used[i : i + 1])[0]))
-    at = np.minimum(progress(ready), needed)
+            needed[i] = max(int(done[i]), int(own.at(used[i : i + 1])[0]))
+    at = np.minimum(own.at(ready), needed)
     return tuple(
         StepCall(position=position, ready_ns=int(r), needed_ns=int(n), duration_ns=c.duration_ns)
         for position, r, n, c in zip(positions, at, needed, collectives, strict=True)
@@ -125,18 +129,13 @@ def _calls(
 
 def _waits(pauses: Spans, ends: Ints, launched: tuple[Ints, Ints] | None, source: str) -> Spans:
     """Find waits: from where computation pauses to the end of the last collective in that pause, if it waited for it."""
-    if not len(pauses) or not len(ends):
-        return spans.EMPTY
-    last = np.searchsorted(ends, pauses.ends, side="right") - 1
-    until = np.where(last >= 0, ends[np.maximum(last, 0)], 0)
-    waited = until - pauses.starts >= WAITED_NS[source]
+    until = waited_until(pauses, ends)
     soon = pauses.ends - until <= RESUMED_WITHIN * (pauses.ends - pauses.starts)
     if launched is not None:
         starts, calls = launched
         following = np.searchsorted(starts, pauses.ends, side="left")
-        followed = following < len(starts)
-        soon |= followed & (calls[np.minimum(following, len(starts) - 1)] < until)
-    kept = waited & soon
+        soon |= np.append(calls, np.iinfo(np.int64).max)[following] < until
+    kept = soon & (until - pauses.starts >= WAITED_NS[source])
     return spans.union(pauses.starts[kept], until[kept])
 
 
@@ -183,9 +182,7 @@ def _ready(view: RankView) -> Ints:
     collectives = communication(view).collectives
     starts = column(collectives, "start_ns")
     called = column(collectives, "launch_ns")
-    if activity_of(view).source != "device":
-        return np.where(called == NONE, starts, np.minimum(called, starts))
-    before = computed_before(view, called)
+    before = computed_before(view, called) if activity_of(view).source == "device" else called
     return np.where(called == NONE, starts, np.minimum(np.maximum(before, called), starts))
 
 
@@ -195,13 +192,13 @@ def _launch(call: RankCollective) -> tuple[int, int]:
 
 def _lanes(calls: Sequence[RankCollective]) -> int:
     """Count how many ran at once at most, not counting those that merely touch."""
-    most = 1
-    for call in calls:
-        beside = [
-            c for c in calls if c is not call and c.start_ns <= call.start_ns < c.end_ns - _BESIDE * c.duration_ns
-        ]
-        most = max(most, 1 + len(beside))
-    return most
+    return max(
+        (
+            1 + sum(c is not call and c.start_ns <= call.start_ns < c.end_ns - _BESIDE * c.duration_ns for c in calls)
+            for call in calls
+        ),
+        default=1,
+    )
 
 
 LEAST_WAIT_NS = 20_000
@@ -225,30 +222,30 @@ def cpu_legs(view: RankView) -> RankLegs | Unavailable:
     ended = ends[by_end]
     waits = spans.subtract(activity.comm, activity.compute)
     last = np.searchsorted(ended, waits.ends, side="right") - 1
-    waited = (last >= 0) & (ended[np.maximum(last, 0)] - waits.starts >= LEAST_WAIT_NS) if len(ended) else last >= 0
-    until, by = ended[last[waited]], by_end[last[waited]]
+    until = np.append(ended, low)[last]
+    waited = until - waits.starts >= LEAST_WAIT_NS
+    until, by = until[waited], by_end[last[waited]]
 
     def leg(times: Ints) -> list[PathLeg]:
         """Return a leg from each time back to the end of the wait before it."""
         at = np.searchsorted(until, times, side="right") - 1
-        after_wait = at >= 0
-        begins = np.full(len(times), low, dtype=np.int64)
-        begins[after_wait] = until[at[after_wait]]
-        begins = np.minimum(begins, times)
+        begins = np.minimum(np.append(until, low)[at], times)
         compute = spans.measure_within(activity.compute, begins, times)
         rest = times - begins - compute
-        places = np.where(after_wait, by[np.maximum(at, 0)], -1) if len(by) else np.full(len(times), -1)
+        places = np.append(by, -1)[at]
         return [
-            PathLeg(parts=_parts(host_operator_ns=c, host_other_ns=o), back_to=None if p < 0 else p)
+            PathLeg(parts=PathParts(host_operator_ns=c, host_other_ns=o), back_to=None if p < 0 else p)
             for c, o, p in zip(compute.tolist(), rest.tolist(), places.tolist(), strict=True)
         ]
 
-    legs = leg(called) if len(starts) else []
+    legs = leg(called)
     queued = np.searchsorted(ended, starts, side="right") - 1
     for i, place in enumerate(queued.tolist()):
         delay = int(starts[i] - called[i])
         if place >= 0 and ended[place] > called[i]:
-            legs[i] = PathLeg(parts=_parts(launch_latency_ns=int(starts[i] - ended[place])), back_to=int(by_end[place]))
+            legs[i] = PathLeg(
+                parts=PathParts(launch_latency_ns=int(starts[i] - ended[place])), back_to=int(by_end[place])
+            )
         elif delay > 0:
             legs[i] = replace(legs[i], parts=replace(legs[i].parts, launch_latency_ns=delay))
     return RankLegs(
@@ -258,7 +255,3 @@ def cpu_legs(view: RankView) -> RankLegs | Unavailable:
         legs=tuple(legs),
         durations_ns=tuple((ends - starts).tolist()),
     )
-
-
-def _parts(**given: int) -> PathParts:
-    return PathParts(**{name: given.get(name, 0) for name in PathParts.__dataclass_fields__})

@@ -247,17 +247,17 @@ def _together(ranks: Sequence[RankCommunication], job: JobCollectives, straggler
     """Return late ranks, each with its part of what all as fast as their peers would save: one alone hides another."""
     if len(stragglers) < 2:
         return stragglers
-    from stepscope.traces.without import without_lateness
+    from stepscope.traces.without import saved_ns
 
-    replay = without_lateness(ranks, job, {s.rank: s.peers for s in stragglers})
+    saved = saved_ns(ranks, job, {s.rank: s.peers for s in stragglers})
     late = sum(s.late_ns for s in stragglers)
-    if replay is None or replay.saved_ns <= sum(s.saved_ns for s in stragglers) or late <= 0:
+    if saved is None or saved <= sum(s.saved_ns for s in stragglers) or late <= 0:
         return stragglers
     every = {s.rank for s in stragglers}
     return [
         replace(
             s,
-            saved_ns=round(replay.saved_ns * s.late_ns / late),
+            saved_ns=round(saved * s.late_ns / late),
             evidence=f"{s.evidence}; its part of what it would save to have {_listed(every - {s.rank})} as fast, too",
         )
         for s in stragglers
@@ -307,13 +307,13 @@ def _grid_straggler(
     late: Late,
     skew: int,
 ) -> Straggler:
-    from stepscope.traces.without import without_lateness  # where somebody is late alone
+    from stepscope.traces.without import saved_ns  # where somebody is late alone
 
     excess = [own - others for own, others in pairs]
     ratio = median([own / others for own, others in pairs if others] or [1.0])
     causes = work.own_causes(rank, peers)
     cause, explained_ns = _cause(causes)
-    replay = without_lateness(ranks, job, {rank: peers})
+    saved = saved_ns(ranks, job, {rank: peers})
     steps = counted(len(pairs), "step") if work.step_count else "the capture"
     a_step = " a step" if work.step_count else ""
     shown = "its stage's other rank" if len(peers) == 1 else f"the {len(peers)} ranks that do the same work"
@@ -335,7 +335,7 @@ def _grid_straggler(
         p_value=None,
         excess_ns=median(excess),
         excess_low_ns=float(min(excess)),
-        saved_ns=replay.saved_ns if replay is not None else round(sum(excess)),
+        saved_ns=saved if saved is not None else round(sum(excess)),
         late_ns=round(sum(excess)),
         largest_share=0.0,
         cause=cause,
