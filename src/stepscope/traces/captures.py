@@ -8,16 +8,19 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
+from stepscope.core.words import grouped
 from stepscope.records.trace_budget import GroupBudget, Parts, PhaseBudget
-from stepscope.records.trace_collectives import JobCollectives, RankCommunication
+from stepscope.records.trace_collectives import JobCollectives, RankCollective, RankCommunication
 from stepscope.records.trace_quality import QualityFact
 from stepscope.records.trace_summary import RankPass
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.alignment import corrected
+from stepscope.traces.events import column
 from stepscope.traces.groups import group_name
 from stepscope.traces.waits import exact, spans_of
 
@@ -62,87 +65,54 @@ def _waits(ranks: Sequence[RankCommunication], job: JobCollectives, begins: Mapp
 
 def _without(rank: RankPass, cut: Spans) -> RankPass:
     """Return the rank's pass as if it had entered a collective only when the captures of all of its ranks had begun."""
-    communication = rank.communication
+    communication, budget = rank.communication, rank.budget
     assert communication is not None
-    assert rank.budget is not None
+    assert budget is not None
     exposed = spans_of(communication.exposed)
     waited = spans.intersect(cut, exposed)
-    budget, steps = rank.budget, rank.steps
+    calls = communication.collectives
+    shorter = spans.measure_within(cut, column(calls, "start_ns"), column(calls, "end_ns")).tolist()
+    of_group = grouped(calls, group_name)
+
+    def parts(row: Parts, low: int) -> Parts:
+        less, idle = (spans.clip(s, low=low, high=low + row.window_ns).measure for s in (cut, waited))
+        return _less(row, window_ns=idle, comm_ns=less, overlap_ns=less - idle, exposed_comm_ns=idle, busy_ns=idle)
+
+    def group(row: GroupBudget) -> GroupBudget:
+        inside = of_group.get(row.group, ())
+        busy = spans.union(column(inside, "start_ns"), column(inside, "end_ns"))
+        less, idle = (spans.intersect(s, busy).measure for s in (cut, waited))
+        return _less(row, comm_ns=less, exposed_ns=idle)
+
+    # Whose phase a collective is of is not kept: it is the one that communicates most.
+    most = max(rank.phases, key=lambda phase: phase.exposed_comm_ns, default=None)
     return replace(
         rank,
-        budget=replace(budget, parts=_less(budget.parts, cut, waited)),
-        steps=tuple(
-            replace(
-                step,
-                parts=_less(
-                    step.parts,
-                    *(
-                        spans.clip(s, low=step.start_ns, high=step.start_ns + step.parts.window_ns)
-                        for s in (cut, waited)
-                    ),
-                ),
-            )
-            for step in steps
+        budget=replace(budget, parts=parts(budget.parts, budget.start_ns)),
+        steps=tuple(replace(step, parts=parts(step.parts, step.start_ns)) for step in rank.steps),
+        phases=tuple(
+            _less(phase, exposed_comm_ns=waited.measure, comm_ns=cut.measure) if phase is most else phase
+            for phase in rank.phases
         ),
-        phases=_phases(rank.phases, cut, waited),
-        groups=_groups(rank.groups, communication, cut, waited),
+        groups=tuple(map(group, rank.groups)),
         communication=replace(
             communication,
             exposed=exact(spans.subtract(exposed, cut)),
             collectives=tuple(
-                replace(c, start_ns=c.start_ns + shorter, exposed_ns=max(0, c.exposed_ns - shorter))
-                if (shorter := spans.clip(cut, low=c.start_ns, high=c.end_ns).measure)
-                else c
-                for c in communication.collectives
+                _less(replace(c, start_ns=c.start_ns + less), exposed_ns=less) if less else c
+                for c, less in zip(calls, shorter, strict=True)
             ),
         ),
     )
 
 
+Row = TypeVar("Row", Parts, PhaseBudget, GroupBudget, RankCollective)
+
+
+def _less(row: Row, **ns: int) -> Row:
+    """Return it with so much less in these columns, nothing below 0."""
+    return replace(row, **{name: max(0, getattr(row, name) - less) for name, less in ns.items()})
+
+
 def _window_ns(rank: RankCommunication) -> int:
     return rank.window_ns[1] - rank.window_ns[0] if rank.window_ns is not None else 0
-
-
-def _less(parts: Parts, cut: Spans, waited: Spans) -> Parts:
-    less, exposed = cut.measure, waited.measure
-    return replace(
-        parts,
-        window_ns=parts.window_ns - exposed,
-        comm_ns=parts.comm_ns - less,
-        overlap_ns=parts.overlap_ns - (less - exposed),
-        exposed_comm_ns=parts.exposed_comm_ns - exposed,
-        busy_ns=parts.busy_ns - exposed,
-    )
-
-
-def _phases(phases: Sequence[PhaseBudget], cut: Spans, waited: Spans) -> tuple[PhaseBudget, ...]:
-    """Take it from the phase that communicates most: whose the collectives are is not kept."""
-    most = max(range(len(phases)), key=lambda at: phases[at].exposed_comm_ns, default=-1)
-    return tuple(
-        replace(
-            phase,
-            exposed_comm_ns=max(0, phase.exposed_comm_ns - waited.measure),
-            comm_ns=max(0, phase.comm_ns - cut.measure),
-        )
-        if at == most
-        else phase
-        for at, phase in enumerate(phases)
-    )
-
-
-def _groups(
-    groups: Sequence[GroupBudget], communication: RankCommunication, cut: Spans, waited: Spans
-) -> tuple[GroupBudget, ...]:
-    less: dict[str, tuple[int, int]] = {}
-    for c in communication.collectives:
-        part, exposed = (spans.clip(s, low=c.start_ns, high=c.end_ns).measure for s in (cut, waited))
-        so_far = less.get(group_name(c), (0, 0))
-        less[group_name(c)] = (so_far[0] + part, so_far[1] + exposed)
-    return tuple(
-        replace(
-            group,
-            comm_ns=max(0, group.comm_ns - less.get(group.group, (0, 0))[0]),
-            exposed_ns=max(0, group.exposed_ns - less.get(group.group, (0, 0))[1]),
-        )
-        for group in groups
-    )
