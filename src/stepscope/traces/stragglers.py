@@ -229,13 +229,9 @@ def _in_grid(
     stragglers = []
     for stage in stages:
         members = [rank for rank in stage if rank in traced]
-        others_ns = [_others_ns(values, members) for values in own_ns.values()]
-        for rank in members if len(members) > 1 else ():
-            pairs = [
-                (values[rank], others[rank])
-                for values, others in zip(own_ns.values(), others_ns, strict=True)
-                if rank in others
-            ]
+        pairs_of = _own_and_others(own_ns.values(), members)
+        for rank in pairs_of.keys() & members:
+            pairs = pairs_of[rank]
             if not _slower(pairs, _spread(own_ns.values(), members, rank)):
                 continue
             peers = tuple(r for r in members if r != rank)
@@ -283,12 +279,9 @@ def _range(ordered: Sequence[float]) -> float:
     return ordered[-1] - ordered[0]
 
 
-def _slower(pairs: Sequence[tuple[float, float]], spread: float) -> bool:
+def _slower(pairs: Sequence[Pair], spread: float) -> bool:
     """Whether a rank is slow by its own time and its peers' in every step."""
-    if not pairs:
-        return False
-    excess = np.array([own - others for own, others in pairs])
-    others = np.array([others for _, others in pairs])
+    excess, others = _excess(pairs)
     if len(pairs) >= LEAST_STEPS:
         return chronic_excess(excess, others) is not None
     middle, typical = median(excess), median(others)
@@ -303,13 +296,13 @@ def _grid_straggler(
     work: RankWork,
     rank: int,
     peers: Sequence[int],
-    pairs: Sequence[tuple[float, float]],
+    pairs: Sequence[Pair],
     late: Late,
     skew: int,
 ) -> Straggler:
     from stepscope.traces.without import saved_ns  # where somebody is late alone
 
-    excess = [own - others for own, others in pairs]
+    excess = _excess(pairs)[0]
     ratio = median([own / others for own, others in pairs if others] or [1.0])
     causes = work.own_causes(rank, peers)
     cause, explained_ns = _cause(causes)
@@ -446,18 +439,14 @@ def _times(episodes: int, collectives: int) -> str:
 
 def _by_steps(by_rank: Mapping[int, Late], work: RankWork, skew: int) -> list[Straggler]:
     own_ns = work.own_ns()
-    others_ns: dict[frozenset[int], list[dict[int, float]]] = {}  # ranks that met share theirs
+    pairs_of: dict[frozenset[int], dict[int, list[Pair]]] = {}  # ranks that met share theirs
     stragglers = []
     for rank, late in by_rank.items():
         met = work.met[rank]
-        if met not in others_ns:
-            others_ns[met] = [_others_ns(values, met) for values in own_ns.values()]
-        rows = [
-            (values[rank] - others[rank], others[rank])
-            for values, others in zip(own_ns.values(), others_ns[met], strict=True)
-            if rank in others
-        ]
-        slow = chronic_excess(np.array([r[0] for r in rows]), np.array([r[1] for r in rows])) if late.ended else None
+        if met not in pairs_of:
+            pairs_of[met] = _own_and_others(own_ns.values(), met)
+        pairs = pairs_of[met].get(rank, [])
+        slow = chronic_excess(*_excess(pairs)) if late.ended else None
         if slow is None:
             continue
         stragglers.append(
@@ -466,25 +455,36 @@ def _by_steps(by_rank: Mapping[int, Late], work: RankWork, skew: int) -> list[St
                 "steps",
                 late,
                 late.skew_ns / skew if skew else 0.0,
-                len(rows),
+                len(pairs),
                 work,
                 excess_ns=slow.excess_ns,
                 excess_low_ns=slow.low_ns,
-                confidence=f"median of {len(rows)} steps, 95% interval from {slow.low_ns / 1000:,.0f} us",
+                confidence=f"median of {len(pairs)} steps, 95% interval from {slow.low_ns / 1000:,.0f} us",
             )
         )
     return stragglers
 
 
-def _others_ns(values: Mapping[int, float], ranks: Collection[int]) -> dict[int, float]:
-    """Return for each of these ranks that has a value the median of those of the others; O(n log n) for all n ranks."""
-    ordered = sorted((values[rank], rank) for rank in ranks if rank in values)
-    below, above = (len(ordered) - 2) // 2, (len(ordered) - 1) // 2
-    return {
-        rank: (ordered[below + (place <= below)][0] + ordered[above + (place <= above)][0]) / 2
-        for place, (_, rank) in enumerate(ordered)
-        if len(ordered) > 1
-    }
+Pair = tuple[float, float]
+"""A rank's own time in a step, and the median of the others', ns."""
+
+
+def _own_and_others(steps: Iterable[Mapping[int, float]], ranks: Collection[int]) -> dict[int, list[Pair]]:
+    """Return its pairs by each of these ranks, of the steps that another has too; O(n log n) for all n ranks."""
+    pairs: dict[int, list[Pair]] = defaultdict(list)
+    for values in steps:
+        ordered = sorted((values[rank], rank) for rank in ranks if rank in values)
+        below, above = (len(ordered) - 2) // 2, (len(ordered) - 1) // 2
+        for place, (own, rank) in enumerate(ordered if len(ordered) > 1 else ()):
+            others = ordered[below + (place <= below)][0] + ordered[above + (place <= above)][0]
+            pairs[rank].append((own, others / 2))
+    return pairs
+
+
+def _excess(pairs: Sequence[Pair]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how much longer the rank took, and the others' time."""
+    own, others = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    return own - others, others
 
 
 def _straggler(
