@@ -188,10 +188,9 @@ def _straggling_doubt(job: MeasuredJob, grown: float) -> float:
 def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
     assumptions = []
     if job.fixed_ranks > 1 and max(gpus) != job.ranks:
-        shape = meshes.text({name: n for name, n in job.mesh.items() if name != meshes.grows(job.mesh)})
         assumptions.append(
-            f"more ranks are more replicas of {shape}, which stays as it is; on one replica alone what sharding over "
-            "several would copy was not measured"
+            f"more ranks are more replicas of {_replica(job)}, which stays as it is; on one replica alone what sharding "
+            "over several would copy was not measured"
         )
     if job.pipeline is not None:
         assumptions.append(
@@ -212,6 +211,10 @@ def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
     return tuple(assumptions)
 
 
+def _replica(job: MeasuredJob) -> str:
+    return meshes.text({name: n for name, n in job.mesh.items() if name != meshes.grows(job.mesh)})
+
+
 def _short_of_cores(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
     """Say that ranks would share cores, where they would: the model does not hold that."""
     over = [ranks for ranks in gpus if job.cores is not None and ranks > job.cores]
@@ -227,10 +230,9 @@ def check_gpus(gpus: Sequence[int], job: MeasuredJob, *, scaling: Scaling) -> No
     """Raises UsageError where so many ranks are no whole replicas, or cannot share a global batch."""
     unit = job.fixed_ranks
     if odd := [n for n in gpus if n % unit]:
-        shape = meshes.text({name: n for name, n in job.mesh.items() if name != meshes.grows(job.mesh)})
         raise UsageError(
             f"{odd[0]} ranks is not a multiple of {unit}",
-            why=f"a replica of {job.name} is {shape}, which stays as it was measured",
+            why=f"a replica of {job.name} is {_replica(job)}, which stays as it was measured",
             fix=f"ask for {max(1, odd[0] // unit) * unit} or {(odd[0] // unit + 1) * unit}",
         )
     if scaling == "strong" and job.global_batch is not None:

@@ -274,7 +274,7 @@ def _outcomes(files: Sequence[Path], wanted: Wanted, listener: ReadingListener) 
     """Yield what each file gives, in their order; where processes read them, when all are finished."""
     work, quick = _work(files, wanted), wanted.device_only
     if wanted.processes != 1 and text_bytes(files) >= (SCANNED_FROM_BYTES if quick else PARALLEL_FROM_BYTES):
-        from stepscope.core.forks import can_fork, usable_cores
+        from stepscope.core.forks import usable_cores
 
         if not quick:
             import stepscope.traces.full_pass  # noqa: F401 - once, for the processes that are forked from this one
@@ -284,10 +284,9 @@ def _outcomes(files: Sequence[Path], wanted: Wanted, listener: ReadingListener) 
         elif count > 1:
             # By size, so that no process starts a long one last.
             order = sorted(files, key=_size, reverse=True)
-            read = _fork if can_fork() else _submit
             meanwhile = partial(_get_ready, listener, quick=quick)
             finished = dict(
-                zip(order, read(work, order, min(count, len(files)), listener.done, meanwhile), strict=True)
+                zip(order, _side_by_side(work, order, min(count, len(files)), listener.done, meanwhile), strict=True)
             )
             yield from ((file, finished[file]) for file in files)
             return
@@ -388,28 +387,20 @@ def _readable(outcomes: Iterable[tuple[Path, Outcome]], left_out: LeaveOut | Non
     return passes
 
 
-def _fork(
+def _side_by_side(
     work: partial[tuple[RankPass, ...]],
     files: Sequence[Path],
     count: int,
     done: Callable[[Path], None],
     meanwhile: partial[None],
 ) -> Iterable[Outcome]:
-    from stepscope.core.forks import ProcessKilledError, map_forked
+    from stepscope.core.forks import ProcessKilledError, can_fork, map_forked
 
-    try:
-        return map_forked(work, files, count, done=done, meanwhile=meanwhile)
-    except ProcessKilledError as error:
-        raise _killed() from error
-
-
-def _submit(
-    work: partial[tuple[RankPass, ...]],
-    files: Sequence[Path],
-    count: int,
-    done: Callable[[Path], None],
-    meanwhile: partial[None],
-) -> Iterable[Outcome]:
+    if can_fork():
+        try:
+            return map_forked(work, files, count, done=done, meanwhile=meanwhile)
+        except ProcessKilledError as error:
+            raise _killed() from error
     from concurrent.futures import as_completed
     from concurrent.futures.process import BrokenProcessPool
 

@@ -130,8 +130,7 @@ def _in_time(reference: RankOrder, judged: _Shift) -> bool:
 def _candidates(reference: RankOrder, other: RankOrder) -> list[int]:
     n, m = len(reference), len(other)
     tried = set(range(-NEAR_SHIFTS, NEAR_SHIFTS + 1)) | {n - m + k for k in range(-2, 3)}
-    order = np.argsort(reference.ends_ns, kind="stable")
-    near = np.searchsorted(reference.ends_ns[order], other.ends_ns)
+    order, near = _nearest(reference, other)
     by_time = order[np.minimum(near, n - 1)] - np.arange(m)
     values, counts = np.unique(by_time, return_counts=True)
     common = int(values[np.argmax(counts)])
@@ -139,6 +138,12 @@ def _candidates(reference: RankOrder, other: RankOrder) -> list[int]:
     tried |= _rare_shifts(reference, other)
     least = (min(n, m) + 1) // 2
     return sorted(s for s in tried if min(n, m + s) - max(0, s) >= least) or [0]
+
+
+def _nearest(reference: RankOrder, other: RankOrder) -> tuple[Ints, Ints]:
+    """Return the reference's collectives in the order of their ends, and the place in it of each of the other's."""
+    order = np.argsort(reference.ends_ns, kind="stable")
+    return order, np.searchsorted(reference.ends_ns[order], other.ends_ns)
 
 
 def _rare_shifts(reference: RankOrder, other: RankOrder) -> set[int]:
@@ -225,8 +230,7 @@ def _by_time(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pair
 
 def _neighbours(reference: RankOrder, other: RankOrder) -> tuple[Ints, Ints]:
     """Pairs (other's index, reference's index) of one kind, the nearest few in time of each."""
-    order = np.argsort(reference.ends_ns, kind="stable")
-    near = np.searchsorted(reference.ends_ns[order], other.ends_ns)
+    order, near = _nearest(reference, other)
     steps = np.arange(-_NEIGHBOURS, _NEIGHBOURS)
     there = near[:, None] + steps[None, :]
     valid = (there >= 0) & (there < len(reference))

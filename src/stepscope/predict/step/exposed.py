@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stepscope.predict.pipeline import StageTime, simulate
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.stages import Stage, StepSetup
-from stepscope.predict.step.traffic import HeldParameters, gather_calls, reduce_calls, seconds
+from stepscope.predict.step.traffic import Calls, HeldParameters, gather_calls, reduce_calls, seconds
 from stepscope.records.mesh import PipelineLayout
 
 
@@ -33,7 +33,7 @@ def exposed(setup: StepSetup, stage: Stage) -> float:
 def _replicated(setup: StepSetup, stage: Stage) -> float:
     """Reductions under the backward pass of the last micro-batch; ZeRO-1 and 2 gather parameters under the next forward."""
     layout, units = setup.layout, max(stage.layers, 1)
-    reduce = _reduce(setup, stage) / units
+    reduce = _once(setup, stage, reduce_calls) / units
     after = stage.backward / units
     tail = _tail(reduce, after, units) if layout.overlap else reduce * units
     slow = setup.calibration.overlap_slowdown
@@ -41,7 +41,7 @@ def _replicated(setup: StepSetup, stage: Stage) -> float:
     times = layout.micro_batches if layout.syncs_each else 1
     gather = 0.0
     if layout.zero:
-        whole = _gather(setup, stage)
+        whole = _once(setup, stage, gather_calls)
         gather = max(whole / units, whole - stage.forward) if layout.overlap else whole
     return (tail + busy) * times + gather
 
@@ -57,7 +57,7 @@ def _tail(reduce: float, after: float, units: int) -> float:
 def _sharded(setup: StepSetup, stage: Stage) -> float:
     """FSDP: each layer's parameters are gathered one layer ahead, gradients scattered behind; one stream of traffic."""
     layout, units = setup.layout, max(stage.layers, 1)
-    gather, reduce = _gather(setup, stage) / units, _reduce(setup, stage) / units
+    gather, reduce = _once(setup, stage, gather_calls) / units, _once(setup, stage, reduce_calls) / units
     forward, backward = stage.forward / units, stage.backward / units
     m, gathers = layout.micro_batches, 2 if layout.reshard else 1
     reductions = m if layout.syncs_each else 1
@@ -87,15 +87,9 @@ def _pass(units: int, gather: float, reduce: float, compute: float, slow: float)
     return max(end, wire)
 
 
-def _gather(setup: StepSetup, stage: Stage) -> float:
-    """Seconds of gathering the stage's parameters once, layer by layer."""
-    calls = gather_calls(setup.layout, held_parameters(setup, stage), max(stage.layers, 1))
-    return seconds(setup.cluster, calls) / setup.calibration.comm_rate
-
-
-def _reduce(setup: StepSetup, stage: Stage) -> float:
-    """Seconds of reducing its gradients once."""
-    calls = reduce_calls(setup.layout, held_parameters(setup, stage), max(stage.layers, 1))
+def _once(setup: StepSetup, stage: Stage, plan: Callable[[Layout, HeldParameters, int], Iterable[Calls]]) -> float:
+    """Seconds of gathering the stage's parameters, or reducing its gradients, once, layer by layer."""
+    calls = plan(setup.layout, held_parameters(setup, stage), max(stage.layers, 1))
     return seconds(setup.cluster, calls) / setup.calibration.comm_rate
 
 
