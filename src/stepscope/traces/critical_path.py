@@ -9,7 +9,9 @@ The critical path across ranks: from rank to rank wherever one waited for anothe
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +39,12 @@ from stepscope.traces.nesting import sums
 
 TOP = 20
 
-_HOST_PARTS = {OPERATOR: "host_operator", RUNTIME: "host_runtime", OTHER: "host_other", GLOO: "communication"}
 _DEVICE_PARTS = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication", Work.MEMORY: "memory"}
 _PARTS = tuple(PathParts.__dataclass_fields__)
 _INDEX = {name.removesuffix("_ns"): i for i, name in enumerate(_PARTS)}
+_KEYS = tuple(_INDEX)
+_HOST_PARTS = {OPERATOR: "host_operator", RUNTIME: "host_runtime", OTHER: "host_other", GLOO: "communication"}
+_PART_OF_HOST = np.array([_INDEX[_HOST_PARTS[kind]] for kind in range(4)], dtype=np.int64)
 _PART_OF_WORK = np.array([_INDEX[_DEVICE_PARTS.get(w, "compute")] for w in Work], dtype=np.int64)
 _COMMUNICATION = _INDEX["communication"]
 
@@ -150,7 +154,11 @@ def _leg(walk: Walk, link: list[_Segment], node: _Node | None, walked: dict[_Nod
         total = total + spent
         walked[visited] = back_to, total
     total = total + walk.totals(link)
-    return PathLeg(parts=PathParts(**dict(zip(_PARTS, total.tolist(), strict=True))), back_to=back_to)
+    return PathLeg(parts=_parts(total), back_to=back_to)
+
+
+def _parts(total: Ints) -> PathParts:
+    return PathParts(**dict(zip(_PARTS, total.tolist(), strict=True)))
 
 
 @once
@@ -306,7 +314,7 @@ class Walk:
                 result[_INDEX[segment.part]] += segment.high - segment.low
             elif segment.thread != NONE:
                 for kind, ns in enumerate(self.host.flat(segment.thread).split(segment.low, segment.high)):
-                    result[_INDEX[_HOST_PARTS[kind]]] += ns
+                    result[_PART_OF_HOST[kind]] += ns
             else:
                 first, last = segment.first, segment.last
                 spent = self._busy[:, last] - self._busy[:, first]
@@ -320,32 +328,37 @@ def _account(
     walk: Walk, segments: list[_Segment], begin: int, finish: int
 ) -> tuple[PathParts, tuple[PathContributor, ...]]:
     """Parts and top contributors of the segments inside [begin, finish)."""
-    amounts: dict[tuple[str, str], int] = {}
-    on_threads: dict[int, list[tuple[int, int]]] = {}
-    lows, highs, places = [], [], []
+    amounts: Counter[tuple[str, str]] = Counter()
+    on_threads: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    runs: list[tuple[Ints, Ints]] = []
     for s in segments:
         low, high = max(s.low, begin), min(s.high, finish)
         if high <= low:
             continue
         if s.part:
-            key = (s.part, "before recorded work" if s.low == walk.start_ns and s.part == "device_gap" else s.part)
-            amounts[key] = amounts.get(key, 0) + high - low
+            key = "before recorded work" if s.low == walk.start_ns and s.part == "device_gap" else s.part
+            amounts[s.part, key] += high - low
         elif s.thread != NONE:
-            on_threads.setdefault(s.thread, []).append((low, high))
+            on_threads[s.thread].append((low, high))
         else:
             run = np.arange(s.first, s.last + 1)
-            ends = walk.shown[run]
+            starts, ends = np.maximum(walk.starts[run], low), walk.shown[run]
             ends[-1] = min(s.high, finish)
-            lows.append(np.maximum(walk.starts[run], low))
-            highs.append(np.maximum(ends, lows[-1]))
-            places.append(run)
-            gap = (high - low) - int((highs[-1] - lows[-1]).sum())
-            if gap:
-                amounts["device_gap", "device_gap"] = amounts.get(("device_gap", "device_gap"), 0) + gap
-    if places:
-        _add_device(walk, np.concatenate(places), np.concatenate(highs) - np.concatenate(lows), amounts)
+            spent = np.maximum(ends, starts) - starts
+            amounts["device_gap", "device_gap"] += high - low - int(spent.sum())
+            runs.append((run, spent))
+    if runs:
+        places, on_device = map(np.concatenate, zip(*runs, strict=True))
+        _add(amounts, walk.events.names, walk.events.name[walk.device[places]], walk.part[places], on_device)
+    names = [*walk.events.names, "outside operators"]
     for thread, covered in on_threads.items():
-        _add_host(walk, thread, np.array(covered, dtype=np.int64), amounts)
+        flat, union = walk.host.flat(thread), spans.union(*np.array(covered, dtype=np.int64).T)
+        lengths = flat.lengths_within(union)
+        amounts["host_other", names[-1]] += union.measure - int(lengths.sum())
+        used = np.flatnonzero(lengths > 0)
+        event = flat.event[used]
+        name = np.where(event == NONE, len(names) - 1, walk.events.name[np.maximum(event, 0)])
+        _add(amounts, names, name, _PART_OF_HOST[flat.kind[used]], lengths[used])
     by_part = dict.fromkeys(_INDEX, 0)
     for (part, _), ns in amounts.items():
         by_part[part] += ns
@@ -359,33 +372,13 @@ def _account(
     return PathParts(**{f"{part}_ns": ns for part, ns in by_part.items()}), contributors
 
 
-def _add_device(walk: Walk, places: Ints, spent: Ints, amounts: dict[tuple[str, str], int]) -> None:
-    names = walk.events.name[walk.device[places]].astype(np.int64)
-    parts = {v: k for k, v in _INDEX.items()}
-    keys, inverse = np.unique(names * 3 + walk.part[places], return_inverse=True)
-    totals = sums(inverse, spent, len(keys))
-    for key, ns in zip(keys.tolist(), totals.tolist(), strict=True):
-        amounts[parts[key % 3], walk.events.names[key // 3]] = ns
-
-
-def _add_host(walk: Walk, thread: int, covered: Ints, amounts: dict[tuple[str, str], int]) -> None:
-    flat = walk.host.flat(thread)
-    union = spans.union(covered[:, 0], covered[:, 1])
-    lengths = flat.lengths_within(union)
-    used = np.flatnonzero(lengths > 0)
-    outside = union.measure - int(lengths.sum())
-    events = walk.events
-    code = events.name[np.maximum(flat.event[used], 0)].astype(np.int64)
-    names = np.where(flat.event[used] == NONE, len(events.names), code)
-    keys, inverse = np.unique(names * 4 + flat.kind[used], return_inverse=True)
-    totals = sums(inverse, lengths[used], len(keys))
-    for key, ns in zip(keys.tolist(), totals.tolist(), strict=True):
-        code = key // 4
-        name = events.names[code] if code < len(events.names) else "outside operators"
-        place = (_HOST_PARTS[key % 4], name)
-        amounts[place] = amounts.get(place, 0) + ns
-    if outside:
-        amounts["host_other", "outside operators"] = amounts.get(("host_other", "outside operators"), 0) + outside
+def _add(
+    amounts: Counter[tuple[str, str]], names: Sequence[str], name: NDArray[np.integer[Any]], part: Ints, spent: Ints
+) -> None:
+    """Add what was spent to ``amounts`` by part and name."""
+    keys, inverse = np.unique(name.astype(np.int64) * len(_KEYS) + part, return_inverse=True)
+    for key, ns in zip(keys.tolist(), sums(inverse, spent, len(keys)).tolist(), strict=True):
+        amounts[_KEYS[key % len(_KEYS)], names[key // len(_KEYS)]] += ns
 
 
 def cross_rank_path(legs: Sequence[RankLegs], matched: Sequence[MatchedCollective]) -> CrossRankPath | Unavailable:
@@ -401,11 +394,11 @@ def cross_rank_path(legs: Sequence[RankLegs], matched: Sequence[MatchedCollectiv
     at = {(r.rank, r.position): m for m in matched for r in m.ranks}
     end = max(legs, key=lambda r: r.end_ns).rank
     rank, leg = end, by_rank[end].last
-    spent: dict[int, list[int]] = {}
+    spent: dict[int, Ints] = defaultdict(lambda: np.zeros(len(_PARTS), dtype=np.int64))
     transfer = collectives = unmatched = hops = 0
     seen: set[tuple[int, int]] = set()
     while True:
-        _add(spent, rank, leg)
+        spent[rank] += [getattr(leg.parts, name) for name in _PARTS]
         place = leg.back_to
         if place is None:
             break
@@ -425,9 +418,7 @@ def cross_rank_path(legs: Sequence[RankLegs], matched: Sequence[MatchedCollectiv
             hops += entered[0] != rank
             rank, place = entered
         leg = by_rank[rank].legs[place]
-    shares = tuple(
-        RankShare(rank=r, parts=PathParts(**dict(zip(_PARTS, spent[r], strict=True)))) for r in sorted(spent)
-    )
+    shares = tuple(RankShare(rank=r, parts=_parts(spent[r])) for r in sorted(spent))
     return CrossRankPath(
         end_rank=end,
         total_ns=transfer + sum(s.parts.total_ns for s in shares),
@@ -459,9 +450,3 @@ def _transfer(match: MatchedCollective, rank: int) -> int | None:
     if match.transfer_ns is None:
         return None
     return match.transfer_ns + own_end - min(r.end_ns for r in match.ranks)
-
-
-def _add(spent: dict[int, list[int]], rank: int, leg: PathLeg) -> None:
-    total = spent.setdefault(rank, [0] * len(_PARTS))
-    for i, name in enumerate(_PARTS):
-        total[i] += getattr(leg.parts, name)
