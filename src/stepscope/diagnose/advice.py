@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from shlex import join, quote
 from typing import TYPE_CHECKING
 
-from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.frameworks import in_words_of, option
 from stepscope.diagnose.job_facts import JobFacts, applies, facts_of_profiled
 from stepscope.diagnose.rule import advise, inspect
 from stepscope.diagnose.rules import kind_of
@@ -178,18 +178,12 @@ def _checkpoint(_: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
     return (advise(f"{ASYNC_SAVE}{over}", key="async checkpoint"), advise("save less often", key="rare checkpoint"))
 
 
-def keep_workers(facts: JobFacts) -> Advice:
-    """Return the advice for worker processes that start anew at each epoch."""
-    plain = "DataLoader(..., persistent_workers=True)"
-    return advise(option("keep workers", facts.frameworks, plain=plain), key="keep workers")
-
-
 def _compute(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
     """Advise on a GPU what the job has not; on CPUs lower precision is no gain, and only a look is certain."""
     if facts.device == "cuda":
         plain = "torch.set_float32_matmul_precision('high') before the first step: TF32 for products in float32"
         yield advise(plain, key="tf32")
-        yield advise(option("compile", facts.frameworks, plain="torch.compile(model)"), key="compile")
+        yield from in_words_of("compile", facts.frameworks, plain="torch.compile(model)")
     if job.steps_profiled:
         yield inspect("see which operators take it", f"stepscope trace {job.folder} --show operators --sort host_self")
     else:
@@ -221,7 +215,9 @@ GENERAL: Mapping[str, Advice | Callable[[ProfiledJob, JobFacts], Iterable[Advice
         "start them with torchrun, and call torch.distributed.init_process_group() before training", key="torchrun"
     ),
     "compute-bound": _compute,
-    "worker-start": lambda _job, facts: (keep_workers(facts),),
+    "worker-start": lambda _job, facts: in_words_of(
+        "keep workers", facts.frameworks, plain="DataLoader(..., persistent_workers=True)"
+    ),
     "inference": advise(
         "batch them: fewer and larger ones, in torch.inference_mode(); fewer only if the algorithm allows it",
         key="inference mode",

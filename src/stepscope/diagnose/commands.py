@@ -9,15 +9,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.units import parse_duration_ns
-from stepscope.diagnose.rule import Outcome
+from stepscope.core.words import url_of
 from stepscope.records.finding import Advice, Skipped
-from stepscope.results.evidence import CellEvidence, Evidence, cell_of
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, cell_of
 
 if TYPE_CHECKING:
+    from stepscope.diagnose.rule import Outcome
     from stepscope.records.cell import RunRecord
     from stepscope.records.training import TrainingRun
 
@@ -140,6 +142,14 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def trace_command(job: TraceEvidence, options: str) -> str:
+    """Return ``stepscope trace FOLDER OPTIONS`` for this job's files, or each file by name where folders are several."""
+    files = list(dict.fromkeys(p.facts.file for p in job.summary.ranks))
+    folders = {url_of(parent) or str(parent) for parent in (Path(file).parent for file in files)}
+    where = folders if len(folders) == 1 < len(files) else files
+    return f"stepscope trace {shlex.join(where)} {options}"
 
 
 def is_slurm(evidence: Evidence) -> bool:

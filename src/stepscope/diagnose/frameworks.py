@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stepscope.diagnose.advised import Condition
 from stepscope.diagnose.rule import advise
 from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import TraceSummary
@@ -247,11 +248,20 @@ def option(topic: str, used: Iterable[str], *, plain: str) -> str:
     return plain if key is None else _option_text(topic, key)
 
 
-def in_words_of(topic: str, used: Iterable[str], *, otherwise: Iterable[str] = ()) -> tuple[Advice, ...]:
-    """Return the option of the framework that takes it; where none of a job's does, one advice each of ``otherwise``."""
+def in_words_of(
+    topic: str,
+    used: Iterable[str],
+    *,
+    otherwise: Iterable[str] = (),
+    plain: str = "",
+    only_for: tuple[Condition, ...] = (),
+) -> tuple[Advice, ...]:
+    """Return the option of the framework that takes it; where none of a job's does, one advice each of ``otherwise``, or
+    what torch has (``plain``)."""
     key = speaks(topic, used)
     named = [key] if key is not None else [k for k in otherwise if k in OPTIONS[topic]]
-    return tuple(advise(_option_text(topic, key), key=topic) for key in named)
+    texts = [_option_text(topic, key) for key in named] or [plain] * bool(plain)
+    return tuple(advise(text, key=topic, only_for=only_for) for text in texts)
 
 
 def _option_text(topic: str, framework: str) -> str:

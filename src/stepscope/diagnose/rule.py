@@ -10,6 +10,7 @@ from stepscope.core.dataclass import record
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.advised import ADVICE, Condition
+from stepscope.diagnose.commands import trace_command
 from stepscope.records.finding import Advice, Doubt, Priority, Quiet, Severity, Skipped, VerdictKind
 from stepscope.records.finding import Finding as Finding  # what a rule's file needs of findings, it takes from here
 from stepscope.results.evidence import NEEDS, name_of
@@ -76,7 +77,7 @@ def each_job(
     stake speaks for all.
     """
     reported = {finding.job for finding in earlier} if isinstance(earlier, tuple) else set()
-    outcomes = [(job.name, outcome_of(look(job))) for job in jobs if job.name not in reported]
+    outcomes = [(job.name, _shown_by(job, outcome_of(look(job)))) for job in jobs if job.name not in reported]
     several = len(jobs) > 1
     of_jobs = [job.job for job in jobs if job.job is not None]
     what = "captures" if len(set(of_jobs)) < len(of_jobs) else "traced jobs"
@@ -95,6 +96,24 @@ def each_job(
         return Quiet(looked_at="; ".join([*looked, *more]))
     return next(
         (o for _, o in outcomes if isinstance(o, Skipped)), Skipped(reason="every traced job was timed as well")
+    )
+
+
+def _shown_by(job: TraceEvidence, outcome: Outcome) -> Outcome:
+    """Return ``outcome``, options alone in place of a command as the ``stepscope trace`` of the job."""
+    if not isinstance(outcome, tuple):
+        return outcome
+    return tuple(
+        replace(
+            finding,
+            advice=tuple(
+                replace(advice, command=trace_command(job, advice.command))
+                if advice.command is not None and advice.command.startswith("--")
+                else advice
+                for advice in finding.advice
+            ),
+        )
+        for finding in outcome
     )
 
 

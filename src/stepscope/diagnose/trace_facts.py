@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
-from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import in_words, listed, url_of
+from stepscope.core.words import in_words, listed
 from stepscope.diagnose.bounds import OF_WINDOW
 from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.rule import (
@@ -260,11 +258,6 @@ class RankShares:
         """The frameworks that the job uses."""
         return frozenset() if self.job is None else used_in(self.job.summary)
 
-    def command(self, options: str) -> str:
-        """The ``stepscope trace`` of the job that this is a part of."""
-        assert self.job is not None
-        return trace_command(self.job, options)
-
     def finding(
         self,
         title: str,
@@ -347,14 +340,6 @@ def cut_short(summary: TraceSummary) -> Skipped | None:
     """Return why a rule that speaks of what is not there, or of ranks side by side, has nothing to say: a file is cut."""
     cut = [f"rank {p.facts.rank}" for p in summary.ranks if any(note.kind == "truncated" for note in p.notes)]
     return Skipped(reason=f"the trace of {listed(cut)} is truncated: what it lacks is unknown") if cut else None
-
-
-def trace_command(job: TraceEvidence, options: str) -> str:
-    """Return ``stepscope trace FOLDER OPTIONS`` for this job's files, or each file by name where folders are several."""
-    files = list(dict.fromkeys(p.facts.file for p in job.summary.ranks))
-    folders = {url_of(parent) or str(parent) for parent in (Path(file).parent for file in files)}
-    where = folders if len(folders) == 1 < len(files) else files
-    return f"stepscope trace {shlex.join(where)} {options}"
 
 
 def cut(name: str, at: int = 90) -> str:

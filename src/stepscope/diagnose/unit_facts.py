@@ -15,7 +15,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.rule import Advices, Limit, Lines, Statement, finding, inspect
-from stepscope.diagnose.trace_facts import cut_short, read_in_full, steps_ns, trace_command, unread, window_ns
+from stepscope.diagnose.trace_facts import cut_short, read_in_full, steps_ns, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_rules import ShardedUnits, UnitCall
 from stepscope.records.trace_summary import RankPass, TraceSummary
@@ -192,7 +192,7 @@ class Units:
         """The option in the words of the job's frameworks, then the table to look at."""
         used = used_in(self.job.summary) | {u.wrapper for u in self.ranks}
         options = in_words_of(topic, used, otherwise=("fsdp2", "fsdp1", "deepspeed"))
-        return (*options, inspect("see every unit", trace_command(self.job, "--show units,overlap")))
+        return (*options, inspect("see every unit", "--show units,overlap"))
 
 
 def on_units(

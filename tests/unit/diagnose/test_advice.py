@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 from tests.diaries import write_diary, write_facts, write_load
 
-from stepscope.diagnose.advice import GENERAL, advice_for, keep_workers
+from stepscope.diagnose.advice import GENERAL, advice_for
 from stepscope.diagnose.advised import ADVICE, STRICT, Condition
 from stepscope.diagnose.costs import causes_of
 from stepscope.diagnose.frameworks import OPTIONS
@@ -212,10 +212,11 @@ def test_every_kind_that_has_a_general_advice_is_one() -> None:
 )
 def test_worker_processes_of_each_epoch_are_kept(frameworks: Sequence[str], words: str) -> None:
     facts = JobFacts(frameworks=frozenset(frameworks), loader=LoaderSetup(workers=2, persistent=False))
-    assert words in keep_workers(facts).text
-    assert applies(keep_workers(facts), facts)
-    kept = JobFacts(loader=LoaderSetup(workers=2, persistent=True))
-    assert not applies(keep_workers(kept), kept)
+    general: Any = GENERAL["worker-start"]
+    (keep,) = general(None, facts)
+    assert words in keep.text
+    assert applies(keep, facts)
+    assert not applies(keep, JobFacts(loader=LoaderSetup(workers=2, persistent=True)))
 
 
 @pytest.mark.parametrize(

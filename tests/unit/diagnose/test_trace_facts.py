@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.trace_evidence import by_hand, kernels, traced, written
 
+from stepscope.diagnose.commands import trace_command
 from stepscope.diagnose.rule import Outcome, each_job, named
-from stepscope.diagnose.trace_facts import trace_command
 from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.results.evidence import TraceEvidence

@@ -27,7 +27,7 @@ from __future__ import annotations
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, inspect, skipped
-from stepscope.diagnose.trace_facts import trace_command, unread
+from stepscope.diagnose.trace_facts import unread
 from stepscope.records.finding import Advice
 from stepscope.records.trace_collectives import ClockFit, Contradicted, Rebased
 from stepscope.results.evidence import TraceEvidence
@@ -56,7 +56,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
             advice=[
                 (
                     "check that the traces belong to one run, and how collectives were matched",
-                    trace_command(job, "--show collectives"),
+                    "--show collectives",
                 )
             ],
         )
@@ -86,7 +86,7 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Statemen
         advice=[
             (
                 "stepscope uses corrected times; for other viewers, write one file on a common clock",
-                trace_command(job, "--merge merged.json.gz"),
+                "--merge merged.json.gz",
             ),
             _keep_together(job, moved, reference),
         ],

@@ -34,7 +34,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.bounds import LIMITS, bound
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import WORTH, Finding, Limit, Rule, Statement, advise, finding, skipped
-from stepscope.diagnose.trace_facts import cut_short, on_device, read_in_full, trace_command, unread
+from stepscope.diagnose.trace_facts import cut_short, on_device, read_in_full, unread
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import TITLES
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells, traced
@@ -137,12 +137,12 @@ def _judge_job(job: TraceEvidence) -> Statement:
         advice=[
             (
                 "MFU shows how efficient the computation is: give the model's FLOP per step and rank",
-                trace_command(job, "--show utilisation,kernels --flop FLOP"),
+                "--show utilisation,kernels --flop FLOP",
             )
             if unknown
-            else ("list the kernels with most time", trace_command(job, "--show utilisation,kernels"))
+            else ("list the kernels with most time", "--show utilisation,kernels")
             if device
-            else ("list the operators with most time", trace_command(job, "--show operators --sort host_self"))
+            else ("list the operators with most time", "--show operators --sort host_self")
         ],
     )
 

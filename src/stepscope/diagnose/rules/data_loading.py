@@ -26,13 +26,13 @@ torch.utils.data.DataLoader: num_workers, persistent_workers, pin_memory, prefet
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.bounds import OF_STEP, bound, over_share
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.frameworks import LOADERS, option
+from stepscope.diagnose.frameworks import LOADERS, in_words_of, option
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Finding, Limit, Statement, advise, finding, inspect
 from stepscope.diagnose.trace_facts import RankShares, cut, idle_share, read_in_full, share_rule
@@ -110,7 +110,7 @@ def _report(part: RankShares) -> Statement:
     now = None if facts.loader is None else facts.loader.workers
     none = now == 0 or (now is None and facts.loads_in_workers is False)
     cores = f", {counted(facts.cores or 0, 'core')} for {counted(facts.ranks_a_host or 1, 'rank')}"
-    look = part.command("--show phases,idle")
+    look = "--show phases,idle"
     library = not LOADERS.isdisjoint(facts.frameworks) and facts.loads_in_workers is None
     workers = option("loader workers", facts.frameworks, plain="DataLoader(num_workers=...)")
     more = option("loader workers", facts.frameworks, plain="num_workers")
@@ -165,11 +165,12 @@ def _report(part: RankShares) -> Statement:
     )
 
 
-def _of_torch(frameworks: Collection[str]) -> list[Advice]:
-    """Return what else torch's own loader does."""
-    keep = option("keep workers", frameworks, plain="keep workers between epochs: persistent_workers=True")
-    pin = option("pin batches", frameworks, plain="copy from pinned memory: DataLoader(pin_memory=True)")
-    return [advise(keep, key="keep workers"), advise(pin, key="pin batches")]
+def _of_torch(frameworks: Collection[str]) -> Iterator[Advice]:
+    """Yield what else torch's own loader does."""
+    keep = "keep workers between epochs: persistent_workers=True"
+    yield from in_words_of("keep workers", frameworks, plain=keep)
+    pin = "copy from pinned memory: DataLoader(pin_memory=True)"
+    yield from in_words_of("pin batches", frameworks, plain=pin)
 
 
 RULE = share_rule(

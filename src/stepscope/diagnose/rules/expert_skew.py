@@ -29,7 +29,7 @@ from statistics import fmean
 from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped
-from stepscope.diagnose.trace_facts import trace_command, unread, window_ns
+from stepscope.diagnose.trace_facts import unread, window_ns
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -91,7 +91,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
             in_words_of("balance experts", used_in(summary)),
             advise(
                 "place hot experts on different ranks, or replicate them",
-                trace_command(job, "--show collectives,stragglers"),
+                "--show collectives,stragglers",
                 key="balance experts",
             ),
         ],

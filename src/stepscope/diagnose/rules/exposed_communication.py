@@ -42,7 +42,6 @@ from stepscope.diagnose.trace_facts import (
     exposed_transfer,
     lacking_share,
     on_device,
-    trace_command,
     unread,
     waiting_share,
 )
@@ -280,7 +279,7 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> Iterable
     else:
         text = "find these collectives and what runs beside them"
     parts = {"sharded": "units", "sharded half": "units", "tp": "layers"}.get(kind, "buckets")
-    look = inspect(text, trace_command(job, f"--show overlap,collectives,stragglers,{parts}"))
+    look = inspect(text, f"--show overlap,collectives,stragglers,{parts}")
     if waiting is not None and waiting >= MAINLY_WAITING:
         return (look,)
     less = _send_less(job.summary, kind)

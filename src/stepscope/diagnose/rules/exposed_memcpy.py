@@ -72,7 +72,7 @@ def _report(part: RankShares) -> Statement:
                 next((_ADVICE[key] for key in keys if key in _ADVICE), "find the operators that copy"),
                 key="other copies",
             ),
-            ("see the kinds of copies", part.command("--show copies,operators")),
+            ("see the kinds of copies", "--show copies,operators"),
         ],
     )
 

@@ -31,9 +31,9 @@ from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.frameworks import option, used_in
+from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped
-from stepscope.diagnose.trace_facts import steps_ns, trace_command, unread
+from stepscope.diagnose.trace_facts import steps_ns, unread
 from stepscope.diagnose.unit_facts import fitted
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_collectives import BucketRow
@@ -72,7 +72,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     sizes = [row.size_bytes for rows in last for row in rows if row.size_bytes]
     size = format_bytes_binary(max(sizes)) if sizes else "unknown size"
     members = next((row.members for rows in last for row in rows if row.members is not None), None)
-    look = trace_command(job, "--show buckets")
+    look = "--show buckets"
     one = members is not None and len(members) == 1
     return finding(
         f"the last gradient bucket is too large: {_WORTH.of(share)} waits for it",
@@ -95,10 +95,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         if one
         else [
             advise(f"use a smaller last bucket: less than {size}", look, key="bucket size"),
-            advise(
-                option("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
-                key="bucket size",
-            ),
+            in_words_of("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
         ],
     )
 

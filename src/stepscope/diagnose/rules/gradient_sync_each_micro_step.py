@@ -32,7 +32,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import OPTIONS, option, used_in
 from stepscope.diagnose.job_facts import micro_steps
 from stepscope.diagnose.rule import Rule, Statement, advise, finding
-from stepscope.diagnose.trace_facts import exposed_transfer, steps_ns, trace_command, unread
+from stepscope.diagnose.trace_facts import exposed_transfer, steps_ns, unread
 from stepscope.diagnose.unit_facts import WORTH
 from stepscope.results.evidence import TraceEvidence
 
@@ -75,7 +75,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         advice=[
             advise(
                 f"reduce once a step: {option('accumulate', used, plain=OPTIONS['accumulate']['ddp'])}",
-                trace_command(job, "--show buckets,overlap"),
+                "--show buckets,overlap",
                 key="accumulate",
             )
         ],

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, in_words
-from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.frameworks import in_words_of
 from stepscope.diagnose.rule import Advices, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import (
     RankShares,
@@ -65,7 +65,7 @@ def _report(part: RankShares) -> Statement:
     for gap in gaps:
         spent[gap.call or ""] += gap.idle_ns
     call = max(spent, key=spent.__getitem__, default="")
-    look = part.command("--show idle,operators --sort host_self")
+    look = "--show idle,operators --sort host_self"
     torch = next((module for module, begins in _TORCH if call.startswith(begins)), "torch.cuda")
     blocks = "memory" if is_pooled(call) else blocks_on(call)
     if blocks == "memory" and (asked := _asked_again(part.ranks)):
@@ -79,7 +79,7 @@ def _report(part: RankShares) -> Statement:
                 GROW_IN_PLACE if torch == "torch.cuda" else None,
                 key="fewer waits for the device",
             ),
-            inspect("see when it does", part.command("--show idle,memory")),
+            inspect("see when it does", "--show idle,memory"),
         ]
     elif blocks == "device":
         advice = [
@@ -111,13 +111,10 @@ def _report(part: RankShares) -> Statement:
                 key="fewer waits for the device",
                 only_for=("trains",),
             ),
-            advise(
-                option(
-                    "fewer waits for the device",
-                    part.frameworks,
-                    plain="copy results to pinned memory without waiting, and read them while the next batch runs",
-                ),
-                key="fewer waits for the device",
+            *in_words_of(
+                "fewer waits for the device",
+                part.frameworks,
+                plain="copy results to pinned memory without waiting, and read them while the next batch runs",
                 only_for=("infers",),
             ),
             "Async" in call
@@ -187,7 +184,7 @@ def _without_cache(part: RankShares, asked: Counter[str], torch: str) -> Stateme
                 GROW_IN_PLACE if torch == "torch.cuda" and not pooled else None,
                 key="cached memory",
             ),
-            ("see when it does", part.command("--show idle,memory")),
+            ("see when it does", "--show idle,memory"),
         ],
     )
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
-from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.frameworks import in_words_of
 from stepscope.diagnose.rule import Statement, advise
 from stepscope.diagnose.trace_facts import (
     RankShares,
@@ -66,7 +66,7 @@ def _report(part: RankShares) -> Statement:
     split = ", ".join(f"{text} {idle_part(part.ranks, c).percent}" for c, text in _CAUSES.items())
     if any(python := _python(part.ranks)):
         split += f"; of it {RankShares(python).percent} is Python between operators (python-overhead)"
-    look = part.command("--show launches,idle,sequences")
+    look = "--show launches,idle,sequences"
     late = [i for p in part.ranks for i in p.idle if i.cause == "host_late"]
     graphs = sum(i.idle_ns for i in late if i.call is not None and replays(i.call))
     used = part.frameworks
@@ -96,14 +96,11 @@ def _report(part: RankShares) -> Statement:
         else [
             *larger_batch(used, "use fewer, larger kernels: {}", look),
             advise("update in few kernels: a fused optimizer (fused=True)", key="fused optimizer"),
-            advise(option("compile", used, plain="fuse them: torch.compile(model)"), key="compile"),
-            advise(
-                option(
-                    "cuda graphs",
-                    used,
-                    plain='if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"',
-                ),
-                key="cuda graphs",
+            *in_words_of("compile", used, plain="fuse them: torch.compile(model)"),
+            *in_words_of(
+                "cuda graphs",
+                used,
+                plain='if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"',
             ),
         ],
     )

@@ -29,7 +29,7 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.bounds import OF_WINDOW
 from stepscope.diagnose.rule import WORTH, Rule, Statement, advise, finding, inspect
-from stepscope.diagnose.trace_facts import SHARES, cut, idle_share, read_in_full, trace_command, unread
+from stepscope.diagnose.trace_facts import SHARES, cut, idle_share, read_in_full, unread
 from stepscope.records.finding import Advice
 from stepscope.records.trace_budget import LongGap
 from stepscope.records.trace_summary import RankPass
@@ -75,7 +75,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         advice=[
             (
                 "check the host in the gap: a checkpoint, an evaluation, logging, a stalled file system",
-                trace_command(job, "--show idle,annotations"),
+                "--show idle,annotations",
             ),
             _remedy(longest),
         ],

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bytes_binary, format_duration, format_flops, format_number, format_percent
+from stepscope.diagnose.commands import trace_command
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.diagnose.trace_facts import (
@@ -42,7 +43,6 @@ from stepscope.diagnose.trace_facts import (
     kinds_ns,
     on_device,
     total_ns,
-    trace_command,
     unread,
     waiting_share,
     window_ns,
@@ -112,7 +112,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         stake=min(1 - share / _LOW, shown[0][0] if shown else 0.0),
         confidence=f"measured; FLOP {_SOURCES.get(u.flop_source or '', 'as recorded')}, {u.formula}",
         advice=[
-            (text, trace_command(job, "--show utilisation,kernels,idle") if not number else None)
+            (text, "--show utilisation,kernels,idle" if not number else None)
             for number, text in enumerate(dict.fromkeys(advice for *_, advice in shown[:3] if advice))
         ],
     )

@@ -30,7 +30,7 @@ import re
 from collections.abc import Sequence
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.frameworks import in_words_of
 from stepscope.diagnose.rule import Limit, Statement, advise
 from stepscope.diagnose.trace_facts import RankShares, kinds_shares, largest_text, share_rule, total_ns, with_kernels
 from stepscope.records.trace_summary import RankPass
@@ -65,14 +65,11 @@ def _report(part: RankShares) -> Statement:
         advice=[
             advise(
                 "fuse these kernels: fused norms and attention",
-                part.command("--show sequences,kernels"),
+                "--show sequences,kernels",
                 key="larger kernels",
             ),
             advise("update in few kernels: a fused optimizer (fused=True)", key="fused optimizer"),
-            advise(
-                option("compile", part.frameworks, plain="torch.compile(model) fuses element-wise kernels"),
-                key="compile",
-            ),
+            in_words_of("compile", part.frameworks, plain="torch.compile(model) fuses element-wise kernels"),
             any(_CONVOLUTION.search(kind.largest) for kind in part.kinds())
             and advise("use channels_last for convolutions", key="channels last"),
             not _HALF.search(max(kinds, key=lambda kind: kind.largest_ns).largest)

@@ -48,7 +48,7 @@ from stepscope.diagnose.rule import (
     skipped,
     together,
 )
-from stepscope.diagnose.trace_facts import read_in_full, trace_command, unread, window_ns
+from stepscope.diagnose.trace_facts import read_in_full, unread, window_ns
 from stepscope.diagnose.unit_facts import message_cost
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_collectives import RankWaitTotal
@@ -110,7 +110,7 @@ def traced_sync(job: TraceEvidence) -> Statement:
         if late
         else "start reductions with async_op=True and wait for all of them once, after backward"
     )
-    look = trace_command(job, "--show overlap,phases,collectives")
+    look = "--show overlap,phases,collectives"
     return finding(
         f"{where}: {OF_WINDOW.of(exposed)} is {EXPOSED_COMM}",
         f"{many}, {format_duration(exposed_ns)} of it exposed, in {counted(steps, 'step')} of {counted(len(ranks), 'rank')}",

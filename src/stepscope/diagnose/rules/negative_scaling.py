@@ -23,9 +23,8 @@ docs/reference/metrics.md, Scaling: speed-up < 1 is negative scaling.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.commands import profiled, remeasured
+from stepscope.diagnose.commands import profiled, remeasured, trace_command
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
-from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.epochs import exposed_fraction

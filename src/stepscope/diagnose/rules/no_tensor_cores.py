@@ -85,7 +85,7 @@ def _report(part: RankShares) -> Statement:
                 key="autocast",
                 only_for=("infers",),
             ),
-            ("list the kernels", part.command("--show kernels,operators")),
+            ("list the kernels", "--show kernels,operators"),
         ],
     )
 

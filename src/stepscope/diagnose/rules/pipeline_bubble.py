@@ -36,7 +36,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.bounds import OF_STEP
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
 from stepscope.diagnose.rule import Advices, Finding, Rule, Statement, advise, finding, skipped
-from stepscope.diagnose.trace_facts import trace_command, window_ns
+from stepscope.diagnose.trace_facts import window_ns
 from stepscope.diagnose.unit_facts import SLOW, traced_pipeline
 from stepscope.records.finding import Skipped
 from stepscope.records.mesh import PipelineLayout
@@ -177,7 +177,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
                 advise("balance the stages: the others wait for the one that limits", key="balance stages"),
                 *in_words_of("balance stages", used),
             ),
-            (f"{enough}see which messages stages wait for", trace_command(job, "--show groups,idle,collectives")),
+            (f"{enough}see which messages stages wait for", "--show groups,idle,collectives"),
         ],
     )
 

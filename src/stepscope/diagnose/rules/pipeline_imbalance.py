@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped, together
-from stepscope.diagnose.trace_facts import trace_command, window_ns
+from stepscope.diagnose.trace_facts import window_ns
 from stepscope.diagnose.unit_facts import SLOW, traced_pipeline
 from stepscope.records.finding import Skipped
 from stepscope.records.trace_summary import RankPass
@@ -117,7 +117,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
             as_many and "check its device first (clocks, other processes): it runs no more kernels than the others",
             advise(f"{larger}; embedding, head and loss count as layers", key="balance stages"),
             in_words_of("balance stages", used_in(job.summary)),
-            ("compare its kernels with another stage's", trace_command(job, "--show kernels,groups,idle")),
+            ("compare its kernels with another stage's", "--show kernels,groups,idle"),
         ],
         of=f"stage {slowest}",
     )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Rule, Statement, finding
-from stepscope.diagnose.trace_facts import trace_command, unread
+from stepscope.diagnose.trace_facts import unread
 from stepscope.results.evidence import TraceEvidence
 
 
@@ -47,7 +47,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         )
     first = min(broken, key=lambda c: not c.certain)
     strategy, ranks = f"strategy {first.strategy!r}", counted(len(broken), "rank")
-    look = trace_command(job, "--show conformance,collectives")
+    look = "--show conformance,collectives"
     differences = [f"rank {first.rank}: {text}" for text in first.differences[:4]]
     if first.certain:
         fix = "correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong"

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.frameworks import in_words_of, option
+from stepscope.diagnose.frameworks import in_words_of
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Limit, Statement, advise
 from stepscope.diagnose.trace_facts import PYTHON_OWNS, RankShares, idle_share, read_in_full, share_rule, window_ns
@@ -72,13 +72,11 @@ def _report(part: RankShares) -> Statement:
             ),
             advise(
                 "move logging, metrics and hooks out of the step",
-                part.command("--show phases,annotations,operators --sort host_self"),
+                "--show phases,annotations,operators --sort host_self",
                 key="less python",
             ),
-            *in_words_of("cuda graphs", part.frameworks),
-            advise(
-                option("compile", part.frameworks, plain="torch.compile(model) runs less Python a step"), key="compile"
-            ),
+            in_words_of("cuda graphs", part.frameworks),
+            in_words_of("compile", part.frameworks, plain="torch.compile(model) runs less Python a step"),
         ],
     )
     if on_cpu and part.share < SURE_ON_CPU:

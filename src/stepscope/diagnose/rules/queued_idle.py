@@ -36,7 +36,6 @@ from stepscope.diagnose.trace_facts import (
     is_amd_device,
     mostly_short_kernels,
     on_device,
-    trace_command,
     unread,
 )
 from stepscope.results.evidence import TraceEvidence
@@ -70,7 +69,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
                 advice=[
                     (
                         "check for waits between streams (wait_stream, events), host callbacks and side streams",
-                        trace_command(job, "--show idle,launches,path"),
+                        "--show idle,launches,path",
                     ),
                     (
                         "check whether another process computes on the same device",
@@ -81,7 +80,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         )
     if unlinked.share >= WORTH:
         by_nsys = all(Path(p.facts.file).suffix in _NSYS for p in job.summary.ranks)
-        look = trace_command(job, "--show launches,idle")
+        look = "--show launches,idle"
         if by_nsys:
             record = inspect(
                 "record the runtime calls and what the host does: nsys profile --trace=cuda,nvtx,osrt", look
@@ -117,7 +116,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
                     advise(
                         "prefetch the pages before they are used (cudaMemPrefetchAsync, also to the host before it reads), "
                         "or allocate on the device and copy",
-                        trace_command(job, "--show copies,idle"),
+                        "--show copies,idle",
                         key="other copies",
                     ),
                 ],
@@ -130,7 +129,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
             total.finding(
                 f"the device idles {total} for several causes, none of them {format_percent(WORTH)}",
                 ", ".join(f"{cause.replace('_', ' ')} {part.percent}" for cause, part in ranked if part.share >= 0.005),
-                advice=[("find the cause that is cheapest to remove", trace_command(job, "--show idle,launches"))],
+                advice=[("find the cause that is cheapest to remove", "--show idle,launches")],
             )
         )
     return findings or (

@@ -28,8 +28,8 @@ from collections.abc import Iterator
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.commands import trace_command
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
-from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.comparison import ScalingBudget, ScalingReading
 from stepscope.records.finding import Advice, Severity
 from stepscope.results.evidence import Evidence

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.frameworks import in_words_of
 from stepscope.diagnose.rule import Limit, Statement, advise
 from stepscope.diagnose.trace_facts import (
     MOSTLY_SHORT,
@@ -70,11 +70,11 @@ def _report(part: RankShares) -> Statement:
         advice=[
             advise(
                 "find repeated sequences, and fuse them",
-                part.command("--show sequences,kernels,launches"),
+                "--show sequences,kernels,launches",
                 key="larger kernels",
             ),
             advise("update in few kernels: a fused or foreach optimizer", key="fused optimizer"),
-            advise(option("compile", part.frameworks, plain="torch.compile(model) fuses them"), key="compile"),
+            in_words_of("compile", part.frameworks, plain="torch.compile(model) fuses them"),
             *larger_batch(part.frameworks, "use {}, which makes every kernel longer at the same number of launches"),
         ],
     )

@@ -31,7 +31,7 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted, in_words
 from stepscope.diagnose.bounds import OF_WINDOW
 from stepscope.diagnose.rule import WORTH, Rule, Statement, finding
-from stepscope.diagnose.trace_facts import SHARES, cut, idle_share, on_device, trace_command, unread
+from stepscope.diagnose.trace_facts import SHARES, cut, idle_share, on_device, unread
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
@@ -62,7 +62,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         advice=[
             (
                 "judge the job by later steps: schedule(wait=1, warmup=1, active=3)",
-                trace_command(job, "--show idle,steps"),
+                "--show idle,steps",
             ),
         ],
     )

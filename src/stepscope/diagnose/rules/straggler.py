@@ -74,7 +74,7 @@ from stepscope.diagnose.rule import (
     severity_of,
     skipped,
 )
-from stepscope.diagnose.trace_facts import trace_command, unread
+from stepscope.diagnose.trace_facts import unread
 from stepscope.records.finding import Advice
 from stepscope.records.parts import LATE
 from stepscope.records.trace_path import Straggler, StragglerReport
@@ -400,7 +400,7 @@ def _report(job: TraceEvidence, straggler: Straggler, window_ns: float) -> Findi
         advice=[
             (
                 CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
-                trace_command(job, f"--show idle,kernels,operators --rank {straggler.rank}"),
+                f"--show idle,kernels,operators --rank {straggler.rank}",
             ),
             straggler.kind == "chronic"
             and cause != "more work"
@@ -444,7 +444,7 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
         severity="info" if few else "warning",
         stake=None if few else min(1.0, waiting),
         confidence=f"measured; {sure}",
-        advice=[(advice, trace_command(job, "--show collectives,stragglers"))],
+        advice=[(advice, "--show collectives,stragglers")],
     )
 
 

@@ -33,7 +33,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, finding, skipped
-from stepscope.diagnose.trace_facts import device_name, trace_command, unread
+from stepscope.diagnose.trace_facts import device_name, unread
 from stepscope.diagnose.unit_facts import WORTH
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
@@ -98,7 +98,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         confidence="measured" + (unsure if reference is None else ""),
         advice=[
             advise(_better(len(across[0].ranks), max(Counter(hosts.values()).values())), key="group on one host"),
-            ("see what each layer sends", trace_command(job, "--show layers,groups")),
+            ("see what each layer sends", "--show layers,groups"),
         ],
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.trace_facts import trace_command
+from stepscope.diagnose.commands import trace_command
 from stepscope.records.finding import Finding
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.parts import SAMPLED, TITLES
