@@ -121,3 +121,8 @@ def url_of(path: object) -> str | None:
     if match is None:
         return None
     return f"{match[1]}://{'/' if match[1] in _WITHOUT_HOST else ''}{match[2]}"
+
+
+def holds_any(text: str, words: str) -> bool:
+    """Return whether one of the words, of which blanks separate them, is anywhere in the text."""
+    return any(word in text for word in words.split())

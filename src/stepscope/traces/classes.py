@@ -119,7 +119,7 @@ def _of_several(view: RankView) -> bool:
     events, trace = view.events, view.trace
     if (view.meta.world_size or 0) > 1 or not trace.alone or trace.rank > 0:
         return True
-    called = events.of(Category.CPU_OP) & events.named(_COLLECTIVES.match)
+    called = events.named(_COLLECTIVES.match, events.category == Category.CPU_OP)
     return bool((called | (classes_of(view).work == Work.COMMUNICATION)).any())
 
 
@@ -139,8 +139,7 @@ def stated_beside(path: Path) -> tuple[StatedClass, ...]:
 def unused_classes(view: RankView) -> tuple[str, ...]:
     """Return the patterns of stated classes that fit no kernel of the rank."""
     events, stated = view.events, view.wanted.classes
-    codes = np.flatnonzero(np.bincount(events.name[events.category == Category.KERNEL], minlength=1))
-    names = [events.names[code] for code in codes.tolist()]
+    names = [events.names[code] for code in events.codes(events.category == Category.KERNEL)]
     patterns = zip(stated, _patterns(stated), strict=True)
     return tuple(pattern for (_, pattern), (fits, _) in patterns if not any(map(fits, names)))
 
@@ -163,8 +162,7 @@ def _by_name(events: Events, stated: Sequence[StatedClass]) -> tuple[NDArray[np.
     by_name = np.zeros(len(events.names), dtype=np.int8)
     sure = np.zeros(len(events.names), dtype=bool)
     patterns = _patterns(stated)
-    # Not np.unique, which imports numpy.ma: 40 ms, a sixth of reading a small trace.
-    for code in np.flatnonzero(np.bincount(events.name[kernels], minlength=1)).tolist():
+    for code in events.codes(kernels):
         name = events.names[code]
         stated_kind = next((kind for fits, kind in patterns if fits(name)), None)
         by_name[code], sure[code] = work_named(name) if stated_kind is None else (stated_kind, True)
@@ -213,10 +211,10 @@ def _by_operator(events: Events, chosen: Ints) -> NDArray[np.int8]:
     from stepscope.traces.nesting import launch_of, nest_events  # a budget whose names tell all does without
 
     launch = launch_of(events, chosen)
-    graph = events.named(_GRAPH.search)
+    graph = events.named(_GRAPH.search, launch[launch != NONE])
     host = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
     says = np.zeros(len(events.names), dtype=np.int8)
-    for code in np.flatnonzero(np.bincount(events.name[host], minlength=1)).tolist():
+    for code in events.codes(host):
         says[code] = _of_operator(events.names[code])
     ranges = events.category == Category.USER_ANNOTATION
     # Other ranges of the user's say nothing; what is inside or around them does.
@@ -234,7 +232,7 @@ def _by_operator(events: Events, chosen: Ints) -> NDArray[np.int8]:
     inside = np.flatnonzero(place != NONE)
     operator = tree.index[place[inside]].astype(np.int64)
     answer = says[events.name[operator]]
-    own = ranges[operator] & ~events.named(_COLLECTIVES.match)[operator]
+    own = ranges[operator] & ~events.named(_COLLECTIVES.match, operator)[operator]
     by_operator[linked[inside]] = np.where(own & (answer == Work.COMMUNICATION), _WITHIN_RANGE, answer)
     return by_operator
 

@@ -179,10 +179,21 @@ class Events:
         """True for the events of these categories."""
         return np.isin(self.category, [int(c) for c in categories])
 
-    def named(self, test: Callable[[str], object]) -> NDArray[np.bool_]:
-        """True for the events whose name passes ``test``, which is asked once for each different name."""
-        passed = np.fromiter(map(bool, map(test, self.names)), dtype=bool, count=len(self.names))
-        return passed[self.name]
+    def named(self, test: Callable[[str], object], among: NDArray[Any] | None = None) -> NDArray[np.bool_]:
+        """True for the events (of ``among``, a mask or indices) whose name passes ``test``, asked once for each name."""
+        if among is None:
+            return np.fromiter(map(bool, map(test, self.names)), dtype=bool, count=len(self.names))[self.name]
+        passed = np.zeros(len(self.names), dtype=bool)
+        for code in self.codes(among):
+            passed[code] = bool(test(self.names[code]))
+        chosen = np.zeros(len(self), dtype=bool)
+        chosen[among] = passed[self.name[among]]
+        return chosen
+
+    def codes(self, chosen: NDArray[Any]) -> list[int]:
+        """Indices into ``names`` of the different names of these events (a mask or indices), ascending."""
+        # Not np.unique, which imports numpy.ma: 40 ms, a sixth of reading a small trace.
+        return np.flatnonzero(np.bincount(self.name[chosen], minlength=1)).tolist()
 
     def begins(self, prefixes: str | tuple[str, ...]) -> NDArray[np.bool_]:
         """True for the events whose name begins with one of these."""

@@ -171,9 +171,8 @@ _UNIFIED = re.compile(r"memcpy.*unified|unified.*memcpy|managed_?(to|2)_?|_?(to|
 def _pages(view: RankView, following: Ints, unlinked: NDArray[np.bool_]) -> Ints:
     """Return for each gap that ends with such a copy its name, NONE for others."""
     events, indices = view.events, activity_of(view).indices
-    moves = events.is_device & events.named(_UNIFIED.search) if unlinked.any() else np.zeros(len(events), dtype=bool)
     work = indices[np.minimum(following, len(indices) - 1)]
-    return np.where(unlinked & moves[work], events.name[work], NONE)
+    return np.where(unlinked & events.named(_UNIFIED.search, work[unlinked])[work], events.name[work], NONE)
 
 
 def _pages_apart(gaps: IdleGaps) -> IdleGaps:

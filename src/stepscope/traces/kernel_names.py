@@ -11,6 +11,8 @@ import re
 from enum import IntEnum
 from functools import lru_cache
 
+from stepscope.core.words import holds_any
+
 _NAMED: tuple[tuple[str, str], ...] = (
     ("bf16", r"matmul_ogs_[A-Z]+_\w+?x(bf16x\w+?|\w+?xbf16)_|_ZN2ck\w+Gridwise\w+?I(Li\d+E)?tt"),
     ("fp16", r"matmul_ogs_[A-Z]+_\w+?x(fp16x\w+?|\w+?xfp16)_"),
@@ -105,12 +107,16 @@ MATRIX = (MATRIX_TENSOR, MATRIX_FP32, MATRIX_VECTOR, MATRIX_UNKNOWN)
 
 _FUSED = r"triton_(poi|red|per|for)_"
 
+_PRODUCT_WORDS = (
+    "gemm cudnn_ cijk_ nvjet_ xmma prop grad conv winograd triton_ matmul tensorop flash_ fmha mfma marlin moe bmm_"
+)
 _PRODUCT = (
     r"(?<!fb)gemm(?!v)|[shd\d]cudnn_|cijk_|nvjet_|xmma|fprop|dgrad|wgrad|implicit_convolve|convolve_[shdc]gemm|winograd"
     r"|igemm|triton_(tem|mm)|(\b|_)matmul|(?<!sub)tensorop|flash_(fwd|bwd)|fmha|mfma|naive_conv|\bconv(_|asm)|gridwise_conv"
     r"|marlin\b|fused_moe_kernel|\bbmm_"
 )
-"""In lower case: cuBLAS, cuDNN, CUTLASS, Tensile, MIOpen and CK, inductor's templates, fused attention."""
+"""In lower case: cuBLAS, cuDNN, CUTLASS, Tensile, MIOpen and CK, inductor's templates, fused attention; each has one of the
+words in it, which are looked for first."""
 
 _HELPER = r"splitKreduce|ReduceSplitK|reduce_wgrad|computeOffsets|generateWinogradTiles|nchwToNhwc|nhwcToNchw"
 """Kernels beside a product that carry its name."""
@@ -139,8 +145,14 @@ def kernel_kind(name: str) -> str:
     return BANDWIDTH if _moves(name) else OTHER
 
 
+@lru_cache(maxsize=1 << 14)
 def _multiplies(name: str) -> bool:
-    return re.search(_PRODUCT, name.lower()) is not None and not re.search(_HELPER, name)
+    lower = name.lower()
+    return (
+        holds_any(lower, _PRODUCT_WORDS)
+        and re.search(_PRODUCT, lower) is not None
+        and not re.search(_HELPER, name)
+    )
 
 
 def _moves(name: str) -> bool:
@@ -156,32 +168,44 @@ class Work(IntEnum):
     MEMORY = 3
 
 
-COMMUNICATION_NAMES: tuple[tuple[str, str], ...] = (
-    (r"^(void )?(nccl|rccl|msccl|mccl)|\bmscclpp::|\bctran",
+COMMUNICATION_NAMES: tuple[tuple[str, str, str], ...] = (
+    ("ccl ctran", r"^(void )?(nccl|rccl|msccl|mccl)|\bmscclpp::|\bctran",
      "NCCL ncclKernel_*, ncclDevKernel_*, ncclSymkDevKernel_*; RCCL; MSCCL"),
-    (r"\bc10d::|(one|two)_shot_all_?reduce|multimem_(all|one_shot|reduce)", "PyTorch, symmetric memory"),
-    (r"cross_device_reduce|reduce_scatter_cross_device|_(ar|ag|rs)_gfx\d+|^(void )?(aiter::)?(ar|ag|rs)_(ll_)?gfx\d+",
+    ("c10d:: shot multimem_", r"\bc10d::|(one|two)_shot_all_?reduce|multimem_(all|one_shot|reduce)",
+     "PyTorch, symmetric memory"),
+    ("cross_device _gfx",
+     r"cross_device_reduce|reduce_scatter_cross_device|_(ar|ag|rs)_gfx\d+|^(void )?(aiter::)?(ar|ag|rs)_(ll_)?gfx\d+",
      "custom all-reduce of vLLM, SGLang, aiter"),
-    (r"\bquickreduce::|allreduce_prototype", "QuickReduce"),
-    (r"allreduce_fusion_kernel|(one|two)shotallreduce|lamport|moea2a|moe_?all_?to_?all|helixalltoall|\bmnnvl",
+    ("quickreduce:: allreduce_", r"\bquickreduce::|allreduce_prototype", "QuickReduce"),
+    ("allreduce lamport moe helix mnnvl",
+     r"allreduce_fusion_kernel|(one|two)shotallreduce|lamport|moea2a|moe_?all_?to_?all|helixalltoall|\bmnnvl",
      "TensorRT-LLM, FlashInfer"),
-    (r"(nv|roc|mx|i|mori_)shmem|\bshmem_|\w_on_stream_kernel", "NVSHMEM, rocSHMEM, Intel SHMEM"),
-    (r"\b(\w+_)?ep::(?!cub)|\bdeepep::|(intra|inter)node(_ll)?::(\w*notify|dispatch|combine|barrier|clean)"
+    ("shmem on_stream_", r"(nv|roc|mx|i|mori_)shmem|\bshmem_|\w_on_stream_kernel", "NVSHMEM, rocSHMEM, Intel SHMEM"),
+    ("ep:: node:: node_ll:: ep_dispatch ep_combine mooncake::",
+     r"\b(\w+_)?ep::(?!cub)|\bdeepep::|(intra|inter)node(_ll)?::(\w*notify|dispatch|combine|barrier|clean)"
      r"|(?<![a-z])ep_(dispatch|combine)|\bmooncake::(dispatch|combine)",
      "DeepEP and its forks (dpsk::ep, primus_turbo::deep_ep, uccl): dispatch, combine, notify_dispatch, cached_notify"),
-    (r"\bep(dispatch|combine)(inter|intra|low|sync|all|copy)|\bmori::(?!\w+::\w*convert)", "mori"),
-    (r"\ba2a_(dispatch|combine|single)|\bpplx", "pplx-kernels, pplx-garden, Flux"),
-    (r"userbuffers|^(void )?ub_?(all|reduce|allgather)", "Transformer Engine userbuffers"),
-    (r"(dispatch|combine|barrier|push|pull|p2p|ring|copy)\w*(intra|inter)_node|kernel_all2all|kernel_ring_reduce|\bkernel_(dispatch|combine)_token"
+    ("epdispatch epcombine mori::",
+     r"\bep(dispatch|combine)(inter|intra|low|sync|all|copy)|\bmori::(?!\w+::\w*convert)", "mori"),
+    ("a2a_ pplx", r"\ba2a_(dispatch|combine|single)|\bpplx", "pplx-kernels, pplx-garden, Flux"),
+    ("userbuffers ub_all uball ub_reduce ubreduce", r"userbuffers|^(void )?ub_?(all|reduce|allgather)", "Transformer Engine userbuffers"),
+    ("_node all2all ring_reduce kernel_dispatch kernel_combine barrier _forward_",
+     r"(dispatch|combine|barrier|push|pull|p2p|ring|copy)\w*(intra|inter)_node|kernel_all2all|kernel_ring_reduce|\bkernel_(dispatch|combine)_token"
      r"|barrier_all_|_forward_(push|pull)_|cudaipcbarrier", "Triton-distributed, Flux"),
-    (r"oneccl|\bccl::v1|(read_)?(write|reduce)_monolithic_kernel|reduce_read_write_kernel"
+    ("ccl monolithic_ reduce_read_ reduce_local_ reduce_single_ rt64",
+     r"oneccl|\bccl::v1|(read_)?(write|reduce)_monolithic_kernel|reduce_read_write_kernel"
      r"|reduce_(single_)?local_(in|outof)place_kernel|\brt64(_128)?_pcie", "oneCCL"),
-    (r"^(hccl|hcom)|\baiv_(all|reduce_scatter|broadcast)|(gather|reduce|scatter|all)aicpukernel"
+    ("hccl hcom aiv_ aicpu distribute cam notify",
+     r"^(hccl|hcom)|\baiv_(all|reduce_scatter|broadcast)|(gather|reduce|scatter|all)aicpukernel"
      r"|moe_?distribute_?(dispatch|combine)|cam_?moe|^notify[_ ](wait|record)", "HCCL, Ascend's expert parallelism"),
 )  # fmt: skip
-"""Pattern of a kernel's name in lower case, and whose kernels it is."""
+"""Words one of which is in every name of the pattern, the pattern of a kernel's name in lower case, and whose kernels it
+is. The words are looked for first: a pattern takes 0.3 ms for a name of 400 characters, as templates have."""
 
-_COMMUNICATION = "|".join(f"(?:{p})" for p, _ in COMMUNICATION_NAMES)
+
+def _moves_between_ranks(lower: str) -> bool:
+    return any(holds_any(lower, words) and re.search(pattern, lower) for words, pattern, _ in COMMUNICATION_NAMES)
+
 
 COLLECTIVE_WORDS = (
     r"(?<![a-z])(all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?scatter|all[-_]?(to|2)[-_]?all|a2a(?![a-z])"
@@ -228,9 +252,9 @@ _MOVES = (
 @lru_cache(maxsize=1 << 16)
 def is_communication(kernel_name: str) -> bool:
     """Whether a kernel of this name moves data between ranks."""
-    if re.search(_COMMUNICATION, kernel_name.lower()):
+    if _moves_between_ranks(kernel_name.lower()):
         return True
-    if "_ZN" in kernel_name and re.search(_COMMUNICATION, spelled_out(kernel_name)):
+    if "_ZN" in kernel_name and _moves_between_ranks(spelled_out(kernel_name)):
         return True
     return names_collective(kernel_name)
 

@@ -52,8 +52,8 @@ _DATA_FUNCTIONS = re.compile(
 
 def comm_calls(events: Events) -> Ints:
     """Operators of the host that call a collective or wait for one, in order of their start."""
-    calls = events.named(lambda n: n.startswith(COMM_LAUNCHES) and not n.startswith("gloo:"))
-    return events.by_start((events.category == Category.CPU_OP) & calls)
+    operators = events.category == Category.CPU_OP
+    return events.by_start(events.named(lambda n: n.startswith(COMM_LAUNCHES) and not n.startswith("gloo:"), operators))
 
 
 def loading_marks(events: Events) -> NDArray[np.bool_]:
@@ -65,16 +65,12 @@ def loading_marks(events: Events) -> NDArray[np.bool_]:
 
 def loading_functions(events: Events) -> Ints:
     """Functions of Python that load data, by start, on the threads that launch kernels: others load meanwhile."""
-    python = np.flatnonzero(events.category == Category.PYTHON)
-    chosen = np.zeros(len(events.names), dtype=bool)
-    for code in distinct(events.name[python]).tolist():
-        chosen[code] = _DATA_FUNCTIONS.search(events.names[code]) is not None
-    python = python[chosen[events.name[python]]]
+    python = np.flatnonzero(events.named(_DATA_FUNCTIONS.search, events.category == Category.PYTHON))
     if not len(python):
         return python
     calls = events.of(Category.RUNTIME, Category.DRIVER)
     if calls.any():
-        launching = distinct(events.thread[calls & events.named(lambda name: "Launch" in name)])
+        launching = distinct(events.thread[events.named(lambda name: "Launch" in name, calls)])
         python = python[np.isin(events.thread[python], launching)]
     return python[np.argsort(events.ts_ns[python], kind="stable")]
 

@@ -78,7 +78,7 @@ def start_up(view: RankView) -> StartUp:
     events = view.events
     runtime = events.of(Category.RUNTIME, Category.DRIVER)
     ranges = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
-    named = (runtime & events.named(_LOADS.match)) | (ranges & events.named(_COMPILES.match))
+    named = events.named(_LOADS.match, runtime) | events.named(_COMPILES.match, ranges)
     cold, filled = named | _cold(view, runtime), _first_memory(view, runtime)
     chosen = events.by_start((cold if _comes_once(view, np.flatnonzero(cold)) else filled) | filled)
     return StartUp(calls=chosen, when=events.spans(chosen))
@@ -92,11 +92,11 @@ def _cold(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
     operators = (events.category == Category.CPU_OP) & ~loading_marks(events)
     least = max(LEAST_NS, int(COLD_SHARE * (window[1] - window[0]))) if window else COLD_NS
     takes = (runtime & (events.dur_ns >= least)) | ((runtime | operators) & (events.dur_ns >= COLD_NS))
-    long = np.flatnonzero(takes & ~events.named(_WAITS.match))
+    long = np.flatnonzero(takes & ~events.named(_WAITS.match, takes))
     if not len(long):
         return cold
     first = _first(view, runtime)
-    waits = events.spans(runtime & events.named(_WAITS.match))
+    waits = events.spans(events.named(_WAITS.match, runtime))
     for index in long[first[long]].tolist():
         alike = np.flatnonzero((events.name == events.name[index]) & (events.category == events.category[index]))
         later = events.dur_ns[alike[~first[alike]]]
@@ -113,7 +113,7 @@ def _first_memory(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool
     """Return the calls that ask the driver for memory, where the first of three or more marked steps holds nearly all of
     their time: the allocator's cache fills."""
     events, marks = view.events, marks_of(view)
-    calls = runtime & events.named(_ALLOCATES.match)
+    calls = events.named(_ALLOCATES.match, runtime)
     if len(marks) < 3 or not calls.any():
         return np.zeros(len(events), dtype=bool)
     first = calls & (events.ts_ns < marks.starts[1])

@@ -77,11 +77,10 @@ def frameworks_of(events: Events, meta: TraceMeta) -> tuple[str, ...]:
         packages.discard("transformers")
     frameworks = {_BY_MODULE[name] for name in packages if name in _BY_MODULE}
     frameworks |= {key for key, fact in (("ddp", "ddp"), ("fsdp1", "fsdp"), ("fsdp2", "fsdp2")) if facts.get(fact)}
+    names = "\0".join(("", *events.names))  # one text: asking each of hundreds of names takes 50 times as long
     for key, begins in _BY_NAME:
         files = [f"/{begin}" for begin in begins if key in ENGINES and begin.endswith("/")]
-        if key not in frameworks and any(
-            name.startswith(begins) or any(file in name for file in files) for name in events.names
-        ):
+        if any(text in names for text in (*(f"\0{begin}" for begin in begins), *files)):
             frameworks.add(key)
     inside = {key for outer, keys in _WRAPS.items() if outer in frameworks for key in keys}
     return tuple(sorted(frameworks - inside))
@@ -90,9 +89,8 @@ def frameworks_of(events: Events, meta: TraceMeta) -> tuple[str, ...]:
 def job_signs(view: RankView, frameworks: Iterable[str] = ()) -> JobSigns:
     """What the names of a rank's events say of its job, which uses these frameworks."""
     events, launches = view.events, launches_of(view)
-    kinds = events.of(Category.KERNEL, Category.CPU_OP, Category.USER_ANNOTATION)
-    used = np.flatnonzero(np.bincount(events.name[kinds], minlength=1))
-    names = [events.names[code].lower() for code in used.tolist()]
+    used = events.codes(events.of(Category.KERNEL, Category.CPU_OP, Category.USER_ANNOTATION))
+    names = [events.names[code].lower() for code in used]
     loads = {workers: _time_in(events, parts) for workers, parts in _LOADERS.items()}
     replayed = launches.launch[launches.linked]
     return JobSigns(
