@@ -31,7 +31,9 @@ def command() -> None:
     """Run the console script: as ``main``, and the process is left at once where nothing else runs in it."""
     import gc
 
-    gc.set_threshold(50_000)  # commands make few cycles: looking for them every 700 objects takes 3 to 6 % of their time
+    gc.set_threshold(
+        50_000
+    )  # commands make few cycles: looking for them every 700 objects takes 3 to 6 % of their time
     code = _ended(None)
     from threading import active_count
 

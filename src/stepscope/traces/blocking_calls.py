@@ -21,35 +21,35 @@ gives or takes memory."""
 
 _CALLS: tuple[tuple[Blocks, str, str], ...] = (
     # CUDA, HIP, MUSA, MACA and their drivers
-    ("device", "Synchronize Reset", r"(cuda|hip|musa|mc)(Device|Thread)(Synchronize|Reset)|(cu|hip|mu|mc)CtxSynchronize"),
-    ("stream", "Synchronize", r"(cuda|cu|hip|musa|mu|mc)(Stream|Event)Synchronize"),
-    ("copy", "Memcpy", r"(cuda|cu|hip|musa|mu|mc)(?!\w*(Async|Peer|Batch))Memcpy\w*"),
-    ("memory", "Malloc Free Host",
+    ("device", "synchronize reset", r"(cuda|hip|musa|mc)(Device|Thread)(Synchronize|Reset)|(cu|hip|mu|mc)CtxSynchronize"),
+    ("stream", "synchronize", r"(cuda|cu|hip|musa|mu|mc)(Stream|Event)Synchronize"),
+    ("copy", "memcpy", r"(cuda|cu|hip|musa|mu|mc)(?!\w*(Async|Peer|Batch))Memcpy\w*"),
+    ("memory", "malloc free host",
      r"(cuda|hip|musa|mc)(Ext)?(Malloc|Free|Host(Alloc|Malloc|Free|(Unr|R)egister))(?!\w*(Async|FromPool))\w*"),
-    ("memory", "uMem ipMem",
+    ("memory", "umem ipmem",
      r"(cu|hip|mu)Mem(Alloc|Free|Host|Create|Release|Map|Unmap|SetAccess|Address)(?!\w*(Async|FromPool))\w*"),
     # Intel: Level Zero, the unified runtime of SYCL and its plugins before
-    ("stream", "HostSync zeCommandQueue QueueFinish",
+    ("stream", "hostsync zecommandqueue queuefinish",
      r"ze(Event|Fence|CommandList)HostSynchronize|zeCommandQueueSynchronize|urQueueFinish|piQueueFinish"),
-    ("stream", "urEventWait piEventsWait ::wait", r"urEventWait|piEventsWait|(sycl::)?(_V1::)?(queue|event)::wait(_and_throw)?"),
-    ("memory", "zeMem USM", r"zeMem(Alloc|Free)\w*|urUSM(\w*Alloc|Free)|pi(ext)?USM(\w*Alloc|Free)"),
+    ("stream", "ureventwait pieventswait ::wait", r"urEventWait|piEventsWait|(sycl::)?(_V1::)?(queue|event)::wait(_and_throw)?"),
+    ("memory", "zemem usm", r"zeMem(Alloc|Free)\w*|urUSM(\w*Alloc|Free)|pi(ext)?USM(\w*Alloc|Free)"),
     # Ascend: ACL and the runtime below it
-    ("device", "rtSync rtDevice", r"(aclrt|rt)(SynchronizeDevice|DeviceSynchronize)"),
-    ("stream", "rtSync rtStream rtEvent", r"(aclrt|rt)(Synchronize(Stream|Event)|(Stream|Event)Synchronize)"),
-    ("copy", "rtMemcpy", r"(aclrt|rt)(?!\w*Async)Memcpy\w*"),
-    ("memory", "rtM rtFree rtU rtRe", r"(aclrt|rt)(Malloc|Free|MapMem|UnmapMem|ReserveMemAddress|ReleaseMemAddress)\w*"),
+    ("device", "rtsync rtdevice", r"(aclrt|rt)(SynchronizeDevice|DeviceSynchronize)"),
+    ("stream", "rtsync rtstream rtevent", r"(aclrt|rt)(Synchronize(Stream|Event)|(Stream|Event)Synchronize)"),
+    ("copy", "rtmemcpy", r"(aclrt|rt)(?!\w*Async)Memcpy\w*"),
+    ("memory", "rtm rtfree rtu rtre", r"(aclrt|rt)(Malloc|Free|MapMem|UnmapMem|ReserveMemAddress|ReleaseMemAddress)\w*"),
     # Cambricon, Gaudi, ROCr
-    ("device", "cnrtSync synDevice", r"cnrtSyncDevice|synDeviceSynchronize"),
+    ("device", "cnrtsync syndevice", r"cnrtSyncDevice|synDeviceSynchronize"),
     ("stream", "cn syn hsa_",
      r"cn(rt)?QueueSync\w*|cnrt(Queue)?WaitNotifier|syn(Stream|Event)Synchronize|hsa_(amd_)?signal_wait\w*"),
-    ("copy", "cnrtMemcpy", r"cnrt(?!\w*Async)Memcpy\w*"),
-    ("memory", "cnrtMalloc cnrtFree", r"cnrt(Malloc|Free)\w*"),
+    ("copy", "cnrtmemcpy", r"cnrt(?!\w*Async)Memcpy\w*"),
+    ("memory", "cnrtmalloc cnrtfree", r"cnrt(Malloc|Free)\w*"),
     # what the names of waits say elsewhere
-    ("stream", "ync inish ait YNC",
+    ("stream", "synchroni host queue wait",
      r"(?i:(?!\w*(async|enqueue|query|stream_?wait))\w*(synchroni[sz]e|host_?sync|queue_?finish|wait_?for))\w*"),
 )  # fmt: skip
-"""What it waits for, words one of which is in every such name and is looked for first, as patterns take long to compile, and
-how its name reads; earlier lines win. An asynchronous copy that its call waited for (pageable memory) is known by its times."""
+"""What it waits for, words one of which is in every such name in lower case and is looked for first, as patterns take
+long to compile, and how its name reads; earlier lines win. An asynchronous copy that its call waited for (pageable memory) is known by its times."""
 
 _OF_NAME = r"(?:\w+@)?(?:{})(?:WithTimeout)?(?:_v\d+|_ptds|_ptsz|_spt)*$"
 """Around it: ``AscendCL@``, versions of the interface, the per-thread default stream."""
@@ -85,8 +85,9 @@ def is_pooled(name: str) -> bool:
 @lru_cache(maxsize=1 << 12)
 def blocks_on(name: str) -> Blocks | None:
     """What a call of the runtime waits for; None where it does not hold the host."""
+    lower = name.lower()
     for blocks, words, pattern in _CALLS:
-        if holds_any(name, words) and re.match(_OF_NAME.format(pattern), name):
+        if holds_any(lower, words) and re.match(_OF_NAME.format(pattern), name):
             return blocks
     return None
 

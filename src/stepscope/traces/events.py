@@ -177,7 +177,9 @@ class Events:
 
     def of(self, *categories: Category) -> NDArray[np.bool_]:
         """True for the events of these categories."""
-        return np.isin(self.category, [int(c) for c in categories])
+        among = np.zeros(len(Category), dtype=bool)
+        among[[int(c) for c in categories]] = True
+        return among[self.category]
 
     def named(self, test: Callable[[str], object], among: NDArray[Any] | None = None) -> NDArray[np.bool_]:
         """True for the events (of ``among``, a mask or indices) whose name passes ``test``, asked once for each name."""

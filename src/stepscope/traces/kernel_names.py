@@ -148,11 +148,7 @@ def kernel_kind(name: str) -> str:
 @lru_cache(maxsize=1 << 14)
 def _multiplies(name: str) -> bool:
     lower = name.lower()
-    return (
-        holds_any(lower, _PRODUCT_WORDS)
-        and re.search(_PRODUCT, lower) is not None
-        and not re.search(_HELPER, name)
-    )
+    return holds_any(lower, _PRODUCT_WORDS) and re.search(_PRODUCT, lower) is not None and not re.search(_HELPER, name)
 
 
 def _moves(name: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -62,6 +63,8 @@ EXPORT = ".sqlite"
 _TORCH = re.compile(r"\baten::|\bat::|\bat_cuda_detail|\bc10|torch|autograd::|triton_|vllm|sglang")
 """What names of a program that runs PyTorch say, in small letters."""
 
+_SIGNS = (("serves", _SERVES), ("updates", _UPDATES), ("torch", _TORCH))
+
 _GIVES_BACK = re.compile(r"Free|Release|Unmap|Unregister")
 
 
@@ -90,17 +93,24 @@ def job_signs(view: RankView, frameworks: Iterable[str] = ()) -> JobSigns:
     """What the names of a rank's events say of its job, which uses these frameworks."""
     events, launches = view.events, launches_of(view)
     used = events.codes(events.of(Category.KERNEL, Category.CPU_OP, Category.USER_ANNOTATION))
-    names = [events.names[code].lower() for code in used]
+    signs = {sign for code in used for sign in _signs(events.names[code])}
     loads = {workers: _time_in(events, parts) for workers, parts in _LOADERS.items()}
     replayed = launches.launch[launches.linked]
     return JobSigns(
         rank=view.rank,
-        serves=not set(ENGINES).isdisjoint(frameworks) or any(map(_SERVES.search, names)),
-        updates=any(map(_UPDATES.search, names)),
+        serves=not set(ENGINES).isdisjoint(frameworks) or "serves" in signs,
+        updates="updates" in signs,
         loader_workers=loads[True] >= loads[False] if any(loads.values()) else None,
         replayed=float(events.named(replays)[replayed].mean()) if len(replayed) else 0.0,
-        torch=view.trace.path.suffix != EXPORT or any(map(_TORCH.search, names)),
+        torch=view.trace.path.suffix != EXPORT or "torch" in signs,
     )
+
+
+@lru_cache(maxsize=1 << 14)
+def _signs(name: str) -> tuple[str, ...]:
+    """Return what a name speaks of: a server, a training, PyTorch."""
+    lower = name.lower()
+    return tuple(sign for sign, pattern in _SIGNS if pattern.search(lower))
 
 
 def _time_in(events: Events, parts: tuple[str, ...]) -> int:
