@@ -31,7 +31,8 @@ _CALLS: tuple[tuple[Blocks, str, str], ...] = (
     # Intel: Level Zero, the unified runtime of SYCL and its plugins before
     ("stream", "hostsync zecommandqueue queuefinish",
      r"ze(Event|Fence|CommandList)HostSynchronize|zeCommandQueueSynchronize|urQueueFinish|piQueueFinish"),
-    ("stream", "ureventwait pieventswait ::wait", r"urEventWait|piEventsWait|(sycl::)?(_V1::)?(queue|event)::wait(_and_throw)?"),
+    ("stream", "ureventwait pieventswait ::wait",
+     r"urEventWait|piEventsWait|(sycl::)?(_V1::)?(queue|event)::wait(_and_throw)?"),
     ("memory", "zemem usm", r"zeMem(Alloc|Free)\w*|urUSM(\w*Alloc|Free)|pi(ext)?USM(\w*Alloc|Free)"),
     # Ascend: ACL and the runtime below it
     ("device", "rtsync rtdevice", r"(aclrt|rt)(SynchronizeDevice|DeviceSynchronize)"),
@@ -48,8 +49,9 @@ _CALLS: tuple[tuple[Blocks, str, str], ...] = (
     ("stream", "synchroni host queue wait",
      r"(?i:(?!\w*(async|enqueue|query|stream_?wait))\w*(synchroni[sz]e|host_?sync|queue_?finish|wait_?for))\w*"),
 )  # fmt: skip
-"""What it waits for, words one of which is in every such name in lower case and is looked for first, as patterns take
-long to compile, and how its name reads; earlier lines win. An asynchronous copy that its call waited for (pageable memory) is known by its times."""
+"""What it waits for; words, one of which is in every such name in lower case and is looked for first, as patterns take long
+to compile; and how its name reads. Earlier lines win. An asynchronous copy that its call waited for (pageable memory) is
+known by its times."""
 
 _OF_NAME = r"(?:\w+@)?(?:{})(?:WithTimeout)?(?:_v\d+|_ptds|_ptsz|_spt)*$"
 """Around it: ``AscendCL@``, versions of the interface, the per-thread default stream."""

@@ -184,7 +184,8 @@ COMMUNICATION_NAMES: tuple[tuple[str, str, str], ...] = (
     ("epdispatch epcombine mori::",
      r"\bep(dispatch|combine)(inter|intra|low|sync|all|copy)|\bmori::(?!\w+::\w*convert)", "mori"),
     ("a2a_ pplx", r"\ba2a_(dispatch|combine|single)|\bpplx", "pplx-kernels, pplx-garden, Flux"),
-    ("userbuffers ub_all uball ub_reduce ubreduce", r"userbuffers|^(void )?ub_?(all|reduce|allgather)", "Transformer Engine userbuffers"),
+    ("userbuffers ub_all uball ub_reduce ubreduce",
+     r"userbuffers|^(void )?ub_?(all|reduce|allgather)", "Transformer Engine userbuffers"),
     ("_node all2all ring_reduce kernel_dispatch kernel_combine barrier _forward_",
      r"(dispatch|combine|barrier|push|pull|p2p|ring|copy)\w*(intra|inter)_node|kernel_all2all|kernel_ring_reduce|\bkernel_(dispatch|combine)_token"
      r"|barrier_all_|_forward_(push|pull)_|cudaipcbarrier", "Triton-distributed, Flux"),
