@@ -21,18 +21,17 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any
 
 import stepscope
 from stepscope import __version__
 from stepscope.core.errors import StepscopeError
+from stepscope.records.parts import RECORDED
 from stepscope.records.profile import ProfileRecord
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.writer import make_dir, write_record
 
-Phase = Literal[
-    "data", "before", "inference", "forward", "backward", "optimizer", "comm", "other", "evaluation", "checkpoint",
-]  # fmt: skip
+PHASES = (*RECORDED, "other", "evaluation", "checkpoint")
 """Parts of a step; the last two are no part of it. What is marked by none, and not seen by the hook, is other."""
 
 PACKAGE = "stepscope_hook"
@@ -103,13 +102,13 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
             self._steps.own_step()
 
     @contextmanager
-    def phase(self, name: Phase) -> Iterator[None]:
+    def phase(self, name: str) -> Iterator[None]:
         """Count the block as this part of the step. A name that is none of them is said once, and counts as other."""
         if self._steps is None:
             yield
             return
-        if name not in get_args(Phase):
-            _say(f"phase {name!r} counts as other: it is none of {', '.join(get_args(Phase))}")
+        if name not in PHASES:
+            _say(f"phase {name!r} counts as other: it is none of {', '.join(PHASES)}")
         mark = self._steps.mark(name)
         mark.enter()
         try:

@@ -20,6 +20,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from stepscope.core.dataclass import record
+from stepscope.records.parts import RECORDED
 
 WindowStatus = Literal["open", "written", "missed", "stepped_back", "failed", "ended"]
 
@@ -328,7 +329,9 @@ FIRST_COLUMNS = (
 )  # fmt: skip
 """Columns of every diary; of further ones a reader takes those that it knows."""
 
-COLUMNS = (*FIRST_COLUMNS, "inference_ns", "before_cpu_ns")
+COLUMNS = (
+    *FIRST_COLUMNS, *(f"{name}_ns" for name in RECORDED if f"{name}_ns" not in FIRST_COLUMNS), "before_cpu_ns",
+)  # fmt: skip
 """Nanoseconds of a step, from the end of one optimizer step to the end of the next; NaN: not seen, or an older diary.
 
 whole: all of it. data: in ``next()`` of the loader for training data. before: from the boundary to the first forward pass,

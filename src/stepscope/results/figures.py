@@ -220,7 +220,7 @@ FIGURES: tuple[Figure, ...] = (
             "of all timed steps of a job's diary, all ranks", better="low", compared=False),
     _figure("computation_fraction", "shares", "fraction", "computation",
             " ".join(COMPUTATION),
-            "of the same: before the forward pass, passes without gradients, forward, backward, optimizer",
+            f"of the same: {', '.join(map(TITLES.__getitem__, COMPUTATION))}",
             better="high", compared=False),
     _figure("optimizer_fraction", "shares", "fraction", "optimizer", "optimizer",
             "of the same", better="low", compared=False),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stepscope.records.parts import RECORDED
 from stepscope.records.profile import COLUMNS, RECORD
 from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout
@@ -118,11 +119,11 @@ def _ms(diary: RankDiary, step: int) -> dict[str, float]:
 
 
 def test_the_format_is_that_of_the_reader(hook: Any) -> None:
-    assert hook.record.RECORD.format == RECORD.format(len(COLUMNS))
-    assert hook.record.COLUMNS == COLUMNS
-    names = [name for name in dir(hook.record) if f"{name.lower()}_ns" in COLUMNS]
-    assert sorted(getattr(hook.record, name) for name in names) == list(range(len(COLUMNS)))
-    assert all(COLUMNS[getattr(hook.record, name)] == f"{name.lower()}_ns" for name in names)
+    record = hook.record
+    assert record.RECORD.format == RECORD.format(len(COLUMNS))
+    assert set(record.COLUMNS) == set(COLUMNS)
+    assert all(record.COLUMNS[getattr(record, name.removesuffix("_ns").upper())] == name for name in COLUMNS)
+    assert record.PARTS.keys() == {*RECORDED, "other"}
 
 
 def test_the_parts_of_a_step_add_up_and_cpu_is_without_data(rig: Rig) -> None:

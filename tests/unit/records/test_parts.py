@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import get_args
 
-from stepscope.monitor import Phase
 from stepscope.records.parts import COLOURS, INSIDE, LATE, LEAVES, OUTSIDE, RECORDED, SAMPLED, STEP, TITLES, below
 from stepscope.records.profile import COLUMNS
 from stepscope.records.samples import PHASES, StepSample
@@ -26,7 +24,6 @@ def test_parts_are_a_tree_whose_leaves_come_in_step_order() -> None:
 def test_recorders_have_the_columns_that_parts_name() -> None:
     assert {f"{column}_ns" for column in RECORDED} <= set(COLUMNS) <= set(DTYPE.names or ())
     assert set(SAMPLED) == set(PHASES) <= {field.name.removesuffix("_ns") for field in fields(StepSample)}
-    assert set(get_args(Phase)) == {*RECORDED, "other", *OUTSIDE} - {"compilation", "window"}
 
 
 def test_each_leaf_is_drawn_and_named_and_what_is_a_figure_has_its_title() -> None:

@@ -27,13 +27,14 @@ from stepscope_hook.record import (
     FIRST,
     FORWARD,
     INFERENCE,
+    NAMES,
     NAN,
     NO_DELAY,
     OPTIMIZER,
     OTHER,
     OUTSIDE,
     OWN_PROFILER,
-    PHASES,
+    PARTS,
     PROFILED,
     RECORD,
     WHOLE,
@@ -414,23 +415,17 @@ class Diary(Outside):
             self.own_ns += whole - acc[OUTSIDE] - acc[COMM]
         elif cpu == cpu:
             self.own_ns += max(cpu, 0) + acc[DATA]
-        backward = acc[BACKWARD] if self.ever_backward else NAN
-        fields = [
-            whole,
-            acc[DATA] if self.ever_data else NAN,
-            acc[BEFORE],
-            acc[FORWARD] if self.ever_forward or self.ever_backward else NAN,
-            backward,
-            acc[OPTIMIZER],
-            self.comm(),
-            acc[OUTSIDE],
-            max(cpu, 0),
-            acc[INFERENCE] if self.ever_forward or acc[INFERENCE] else NAN,
-            acc[BEFORE_CPU] if self.seen_before else NAN,
-            part,
-            min(self.micro_steps, 255),
-            self.flags,
-        ]
+        fields = [*acc[:OTHER], part, min(self.micro_steps, 255), self.flags]
+        fields[WHOLE], fields[COMM], fields[CPU] = whole, self.comm(), max(cpu, 0)
+        for column, seen in (
+            (DATA, self.ever_data),
+            (FORWARD, self.ever_forward or self.ever_backward),
+            (BACKWARD, self.ever_backward),
+            (INFERENCE, self.ever_forward or acc[INFERENCE]),
+            (BEFORE_CPU, self.seen_before),
+        ):
+            if not seen:
+                fields[column] = NAN
         if not self.flags & (FIRST | WINDOW | PROFILED):
             self.times.append(whole - acc[OUTSIDE])
         elif not self.number:
@@ -451,7 +446,7 @@ class Diary(Outside):
         if ns == ns:
             fields[COMM] = min(ns, fields[WHOLE])
             fields[-1] |= DEVICE_CLOCK
-            seen = [part for part in (*range(DATA, CPU), INFERENCE) if fields[part] == fields[part]]
+            seen = [part for part in (*PARTS.values(), OUTSIDE) if part != OTHER and fields[part] == fields[part]]
             over = sum(fields[part] for part in seen) - fields[WHOLE]
             for part in (BACKWARD, OPTIMIZER, FORWARD, INFERENCE, BEFORE):  # the host waited there for the device
                 if part not in seen:
@@ -534,7 +529,9 @@ class Diary(Outside):
             return "checkpoint"
         if self.evaluation is not None:
             return self.evaluation.kind
-        return "compilation" if self.compiling and error is None else PHASES.get(self.phase)
+        if self.compiling and error is None:
+            return "compilation"
+        return None if self.phase is None else NAMES[self.phase]
 
     def look_at_part(self):
         """Leave word of the part that the training thread is in; called by the thread of ``pages.py``."""

@@ -1,11 +1,7 @@
 """A loop that marks its steps and their parts itself (stepscope/monitor): what its marks mean in the diary."""
 
-from stepscope_hook.record import BACKWARD, BEFORE, COMM, DATA, FORWARD, INFERENCE, OPTIMIZER, OTHER
+from stepscope_hook.record import OTHER, PARTS
 
-PARTS = {
-    "data": DATA, "before": BEFORE, "forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER, "comm": COMM,
-    "inference": INFERENCE, "other": OTHER,
-}  # fmt: skip
 EVENTS = ("evaluation", "checkpoint")
 """Names of events, which are no part of a step."""
 

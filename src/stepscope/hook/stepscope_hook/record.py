@@ -5,13 +5,13 @@ import os
 import struct
 import time
 
-COLUMNS = ("whole_ns", "data_ns", "before_ns", "forward_ns", "backward_ns", "optimizer_ns", "comm_ns", "outside_ns",
-           "cpu_ns", "inference_ns", "before_cpu_ns")  # fmt: skip
-RECORD = struct.Struct("<{}fHBB".format(len(COLUMNS)))
 WHOLE, DATA, BEFORE, FORWARD, BACKWARD, OPTIMIZER, COMM, OUTSIDE, CPU, INFERENCE, BEFORE_CPU, OTHER = range(12)
-"""Parts of a step; all but the last are the columns of a record."""
-PHASES = {DATA: "data", BEFORE: "before", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer",
-          COMM: "comm", OUTSIDE: "outside", INFERENCE: "inference", OTHER: "other"}  # fmt: skip
+"""Parts of a step, and what else a record has of it; all but the last are its columns, named after them."""
+NAMES = [name.lower() for name in list(globals()) if name.isupper()]
+COLUMNS = tuple(name + "_ns" for name in NAMES[:OTHER])
+RECORD = struct.Struct("<{}fHBB".format(len(COLUMNS)))
+PARTS = {name: at for at, name in enumerate(NAMES) if at not in (WHOLE, OUTSIDE, CPU, BEFORE_CPU)}
+"""Name -> part of a step that the training thread can be in: with what is outside they sum to the whole."""
 NO_DELAY = 65535
 PROFILED, WINDOW, DEVICE_CLOCK, OWN_PROFILER, FIRST = 1, 2, 4, 8, 16
 NAN = math.nan
