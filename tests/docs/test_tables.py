@@ -24,6 +24,8 @@ from stepscope.diagnose.rules import REGISTRY
 from stepscope.matrix.keys import RIVALS, CellSettings, CommSection, LaunchSettings, MeasureOptions
 from stepscope.records import trace_quality
 from stepscope.records.options import OptionsModel
+from stepscope.records.parts import STEP
+from stepscope.records.profile import COLUMNS
 from stepscope.records.training import TrainingRun
 from stepscope.results.figures import FIGURES, Figure
 from stepscope.results.run_figures import BENCH
@@ -60,6 +62,12 @@ TABLES: Mapping[str, tuple[str, Row, Callable[[], Iterable[Row]]]] = {
         _quality,
     ),
     "figures taken away": ("docs/reference/trace.md", ("figure", "what it is", "rules that are not asked"), _taken),
+    "parts": (
+        "docs/reference/metrics.md",
+        ("part", "column", "definition"),
+        lambda: ((part.title, f"`{part.column}`", part.what) for part in STEP if part.column and part.what),
+    ),
+    "columns of a diary": ("docs/reference/formats.md", ("columns, by name",), lambda: [(f"`{', '.join(COLUMNS)}`",)]),
     "columns of cells": ("docs/reference/formats.md", ("columns, in order",), lambda: [(f"`{', '.join(BENCH)}`",)]),
 }
 """Name of a table -> (its document, its titles, its rows)."""

@@ -334,15 +334,10 @@ COLUMNS = (
 )  # fmt: skip
 """Nanoseconds of a step, from the end of one optimizer step to the end of the next; NaN: not seen, or an older diary.
 
-whole: all of it. data: in ``next()`` of the loader for training data. before: from the boundary to the first forward pass,
-without data and outside. forward, backward, optimizer: without the waits for communication in them; forward counts the
-loss and all micro-steps. comm: blocking waits for communication that the host saw (``Work.wait``, blocking collectives),
-and in DDP from the last ready gradient to the end of the backward pass: waiting for other ranks and exposed transfer
-together. outside: events that are no part of the step (evaluation, checkpoint, workers of an epoch that start, the pause
-in which a trace is written). cpu: CPU time of the training thread without what data and outside used. inference: forward
-passes without gradients that are no evaluation and come in every step (a teacher, a target network); in none of the
-other parts. before_cpu: CPU time of the training thread in before, and in inference ahead of the first forward pass. What
-is left of the whole is "other".
+whole: all of it, of which what no other column has is "other". outside: events that are no part of the step (evaluation,
+checkpoint, workers of an epoch that start, the pause in which a trace is written). cpu: CPU time of the training thread
+without what data and outside used; before_cpu: of it, in before, and in inference ahead of the first forward pass. The rest
+are parts of the step (``records/parts.py`` says what they are).
 """
 
 NO_DELAY = 65535

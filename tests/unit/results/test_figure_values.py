@@ -25,6 +25,7 @@ from tests.unit.store.importers import test_notebook_results as notebook
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.engine import diagnose
 from stepscope.records.nouns import Measured
+from stepscope.records.parts import RECORDED
 from stepscope.records.profile import FIRST
 from stepscope.results.comparing import figures_by_step
 from stepscope.results.evidence import Evidence, TraceEvidence
@@ -127,6 +128,11 @@ def of_jobs(folder: Path) -> Iterator[tuple[str, Example]]:
     found = job_figures(steps)
     for kind in ("steps", "shares", "memory", "hardware"):
         yield kind, Example(read=lambda figure: found[figure.key], length_ns=36 * MS)
+    diaries.write_diary(folder / "parts", dict.fromkeys(RECORDED, [36.0 / len(RECORDED)] * 40))
+    every_part = diaries.job(diaries.write_record(folder / "parts")).steps
+    assert every_part is not None
+    of_parts = job_figures(every_part)
+    yield "steps", Example(read=lambda figure: of_parts[figure.key], length_ns=36 * MS)
     long = [400.0 if n in (10, 20, 30, 33, 36) else 20.0 for n in range(40)]
     events = [
         {"kind": kind, "step": step, "at_ns": 0, "ns": 300 * MS}
