@@ -20,7 +20,8 @@ class Part:
     column: of a diary, that the hook fills; None: computed. what: it is, for the documents. figure: whether its mean is a
     headline number.
     sample: phase of a cell's step, likewise; None: cells have it not.
-    inside: where a rank is that stands still in it, or spends its excess; late: the latter, where it is said otherwise.
+    inside: where a rank is that stands still in it, and, where cells have it, spends its excess. late: the latter, where it
+    is said otherwise or cells have it not.
     """
 
     key: str
@@ -121,7 +122,7 @@ SAMPLED: Mapping[str, str] = {part.sample: part.key for part in STEP if part.sam
 """Phase of a cell's step -> the part."""
 
 LATE: Mapping[str, str] = {
-    part.key: words for part in STEP if part.sample and (words := part.late or part.inside) is not None
+    part.key: words for part in STEP if (words := part.late or (part.inside if part.sample else None)) is not None
 }
 """Part, of those that a late rank can spend its excess in -> where that is."""
 

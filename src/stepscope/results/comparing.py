@@ -67,7 +67,7 @@ MOST_LOOKED_AT = 2000
 
 STEP_METRIC, OUTSIDE_METRIC = "diary_step_ns", "diary_outside_ns"
 """Figures of all timed steps: the step of the slowest rank, without what is outside of it; what is."""
-_BY_PART = {figure.value: key for key, figure in figures_of("steps").items()}
+_BY_PART = {figure.value: key for key, figure in figures_of("steps").items() if figure.compared}
 PARTS = tuple(str(part) for part, key in _BY_PART.items() if key not in (STEP_METRIC, OUTSIDE_METRIC))
 """Parts of a step that are figures."""
 

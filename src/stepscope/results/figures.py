@@ -44,7 +44,7 @@ class Figure:
     key: in JSON, CSV and conditions, one of ``of``. title: in sentences. short: over a narrow column. better: which way;
     because: why it is the other way than ``BETTER`` says of its unit.
     value: an attribute's path, or a function, of what it is ``of``; of ``step``, ``steps`` and ``rank`` the name of the
-    part, of ``shares`` the names of parts that lie in it.
+    part (of ``steps`` also a function of step times, ns [ranks, steps]), of ``shares`` the names of parts that lie in it.
     compared: whether ``compare`` shows it; not what follows from other figures. tested: whether repeats of it are tested.
     """
 

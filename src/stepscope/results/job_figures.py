@@ -22,8 +22,13 @@ def job_figures(steps: JobSteps) -> dict[str, float | None]:
     """Return every figure of ``DIARY``, times in ns; None: not known."""
     timed = timed_steps_of(steps)
     times = {} if isinstance(timed, Unavailable) else _times(timed)
-    figures = {key: times.get(str(figure.value)) if figure.of == "steps" else None for key, figure in DIARY.items()}
-    return figures | _shares(steps, slice(None)) | _memory(rank_memory(steps)) | hardware_figures(steps)
+    return (
+        dict.fromkeys(DIARY)
+        | times
+        | _shares(steps, slice(None))
+        | _memory(rank_memory(steps))
+        | hardware_figures(steps)
+    )
 
 
 def rank_figures(steps: JobSteps) -> dict[int, dict[str, float | None]]:
@@ -39,7 +44,10 @@ def rank_figures(steps: JobSteps) -> dict[int, dict[str, float | None]]:
         }
         for key, figure in DIARY.items():
             if figure.of == "steps" and key not in by_rank[rank]:
-                by_rank[rank][key] = _mean(steps.parts_ns[str(figure.value)][at])
+                of_rank = steps.whole_ns[at : at + 1]
+                by_rank[rank][key] = (
+                    figure.read(of_rank) if callable(figure.value) else _mean(steps.parts_ns[figure.value][at])
+                )
         by_rank[rank] |= _shares(steps, slice(at, at + 1))
         by_rank[rank] |= _memory([memory for memory in rank_memory(steps) if memory.rank == rank])
         by_rank[rank] |= hardware_figures(steps, (rank,))
@@ -67,7 +75,11 @@ def worst(jobs: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]
 def _times(steps: JobSteps) -> dict[str, float | None]:
     """Return the step, its parts and what is outside of it, ns; None: not known."""
     parts = {key: float(means.mean()) for key, means in part_means(steps).items()}
-    return {"step": float(np.median(steps.step_ns)), "outside": steps.outside_ns, **parts}
+    named = {"step": float(np.median(steps.step_ns)), "outside": steps.outside_ns, **parts}
+    return {
+        key: figure.read(steps.whole_ns) if callable(figure.value) else named.get(figure.value)
+        for key, figure in figures_of("steps").items()
+    }
 
 
 def _mean(values: Numbers) -> float | None:

@@ -239,7 +239,8 @@ def median_of_others(values: Numbers) -> Numbers:
 @lru_cache(maxsize=4)
 def late_parts_ns(table: StepTable) -> Numbers:
     """Return what a rank's own time is spent in, in the order of ``LATE``, ns [parts, ranks, steps]: they sum to it."""
-    named = [np.nan_to_num(table.parts_ns[key]) for key in LATE if key != "other"]
+    nothing = np.zeros_like(table.own_ns)
+    named = [np.nan_to_num(table.parts_ns.get(key, nothing)) for key in LATE if key != "other"]
     return np.stack([*named, np.maximum(table.own_ns - sum(named), 0.0)])
 
 
