@@ -12,9 +12,10 @@ from benchmarks.validate import speeds
 from benchmarks.validate.collectives import COLLECTIVES_MIDDLE
 from benchmarks.validate.conventions import MFU_CONVENTION
 from benchmarks.validate.grade import Answer, Goal, Question, graded
+from stepscope.core.words import grouped
 from stepscope.predict.step.alternatives import cause_of
 from stepscope.predict.step.calibration import MEMORY_LIMIT
-from stepscope.predict.step.run_fit import Material, grouped, speed
+from stepscope.predict.step.run_fit import Material, speed
 from stepscope.predict.step.run_layout import Asked
 
 SYNC, LAUNCH, TP, BUBBLE = "sync per micro-batch", "launch-bound", "TP across nodes", "bubble"

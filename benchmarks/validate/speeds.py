@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from benchmarks.validate.fitted import SEEN_CODES
 from benchmarks.validate.grade import Answer, Goal, Graded, Question, graded
+from stepscope.core.words import grouped
 from stepscope.predict.step import calibration
 from stepscope.predict.step.calibration import EXTRAPOLATED
-from stepscope.predict.step.run_fit import Material, grouped, layout_of, speed
+from stepscope.predict.step.run_fit import Material, layout_of, speed
 from stepscope.predict.step.run_layout import Asked
 from stepscope.predict.step.run_rows import TrainingRow
 

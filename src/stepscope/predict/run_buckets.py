@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.core.words import named
+from stepscope.core.words import grouped, named
 from stepscope.predict.calibrated import FitWanted, time_of
 from stepscope.predict.overlap import Transport, link_share, transport_of
 from stepscope.predict.specs import specs_of
@@ -38,14 +38,13 @@ def choose_buckets(
     """
     spec = cell.spec
     specs = specs_of(spec)
-    options = {key: value for key, value in spec.strategy_options.items() if key != "bucket_cap_mb"}
     return best_bucket(
         profile_of(cell),
         specs.facts,
         specs.setting,
         _comm_time(spec, calibration),
         strategy=spec.strategy,
-        options=options,
+        options=spec.strategy_options,
         candidates_mb=(*CANDIDATES_MB, *also_mb),
         transport=transport,
         naive_profile=None if naive is None else profile_of(naive),
@@ -91,7 +90,7 @@ def profile_of(cell: CellResult) -> BackwardProfile:
 
 def pick_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:
     """The cell asked for, or the only one with buckets and several ranks. UsageError lists them when it is not clear."""
-    able = [c for c in cells if c.spec.strategy in BUCKETED and c.spec.world_size > 1]
+    able = [c for same in bucket_kinds(cells).values() for c in same]
     if cell_id is not None:
         ids = named(cell_id, [c.spec.cell_id for c in able])
         able = [c for c in able if c.spec.cell_id in ids]
@@ -112,11 +111,7 @@ def pick_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:
 
 def bucket_kinds(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
     """Group cells with buckets on several ranks: those that differ in the size alone ask for the same advice."""
-    kinds: dict[str, list[CellResult]] = {}
-    for cell in cells:
-        if cell.spec.strategy in BUCKETED and cell.spec.world_size > 1:
-            kinds.setdefault(_but_for_size(cell), []).append(cell)
-    return kinds
+    return grouped((c for c in cells if c.spec.strategy in BUCKETED and c.spec.world_size > 1), _but_for_size)
 
 
 def bucket_cap(spec: CellSpec) -> float | None:

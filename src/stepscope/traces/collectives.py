@@ -5,10 +5,9 @@ What a rank did between two collectives: computing, copying, or idle and why.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 
+from stepscope.core.words import grouped
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import IDLE_CAUSES, HiddenUnder, OwnTime, RankCollective, RankCommunication
 from stepscope.stats import spans
@@ -182,11 +181,8 @@ def _hidden_under(events: Events, activity: Activity, starts: Ints, ends: Ints) 
 @once
 def group_budgets(view: RankView) -> tuple[GroupBudget, ...]:
     """Return one row per process group, most exposed first; time that several groups communicate in counts for each."""
-    by_group: dict[str, list[RankCollective]] = defaultdict(list)
-    for collective in communication(view).collectives:
-        by_group[group_name(collective)].append(collective)
     rows = []
-    for name, calls in by_group.items():
+    for name, calls in grouped(communication(view).collectives, group_name).items():
         busy = spans.union(column(calls, "start_ns"), column(calls, "end_ns"))
         group = calls[0].group
         kind, source = kind_by_name(group), "name"

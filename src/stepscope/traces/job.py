@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, MissingError, NoTraceError, StepscopeError, Unavailable, UsageError
-from stepscope.core.words import counted, listed
+from stepscope.core.words import counted, grouped, listed
 from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps, missing_ranks
 from stepscope.traces.file_names import home, natural, ranks_by_name
@@ -504,13 +504,15 @@ def _once_each(passes: Iterable[RankPass]) -> bool:
 
 def _by_name(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
     files = [Path(rank_pass.facts.file) for rank_pass in passes]
-    names, places = ranks_by_name(files), list(map(home, files))
-    groups: dict[str, list[RankPass]] = {}
-    for rank_pass, file, place in zip(passes, files, places, strict=True):
+    names = ranks_by_name(files)
+    one_place = len(set(map(home, files))) == 1
+
+    def name(rank_pass: RankPass) -> str:
+        file = Path(rank_pass.facts.file)
         stem = names[str(file)].stem
-        name = stem if len(set(places)) == 1 and stem else f"{place.name}/{stem}".rstrip("/")
-        groups.setdefault(name, []).append(rank_pass)
-    return groups
+        return stem if one_place and stem else f"{home(file).name}/{stem}".rstrip("/")
+
+    return grouped(passes, name)
 
 
 def _by_time(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from stepscope.core.errors import UsageError
+from stepscope.core.words import grouped
 from stepscope.predict.step.alternatives import cause_of
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.layout import Cluster, Layout, Recompute, errors, layout_text
@@ -184,14 +186,10 @@ def _members(
 
 def _distinct(predictions: list[StepPrediction]) -> list[StepPrediction]:
     """Keep the best of those alike but for micro-batch, recomputation and chunks, of equal ones that with fewest chunks."""
-    kept: dict[tuple[object, ...], list[StepPrediction]] = {}
-    for p in predictions:
-        layout = p.layout
-        key = layout.tp, layout.pp, layout.cp, layout.ep, layout.zero, layout.shard_group
-        kept.setdefault(key, []).append(p)
+    alike_but = attrgetter(*(f"layout.{name}" for name in ("tp", "pp", "cp", "ep", "zero", "shard_group")))
     return [
         min((p for p in alike if p.step_s <= EQUAL * alike[0].step_s), key=lambda p: (p.layout.vpp, p.step_s))
-        for alike in kept.values()
+        for alike in grouped(predictions, alike_but).values()
     ]
 
 

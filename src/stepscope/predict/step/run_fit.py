@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from stepscope.core.errors import DataError, UsageError
+from stepscope.core.words import grouped
 from stepscope.predict.step import calibration
 from stepscope.predict.step.measured import MOST_OFF, shipped
 from stepscope.predict.step.run_layout import Asked, as_asked
@@ -113,13 +114,6 @@ class Material:
     def speed(self, asked: Asked) -> float:
         """Predicted tokens/s per GPU."""
         return self.step(asked).tokens_per_s_per_gpu
-
-
-def grouped(rows: Iterable[Asked], key: Callable[[Asked], Hashable]) -> dict[Hashable, list[Asked]]:
-    groups: dict[Hashable, list[Asked]] = {}
-    for asked in rows:
-        groups.setdefault(key(asked), []).append(asked)
-    return groups
 
 
 def speed(asked: Asked) -> float:
