@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.nccl import Called, FlightDump, FlightEntry, FlightFinding, FlightGroup, Kind
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -190,10 +190,7 @@ def _guessed_members(description: str | None, seen: Iterable[int], world_size: i
 
 
 def _line(dump: FlightDump, name: str, entries: Sequence[FlightEntry], *, use_counters: bool) -> GroupOnRank:
-    calls: dict[int, list[FlightEntry]] = defaultdict(list)
-    for entry in entries:
-        if not entry.is_p2p:
-            calls[entry.sequence].append(entry)
+    calls = grouped((entry for entry in entries if not entry.is_p2p), lambda entry: entry.sequence)
     counters = next((g for g in dump.groups if g.name == name), FlightGroup(name=name))
     enqueued = counters.last_enqueued if use_counters else None
     completed = counters.last_completed if use_counters else None
@@ -206,7 +203,7 @@ def _line(dump: FlightDump, name: str, entries: Sequence[FlightEntry], *, use_co
         completed = min(pending) - 1 if pending else highest
     return GroupOnRank(
         rank=dump.rank,
-        calls=dict(calls),
+        calls=calls,
         last_called=max(reached, default=None),
         last_completed=completed,
         p2p=[e for e in entries if e.is_p2p and e.state != "completed"],
@@ -307,19 +304,16 @@ def point_to_point(group: GroupView) -> list[FlightFinding]:
     Point-to-point calls have no common number: the n-th unfinished of one pair of ranks belongs to the n-th of the
     other side.
     """
-    sends: dict[tuple[int, int], list[FlightEntry]] = defaultdict(list)
-    recvs: dict[tuple[int, int], list[FlightEntry]] = defaultdict(list)
-    for line in group.lines.values():
-        for entry in line.p2p:
-            pair = _pair(group, entry)
-            if pair is not None:
-                (sends if entry.op == "send" else recvs)[pair].append(entry)
+    calls = grouped(
+        (entry for line in group.lines.values() for entry in line.p2p),
+        lambda entry: (entry.op == "send", _pair(group, entry)),
+    )
     findings = []
-    for pair in sorted(sends.keys() | recvs.keys()):
+    for pair in sorted({pair for _, pair in calls if pair is not None}):
         source, destination = pair
         if source not in group.lines or destination not in group.lines:
             continue
-        ours, theirs = sends[pair], recvs[pair]
+        ours, theirs = calls.get((True, pair), []), calls.get((False, pair), [])
         if len(ours) != len(theirs):
             findings.append(_unmet(group, source, destination, ours, theirs))
         for send, recv in zip(ours, theirs, strict=False):

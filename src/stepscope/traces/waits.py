@@ -20,7 +20,6 @@ from stepscope.records.trace_collectives import (
     JobCollectives,
     MatchedCollective,
     OwnTime,
-    RankCollective,
     RankCommunication,
     RankWaiting,
     RankWaitTotal,
@@ -227,33 +226,26 @@ class RankWork:
 
     def causes(self, rank: int, instances: Sequence[MatchedCollective]) -> tuple[CauseShare, ...]:
         """Return by kind of own time, over these instances, the rank's, the median of the others', and the difference."""
-        rank_ns: Counter[str] = Counter()
-        peers_ns: Counter[str] = Counter()
-        for m in instances:
-            own = {r.rank: self._own(r) for r in m.ranks}
-            for cause in _KINDS:
-                beside = {r.rank: self._beside(r) if cause == "compute" else 0 for r in m.ranks}
-                rank_ns[cause] += getattr(own[rank], f"{cause}_ns") + beside[rank]
-                others = [getattr(o, f"{cause}_ns") + beside[r] for r, o in own.items() if r != rank]
-                peers_ns[cause] += round(median(others))
-        return _shares([(cause, rank_ns[cause], peers_ns[cause]) for cause in _KINDS])
+        return _compared(rank, ({r.rank: self._spent(r) for r in m.ranks} for m in instances))
 
     def own_causes(self, rank: int, peers: Collection[int]) -> tuple[CauseShare, ...]:
         """Return by kind of own time, over all of the rank's collectives, the rank's, the median of its peers', and the
         difference."""
-        own = {r: self._kinds_ns(r) for r in (rank, *peers)}
-        rows = [(kind, own[rank][kind], round(median([own[peer][kind] for peer in peers]))) for kind in _KINDS]
-        return _shares(rows)
+        return _compared(rank, [{r: self._all_spent(r) for r in (rank, *peers)}])
 
-    def _kinds_ns(self, rank: int) -> Counter[str]:
-        totals: Counter[str] = Counter()
+    def _spent(self, part: RankWaiting) -> Counter[str]:
+        """Return the ns by kind since its previous collective, and what it computed during that."""
+        spent = _by_kind(self._own(part))
+        spent["compute"] += self._beside(part)
+        return spent
+
+    def _all_spent(self, rank: int) -> Counter[str]:
         collectives = self._ranks[rank].collectives
         begins, ends = self._once(rank, range(len(collectives)))
-        totals["compute"] = int((ends - begins - self._exposed(rank, begins, ends)).sum())
+        totals = Counter(compute=int((ends - begins - self._exposed(rank, begins, ends)).sum()))
         for c in collectives:
             if not c.own.from_window_start:
-                for kind in _KINDS:
-                    totals[kind] += getattr(c.own, f"{kind}_ns")
+                totals.update(_by_kind(c.own))
         return totals
 
     def carries_on(self, m: MatchedCollective, before: MatchedCollective) -> bool:
@@ -272,24 +264,30 @@ class RankWork:
 
     def _beside(self, part: RankWaiting) -> int:
         """What the rank computed during its previous collective, ns."""
-        return _hidden(self._ranks[part.rank].collectives[part.position - 1]) if part.position else 0
+        before = self._ranks[part.rank].collectives[part.position - 1]
+        return max(before.duration_ns - before.exposed_ns, 0) if part.position else 0
 
     def _own(self, part: RankWaiting) -> OwnTime:
         return self._ranks[part.rank].collectives[part.position].own
 
 
-def _shares(rows: Iterable[tuple[str, int, int]]) -> tuple[CauseShare, ...]:
-    """Of (kind, the rank's ns, its peers' ns) those that took any, most excess first."""
+def _by_kind(own: OwnTime) -> Counter[str]:
+    return Counter({kind: getattr(own, f"{kind}_ns") for kind in _KINDS})
+
+
+def _compared(rank: int, rows: Iterable[Mapping[int, Mapping[str, int]]]) -> tuple[CauseShare, ...]:
+    """Return by kind the rank's ns in all rows, the median of the others' in each, and the difference, largest first."""
+    own_ns, peers_ns = Counter[str](), Counter[str]()
+    for row in rows:
+        for kind in _KINDS:
+            own_ns[kind] += row[rank][kind]
+            peers_ns[kind] += round(median([spent[kind] for r, spent in row.items() if r != rank]))
     shares = [
-        CauseShare(cause=cause, rank_ns=own, peers_ns=peers, excess_ns=own - peers)
-        for cause, own, peers in rows
-        if own or peers
+        CauseShare(cause=kind, rank_ns=own_ns[kind], peers_ns=peers_ns[kind], excess_ns=own_ns[kind] - peers_ns[kind])
+        for kind in _KINDS
+        if own_ns[kind] or peers_ns[kind]
     ]
     return tuple(sorted(shares, key=lambda c: -c.excess_ns))
-
-
-def _hidden(c: RankCollective) -> int:
-    return max(c.duration_ns - c.exposed_ns, 0)
 
 
 def _met(split: Sequence[MatchedCollective]) -> dict[int, frozenset[int]]:
