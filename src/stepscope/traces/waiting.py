@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from stepscope.core.bus_factor import OF_WHOLE_BUFFERS, one
 from stepscope.records.trace_collectives import (
-    ClockAlignment,
+    CollectiveGroup,
     Instance,
     JobCollectives,
     MatchedCollective,
@@ -25,12 +26,12 @@ from stepscope.records.trace_collectives import (
 from stepscope.records.trace_rules import BackwardPasses, MeasuredBubble, StageShare, StageStep, StageWaits
 from stepscope.records.trace_summary import RankPass, common_steps
 from stepscope.stats import spans
-from stepscope.stats.spans import Spans, median
-from stepscope.traces.activity import Activity, activity_of
+from stepscope.stats.spans import median
+from stepscope.traces.activity import activity_of
 from stepscope.traces.alignment import AGREE_NS, align_clocks, corrected
 from stepscope.traces.collective_calls import TOGETHER
 from stepscope.traces.collectives import communication
-from stepscope.traces.events import Category, Events, RankView, column
+from stepscope.traces.events import Category, RankView, column
 from stepscope.traces.matching import match_collectives
 from stepscope.traces.steps import step_budgets
 from stepscope.traces.waits import wait_totals
@@ -49,16 +50,10 @@ MESSAGE = "ranks do not leave send_recv together"
 
 
 def job_collectives(ranks: Sequence[RankCommunication]) -> JobCollectives:
-    """Match, align and measure the collectives of all ranks whose traces were given."""
+    """Match, align and measure the collectives of all ranks whose traces were given: every instance with its split, in order
+    of time on the reference clock."""
     instances = match_collectives(ranks)
     clocks = align_clocks(ranks, instances)
-    return measured(ranks, instances, clocks)
-
-
-def measured(
-    ranks: Sequence[RankCommunication], instances: Sequence[Instance], clocks: ClockAlignment
-) -> JobCollectives:
-    """Return every instance with its split, in order of time on the reference clock."""
     look = {r.rank: r for r in ranks}
     fits = {f.rank: f for f in clocks.fits}
     residual = max((f.residual_ns or 0.0 for f in clocks.fits), default=0.0)
@@ -88,9 +83,13 @@ def _measured(
     starts = [on_reference(r, c.start_ns) for r, c in parts]
     ends = [on_reference(r, c.end_ns) for r, c in parts]
     op = next((c.op for c in calls if c.op != "unknown"), "unknown")
-    group = next((c.group for c in calls if c.group is not None), None)
+
+    def first_of(name: str) -> Any:
+        return next((value for c in calls if (value := getattr(c, name)) is not None), None)
+
+    group: CollectiveGroup | None = first_of("group")
     world = next((look[r].world_size for r, _ in parts), None)
-    group_size = next((c.group_size for c in calls if c.group_size is not None), group.size if group else None)
+    group_size = first_of("group_size") or (group.size if group else None)
     if group is None and group_size is None and world == len(parts):
         group_size = world  # nothing names the group, and all ranks were seen to take part
     last, first = max(starts), min(starts)
@@ -110,17 +109,18 @@ def _measured(
     if message is not None:
         waits, transfer, unsplit = *message, None
     size = max((c.size_bytes for c in calls if c.size_bytes is not None), default=None)
-    basis, seconds = _basis(transfer, calls)
-    algbw = size / seconds if size and seconds else None
+    # Where waiting is not known, the longest duration holds it: a lower bound.
+    basis, took = ("duration", max(c.duration_ns for c in calls)) if transfer is None else ("transfer", transfer)
+    algbw = size / (took / 1e9) if size and took else None
     factor = _bus_factor(op, group_size)
     return MatchedCollective(
         op=op,
         size_bytes=size,
-        dtype=next((c.dtype for c in calls if c.dtype is not None), None),
+        dtype=first_of("dtype"),
         group=group,
         group_size=group_size,
-        sequence=next((c.sequence for c in calls if c.sequence is not None), None),
-        step=next((c.step for c in calls if c.step is not None), None),
+        sequence=first_of("sequence"),
+        step=first_of("step"),
         start_ns=first,
         ranks=tuple(
             RankWaiting(
@@ -192,13 +192,6 @@ def _why_unsplit(op: str, ranks: int, confidence: float | None, *, impossible: b
     return None
 
 
-def _basis(transfer_ns: int | None, calls: Sequence[RankCollective]) -> tuple[str, float]:
-    """Return what bytes are divided by. Where waiting is not known, the longest duration holds it: a lower bound."""
-    if transfer_ns is not None:
-        return "transfer", transfer_ns / 1e9
-    return "duration", max(c.duration_ns for c in calls) / 1e9
-
-
 def _notes(matched: Sequence[MatchedCollective], ranks: Sequence[RankCommunication]) -> list[str]:
     notes = []
     if len(ranks) > 1 and matched:
@@ -226,9 +219,12 @@ def stage_waits(view: RankView, passes: BackwardPasses | None) -> StageWaits | N
     messages = [c for c in communication(view).collectives if c.op == "send_recv"]
     if not messages or not step_budgets(view):
         return None
-    waits = _exposed(messages, activity_of(view))
-    receives = _exposed([c for c in messages if c.direction == "recv"], activity_of(view))
-    marked = np.sort(view.events.ts_ns[_chunks(view.events)])
+    waits, receives = (
+        spans.subtract(spans.union(column(sent, "start_ns"), column(sent, "end_ns")), activity_of(view).compute)
+        for sent in (messages, [c for c in messages if c.direction == "recv"])
+    )
+    chunk = view.events.named(lambda n: _FORWARD_CHUNK.match(n) is not None)
+    marked = np.sort(view.events.ts_ns[chunk & (view.events.category == Category.USER_ANNOTATION)])
     ran = {s.step: s.backward_passes for s in passes.steps} if passes is not None else {}
     stage_steps = []
     for step in step_budgets(view):
@@ -281,16 +277,3 @@ def measured_bubble(ranks: Sequence[RankPass]) -> MeasuredBubble | None:
         slowest_over_mean=slowest.compute_ns / mean if mean else 1.0,
         steps=len(common),
     )
-
-
-def _exposed(messages: Sequence[RankCollective], activity: Activity) -> Spans:
-    """Return when one of these messages runs and nothing is computed."""
-    starts = column(messages, "start_ns")
-    ends = column(messages, "end_ns")
-    return spans.subtract(spans.union(starts, ends), activity.compute)
-
-
-def _chunks(events: Events) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """The marks of micro-batches that run forward."""
-    named = events.named(lambda n: _FORWARD_CHUNK.match(n) is not None)
-    return np.flatnonzero(named & (events.category == Category.USER_ANNOTATION))
