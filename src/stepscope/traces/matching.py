@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,10 +11,7 @@ from stepscope.records.trace_collectives import CollectiveGroup, Instance, Membe
 from stepscope.traces.alignment import base_shifts
 from stepscope.traces.collective_calls import TOGETHER
 from stepscope.traces.events import column
-from stepscope.traces.order_matching import RankOrder, pair
-
-if TYPE_CHECKING:
-    from stepscope.traces.order_matching import Place
+from stepscope.traces.order_matching import Place, RankOrder, pair, places, step_shift
 
 Key = tuple[object, ...]
 
@@ -49,10 +45,8 @@ def match_collectives(ranks: Sequence[RankCommunication]) -> tuple[Instance, ...
                 alone.append(_alone(member))
             else:
                 ordered[channel][rank.rank].append(position)
-    instances = alone
     look = {r.rank: r for r in ranks}
-    for members in numbered.values():
-        instances.append(_numbered(members, look))
+    instances = alone + [_numbered(members, look) for members in numbered.values()]
     shifts, hosts = base_shifts(ranks), {r.rank: r.host for r in ranks}
     for by_rank in ordered.values():
         instances.extend(_in_order(by_rank, look, shifts, hosts))
@@ -64,7 +58,7 @@ def _number(c: RankCollective, names: dict[int, Key | None]) -> tuple[Key | None
         return None, ""
     if c.comms_id is not None:
         return ("id", c.comms_id), "comms_id"
-    key = names.get(id(c.group)) if c.group is not None else None
+    key = names.get(id(c.group))
     if c.sequence is not None and key is not None:
         return ("sequence", key, c.op == "send_recv", c.sequence), "sequence"
     return None, ""
@@ -72,7 +66,7 @@ def _number(c: RankCollective, names: dict[int, Key | None]) -> tuple[Key | None
 
 def _channel(c: RankCollective, names: dict[int, Key | None], *, by_stream: bool) -> Key | None:
     """Return what puts collectives in one order on all ranks: their group; where it is unknown, their stream."""
-    group = names.get(id(c.group)) if c.group is not None else None
+    group = names.get(id(c.group))
     if c.op == "send_recv":
         if c.peers is not None:
             return ("peers", group, c.peers)
@@ -139,7 +133,12 @@ def _in_order(
     methods: dict[object, str] = {}
     place_of: dict[Place, int] = {}
     leftover: list[Instance] = []
-    from stepscope.traces.order_matching import places, step_shift  # a trace of one rank does not need it
+
+    def add(at: object, member: Member, confidence: float, method: str) -> None:
+        members.setdefault(at, []).append(member)
+        sure[at] = min(sure.get(at, 1.0), confidence)
+        if methods.get(at) in (None, "order"):
+            methods[at] = method
 
     for rank in sorted(set(by_rank) - {leader}):
         line = codes.line(look[rank], by_rank[rank], shifts[rank], first=rank == min(by_rank))
@@ -149,10 +148,8 @@ def _in_order(
             for i, (step, op, size, count) in enumerate(places(line)):
                 place = (step + shift.steps, op, size, count)
                 at = place_of.get(place, place)
-                members.setdefault(at, []).append(Member(rank=rank, position=by_rank[rank][i]))
-                sure[at] = min(sure.get(at, 1.0), shift.confidence)
-                if methods.get(at) in (None, "order"):
-                    methods[at] = "order" if at == i else "order_shifted"
+                method = "order" if at == i else "order_shifted"
+                add(at, Member(rank=rank, position=by_rank[rank][i]), shift.confidence, method)
             continue
         pairing = pair(lead, line, one_clock=one_clock)
         for position, at in zip(by_rank[rank], pairing.to.tolist(), strict=True):
@@ -160,10 +157,7 @@ def _in_order(
             if pairing.method == "order_and_time" and at == -1:
                 leftover.append(_alone(member))
                 continue
-            members.setdefault(at, []).append(member)
-            sure[at] = min(sure.get(at, 1.0), pairing.confidence)
-            if methods.get(at) in (None, "order"):
-                methods[at] = pairing.method
+            add(at, member, pairing.confidence, pairing.method)
     return leftover + [_instance(m, methods.get(at, "alone"), sure.get(at)) for at, m in members.items()]
 
 
