@@ -82,11 +82,15 @@ def intersect(a: Spans, b: Spans) -> Spans:
     # Every interval of the result starts where one of the two starts while the other is open.
     first = np.searchsorted(b.ends, a.starts, side="right")
     last = np.searchsorted(b.starts, a.ends, side="left")
-    counts = np.maximum(last - first, 0)
-    left = np.repeat(np.arange(len(a)), counts)
-    offsets = np.arange(len(left)) - np.repeat(np.cumsum(counts) - counts, counts)
-    right = np.repeat(first, counts) + offsets
+    left, right = pairs(first, last)
     return Spans(np.maximum(a.starts[left], b.starts[right]), np.minimum(a.ends[left], b.ends[right]))
+
+
+def pairs(first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Return every i beside each of the numbers from first[i] up to last[i], which is none of them."""
+    counts = np.maximum(last - first, 0)
+    left = np.repeat(np.arange(len(first)), counts)
+    return left, np.arange(len(left)) + np.repeat(first - np.cumsum(counts) + counts, counts)
 
 
 def subtract(a: Spans, b: Spans) -> Spans:

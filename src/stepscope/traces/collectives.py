@@ -150,14 +150,10 @@ def _hidden_under(events: Events, activity: Activity, starts: Ints, ends: Ints) 
     for one in distinct(lane[compute]).tolist():
         on_lane = compute[lane[compute] == one]
         begun, over = events.ts_ns[on_lane], np.maximum.accumulate(events.end_ns[on_lane])
-        first = np.searchsorted(over, starts, side="right")
-        last = np.searchsorted(begun, ends, side="left")
-        counts = np.maximum(last - first, 0)
-        which = np.repeat(np.arange(len(starts)), counts)
-        if not len(which):
-            continue
-        offset = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        kernel = on_lane[np.repeat(first, counts) + offset]
+        which, place = spans.pairs(
+            np.searchsorted(over, starts, side="right"), np.searchsorted(begun, ends, side="left")
+        )
+        kernel = on_lane[place]
         shared = np.minimum(events.end_ns[kernel], ends[which]) - np.maximum(events.ts_ns[kernel], starts[which])
         keep = shared > 0
         keys.append(which[keep] * names + events.name[kernel[keep]])
