@@ -14,6 +14,7 @@ they do not (one began a step later), what was called and, on one clock, what ca
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +57,7 @@ class RankOrder:
         return len(self.op)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairing:
+class Pairing(NamedTuple):
     """``to``: index in the reference for each collective of the other, -1 for none; how it was found, how sure."""
 
     to: Ints
@@ -74,8 +74,7 @@ def pair(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pairing:
     best = _best_shift(reference, other, one_clock=one_clock)
     if best.agreement == 1.0:
         to = np.arange(len(other), dtype=np.int64) + best.shift
-        method = "order_shifted" if best.shift else "order"
-        return Pairing(to=to, method=method, confidence=best.confidence)
+        return Pairing(to, "order_shifted" if best.shift else "order", best.confidence)
     return _by_time(reference, other, one_clock=one_clock)
 
 
@@ -207,10 +206,10 @@ def _by_time(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pair
 
     How far the clocks are apart is voted for by all pairs of one kind that lie near each other.
     """
-    none = np.full(len(other), -1, dtype=np.int64)
+    to = np.full(len(other), -1, dtype=np.int64)
     ours, theirs = _neighbours(reference, other)
     if not len(ours):
-        return Pairing(to=none, method="order_and_time", confidence=0.0)
+        return Pairing(to, "order_and_time", 0.0)
     apart = other.ends_ns[ours] - reference.ends_ns[theirs]
     spacing = median(np.diff(np.sort(reference.ends_ns))) if len(reference) > 1 else np.inf
     close = min(max(spacing / 4, 50_000.0), _CLOSE_NS)
@@ -219,13 +218,12 @@ def _by_time(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pair
     kept = error <= close
     ours, theirs, error = ours[kept], theirs[kept], error[kept]
     order = np.lexsort((theirs, ours, error))
-    to = none
     taken = set()
     for j, i in zip(ours[order].tolist(), theirs[order].tolist(), strict=True):
         if to[j] == -1 and i not in taken:
             to[j] = i
             taken.add(i)
-    return Pairing(to=to, method="order_and_time", confidence=0.9 if sure else 0.5)
+    return Pairing(to, "order_and_time", 0.9 if sure else 0.5)
 
 
 def _neighbours(reference: RankOrder, other: RankOrder) -> tuple[Ints, Ints]:
@@ -267,8 +265,7 @@ _UNSEEN = 0.9  # on clocks that are not known to be one
 _MOVED = 0.8  # where the numbers are off by some steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepShift:
+class StepShift(NamedTuple):
     """The other rank's step s is the reference's s + ``steps``."""
 
     steps: int
@@ -298,9 +295,14 @@ def step_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> St
     here = places(other)
     numbers = set(distinct(reference.step).tolist())
     other_steps = distinct(other.step).tolist()
-    disjoint = numbers.isdisjoint(other_steps)
-    if disjoint and not one_clock:
-        return StepShift(steps=0, confidence=_UNSEEN)
+    unjoined = StepShift(0, _UNSEEN) if numbers.isdisjoint(other_steps) else None
+    same = StepShift(0, COUNTED if one_clock else _UNSEEN)
+    if unjoined and not one_clock:
+        return unjoined
+
+    def possible(joined: _Joined) -> bool:
+        return not one_clock or joined.impossible <= _IMPOSSIBLE
+
     apart = [min(numbers) - min(other_steps), max(numbers) - max(other_steps)]
     tried = sorted({*range(-_FURTHEST, _FURTHEST + 1), *apart}, key=lambda d: (abs(d), d))
     joins: list[_Joined] = []
@@ -309,21 +311,17 @@ def step_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> St
             len(numbers), len(other_steps)
         ):
             joined = _joined(reference, other, there, here, numbers, steps)
-            if steps == 0 and joined.alike == 1.0 and not (one_clock and joined.impossible > _IMPOSSIBLE):
-                return StepShift(steps=0, confidence=COUNTED if one_clock else _UNSEEN)
+            if steps == 0 and joined.alike == 1.0 and possible(joined):
+                return same
             joins.append(joined)
     best = max((f.alike for f in joins), default=0.0)
     if best < _ALIKE:
-        return StepShift(steps=0, confidence=_UNSEEN) if disjoint else None
+        return unjoined
     alike = [f for f in joins if f.alike >= best - 1e-9]
-    chosen = alike[0]
-    if one_clock and chosen.impossible > _IMPOSSIBLE:
-        chosen = min(alike, key=lambda f: (f.impossible, f.apart_ns))
-        if chosen.impossible > _IMPOSSIBLE:
-            return StepShift(steps=0, confidence=_UNSEEN) if disjoint else None
-    if chosen.steps:
-        return StepShift(steps=chosen.steps, confidence=_MOVED)
-    return StepShift(steps=0, confidence=COUNTED if one_clock else _UNSEEN)
+    chosen = alike[0] if possible(alike[0]) else min(alike, key=lambda f: (f.impossible, f.apart_ns))
+    if not possible(chosen):
+        return unjoined
+    return StepShift(chosen.steps, _MOVED) if chosen.steps else same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
