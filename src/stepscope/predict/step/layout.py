@@ -134,6 +134,16 @@ class Layout:
         return self.dp * self.tp * self.pp * self.cp
 
     @property
+    def tokens(self) -> float:
+        """Tokens of one micro-batch on a rank."""
+        return self.micro_batch * self.seq_len / self.cp
+
+    @property
+    def spread(self) -> int:
+        """Ranks among which norms, dropout and what stages send are split."""
+        return self.tp if self.sequence_parallel else 1
+
+    @property
     def micro_batches(self) -> int:
         """Micro-batches per data-parallel rank and step."""
         return max(1, self.global_batch // (self.dp * self.micro_batch))

@@ -48,8 +48,7 @@ def stage_memory(setup: StepSetup, stage: Stage, index: int) -> PredictedMemory:
     model, layout, calibration = setup.model, setup.layout, setup.calibration
     have = held_parameters(setup, stage)
     n = have.all
-    dense, expert = layout.shards, max(layout.shards // layout.ep, 1)
-    shared = have.dense / dense + have.expert / expert
+    shared = have.shared(layout)
     wide = layout.element_bytes == 4
     param_bytes = 4 if wide or (layout.zero == 3 and layout.master) else 2
     optimizer_bytes = (8 if layout.optimizer == "adam" else 4) + (4 if layout.master and param_bytes == 2 else 0)
@@ -61,7 +60,7 @@ def stage_memory(setup: StepSetup, stage: Stage, index: int) -> PredictedMemory:
         activations += layer_activations(model, layout, everything=True)
     logits = 0.0
     if stage.last:
-        logits = layout.micro_batch * layout.seq_len / layout.cp * model.vocab / layout.tp * LOGIT_BYTES
+        logits = layout.tokens * model.vocab / layout.tp * LOGIT_BYTES
     params = (shared if layout.zero == 3 else n) * param_bytes
     whole = layout.zero < 2 or not (layout.syncs_each or layout.micro_batches == 1)
     gradients = (n if whole else shared) * gradient_bytes
@@ -102,9 +101,7 @@ def layer_activations(model: ModelShape, layout: Layout, *, everything: bool = F
     """
     kind = "none" if everything else layout.recompute
     item = layout.element_bytes
-    tokens = layout.micro_batch * layout.seq_len / layout.cp
-    spread = layout.tp if layout.sequence_parallel else 1
-    h = model.hidden
+    tokens, spread, h = layout.tokens, layout.spread, model.hidden
     if kind == "full":
         return tokens * h * item / spread
     kept = 0.5 if kind == "half" else 1.0

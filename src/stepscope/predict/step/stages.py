@@ -34,7 +34,7 @@ class StepSetup:
 
     @property
     def tokens(self) -> float:
-        return self.layout.micro_batch * self.layout.seq_len / self.layout.cp
+        return self.layout.tokens
 
     def peak(self, *, linear: bool = True) -> float:
         """FLOP/s reached by large products; only linear layers run in FP8."""
@@ -70,29 +70,29 @@ class StepSetup:
     def attention(self) -> KernelTimes:
         """Scores and weighted sum of one layer, the mean of all (windows); backward 2.5 forward (FlashAttention-2)."""
         model, layout, c = self.model, self.layout, self.calibration
-        flash_flop = (
-            model.attention_flop(layout.seq_len, causal=model.causal) / 3 / model.layers * self.tokens / layout.tp
-        )
+
+        def flop(*, causal: bool) -> float:
+            return model.attention_flop(layout.seq_len, causal=causal) / 3 / model.layers * self.tokens / layout.tp
+
         peak = self.cluster.gpu.peak("bf16" if layout.precision == "fp8" else layout.precision)
         assert not isinstance(peak, Unavailable)
         if layout.flash:
-            forward = flash_flop / (peak * c.attention_share) + c.kernel_us / 1e6
+            work = flop(causal=model.causal)
+            forward = work / (peak * c.attention_share) + c.kernel_us / 1e6
             return KernelTimes(
-                forward=forward, backward=2.5 * flash_flop / (peak * c.attention_backward_share), attention=forward
+                forward=forward, backward=2.5 * work / (peak * c.attention_backward_share), attention=forward
             )
-        flop = model.attention_flop(layout.seq_len, causal=False) / 3 / model.layers * self.tokens / layout.tp
+        work = flop(causal=False) / self.peak(linear=False)
         scores = self.tokens * layout.seq_len * model.heads / layout.tp
         softmax = self.elementwise(6 * scores, kernels=4)
-        forward = flop / self.peak(linear=False) + softmax.forward
-        return KernelTimes(
-            forward=forward, backward=2 * flop / self.peak(linear=False) + softmax.backward, attention=forward
-        )
+        forward = work + softmax.forward
+        return KernelTimes(forward=forward, backward=2 * work + softmax.backward, attention=forward)
 
     def attention_block(self) -> KernelTimes:
         """Norm, projections, rotation, attention, output and residual of one layer."""
         model, tp = self.model, self.layout.tp
         t, h = self.tokens, model.hidden
-        spread = tp if self.layout.sequence_parallel else 1
+        spread = self.layout.spread
         projections: tuple[KernelTimes, ...]
         if model.latent:
             a = model.latent
@@ -117,7 +117,7 @@ class StepSetup:
         """Norm, dense MLP and residual of one layer."""
         model, tp = self.model, self.layout.tp
         t, h, width = self.tokens, model.hidden, model.ffn / tp
-        spread = tp if self.layout.sequence_parallel else 1
+        spread = self.layout.spread
         return total(
             self.linear(t, width * (model.matrices - 1), h),
             self.linear(t, h, width),
@@ -131,7 +131,7 @@ class StepSetup:
         t, h, width = self.tokens, model.hidden, model.moe_ffn / layout.tp
         local = max(model.experts / layout.ep, 1)
         visits = t * model.top_k
-        spread = layout.tp if layout.sequence_parallel else 1
+        spread = layout.spread
         work = [
             self.linear(t / spread, model.experts, h),
             self.linear(visits / local, width * (model.matrices - 1), h, count=local),
@@ -193,11 +193,14 @@ class Stage:
 
     @property
     def forward(self) -> float:
-        return self.compute[0] + self.tp[0] + self.cp[0] + self.ep[0] + self.launch[0]
+        return self._all(0)
 
     @property
     def backward(self) -> float:
-        return self.compute[1] + self.tp[1] + self.cp[1] + self.ep[1] + self.launch[1]
+        return self._all(1)
+
+    def _all(self, way: int) -> float:
+        return self.compute[way] + self.tp[way] + self.cp[way] + self.ep[way] + self.launch[way]
 
 
 def split(model: ModelShape, layout: Layout) -> list[tuple[int, bool]]:

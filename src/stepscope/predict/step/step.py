@@ -188,8 +188,7 @@ def _optimizer(setup: StepSetup, stage: Stage) -> float:
     """Return the optimizer's seconds: it reads gradients, master weights and moments and writes them, 30 bytes a parameter;
     the norm reads gradients again."""
     layout, have = setup.layout, held_parameters(setup, stage)
-    shared = have.dense / layout.shards + have.expert / max(layout.shards // layout.ep, 1)
-    here = shared if layout.zero else have.all
+    here = have.shared(layout) if layout.zero else have.all
     moved = (
         here * (30 if layout.optimizer == "adam" else 18) + (have.all if layout.zero < 2 else here) * layout.grad_bytes
     )

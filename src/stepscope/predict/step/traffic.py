@@ -36,6 +36,10 @@ class HeldParameters:
     def all(self) -> float:
         return self.dense + self.expert
 
+    def shared(self, layout: Layout) -> float:
+        """Return what is left on it where ranks that have the same share them out."""
+        return self.dense / layout.shards + self.expert / max(layout.shards // layout.ep, 1)
+
 
 def seconds(cluster: Cluster, calls: Iterable[Calls]) -> float:
     """Return the seconds of these calls, one after the other."""
@@ -44,7 +48,7 @@ def seconds(cluster: Cluster, calls: Iterable[Calls]) -> float:
 
 def _activation_bytes(model: ModelShape, layout: Layout) -> float:
     """Return the bytes of one micro-batch's activations between two layers, whole."""
-    return layout.micro_batch * layout.seq_len / layout.cp * model.hidden * layout.element_bytes
+    return layout.tokens * model.hidden * layout.element_bytes
 
 
 def tensor_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
@@ -61,8 +65,7 @@ def context_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
     """Plan a forward pass of one layer: keys and values once round the ring (arXiv 2310.01889); backward twice that."""
     if layout.cp == 1:
         return ()
-    tokens = layout.micro_batch * layout.seq_len / layout.cp
-    size = 2 * tokens * max(model.kv_heads / layout.tp, 1) * model.head_dim * layout.element_bytes
+    size = 2 * layout.tokens * max(model.kv_heads / layout.tp, 1) * model.head_dim * layout.element_bytes
     return (Calls(op="send_recv", group="cp", size_bytes=size, ranks=2, stride=layout.tp, count=layout.cp - 1),)
 
 
@@ -70,8 +73,7 @@ def expert_calls(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
     """Plan one pass of one layer of experts: dispatch and combine."""
     if layout.ep == 1:
         return ()
-    spread = layout.tp if layout.sequence_parallel else 1
-    size = _activation_bytes(model, layout) * model.top_k / spread
+    size = _activation_bytes(model, layout) * model.top_k / layout.spread
     return (Calls(op="all_to_all", group="ep", size_bytes=size, ranks=layout.ep, stride=layout.tp, count=2),)
 
 
@@ -79,7 +81,7 @@ def message(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
     """Send one micro-batch from a stage to the next one; tensor-parallel ranks send their shares of a divided sequence."""
     if layout.pp == 1:
         return ()
-    size = _activation_bytes(model, layout) / (layout.tp if layout.sequence_parallel else 1)
+    size = _activation_bytes(model, layout) / layout.spread
     stride = layout.tp * layout.cp * layout.dp
     return (Calls(op="send_recv", group="pp", size_bytes=size, ranks=2, stride=stride),)
 
