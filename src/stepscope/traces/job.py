@@ -91,20 +91,15 @@ def analyse_captures(
     named = {str(paths)} if isinstance(paths, str | Path) else set(map(str, paths))
     if not named.issuperset(map(str, files)):
         listener = replace(listener, left_out=_skips_what_is_none(listener.left_out, notes, named))
-    if _for_cluster(wanted, listener, files):
-        read, unread = _on_cluster(files, wanted, listener)
-        passes = _readable(read, listener.left_out)
-        notes += unread
-    else:
-        passes = _readable(_outcomes(files, wanted, listener), listener.left_out)
-    passes = _without_joined(passes, notes)
-    by_capture = {"": passes}
-    if len({p.facts.rank for p in passes}) < len(passes):
-        # One that cannot be told apart is refused below.
-        by_capture, left_out = _one_window(captures(passes) or by_capture, wanted.window)
-        notes += left_out
-    elif wanted.window not in (None, 1):
-        _one_window(by_capture, wanted.window)
+    outcomes = (
+        _on_cluster(files, wanted, listener, notes)
+        if _for_cluster(wanted, listener, files)
+        else _outcomes(files, wanted, listener)
+    )
+    passes = _without_joined(_readable(outcomes, listener.left_out), notes)
+    by_capture = None if _once_each(passes) else captures(passes)
+    # What cannot be told apart is refused below.
+    by_capture = _one_window(by_capture or {"": passes}, wanted.window, notes)
     joined = {
         name: combine(
             one_per_rank(group, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file)), notes=tuple(notes)
@@ -335,8 +330,9 @@ def _for_cluster(wanted: Wanted, listener: ReadingListener, files: Sequence[Path
 
 
 def _on_cluster(
-    files: Sequence[Path], wanted: Wanted, listener: ReadingListener
-) -> tuple[list[tuple[Path, Outcome]], list[FileNote]]:
+    files: Sequence[Path], wanted: Wanted, listener: ReadingListener, notes: list[FileNote]
+) -> Iterator[tuple[Path, Outcome]]:
+    """Yield what each file gives; a note says which ended every worker that read them."""
     from stepscope.core.forks import usable_cores
     from stepscope.traces.cluster import NotReadError, read_on_cluster
 
@@ -351,8 +347,8 @@ def _on_cluster(
     gone = {file: error for file, error in outcomes.items() if isinstance(error, NotReadError)}
     if len(gone) == len(files):
         raise next(iter(gone.values()))
-    notes = [FileNote(rank=None, kind="missing", text=f"{file.name}: not read: {e.why}") for file, e in gone.items()]
-    return [(file, outcomes[file]) for file in files if file not in gone], notes
+    notes += [FileNote(rank=None, kind="missing", text=f"{file.name}: not read: {e.why}") for file, e in gone.items()]
+    yield from ((file, outcomes[file]) for file in files if file not in gone)
 
 
 def _size(file: Path) -> int:
@@ -473,10 +469,10 @@ def _of_windows(groups: Mapping[str, Sequence[RankPass]]) -> list[str] | None:
 
 
 def _one_window(
-    groups: dict[str, list[RankPass]], number: int | None
-) -> tuple[dict[str, list[RankPass]], list[FileNote]]:
-    """Return the window of this number, else the newest of those with most ranks, where the captures are windows of one job,
-    and what is left out. Raises UsageError."""
+    groups: dict[str, list[RankPass]], number: int | None, notes: list[FileNote]
+) -> dict[str, list[RankPass]]:
+    """Return the window of this number, else the newest of those with most ranks, where the captures are windows of one job;
+    a note says what is left out. Raises UsageError."""
     windows = _of_windows(groups) if len(groups) > 1 else list(groups)
     if number is not None and (windows is None or number > len(windows)):
         there = (
@@ -486,7 +482,7 @@ def _one_window(
         )
         raise UsageError(f"--window {number}: there is {there}", fix="leave it out, or name the files of one capture")
     if windows is None or len(windows) == 1:
-        return groups, []
+        return groups
     most = max(len(groups[name]) for name in windows)
     at = number - 1 if number is not None else max(i for i, name in enumerate(windows) if len(groups[name]) == most)
     files = [Path(p.facts.file).name for i, name in enumerate(windows) if i != at for p in groups[name]]
@@ -495,7 +491,8 @@ def _one_window(
         f"{len(windows)} windows of the same ranks: {shown}; left out: {listed(files, at_most=3)}; "
         "`stepscope trace --window N` shows another"
     )
-    return {"": groups[windows[at]]}, [FileNote(rank=None, kind="window", text=text)]
+    notes.append(FileNote(rank=None, kind="window", text=text))
+    return {"": groups[windows[at]]}
 
 
 def _once_each(passes: Iterable[RankPass]) -> bool:

@@ -83,7 +83,7 @@ def analyse(trace: RankTrace, wanted: Wanted = EVERY) -> RankPass:
         device_name=meta.device_names[0] if meta.device_names else None,
         host=meta.host,
         unix_ns=_unix(events, meta.base_time_ns),
-        setup=_setup(meta),
+        setup=setup_of(meta),
     )
     view = RankView(trace, wanted)
     quality = list(trace.quality)
@@ -105,12 +105,6 @@ def analyse(trace: RankTrace, wanted: Wanted = EVERY) -> RankPass:
     from stepscope.traces.full_pass import completed  # not needed for the budget, and takes as long as numpy
 
     return completed(result, view)
-
-
-def _setup(meta: TraceMeta) -> JobSetup | None:
-    if "model" not in meta.stepscope:
-        return None  # only traces that `stepscope profile` recorded have it
-    return setup_of(meta)
 
 
 _UNIX_FROM_NS = 10**18
