@@ -100,15 +100,15 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """``0-7``, ``0, 3-5``: neighbours as one; each number once."""
+def ranges(numbers: Iterable[int], *, least: int = 2) -> str:
+    """``0-7``, ``0, 3-5``: so many neighbours as one, fewer by themselves; each number once."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return ", ".join(f"{a}-{b}" if b - a + 1 >= least else ", ".join(map(str, range(a, b + 1))) for a, b in runs)
 
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,3}([^/].*)")

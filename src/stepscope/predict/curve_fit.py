@@ -81,12 +81,11 @@ def fit_curve(
     x, y = np.log(sizes), np.round(np.log(times / times[0]), _DECIMALS)
     off = isolated(x, y)
     points = _Points(x=x, y=y, noise_sd=np.hypot(noise_sd, off), trusted=off == 0)
-    held_out = _held_out(points) if sizes.size >= MIN_SIZES_TO_JUDGE else None
+    error_left_out, scores = _held_out(points) if sizes.size >= MIN_SIZES_TO_JUDGE else (None, np.empty(0))
     (predict,) = _fitted([points])
     grid = knots_between(points.x)
     mean, sd = predict(grid)
-    if held_out is not None:
-        sd = sd * _stretch(held_out)
+    sd = sd * _stretch(scores)
     rising = monotone(grid, mean, points.x, predict(points.x)[0])
     curve = as_knots(grid, rising, np.minimum(sd, _MOST_SD) * Z80, unit_ns=float(times[0]))
     fitted = np.array([curve_time_ns(curve, size) for size in sizes])
@@ -96,21 +95,13 @@ def fit_curve(
         knots=curve,
         mean_relative_error=float(error.mean()),
         max_relative_error=float(error.max()),
-        cross_validated_error=None if held_out is None else held_out.error,
+        cross_validated_error=error_left_out,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HeldOut:
-    """What sizes that were left out show. error: mean relative error at sizes left out, None: none of them counts; scores:
-    in predicted standard deviations."""
-
-    error: float | None
-    scores: Floats
-
-
-def _held_out(points: _Points) -> _HeldOut:
-    """Inner sizes are left out in interleaved folds; the ends stay: a calibration is not asked beyond them."""
+def _held_out(points: _Points) -> tuple[float | None, Floats]:
+    """Return the mean relative error at sizes left out (None: none of them counts), and how far off they are in predicted
+    standard deviations. Inner sizes are left out in interleaved folds; the ends stay: a calibration is not asked beyond."""
     inner = np.arange(1, points.x.size - 1)
     folds = min(_FOLDS, inner.size)
     left_out = np.zeros((folds, points.x.size), dtype=bool)
@@ -124,19 +115,18 @@ def _held_out(points: _Points) -> _HeldOut:
         difference = np.abs(mean - points.y[out])[counts]
         errors += list(np.expm1(difference))
         scores += list(difference / np.maximum(sd[counts], 1e-3))
-    return _HeldOut(error=float(np.mean(errors)) if errors else None, scores=np.array(scores))
+    return float(np.mean(errors)) if errors else None, np.array(scores)
 
 
-def _stretch(held_out: _HeldOut) -> float:
+def _stretch(scores: Floats) -> float:
     """Return the factor on predicted standard deviations with which 80% of the sizes left out lie within them.
 
     The 0.8 (n + 1)-th smallest score of n (split conformal prediction), which holds as often for one more size.
     """
-    n = held_out.scores.size
+    n = scores.size
     if n < MIN_SIZES_TO_JUDGE - 2:
         return 1.0
-    ordered = np.sort(held_out.scores)
-    return max(0.5, float(ordered[min(n, math.ceil(0.8 * (n + 1))) - 1]) / Z80)
+    return max(0.5, float(np.sort(scores)[min(n, math.ceil(0.8 * (n + 1))) - 1]) / Z80)
 
 
 def _fitted(point_sets: Sequence[_Points]) -> list[Predictor]:

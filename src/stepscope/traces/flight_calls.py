@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.words import counted, grouped
+from stepscope.core.words import counted, grouped, plural, ranges
 from stepscope.records.nccl import Called, FlightDump, FlightEntry, FlightFinding, FlightGroup, Kind
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -52,14 +52,7 @@ def call_text(entries: Sequence[FlightEntry]) -> str:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """``rank 1``, ``ranks 0, 2``, ``ranks 0-7, 9``."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = [f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs]
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(parts)}"
+    return f"{plural(len(ranks), 'rank')} {ranges(ranks, least=3)}"
 
 
 def group_text(name: str, description: str | None) -> str:
