@@ -53,12 +53,10 @@ class Found:
     scores: tuple[Mapping[str, Score], ...]
 
 
-def chosen(
-    candidates: Sequence[Contender], most: int, *, least: float = 1 + SAME
-) -> tuple[list[Contender], list[Contender]]:
+def chosen(candidates: Sequence[Contender], most: int) -> tuple[list[Contender], list[Contender]]:
     """Return (those to try, those left out). The best predicted gain comes first, of equals the one with fewer changes, then
-    those of which nothing is predicted. Left out are predicted gains below ``least``, and what is beyond ``most``."""
-    predicted = [c for c in candidates if c.gain is not None and c.gain >= least]
+    those of which nothing is predicted. Left out are predicted gains below ``SAME``, and what is beyond ``most``."""
+    predicted = [c for c in candidates if c.gain is not None and c.gain >= 1 + SAME]
     predicted.sort(key=lambda c: (-round(math.log(c.gain or 1.0) / SAME), c.changes))
     unknown = [c for c in candidates if c.gain is None]
     kept = [*predicted, *unknown][:most]
@@ -85,15 +83,19 @@ def ranked(scores: Mapping[str, Score], changes: Mapping[str, int]) -> list[str]
     return order
 
 
-def search(candidates: Sequence[Contender], measure: Measure, *, rungs: int = 3) -> Found:
+RUNGS = 3
+"""Most rungs of a search."""
+
+
+def search(candidates: Sequence[Contender], measure: Measure) -> Found:
     """Measure all, keep the better half of those that are not surely slower than the baseline, and so on.
 
-    The last rung is that of one candidate, or number ``rungs``. Candidates that lose there are named with their time.
+    The last rung is that of one candidate, or number ``RUNGS``. Candidates that lose there are named with their time.
     """
     changes = {BASELINE: 0} | {c.key: c.changes for c in candidates}
     left, lost, all_scores = [c.key for c in candidates], dict[str, str](), list[Mapping[str, Score]]()
     scores: Mapping[str, Score] = {}
-    for rung in range(1, rungs + 1):
+    for rung in range(1, RUNGS + 1):
         if not left:
             break
         scores = measure(rung, (BASELINE, *left))
@@ -113,7 +115,7 @@ def search(candidates: Sequence[Contender], measure: Measure, *, rungs: int = 3)
             left.remove(key)
         order = [key for key in ranked(scores, changes) if key in left]
         alone = len(left) <= 1
-        for key in order[math.ceil(len(order) / 2) :] if rung < rungs else []:
+        for key in order[math.ceil(len(order) / 2) :] if rung < RUNGS else []:
             if len(order) > 1:
                 lost[key] = _behind(scores, key, order[0])
                 left.remove(key)

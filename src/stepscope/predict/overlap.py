@@ -74,8 +74,8 @@ def link_share(op: str, ranks: int, *, backend: str) -> float:
     return usual_cost(op, backend).link_share(ranks)
 
 
-def measured_transport(backend: str, rows: Iterable[CommRow], *, op: str = "all_reduce") -> Transport:
-    """The backend's lanes, with the slowdowns of the overlap rows of ``op`` (``stepscope comm --overlap``).
+def measured_transport(backend: str, rows: Iterable[CommRow]) -> Transport:
+    """The backend's lanes, with the slowdowns of the overlap rows of all_reduce (``stepscope comm --overlap``).
 
     Medians over the sizes from ``MIN_BYTES`` on. Start-up stalls computation where gloo slows it at all: then the ranks
     have no core to spare. Raises UsageError without such rows.
@@ -83,13 +83,13 @@ def measured_transport(backend: str, rows: Iterable[CommRow], *, op: str = "all_
     rates = [
         rates_while_both_run(row.slowdown, row.beside_slowdown)
         for row in rows
-        if row.kind == "overlap" and row.status == "ok" and row.op == op and row.backend == backend
+        if row.kind == "overlap" and row.status == "ok" and row.op == "all_reduce" and row.backend == backend
         if row.slowdown and row.beside_slowdown and (row.size_bytes or 0) >= MIN_BYTES
     ]
     if not rates:
         raise UsageError(
-            f"no overlap of {op} on {backend} was measured from {MIN_BYTES >> 10} KiB on",
-            fix=f"stepscope comm --ops {op} --sizes 1M:16M:4 --overlap",
+            f"no overlap of all_reduce on {backend} was measured from {MIN_BYTES >> 10} KiB on",
+            fix="stepscope comm --ops all_reduce --sizes 1M:16M:4 --overlap",
         )
     lanes = transport_of(backend).lanes
     comm, compute = (statistics.median(values) for values in zip(*rates, strict=True))

@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from stepscope.core.errors import UsageError
 from stepscope.records.mesh import PipelineLayout, PipelineSpan
@@ -41,15 +41,7 @@ def _one_f_one_b(layout: PipelineLayout, rank: int) -> Iterator[Action]:
         yield "B", rank, i
 
 
-def _interleaved(layout: PipelineLayout, rank: int) -> Iterator[Action]:
-    return _rounds(layout, rank, hops=2, deferred=None)
-
-
-def _zero_bubble(layout: PipelineLayout, rank: int) -> Iterator[Action]:
-    return _rounds(layout, rank, hops=1, deferred=rank)
-
-
-def _rounds(layout: PipelineLayout, rank: int, *, hops: int, deferred: int | None) -> Iterator[Action]:
+def _rounds(layout: PipelineLayout, rank: int, *, hops: int, deferred: int | None = None) -> Iterator[Action]:
     """1F1B over chunks: a round of micro-batches through one chunk, then the same through the next.
 
     hops: forwards ahead of the first backward, for every rank between this one and the last. deferred: how many backward
@@ -117,8 +109,8 @@ def _full_zbv(layout: PipelineLayout, rank: int) -> Iterator[Action]:
 _ORDERS: dict[str, Callable[[PipelineLayout, int], Iterator[Action]]] = {
     "gpipe": _gpipe,
     "1f1b": _one_f_one_b,
-    "interleaved": _interleaved,
-    "zero_bubble": _zero_bubble,
+    "interleaved": partial(_rounds, hops=2),
+    "zero_bubble": lambda layout, rank: _rounds(layout, rank, hops=1, deferred=rank),
     "zbv": _zbv,
 }
 

@@ -144,7 +144,7 @@ def _leg(walk: Walk, link: list[_Segment], node: _Node | None, walked: dict[_Nod
         if node in walked:
             back_to, total = walked[node]
             break
-        if isinstance(node, _OnDevice) and (number := walk.collective_at(node.place)) is not None:
+        if isinstance(node, _OnDevice) and (number := walk.numbers.get(node.place)) is not None:
             back_to = number
             break
         segments, following, _ = walk.step(node)
@@ -186,7 +186,7 @@ class Walk:
         communicates = work == Work.COMMUNICATION
         comm = np.flatnonzero(communicates)
         self.collectives = comm[np.lexsort((comm, self.starts[comm]))]
-        self._number = {int(p): i for i, p in enumerate(self.collectives.tolist())}
+        self.numbers = {int(p): i for i, p in enumerate(self.collectives.tolist())}
         by_end = np.argsort(self.ends, kind="stable")
         self._by_end = by_end
         self._ended = self.ends[by_end]
@@ -267,9 +267,6 @@ class Walk:
             return _OnDevice(place, int(self.ends[place])), int(self.ends[place])
         last = self.host.last_end()
         return None if last is None else (_OnHost(*last), last[1])
-
-    def collective_at(self, place: int) -> int | None:
-        return self._number.get(place)
 
     def before(self, place: int) -> tuple[list[_Segment], _Node | None]:
         """What lies between the start of a device event and the node before it, and that node."""

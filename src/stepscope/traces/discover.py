@@ -154,7 +154,7 @@ def _in_windows(folder: Path) -> list[Path]:
 def _inner_folders(folder: Path) -> str:
     inner = [d.name for d in sorted(folder.iterdir()) if d.is_dir() and _has_traces(d)]
     if not inner:
-        return how_to_record("name the folder that holds the profiler's exports, one file per rank")
+        return how_to_record()
     return f"name one of the folders in it: {listed(inner, at_most=5)}"
 
 
@@ -188,7 +188,10 @@ with profile(schedule=plan, record_shapes=True, on_trace_ready=save) as prof:
 """Whole steps after warm-up, shapes for FLOP and sizes, one file a rank with the rank in its name."""
 
 
-def how_to_record(otherwise: str) -> str:
-    """Return ``otherwise``, or how to record traces, as the fix of an error that found none."""
+def how_to_record() -> str:
+    """Say what to name, or how to record traces, as the fix of an error that found none."""
     indented = "".join(f"\n    {line}" for line in RECIPE.splitlines())
-    return f"{otherwise}; without traces: `stepscope profile -- COMMAND`, or in the training script{indented}"
+    return (
+        "name the folder that holds the profiler's exports, one file per rank; without traces: `stepscope profile -- "
+        f"COMMAND`, or in the training script{indented}"
+    )

@@ -366,7 +366,7 @@ def trace_files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], l
         raise DataError(
             f"{', '.join(map(str, given))}: no trace among {counted(len(files), 'file')}",
             why="; ".join(n.text for n in notes[:3]) + (f"; and {len(notes) - 3} more" if len(notes) > 3 else ""),
-            fix=how_to_record("name the folder that holds the profiler's exports, one file per rank"),
+            fix=how_to_record(),
         )
     return kept, notes
 
