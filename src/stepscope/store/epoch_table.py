@@ -7,11 +7,12 @@ Read line by line: memory is bounded by ``MAX_ROWS`` whatever the file's size.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
@@ -21,7 +22,8 @@ from stepscope.core.errors import DataError
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, listed, plural
 from stepscope.records.training import Epoch
-from stepscope.store.columns import Columns, bare, columns_of, plain
+from stepscope.store.columns import bare, columns_of, plain
+from stepscope.store.importer import reading
 from stepscope.store.log_lines import NO_END
 from stepscope.store.tables import surely_whole
 
@@ -117,31 +119,21 @@ def epoch_order(numbers: Sequence[int]) -> EpochOrder:
     last: list[int] = []
     owners: list[int] = []
     for number in numbers:
-        owner = _owner(number, last, owners[-1] if owners else None)
-        if owner == len(last):
-            last.append(number)
-        last[owner] = number
+        latest_first = sorted(range(len(last)), key=lambda i: i != owners[-1])
+        owner = next((i for i in latest_first if last[i] == number - 1), None)
+        if owner is None:
+            below = [i for i in latest_first if last[i] < number]
+            new = len(last) if len(last) < MAX_SERIES else owners[-1]
+            owner = max(below, key=last.__getitem__, default=new)
+        last[owner : owner + 1] = [number]
         owners.append(owner)
     switches = sum(a != b for a, b in pairwise(owners))
-    counts = Counter(numbers)
     return EpochOrder(
-        duplicates=tuple(sorted(number for number, times in counts.items() if times > 1)),
+        duplicates=tuple(sorted(number for number, times in Counter(numbers).items() if times > 1)),
         series=len(last),
         alternating=len(last) > 1 and switches > len(last) - 1,
         backwards=sum(b <= a for a, b in pairwise(numbers)),
     )
-
-
-def _owner(number: int, last: Sequence[int], current: int | None) -> int:
-    """Return the index of the series that ``number`` continues; ``len(last)`` for a new one."""
-    latest_first = sorted(range(len(last)), key=lambda i: i != current)
-    for index in latest_first:
-        if last[index] == number - 1:
-            return index
-    below = [index for index in latest_first if last[index] < number]
-    if not below and current is not None and len(last) >= MAX_SERIES:
-        return current
-    return max(below, key=lambda i: last[i], default=len(last))
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -162,15 +154,8 @@ MAX_VALUE = 1e100
 """Losses that run away get large; beyond this their sums overflow."""
 DELIMITERS = ",;\t"
 
-ROLES: Mapping[str, tuple[str, ...]] = {
-    "number": ("epoch",), "duration_ns": ("time_ns", "epoch_ns"), "train_loss": ("train_loss",),
-    "train_accuracy": ("train_accuracy",), "validation_loss": ("validation_loss",),
-    "validation_accuracy": ("validation_accuracy",), "samples_per_s": ("samples_per_s",),
-}  # fmt: skip
-"""Field of Epoch -> what its column means, the first that is there counts (``_columns``)."""
-
 _RESULTS = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
-_PERCENT = ("train_accuracy", "validation_accuracy")
+_RATES = ("duration_ns", "samples_per_s")
 _EPOCH = Epoch(number=0, duration_ns=None, train_loss=None)
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\udc80-\udcff]")
 
@@ -203,9 +188,55 @@ class _Header:
     clock: str | None = None
 
 
+def is_epoch_table(text: str) -> bool:
+    """Whether a file's beginning is the header of such a table: ``epoch``, and a loss or an accuracy."""
+    header = _header(next((line for line in text.removeprefix("\ufeff").splitlines() if line.strip()), ""))
+    return header is not None and any(name in header.columns for name in _RESULTS)
+
+
+def read_epoch_table(path: Path) -> EpochTable:
+    """Read the rows of a file. Raises DataError with file and line: no text, no header, rows of another table."""
+    table = _Reading(path)
+    with reading(path) as file, io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape") as text:
+        for line in table.lines(text):
+            table.take(line)
+            if len(table.epochs) + len(table.rows) > MAX_ROWS:
+                raise DataError(
+                    f"{path}:{table.line}: more than {MAX_ROWS} rows",
+                    why="one row per epoch is expected; this looks like one row per step, or like a log",
+                    fix="pass the file with one row per epoch",
+                )
+    return table.finish()
+
+
+def _header(line: str) -> _Header | None:
+    """Read a line as a header; None where it is none (no column is called ``epoch``)."""
+    delimiter = max(DELIMITERS, key=line.count)
+    names = _split(line, delimiter)
+    by_role = {role: (at, meaning.scale or 1.0) for role, (at, meaning) in columns_of(names).by_role.items()}
+    if len(names) < 2 or "epoch" not in by_role:
+        return None
+    time, columns, clock = by_role.get("time_ns"), {"number": by_role["epoch"]}, None
+    # `time` may be a clock; `train_time` is an epoch's, ahead of `epoch_time`.
+    if duration := time if time and plain(names[time[0]]).startswith("train_time") else by_role.get("epoch_ns"):
+        columns["duration_ns"] = duration
+    elif time and CLOCK.fullmatch(plain(names[time[0]])):
+        clock, columns["duration_ns"] = names[time[0]], time
+    columns |= {role: by_role[role] for role in (*_RESULTS, "samples_per_s") if role in by_role}
+    return _Header(names=tuple(names), delimiter=delimiter, columns=columns, clock=clock)
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    return [cell.strip() for cell in next(csv.reader([line.rstrip("\n")], delimiter=delimiter), [])]
+
+
 @dataclass(slots=True)
 class _Reading:
+    """What was read of a file up to a line. rows, cells, more: notes on those that were left out, and on others."""
+
     path: Path
+    line: int = 0
+    header: _Header | None = None
     epochs: list[Epoch] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
     cells: list[str] = field(default_factory=list)
@@ -213,211 +244,165 @@ class _Reading:
     more: list[str] = field(default_factory=list)
     repeated_headers: int = 0
     clock: str | None = None
-    remarks: list[str] = field(default_factory=list)
 
-    def refuse_row(self, line: int, why: str) -> None:
-        self.rows.append(f"{self.path}:{line}: {why}; the row is left out")
+    def lines(self, file: TextIO) -> Iterator[str]:
+        """Yield the lines that hold something. A tail of zero bytes ends the file."""
+        while line := file.readline(MAX_LINE):
+            self.line += 1
+            blank, long = not line.strip("\0\r\n\t "), len(line) >= MAX_LINE and not line.endswith("\n")
+            if "\0" in line and (blank or long):
+                self.more.append(f"{self.path}:{self.line}: zero bytes up to the end: what was written there is lost")
+                return
+            if long and not blank:
+                raise DataError(
+                    f"{self.path}:{self.line}: a line of more than {MAX_LINE} characters",
+                    why="a row of metrics has a few numbers: this is not a CSV of epochs",
+                    fix="pass the experiment's metrics.csv",
+                )
+            if not blank:
+                yield line
 
-    def refuse_cell(self, line: int, why: str) -> None:
-        self.cells.append(f"{self.path}:{line}: {why}; taken as unknown")
+    def take(self, line: str) -> None:
+        header, before = _header(line), self.header
+        if header is None and before is not None:
+            self._row(before, line)
+            return
+        header = self._checked(header, line)
+        if before is not None:
+            self.repeated_headers += 1
+            changed = "" if header.names == before.names else ", with other columns"
+            self.more.append(f"{self.path}:{self.line}: a second header{changed}: another job began to write")
+        self.header = header
 
-    def notes(self) -> Iterator[str]:
-        for refused, what in (
-            (
-                self.rows,
-                "more row",
-            ),
-            (self.cells, "more cell"),
-        ):
-            yield from refused[:NAMED_ROWS]
-            if more := len(refused[NAMED_ROWS:]):
-                yield f"{self.path}: {counted(more, what)} {'left out' if refused is self.rows else 'taken as unknown'}"
-        yield from self.more
-
-
-def is_epoch_table(text: str) -> bool:
-    """Whether a file's beginning is the header of such a table: ``epoch``, and a loss or an accuracy."""
-    first = next((line for line in text.removeprefix("\ufeff").splitlines() if line.strip()), "")
-    header = _header(first)
-    return header is not None and any(name in header.columns for name in _RESULTS)
-
-
-def read_epoch_table(path: Path) -> EpochTable:
-    """Read the rows of a file. Raises DataError with file and line: no text, no header, rows of another table."""
-    try:
-        with path.open("r", encoding="utf-8", errors="surrogateescape") as file:
-            return _read(path, file)
-    except OSError as error:
-        raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
-
-
-def _read(path: Path, file: TextIO) -> EpochTable:
-    reading = _Reading(path)
-    lines = _lines(path, file, reading)
-    first = next(lines, None)
-    if first is None:
-        why = "it holds nothing but zero bytes" if reading.more else "the run exited before it wrote a header"
-        return replace(_table(reading, per_step=False, empty=f"{path}: empty: {why}"), blank=True)
-    header = _first_header(path, *first)
-    _refuse_twice(path, first[0], header)
-    for number, line in lines:
-        again = _header(line)
-        if again is not None:
-            _refuse_twice(path, number, again)
-            header, before = again, header
-            reading.repeated_headers += 1
-            changed = "" if again.names == before.names else ", with other columns"
-            reading.more.append(f"{path}:{number}: a second header{changed}: another job began to write")
-        else:
-            _row(reading, header, number, line)
-        if len(reading.epochs) + len(reading.rows) > MAX_ROWS:
+    def _checked(self, header: _Header | None, line: str) -> _Header:
+        """Return a header. Raises DataError for none, and for a column that is read and has another of its name."""
+        where, fix = f"{self.path}:{self.line}", "pass the experiment's metrics.csv"
+        if _NO_TEXT.search(line):
+            why = "there are control characters or bytes that are not UTF-8 in the header"
+            raise DataError(f"{where}: not text", why=why, fix=fix)
+        needed = {*_RESULTS, "duration_ns"} if header is None or header.clock is None else {*_RESULTS}
+        if header is None or (self.header is None and not needed & header.columns.keys()):
             raise DataError(
-                f"{path}:{number}: more than {MAX_ROWS} rows",
-                why="one row per epoch is expected; this looks like one row per step, or like a log",
-                fix="pass the file with one row per epoch",
+                f"{where}: not the header of a table of epochs",
+                why=f"it reads {line.strip()[:80]!r}; 'epoch' and a loss, an accuracy or a time are needed",
+                fix="name the columns epoch, train_time, train_loss, train_acc, val_loss, val_acc, samples_per_s",
             )
-    if (refused := len(reading.rows)) > len(reading.epochs):
-        raise DataError(
-            f"{path}: {refused} of {refused + len(reading.epochs)} rows do not fit the header",
-            why="\n    ".join(reading.rows[:NAMED_ROWS]),
-            fix="copy the file again; if two programs wrote it, separate their rows",
-        )
-    empty = None if reading.epochs else f"{path}: no finished epoch: the file holds only its header"
-    return _table(reading, per_step="step" in map(plain, header.names), empty=empty)
-
-
-def _refuse_twice(path: Path, line: int, header: _Header) -> None:
-    """Raises DataError where a column that is read has another of its name, which may hold other figures."""
-    names = [plain(name) for name in header.names]
-    for index, _ in header.columns.values():
-        if names.count(names[index]) > 1:
+        names = [plain(name) for name in header.names]
+        twice = next((at for at, _ in header.columns.values() if names.count(names[at]) > 1), None)
+        if twice is not None:
             raise DataError(
-                f"{path}:{line}: column {header.names[index]!r} appears twice in the header",
+                f"{where}: column {header.names[twice]!r} appears twice in the header",
                 why="it is unclear which of the two holds the figures",
                 fix="rename or remove one of the columns",
             )
+        return header
 
-
-def _lines(path: Path, file: TextIO, reading: _Reading) -> Iterator[tuple[int, str]]:
-    """Yield the lines that hold something, with their numbers. A tail of zero bytes ends the file."""
-    number = 0
-    while line := file.readline(MAX_LINE):
-        number += 1
-        blank, long = not line.strip("\0\r\n\t "), len(line) >= MAX_LINE and not line.endswith("\n")
-        if "\0" in line and (blank or long):
-            reading.more.append(f"{path}:{number}: zero bytes up to the end: what was written there is lost")
+    def _row(self, header: _Header, line: str) -> None:
+        cells = _split(line, header.delimiter)
+        while len(cells) > len(header.names) and not cells[-1]:
+            cells.pop()
+        if refused := self._refused(header, line, cells):
+            self.rows.append(f"{self.path}:{self.line}: {refused}; the row is left out")
             return
-        if long and not blank:
-            raise DataError(
-                f"{path}:{number}: a line of more than {MAX_LINE} characters",
-                why="a row of metrics has a few numbers: this is not a CSV of epochs",
-                fix="pass the experiment's metrics.csv",
+        if not line.endswith("\n") and not surely_whole(cells[-1], self.last_cells):
+            self.more.append(
+                f"{self.path}:{self.line}: the last row {NO_END}: its last cell {cells[-1][:40]!r} may be cut off and is "
+                "left out; add a line end where it is whole"
             )
-        if not blank:
-            yield number, line
-
-
-def _first_header(path: Path, number: int, line: str) -> _Header:
-    if line.startswith(("\udcff\udcfe", "\udcfe\udcff")):
-        raise DataError(f"{path}:{number}: UTF-16 text", fix="save the file as UTF-8")
-    if line.startswith("\x1f\udc8b"):
-        raise DataError(f"{path}: packed with gzip", fix="unpack it (gunzip) and pass the CSV")
-    if _NO_TEXT.search(line):
-        raise DataError(
-            f"{path}:{number}: not text",
-            why="there are control characters or bytes that are not UTF-8 in the header",
-            fix="pass the experiment's metrics.csv",
-        )
-    header = _header(line.removeprefix("\ufeff"))
-    needed = (*_RESULTS, *["duration_ns"] * (header is None or header.clock is None))
-    if header is None or not any(name in header.columns for name in needed):
-        column_names = "epoch, train_time, train_loss, train_acc, val_loss, val_acc, samples_per_s"
-        raise DataError(
-            f"{path}:{number}: not the header of a table of epochs",
-            why=f"it reads {line.strip()[:80]!r}; 'epoch' and a loss, an accuracy or a time are needed",
-            fix=f"name the columns {column_names}",
-        )
-    return header
-
-
-def _header(line: str) -> _Header | None:
-    """Read a line as a header; None where it is none (no column is called ``epoch``)."""
-    for delimiter in DELIMITERS:
-        names = _split(line, delimiter)
-        recognised = columns_of(names)
-        if len(names) < 2 or not recognised.has("epoch"):
-            continue
-        columns = {
-            field_name: (index, meaning.scale or 1.0)
-            for field_name, roles in ROLES.items()
-            for role in reversed(roles)
-            if role in recognised.by_role and _counts(role, recognised)
-            for index, meaning in (recognised.by_role[role],)
+            cells[-1] = ""
+        self.last_cells.add(cells[-1])
+        self.clock = header.clock
+        values: dict[str, Any] = {
+            name: self._value(header, index, cells[index], name, scale)
+            for name, (index, scale) in header.columns.items()
+            if name != "number"
         }
-        clock = None
-        if "duration_ns" not in columns and "time_ns" in recognised.by_role:
-            index, meaning = recognised.by_role["time_ns"]
-            if CLOCK.fullmatch(plain(names[index])):
-                clock, columns["duration_ns"] = names[index], (index, meaning.scale or 1.0)
-        return _Header(names=tuple(names), delimiter=delimiter, columns=columns, clock=clock)
-    return None
+        self.epochs.append(replace(_EPOCH, number=round(bare(cells[header.columns["number"][0]]) or 0), **values))
 
+    def _refused(self, header: _Header, line: str, cells: Sequence[str]) -> str | None:
+        """Return why a line is no row of the table; None: it is one."""
+        if _NO_TEXT.search(line):
+            return "not text"
+        if len(cells) != len(header.names):
+            cut = "" if line.endswith("\n") else ", and no line end: it was cut off"
+            has = counted(len(header.names), "column")
+            return f"{counted(len(cells), 'cell')} where the header has {has}{cut}"
+        text = cells[header.columns["number"][0]]
+        epoch = _number(text)
+        if epoch is None or not 0 <= epoch < MOST_EPOCHS or not epoch.is_integer():
+            return f"{text[:40]!r} is not an epoch number"
+        measured = [cells[index] for name, (index, _) in header.columns.items() if name != "number"]
+        zeros = len(measured) > 1 and all(_number(cell) == 0 for cell in measured)
+        return f"epoch {epoch:.0f} is filled with zeros" if zeros else None
 
-def _counts(role: str, columns: Columns) -> bool:
-    """Return whether a column is used: ``time`` may be a clock; ``train_time`` is an epoch's, ahead of ``epoch_time``."""
-    return role != "time_ns" or plain(columns.names[columns.by_role[role][0]]).startswith("train_time")
+    def _value(self, header: _Header, index: int, text: str, name: str, scale: float) -> float | None:
+        value, why = _number(text), ""
+        if value is not None:
+            value *= scale
+            if header.clock and name == "duration_ns":
+                return value if 0 < value <= _LATEST else None
+            if name in _RATES and value < LEAST:
+                why = ", which was not measured"
+            elif name == "duration_ns" and value > MAX_EPOCH_NS:
+                why = ", longer than ten years"
+            elif abs(value) > MAX_VALUE:
+                why = ", not a training figure"
+            else:
+                return value
+        if text and not (header.clock and name == "duration_ns"):
+            self.cells.append(f"{self.path}:{self.line}: {header.names[index]} is {text[:40]!r}{why}; taken as unknown")
+        return None
 
-
-def _split(line: str, delimiter: str) -> list[str]:
-    try:
-        return [cell.strip() for cell in next(csv.reader([line.rstrip("\n")], delimiter=delimiter), [])]
-    except csv.Error:
-        return []
-
-
-def _row(reading: _Reading, header: _Header, number: int, line: str) -> None:
-    if "\0" in line:
-        reading.refuse_row(number, "zero bytes in it")
-        return
-    if _NO_TEXT.search(line):
-        reading.refuse_row(number, "not text")
-        return
-    cells = _split(line, header.delimiter)
-    while len(cells) > len(header.names) and not cells[-1]:
-        cells.pop()
-    if len(cells) != len(header.names):
-        cut = "" if line.endswith("\n") else ", and no line end: it was cut off"
-        has = counted(len(header.names), "column")
-        reading.refuse_row(number, f"{counted(len(cells), 'cell')} where the header has {has}{cut}")
-        return
-    epoch = _epoch_number(cells[header.columns["number"][0]])
-    if epoch is None:
-        reading.refuse_row(number, f"{cells[header.columns['number'][0]][:40]!r} is not an epoch number")
-        return
-    if not line.endswith("\n") and not surely_whole(cells[-1], reading.last_cells):
-        reading.more.append(
-            f"{reading.path}:{number}: the last row {NO_END}: its last cell {cells[-1][:40]!r} may be cut off and is left "
-            "out; add a line end where it is whole"
+    def finish(self) -> EpochTable:
+        """Return the table. Raises DataError where most rows are none of it."""
+        path, epochs, empty = self.path, self.epochs, None
+        if (refused := len(self.rows)) > len(epochs):
+            raise DataError(
+                f"{path}: {refused} of {refused + len(epochs)} rows do not fit the header",
+                why="\n    ".join(self.rows[:NAMED_ROWS]),
+                fix="copy the file again; if two programs wrote it, separate their rows",
+            )
+        if self.header is None:
+            why = "it holds nothing but zero bytes" if self.more else "the run exited before it wrote a header"
+            empty = f"{path}: empty: {why}"
+        elif not epochs:
+            empty = f"{path}: no finished epoch: the file holds only its header"
+        elif "step" in map(plain, self.header.names) and len({epoch.number for epoch in epochs}) < len(epochs):
+            epochs = _merged(epochs)
+            self.more.append(f"{path}: rows are per step: rows of one epoch are joined, the last value counts")
+        numbers, times = [epoch.number for epoch in epochs], [epoch.duration_ns for epoch in epochs]
+        order, remarks = epoch_order(numbers), []
+        if self.clock is not None:
+            own = None if order.sentence else own_times(self.clock, numbers, times)
+            remarks = [f"{path.name}: {own[1]}"] if own else []
+            times = own[0] if own else [None] * len(times)
+        elif order.sentence is None and is_clock([time for time in times if time is not None]):
+            times = [None] * len(times)
+            self.more.append(
+                f"{path}: the time of an epoch grows from row to row: it may count from the start of the training, and "
+                "is left out"
+            )
+        epochs = [replace(epoch, duration_ns=time) for epoch, time in zip(epochs, times, strict=True)]
+        epochs, notes = _fractions(path, epochs)
+        return EpochTable(
+            epochs=tuple(epochs),
+            order=order,
+            repeated_headers=self.repeated_headers,
+            notes=(
+                *_some(path, self.rows, "row", "left out"),
+                *_some(path, self.cells, "cell", "taken as unknown"),
+                *self.more,
+                *notes,
+            ),
+            remarks=tuple(remarks),
+            empty=empty,
+            blank=self.header is None,
         )
-        cells[-1] = ""
-    reading.last_cells.add(cells[-1])
-    measured = {name: place for name, place in header.columns.items() if name != "number"}
-    if len(measured) > 1 and all(_number(cells[index]) == 0 for index, _ in measured.values()):
-        reading.refuse_row(number, f"epoch {epoch} is filled with zeros")
-        return
-    reading.clock = header.clock
-    values: dict[str, Any] = {
-        name: _clock(cells[index], scale)
-        if header.clock and name == "duration_ns"
-        else _value(reading, number, header.names[index], cells[index], name, scale)
-        for name, (index, scale) in measured.items()
-    }
-    reading.epochs.append(replace(_EPOCH, number=epoch, **values))
 
 
-def _epoch_number(text: str) -> int | None:
-    number = _number(text)
-    return int(number) if number is not None and 0 <= number < MOST_EPOCHS and number == int(number) else None
+def _some(path: Path, notes: Sequence[str], what: str, became: str) -> list[str]:
+    more = len(notes) - NAMED_ROWS
+    return [*notes[:NAMED_ROWS], *[f"{path}: {counted(more, f'more {what}')} {became}"] * (more > 0)]
 
 
 def _number(text: str) -> float | None:
@@ -425,68 +410,13 @@ def _number(text: str) -> float | None:
     return None if "," in text else bare(text)
 
 
-def _value(reading: _Reading, line: int, column: str, text: str, name: str, scale: float) -> float | None:
-    if not text:
-        return None
-    value, why = _number(text), ""
-    if value is not None:
-        if name in ("duration_ns", "samples_per_s") and value * scale < LEAST:
-            why = ", which was not measured"
-        elif name == "duration_ns" and value * scale > MAX_EPOCH_NS:
-            why = ", longer than ten years"
-        elif abs(value) > MAX_VALUE:
-            why = ", not a training figure"
-        else:
-            return value * scale
-    reading.refuse_cell(line, f"{column} is {text[:40]!r}{why}")
-    return None
-
-
-def _clock(text: str, scale: float) -> float | None:
-    value = _number(text)
-    return value * scale if value is not None and 0 < value * scale <= _LATEST else None
-
-
-def _differences(reading: _Reading, epochs: Sequence[Epoch], order: EpochOrder) -> Sequence[Epoch]:
-    """Return epochs with their own times where a column counts from the start of the training, else without any."""
-    numbers, times = [epoch.number for epoch in epochs], [epoch.duration_ns for epoch in epochs]
-    own = None if order.sentence else own_times(reading.clock, numbers, times)
-    if own is None:
-        return [replace(epoch, duration_ns=None) for epoch in epochs]
-    reading.remarks.append(f"{reading.path.name}: {own[1]}")
-    return [replace(epoch, duration_ns=time) for epoch, time in zip(epochs, own[0], strict=True)]
-
-
-def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTable:
-    epochs: Sequence[Epoch] = reading.epochs
-    if per_step and len({e.number for e in epochs}) < len(epochs):
-        epochs = _merged(epochs)
-        reading.more.append(f"{reading.path}: rows are per step: rows of one epoch are joined, the last value counts")
-    order = epoch_order([e.number for e in epochs])
-    if reading.clock is not None:
-        epochs = _differences(reading, epochs, order)
-    elif order.sentence is None and is_clock([e.duration_ns for e in epochs if e.duration_ns is not None]):
-        epochs = [replace(epoch, duration_ns=None) for epoch in epochs]
-        reading.more.append(
-            f"{reading.path}: the time of an epoch grows from row to row: it may count from the start of the training, and "
-            "is left out"
-        )
-    epochs, notes = _fractions(reading.path, epochs)
-    return EpochTable(
-        epochs=tuple(epochs),
-        order=order,
-        repeated_headers=reading.repeated_headers,
-        notes=tuple(chain(reading.notes(), notes)),
-        remarks=tuple(reading.remarks),
-        empty=empty,
-    )
-
-
 def _merged(epochs: Sequence[Epoch]) -> list[Epoch]:
     """Return one Epoch for each number, with the last known value of several rows."""
     by_number: dict[int, Epoch] = {}
     for epoch in epochs:
-        there: dict[str, Any] = {name: value for name in ROLES if (value := getattr(epoch, name)) is not None}
+        there: dict[str, Any] = {
+            name: value for name in (*_RESULTS, *_RATES) if (value := getattr(epoch, name)) is not None
+        }
         by_number[epoch.number] = replace(by_number.get(epoch.number, epoch), **there)
     return list(by_number.values())
 
@@ -495,7 +425,7 @@ def _fractions(path: Path, epochs: Sequence[Epoch]) -> tuple[list[Epoch], list[s
     """Turn accuracies into fractions: a column with values from above 1 up to 100 is in per cent, others are unknown."""
     notes = []
     read = list(epochs)
-    for name in _PERCENT:
+    for name in ("train_accuracy", "validation_accuracy"):
         all_ = [getattr(e, name) for e in read]
         values = [value for value in all_ if value is not None]
         if not values or 0 <= min(values) <= max(values) <= 1:

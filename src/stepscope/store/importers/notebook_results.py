@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,7 +25,7 @@ from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch, TrainingRun
 from stepscope.store.importer import Candidate, Importer, read_each
-from stepscope.store.reader import count, finite, positive, read_json
+from stepscope.store.reader import Fields, count, finite, positive, read_json
 from stepscope.store.training_runs import SECOND, joined, label, slug, steady_mean
 
 STRATEGIES = {
@@ -61,7 +62,9 @@ def _read_file(path: Path) -> Imported:
     refused: list[str] = []
     for at, row in enumerate(document):
         try:
-            runs.append(_run(path, at, row))
+            if not isinstance(row, dict):
+                raise DataError(f"{path}: row {at} is not an object", why=f"it is {str(row)[:40]!r}")
+            runs.append(_run(path, Fields(str(path), row, f"row {at}")))
         except DataError as error:
             refused.append(error.line)
     if not runs:
@@ -70,40 +73,36 @@ def _read_file(path: Path) -> Imported:
     notes = [f"{line}; left out" for line in refused[:_NAMED]]
     if len(refused) > _NAMED:
         notes.append(f"{path}: {len(refused) - _NAMED} more rows left out")
-    remarks: list[str] = []
-    if any(run.settings.get("exposed_comm_ns_per_epoch") for run in runs):
-        remarks.append(
-            f"{path}: communication was timed for blocking runs only, on rank 0, including its waiting for others"
-        )
-    if any(e.train_accuracy is not None for run in runs for e in run.epochs):
-        remarks.append(f"{path}: accuracy is of the training data, whose labels are random: ignore it")
-    notes += _holes(path, runs)
-    return Imported(format="", path=str(path), runs=tuple(runs), notes=tuple(notes), remarks=tuple(remarks))
+    timed = any("exposed_comm_ns_per_epoch" in run.settings for run in runs)
+    scored = any(e.train_accuracy is not None for run in runs for e in run.epochs)
+    return Imported(
+        format="",
+        path=str(path),
+        runs=tuple(runs),
+        notes=(*notes, *_holes(path, runs)),
+        remarks=(
+            *[f"{path}: communication was timed for blocking runs only, on rank 0, including its waiting for others"]
+            * timed,
+            *[f"{path}: accuracy is of the training data, whose labels are random: ignore it"] * scored,
+        ),
+    )
 
 
-def _run(path: Path, at: int, row: Any) -> TrainingRun:
-    where = f"{path}: row {at}"
-    if not isinstance(row, dict):
-        raise DataError(f"{where} is not an object", why=f"it is {str(row)[:40]!r}")
-    mode, size = row.get("mode"), row.get("model_size")
-    world_size, accumulation = count(row.get("n_gpus")), count(row.get("grad_accum_steps", 1))
-    use_amp = row.get("use_amp", False)
-    if not isinstance(mode, str) or not isinstance(size, str):
-        raise DataError(f"{where}: mode or model_size is not text", why=f"{mode!r}, {size!r}")
-    if world_size is None or accumulation is None or not isinstance(use_amp, bool):
-        raise DataError(
-            f"{where}: n_gpus, grad_accum_steps and use_amp do not describe a run",
-            why=f"{row.get('n_gpus')!r}, {row.get('grad_accum_steps')!r}, {use_amp!r}",
-        )
-    notes: list[str] = []
-    epochs = _epochs(where, row, notes)
+def _run(path: Path, row: Fields) -> TrainingRun:
+    where = f"{path}: {row.at}"
+    mode, size = row.text("mode"), row.text("model_size")
+    world_size, accumulation = row.count("n_gpus"), row.maybe(row.count, "grad_accum_steps") or 1
+    use_amp = row.values.get("use_amp", False)
     strategy = STRATEGIES.get(mode, mode)
+    if not isinstance(use_amp, bool) or (strategy == "single" and world_size != 1):
+        raise DataError(f"{where}: {mode} on {world_size} GPUs, use_amp {use_amp!r}", why="they do not describe a run")
+    notes: list[str] = []
+    epochs = _epochs(where, row.values, notes)
     precision = "amp" if use_amp else "fp32"
-    if strategy == "single" and world_size != 1:
-        raise DataError(f"{where}: single_gpu on {world_size} GPUs", why="the two exclude each other")
     timed = [e.duration_ns for e in epochs if e.duration_ns is not None]
-    hardware = _hardware(path, row)
-    settings = _settings(row, strategy)
+    settings = row.plain("lr", "n_samples", "batch_size")
+    if strategy == "naive" and (exposed_ns := _exposed_ns(row.values.get("comm_times"))):
+        settings["exposed_comm_ns_per_epoch"] = exposed_ns
     parts = [f"mlp {size} on {DATASET}", precision]
     parts += [f"accumulation {accumulation}"] if accumulation > 1 else []
     return TrainingRun(
@@ -116,61 +115,46 @@ def _run(path: Path, at: int, row: Any) -> TrainingRun:
         world_size=world_size,
         model=f"mlp {size}",
         dataset=DATASET,
-        dataset_size=count(row.get("n_samples")),
+        dataset_size=count(row.values.get("n_samples")),
         strategy=strategy,
         precision=precision,
         accumulation=accumulation,
         scaling="strong",
         device="cuda",
         backend="nccl" if strategy != "single" else None,
-        hardware=hardware,
-        num_parameters=count(row.get("n_params")),
+        hardware=_hardware(path, row.values),
+        num_parameters=count(row.values.get("n_params")),
         epoch_estimated=False,
         epochs=epochs,
         train_loss=epochs[-1].train_loss if epochs else None,
         settings=settings,
         notes=tuple(notes),
-        **_steps(row, world_size, accumulation, steady_mean(timed), settings.get("exposed_comm_ns_per_epoch")),
+        **_steps(row.values, world_size, accumulation, steady_mean(timed), settings.get("exposed_comm_ns_per_epoch")),
     )
 
 
 def _epochs(where: str, row: Mapping[str, Any], notes: list[str]) -> tuple[Epoch, ...]:
-    times, losses = row.get("epoch_times"), row.get("losses")
-    times = times if isinstance(times, list) else []
-    losses = losses if isinstance(losses, list) else []
+    times, losses = (row[name] if isinstance(row.get(name), list) else [] for name in ("epoch_times", "losses"))
     epochs = []
-    for at in range(max(len(times), len(losses))):
-        time = positive(times[at]) if at < len(times) else None
-        loss = finite(losses[at]) if at < len(losses) else None
-        if time is None:
-            notes.append(f"{where}: no time of epoch {at + 1}")
-        if loss is None:
-            written = losses[at] if at < len(losses) else "not there"
-            notes.append(f"{where}: loss of epoch {at + 1} is {written}")
-        epochs.append(Epoch(number=at + 1, duration_ns=None if time is None else time * SECOND, train_loss=loss))
+    for number, (time, loss) in enumerate(zip_longest(times, losses, fillvalue="not there"), 1):
+        seconds, value = positive(time), finite(loss)
+        notes += [f"{where}: no time of epoch {number}"] * (seconds is None)
+        notes += [f"{where}: loss of epoch {number} is {loss}"] * (value is None)
+        epochs.append(Epoch(number=number, duration_ns=seconds and seconds * SECOND, train_loss=value))
     accuracy = finite(row.get("final_accuracy"))
     if epochs and accuracy is not None and 0 <= accuracy <= 1:
         epochs[-1] = replace(epochs[-1], train_accuracy=accuracy)
-    mean, stated = fmean(t for t in times) if _all_numbers(times) else None, positive(row.get("avg_epoch_time"))
-    if mean is not None and stated is not None and abs(stated - mean) > 0.01 * mean:
-        notes.append(f"{where}: avg_epoch_time {stated:.4g} s is not the mean of epoch_times, {mean:.4g} s")
+    stated = positive(row.get("avg_epoch_time"))
+    if stated is not None and times and all(map(positive, times)) and abs(stated - fmean(times)) > 0.01 * fmean(times):
+        notes.append(f"{where}: avg_epoch_time {stated:.4g} s is not the mean of epoch_times, {fmean(times):.4g} s")
     return tuple(epochs)
 
 
-def _all_numbers(values: Sequence[Any]) -> bool:
-    return bool(values) and all(positive(value) is not None for value in values)
-
-
-def _settings(row: Mapping[str, Any], strategy: str) -> dict[str, Any]:
-    """Return the settings; communication is per epoch (ns), since its steps are not told, without the first epoch."""
-    settings: dict[str, Any] = {name: row[name] for name in ("lr", "n_samples", "batch_size") if name in row}
-    if strategy == "naive":
-        times = row.get("comm_times")
-        seconds = [positive(second) for second in times] if isinstance(times, list) else []
-        timed = [second for second in seconds if second is not None]
-        mean = steady_mean([second * SECOND for second in timed])
-        settings["exposed_comm_ns_per_epoch"] = mean.value if mean is not None and len(timed) == len(seconds) else None
-    return {name: value for name, value in settings.items() if value is not None}
+def _exposed_ns(times: Any) -> float | None:
+    """Return communication per epoch, since its steps are not told, without the first epoch; None where any is unknown."""
+    timed = [second * SECOND for second in map(positive, times) if second] if isinstance(times, list) else []
+    mean = steady_mean(timed)
+    return mean.value if mean is not None and len(timed) == len(times) else None
 
 
 def _steps(
