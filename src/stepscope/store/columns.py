@@ -147,7 +147,17 @@ KEYS = (
 )
 """Roles that tell what a row is of."""
 COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9}
-_TIMED = ("step_ns", "epoch_ns", "time_ns", *(role for role in NAMES if role.startswith("part_")))
+UNITS: Mapping[str, Mapping[str, float | None]] = {
+    **{role: {"": None, **TIMES} for role in NAMES if role.endswith("_ns") or role.startswith("part_")},
+    "epoch_ns": {"": TIMES["s"], **TIMES},
+    "peak_memory": {"": None, **SIZES},
+    "size": {"": None, **SIZES},
+    "samples_per_s": {"": None, "tps": None},
+    "parameters": {"": 1.0, **COUNTS},
+    "bandwidth": dict.fromkeys(("", "gbps", "gb/s", "gb_s", "gbit/s"), 1.0),
+    **{role: {"": 1.0, "%": 0.01, "pct": 0.01, "percent": 0.01} for role in NAMES if role.endswith("accuracy")},
+}
+"""Role -> unit -> scale to base units; None: without one the figure may be anything. Other roles have no unit."""
 _ITEMS = {
     "samples": "samples", "sample": "samples", "examples": "samples", "sequences": "sequences", "seqs": "sequences",
     "sentences": "sequences", "images": "images", "image": "images", "imgs": "images", "img": "images",
@@ -221,30 +231,10 @@ def _tails(base: str) -> Iterable[str]:
 
 def _meanings_in_unit(base: str, unit: str) -> Iterable[Meaning]:
     for role in _ROLE_OF.get(base, ()):
-        meaning = _with_unit(role, base, unit)
-        if meaning is not None:
-            yield meaning
-
-
-def _with_unit(role: str, base: str, unit: str) -> Meaning | None:
-    """Return the meaning of a role with this unit, or None where it cannot have it."""
-    if role in _TIMED or role in ("peak_memory", "size"):
-        scale = (TIMES if role in _TIMED else SIZES).get(unit)
-        if not unit and base == "bytes":
-            scale = 1.0
-        if not unit and role == "epoch_ns" and base != "epoch":
-            scale = TIMES["s"]
-        return None if unit and scale is None else Meaning(role, scale, unit=unit)
-    if role == "samples_per_s":
-        return Meaning(role, None) if unit in ("", "tps") else None
-    if role == "parameters":
-        return Meaning(role, COUNTS.get(unit, 1.0) if unit in ("", *COUNTS) else None)
-    if role == "bandwidth":
-        return Meaning(role, unit=unit) if unit in ("", "gbps", "gb/s", "gb_s", "gbit/s") else None
-    accuracy = role.endswith("accuracy")
-    if accuracy and unit in ("%", "pct", "percent"):
-        return Meaning(role, 0.01, unit="%")
-    return Meaning(role) if not unit else None
+        units = UNITS.get(role, {"": 1.0})
+        if unit in units:
+            own = 1.0 if base == "bytes" else None if base == "epoch" and role == "epoch_ns" else units[unit]
+            yield Meaning(role, units[unit] if unit else own, unit=unit)
 
 
 def _rate(text: str) -> Meaning | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
-from stepscope.store.columns import COUNTS, MISSING, REPEATS, SIZES, TIMES, Columns, number, plain
+from stepscope.store.columns import MISSING, REPEATS, UNITS, Columns, number, plain
 from stepscope.store.importer import Candidate, head_of
 from stepscope.store.log_lines import NO_END
 from stepscope.store.reader import read_bytes, read_json
@@ -458,10 +458,9 @@ class TableLine:
         text = self.cell(role)
         if not text:
             return None
-        parsed, meaning = number(text), self.columns.by_role[role][1]
-        scale = meaning.scale if parsed is not None and not parsed[1] else None
-        if parsed is not None and parsed[1]:
-            scale = _cell_scale(role, parsed[1], own=meaning.unit)
+        parsed, scale = number(text), self.columns.by_role[role][1].scale
+        if parsed is not None and parsed[1]:  # a unit in the cell counts more than the header's
+            scale = UNITS.get(role, {}).get(parsed[1])
         if parsed is None or scale is None:
             raise self.wrong(role, "a number")
         return parsed[0] * scale
@@ -478,19 +477,6 @@ class TableLine:
 
     def wrong(self, role: str, expected: str) -> DataError:
         return self.row.wrong(self.columns.by_role[role][0], expected)
-
-
-def _cell_scale(role: str, unit: str, *, own: str) -> float | None:
-    """Return the scale of a unit written in the cell, ``12.3 ms``, which counts more than the header's."""
-    if role in ("step_ns", "epoch_ns", "time_ns"):
-        return TIMES.get(unit)
-    if role == "peak_memory":
-        return SIZES.get(unit)
-    if role.endswith("accuracy") and unit == "%":
-        return 0.01
-    if role == "parameters":
-        return COUNTS.get(unit)
-    return 1.0 if unit == own else None
 
 
 def of(line: TableLine, name: str) -> str:

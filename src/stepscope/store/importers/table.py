@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -248,86 +248,63 @@ def _read(source: Candidate) -> Imported:
     every = [pair for part in parts for table in part for pair in by_unit(table)]
     tables = [(table, columns_of(table.names, {**stated.columns, **rates})) for table, rates in every]
     require_stated_columns(path, [table for table, _ in tables], stated)
-    useful = [(table, columns) for table, columns in tables if _has_figures(columns)]
+    useful: dict[Path, list[tuple[TextTable, Columns]]] = {}
+    for table, columns in tables:
+        if _has_figures(columns):
+            require_ranks_of_a_job(table, columns, stated)
+            useful.setdefault(table.source, []).append((table, columns))
     if not useful:
         raise unreadable(path, tables)
-    for table, columns in useful:
-        require_ranks_of_a_job(table, columns, stated)
-    rows = _Rows()
+    lines: list[TableLine] = []
+    collectives: list[CommRow] = []
+    notes: list[str] = []
     damaged: list[DataError] = []
-    for file in dict.fromkeys(table.source for table, _ in useful):
+    for file, pairs in list(useful.items()):
         try:
-            rows.add([pair for pair in useful if pair[0].source == file])
+            measured = [comm_rows_of(table, columns) for table, columns in pairs if columns.has("op")]
+            more = [line for table, columns in pairs if not columns.has("op") for line in lines_of(table, columns)]
+            runs_of(more)
         except DataError as error:
             if not source.is_folder:
                 raise
             damaged.append(error)
-            left_out = (
-                *left_out,
-                LeftOut(path=str(file), reason=f"{error.what}: {error.why}" if error.why else error.what),
-            )
-    if not rows.lines and not rows.comm:
-        raise (
-            damaged[0]
-            if damaged
-            else DataError(f"{path}: no rows under the header", fix="pass the file of a run with results")
-        )
-    names = (name for table, _ in tables for name in table.names)
-    return replace(_imported(path, rows, stated, names), left_out=left_out)
-
-
-@dataclass(slots=True)
-class _Rows:
-    """What the tables of the readable files hold."""
-
-    tables: list[tuple[TextTable, Columns]] = field(default_factory=list)
-    lines: list[TableLine] = field(default_factory=list)
-    comm: list[CommRow] = field(default_factory=list)
-    notes: tuple[str, ...] = ()
-
-    def add(self, tables: list[tuple[TextTable, Columns]]) -> None:
-        """Take all tables of one file. Raises DataError, and takes nothing, where one of its rows cannot be read."""
-        rows: list[CommRow] = []
-        notes: tuple[str, ...] = ()
-        for table, columns in tables:
-            if columns.has("op"):
-                more, dropped = comm_rows_of(table, columns)
-                rows += more
-                notes += dropped
-        lines = [line for table, columns in tables if not columns.has("op") for line in lines_of(table, columns)]
-        runs_of(lines)
-        self.tables += tables
-        self.lines += lines
-        self.comm += rows
-        self.notes += notes
-
-
-def _imported(path: Path, rows: _Rows, stated: Stated, names: Iterable[str]) -> Imported:
-    runs = runs_of(rows.lines)
-    useful = rows.tables
-    notes = (*rows.notes, *(note for table, _ in useful for note in table.notes))
-    unclear = [f"{table.source.name}: {why}" for table, columns in useful for why in columns.unclear.values()]
-    memory = any(columns.has("peak_memory") for _, columns in useful)
+            reason = f"{error.what}: {error.why}" if error.why else error.what
+            left_out = (*left_out, LeftOut(path=str(file), reason=reason))
+            del useful[file]
+            continue
+        lines += more
+        collectives += [row for rows, _ in measured for row in rows]
+        notes += [note for _, dropped in measured for note in dropped]
+    if not lines and not collectives:
+        if damaged:
+            raise damaged[0]
+        raise DataError(f"{path}: no rows under the header", fix="pass the file of a run with results")
+    read = [pair for pairs in useful.values() for pair in pairs]
+    runs = runs_of(lines)
+    unclear = [f"{table.source.name}: {why}" for table, columns in read for why in columns.unclear.values()]
+    weak = any(run.scaling == "weak" and run.epochs and run.samples_per_s is None for run in runs)
     hardware = sorted({run.hardware for run in runs if run.hardware})
-    if any(run.scaling == "weak" and run.epochs and run.samples_per_s is None for run in runs):
-        notes = (_NO_SAMPLES, *notes)
+    remarks = [
+        f"{run.run_id if run.epochs else path.name}: {note}"
+        for run in runs
+        if run.epochs or run.samples_per_s
+        for note in run.notes
+    ]
     return Imported(
         format="table",
         path=str(path),
         runs=with_stated(runs, stated),
-        comm_rows=tuple(rows.comm),
+        comm_rows=tuple(collectives),
         hardware=", ".join(hardware) if 0 < len(hardware) < 4 else None,
-        notes=(*dict.fromkeys(unclear), *notes),
-        remarks=(
-            *dict.fromkeys(
-                f"{run.run_id if run.epochs else path.name}: {note}"
-                for run in runs
-                if run.epochs or run.samples_per_s
-                for note in run.notes
-            ),
-            *[_AS_GIB] * memory,
+        notes=(
+            *dict.fromkeys(unclear),
+            *[_NO_SAMPLES] * weak,
+            *notes,
+            *(note for table, _ in read for note in table.notes),
         ),
-        columns=tuple(dict.fromkeys(names)),
+        remarks=(*dict.fromkeys(remarks), *[_AS_GIB] * any(columns.has("peak_memory") for _, columns in read)),
+        left_out=left_out,
+        columns=tuple(dict.fromkeys(name for table, _ in tables for name in table.names)),
     )
 
 

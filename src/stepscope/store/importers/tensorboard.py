@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
@@ -47,87 +48,59 @@ def scalars_of(path: Path) -> Iterator[Scalar | str]:
                 yield from _event(body)
     except OSError as error:
         raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
-    except (ValueError, struct.error, IndexError, UnicodeDecodeError) as error:
+    except (ValueError, struct.error, IndexError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not an event file of TensorBoard", why=str(error)) from error
 
 
-def _body(head: bytes, read: object) -> bytes | None:
+def _body(head: bytes, read: Callable[[int], bytes]) -> bytes | None:
     """Read the record that the head announces; None where either is cut or fails its checksum."""
     if len(head) < _HEAD.size:
         return None
     length, check = _HEAD.unpack(head)
     if length > MAX_RECORD or _masked_crc(head[:8]) != check:
         return None
-    body: bytes = read(length + 4)  # type: ignore[operator]
+    body = read(length + 4)
     if len(body) < length + 4 or _masked_crc(body[:length]) != struct.unpack("<I", body[length:])[0]:
         return None
     return body[:length]
 
 
 def _event(data: bytes) -> Iterator[Scalar]:
-    wall_s, step, summary = 0.0, 0, b""
-    for number, value in _fields(data):
-        if number == 1 and isinstance(value, bytes):
-            (wall_s,) = struct.unpack("<d", value)
-        elif number == 2 and isinstance(value, int):
-            step = value
-        elif number == 5 and isinstance(value, bytes):
-            summary = value
-    for number, value in _fields(summary):
-        if number == 1 and isinstance(value, bytes):
-            tag_and_value = _value(value)
-            if tag_and_value is not None:
-                yield Scalar(wall_s, step, *tag_and_value)
+    event = _fields(data)
+    (wall_s,), step = struct.unpack("<d", event[1][-1]) if 1 in event else (0.0,), event.get(2, [0])[-1]
+    for value in _fields(event.get(5, [b""])[-1]).get(1, []):
+        fields = _fields(value)
+        number = struct.unpack("<f", fields[2][-1])[0] if 2 in fields else None
+        if 8 in fields:
+            number = _tensor(_fields(fields[8][-1]))
+        if number is not None:  # images, histograms and texts have none
+            yield Scalar(wall_s, step, fields.get(1, [b""])[-1].decode(), number)
 
 
-def _value(data: bytes) -> tuple[str, float] | None:
-    """Read (tag, number) of a Summary.Value; None for images, histograms and texts."""
-    tag, number = "", None
-    for field, value in _fields(data):
-        if field == 1 and isinstance(value, bytes):
-            tag = value.decode()
-        elif field == 2 and isinstance(value, bytes) and len(value) == 4:
-            (number,) = struct.unpack("<f", value)
-        elif field == 8 and isinstance(value, bytes):
-            number = _tensor(value)
-    return None if number is None else (tag, number)
-
-
-def _tensor(data: bytes) -> float | None:
+def _tensor(fields: dict[int, list[Any]]) -> float | None:
     """Read the only number of a TensorProto; None for anything larger, or of another type."""
-    kind, content = 0, b""
-    for field, value in _fields(data):
-        if field == 1 and isinstance(value, int):
-            kind = value
-        elif field == 2 and isinstance(value, bytes) and value:
-            return None if any(number == 2 for number, _ in _fields(value)) else _number(kind, content)
-        elif field in (4, 5, 6) and isinstance(value, bytes):
-            content = value
-    return _number(kind, content)
+    form = _TENSORS.get(fields.get(1, [0])[-1])
+    content = next((fields[at][-1] for at in (6, 5, 4) if at in fields), b"")
+    if form is None or struct.calcsize(form) != len(content) or 2 in _fields(fields.get(2, [b""])[-1]):
+        return None
+    return float(struct.unpack(form, content)[0])
 
 
-def _number(kind: int, content: bytes) -> float | None:
-    form = _TENSORS.get(kind)
-    return float(struct.unpack(form, content)[0]) if form and struct.calcsize(form) == len(content) else None
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of every field of a message: varints as int, the others as bytes. Raises ValueError."""
+def _fields(data: bytes) -> dict[int, list[Any]]:
+    """Return the values of every field of a message: varints as int, the others as bytes. Raises ValueError."""
+    fields: dict[int, list[Any]] = {}
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
         kind = key & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-            continue
-        if kind not in (1, 2, 5):
+        if kind not in (0, 1, 2, 5):
             raise ValueError(f"wire type {kind} in a protocol buffer")
-        size, at = _varint(data, at) if kind == 2 else (8 if kind == 1 else 4, at)
-        if at + size > len(data):
+        value, start = _varint(data, at) if kind in (0, 2) else (8 if kind == 1 else 4, at)
+        at = start if kind == 0 else start + value
+        if at > len(data):
             raise ValueError("a field is longer than its message")
-        yield key >> 3, data[at : at + size]
-        at += size
+        fields.setdefault(key >> 3, []).append(value if kind == 0 else data[start:at])
+    return fields
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -143,16 +116,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise ValueError("a number of more than 64 bits")
 
 
-def _crc_table() -> tuple[int, ...]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
-
-
-_CRC = _crc_table()
+_CRC = list(range(256))
+for _ in range(8):
+    _CRC = [value >> 1 ^ (0x82F63B78 if value & 1 else 0) for value in _CRC]
 
 
 def _masked_crc(data: bytes) -> int:
