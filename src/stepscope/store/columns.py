@@ -266,31 +266,27 @@ def columns_of(names: Sequence[str], stated: Mapping[str, str] | None = None) ->
     """Find the meaning of every column. stated: column -> the name to read it under, ``-`` to leave it out."""
     wanted = {plain(name): target for name, target in (stated or {}).items()}
     possible: dict[int, tuple[Meaning, ...]] = {}
-    left_out = set()
     for index, name in enumerate(names):
         target = wanted.get(plain(name))
-        if target == "-":
-            left_out.add(index)
-        else:
-            readings = (meanings_of(spelling) for spelling in (spellings(name) if target is None else [target]))
-            possible[index] = next((meanings for meanings in readings if meanings), ())
-    by_role: dict[str, tuple[int, Meaning]] = {}
+        if target != "-":
+            readings = map(meanings_of, spellings(name) if target is None else [target])
+            possible[index] = next(filter(None, readings), ())
     per_epoch = any(meaning.role == "epoch" for meanings in possible.values() for meaning in meanings)
-    stated_columns = {index for index, name in enumerate(names) if plain(name) in wanted}
-    for index in sorted(possible, key=lambda i: (i not in stated_columns, _priority(possible[i], names[i]), i)):
+    by_role: dict[str, tuple[int, Meaning]] = {}
+    for index in sorted(possible, key=lambda i: (plain(names[i]) not in wanted, _priority(possible[i], names[i]))):
         for meaning in possible[index]:
             if meaning.role == "time_ns" and meaning.scale is None and per_epoch:
                 meaning = replace(meaning, scale=TIMES["s"])
             if meaning.role not in by_role and meaning.scale is not None:
                 by_role[meaning.role] = (index, meaning)
                 break
+    used = {index for index, _ in by_role.values()}
     unclear = {
         index: f"{names[index]}: unit unknown"
         for index, meanings in possible.items()
-        if meanings and all(index != at for at, _ in by_role.values()) and all(m.scale is None for m in meanings)
+        if meanings and index not in used and all(meaning.scale is None for meaning in meanings)
     }
-    used = {index for index, _ in by_role.values()} | left_out | set(unclear)
-    return Columns(tuple(names), by_role, unclear, tuple(i for i in range(len(names)) if i not in used))
+    return Columns(tuple(names), by_role, unclear, tuple(i for i in possible if i not in used and i not in unclear))
 
 
 def _priority(meanings: Sequence[Meaning], name: str) -> int:

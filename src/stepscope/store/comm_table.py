@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from math import floor, log10
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepscope.core.bus_factor import BUS_FACTORS
-from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records import codec
@@ -21,8 +20,7 @@ from stepscope.store.tables import TableLine, TextTable, lines_of
 _EXACT = 1e-6
 
 
-@record
-class _Reading:
+class _Reading(NamedTuple):
     """What a table's columns may mean. text: for notes (``bus bandwidth in GB/s, sizes in MiB``)."""
 
     text: str
@@ -39,18 +37,14 @@ def _reading(table: TextTable, lines: Sequence[TableLine]) -> _Reading:
     size, time = (lines[0].columns.by_role[role][1] for role in ("size", "time_ns"))
     binary, scale, decimal, other = _UNITS.get(size.unit, ("bytes", size.scale or 1.0, "bytes", size.scale or 1.0))
     possible = [
-        _Reading(
-            text=f"{'bus' if bus else 'payload'} bandwidth in {rate}, sizes in {unit}",
-            size_scale=size_scale,
-            bus=bus,
-            rate_scale=rate_scale,
-        )
+        _Reading(f"{'bus' if bus else 'payload'} bandwidth in {rate}, sizes in {unit}", size_scale, bus, rate_scale)
         for unit, size_scale in {binary: scale, decimal: other}.items()
         for bus in (False, True)
         for rate, rate_scale in _RATES.items()
     ]
     printed = [
         (
+            line.row.where.rpartition(": ")[2],
             BUS_FACTORS[_op(line)](line.count("world_size") or 1),
             _positive(line, "size") / (size.scale or 1.0),
             _positive(line, "time_ns") / (time.scale or 1.0),
@@ -58,17 +52,16 @@ def _reading(table: TextTable, lines: Sequence[TableLine]) -> _Reading:
         )
         for line in lines
     ]
-    time_digit, rate_digit = (_last_digit([row[at] for row in printed]) for at in (2, 3))
+    time_digit, rate_digit = _last_digit([row[3] for row in printed]), _last_digit([row[4] for row in printed])
 
-    def misfit(at: int, reading: _Reading) -> float:
-        factor, of_size, of_time, rate = printed[at]
-        expected = of_size * reading.size_scale / (of_time * ((time.scale or 1.0) / 1e9))
-        expected = expected * (factor if reading.bus else 1.0) / reading.rate_scale
-        allowed = max(_EXACT, _digit(of_time, time_digit) / 2 / of_time + rate_digit / 2 / rate)
-        return abs(expected - rate) / rate / allowed
+    def misfits(reading: _Reading) -> Iterator[tuple[float, str]]:
+        for place, factor, of_size, of_time, rate in printed:
+            expected = of_size * reading.size_scale / (of_time * ((time.scale or 1.0) / 1e9))
+            expected = expected * (factor if reading.bus else 1.0) / reading.rate_scale
+            allowed = max(_EXACT, _digit(of_time, time_digit) / 2 / of_time + rate_digit / 2 / rate)
+            yield abs(expected - rate) / rate / allowed, place
 
-    places = [line.row.where.rpartition(": ")[2] for line in lines]
-    worst = {reading: max((misfit(at, reading), place) for at, place in enumerate(places)) for reading in possible}
+    worst = {reading: max(misfits(reading)) for reading in possible}
     fitting = [reading for reading in possible if worst[reading][0] <= 1.01]
     if not fitting:
         nearest = min(possible, key=lambda reading: worst[reading][0])

@@ -29,8 +29,8 @@ def parse_world_sizes(text: str) -> dict[str, int]:
     if bare:
         text = f"={text.strip()}"
     for part in text.split(","):
-        name, equals, number = (piece.strip() for piece in part.strip().rpartition("="))
-        if not equals or not (name or bare):
+        name, _, number = (piece.strip() for piece in part.strip().rpartition("="))
+        if not (name or bare):
             reason = f"{part.strip()!r} is not NAME=RANKS" if part.strip() else "nothing between two commas"
             raise UsageError(f"--world-size {text!r}: {reason if text.strip() else 'it is empty'}", fix=_FIX)
         if not (number.isascii() and number.isdigit()) or int(number) < 1:
@@ -69,8 +69,8 @@ def parse_columns(text: str) -> dict[str, str]:
     fix = "write COLUMN=MEANING, several with commas: --columns gpus=world_size,tok_s=tokens_per_s; COLUMN=- leaves it out"
     meanings: dict[str, str] = {}
     for part in text.split(","):
-        name, equals, meaning = (piece.strip() for piece in part.strip().rpartition("="))
-        if not equals or not name or not meaning:
+        name, _, meaning = (piece.strip() for piece in part.strip().rpartition("="))
+        if not (name and meaning):
             raise UsageError(f"--columns {text!r}: {part.strip()!r} is not COLUMN=MEANING", fix=fix)
         _put(meanings, name, meaning, option="--columns")
     return meanings

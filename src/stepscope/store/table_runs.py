@@ -88,33 +88,33 @@ def _with_rates_of_all(runs: Sequence[TrainingRun], lines: Sequence[TableLine]) 
     for index, (run, line) in enumerate(zip(runs, lines, strict=True)):
         if run.status == "ok" and run.samples_per_s is not None and run.world_size and not run.epochs:
             of_work.setdefault((id(line.table), run.model, run.dataset, run.precision, run.hardware), []).append(index)
-    found_runs = list(runs)
+    of_all = list(runs)
     for members in of_work.values():
-        worlds = [runs[index].world_size or 1 for index in members]
-        if max(worlds) < 2 * min(worlds):
+        rated = [
+            (run.world_size or 1, rate)
+            for run in map(runs.__getitem__, members)
+            if (rate := run.samples_per_s) is not None
+        ]
+        least = min(world for world, _ in rated)
+        if max(world for world, _ in rated) < 2 * least:
             continue
-        rates = [rate.value for index in members if (rate := runs[index].samples_per_s) is not None]
         works = (
-            [rate * time * world for rate, time, world in zip(rates, times, worlds, strict=True)]
+            [rate.value * time * world for time, (world, rate) in zip(times, rated, strict=True)]
             for times in _times_of([lines[index] for index in members])
         )
-        work = next((each_work for each_work in works if max(each_work) <= min(each_work) * (1 + _SAME_WORK)), None)
+        work = next((one for one in works if max(one) <= min(one) * (1 + _SAME_WORK)), None)
         if work is None:
             continue
-        name = lines[members[0]].name("samples_per_s")
-        sums = {world: rate * world for world, rate in sorted(zip(worlds, rates, strict=True))}
+        sums = dict(sorted((world, rate.value * world) for world, rate in rated))
         listed_sums = in_words(f"{total:.3g} on {counted(world, 'rank')}" for world, total in sums.items())
-        least = min(sums)
         gains = in_words(f"{total / sums[least]:.2f}x" for world, total in sums.items() if world > least)
         note = (
-            f"{name} is the rate of one process: rate x time x ranks is {fmean(work):.4g} in every row; the job's is the "
-            f"sum: {listed_sums} ({gains})"
+            f"{lines[members[0]].name('samples_per_s')} is the rate of one process: rate x time x ranks is "
+            f"{fmean(work):.4g} in every row; the job's is the sum: {listed_sums} ({gains})"
         )
-        for index, world in zip(members, worlds, strict=True):
-            run = runs[index]
-            of_all = None if run.samples_per_s is None else run.samples_per_s.times(world)
-            found_runs[index] = replace(run, samples_per_s=of_all, notes=(*run.notes, note))
-    return found_runs
+        for index, (world, rate) in zip(members, rated, strict=True):
+            of_all[index] = replace(runs[index], samples_per_s=rate.times(world), notes=(*runs[index].notes, note))
+    return of_all
 
 
 _A_TIME = re.compile(r"time|dur|elapsed|wall|(?:^|_)(?:s|secs?|seconds|min|minutes|h|hours)$")

@@ -57,34 +57,16 @@ class _Experiment:
 
 
 def _recognises(candidate: Candidate) -> bool:
-    if candidate.path.name.lower() == FILE:
-        return not _names_its_runs(candidate)
-    return (
-        candidate.path.suffix.lower() in _TABLES and is_epoch_table(candidate.text) and not _of_several_runs(candidate)
-    )
-
-
-def _of_several_runs(candidate: Candidate) -> bool:
-    """Return whether columns tell runs apart: then it is a table of runs by epoch."""
-    return any(
-        columns_of(names, candidate.stated.columns).has("world_size", "strategy", "model", "hardware", "run")
-        for names in headers(candidate)
-    )
-
-
-def _names_its_runs(candidate: Candidate) -> bool:
-    """Return whether a column says which of several runs a row is of: a table of runs, whatever the file is called."""
-    if candidate.path.name.lower() != FILE or not _of_several_runs(candidate):
-        return False
+    """Return whether rows are epochs of one run; where columns tell runs apart, it is a table of runs by epoch."""
+    (names,) = headers(candidate) or ((),)
+    columns = columns_of(names, candidate.stated.columns)
+    if candidate.path.name.lower() != FILE:
+        several = columns.has("world_size", "strategy", "model", "hardware", "run")
+        return candidate.path.suffix.lower() in _TABLES and is_epoch_table(candidate.text) and not several
     separator = "\t" if "\t" in candidate.text.partition("\n")[0] else ","
-    head, *rows = ([cell.strip() for cell in line.split(separator)] for line in candidate.text.splitlines()[:_ROWS])
-    columns = columns_of(head, candidate.stated.columns)
-    return any(
-        len({row[at] for row in rows if len(row) == len(head)}) > 1
-        for role in ("world_size", "run")
-        if role in columns.by_role
-        for at, _ in (columns.by_role[role],)
-    )
+    rows = [row for line in candidate.text.splitlines()[1:_ROWS] if len(row := line.split(separator)) == len(names)]
+    of_runs = [columns.by_role[role][0] for role in ("world_size", "run") if role in columns.by_role]
+    return all(len({row[at].strip() for row in rows}) < 2 for at in of_runs)
 
 
 def _read(source: Candidate) -> Imported:

@@ -41,7 +41,7 @@ from stepscope.store.nccl_tests_log import (
 from stepscope.store.reader import finite, read_json, whole
 from stepscope.store.stated import stated_ranks
 
-_PROGRAM = re.compile(r"(\w+)_perf$")
+_PROGRAM = re.compile(r"(\w+)_perf$", re.M)
 
 
 def is_json(text: str) -> bool:
@@ -86,9 +86,8 @@ def read_json_run(path: Path) -> Log:
 
 def _program(document: dict[str, Any], results: list[Any]) -> str | None:
     args = document.get("args")
-    named = [match[1] for word in args if (match := _PROGRAM.search(str(word)))] if isinstance(args, list) else []
-    if named:
-        return named[0]
+    if isinstance(args, list) and (match := _PROGRAM.search("\n".join(map(str, args)))):
+        return match[1]
     first = results[0].get("experiment_name") if results and isinstance(results[0], dict) else None
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", first).lower() if isinstance(first, str) else None
 
@@ -97,14 +96,13 @@ def _devices(given: Any, config: dict[str, Any]) -> dict[int, LoggedDevice]:
     """Read the devices by rank. Of each process, only the first of several ranks is written: the others are on
     the same host."""
     by_rank: dict[int, LoggedDevice] = {}
-    ranks = max(1, (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1))
-    listed = [entry for entry in given if isinstance(entry, dict)] if isinstance(given, list) else []
-    for entry in listed:
-        if (rank := whole(entry.get("rank"))) is not None and 0 <= rank < MAX_ROWS:
-            device = LoggedDevice(
+    for entry in given if isinstance(given, list) else ():
+        rank = whole(entry.get("rank")) if isinstance(entry, dict) else None
+        if rank is not None and 0 <= rank < MAX_ROWS:
+            by_rank[rank] = LoggedDevice(
                 str(entry.get("hostname")), str(entry.get("device_info")).strip(), whole(entry.get("group")) or 0
             )
-            by_rank[rank] = device
+    ranks = max(1, (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1))
     for rank in sorted(by_rank):
         for other in range(rank + 1, rank + min(ranks, 1024) if rank % ranks == 0 else rank):
             by_rank.setdefault(other, by_rank[rank])
@@ -116,10 +114,9 @@ def _json_row(result: Any, number: int) -> LoggedRow | None:
         return None
     size, count, dtype = whole(result.get("size")), whole(result.get("count")), result.get("type")
     out, into = _figures(result.get("out_of_place")), _figures(result.get("in_place"))
-    root = str(result.get("root", -1)).strip()
+    root, redop = str(result.get("root", -1)).strip(), str(result.get("redop") or "none").strip()
     if size is None or count is None or not isinstance(dtype, str) or (out is None and into is None):
         return None
-    redop = str(result.get("redop") or "none").strip()
     none = LoggedFigures(None, None, None, None)
     return LoggedRow(
         line=number,
@@ -137,14 +134,10 @@ def _figures(given: Any) -> LoggedFigures | None:
     """Read the figures of one form; None where it was not measured (null)."""
     if not isinstance(given, dict):
         return None
-    time = finite(given.get("time", given.get("cpu_time")))
-    algbw, busbw = finite(given.get("alg_bw")), finite(given.get("bus_bw"))
+    values = map(finite, (given.get("time", given.get("cpu_time")), given.get("alg_bw"), given.get("bus_bw")))
+    time, algbw, busbw = (None if value is None or not 0 <= value < 1e15 else f"{value:.12f}" for value in values)
     wrong = finite(given.get("nwrong"))
-    return LoggedFigures(_text(time), _text(algbw), _text(busbw), None if wrong is None else f"{wrong:.0f}")
-
-
-def _text(value: float | None) -> str | None:
-    return None if value is None or not 0 <= value < 1e15 else f"{value:.12f}"
+    return LoggedFigures(time, algbw, busbw, None if wrong is None else f"{wrong:.0f}")
 
 
 _OTHERS = "{n} left out (first in line {line}): busbw / algbw is not that of {op} on {ranks} ranks"
