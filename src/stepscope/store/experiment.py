@@ -267,12 +267,10 @@ def short_ids(names: Sequence[str], places: Mapping[int, str]) -> list[str]:
     key_counts, name_counts = Counter(keys), Counter(names)
     taken = {name for name, key in zip(names, keys, strict=True) if key_counts[key] > 1}
 
-    def own(at: int, name: str, key: str) -> str:
-        if name_counts[name] > 1:
-            return places[at] or name
-        return name if key_counts[key] > 1 or key in taken else key
-
-    return [own(at, name, key) for at, (name, key) in enumerate(zip(names, keys, strict=True))]
+    return [
+        (places[at] or name) if name_counts[name] > 1 else name if key_counts[key] > 1 or key in taken else key
+        for at, (name, key) in enumerate(zip(names, keys, strict=True))
+    ]
 
 
 def _dataset(words: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -319,65 +319,55 @@ def _with_points(
 
 def _json_lines(path: Path, text: str) -> TextTable:
     objects: list[tuple[str, Any]] = []
-    notes: list[str] = []
-    lines = text.splitlines()
-    for line_number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                objects.append((f"{path}:{line_number}", json.loads(line)))
-            except (ValueError, RecursionError) as error:
-                if objects and line_number == len(lines) and not text.endswith(("\n", "\r")):
-                    notes.append(f"{path}:{line_number}: the last line {NO_END} and is cut off: it is left out")
-                    break
-                raise DataError(
-                    f"{path}:{line_number}: not readable as JSON", why=str(error), fix="copy the file again"
-                ) from error
-    return replace(_of_objects(path, objects, {}), notes=tuple(notes))
+    lines = [(f"{path}:{number}", line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    for where, line in lines:
+        try:
+            objects.append((where, json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            if objects and where == lines[-1][0] and not text.endswith(("\n", "\r")):
+                note = f"{where}: the last line {NO_END} and is cut off: it is left out"
+                return replace(_of_objects(path, objects), notes=(note,))
+            raise DataError(f"{where}: not readable as JSON", why=str(error), fix="copy the file again") from error
+    return _of_objects(path, objects)
 
 
 def _records(path: Path, document: Any) -> TextTable:
     """Read a list of objects; an object with one list of objects, which share the rest; or an object that is a record."""
     if isinstance(document, list):
-        return _of_objects(path, [(f"{path}: [{i}]", entry) for i, entry in enumerate(document)], {})
+        return _of_objects(path, [(f"{path}: [{i}]", entry) for i, entry in enumerate(document)])
     if not isinstance(document, dict):
         raise DataError(f"{path}: no table", why="it holds neither an object nor a list of objects")
-    lists = list(_lists(document, ()))
-    if len(lists) != 1:
-        if lists:
-            names = ", ".join(".".join(way) for way, _ in lists)
-            raise DataError(
-                f"{path}: {len(lists)} lists of records: {names}",
-                why="it is unclear which of them holds the runs",
-                fix="write that list alone as a JSON file, or as CSV",
-            )
-        return _of_objects(path, [(str(path), document)], {}, single=True)
-    (way, members) = lists[0]
-    place = ".".join(way)
-    shared = dict(_leaves(document, (), on_way=way))
+    lists = {".".join(way): (way, members) for way, members in _lists(document, ())}
+    if not lists:
+        return replace(_of_objects(path, [(str(path), document)]), single=True)
+    if len(lists) > 1:
+        raise DataError(
+            f"{path}: {len(lists)} lists of records: {', '.join(lists)}",
+            why="it is unclear which of them holds the runs",
+            fix="write that list alone as a JSON file, or as CSV",
+        )
+    ((place, (way, members)),) = lists.items()
     if plain(way[-1]) in REPEATS:  # each is a sample of the one run that the rest describes
         members = [{"repeat": at, **member} for at, member in enumerate(members)]
-    return _of_objects(path, [(f"{path}: {place}[{i}]", member) for i, member in enumerate(members)], shared)
+    objects = [(f"{path}: {place}[{i}]", member) for i, member in enumerate(members)]
+    return _of_objects(path, objects, dict(_leaves(document, (), on_way=way)))
 
 
 def _of_objects(
-    path: Path,
-    objects: Sequence[tuple[str, Any]],
-    shared: Mapping[tuple[str, ...], tuple[int, str]],
-    *,
-    single: bool = False,
+    path: Path, objects: Sequence[tuple[str, Any]], shared: Mapping[tuple[str, ...], tuple[int, str]] | None = None
 ) -> TextTable:
     rows: list[tuple[str, dict[str, str]]] = []
     nested: set[str] = set()
     for where, entry in objects:
         if not isinstance(entry, dict):
             raise DataError(f"{where}: no record", why="expected an object with one value per name")
-        leaves = {**shared, **dict(_leaves(entry, ()))}
+        leaves = {**(shared or {}), **dict(_leaves(entry, ()))}
         nested |= {name for way in leaves if len(way) > 1 for name in (way[-1], ".".join(way))}
         nested -= {way[0] for way in leaves if len(way) == 1}
         rows.append((where, _values_by_name(leaves)))
     names = tuple(dict.fromkeys(name for _, values in rows for name in values))
     lines = tuple(TextRow(where, tuple(values.get(name, "") for name in names), names) for where, values in rows)
-    return TextTable(path, names, lines, single=single, nested=frozenset(nested))
+    return TextTable(path, names, lines, nested=frozenset(nested))
 
 
 def _values_by_name(leaves: Mapping[tuple[str, ...], tuple[int, str]]) -> dict[str, str]:
@@ -388,8 +378,7 @@ def _values_by_name(leaves: Mapping[tuple[str, ...], tuple[int, str]]) -> dict[s
     values: dict[str, str] = {}
     for last, places in by_last.items():
         places.sort(key=lambda place: place[0])
-        nearest = [place for place in places if place[0] == places[0][0]]
-        clear = len({value for _, value, _ in nearest}) == 1
+        clear = len({value for distance, value, _ in places if distance == places[0][0]}) == 1
         for index, (_, value, path) in enumerate(places):
             values[last if clear and index == 0 else ".".join(path)] = value
     return values
