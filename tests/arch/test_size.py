@@ -39,7 +39,7 @@ MOST = {
     "report": (110500, 64),
     "results": (104500, 57),
     "stats": (12500, 8),
-    "store": (102000, 54),
+    "store": (100500, 54),
     "strategies": (9500, 12),
     "traces": (140000, 70),
     "workloads": (4500, 6),
