@@ -25,7 +25,7 @@ MOST = {
     "collectives": (2000, 2),
     "core": (7000, 11),
     "datasets": (7500, 9),
-    "diagnose": (110000, 101),
+    "diagnose": (109500, 101),
     "examples": (8000, 4),
     "hook": (32500, 27),
     "launch": (39000, 41),

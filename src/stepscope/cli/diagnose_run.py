@@ -225,7 +225,7 @@ def _show_protocol(evidence: Evidence, diagnosis: Diagnosis) -> None:
     say(looked_at(evidence), "bold")
     for state in investigate(evidence, diagnosis):
         say()
-        say(f"{state.step.number}. {state.step.question}", "bold")
+        say(f"{state.number}. {state.question}", "bold")
         say(f"   evidence: {', '.join(state.have) or 'none yet'}")
         if state.fired:
             say(f"   found: {', '.join(state.fired)}", "red")

@@ -6,10 +6,10 @@ A trace may be cut: a killed profiler or a full disk leaves the first part of a 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from stepscope.core.dataclass import record
 from stepscope.core.units import format_percent
@@ -325,11 +325,9 @@ def diagnose_traces(summary: TraceSummary, *, name: str = "trace") -> Diagnosis:
 # The investigation in five steps
 
 
-@record
-class Step:
+class Step(NamedTuple):
     """One step. needs: attributes of Evidence, any of which is evidence for it, with what they are called."""
 
-    number: int
     question: str
     needs: tuple[tuple[str, str], ...]
     command: str
@@ -337,39 +335,34 @@ class Step:
 
 STEPS = (
     Step(
-        number=1,
-        question="How long is a step, how far is it from the hardware's limits, and is the measurement sound?",
-        needs=(("runs", "training runs"), ("traces", "traces")),
-        command="stepscope bench --preset strong-scaling -o RUN",
+        "How long is a step, how far is it from the hardware's limits, and is the measurement sound?",
+        (("runs", "training runs"), ("traces", "traces")),
+        "stepscope bench --preset strong-scaling -o RUN",
     ),
     Step(
-        number=2,
-        question="Where is time lost: computation, communication, waiting for data or a peer, memory?",
-        needs=(("scaling", "runs with a baseline"), ("cells", "steps by phase"), ("traces", "traces")),
-        command="stepscope bench MATRIX.yaml --profile -o RUN && stepscope diagnose RUN",
+        "Where is time lost: computation, communication, waiting for data or a peer, memory?",
+        (("scaling", "runs with a baseline"), ("cells", "steps by phase"), ("traces", "traces")),
+        "stepscope bench MATRIX.yaml --profile -o RUN && stepscope diagnose RUN",
     ),
     Step(
-        number=3,
-        question="Which collective, link, kernel, phase or allocation is the cause?",
-        needs=(
+        "Which collective, link, kernel, phase or allocation is the cause?",
+        (
             ("traces", "traces"),
             ("comm", "measured collectives"),
             ("nccl", "NCCL's log"),
             ("memory", "memory snapshots"),
         ),
-        command="stepscope comm --ops all --sizes 1K:64M:4 --ranks 2 -o COMM && stepscope diagnose RUN COMM",
+        "stepscope comm --ops all --sizes 1K:64M:4 --ranks 2 -o COMM && stepscope diagnose RUN COMM",
     ),
     Step(
-        number=4,
-        question="What would the step cost without that cause?",
-        needs=(("calibration", "a calibration"), ("traces", "traces"), ("cells", "steps by phase")),
-        command="stepscope calibrate COMM && stepscope predict --buckets RUN --calib COMM/calib.json",
+        "What would the step cost without that cause?",
+        (("calibration", "a calibration"), ("traces", "traces"), ("cells", "steps by phase")),
+        "stepscope calibrate COMM && stepscope predict --buckets RUN --calib COMM/calib.json",
     ),
     Step(
-        number=5,
-        question="Did the change help by more than the noise, and did anything else get worse?",
-        needs=(),
-        command="stepscope compare --run BEFORE.yaml AFTER.yaml --rounds 6",
+        "Did the change help by more than the noise, and did anything else get worse?",
+        (),
+        "stepscope compare --run BEFORE.yaml AFTER.yaml --rounds 6",
     ),
 )
 
@@ -382,7 +375,8 @@ class StepState:
     next_commands: what to run for what is missing; the step's own command when there is nothing at all.
     """
 
-    step: Step
+    number: int
+    question: str
     have: tuple[str, ...]
     fired: tuple[str, ...]
     quiet: tuple[str, ...]
@@ -390,26 +384,22 @@ class StepState:
     next_commands: tuple[str, ...]
 
 
-def investigate(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StepState, ...]:
+def investigate(evidence: Evidence, diagnosis: Diagnosis) -> Iterator[StepState]:
     """Say how far each of the five steps is answered."""
-    return tuple(_state(step, evidence, diagnosis) for step in STEPS)
-
-
-def _state(step: Step, evidence: Evidence, diagnosis: Diagnosis) -> StepState:
-    rules = [rule for rule in all_rules() if rule.protocol == step.number]
-    names = {rule.name for rule in rules}
-    praise = {rule.name for rule in rules if rule.good_news}
-    have = tuple(text for need, text in step.needs if getattr(evidence, need))
-    if step.number == 5 and len(evidence.sources) > 1:
-        have = (f"{len(evidence.sources)} sources to compare",)
-    skipped = [skip for skip in diagnosis.skipped if skip.rule in names]
-    missing = [NEEDS[need][1] for need, _ in step.needs if not getattr(evidence, need)]
-    commands = [own_command(c, evidence) for c in ([step.command] if not have else missing)]
-    return StepState(
-        step=step,
-        have=have,
-        fired=tuple(dict.fromkeys(f.rule for f in diagnosis.findings if f.rule in names)),
-        quiet=tuple(q.rule for q in diagnosis.quiet if q.rule in names - praise),
-        skipped=tuple(s.rule for s in skipped),
-        next_commands=tuple(dict.fromkeys(c for c in commands if c)),
-    )
+    for number, step in enumerate(STEPS, 1):
+        rules = [rule for rule in all_rules() if rule.protocol == number]
+        names = {rule.name for rule in rules}
+        have = tuple(text for need, text in step.needs if getattr(evidence, need))
+        if not step.needs and len(evidence.sources) > 1:
+            have = (f"{len(evidence.sources)} sources to compare",)
+        missing = [NEEDS[need][1] for need, _ in step.needs if not getattr(evidence, need)]
+        commands = [own_command(c, evidence) for c in ([step.command] if not have else missing)]
+        yield StepState(
+            number=number,
+            question=step.question,
+            have=have,
+            fired=tuple(dict.fromkeys(f.rule for f in diagnosis.findings if f.rule in names)),
+            quiet=tuple(q.rule for q in diagnosis.quiet if q.rule in names - {r.name for r in rules if r.good_news}),
+            skipped=tuple(skip.rule for skip in diagnosis.skipped if skip.rule in names),
+            next_commands=tuple(dict.fromkeys(c for c in commands if c)),
+        )

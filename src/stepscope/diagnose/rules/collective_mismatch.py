@@ -24,11 +24,10 @@ the same errors in MPI.
 from __future__ import annotations
 
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding
 from stepscope.records.nccl import MISMATCHES, FlightFinding, Kind
 from stepscope.results.evidence import Evidence
 
-MOST_DIFFERENT = Limit(0, unit="calls that differ", source="all ranks of a group must make the same calls")
 _ORDER = "look for an order that depends on the rank: hooks, sets, branches on data; groups used from threads"
 _DIFFERENCE: dict[Kind, tuple[str, str]] = {
     "size_mismatch": (
@@ -80,6 +79,6 @@ RULE = Rule(
     sees=("flight", "flight_recorded"),
     look=check,
     looks_at="flight recorders",
+    decided_by="different: 0 calls that differ",
     protocol=3,
-    thresholds={"different": MOST_DIFFERENT},
 )

@@ -72,7 +72,6 @@ def _judge_job(job: TraceEvidence) -> Statement:
     sizes = [row.size_bytes for rows in last for row in rows if row.size_bytes]
     size = format_bytes_binary(max(sizes)) if sizes else "unknown size"
     members = next((row.members for rows in last for row in rows if row.members is not None), None)
-    look = "--show buckets"
     one = members is not None and len(members) == 1
     return finding(
         f"the last gradient bucket is too large: {_WORTH.of(share)} waits for it",
@@ -88,13 +87,13 @@ def _judge_job(job: TraceEvidence) -> Statement:
         advice=[
             advise(
                 "a smaller cap does not help; use a sparse or sharded embedding, or accumulation",
-                look,
+                "--show buckets",
                 key="accumulate",
             )
         ]
         if one
         else [
-            advise(f"use a smaller last bucket: less than {size}", look, key="bucket size"),
+            advise(f"use a smaller last bucket: less than {size}", "--show buckets", key="bucket size"),
             in_words_of("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
         ],
     )

@@ -3,7 +3,7 @@
 What
 ----
 Counts the links between hosts that NCCL's log names without `/GDRDMA`: the network card reads and writes host memory, and
-the GPU copies from there. Limit: {links}.
+the GPU copies from there. Limit: 0 links over InfiniBand or RoCE without GPUDirect.
 
 Why
 ---
@@ -21,13 +21,10 @@ NCCL user guide, NCCL_NET_GDR_LEVEL and NCCL_NET_GDR_READ; NVIDIA GPUDirect RDMA
 from __future__ import annotations
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding
 from stepscope.records.nccl import NcclCommunicator, NcclDebug
 from stepscope.results.evidence import Evidence
 
-MOST_LINKS = Limit(
-    0, unit="links over InfiniBand or RoCE without GPUDirect", source="a ring is as fast as its slowest link"
-)
 _SHOWN = 4
 _MODULE = ("see whether the module is loaded on every host", "lsmod | grep -E 'nvidia_peermem|nv_peer_mem'")
 _OMNI_PATH = (
@@ -44,7 +41,7 @@ def check(evidence: Evidence) -> Statement:
             over_ib = [link for link in communicator.links if link.transport.startswith("NET/IB")]
             without = [f"{link.source} to {link.destination}" for link in over_ib if link.gdrdma is False]
             direct += len(over_ib) - len(without)
-            if len(without) > MOST_LINKS:
+            if without:
                 findings.append(_through_host(log, communicator, without))
     return findings or f"{counted(direct, 'link')} over InfiniBand or RoCE, all with GPUDirect RDMA"
 
@@ -62,7 +59,6 @@ def _through_host(log: NcclDebug, communicator: NcclCommunicator, links: list[st
         f"via NET/IB without GDRDMA: rank {listed(links, at_most=_SHOWN)}",
         bool(cards) and f"network cards: {', '.join(cards[:_SHOWN])}",
         bool(switched) and f"set in the environment: {', '.join(switched)}",
-        severity="warning",
         confidence="certain: NCCL's own log; the gain of GPUDirect is not measured",
         advice=[
             *(
@@ -82,6 +78,6 @@ RULE = Rule(
     symptom="NCCL uses InfiniBand or RoCE without GPUDirect RDMA",
     needs=("nccl",),
     look=check,
+    decided_by="links: 0 links over InfiniBand or RoCE without GPUDirect",
     protocol=3,
-    thresholds={"links": MOST_LINKS},
 )

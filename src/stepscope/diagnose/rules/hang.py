@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
 from stepscope.records.nccl import MISMATCHES, FlightFinding
 from stepscope.results.evidence import Evidence
 from stepscope.results.text_hang import text_hang_of
@@ -38,8 +38,6 @@ _INTERRUPTED = (
     "the run was interrupted: the calls that its ranks were in at that moment do not show a hang; a cell that hangs "
     "ends at its deadline (--set measure.timeout_s=SECONDS)"
 )
-
-MOST_WAITING = Limit(0, unit="ranks waiting for a call of another rank", source="a finished job has no waiting rank")
 
 
 def check(evidence: Evidence) -> Statement:
@@ -128,6 +126,6 @@ RULE = Rule(
     sees=("flight", "flight_recorded", "cells"),
     look=check,
     looks_at="flight recorders",
+    decided_by="waiting: 0 ranks waiting for a call of another rank",
     protocol=3,
-    thresholds={"waiting": MOST_WAITING},
 )

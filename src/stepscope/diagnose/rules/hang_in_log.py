@@ -105,7 +105,6 @@ def _follows(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding
         title,
         others,
         f"{who} had ended by itself, as another finding says: these waits follow from it",
-        severity="warning",
         confidence=_WAITED,
         priority="failure",
         of=_who(text.calls[0].inside) if text.calls else stated[0].subject,
@@ -556,7 +555,6 @@ def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
             f"{_who(s.rank or 0 for s in ranks_left)} answered NCCL's RAS, and {'is' if len(ranks_left) == 1 else 'are'} no "
             f"member of communicator {communicator}, in which the others still are",
             "while a job ends this is normal: a rank that has finished leaves first",
-            severity="warning",
             confidence="certain at the time of the question",
             advice=[("ask again after 10 s", "ncclras -f json")],
             priority="failure",

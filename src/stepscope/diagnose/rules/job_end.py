@@ -678,7 +678,6 @@ def _cancelled(end: TextEnd, reached: str) -> Finding:
         f"{what}{on}{_when(sign)}{f' due to {why}' if why else ''}: no rank is known to have failed",
         _shown(sign),
         reached,
-        severity="warning",
         confidence="certain: the text says it",
         advice=[
             "give the job more time, or write checkpoints and resume from them"

@@ -145,7 +145,6 @@ def _of_device(run: TrainingRun) -> Iterator[Finding]:
         yield finding(
             f"{format_percent(run.device_shares[name])} of {of} own time is {name}, hidden or not",
             lines,
-            severity="warning",
             of=run,
             confidence="measured by torch.profiler; whether steps wait for it, its table does not say",
             advice=[_ON_DEVICE[name]],

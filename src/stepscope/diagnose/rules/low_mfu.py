@@ -97,8 +97,6 @@ def _judge_job(job: TraceEvidence) -> Statement:
     name, flop = ("MFU", u.model_flop) if u.mfu is not None else ("HFU", u.hardware_flop)
     if share >= _LOW:
         return f"{name} {format_percent(share)} of the {u.dtype} peak, limit {format_percent(_LOW)}"
-    if share > 1:
-        return skipped("a utilisation above 1 is an error: see impossible-figures")
     points = sorted(_points(job.summary, [p for p, _ in rated], u, share), key=lambda point: -point[0])
     shown = [point for point in points if point[0] >= _WORTH]
     assert flop is not None

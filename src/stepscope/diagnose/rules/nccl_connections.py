@@ -26,13 +26,12 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, in_words, listed, plural
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding
 from stepscope.machine.topology import Topology
 from stepscope.records.nccl import NcclCommunicator, NcclDebug, NcclLink
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
 
-MOST_LINKS = Limit(0, unit="links within a host via SHM", source="a ring is as fast as its slowest link")
 _SHOWN = 6
 
 
@@ -41,7 +40,7 @@ def check(evidence: Evidence) -> Statement:
     communicators = [(log, communicator) for log in evidence.nccl for communicator in log.communicators]
     largest = sorted(communicators, key=lambda pair: -(pair[1].nranks or 0))
     via_memory = next(((log, c, links) for log, c in largest if (links := _indirect(c))), None)
-    if via_memory is not None and len(via_memory[2]) > MOST_LINKS:
+    if via_memory is not None:
         findings.append(_through_memory(*via_memory, topology_of(evidence)))
     findings += [_incomplete(log, c, late) for log, c in communicators if (late := _late(c))]
     if findings:
@@ -128,6 +127,6 @@ RULE = Rule(
     needs=("nccl",),
     look=check,
     folded=True,
+    decided_by="links: 0 links within a host via SHM",
     protocol=3,
-    thresholds={"links": MOST_LINKS},
 )

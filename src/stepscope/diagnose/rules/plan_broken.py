@@ -47,7 +47,6 @@ def _judge_job(job: TraceEvidence) -> Statement:
         )
     first = min(broken, key=lambda c: not c.certain)
     strategy, ranks = f"strategy {first.strategy!r}", counted(len(broken), "rank")
-    look = "--show conformance,collectives"
     differences = [f"rank {first.rank}: {text}" for text in first.differences[:4]]
     if first.certain:
         fix = "correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong"
@@ -56,7 +55,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
             differences,
             severity="problem",
             confidence="certain: collectives counted by operation, bytes and phase",
-            advice=[(fix, look)],
+            advice=[(fix, "--show conformance,collectives")],
             priority="wrong",
         )
     compare = "compare the calls with the plan before you use its predictions: they price the plan's pieces"
@@ -65,7 +64,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         differences,
         severity="info",
         confidence="likely: batching or prefetch explains every difference",
-        advice=[(compare, look)],
+        advice=[(compare, "--show conformance,collectives")],
     )
 
 

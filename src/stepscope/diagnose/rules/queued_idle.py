@@ -29,7 +29,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import GRAVE, WORTH, Finding, Rule, Statement, advise, inspect
+from stepscope.diagnose.rule import GRAVE, WORTH, Finding, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import (
     SHARES,
     idle_part,
@@ -80,26 +80,20 @@ def _judge_job(job: TraceEvidence) -> Statement:
         )
     if unlinked.share >= WORTH:
         by_nsys = all(Path(p.facts.file).suffix in _NSYS for p in job.summary.ranks)
-        look = "--show launches,idle"
-        if by_nsys:
-            record = inspect(
-                "record the runtime calls and what the host does: nsys profile --trace=cuda,nvtx,osrt", look
-            )
-        elif any(p.host_lateness is not None for p in ranks):  # its operators were recorded
-            record = inspect(
-                "list the gaps: where the capture begins, schedule(wait=1, warmup=1, active=3) helps", look
-            )
-        else:
-            record = inspect(
-                "record the CPU too (ProfilerActivity.CPU and CUDA), with schedule(wait=1, warmup=1, active=3)", look
-            )
+        record = (
+            "record the runtime calls and what the host does: nsys profile --trace=cuda,nvtx,osrt"
+            if by_nsys
+            else "list the gaps: where the capture begins, schedule(wait=1, warmup=1, active=3) helps"
+            if any(p.host_lateness is not None for p in ranks)  # its operators were recorded
+            else "record the CPU too (ProfilerActivity.CPU and CUDA), with schedule(wait=1, warmup=1, active=3)"
+        )
         findings.append(
             unlinked.finding(
                 f"the device idles {unlinked}; the cause is unknown because the trace lacks the launches after the gaps",
                 "work launched before the capture began, runtime calls that were not recorded, or work that the profiler "
                 "links to no call",
                 confidence="measured; the cause is unknown",
-                advice=[record],
+                advice=[(record, "--show launches,idle")],
             )
         )
     pages = idle_part(ranks, "pages")

@@ -25,12 +25,11 @@ nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of whic
 from __future__ import annotations
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding
 from stepscope.machine.topology import Topology
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
 
-MOST_PAIRS = Limit(0, unit="GPU pairs across", source="one crossing is enough: a ring is as fast as its slowest link")
 _SHOWN = 6
 
 
@@ -45,7 +44,7 @@ def check(evidence: Evidence) -> Statement:
     across = tuple(p for p in crossing if visible is None or set(p) <= visible)
     far = tuple(name for name in _far_from_nics(topology) if visible is None or name in visible)
     findings = []
-    if len(across) > MOST_PAIRS:
+    if across:
         findings.append(_pairs(evidence, topology, across))
     if far:
         findings.append(_nics(topology, far))
@@ -138,6 +137,6 @@ RULE = Rule(
     sees=("topology", "environment"),
     look=check,
     looks_at="topology, nccl",
+    decided_by="pairs: 0 GPU pairs across",
     protocol=3,
-    thresholds={"pairs": MOST_PAIRS},
 )

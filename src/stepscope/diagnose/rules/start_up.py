@@ -54,7 +54,6 @@ def _judge_job(job: TraceEvidence) -> Statement:
         f"one-time start-up: the device idles {format_duration(cause.idle_ns)} ({OF_WINDOW.of(share)}){call}{rank}",
         f"{counted(cause.gap_count, 'gap')}, the longest {format_duration(cause.largest_ns)}; it does not come back",
         _steps(worst),
-        severity="warning",
         share=share,
         priority="doubt" if share > MOST else "performance",
         confidence="measured; nothing shows whether the job starts again",

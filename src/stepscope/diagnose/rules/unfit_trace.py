@@ -56,8 +56,6 @@ def _findings(facts: list[QualityFact]) -> Iterator[Finding]:
             bool(declared.takes)
             and not declared.unread
             and f"not said of this trace, as it rests on that: {in_words(FIGURES[figure] for figure in declared.takes)}",
-            severity="warning",
-            confidence="measured",
             advice=[(declared.better)] if declared.better else (),
             priority="doubt",
             ranks=ranks,

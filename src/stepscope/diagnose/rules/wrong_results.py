@@ -25,12 +25,11 @@ from __future__ import annotations
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_amd
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding, skipped
 from stepscope.records.comm import CommRow
 from stepscope.results.evidence import NEEDS, Evidence
 from stepscope.results.labels import op_label, sweep_names, sweeps
 
-MOST_WRONG = Limit(0, unit="wrong elements", source="a collective is exact up to rounding")
 _SHOWN = 4
 
 
@@ -78,6 +77,6 @@ RULE = Rule(
     symptom="a collective's result is wrong",
     needs=("comm",),
     look=check,
+    decided_by="wrong: 0 wrong elements",
     protocol=1,
-    thresholds={"wrong": MOST_WRONG},
 )
