@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from stepscope.core.words import counted, in_words, listed, plural
+from stepscope.core.words import counted, in_words, listed, plural, ranges
 from stepscope.diagnose.rule import Finding, finding, inspect
 from stepscope.records.imported import Sign
+
+NAMED = 8
 
 LINES = 3
 """Different lines of the text that a finding repeats."""
@@ -77,6 +79,12 @@ def _explained(explanation: Explanation, signs: Sequence[Sign]) -> Finding:
         priority="failure" if explanation.fatal else "performance",
         ranks=tuple(ranks),
     )
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return ``rank 3``, ``ranks 0 and 2``; of more than ``NAMED``, ranges."""
+    numbers = sorted(set(ranks))
+    return f"{plural(len(numbers), 'rank')} {in_words(numbers) if len(numbers) <= NAMED else ranges(numbers)}"
 
 
 def _ranks(signs: Sequence[Sign]) -> list[int]:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import fmean, median_low
 from typing import TYPE_CHECKING
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import grouped
 from stepscope.diagnose.advised import Condition
 from stepscope.diagnose.frameworks import used_by, used_in
@@ -38,7 +38,7 @@ _SHARDS = ("fsdp1", "fsdp2", "deepspeed", "torchtitan")
 _OF_MESH = {"tp": "tp", "pp": "pp", "ep": "ep", "cp": "cp", "dp_shard": "fsdp2", "fsdp": "fsdp2"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobFacts:
     """Facts of a job that decide which advice can apply; None or empty: the traces do not say.
 

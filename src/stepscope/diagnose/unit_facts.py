@@ -11,7 +11,7 @@ from functools import wraps
 from itertools import combinations
 from statistics import median, median_low
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import grouped
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.rule import Advices, Limit, Lines, Statement, finding, inspect
@@ -29,7 +29,7 @@ BUCKET_CAPS = (25 << 20, 10 << 20, 4 << 20, 1 << 20, 256 << 10)
 """Bytes of a gradient bucket, torch's default first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MessageCost:
     """Time of one message: ``latency_ns + size x ns_per_byte``."""
 
@@ -116,7 +116,7 @@ def min_exposed_ns(call: Call) -> int:
     return min(c.exposed_ns for c in call)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Units:
     """The sharded units of a traced job: of the ranks that can be judged, and call by call.
 
@@ -250,7 +250,7 @@ SLOW = 1.15
 """Times the median of the other stages, from which on a stage is slower than the noise of devices."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TracedPipeline:
     """Ranks of pipelines side by side that hold the same stage are one stage.
 

@@ -29,9 +29,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from stepscope.core.units import format_duration
-from stepscope.core.words import counted, grouped, in_words, listed, plural, ranges
+from stepscope.core.words import counted, grouped, in_words, listed, plural
+from stepscope.diagnose.explanations import ranks_text as _who
 from stepscope.diagnose.explanations import without_set
-from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding
+from stepscope.diagnose.rule import Advices, Finding, Limit, Lines, Rule, Statement, finding
 from stepscope.records.imported import Sign
 from stepscope.results.ends.text import TextEnd, text_end
 from stepscope.results.evidence import Evidence
@@ -49,7 +50,6 @@ from stepscope.results.text_hang import (
 _MOST_CALLS = 5
 """Further calls with a timeout that a finding names."""
 
-_NAMED = 8
 _SHOWN = 300
 _FR_TRACE = ("not-joined", "fr-differs")
 _DUMPS = ("dumping", "group-status")
@@ -112,14 +112,9 @@ def _follows(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding
     )
 
 
-def _who(ranks: Iterable[int]) -> str:
-    numbers = sorted(set(ranks))
-    return f"{plural(len(numbers), 'rank')} {in_words(numbers) if len(numbers) <= _NAMED else ranges(numbers)}"
-
-
 def _problem(
     title: str,
-    *evidence: str | bool | list[str],
+    *evidence: Lines,
     advice: Iterable[Advices],
     ranks: Iterable[int] = (),
     of: str | None = None,
@@ -129,7 +124,7 @@ def _problem(
     ranks = tuple(ranks)
     return finding(
         title,
-        *(lines for lines in evidence if not isinstance(lines, bool)),
+        *evidence,
         severity="problem",
         confidence=sure,
         advice=advice,
@@ -615,7 +610,7 @@ def _ras_counts(signs: Sequence[Sign]) -> Iterator[Finding]:
 def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Finding]:
     if "timeout-cut" in kinds and not text.calls:
         cut = kinds["timeout-cut"]
-        ranks = {int(sign.values["member"]) if sign.rank is None else sign.rank for sign in cut if _rank_known(sign)}
+        ranks = {rank for sign in cut if (rank := _member(sign)) is not None}
         yield _problem(
             f"the NCCL watchdog{f' of {_who(ranks)}' if ranks else ''} reports a timeout, and its line is cut off",
             "which collective it is, and how long it waited, is not in the text",
@@ -674,10 +669,6 @@ def _member(sign: Sign) -> int | None:
     return int(sign.values["member"]) if sign.rank is None and "member" in sign.values else sign.rank
 
 
-def _rank_known(sign: Sign) -> bool:
-    return sign.rank is not None or "member" in sign.values
-
-
 _AT_WORK = (
     (r"__next__|_next_data|_try_get_data|queue\.py|prefetch|dataloader", "it waits for its data"),
     (r"distributed_c10d|all_reduce|all_gather|reduce_scatter|barrier|broadcast", "it waits in a collective"),
@@ -706,11 +697,11 @@ def _main_thread(signs: Sequence[Sign]) -> Iterator[Finding]:
     where, processes = alike[0]
     who = f"the main thread{f' of process {listed(processes)}' if processes[0] else ''}"
     frames = [f"{sign.values['function']} ({sign.values['place']})" for sign in stacks[processes[0]][:6]]
-    does = next((text for pattern, text in _AT_WORK if re.search(pattern, " ".join(frames))), False)
+    does = next((text for pattern, text in _AT_WORK if re.search(pattern, " ".join(frames))), "")
     others = [f"process {listed(of)} {place}" for place, of in alike[1:]]
     yield _problem(
         f"py-spy: {who} {where}",
-        f"stack, innermost first: {' < '.join(frames)}" if frames else False,
+        f"stack, innermost first: {' < '.join(frames)}" if frames else "",
         does,
         others or "one rank's stack does not show whether it holds the others up",
         advice=[

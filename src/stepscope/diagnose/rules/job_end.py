@@ -26,15 +26,15 @@ SLURM and Open MPI manuals; PyTorch documentation, CUDA semantics, Memory manage
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from textwrap import shorten
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.core.words import in_words, plural, ranges
-from stepscope.diagnose.explanations import Explanation, findings_of, without_set
-from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding
+from stepscope.core.words import in_words, plural
+from stepscope.diagnose.explanations import Explanation, findings_of, ranks_text, without_set
+from stepscope.diagnose.rule import Advices, Finding, Limit, Lines, Rule, Statement, finding
 from stepscope.records.imported import Sign
 from stepscope.results.ends.evidence import SIGNALS, class_name
 from stepscope.results.ends.memory import LEAST_SHARE, FailedRequest, failed_request
@@ -517,16 +517,11 @@ def _is_of(first: TextFate, signs: Sequence[Sign]) -> bool:
     return any(sign.rank is None or first.fate.rank is None or sign.rank == first.fate.rank for sign in why)
 
 
-def _ranks(ranks: Iterable[int]) -> str:
-    numbers = sorted(set(ranks))
-    return f"{plural(len(numbers), 'rank')} {in_words(numbers) if len(numbers) <= _NAMED else ranges(numbers)}"
-
-
 def _who(first: TextFate, alike: Sequence[int] = (), *, host: bool = True) -> str:
     fate = first.fate
     on = f" on {fate.process[0]}" if fate.process[0] and host else ""
     if len(alike) > 1:
-        return _ranks(alike)
+        return ranks_text(alike)
     if fate.rank is not None:
         return f"rank {fate.rank}{on}"
     if first.local_rank is not None:
@@ -544,11 +539,11 @@ def _shown(sign: Sign) -> str:
 
 
 def _problem(
-    title: str, *lines: str | bool, first: TextFate, alike: Sequence[int] = (), advice: Iterable[Advices]
+    title: str, *lines: Lines, first: TextFate, alike: Sequence[int] = (), advice: Iterable[Advices]
 ) -> Finding:
     return finding(
         title,
-        [line for line in lines if isinstance(line, str) and line],
+        *lines,
         severity="problem",
         confidence="certain: the text says it",
         advice=advice,
@@ -563,7 +558,7 @@ def _followed(end: TextEnd) -> str:
     ranks = [rank for rank in end.end.victims if rank not in end.alike]
     codes = {one.fate.rank for one in end.others if one.fate.rank is not None and one.fate.rank not in end.alike}
     if ranks := sorted({*ranks, *codes}):
-        return f"{_ranks(ranks)} ended after it"
+        return f"{ranks_text(ranks)} ended after it"
     return ""
 
 
@@ -585,7 +580,7 @@ def _out_of_memory(end: TextEnd, first: TextFate) -> Finding:
     on_gpu = f" on GPU {sign.values['gpu']}" if "gpu" in sign.values else ""
     verdict, more, advice = _cause_of(request, on_gpu, sign)
     others = [one for one in end.others if one.fate.sort == "oom" and one.fate.rank != fate.rank]
-    also = f"out of memory too: {_ranks(r for one in others if (r := one.fate.rank) is not None)}" if others else ""
+    also = f"out of memory too: {ranks_text(r for one in others if (r := one.fate.rank) is not None)}" if others else ""
     wanted = "" if request.wanted is None else f"{format_bytes_binary(request.wanted)} wanted, "
     free = "" if request.free is None else f"{format_bytes_binary(request.free)} free"
     numbers = f"{wanted}{free}".rstrip(", ")
@@ -743,20 +738,14 @@ def _by_code(end: TextEnd, first: TextFate, who: str) -> Finding:
         f"{who} failed {first_of}with {code}{_when(sign)}: the reason is in its own output",
         f"{_shown(sign)}{process}",
         after,
-        "; ".join(_exits(end.others)),
+        "; ".join(
+            f"{_who(one, host=False)}: exit code {one.fate.code}{_when(one.sign)}"
+            for one in end.others[:_MOST_OTHERS]
+            if one.fate.code is not None
+        ),
         first=first,
         advice=_OWN_OUTPUT,
     )
-
-
-def _exits(others: Sequence[TextFate]) -> Iterator[str]:
-    for one in others[:_MOST_OTHERS]:
-        if one.fate.code is not None:
-            yield _exit_of(one)
-
-
-def _exit_of(one: TextFate) -> str:
-    return f"{_who(one, host=False)}: exit code {one.fate.code}{_when(one.sign)}"
 
 
 RULE = Rule(

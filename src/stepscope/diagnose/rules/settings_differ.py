@@ -60,19 +60,17 @@ def check(evidence: Evidence) -> Statement:
         if differing := pair.mixed | _differing(pair):
             first.setdefault((pair.row.group, pair.base.run_id, tuple(sorted(differing))), (pair, differing))
     findings = [
-        _mixed(pair) if pair.mixed else _report(evidence, pair, differing) for pair, differing in first.values()
+        _no_ratio(
+            pair.run, pair.base, pair.mixed, f"{pair.row.speedup:.2f}x between them; {pair.relative:g}x the ranks"
+        )
+        if pair.mixed  # its ratio is not that of the ranks, whatever it is
+        else _report(evidence, pair, differing)
+        for pair, differing in first.values()
     ]
     findings += _unpaired(evidence)
     if not findings and not pairs(evidence):
         return skipped(*NEEDS["scaling"])
     return findings or (f"{counted(len(pairs(evidence)), 'run')}: only the number of ranks differs")
-
-
-def _mixed(pair: Pair) -> Finding:
-    """Report a pair whose ratio is not that of the ranks, whatever it is."""
-    return _no_ratio(
-        pair.run, pair.base, pair.mixed, f"{pair.row.speedup:.2f}x between them; {pair.relative:g}x the ranks"
-    )
 
 
 def _no_ratio(run: TrainingRun, base: TrainingRun, differing: Differing, ratio: str) -> Finding:
