@@ -76,7 +76,7 @@ def run(options: Diagnose) -> int:
 
         judged = judge(evidence, diagnosis)
     if judged is not None:
-        diagnosis, evidence = judged.diagnosis, judged.evidence_of(evidence)
+        diagnosis, evidence = judged.diagnosis, judged.evidence
     if options.json:
         print_document(diagnose_document(evidence, diagnosis, None if judged is None else judged.verdict))
     elif options.protocol:

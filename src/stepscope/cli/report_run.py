@@ -65,8 +65,7 @@ def run(options: Report) -> int:
         judged = judge(evidence, diagnosis)
         verdict = None if judged is None else judged.verdict
         if judged is not None:
-            diagnosis = judged.diagnosis
-            evidence = judged.evidence_of(evidence)
+            diagnosis, evidence = judged.diagnosis, judged.evidence
         files = _write(evidence, diagnosis, verdict, folder, options, formats, drawing)
     _replace_former(folder, files, options, formats)
     if options.json:

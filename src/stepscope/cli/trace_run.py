@@ -202,7 +202,11 @@ def _show_request(request: Request, read: Mapping[str, TraceSummary] | None, jud
             if window_of is None
             else window_of.diagnosis
         )
-        whole = summary if window_of is None else window_of.borne_out(summary)
+        whole = summary
+        if window_of is not None:
+            from stepscope.diagnose.verdict import borne_out
+
+            whole = borne_out(summary, window_of.verdict)
         shown = _selected(whole, request)
         if request.csv is not None:
             _write_csv(shown, request.csv, request.tables)

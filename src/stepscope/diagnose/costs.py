@@ -90,8 +90,13 @@ SIZED: frozenset[VerdictKind] = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedFacts:
-    """What is measured of timed steps, once: costs are decided from it.
+class Causes:
+    """What may explain a table of steps, measured once: its parts, findings of profiled steps, what is known of the job.
+
+    window: of profiled steps, the latest; None: there is none. seen: computation is told from Python. late: ranks that the
+    others wait for. sized: whether the parts of the table are those of the step. pipeline: its stages wait for each other.
+    slowdown: profiled / timed step; apart: that of the most slowed rank / of the least; exposed: communication that
+    computation does not hide, of the window; None: not known.
 
     parts: of the tree, ns. of: part -> sum over ranks and steps / that of the steps; None: not known. Beside the parts of
     the table: delay, without a processor; idle, time before the forward pass in which nothing is computed. last: the same of
@@ -100,9 +105,20 @@ class TimedFacts:
     are not recorded. all_load: every rank waits for data. in_data: they are waited for in steps that come regularly, and
     hardly between: that is the pause. events: between steps. crowded: more threads than cores, or others: share of the cores
     that other processes use. crowding: of the step, waits for a core that threads of the communication have. lost: of
-    profiled steps, what is no part of a step.
+    profiled steps, evaluations, checkpoints and the like, and waits for a processor, mean of the ranks: a trace shows both
+    as idle time, or as Python.
     """
 
+    job: ProfiledJob
+    diagnosis: Diagnosis
+    window: TraceSummary | None
+    seen: bool
+    late: tuple[Slow, ...]
+    sized: bool
+    pipeline: bool
+    slowdown: float | None
+    apart: float | None
+    exposed: float | None
     parts: Mapping[str, Numbers]
     of: Mapping[str, Estimate | None]
     last: Mapping[str, Estimate | None]
@@ -115,29 +131,6 @@ class TimedFacts:
     others: float
     crowding: float
     lost: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Causes:
-    """What may explain a table of steps: its facts, findings of profiled steps, and what is known of the job.
-
-    window: of profiled steps, the latest; None: there is none. seen: computation is told from Python. late: ranks that the
-    others wait for. sized: whether the parts of the table are those of the step. pipeline: its stages wait for each other.
-    slowdown: profiled / timed step; apart: that of the most slowed rank / of the least; exposed: communication that
-    computation does not hide, of the window; None: not known.
-    """
-
-    facts: TimedFacts
-    job: ProfiledJob
-    diagnosis: Diagnosis
-    window: TraceSummary | None
-    seen: bool
-    late: tuple[Slow, ...]
-    sized: bool
-    pipeline: bool
-    slowdown: float | None
-    apart: float | None
-    exposed: float | None
 
     def findings(self, kind: VerdictKind) -> tuple[Finding, ...]:
         return tuple(f for f in self.diagnosis.findings if kind_of(f) == kind and f.severity != "info")
@@ -157,41 +150,7 @@ class Causes:
 
 
 def causes_of(job: ProfiledJob, steps: JobSteps, diagnosis: Diagnosis, window: TraceSummary | None) -> Causes:
-    """Return what may explain the timed steps of a job."""
-    ratio, by_rank = window_slowdown(steps) or (None, {})
-    return Causes(
-        facts=facts_of(steps, job),
-        job=job,
-        diagnosis=diagnosis,
-        window=window,
-        seen=window is not None or (not job.on_cpu and (device_busy(steps) or 0.0) >= DEVICE_COMPUTES),
-        late=late_ranks(steps),
-        sized=_sizes_known(job, steps, window),
-        pipeline=bool(job.facts.get("pipeline")) or any(f.rule == "pipeline-bubble" for f in diagnosis.findings),
-        slowdown=ratio,
-        apart=max(by_rank.values()) / min(by_rank.values()) if len(by_rank) > 1 else None,
-        exposed=None if window is None else _exposed(window),
-    )
-
-
-def _exposed(window: TraceSummary) -> float | None:
-    """Return exposed transfer / window of the profiled steps, which stakes of its causes are parts of; waiting is included
-    where it is not known apart."""
-    shares = [p.budget.parts.exposed_comm_fraction for p in window.ranks if p.budget is not None]
-    return exposed_transfer(window) or (median(shares) if shares else None)
-
-
-def _sizes_known(job: ProfiledJob, steps: JobSteps, window: TraceSummary | None) -> bool:
-    """Whether the parts of the diary are those of the step: on a GPU the host's clock shows launches, not the work."""
-    if steps.clock == "device":
-        return True
-    if job.on_cpu is not None:
-        return job.on_cpu
-    return window is None or not any(p.budget and p.budget.source == "device" for p in window.ranks)
-
-
-def facts_of(steps: JobSteps, job: ProfiledJob) -> TimedFacts:
-    """Measure timed steps."""
+    """Measure what may explain the timed steps of a job."""
     parts, whole, usual, pause = steps.parts_ns, steps.whole_ns, ~paused_steps(steps), pauses(steps)
     leaves, others, full = parts_of(steps), taken_by_others(steps), crowd(steps) is not None
     taken = {
@@ -213,7 +172,31 @@ def facts_of(steps: JobSteps, job: ProfiledJob) -> TimedFacts:
     data, workers = last.get("data"), job.loader_workers
     between = share(parts["data"][:, usual], whole[:, usual])
     regular = pause is not None and pause.period is not None and pause.part == "data"
-    return TimedFacts(
+    lost = []
+    for diary in steps.diaries:
+        if (profiled := (diary.flags & PROFILED) != 0).any():
+            whole_ns = diary.whole_ns[profiled]
+            aside = np.nan_to_num(diary.columns["outside_ns"])[profiled]
+            aside = aside + np.nan_to_num(diary.delay)[profiled] * whole_ns
+            lost.append(float(aside.sum() / whole_ns.sum()))
+    budgets = [p.budget for p in (window.ranks if window else ()) if p.budget is not None]
+    # On a GPU the host's clock shows launches, not the work.
+    launched = job.on_cpu is None and any(budget.source == "device" for budget in budgets)
+    exposed = None if window is None else exposed_transfer(window)
+    if not exposed and budgets:  # where waiting is not known apart, it is included
+        exposed = median(budget.parts.exposed_comm_fraction for budget in budgets)
+    ratio, by_rank = window_slowdown(steps) or (None, {})
+    return Causes(
+        job=job,
+        diagnosis=diagnosis,
+        window=window,
+        seen=window is not None or (not job.on_cpu and (device_busy(steps) or 0.0) >= DEVICE_COMPUTES),
+        late=late_ranks(steps),
+        sized=steps.clock == "device" or (job.on_cpu is not False and not launched),
+        pipeline=bool(job.facts.get("pipeline")) or any(f.rule == "pipeline-bubble" for f in diagnosis.findings),
+        slowdown=ratio,
+        apart=max(by_rank.values()) / min(by_rank.values()) if len(by_rank) > 1 else None,
+        exposed=exposed,
         parts=leaves,
         of={key: share(ns, whole) for key, ns in taken.items()},
         last=last,
@@ -225,7 +208,7 @@ def facts_of(steps: JobSteps, job: ProfiledJob) -> TimedFacts:
         crowded=full or others > 0,
         others=others,
         crowding=crowding_ns(steps, on_cpu=bool(job.on_cpu)) / float(whole.mean()),
-        lost=_lost_in_window(steps),
+        lost=min(1.0, float(np.mean(lost))) if lost else 0.0,
     )
 
 
@@ -242,41 +225,27 @@ def _every_rank_waits(steps: JobSteps, name: str, *, ahead: bool = False) -> boo
     return bool(by_rank.min() >= limit)
 
 
-def _lost_in_window(steps: JobSteps) -> float:
-    """Return the share of the profiled steps in evaluations, checkpoints and the like, and ready to run without a processor,
-    mean of the ranks: a trace shows both as idle time, or as Python. 0 where no step is profiled."""
-    shares = []
-    for diary in steps.diaries:
-        profiled = (diary.flags & PROFILED) != 0
-        if profiled.any():
-            whole = diary.whole_ns[profiled]
-            lost = np.nan_to_num(diary.columns["outside_ns"])[profiled] + np.nan_to_num(diary.delay)[profiled] * whole
-            shares.append(float(lost.sum() / whole.sum()))
-    return min(1.0, float(np.mean(shares))) if shares else 0.0
-
-
 def costs_of(steps: JobSteps, causes: Causes) -> list[TimeCost]:
     """Return everything that takes enough to be named, the contended machine first, then by share; stakes together are at
     most the whole."""
-    return _ordered([*_of_steps(steps, causes), *_between(causes.facts)])
+    return _ordered([*_of_steps(steps, causes), *_between(causes)])
 
 
 def _of_steps(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     """Yield what is a part of the steps; stakes are as they stand alone."""
-    facts = causes.facts
     if not causes.sized:
         yield from _seen_in_window(causes, skip=frozenset())
         return
-    part = facts.of["delay"]
-    if part is not None and part.value >= (CROWDED if facts.crowded else CONTENDED):
+    part = causes.of["delay"]
+    if part is not None and part.value >= (CROWDED if causes.crowded else CONTENDED):
         yield TimeCost(kind="contended-machine", share=part, stake_fraction=part.value)
     if causes.pipeline:
-        yield from _taken("pipeline-bubble", facts)
+        yield from _taken("pipeline-bubble", causes)
     else:
         yield from _late(steps, causes)
         yield from _communication(steps, causes)
-    timed = [*_input(facts), *_taken("inference", facts), *_taken("optimizer-bound", facts)]
-    tiny = tuple(_tiny_operators(facts, causes.window))
+    timed = [*_input(causes), *_taken("inference", causes), *_taken("optimizer-bound", causes)]
+    tiny = tuple(_tiny_operators(causes))
     yield from (*timed, *tiny)
     # Python that prepares batches, and kernels of the optimizer that move memory, are mostly parts that the diary timed.
     inside: dict[VerdictKind, float] = {
@@ -289,9 +258,9 @@ def _of_steps(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
             yield cost
 
 
-def _taken(kind: VerdictKind, facts: TimedFacts) -> Iterable[TimeCost]:
+def _taken(kind: VerdictKind, causes: Causes) -> Iterable[TimeCost]:
     """Yield a part that is all at stake; but whether an algorithm can do with fewer passes without gradients is unknown."""
-    part = facts.of[PART_OF[kind]]
+    part = causes.of[PART_OF[kind]]
     if part is not None and bound(kind, part, "diary"):
         yield TimeCost(kind=kind, share=part, stake_fraction=None if kind == "inference" else part.value)
 
@@ -304,36 +273,36 @@ LEAST_NS = 500
 """The same below which no operator ends: then the profiled steps called more than timed ones do."""
 
 
-def _tiny_operators(facts: TimedFacts, window: TraceSummary | None) -> Iterable[TimeCost]:
+def _tiny_operators(causes: Causes) -> Iterable[TimeCost]:
     """Yield computation that so many operators share that none has time to compute. A count: the profiler adds none."""
+    window, part = causes.window, causes.of["computation"]
     counts = [rank.step_operators for rank in (window.ranks if window else ()) if rank.step_operators]
-    part = facts.of["computation"]
     if counts and part is not None and part.value >= WORTH:
-        operator_ns = float(np.asarray(sum(facts.parts[name] for name in COMPUTATION)).mean()) / median(counts)
+        operator_ns = float(np.asarray(sum(causes.parts[name] for name in COMPUTATION)).mean()) / median(counts)
         if LEAST_NS <= operator_ns < EMPTY_NS:
             yield TimeCost(kind="host-bound", share=part, rules=("operators",), event_ns=operator_ns)
 
 
-def _input(facts: TimedFacts) -> Iterable[TimeCost]:
+def _input(causes: Causes) -> Iterable[TimeCost]:
     """Yield waiting for data where every rank waits: its share is the ranks' mean, as in the tree; at stake is that of the
     rank which comes last. What one rank alone waits makes it late, and counts there."""
     kinds: tuple[VerdictKind, ...] = ("input-bound", "before-forward")
-    for kind in kinds[facts.in_data :]:
+    for kind in kinds[causes.in_data :]:
         name, limit = PART_OF[kind], limit_of(kind, "diary")
-        part, mean, idle = facts.last.get(name), facts.of[name], facts.of["idle"]
+        part, mean, idle = causes.last.get(name), causes.of[name], causes.of["idle"]
         if part is None or part.value < limit or (part.low is not None and part.low < SURELY_FED * limit):
             continue
         mean = mean or part
         # Where nothing is computed before the forward pass, it is input that no loader reads.
-        stake = part.value if name == "before" or facts.hidden is None else facts.hidden
+        stake = part.value if name == "before" or causes.hidden is None else causes.hidden
         waits = name == "data" or (idle is not None and idle.value >= IDLE * mean.value)
         yield TimeCost(kind="input-bound" if waits else kind, share=mean, stake_fraction=stake, rules=(name,))
         return
 
 
 def _late(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
-    facts, late = causes.facts, causes.late
-    if "data" in facts.last and bound("input-bound", facts.of["data"], "diary"):
+    late = causes.late
+    if "data" in causes.last and bound("input-bound", causes.of["data"], "diary"):
         late = tuple(late_rank for late_rank in late if late_rank.kind == "chronic" and late_rank.part != "data")
     chronic = [
         slow
@@ -358,22 +327,21 @@ def _late(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
                 rules=causes.rules("straggler"),
             )
         return
-    delay = facts.of["delay"]
+    delay = causes.of["delay"]
     if delay is not None and delay.value > 0.5 * CONTENDED:  # who has no processor is late by chance
         return
     if steps.ranks > 1 and any(late_rank.kind == "rotating" for late_rank in late):
-        yield from _taken("uneven-work", facts)
+        yield from _taken("uneven-work", causes)
 
 
 def _communication(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     """Yield exposed communication net of waiting for a late rank; the stake is what the window's cause can return of it."""
     if steps.world_size < 2 or not np.isfinite(steps.comm_ns).all():
         return
-    facts = causes.facts
-    part = facts.of["transfer" if causes.settled else "communication"]
+    part = causes.of["transfer" if causes.settled else "communication"]
     named = [f for f in causes.findings("communication-bound") if names_cause(f)]
     # Where others use the processors, threads of the communication wait for one, and no clock tells that apart.
-    unexplained = min(MOST_BY_OTHERS, limit_of("communication-bound", "diary") + facts.others)
+    unexplained = min(MOST_BY_OTHERS, limit_of("communication-bound", "diary") + causes.others)
     if part is None or part.value < (WORTH if named else unexplained):
         return
     cause = max(named, key=lambda f: f.stake_fraction or 0.0, default=None)
@@ -399,7 +367,7 @@ def _returned(cause: Finding, part: float, causes: Causes) -> float:
     gone = min(1.0, max(0.0, cause.stake_fraction - cause.stake_on_host) / exposed) if exposed else 1.0
     computes = max(1.0 - exposed, cause.stake_on_host)
     on_host = cause.stake_on_host * max(0.0, ratio - (ratio - 1) / computes) if computes else 0.0
-    return min(1.0, gone * (part + causes.facts.crowding) + on_host)
+    return min(1.0, gone * (part + causes.crowding) + on_host)
 
 
 def _seen_in_window(causes: Causes, *, skip: frozenset[VerdictKind]) -> Iterable[TimeCost]:
@@ -419,7 +387,7 @@ def _seen_in_window(causes: Causes, *, skip: frozenset[VerdictKind]) -> Iterable
             continue
         seen.add(kind)
         if kind == "host-bound":
-            value = max(0.0, max(0.0, value - causes.facts.lost) * ratio - (ratio - 1))
+            value = max(0.0, max(0.0, value - causes.lost) * ratio - (ratio - 1))
         elif slowdown > MOST_SLOWED:
             continue
         if value >= WORTH:
@@ -427,8 +395,8 @@ def _seen_in_window(causes: Causes, *, skip: frozenset[VerdictKind]) -> Iterable
             yield TimeCost(kind=kind, share=part, stake_fraction=value, ranks=finding.ranks, rules=(finding.rule,))
 
 
-def _between(facts: TimedFacts) -> Iterable[TimeCost]:
-    for event in facts.events:
+def _between(causes: Causes) -> Iterable[TimeCost]:
+    for event in causes.events:
         kind = KIND_OF_EVENT.get(event.kind)
         if kind is not None and event.share.value >= WORTH_WALL and event.count >= LEAST_PERIODS:
             yield TimeCost(
@@ -440,12 +408,12 @@ def _between(facts: TimedFacts) -> Iterable[TimeCost]:
                 period=event.period,
                 event_ns=event.mean_ns,
             )
-    pause = facts.pause
+    pause = causes.pause
     if pause is not None and pause.share.value >= WORTH_WALL and pause.period is not None:
-        if pause.part == "data" and not facts.in_data and facts.all_load:
+        if pause.part == "data" and not causes.in_data and causes.all_load:
             return  # part of what every step waits for data
         yield TimeCost(
-            kind="input-bound" if facts.in_data else "periodic-pause",
+            kind="input-bound" if causes.in_data else "periodic-pause",
             rules=() if pause.part is None else (pause.part,),
             share=pause.share,
             stake_fraction=pause.share.value,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stepscope.records.comm import CommRow
     from stepscope.records.nouns import Estimate
     from stepscope.records.profile import JobEnd
-    from stepscope.results.diary import Between, JobSteps
+    from stepscope.results.diary import JobSteps
     from stepscope.results.evidence import Evidence
     from stepscope.results.profiled_job import ProfiledJob
     from stepscope.results.slow_ranks import Slow
@@ -292,22 +292,94 @@ def worded(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> JobVerdict:
         clocks=tuple(replace(clock, line=_clock_line(clock, steps.ranks)) for clock in verdict.clocks),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=(
-            *(_evidence(steps, late) if straggles else ()),
+            *(_late_lines(steps, late) if straggles else ()),
             *map(_operator, verdict.operators),
             *(_clock_line(clock, steps.ranks) for clock in verdict.clocks),
         ),
-        notes=(
-            *_interrupted(job.end),
-            *_last_alone(steps),
-            *_moved_by_window(steps),
-            *_not_recorded(steps),
-            *_not_together(steps, job.end),
-            *_restarted(job),
-            *_between(verdict, causes.facts.events),
-            *_longest(steps),
-        ),
+        notes=tuple(_notes(verdict, steps, causes)),
         advice=_longer(job) if verdict.kind == "undecided" else advice_for(verdict, causes),
     )
+
+
+def _notes(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> Iterator[str]:
+    """Yield what the steps are of, what the tool did to them, what is missing, and what else happened."""
+    from stepscope.results.diary import EVENT_WORDS, KIND_OF_EVENT, longest_step
+    from stepscope.results.goodput import goodput_of
+    from stepscope.results.profiled_job import end_sentence
+
+    end, moved = causes.job.end, steps.window
+    if end is not None and end.kind == "interrupted":
+        yield end_sentence(end)
+    if steps.first:
+        of = counted(len(steps.processes), "process")
+        yield f"of {of} the last steps are read: {steps.first + 1:,} to {steps.all_steps:,}"
+    if moved is not None:
+        cut = "sizes are those before" if int(steps.numbers[-1]) < moved.first else "sizes are mostly those after"
+        yield (
+            f"the window of profiled steps changed the job: steps before it take {format_duration(moved.before.value)}, "
+            f"after it {format_duration(moved.after.value)} (the allocator's state, as a rule); {cut}"
+        )
+    recorded = {process.rank for process in steps.processes if process.steps}
+    absent = [] if steps.independent else sorted(set(range(steps.world_size)) - recorded)
+    if absent:
+        yield f"no step of rank {ranges(absent)} is recorded: it called no optimizer's step(), or left no diary"
+    stopped = [(d, off) for d in steps.diaries if (off := next((e for e in d.events if e.kind == "off"), None))]
+    for diary, off in stopped[: MOST_MISSING - bool(absent)]:
+        yield f"rank {diary.rank}: not all is recorded from step {off.step:,} on: {off.what}"
+    if not steps.together:
+        yield "ranks do not end their steps together: they count them differently, or do not wait; none is late"
+    made = grouped(steps.diaries, lambda diary: diary.made)
+    least, most = min(made), max(made)
+    if end is not None and most - least > 1:
+        cut_off = [f"{counted(n, 'step')} of rank {ranges([d.rank for d in made[n]])}" for n in (least, most)]
+        yield f"recorded are {', '.join(cut_off)}: figures are of those that all ranks have"
+    if end is not None and end.code == 0 and (silent := [diary.rank for diary in steps.diaries if diary.end is None]):
+        yield f"rank {ranges(silent)} left no word of its end: its last steps may be missing"
+    if steps.trainings != 1:
+        yield (
+            f"{steps.trainings} trainings one after the other, no restart: figures are those of number {steps.training}"
+        )
+    goodput = goodput_of([causes.job])
+    counted_restarts = 0 if goodput is None else goodput.restarts
+    if restarts := max(counted_restarts, 0 if end is None else end.restarts):
+        yield f"after {counted(restarts, 'restart')} by the launcher: steps are those of the last attempt"
+    if goodput is not None and counted_restarts:
+        much = {part: format_percent(goodput.share(part)) for part in ("productive", "restart", "repeated")}
+        again = counted(goodput.repeated_steps, "step")
+        lost = f", {again} lost by them {much['repeated']}" if goodput.repeated_steps else ""
+        yield (
+            f"goodput {much['productive']} of {format_duration(goodput.wall_ns)}; restarts take {much['restart']}{lost}"
+        )
+    kinds = {cost.kind for cost in verdict.costs}
+    for event in causes.events:  # too small for a verdict
+        if KIND_OF_EVENT.get(event.kind) not in kinds and event.share.value >= WORTH_A_NOTE:
+            yield (
+                f"{EVENT_WORDS[event.kind]}: {counted(event.count, 'time')}, {format_duration(event.mean_ns)} each, "
+                f"{format_percent(event.share.value)} of the wall time"
+            )
+    longest = longest_step(steps)
+    if longest is not None:
+        what = "" if longest.event is None else f" ({EVENT_WORDS[longest.event]})"
+        rank = f" on rank {longest.rank}" if steps.ranks > 1 else ""
+        yield f"longest step: {longest.number:,}, {format_duration(longest.ns)}{rank}{what}"
+
+
+MOST_MISSING = 3
+"""Lines on what was not recorded."""
+
+WORTH_A_NOTE = 0.005
+"""Of the wall time, for events between steps."""
+
+
+def _late_lines(steps: JobSteps, late: tuple[Slow, ...]) -> Iterator[str]:
+    for name, slow in slow_things(steps, late):
+        for one in slow[:MOST_RANKS] if slow[0].of == "rank" else slow[:1]:
+            who = name if one.of != "rank" or one.rank is None else f"rank {steps.diaries[one.rank].rank}"
+            yield (
+                f"{who}: own time {format_duration(one.others_ns + one.excess_ns)} a step, the others' "
+                f"{format_duration(one.others_ns)}; late in {format_percent(one.late_steps / one.steps)} of "
+                f"{steps.steps:,} steps ({steps.own_clock})"
+            )
 
 
 def _longer(job: ProfiledJob) -> tuple[Advice, ...]:
@@ -343,9 +415,16 @@ def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], en
         return f"{noun(verdict.kind)}: {counted(steps.ranks, 'rank')} train, and {what}"
     if verdict.kind == "undecided":
         return f"{counted(steps.steps, 'timed step')}: too few for a verdict"
-    if not verdict.costs:
-        return _computes(verdict)
-    return cost_line(verdict.costs[0], steps, late)
+    if verdict.costs:
+        return cost_line(verdict.costs[0], steps, late)
+    share = next((part.share for part in verdict.tree if part.key == "computation"), None)
+    if share is None:
+        from stepscope.diagnose.rule import WORTH  # `trace` shows a budget without what rules share
+
+        return f"Compute-bound: no part of the step outside computation takes {format_percent(WORTH)} of it"
+    if verdict.kind == "computation-or-python":
+        return f"{noun(verdict.kind)}: together {format_percent(share)} of every step; a window of steps separates them"
+    return f"Compute-bound: {format_percent(share)} of every step is computation"
 
 
 MOST_GROUPS = 4
@@ -409,17 +488,6 @@ def _rough(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds / unit:.0f} {'days' if unit > 3_600 else 'h'}"
     return f"{max(1.0, seconds / 60):.0f} min"
-
-
-def _computes(verdict: JobVerdict) -> str:
-    share = next((part.share for part in verdict.tree if part.key == "computation"), None)
-    if share is None:
-        from stepscope.diagnose.rule import WORTH  # `trace` shows a budget without what rules share
-
-        return f"Compute-bound: no part of the step outside computation takes {format_percent(WORTH)} of it"
-    if verdict.kind == "computation-or-python":
-        return f"{noun(verdict.kind)}: together {format_percent(share)} of every step; a window of steps separates them"
-    return f"Compute-bound: {format_percent(share)} of every step is computation"
 
 
 _TAKES: Mapping[VerdictKind, str] = {
@@ -525,24 +593,6 @@ def slow_things(steps: JobSteps, late: Sequence[Slow], *, most: int = 4) -> list
     return rows[:most]
 
 
-def _evidence(steps: JobSteps, late: tuple[Slow, ...]) -> list[str]:
-    sentences = []
-    for name, slow in slow_things(steps, late):
-        for late_rank in slow[:MOST_RANKS] if slow[0].of == "rank" else slow[:1]:
-            own, others = late_rank.others_ns + late_rank.excess_ns, late_rank.others_ns
-            who = (
-                name
-                if late_rank.of != "rank" or late_rank.rank is None
-                else f"rank {steps.diaries[late_rank.rank].rank}"
-            )
-            sentences.append(
-                f"{who}: own time {format_duration(own)} a step, the others' "
-                f"{format_duration(others)}; late in {format_percent(late_rank.late_steps / late_rank.steps)} of "
-                f"{steps.steps:,} steps ({steps.own_clock})"
-            )
-    return sentences
-
-
 def _operator(excess: OperatorExcess) -> str:
     more = format_duration(excess.excess_ns)
     ratio = [] if excess.ratio is None else [f"{excess.ratio - 1:+.0%}"]
@@ -573,19 +623,6 @@ def _clock_line(drop: ClockDrop, ranks: int) -> str:
     )
 
 
-def _between(verdict: JobVerdict, events: Iterable[Between]) -> list[str]:
-    """Say events too small for a verdict, too: of the job, not of a event."""
-    from stepscope.results.diary import EVENT_WORDS, KIND_OF_EVENT
-
-    kinds = {cost.kind for cost in verdict.costs}
-    return [
-        f"{EVENT_WORDS[event.kind]}: {counted(event.count, 'time')}, {format_duration(event.mean_ns)} each, "
-        f"{format_percent(event.share.value)} of the wall time"
-        for event in events
-        if KIND_OF_EVENT.get(event.kind) not in kinds and event.share.value >= 0.005
-    ]
-
-
 def by_group(verdict: JobVerdict) -> tuple[str, ...]:
     """One line: ``exposed communication by group: dp 39.6 ms (all_gather 23.1 ms, reduce_scatter 16.5 ms), tp 21.9 ms``."""
     groups = grouped(verdict.groups, lambda row: row.group)
@@ -614,106 +651,7 @@ def _change_line(change: JobChange) -> str:
     return f"since step {change.step:,}{when} steps take {format_percent(abs(ratio))} {way}{who}{where}{part}"
 
 
-def _longest(steps: JobSteps) -> list[str]:
-    from stepscope.results.diary import EVENT_WORDS, longest_step
-
-    longest = longest_step(steps)
-    if longest is None:
-        return []
-    what = "" if longest.event is None else f" ({EVENT_WORDS[longest.event]})"
-    rank = f" on rank {longest.rank}" if steps.ranks > 1 else ""
-    return [f"longest step: {longest.number:,}, {format_duration(longest.ns)}{rank}{what}"]
-
-
-def _interrupted(end: JobEnd | None) -> list[str]:
-    from stepscope.results.profiled_job import end_sentence
-
-    return [] if end is None or end.kind != "interrupted" else [end_sentence(end)]
-
-
-def _last_alone(steps: JobSteps) -> list[str]:
-    if not steps.first:
-        return []
-    return [
-        f"of {counted(len(steps.processes), 'process')} the last steps are read: {steps.first + 1:,} to {steps.all_steps:,}"
-    ]
-
-
-def _moved_by_window(steps: JobSteps) -> list[str]:
-    """Say what the tool did to the job, where it shows."""
-    moved = steps.window
-    if moved is None:
-        return []
-    cut = "sizes are those before" if int(steps.numbers[-1]) < moved.first else "sizes are mostly those after"
-    return [
-        f"the window of profiled steps changed the job: steps before it take {format_duration(moved.before.value)}, "
-        f"after it {format_duration(moved.after.value)} (the allocator's state, as a rule); {cut}"
-    ]
-
-
-def _not_recorded(steps: JobSteps) -> list[str]:
-    """Name ranks without a step among those that have some, and diaries that ended before their job."""
-    lines = []
-    recorded = {process.rank for process in steps.processes if process.steps}
-    absent = [] if steps.independent else sorted(set(range(steps.world_size)) - recorded)
-    if absent:
-        lines.append(f"no step of rank {ranges(absent)} is recorded: it called no optimizer's step(), or left no diary")
-    for diary in steps.diaries:
-        for event in diary.events:
-            if event.kind == "off":
-                lines.append(f"rank {diary.rank}: not all is recorded from step {event.step:,} on: {event.what}")
-                break
-    return lines[:3]
-
-
-def _not_together(steps: JobSteps, end: JobEnd | None) -> list[str]:
-    """Say that ranks count their steps differently; at the end of the job which numbers differ, and what is cut off."""
-    lines = []
-    if not steps.together:
-        lines.append("ranks do not end their steps together: they count them differently, or do not wait; none is late")
-    made = grouped(steps.diaries, lambda diary: diary.made)
-    least, most = min(made), max(made)
-    if end is not None and most - least > 1:
-        of = [f"{counted(n, 'step')} of rank {ranges([d.rank for d in made[n]])}" for n in (least, most)]
-        lines.append(f"recorded are {of[0]}, {of[1]}: figures are of those that all ranks have")
-    if end is not None and end.code == 0 and (silent := [diary.rank for diary in steps.diaries if diary.end is None]):
-        lines.append(f"rank {ranges(silent)} left no word of its end: its last steps may be missing")
-    return lines
-
-
 def below(verdict: JobVerdict) -> tuple[str, ...]:
     """Return the notes, a lasting change first."""
     change = () if verdict.change is None or not verdict.change.line else (verdict.change.line,)
     return (*change, *verdict.notes)
-
-
-def _trainings(job: ProfiledJob) -> list[str]:
-    """Say which of several trainings the figures are of."""
-    if job.steps is None or job.steps.trainings == 1:
-        return []
-    return [
-        f"{job.steps.trainings} trainings one after the other, no restart: figures are those of number {job.steps.training}"
-    ]
-
-
-def _restarted(job: ProfiledJob) -> list[str]:
-    """Say which training and attempt the steps are of, and what restarts cost."""
-    from stepscope.results.goodput import goodput_of
-
-    goodput = goodput_of([job])
-    restarts = max(0 if goodput is None else goodput.restarts, 0 if job.end is None else job.end.restarts)
-    several = _trainings(job)
-    if not restarts:
-        return several
-    sentence = f"after {counted(restarts, 'restart')} by the launcher: steps are those of the last attempt"
-    if goodput is None or not goodput.restarts:
-        return [*several, sentence]
-    much = {part: format_percent(goodput.share(part)) for part in ("productive", "restart", "repeated")}
-    lost = (
-        f", {counted(goodput.repeated_steps, 'step')} lost by them {much['repeated']}" if goodput.repeated_steps else ""
-    )
-    return [
-        *several,
-        sentence,
-        f"goodput {much['productive']} of {format_duration(goodput.wall_ns)}; restarts take {much['restart']}{lost}",
-    ]

@@ -46,7 +46,7 @@ def why_of(verdict: JobVerdict, causes: Causes) -> tuple[str, ...]:
         lines += by_group(verdict)
         lines += [] if summary is None else _collectives(summary)
     elif kind in KIND_OF_EVENT.values():
-        lines += _events(verdict, causes.facts.events)
+        lines += _events(verdict, causes.events)
     elif kind == "undecided" and summary is not None:
         lines += [*_collectives(summary), *_operators(summary, sized=verdict.window_sized)]
     elif kind == "input-bound":

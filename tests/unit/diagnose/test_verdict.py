@@ -15,9 +15,9 @@ import pytest
 from tests.diaries import simulate, write_diary, write_gpu, write_load
 from tests.diaries import write_record as profile_record
 
-from stepscope.diagnose.costs import _ordered, _returned, _tiny_operators, facts_of
+from stepscope.diagnose.costs import _ordered, _returned, _tiny_operators, causes_of
 from stepscope.diagnose.narrator import below, cost_line, faster, percent
-from stepscope.diagnose.verdict import FEW_STEPS, Judged, judge
+from stepscope.diagnose.verdict import FEW_STEPS, Judged, borne_out, judge
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, TimeCost, VerdictPart
 from stepscope.records.nouns import Estimate
 from stepscope.records.profile import PROFILED, HookedRank, JobEnd
@@ -523,7 +523,7 @@ def test_what_the_profiler_adds_is_no_time_of_the_host(tmp_path: Path, stake: fl
 def test_the_profiler_adds_to_all_that_the_host_does(slowdown: float, stake: float) -> None:
     """Half of the window is communication, all of which goes; of the other half two fifths are the wrapper's own."""
     units = replace(of_window("fsdp-small-units", 0.7), stake_on_host=0.2)
-    causes: Any = SimpleNamespace(exposed=0.5, slowdown=slowdown, facts=SimpleNamespace(crowding=0.0))
+    causes: Any = SimpleNamespace(exposed=0.5, slowdown=slowdown, crowding=0.0)
     assert _returned(units, 0.4, causes) == pytest.approx(stake)
 
 
@@ -579,9 +579,9 @@ def test_a_straggler_of_the_window_alone_is_not_told(tmp_path: Path) -> None:
         stragglers=(late,), pattern="chronic", skew_ns=10**7, waiting_ns=10**7, instances=10, steps=5, text="rank 0"
     )
     summary = TraceSummary(ranks=(), verdicts=(), world_size=2, collectives=None, stragglers=report, notes=())
-    kept = [told.borne_out(summary).stragglers]
+    kept = [borne_out(summary, told.verdict).stragglers]
     simulate(tmp_path / "slow", ranks=2, steps=100, seed=2, slow={0: 1.5})
-    kept.append(judged_of(tmp_path / "slow").borne_out(summary).stragglers)
+    kept.append(borne_out(summary, verdict_of(tmp_path / "slow")).stragglers)
     assert [each and each.stragglers for each in kept] == [(), (late,)]
 
 
@@ -608,4 +608,5 @@ def test_operators_that_have_no_time_to_compute_are_launched(
     summary: Any = SimpleNamespace(ranks=[SimpleNamespace(step_operators=float(operators))])
     job = load_evidence([profile_record(tmp_path)]).profiled[0]
     assert job.steps is not None
-    assert [cost.kind for cost in _tiny_operators(facts_of(job.steps, job), summary)] == kinds
+    causes = replace(causes_of(job, job.steps, NOTHING, None), window=summary)
+    assert [cost.kind for cost in _tiny_operators(causes)] == kinds
