@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ from stepscope.traces.sections import FOR_FINDINGS, SCANNED, SECTIONS
 if TYPE_CHECKING:
     from stepscope.cli.commands.trace import Trace
     from stepscope.diagnose.verdict import Judged
-    from stepscope.records.finding import Diagnosis, JobVerdict
+    from stepscope.records.finding import Diagnosis
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.conditions import Condition
     from stepscope.traces.sections import Wanted
@@ -39,27 +39,21 @@ FINDINGS_SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a command line asks for.
+    """What a command line asks for: its options, and what they name.
 
-    paths: as typed; files: whose traces they are. ranks, steps, limit: of the tables; tables: of the CSV files.
-    rules: whether a condition is a rule's name. early: whether the budget comes before the findings.
+    files: whose traces they are. ranks, steps: of the tables. rules: whether a condition is a rule's name. early: whether
+    the budget comes before the findings.
     """
 
-    paths: tuple[str, ...]
+    options: Trace
     files: Sequence[str]
-    sections: tuple[str, ...]
     wanted: Wanted
-    conditions: Sequence[Condition]
-    rules: bool
-    ranks: frozenset[int] | None
-    steps: frozenset[int] | None
-    limit: int
-    json: bool
-    csv: Path | None
-    tables: Collection[str]
-    merge: Path | None
-    early: bool
-    communication: Sequence[str]
+    sections: tuple[str, ...] = ()
+    conditions: Sequence[Condition] = ()
+    rules: bool = False
+    ranks: frozenset[int] | None = None
+    steps: frozenset[int] | None = None
+    early: bool = False
 
 
 def run(
@@ -73,17 +67,19 @@ def run(
     analysed already; judged: the verdict on the job that they are a window of. Raises StepscopeError."""
     with uncollected():
         import_numpy_alone()
-    wanted, files = _reading(options)
+    request = _reading(options)
     if options.diff is None and options.diff_steps is None:
-        return _show_request(_request(options, wanted, files, also), read, judged)
+        _show_request(_asked(request, also), read, judged)
+        return 0
     from stepscope.cli.compare_run import run_diff
+    from stepscope.traces.job import only_capture
 
-    wanted = replace(wanted, sections=frozenset({"profile"}))
+    wanted = replace(request.wanted, sections=frozenset({"profile"}))
     sides: list[TraceSummary] = []
 
     def side(path: str | None) -> TraceSummary:
-        there = files if path is None else traces_of(path, options.cell)
-        sides.append(_only(_analysed(options.paths, there, wanted)))
+        of = request if path is None else replace(request, files=traces_of(path, options.cell))
+        sides.append(only_capture(_analysed(of, wanted)))
         return sides[-1]
 
     code = run_diff(options, side)
@@ -91,11 +87,16 @@ def run(
     return code
 
 
-def _reading(options: Trace) -> tuple[Wanted, Sequence[str]]:
-    """Return how traces are read, and the files. Raises UsageError for what does not go together."""
+def _reading(options: Trace) -> Request:
+    """Return which files are read, and how. Raises UsageError for what does not go together."""
     from stepscope.traces.sections import Wanted
 
-    stated = _stated_ranks(options.rank_of)
+    stated = {}
+    for text in options.rank_of:
+        name, _, number = text.rpartition("=")
+        if not name or not number.isdigit():
+            raise UsageError(f"--rank-of {text!r}: expected FILE=N", fix="for example --rank-of trace_a.json=3")
+        stated[name] = int(number)
     if options.executor is not None and options.processes is not None:
         raise UsageError("--processes does not go with --executor", fix="the cluster's workers are what they are")
     wanted = Wanted(
@@ -118,7 +119,9 @@ def _reading(options: Trace) -> tuple[Wanted, Sequence[str]]:
     cell = options.cell
     if cell is None and options.window is not None and any(map(_is_profiled, options.paths)):
         cell, wanted = str(options.window), replace(wanted, window=None)
-    return wanted, [trace for path in options.paths for trace in traces_of(path, cell)]
+    return Request(
+        options=options, wanted=wanted, files=[trace for path in options.paths for trace in traces_of(path, cell)]
+    )
 
 
 def _is_profiled(path: str) -> bool:
@@ -127,42 +130,61 @@ def _is_profiled(path: str) -> bool:
     return url_of(path) is None and ProfileLayout(Path(path)).is_there
 
 
-def _request(options: Trace, wanted: Wanted, files: Sequence[str], also: Sequence[str]) -> Request:
-    sections = trace_sections.chosen([*_sections(options), *also])
-    conditions, rules = _conditions(options.fail_if) if options.fail_if else ((), False)
+def _asked(request: Request, also: Sequence[str]) -> Request:
+    """Return the request with what is shown of the traces. Raises UsageError."""
+    options, wanted = request.options, request.wanted
+    sections = trace_sections.chosen(options.show.split(","))
+    about = {name: section.name for name in given(options) for section in SECTIONS if name in section.options}
+    if "sort" in about:
+        from stepscope.traces.operators import SORTS
+
+        if options.sort not in SORTS:
+            raise UsageError(unknown("order of --sort", options.sort, SORTS))
+    for name, section in about.items():
+        if options.show and section not in sections:
+            raise UsageError(f"--show without {section!r} does not go with {spelled(type(options), name)}")
+    if options.json and "limit" in given(options):
+        raise UsageError(f"--json does not go with {spelled(type(options), 'limit')}: it lists every row")
+    sections = trace_sections.chosen([*sections, *(() if options.show else about.values()), *also])
+    conditions: Sequence[Condition] = ()
+    if options.fail_if:
+        from stepscope.diagnose.engine import trace_rules
+        from stepscope.report.conditions import parse_condition
+        from stepscope.results.figures import figures_of
+
+        rules = [rule.name for rule in trace_rules()]
+        conditions = [parse_condition(text, figures=figures_of("job"), rules=rules) for text in options.fail_if]
     ranks, steps = parse_ranges(options.rank, "--rank"), parse_ranges(options.steps, "--steps")
     written = options.json or options.csv is not None
+    # With what the findings read, unless --show names what to read.
+    computed = frozenset(trace_sections.SECTIONS) if written else FOR_FINDINGS.union(sections)
+    if options.show:
+        computed = frozenset({*sections, *(("steps",) if options.json or options.merge is not None else ())})
+    wanted = replace(
+        wanted,
+        sections=computed,
+        sort=options.sort,
+        model_flop=options.flop,
+        hardware_flop=options.hardware_flop,
+        regions=_regions(options.region),
+    )
     plain = not (options.show or written or options.cache or options.merge is not None)
-    return Request(
-        paths=options.paths,
-        files=files,
+    return replace(
+        request,
+        wanted=wanted,
         sections=sections,
-        wanted=replace(
-            wanted,
-            sections=_wanted(sections, options, written=written),
-            sort=options.sort,
-            model_flop=options.flop,
-            hardware_flop=options.hardware_flop,
-            regions=_regions(options.region),
-        ),
         conditions=conditions,
-        rules=rules,
+        rules=any(condition.op is None for condition in conditions),
         ranks=ranks,
         steps=steps,
-        limit=options.limit,
-        json=options.json,
-        csv=options.csv,
-        tables=sections if options.show else trace_sections.SECTIONS,
-        merge=options.merge,
-        early=plain and _shows_early(options.paths, files, wanted),
-        communication=options.communication,
+        early=plain and _shows_early(request),
     )
 
 
 def _analysed(
-    paths: Sequence[str], files: Sequence[str], wanted: Wanted, meanwhile: Callable[[], None] | None = None
-) -> dict[str, TraceSummary]:
-    """Read the files, with words on progress. paths: as typed."""
+    request: Request, wanted: Wanted, meanwhile: Callable[[], None] | None = None
+) -> Mapping[str, TraceSummary]:
+    """Read the files, with words on progress."""
     from stepscope.traces.job import ReadingListener, analyse_captures
 
     watch = Watch()
@@ -170,47 +192,45 @@ def _analysed(
     if meanwhile is not None:
         listener = replace(listener, meanwhile=meanwhile)
     # The reading processes end too where this one is stopped.
-    with _kind_named(paths), stop_signals_raise("terminated while reading traces"):
-        captures = analyse_captures(files, wanted, listener=listener)
+    with _kind_named(request), stop_signals_raise("terminated while reading traces"):
+        captures = analyse_captures(request.files, wanted, listener=listener)
     watch.end()
     return captures
 
 
-def _show_request(request: Request, read: Mapping[str, TraceSummary] | None, judged: Judged | None) -> int:
-    wanted, early = request.wanted, request.early and read is None
+def _show_request(request: Request, read: Mapping[str, TraceSummary] | None, judged: Judged | None) -> None:
+    from stepscope.traces.job import only_capture
+
+    options, wanted, early = request.options, request.wanted, request.early and read is None
     captures = read
     if captures is None:
-        scanned = replace(wanted, scan=early)
-        captures = _analysed(request.paths, request.files, scanned, partial(_get_ready, request))
-    if early and (early := len(captures) == 1 and any(p.partial for p in _only(captures).ranks)):
-        _show_early(_selected(_only(captures), replace(request, steps=None)), limit=request.limit)
+        captures = _analysed(request, replace(wanted, scan=early), partial(_get_ready, request))
+    if early and (early := len(captures) == 1 and any(p.partial for p in only_capture(captures).ranks)):
+        _show_early(_selected(only_capture(captures), replace(request, steps=None)), limit=options.limit)
     if early or (any(p.partial for summary in captures.values() for p in summary.ranks) and not wanted.device_only):
-        captures = _analysed(request.paths, request.files, wanted)
+        captures = _analysed(request, wanted)
     if read is None:
         _require_known(wanted.ranks, captures.values())
-        require_used(request.communication, captures.values())
-    if request.json or request.csv is not None or request.merge is not None or request.conditions:
-        _only(captures)  # these are of one capture
+        require_used(options.communication, captures.values())
+    if options.json or options.csv is not None or options.merge is not None or request.conditions:
+        only_capture(captures)  # these are of one capture
     elif len(captures) > 1:
         say(f"{len(captures)} captures: {', '.join(captures)}", "bold")
     for name, summary in captures.items():
-        if request.merge is not None:
-            _merge(summary, request.merge)
-        window_of = judged or _judged(request.paths, summary, several=len(captures) > 1)
-        diagnosis = (
-            _diagnosed(summary, name or Path(request.files[0]).name or request.files[0], rules_asked=request.rules)
-            if window_of is None
-            else window_of.diagnosis
-        )
-        whole = summary
-        if window_of is not None:
+        if options.merge is not None:
+            _merge(summary, options.merge)
+        window_of, whole = judged or _judged(options.paths, summary, several=len(captures) > 1), summary
+        if window_of is None:
+            named = name or Path(request.files[0]).name or request.files[0]
+            diagnosis = _diagnosed(summary, named, rules_asked=request.rules)
+        else:
             from stepscope.diagnose.verdict import borne_out
 
-            whole = borne_out(summary, window_of.verdict)
+            diagnosis, whole = window_of.diagnosis, borne_out(summary, window_of.verdict)
         shown = _selected(whole, request)
-        if request.csv is not None:
-            _write_csv(shown, request.csv, request.tables)
-        if request.json:
+        if options.csv is not None:
+            _write_csv(shown, options.csv, request.sections if options.show else trace_sections.SECTIONS)
+        if options.json:
             from stepscope.report.documents import trace_document
 
             print_document(trace_document(shown, diagnosis))
@@ -223,13 +243,6 @@ def _show_request(request: Request, read: Mapping[str, TraceSummary] | None, jud
             from stepscope.report.documents import trace_figures
 
             check(request.conditions, trace_figures(whole), diagnosis)
-    return 0
-
-
-def _only(captures: Mapping[str, TraceSummary]) -> TraceSummary:
-    from stepscope.traces.job import only_capture
-
-    return only_capture(captures)
 
 
 def _judged(paths: Sequence[str], summary: TraceSummary, *, several: bool) -> Judged | None:
@@ -247,24 +260,13 @@ def _judged(paths: Sequence[str], summary: TraceSummary, *, several: bool) -> Ju
     return judge_job(folder, (summary,))
 
 
-def _say_of_window(verdict: JobVerdict) -> None:
-    """Say which steps the tables are of, and what their sizes are worth, beside what the timed steps say."""
-    from stepscope.diagnose.narrator import slowed
-
-    worth = "" if verdict.slowdown is None else f" {slowed(verdict)}"
-    say(
-        f"tables of {counted(verdict.steps_profiled, 'profiled step')}{worth}", "" if verdict.window_sized else "yellow"
-    )
-    say(f"by {counted(verdict.steps_timed, 'timed step')}: {verdict.headline}", "bold")
-
-
 def _get_ready(request: Request) -> None:
     """Load what finds and shows the answer, a tenth of a second: one core has nothing to read when the last rank is."""
     if request.rules or not request.wanted.device_only:
         from stepscope.diagnose.engine import trace_rules
 
         trace_rules()
-    if request.json:
+    if request.options.json:
         import stepscope.report.documents
 
         return
@@ -277,8 +279,9 @@ def _get_ready(request: Request) -> None:
 
 
 @contextmanager
-def _kind_named(paths: Sequence[str]) -> Iterator[None]:
+def _kind_named(request: Request) -> Iterator[None]:
     """Say within the block, of a path without traces, what it holds, where another command reads that."""
+    paths = request.options.paths
     try:
         yield
     except NoTraceError as error:
@@ -295,34 +298,16 @@ def _kind_named(paths: Sequence[str]) -> Iterator[None]:
         raise DataError(error.what, why=f"it is: {detected[1].title}", fix=f"read it with `{command}`") from error
 
 
-def _sections(options: Trace) -> tuple[str, ...]:
-    """Return the sections to show: those named, or the usual ones and those that an option is about."""
-    sections = trace_sections.chosen(options.show.split(","))
-    asked = {name: section.name for name in given(options) for section in SECTIONS if name in section.options}
-    if "sort" in asked:
-        from stepscope.traces.operators import SORTS
-
-        if options.sort not in SORTS:
-            raise UsageError(unknown("order of --sort", options.sort, SORTS))
-    for name, section in asked.items():
-        if options.show and section not in sections:
-            raise UsageError(f"--show without {section!r} does not go with {spelled(type(options), name)}")
-    if options.json and (extra := [name for name in given(options) if name == "limit"]):
-        raise UsageError(f"--json does not go with {spelled(type(options), extra[0])}: it lists every row")
-    return sections if options.show else trace_sections.chosen([*sections, *asked.values()])
-
-
 def _require_known(stated: Mapping[str, int], summaries: Iterable[TraceSummary]) -> None:
     read = [p.facts.file for summary in summaries for p in summary.ranks]
     files = {*read, *(Path(file).name for file in read)}
     for name, rank in stated.items():
         if name not in files:
-            raise UsageError(f"--rank-of {name}={rank}: no trace {name!r} was read", fix=_nearest(name, files))
-
-
-def _nearest(name: str, files: Collection[str]) -> str:
-    guess = did_you_mean(name, files)
-    return f"did you mean {guess!r}?" if guess else f"traces read: {', '.join(sorted(files)[:6])}"
+            guess = did_you_mean(name, files)
+            raise UsageError(
+                f"--rank-of {name}={rank}: no trace {name!r} was read",
+                fix=f"did you mean {guess!r}?" if guess else f"traces read: {', '.join(sorted(files)[:6])}",
+            )
 
 
 def import_numpy_alone() -> None:
@@ -335,17 +320,6 @@ def import_numpy_alone() -> None:
         import numpy  # noqa: F401
     finally:
         del os.environ[key]
-
-
-def _conditions(texts: Sequence[str]) -> tuple[Sequence[Condition], bool]:
-    """Return what ``--fail-if`` asks, and whether it names a rule."""
-    from stepscope.diagnose.engine import trace_rules
-    from stepscope.report.conditions import parse_condition
-    from stepscope.results.figures import figures_of
-
-    rules = [rule.name for rule in trace_rules()]
-    conditions = [parse_condition(text, figures=figures_of("job"), rules=rules) for text in texts]
-    return conditions, any(condition.op is None for condition in conditions)
 
 
 def _diagnosed(summary: TraceSummary, name: str, *, rules_asked: bool) -> Diagnosis:
@@ -377,14 +351,6 @@ def _merge(summary: TraceSummary, output: Path) -> None:
         log(f"! {note}", "yellow")
 
 
-def _wanted(sections: Sequence[str], options: Trace, *, written: bool) -> frozenset[str]:
-    """Return the sections to compute: with what the findings read, unless --show names what to read."""
-    if options.show:
-        in_full = options.json or options.merge is not None
-        return frozenset({*sections, *(("steps",) if in_full else ())})
-    return frozenset(trace_sections.SECTIONS) if written else FOR_FINDINGS.union(sections)
-
-
 def _regions(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return (name, phase) of every --region."""
     if not given:
@@ -404,27 +370,17 @@ def _regions(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(stated)
 
 
-def _stated_ranks(given: Sequence[str]) -> dict[str, int]:
-    stated = {}
-    for text in given:
-        name, _, number = text.rpartition("=")
-        if not name or not number.isdigit():
-            raise UsageError(f"--rank-of {text!r}: expected FILE=N", fix="for example --rank-of trace_a.json=3")
-        stated[name] = int(number)
-    return stated
-
-
-def _shows_early(paths: Sequence[str], files: Sequence[str], wanted: Wanted) -> bool:
+def _shows_early(request: Request) -> bool:
     """Return whether only the budget can be had soon."""
     from stepscope.traces.discover import candidates
     from stepscope.traces.job import FILES_HERE, text_bytes
 
-    if wanted.sample is not None or any(url_of(file) is not None for file in files):
+    if request.wanted.sample is not None or any(url_of(file) is not None for file in request.files):
         return False  # a sample is soon read; what is read twice is sent twice
-    with _kind_named(paths):
-        traces = candidates(files)[0]
+    with _kind_named(request):
+        traces = candidates(request.files)[0]
         # Workers of a cluster would begin twice.
-        here = wanted.scheduler is None and len(traces) <= FILES_HERE
+        here = request.wanted.scheduler is None and len(traces) <= FILES_HERE
         return here and text_bytes(traces) >= EARLY_FROM_BYTES
 
 
@@ -436,14 +392,6 @@ def _show_early(summary: TraceSummary, *, limit: int) -> None:
     communicates = any(p.budget is not None and p.budget.parts.comm_ns for p in summary.ranks)
     _show_sections(summary, ("budget", "overlap") if communicates else ("budget",), limit=limit)
     console.file.flush()
-
-
-def _bound_by(summary: TraceSummary) -> str:
-    """Write what bounds the ranks: the column that the early budget could not have."""
-    kinds = Counter(v.verdict.kind for v in summary.verdicts)
-    if len(kinds) == 1:
-        return f" · bound by {next(iter(kinds))}"
-    return " · bound by " + ", ".join(f"{kind} ({counted(n, 'rank')})" for kind, n in kinds.most_common())
 
 
 def _selected(summary: TraceSummary, request: Request) -> TraceSummary:
@@ -484,11 +432,27 @@ def _show(summary: TraceSummary, diagnosis: Diagnosis, request: Request, *, judg
     early: the budget is shown already."""
     from stepscope.records.trace_summary import UNTOLD
 
-    about = _about(summary) + (_bound_by(summary) if early else "")
+    limit = request.options.limit
+    about = _about(summary)
+    if early:  # what bounds the ranks is the column that the early budget could not have
+        kinds = Counter(v.verdict.kind for v in summary.verdicts).most_common()
+        bounds = (kind if len(kinds) == 1 else f"{kind} ({counted(n, 'rank')})" for kind, n in kinds)
+        about += " · bound by " + ", ".join(bounds)
     if judged is not None:
-        _say_of_window(judged.verdict)
+        from stepscope.cli.findings import print_findings
+        from stepscope.diagnose.narrator import slowed
+
+        verdict = judged.verdict
+        worth = "" if verdict.slowdown is None else f" {slowed(verdict)}"
+        profiled = counted(verdict.steps_profiled, "profiled step")
+        say(f"tables of {profiled}{worth}", "" if verdict.window_sized else "yellow")
+        say(f"by {counted(verdict.steps_timed, 'timed step')}: {verdict.headline}", "bold")
         say(about, "bold")
-        _show_findings(diagnosis)
+        grave = [f for f in diagnosis.findings if f.severity != "info"]
+        print_findings(diagnosis.findings[:FINDINGS_SHOWN])
+        if len(grave) > FINDINGS_SHOWN:
+            more = ", ".join(dict.fromkeys(f.rule for f in grave[FINDINGS_SHOWN:]))
+            say(f"more: {more}; `stepscope diagnose` explains all of them", "dim")
     elif any(p.partial for p in summary.ranks):
         say(about, "bold")
         say("only device events were read; leave out --show to read all", "dim")
@@ -498,12 +462,12 @@ def _show(summary: TraceSummary, diagnosis: Diagnosis, request: Request, *, judg
         from stepscope.cli.findings import show_screen
         from stepscope.diagnose.screen import of_traces
 
-        command = shlex.join(["stepscope", "diagnose", *request.paths])
+        command = shlex.join(["stepscope", "diagnose", *request.options.paths])
         show_screen(of_traces(summary, diagnosis, rests_on=about, more=command))
     say()
     rest = [section for section in request.sections if not (early and section in SCANNED)]
-    _show_sections(summary, rest, limit=request.limit)
-    for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: request.limit or None]:
+    _show_sections(summary, rest, limit=limit)
+    for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: limit or None]:
         if note.kind not in UNTOLD:
             where = "" if note.rank is None else f"rank {note.rank}: "
             say(f"! {where}{note.text}", "yellow")
@@ -518,17 +482,6 @@ def _show_sections(summary: TraceSummary, sections: Sequence[str], *, limit: int
             continue
         show_table(table, titled=True, folded=True)
         say()
-
-
-def _show_findings(diagnosis: Diagnosis) -> None:
-    """Print the first that matter, good news where there is room, and the names of what is left."""
-    from stepscope.cli.findings import print_findings
-
-    grave = [f for f in diagnosis.findings if f.severity != "info"]
-    print_findings(diagnosis.findings[:FINDINGS_SHOWN])
-    if len(grave) > FINDINGS_SHOWN:
-        more = ", ".join(dict.fromkeys(f.rule for f in grave[FINDINGS_SHOWN:]))
-        say(f"more: {more}; `stepscope diagnose` explains all of them", "dim")
 
 
 def _about(summary: TraceSummary) -> str:
