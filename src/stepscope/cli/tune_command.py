@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import duration_ns, listed
 from stepscope.cli.console import log, typed
-from stepscope.cli.tune_run import admitted, allowed_knobs, candidate, tell
-from stepscope.core.errors import DataError, ExitCode, Interrupted, StepscopeError, Unavailable, UsageError
+from stepscope.cli.tune_run import admitted, allowed_knobs, candidate, conclude
+from stepscope.core.errors import DataError, Interrupted, StepscopeError, Unavailable, UsageError
 from stepscope.core.forks import STOP_SIGNALS, signals_call
 from stepscope.core.words import counted, unknown
 from stepscope.launch.hooked_job import check_program
@@ -33,7 +33,7 @@ from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.predict.halving import BASELINE, Found, Lost, Score, search
 from stepscope.records.nouns import Estimate
 from stepscope.records.profile import ProfileRecord, WindowRequest
-from stepscope.records.tuning import KnobTurn, Proposal, Trial, Tuned
+from stepscope.records.tuning import KnobTurn, Proposal
 from stepscope.store.layout import ProfileLayout
 
 if TYPE_CHECKING:
@@ -86,22 +86,12 @@ def run(options: Tune) -> int:
         (stopped,) = stop.args
         outcome = Found(best=BASELINE, lost={}, scores=tuple(runs.scores))
         log("interrupted: what has finished is shown", "yellow")
-    won = next((proposal for proposal in tried if proposal.key == outcome.best), None)
-    tuned = Tuned(
-        of=shlex.join(command),
-        best=outcome.best,
-        trials=_trials(tried, outcome, runs),
-        left_out=left_out,
-        proposals=tuple(offered),
-        diff=() if won is None else command_diff(command, won.changes),
-    )
-    run_it = shlex.join(command_of(command, won.changes)) if won else None
-    edited = won is not None and not won.changes.keys().isdisjoint(HOOK_KNOBS)
-    tell(tuned, root, options, run_it=run_it, edited=edited)
+    reasons = {key: score.reason for rung in outcome.scores for key, score in rung.items() if isinstance(score, Lost)}
+    lost = {**reasons, **outcome.lost}
+    code = conclude(runs, options, tried, outcome, lost=lost, offered=offered, left_out=left_out)
     if stopped:
         raise Interrupted("interrupted", signum=stopped, fix=f"the trials that have finished are in {root}")
-    failed = outcome.scores and isinstance(outcome.scores[0].get(BASELINE), Lost)
-    return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.OK
+    return code
 
 
 @contextmanager
@@ -133,7 +123,7 @@ class _Runs:
     def __init__(
         self, root: Path, command: Sequence[str], knobs: Sequence[CommandKnob], *, budget_s: float, start_s: float
     ) -> None:
-        self.root, self.command, self.knobs = root, tuple(command), knobs
+        self.of, self.root, self.command, self.knobs = shlex.join(command), root, tuple(command), knobs
         self.budget_s, self.start_s = budget_s, start_s
         self.proposals: dict[str, Proposal] = {}
         self.applied: dict[str, dict[str, KnobTurn]] = {}
@@ -190,6 +180,17 @@ class _Runs:
         return (
             1.0 if proposal is None else work_of(self.command, command_of(self.command, proposal.changes), self.knobs)
         )
+
+    def gain(self, _rung: int, _key: str) -> Estimate | None:
+        return None
+
+    def facts(self, key: str) -> Mapping[str, Any]:
+        return {"applied": self.applied.get(key, {})}
+
+    def change(self, won: Proposal) -> tuple[tuple[str, ...], str | None]:
+        edited = "" if won.changes.keys().isdisjoint(HOOK_KNOBS) else ", with these lines in its code"
+        changed = shlex.join(command_of(self.command, won.changes))
+        return command_diff(self.command, won.changes), f"{edited}: {changed}"
 
     def _score(self, key: str, runs: Sequence[JobSteps]) -> Score:
         from stepscope.stats.measured import estimate
@@ -311,29 +312,3 @@ def _traced(layout: ProfileLayout) -> tuple[Any, Any, frozenset[str], int]:
     except StepscopeError as error:
         log(f"the traces of the first look give no prediction: {error.what}")
         return None, None, rules, micro
-
-
-def _trials(tried: Sequence[Proposal], outcome: Found, runs: _Runs) -> tuple[Trial, ...]:
-    trials = []
-    every: dict[str, Proposal | None] = {BASELINE: None, **{proposal.key: proposal for proposal in tried}}
-    for key, proposal in every.items():
-        numbers = [number for number, scores in enumerate(outcome.scores) if key in scores]
-        score = outcome.scores[numbers[-1]][key] if numbers else None
-        base = outcome.scores[numbers[-1]][BASELINE] if numbers else None
-        measured = isinstance(score, Estimate)
-        lost = outcome.lost.get(key) or (score.reason if isinstance(score, Lost) else None)
-        trials.append(
-            Trial(
-                key=key,
-                proposal=proposal,
-                sample=score if isinstance(score, Estimate) else None,
-                step_ns=score.value * runs.work(key) if isinstance(score, Estimate) else None,
-                gain=base.over(score)
-                if proposal and isinstance(score, Estimate) and isinstance(base, Estimate)
-                else None,
-                rungs=len(numbers),
-                lost=lost or (None if measured or proposal is None else "not tried"),
-                applied=runs.applied.get(key, {}),
-            )
-        )
-    return tuple(trials)

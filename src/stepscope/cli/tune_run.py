@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -13,7 +12,7 @@ from stepscope.cli.command import duration_ns, listed, require_only
 from stepscope.cli.commands.tune import MATRIX
 from stepscope.cli.console import log, print_document, say
 from stepscope.cli.findings import show_table
-from stepscope.cli.tune_trials import Bench, Losses, Rungs
+from stepscope.cli.tune_trials import Bench, Losses, Rungs, Tuning
 from stepscope.core.errors import DataError, ExitCode, Interrupted, StepscopeError, UsageError
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, in_words, named, unknown
@@ -24,9 +23,6 @@ from stepscope.matrix.session import make_plan
 from stepscope.matrix.tuning import (
     PROBE,
     failure_of,
-    gain_of,
-    overrides_of,
-    settings_diff,
     trial_spec,
     trial_specs,
 )
@@ -107,8 +103,7 @@ def tune_cell(
         tried, left_out = admitted(offered, options.trials, allowed=allowed)
         offered += tuple(learnt.values())
         left_out |= {key: losses.refused[key] for key in learnt}
-        specs = trial_specs(basis.cell.spec, tried)
-        rungs = Rungs(bench, specs, budget_s=budget_s)
+        rungs = Rungs(path, spec, bench, trial_specs(basis.cell.spec, tried), losses, budget_s=budget_s)
         if not options.plan and tried:
             losses.judge(tried)
             outcome = search([candidate(proposal) for proposal in tried if proposal.key not in losses.refused], rungs)
@@ -118,19 +113,47 @@ def tune_cell(
             signum=stop.exit_code - 128,
             fix=f"what has finished is kept: the same command with `-o {root}` continues",
         ) from None
-    won = next((proposal for proposal in tried if proposal.key == outcome.best), None)
-    tuned = Tuned(
-        of=str(path),
-        best=outcome.best,
-        trials=_trials(tried, outcome, losses, rungs, specs),
-        left_out=left_out,
-        proposals=offered,
-        diff=() if won is None else settings_diff(spec, specs[won.key], won),
+    return conclude(
+        rungs, options, tried, outcome, lost={**outcome.lost, **losses.refused}, offered=offered, left_out=left_out
     )
-    named_file = path.suffix in MATRIX and tuned.diff
-    run_it = f"stepscope bench {shlex.quote(str(path))} {' '.join(overrides_of(tuned.diff))}" if named_file else None
-    tell(tuned, root, options, run_it=run_it)
-    failed = outcome.scores and isinstance(outcome.scores[0][BASELINE], Lost)
+
+
+def conclude(
+    tuning: Tuning,
+    options: Tune,
+    tried: Sequence[Proposal],
+    outcome: Found,
+    *,
+    lost: Mapping[str, str],
+    offered: Sequence[Proposal],
+    left_out: Mapping[str, str],
+) -> int:
+    """Write and print what a search came to; the exit code. lost: key -> why it is out."""
+    trials = []
+    for key, proposal in ({BASELINE: None} | {proposal.key: proposal for proposal in tried}).items():
+        numbers = [number for number, scores in enumerate(outcome.scores, start=1) if key in scores]
+        scores = outcome.scores[numbers[-1] - 1] if numbers else {}
+        score, base = scores.get(key), scores.get(BASELINE)
+        trial = Trial(key=key, proposal=proposal, rungs=len(numbers), lost=lost.get(key), **tuning.facts(key))
+        if isinstance(score, Estimate):
+            trial = replace(trial, sample=score, step_ns=score.value * tuning.work(key))
+            if proposal is not None and isinstance(base, Estimate):
+                trial = replace(trial, gain=tuning.gain(numbers[-1], key) or base.over(score))
+        elif proposal is not None and trial.lost is None:
+            trial = replace(trial, lost="not tried")
+        trials.append(trial)
+    won = next((proposal for proposal in tried if proposal.key == outcome.best), None)
+    diff, run_it = ((), None) if won is None else tuning.change(won)
+    tuned = Tuned(
+        of=tuning.of,
+        best=outcome.best,
+        trials=tuple(trials),
+        left_out=left_out,
+        proposals=tuple(offered),
+        diff=diff,
+    )
+    tell(tuned, tuning.root, options, run_it=run_it)
+    failed = outcome.scores and isinstance(outcome.scores[0].get(BASELINE), Lost)
     return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.OK
 
 
@@ -274,41 +297,8 @@ def learning(basis: proposing.Basis, losses: Losses) -> tuple[proposing.Basis, d
     }
 
 
-def _trials(
-    tried: Sequence[Proposal], outcome: Found, losses: Losses, rungs: Rungs, specs: Mapping[str, CellSpec]
-) -> tuple[Trial, ...]:
-    """Return the baseline, then every configuration that was tried."""
-    trials = []
-    for key, proposal in ({BASELINE: None} | {proposal.key: proposal for proposal in tried}).items():
-        loss = losses.by_key.get(key)
-        numbers = [number for number, scores in enumerate(outcome.scores, start=1) if key in scores]
-        trial = Trial(
-            key=key,
-            proposal=proposal,
-            rungs=len(numbers),
-            loss=None if loss is None else loss[0],
-            loss_change=None if loss is None else loss[1],
-            lost=losses.refused.get(key) or outcome.lost.get(key),
-        )
-        if numbers:
-            scores = outcome.scores[numbers[-1] - 1]
-            score, base = scores[key], scores[BASELINE]
-            if isinstance(score, Estimate):
-                trial = replace(trial, sample=score, step_ns=score.value * specs[key].global_batch)
-            if isinstance(score, Estimate) and isinstance(base, Estimate) and proposal is not None:
-                sides = [[c for c in rungs.repeats(numbers[-1], side) if c is not None] for side in (BASELINE, key)]
-                trial = replace(trial, gain=gain_of(*sides) or base.over(score))
-        elif proposal is not None and trial.lost is None:
-            trial = replace(trial, lost="not tried")
-        trials.append(trial)
-    return tuple(trials)
-
-
-def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None, edited: bool = False) -> None:
-    """Write tune.json, and print the answer, the table of trials, what was not tried, the change and how to run it.
-
-    edited: with lines of the change in the user's own code.
-    """
+def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None) -> None:
+    """Write tune.json, and print the answer, the table of trials, what was not tried, the change and how to run it."""
     write_record(root / "tune.json", tuned)
     if options.json:
         print_document({**codec.headed("tune/1"), **codec.plain(tuned)})
@@ -342,7 +332,7 @@ def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None, edited:
         for line in tuned.diff:
             say(f"  {line}", "red" if line.startswith("-") else "green")
     if run_it is not None:
-        say(f"\nrun it{', with these lines in its code' if edited else ''}: {run_it}")
+        say(f"\nrun it{run_it}")
     say(f"\nall trials: {root}", "dim")
 
 

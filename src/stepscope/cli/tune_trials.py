@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from stepscope.cli.commands.tune import MATRIX
 from stepscope.cli.console import log
 from stepscope.core.words import counted
 from stepscope.matrix.session import make_plan
-from stepscope.matrix.tuning import learned_less, loss_change, loss_samples, loss_specs, matrix_of, repeated, score_of
+from stepscope.matrix.tuning import (
+    gain_of,
+    learned_less,
+    loss_change,
+    loss_samples,
+    loss_specs,
+    matrix_of,
+    overrides_of,
+    repeated,
+    score_of,
+    settings_diff,
+)
 from stepscope.predict.halving import BASELINE, Score
 from stepscope.records.cell import CellSpec
+from stepscope.records.nouns import Estimate
 from stepscope.records.samples import CellResult
 from stepscope.records.tuning import Proposal
 from stepscope.store.layout import RunLayout
@@ -45,11 +59,35 @@ class Bench:
         return read_cell(layout) if layout.spec.is_file() else None
 
 
-class Rungs:
-    """Measures a rung of trials as one matrix, in which all of them and the baseline take turns."""
+class Tuning(Protocol):
+    """What is tuned: a cell, or a command. of: as typed; root: folder of the trials. Called, it measures a rung."""
 
-    def __init__(self, bench: Bench, specs: Mapping[str, CellSpec], *, budget_s: float) -> None:
-        self._bench, self._specs, self._budget_s = bench, specs, budget_s
+    of: str
+    root: Path
+
+    def __call__(self, rung: int, keys: Sequence[str]) -> Mapping[str, Score]: ...
+
+    def work(self, key: str) -> float:
+        """Return the samples of a step; of a command, over the baseline's."""
+
+    def gain(self, rung: int, key: str) -> Estimate | None:
+        """Return the throughput over the baseline's, repeat by repeat; None: the means say it."""
+
+    def facts(self, key: str) -> Mapping[str, Any]:
+        """Return what else is known of a trial, by field of ``Trial``."""
+
+    def change(self, won: Proposal) -> tuple[tuple[str, ...], str | None]:
+        """Return what the better configuration changes, line by line, and what follows "run it"; None: nothing."""
+
+
+class Rungs:
+    """Measures a rung of trials as one matrix, in which all of them and the baseline take turns. own: the user's cell."""
+
+    def __init__(
+        self, path: Path, own: CellSpec, bench: Bench, specs: Mapping[str, CellSpec], losses: Losses, *, budget_s: float
+    ) -> None:
+        self.of, self.root = str(path), bench.root
+        self._own, self._bench, self._specs, self._losses, self._budget_s = own, bench, specs, losses, budget_s
 
     def __call__(self, rung: int, keys: Sequence[str]) -> Mapping[str, Score]:
         budget_s, times = self._budget_s * 2 ** (rung - 1), rung + 1
@@ -60,9 +98,25 @@ class Rungs:
         )
         cells = repeated({key: self._specs[key] for key in keys}, times)
         self._bench.run(f"rung-{rung}", cells.values(), budget_s=budget_s / times)
-        return {key: score_of(self.repeats(rung, key)) for key in keys}
+        return {key: score_of(self._repeats(rung, key)) for key in keys}
 
-    def repeats(self, rung: int, key: str) -> list[CellResult | None]:
+    def work(self, key: str) -> float:
+        return self._specs[key].global_batch
+
+    def gain(self, rung: int, key: str) -> Estimate | None:
+        before, after = ([c for c in self._repeats(rung, of) if c is not None] for of in (BASELINE, key))
+        return gain_of(before, after)
+
+    def facts(self, key: str) -> Mapping[str, Any]:
+        loss, change = self._losses.by_key.get(key, (None, None))
+        return {"loss": loss, "loss_change": change}
+
+    def change(self, won: Proposal) -> tuple[tuple[str, ...], str | None]:
+        diff = settings_diff(self._own, self._specs[won.key], won)
+        named_file = diff and self.of.endswith(MATRIX)
+        return diff, f": stepscope bench {shlex.quote(self.of)} {' '.join(overrides_of(diff))}" if named_file else None
+
+    def _repeats(self, rung: int, key: str) -> list[CellResult | None]:
         cells = repeated({key: self._specs[key]}, rung + 1)
         return [self._bench.read(f"rung-{rung}", spec) for spec in cells.values()]
 

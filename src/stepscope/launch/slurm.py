@@ -135,13 +135,9 @@ def report_text(job: BatchJob, *, results: str) -> str:
 
 
 def _head(job: BatchJob, *more: str) -> list[str]:
-    return [*_directives(job, job.name, job.resources, *more, *_signal(job)), *_place(job)]
-
-
-def _signal(job: BatchJob) -> list[str]:
-    return [
-        f"#SBATCH --signal=B:USR1@{job.warn_s}", "#SBATCH --requeue" if job.requeues else "#SBATCH --no-requeue",
-    ]  # fmt: skip
+    again = "#SBATCH --requeue" if job.requeues else "#SBATCH --no-requeue"
+    signalled = f"#SBATCH --signal=B:USR1@{job.warn_s}"
+    return [*_directives(job, job.name, job.resources, *more, signalled, again), *_place(job)]
 
 
 def _directives(job: BatchJob, name: str, asked: Resources, *more: str) -> list[str]:

@@ -312,7 +312,10 @@ def read_folder(root: Path, *, stated: Stated, readers: Readers) -> Evidence:
     names: list[str] = []
     entries: list[FilesFound] = []
     errors: list[DataError] = []
-    for item in sorted(there.items, key=lambda item: (_order(item.kind), item.kind, item.job)):
+    for item in sorted(
+        there.items,
+        key=lambda item: (_ORDER.index(item.kind) if item.kind in _ORDER else len(_ORDER), item.kind, item.job),
+    ):
         for part in [replace(item, files=(path,)) for path in item.files] if item.kind in _ONE_BY_ONE else [item]:
             try:
                 evidence, left_out = _read(root, part, there, stated, readers)
@@ -368,17 +371,9 @@ def _read(
     return evidence, damaged
 
 
-def _order(kind: str) -> int:
-    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
-
-
-def _title(kind: str) -> str:
-    return _TITLES.get(kind) or declared(kind).title
-
-
 def _files(item: Item, files: Sequence[Path], *, reason: str | None = None) -> FilesFound:
     return FilesFound(
-        kind=_title(item.kind),
+        kind=_TITLES.get(item.kind) or declared(item.kind).title,
         job=item.job,
         files=len(files),
         bytes=sum(file.stat().st_size for file in files if file.is_file()),

@@ -270,18 +270,16 @@ def _candidates(
     """Yield the models that may have made these calls: repeated keys hide how few heads they have, a tied head makes no
     difference to a call."""
     back = {n for out, n in calls.linear if out == hidden and {(n, hidden), (2 * n, hidden)} & calls.linear.keys()}
-    ways = [(n, (2 * n, hidden) in calls.linear or _twice(calls, n, hidden)) for n in sorted(back)]
+    ways = [
+        (n, (2 * n, hidden) in calls.linear or calls.linear.get((n, hidden), 0) >= 2 * calls.linear[hidden, n])
+        for n in sorted(back)
+    ]
     fewer = {out // width for out, n in calls.linear if n == hidden and not out % width and out // width <= heads}
     for (ffn, gated), kv_heads, tied in product(ways, fewer | {key_heads}, (False, True)):
         yield ModelShape(
             name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=width, ffn=ffn,
             gated=gated, vocab=vocab, tied=tied, positions=positions, source="shapes in the traces",
         )  # fmt: skip
-
-
-def _twice(calls: LayerCalls, ffn: int, hidden: int) -> bool:
-    """Whether as many layers go up, twice, as come back."""
-    return calls.linear.get((ffn, hidden), 0) >= 2 * calls.linear[hidden, ffn]
 
 
 Numbers = NDArray[np.float64]
@@ -377,14 +375,12 @@ def _tail_ns(job: MeasuredJob, steps: JobSteps, timed: NDArray[np.bool_], own: f
     if not job.length_ns:
         return 0.0
     here = steps.parts_ns["optimizer"][:, timed]
-    there = np.concatenate([_profiled(diary.columns["optimizer_ns"], diary.flags) for diary in steps.diaries])
+    there = np.concatenate(
+        [np.asarray(diary.columns["optimizer_ns"][(diary.flags & PROFILED) != 0]) for diary in steps.diaries]
+    )
     if not np.isfinite(here).any() or not np.isfinite(there).any():
         return job.tail_ns * own / job.length_ns
     return job.tail_ns * float(np.nanmedian(here)) / max(1.0, float(np.nanmedian(there)))
-
-
-def _profiled(values: Numbers, flags: NDArray[np.uint8]) -> Numbers:
-    return np.asarray(values[(flags & PROFILED) != 0])
 
 
 def _diary_spread(steps: JobSteps, timed: NDArray[np.bool_], job: MeasuredJob) -> tuple[float, int, str]:
@@ -413,8 +409,6 @@ def _as_long_as_timed(job: MeasuredJob) -> tuple[float | None, MeasuredJob]:
             middle = (low * high) ** 0.5
             low, high = (middle, high) if step(middle) < job.step_ns else (low, middle)
         factor = (low * high) ** 0.5
-    return factor, replace(job, calls=tuple(_slower(call, factor) for call in job.calls))
-
-
-def _slower(call: JobCall, factor: float) -> JobCall:
-    return replace(call, time_ns=(call.time_ns or 0.0) * factor)
+    return factor, replace(
+        job, calls=tuple(replace(call, time_ns=(call.time_ns or 0.0) * factor) for call in job.calls)
+    )

@@ -97,11 +97,8 @@ def _with_own_sweeps(part: Evidence, twice: set[str], name: str) -> Evidence:
 def _one_machine(environments: Sequence[EnvironmentRecord | None]) -> EnvironmentRecord | None:
     """Return the first environment where all are of one machine: what is free on it changes from run to run."""
     there = [e for e in environments if e is not None]
-    return there[0] if there and len({_machine(e) for e in there}) == 1 else None
-
-
-def _machine(e: EnvironmentRecord) -> tuple[object, ...]:
-    return e.host, e.cpu_model, e.usable_cores, e.memory_bytes, tuple(gpu.name for gpu in e.gpus)
+    machines = {(e.host, e.cpu_model, e.usable_cores, e.memory_bytes, tuple(gpu.name for gpu in e.gpus)) for e in there}
+    return there[0] if len(machines) == 1 else None
 
 
 def _only(values: Sequence[Any]) -> Any:

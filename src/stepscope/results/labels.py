@@ -53,11 +53,7 @@ def varied_settings(cells: Sequence[CellSpec]) -> tuple[Mapping[str, Any], ...]:
 def varying(settings: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     """Keys that do not have one and the same value in all of ``settings``; one without the key counts as another."""
     keys = dict.fromkeys(key for one in settings for key in one)
-    return frozenset(key for key in keys if len({_repr_of(one, key) for one in settings}) > 1)
-
-
-def _repr_of(settings: Mapping[str, Any], key: str) -> str | None:
-    return repr(settings[key]) if key in settings else None
+    return frozenset(key for key in keys if len({repr(one[key]) if key in one else None for one in settings}) > 1)
 
 
 STATUS_LABELS = {
@@ -149,7 +145,13 @@ def cell_labels(planned: Sequence[CellSpec | TrainingRun]) -> tuple[CellLabel, .
         (model, strategy, *(getattr(cell, name) for name in _COLUMNS))
         for cell, model, strategy in zip(cells, models, strategies, strict=True)
     ]
-    settings = told_apart(columns, [_settings(cell) for cell in cells])
+    settings = told_apart(
+        columns,
+        [
+            {key: _option(_short(key), value) for key, value in cell.settings.items() if value is not None}
+            for cell in cells
+        ],
+    )
     settings = _told_apart_by_id(columns, settings, cells)
     modes = [f"{strategy} {more}".rstrip() for strategy, more in zip(strategies, settings, strict=True)]
     rest = [_rest(cell) for cell in cells]
@@ -187,10 +189,6 @@ def _rest(cell: _Cell) -> dict[str, Any]:
         "dataset": cell.dataset or "",
         "device": f"{cell.device}/{cell.backend}",
     }
-
-
-def _settings(cell: _Cell) -> dict[str, Any]:
-    return {key: _option(_short(key), value) for key, value in cell.settings.items() if value is not None}
 
 
 def _short(key: str) -> str:

@@ -458,11 +458,8 @@ def _runs(layout: RunLayout) -> tuple[TrainingRun, ...]:
     again."""
     from stepscope.results.runs import folder_runs, read_runs
 
-    return _result_rows(layout, read_runs) if not _is_old(layout) else folder_runs(layout)
-
-
-def _is_old(layout: RunLayout) -> bool:
-    return layout.results_jsonl.is_file() and OLD_ROWS in read_bytes(layout.results_jsonl)[:200]
+    old = layout.results_jsonl.is_file() and OLD_ROWS in read_bytes(layout.results_jsonl)[:200]
+    return folder_runs(layout) if old else _result_rows(layout, read_runs)
 
 
 def _result_rows(layout: RunLayout, read: Callable[[Path], tuple[Row, ...]]) -> tuple[Row, ...]:
@@ -494,7 +491,8 @@ def _imported(path: Path, imported: Imported) -> Evidence:
         notes = (*notes, f"link matrix not read: {topology.reason}")
     elif topology is not None:
         notes = (*notes, *_few(topology.problems))
-    notes = (*notes, *_few([_first_line(run) for run in imported.runs if _broke_off(run)]))
+    broken = [run for run in imported.runs if run.status in ("error", "interrupted") and run.error is not None]
+    notes = (*notes, *_few([f"{run.run_id}: {(run.error or '').partition(chr(10))[0]}" for run in broken]))
     findings: tuple[FlightFinding, ...] = ()
     if imported.flight:
         from stepscope.traces.flight import compare
@@ -515,14 +513,6 @@ def _imported(path: Path, imported: Imported) -> Evidence:
         notes=notes,
         remarks=imported.remarks,
     )
-
-
-def _broke_off(run: TrainingRun) -> bool:
-    return run.status in ("error", "interrupted") and run.error is not None
-
-
-def _first_line(run: TrainingRun) -> str:
-    return f"{run.run_id}: {(run.error or '').partition(chr(10))[0]}"
 
 
 def _few(notes: Sequence[str]) -> tuple[str, ...]:

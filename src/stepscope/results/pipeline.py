@@ -15,7 +15,7 @@ from stepscope.core.words import grouped
 from stepscope.predict.pipeline import StageTime, balanced_split, meets, pipeline_orders, simulate
 from stepscope.records.mesh import PipelineLayout, PipelineSpan
 from stepscope.records.nouns import Measured
-from stepscope.records.samples import CellResult, RankSummary
+from stepscope.records.samples import CellResult
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.order import measured_median
@@ -246,7 +246,12 @@ def measured_pipeline(cell: CellResult) -> MeasuredPipeline | None:
     first = next((s.pipeline for s in cell.summaries if s.pipeline is not None), None)
     if first is None:
         return None
-    own = [s for s in cell.summaries if s.pipeline is not None and s.model_part not in _earlier(cell.summaries, s)]
+    own = [
+        s
+        for s in cell.summaries
+        if s.pipeline is not None
+        and s.model_part not in {summary.model_part for summary in cell.summaries if summary.rank < s.rank}
+    ]
     if len(own) != first.layout.ranks:
         return None
     # Hosts of an emulated network are this machine: one clock.
@@ -273,10 +278,6 @@ def measured_pipeline(cell: CellResult) -> MeasuredPipeline | None:
         costs=tuple(float(piece.forward_flops_per_sample) for piece in specs.facts.pieces),
         meeting=meets(first.layout, device=cell.spec.device),
     )
-
-
-def _earlier(summaries: Iterable[RankSummary], before: RankSummary) -> set[int]:
-    return {summary.model_part for summary in summaries if summary.rank < before.rank}
 
 
 def _length(step: Sequence[PipelineSpan]) -> int:

@@ -239,7 +239,7 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
         if table is None or "communication" not in table.parts_ns
         else measured.estimate(table.by_round(table.comm_ns.max(axis=0))),
         comm_bytes_per_step=plan.comm_bytes_per_step if isinstance(plan, Planned) else None,
-        comm_source=_source(cell),
+        comm_source=cell.samples[0].header.comm_source if cell.samples else None,
         model_flop=_model_flop(spec, plan),
         peak_memory_bytes=measured.peak_memory(cell.summaries),
         train_loss=measured.mean_loss(common.timed),
@@ -274,10 +274,6 @@ def hfu_of(mfu: float, plan: Planned | Unavailable | None) -> float | None:
     if not isinstance(plan, Planned) or not plan.train_flop_per_sample or plan.recomputed_flop_per_sample is None:
         return None
     return mfu * (1 + plan.recomputed_flop_per_sample / plan.train_flop_per_sample)
-
-
-def _source(cell: CellResult) -> str | None:
-    return cell.samples[0].header.comm_source if cell.samples else None
 
 
 def _estimated_epoch(run: TrainingRun) -> TrainingRun:

@@ -99,16 +99,15 @@ def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> 
         return []
     pairs = []
     for job in others:
-        devices, base_devices = (_devices(side.job.summary) for side in (job, bases[0]))
+        devices, base_devices = (
+            ", ".join(sorted({rank.facts.device_name for rank in side.job.summary.ranks if rank.facts.device_name}))
+            for side in (job, bases[0])
+        )
         if devices and base_devices and devices != base_devices:
             notes.append(f"{job.job.name} ran on {devices}, {bases[0].job.name} on {base_devices}")
             continue
         pairs.append(_pair(job, bases[0], stated))
     return pairs
-
-
-def _devices(summary: TraceSummary) -> str:
-    return ", ".join(sorted({rank.facts.device_name for rank in summary.ranks if rank.facts.device_name}))
 
 
 def _traced(job: TraceEvidence) -> _Traced | None:

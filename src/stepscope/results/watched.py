@@ -69,7 +69,11 @@ def watched(job: ProfiledJob, *, written_unix_ns: int | None, now_unix_ns: int) 
             "ended",
             f"{counted(len(newest), 'rank')} ended, each by itself; how the command ended is not recorded",
         )
-    elif steps is not None and silent_s is not None and silent_s > _limit_s(float(np.median(steps.step_ns))):
+    elif (
+        steps is not None
+        and silent_s is not None
+        and silent_s > max(SILENT_S, SILENT_STEPS * float(np.median(steps.step_ns)) / 1e9)
+    ):
         made = {diary.rank: diary.made for diary in newest}
         behind = [rank for rank, count in made.items() if count < max(made.values())]
         state, sentence = "silent", f"no rank has ended a step for {format_duration(silent_s * 1e9)}"
@@ -88,10 +92,6 @@ def watched(job: ProfiledJob, *, written_unix_ns: int | None, now_unix_ns: int) 
             -LATEST:
         ],
     )
-
-
-def _limit_s(step_ns: float) -> float:
-    return max(SILENT_S, SILENT_STEPS * step_ns / 1e9)
 
 
 def _events(job: ProfiledJob) -> Iterable[Happened]:

@@ -154,7 +154,7 @@ def cell_status(end: End, cell_id: str) -> CellStatus:
         cell_id=cell_id,
         status=_status(end),
         phase=end.phase,
-        reason=_reason(end),
+        reason="; ".join((_what(end), *end.facts)),
         failing_rank=end.ranks[0] if end.ranks else None,
         failing_host=end.host,
         exception=error_text(end),
@@ -168,11 +168,6 @@ def _status(end: End) -> Status:
         return "timeout"
     by_signal = not end.ranks or end.rank_code is None or end.rank_code < 0
     return "killed" if end.exception is None and by_signal else "error"
-
-
-def _reason(end: End) -> str:
-    """``rank 1 on node0 in measure, step 7: ValueError: bad batch``"""
-    return "; ".join((_what(end), *end.facts))
 
 
 def _what(end: End) -> str:
