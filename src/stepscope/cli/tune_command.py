@@ -18,7 +18,7 @@ from stepscope.core.errors import DataError, Interrupted, StepscopeError, Unavai
 from stepscope.core.forks import STOP_SIGNALS, signals_call
 from stepscope.core.words import counted, unknown
 from stepscope.launch.hooked_job import check_program
-from stepscope.launch.trial_job import TrialEnd, read_knobs, run_trial
+from stepscope.launch.trial_job import read_knobs, run_trial
 from stepscope.matrix.command_knobs import (
     HOOK_KNOBS,
     CommandKnob,
@@ -129,8 +129,8 @@ class _Runs:
         self.applied: dict[str, dict[str, KnobTurn]] = {}
         self.scores: list[Mapping[str, Score]] = []
 
-    def trial(self, name: str, key: str, *, budget_s: float, first: WindowRequest | None = None) -> TrialEnd:
-        """Make one run, into the folder ``name``."""
+    def trial(self, name: str, key: str, *, budget_s: float, first: WindowRequest | None = None) -> str | None:
+        """Make one run, into the folder ``name``; return why it says nothing."""
         proposal = self.proposals.get(key)
         changes: Mapping[str, Any] = {} if proposal is None else proposal.changes
         layout = ProfileLayout(self.root / name)
@@ -139,10 +139,10 @@ class _Runs:
             argv=typed(),
         )  # fmt: skip
         settings = hook_settings(changes)
-        end = run_trial(layout, record, settings, budget_s=budget_s, start_s=self.start_s)
-        if settings and end.problem is None:
+        problem = run_trial(layout, record, settings, budget_s=budget_s, start_s=self.start_s)
+        if settings and problem is None:
             self.applied[key] = read_knobs(layout, tuple(settings))
-        return end
+        return problem
 
     def __call__(self, rung: int, keys: Sequence[str]) -> Mapping[str, Score]:
         budget_s = self.budget_s * 2 ** (rung - 1) / rung
@@ -159,12 +159,12 @@ class _Runs:
                     continue
                 name = f"rung-{rung}-{place}-{repeat}"
                 log(f"  {key}", "")
-                end = self.trial(name, key, budget_s=budget_s)
+                problem = self.trial(name, key, budget_s=budget_s)
                 steps = timed(ProfileLayout(self.root / name))
                 unturned = [f"{n}: {turn}" for n, turn in self.applied.get(key, {}).items() if not turn.applied]
-                if end.problem is not None or isinstance(steps, Unavailable) or unturned:
+                if problem is not None or isinstance(steps, Unavailable) or unturned:
                     reason = steps.reason if isinstance(steps, Unavailable) else "no step"
-                    problems[key] = end.problem or next(iter(unturned), reason)
+                    problems[key] = problem or next(iter(unturned), reason)
                     log(f"  {key}: {problems[key]}", "yellow")
                     continue
                 times[key].append(steps)
@@ -219,11 +219,11 @@ def _measure_basis(runs: _Runs, *, probe: bool) -> JobBasis:
     from stepscope.results.profiled_job import read_profiled_job
 
     log("a first look at the command", "bold")
-    end = runs.trial("look", BASELINE, budget_s=runs.budget_s, first=FIRST)
+    problem = runs.trial("look", BASELINE, budget_s=runs.budget_s, first=FIRST)
     layout = ProfileLayout(runs.root / "look")
     steps = timed(layout)
-    if end.problem is not None or isinstance(steps, Unavailable):
-        why = end.problem or getattr(steps, "reason", None)
+    if problem is not None or isinstance(steps, Unavailable):
+        why = problem or getattr(steps, "reason", None)
         raise DataError(
             "the command to tune left no timed steps", why=why,
             fix=f"its output is in {layout.root / 'output.log'}; stepscope profile -- COMMAND says more",
@@ -273,9 +273,9 @@ def _follows_batch(runs: _Runs, before: JobSteps) -> float | None:
     log(f"a look at {knob.option} {value}: how much of the work follows it", "bold")
     changes: Mapping[str, Any] = {knob.option: value}
     runs.proposals["probe"] = Proposal(key="probe", knobs=("batch",), changes=changes, gain=None, exact=False, risk="")
-    end = runs.trial("look-batch", "probe", budget_s=runs.budget_s)
+    problem = runs.trial("look-batch", "probe", budget_s=runs.budget_s)
     after = job_steps(read_diaries(ProfileLayout(runs.root / "look-batch")))
-    if end.problem is not None or after is None:
+    if problem is not None or after is None:
         return None
     return min(1.0, max(0.0, (_own_ns(after) / _own_ns(before) - 1) / (ratio - 1)))
 

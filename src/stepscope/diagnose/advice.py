@@ -17,7 +17,7 @@ from stepscope.diagnose.rules import kind_of
 from stepscope.predict.loading import fewest_workers
 from stepscope.records.finding import Advice, JobVerdict
 from stepscope.results.diary import crowd
-from stepscope.results.host_load import Contention, contention_of, host_loads
+from stepscope.results.host_load import contention_of, host_loads
 from stepscope.results.profiled_job import ProfiledJob
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _offered(verdict: JobVerdict, causes: Causes, facts: JobFacts) -> Iterable[A
             "see what the loop does before its forward pass; what prepares batches belongs in a DataLoader with "
             "num_workers"
         )
-        return (advise(before, key="loader"),) if outside else _loader(job, facts)
+        return (advise(before, key="loader") if outside else _loader(job, facts),)
     if verdict.kind == "straggler" and any(slow.kind == "chronic" and slow.part == "data" for slow in causes.late):
         from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
 
@@ -70,15 +70,20 @@ def _offered(verdict: JobVerdict, causes: Causes, facts: JobFacts) -> Iterable[A
     return (general,) if isinstance(general, Advice) else general(job, facts) if callable(general) else general
 
 
-def _loader(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+def _loader(job: ProfiledJob, facts: JobFacts) -> Advice:
     """Advise more workers where processors are free for them or loading needs none, else cheaper loading."""
-    workers, wanted = job.loader_workers or 0, _wanted(facts)
-    if wanted is not None and wanted > workers:
-        yield advise(f"{loader_with(wanted, facts)}{_provided(facts)}", key="loader workers")
-        return
-    yield advise(
-        f"make loading cheaper: {_no_room(job, facts)}decode once and store, fewer transforms", key="cheaper loading"
-    )
+    wanted, loading, conditions, busy = _wanted(facts), facts.loading, [], ""
+    if wanted is not None and wanted > (job.loader_workers or 0):
+        if facts.loader is not None and facts.loader.streamed:
+            conditions.append("each worker reads its part of the stream (get_worker_info)")
+        if facts.setup.start_method in ("spawn", "forkserver"):
+            conditions.append("the script starts below if __name__ == '__main__'")
+        provided = f"; so that {', and '.join(conditions)}" if conditions else ""
+        return advise(f"{loader_with(wanted, facts)}{provided}", key="loader workers")
+    loads = host_loads(job.steps) if job.steps is not None else ()
+    if loads and loading is not None and loading.used_ns is not None:
+        busy = f"{loads[0].busy:.1f} of {loads[0].cores} cores are busy, and workers need free ones; "
+    return advise(f"make loading cheaper: {busy}decode once and store, fewer transforms", key="cheaper loading")
 
 
 def _wanted(facts: JobFacts) -> int | None:
@@ -101,23 +106,6 @@ def loader_with(workers: int, facts: JobFacts) -> str:
     return option("loader workers", facts.frameworks, plain=plain).replace("...", str(workers))
 
 
-def _provided(facts: JobFacts) -> str:
-    """Say what else has to be right, where the job's facts show it."""
-    conditions = []
-    if facts.loader is not None and facts.loader.streamed:
-        conditions.append("each worker reads its part of the stream (get_worker_info)")
-    if facts.setup.start_method in ("spawn", "forkserver"):
-        conditions.append("the script starts below if __name__ == '__main__'")
-    return f"; so that {', and '.join(conditions)}" if conditions else ""
-
-
-def _no_room(job: ProfiledJob, facts: JobFacts) -> str:
-    loads = host_loads(job.steps) if job.steps is not None else ()
-    if loads and facts.loading is not None and facts.loading.used_ns is not None:
-        return f"{loads[0].busy:.1f} of {loads[0].cores} cores are busy, and workers need free ones; "
-    return ""
-
-
 def _contended(job: ProfiledJob, facts: JobFacts) -> Advice:
     """Choose the advice by who takes the processors."""
     assert job.steps is not None
@@ -135,13 +123,8 @@ def _contended(job: ProfiledJob, facts: JobFacts) -> Advice:
         case "workers":
             text = f"make loading cheaper: its workers take {of}, and no core is free; decode once and store"
             return advise(text, key="cheaper loading")
-        case "threads":
-            return _fewer_threads(job, facts, first)
-
-
-def _fewer_threads(job: ProfiledJob, facts: JobFacts, first: Contention) -> Advice:
-    """Advise as many threads as there are cores for; fewer ranks, or the script, where OMP_NUM_THREADS is not the way."""
-    full = crowd(job.steps) if job.steps is not None else None
+    # As many threads as there are cores for; fewer ranks, or the script, where OMP_NUM_THREADS is not the way.
+    full = crowd(job.steps)
     ranks = full.ranks if full is not None else facts.ranks_a_host or 1
     threads = (full.threads if full is not None else first.cores + int(first.takes)) // ranks
     fitting = max(1, first.cores // ranks)

@@ -80,10 +80,10 @@ def sweep_budget_ns(evidence: Evidence) -> int:
     return SWEEP_BUDGET_NS
 
 
-def profiled(evidence: Evidence, cell: CellEvidence, folder: str = "PROFILED") -> str:
+def profiled(evidence: Evidence, cell: CellEvidence) -> str:
     """Return the command that measures ``cell`` again with traces, and the one that reads them."""
     command = once(f"{again(evidence, cell)} --profile")
-    return f"{command} -o {folder} && stepscope diagnose {folder}"
+    return f"{command} -o PROFILED && stepscope diagnose PROFILED"
 
 
 def concrete(outcome: Outcome, evidence: Evidence) -> Outcome:

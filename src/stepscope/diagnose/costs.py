@@ -314,7 +314,7 @@ def _late(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
         saved = saved_share(steps, chronic)
         if saved >= WORTH_LATE:
             worst = chronic[0]
-            ranks = tuple(steps.diaries[late_rank.rank].rank for late_rank in chronic if late_rank.rank is not None)
+            ranks = tuple(steps.rank_numbers[late_rank.rank] for late_rank in chronic if late_rank.rank is not None)
             scale = saved / max(worst.excess_ns, 1.0)
             low = None if worst.low_ns is None else worst.low_ns * scale
             high = None if low is None else 2 * saved - low

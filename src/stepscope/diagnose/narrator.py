@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from stepscope.diagnose.costs import Causes
     from stepscope.records.comm import CommRow
     from stepscope.records.nouns import Estimate
-    from stepscope.records.profile import JobEnd
     from stepscope.results.diary import JobSteps
     from stepscope.results.evidence import Evidence
     from stepscope.results.profiled_job import ProfiledJob
@@ -284,10 +283,15 @@ def worded(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> JobVerdict:
 
     job, late = causes.job, causes.late
     straggles = any(cost.kind == "straggler" for cost in verdict.costs)
+    memory, headline = verdict.memory, _first_line(verdict, steps, causes)
+    if (leak := soon(verdict)) is not None:
+        headline = f"Memory leak: {_growth_line(leak, verdict)}"
+    elif verdict.ended == "out-of-memory" and memory is not None and memory.growth:
+        headline = f"{headline}; until then {_growth_line(replace(memory.growth[0], full_s=None), verdict)}"
     return replace(
         verdict,
-        headline=_with_memory(verdict, _first_line(verdict, steps, late, job.end), steps),
-        memory=None if verdict.memory is None else _with_line(verdict.memory, steps, ended=verdict.ended is not None),
+        headline=headline,
+        memory=None if memory is None else replace(memory, line=_memory_line(memory, verdict)),
         change=None if verdict.change is None else replace(verdict.change, line=_change_line(verdict.change)),
         clocks=tuple(replace(clock, line=_clock_line(clock, steps.ranks)) for clock in verdict.clocks),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
@@ -374,7 +378,7 @@ WORTH_A_NOTE = 0.005
 def _late_lines(steps: JobSteps, late: tuple[Slow, ...]) -> Iterator[str]:
     for name, slow in slow_things(steps, late):
         for one in slow[:MOST_RANKS] if slow[0].of == "rank" else slow[:1]:
-            who = name if one.of != "rank" or one.rank is None else f"rank {steps.diaries[one.rank].rank}"
+            who = name if one.of != "rank" or one.rank is None else f"rank {steps.rank_numbers[one.rank]}"
             yield (
                 f"{who}: own time {format_duration(one.others_ns + one.excess_ns)} a step, the others' "
                 f"{format_duration(one.others_ns)}; late in {format_percent(one.late_steps / one.steps)} of "
@@ -400,15 +404,16 @@ def percent(share: Estimate) -> str:
     return f"{text} (±{points})"
 
 
-def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], end: JobEnd | None) -> str:
+def _first_line(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> str:
     """Return the first line of the verdict."""
     from stepscope.results.profiled_job import end_sentence
 
+    end = causes.job.end
     if verdict.kind in _ENDS and end is not None:
         return end_sentence(end)
     if verdict.kind == "independent-processes":
         if steps.independent:
-            same = sum(process.rank == steps.diaries[0].rank for process in steps.processes)
+            same = sum(process.rank == steps.rank_numbers[0] for process in steps.processes)
             return f"{noun(verdict.kind)}: {counted(same, 'process')} train at the same time without a process group"
         seen = any(part.key == "communication" and part.share > 0 for part in verdict.tree)  # a sum of losses, say
         what = "no profiled step reduces gradients" if seen else "none ever communicates"
@@ -416,7 +421,7 @@ def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], en
     if verdict.kind == "undecided":
         return f"{counted(steps.steps, 'timed step')}: too few for a verdict"
     if verdict.costs:
-        return cost_line(verdict.costs[0], steps, late)
+        return cost_line(verdict.costs[0], steps, causes.late)
     share = next((part.share for part in verdict.tree if part.key == "computation"), None)
     if share is None:
         from stepscope.diagnose.rule import WORTH  # `trace` shows a budget without what rules share
@@ -437,44 +442,30 @@ SOON_S = 3_600.0
 def soon(verdict: JobVerdict) -> MemoryGrowth | None:
     """Return the memory that is full first, within the hour and while the job runs, or None."""
     leaks = () if verdict.memory is None or verdict.ended is not None else verdict.memory.growth
-    return min((leak for leak in leaks if leak.full_s is not None and leak.full_s < SOON_S), key=_full_s, default=None)
+    full = [(leak.full_s, at) for at, leak in enumerate(leaks) if leak.full_s is not None and leak.full_s < SOON_S]
+    return leaks[min(full)[1]] if full else None
 
 
-def _full_s(growth: MemoryGrowth) -> float:
-    return float("inf") if growth.full_s is None else growth.full_s
-
-
-def _with_memory(verdict: JobVerdict, line: str, steps: JobSteps) -> str:
-    """Return the headline, or that of a memory that is full soon, or that grew until there was none left."""
-    first = soon(verdict)
-    if first is not None:
-        return f"Memory leak: {_growth_line(first, steps)}"
-    if verdict.ended == "out-of-memory" and verdict.memory is not None and verdict.memory.growth:
-        return f"{line}; until then {_growth_line(replace(verdict.memory.growth[0], full_s=None), steps)}"
-    return line
-
-
-def _with_line(memory: JobMemory, steps: JobSteps, *, ended: bool) -> JobMemory:
+def _memory_line(memory: JobMemory, verdict: JobVerdict) -> str:
     """Return the memory in words: ``1.20 GiB a rank, steady``, ``+1.0 MiB a step on rank 1; host memory full in 3 h``."""
     if memory.growth:
-        return replace(memory, line="; ".join(_growth_line(growth, steps, ended=ended) for growth in memory.growth))
+        return "; ".join(_growth_line(growth, verdict) for growth in memory.growth)
     parts = [f"{format_bytes_binary(memory.host_bytes)} a rank"] if memory.host_bytes else []
     if memory.device_used_bytes is not None and memory.device_total_bytes:
         total = format_bytes_binary(memory.device_total_bytes)
         parts.append(f"{format_bytes_binary(memory.device_used_bytes)} of {total} on the device")
     elif memory.device_bytes:
         parts.append(f"{format_bytes_binary(memory.device_bytes)} of its device")
-    return replace(memory, line=", ".join([*parts, "steady"] if memory.steady else parts))
+    return ", ".join([*parts, "steady"] if memory.steady else parts)
 
 
-def _growth_line(growth: MemoryGrowth, steps: JobSteps, *, ended: bool = False) -> str:
-    who = (
-        f" on rank {listed(growth.ranks, at_most=MOST_RANKS)}" if len(growth.ranks) < steps.ranks else " on every rank"
-    )
-    who = "" if steps.ranks == 1 else who
+def _growth_line(growth: MemoryGrowth, verdict: JobVerdict) -> str:
+    some = len(growth.ranks) < verdict.ranks_seen
+    who = f" on rank {listed(growth.ranks, at_most=MOST_RANKS)}" if some else " on every rank"
+    who = "" if verdict.ranks_seen == 1 else who
     what = "" if growth.of == "host" else " of device memory"
     where = f" of {growth.host}" if growth.host else ""
-    when = "would be full after another" if ended else "full in"
+    when = "full in" if verdict.ended is None else "would be full after another"
     full = "" if growth.full_s is None else f"; {growth.of} memory{where} {when} {_rough(growth.full_s)}"
     unit, scale = next(
         (u for u in (("GiB", 2**30), ("MiB", 2**20)) if growth.per_step.value > 0.9 * u[1]), ("KiB", 2**10)
@@ -562,22 +553,26 @@ def _straggler(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
     costly = [
         late_rank
         for late_rank in late
-        if late_rank.rank is not None and steps.diaries[late_rank.rank].rank in cost.ranks
+        if late_rank.rank is not None and steps.rank_numbers[late_rank.rank] in cost.ranks
     ]
     names = " and ".join(name for name, _ in slow_things(steps, costly)) or f"rank {listed(cost.ranks)}"
     return f"Straggler: {names} takes{excess} in every step, which costs {percent(cost.share)} of the step"
 
 
-def slow_things(steps: JobSteps, late: Sequence[Slow], *, most: int = 4) -> list[tuple[str, list[Slow]]]:
+MOST_THINGS = 4
+"""Hosts, rails, or ranks together, that are named as late."""
+
+
+def slow_things(steps: JobSteps, late: Sequence[Slow]) -> list[tuple[str, list[Slow]]]:
     """Name what the others wait for, the costliest first, with its ranks: ``rank 3``, ``host n17 (ranks 136-143)``, ``rail 2
-    (that GPU of all 512 hosts)``. Single ranks are one entry; at most so many hosts or rails."""
+    (that GPU of all 512 hosts)``. Single ranks are one entry."""
     by_subject = grouped(
         (late_rank for late_rank in late if late_rank.kind == "chronic"), lambda late_rank: late_rank.about
     )
     alone = [late_rank for about, slow in by_subject.items() if about[0] == "rank" for late_rank in slow]
 
     def numbers(slow: Sequence[Slow]) -> list[int]:
-        return [steps.diaries[late_rank.rank].rank for late_rank in slow if late_rank.rank is not None]
+        return [steps.rank_numbers[late_rank.rank] for late_rank in slow if late_rank.rank is not None]
 
     rows = []
     for (of, which), slow in by_subject.items():
@@ -590,7 +585,7 @@ def slow_things(steps: JobSteps, late: Sequence[Slow], *, most: int = 4) -> list
             )
     if alone:
         rows.append((f"rank {listed(numbers(alone), at_most=MOST_RANKS)}", alone))
-    return rows[:most]
+    return rows[:MOST_THINGS]
 
 
 def _operator(excess: OperatorExcess) -> str:

@@ -10,7 +10,6 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.diagnose.narrator import slow_things
 from stepscope.results.diary import JobSteps, late_ranks, parts_of
-from stepscope.results.slow_ranks import Slow
 
 EVERY_RANK = 16
 """Ranks with a row each; of more there are rows of what is late, of some hosts or ranks beside it, and of the median."""
@@ -35,10 +34,10 @@ class RankRow:
     late: bool
 
 
-def rank_rows(steps: JobSteps, late: Sequence[Slow] | None = None) -> tuple[RankRow, ...]:
-    """Return a row for each rank; of more than EVERY_RANK what is late first. late: ``late_ranks``, if computed already."""
+def rank_rows(steps: JobSteps) -> tuple[RankRow, ...]:
+    """Return a row for each rank; of more than EVERY_RANK what is late first."""
     parts = parts_of(steps)
-    chronic = [late_rank for late_rank in (late_ranks(steps) if late is None else late) if late_rank.kind == "chronic"]
+    chronic = [late_rank for late_rank in late_ranks(steps) if late_rank.kind == "chronic"]
     waited_for = {late_rank.rank for late_rank in chronic}
     own = steps.own_ns.mean(axis=1)
     hosts = steps.hosts
@@ -61,7 +60,7 @@ def rank_rows(steps: JobSteps, late: Sequence[Slow] | None = None) -> tuple[Rank
         )
 
     def rank(at: int) -> RankRow:
-        return row(f"rank {steps.diaries[at].rank}", [at])
+        return row(f"rank {steps.rank_numbers[at]}", [at])
 
     if steps.ranks <= EVERY_RANK:
         return tuple(rank(at) for at in range(steps.ranks))

@@ -206,8 +206,7 @@ def compute_to_transfer(summary: TraceSummary) -> float:
 class RankShares:
     """A part of what ``limit`` is a share of, as its share on each rank; the mean decides.
 
-    job, ranks: whose it is. also: the other share that a rule compares with a limit, where it has two. grave: from which on
-    it is a problem.
+    job, ranks: whose it is. also: the other share that a rule compares with a limit, where it has two.
     """
 
     shares: Sequence[float]
@@ -215,7 +214,6 @@ class RankShares:
     ranks: Sequence[RankPass] = ()
     also: float = 0.0
     limit: Limit = OF_WINDOW
-    grave: Limit = SHARES["problem"]
 
     @property
     def share(self) -> float:
@@ -272,7 +270,7 @@ class RankShares:
             title,
             self.spread,
             *evidence,
-            severity="problem" if self.share >= self.grave else "warning",
+            severity="problem" if self.share >= SHARES["problem"] else "warning",
             stake=self.share if stake is None else stake,
             share=self.share,
             confidence=confidence,
@@ -294,7 +292,6 @@ def share_rule(
     figures: Callable[[RankShares], str],
     report: Callable[[RankShares], Statement],
     limit: Limit = OF_WINDOW,
-    grave: Limit = SHARES["problem"],
     thresholds: Mapping[str, Limit] | None = None,
     protocol: int,
     claims: tuple[Claim, ...],
@@ -304,7 +301,7 @@ def share_rule(
     rests_on: tuple[Figure, ...] = (),
     look: Callable[[Evidence], Statement] | None = None,
 ) -> Rule:
-    """A rule on a share of the window, mean over ranks, that fires from ``limit`` on, from ``grave`` on as a problem.
+    """A rule on a share of the window, mean over ranks, that fires from ``limit`` on.
 
     ranks: that can be judged; without: what the traces lack where there are none. measure: the share on each of them.
     also: another share that has to reach a limit of its own. figures: in words, as a quiet rule says them before its limits.
@@ -317,7 +314,7 @@ def share_rule(
         judged = ranks(job.summary)
         if not judged:
             return unread(job.summary, without)
-        part = RankShares(measure(judged), job, judged, 0.0 if also is None else also[0](judged), limit, grave)
+        part = RankShares(measure(judged), job, judged, 0.0 if also is None else also[0](judged), limit)
         if part.share >= limit and (also is None or part.also >= also[1]):
             return report(part)
         return f"{figures(part)}, limit{'s' * (len(limits) > 1)} {in_words(map(format_percent, limits))}"
@@ -332,7 +329,7 @@ def share_rule(
         whole=whole,
         kind=kind,
         protocol=protocol,
-        thresholds={**(thresholds or {}), "warning": limit, "problem": grave},
+        thresholds={**(thresholds or {}), "warning": limit, "problem": SHARES["problem"]},
     )
 
 

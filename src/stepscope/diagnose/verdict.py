@@ -137,10 +137,10 @@ def verdict(table: JobSteps, causes: Causes) -> JobVerdict:
         pausing = not named and any(cost.kind == "periodic-pause" for cost in costs)
         operators = slow_step_operators(passes) if pausing else slow_operators(passes, named)
     # A clock is no cause of waiting for data.
-    waiting = {table.diaries[slow.rank].rank for slow in causes.late if slow.rank is not None and slow.part == "data"}
+    waiting = {table.rank_numbers[slow.rank] for slow in causes.late if slow.rank is not None and slow.part == "data"}
     clocks = clocks_of_late(table, late - waiting)
     if slower and slower.part != "data":
-        changed = {diary.rank for diary in table.diaries} if slower.all_ranks else slower.ranks
+        changed = table.rank_numbers if slower.all_ranks else slower.ranks
         clocks += clocks_of_change(table, slower.step, changed)
     first = costs[0] if costs and costs[0].kind == kind else None
     plain = JobVerdict(

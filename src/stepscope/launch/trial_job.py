@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.launch import hooked_job
 from stepscope.launch.job_window import runs_here, window_state
@@ -37,19 +36,11 @@ _USAGE = re.compile(
 _OOM = re.compile(r"out of memory|OutOfMemoryError|MemoryError|can't allocate memory|bad_alloc")
 
 
-@record
-class TrialEnd:
-    """How a trial ended. code: of the command; None: we stopped it, as enough steps were timed. problem: why it says
-    nothing; None: it does."""
-
-    code: int | None
-    problem: str | None
-
-
 def run_trial(
     layout: ProfileLayout, record: ProfileRecord, knobs: Mapping[str, object], *, budget_s: float, start_s: float
-) -> TrialEnd:
+) -> str | None:
     """Run the command until its steps have been timed for ``budget_s``, or to its end; what it prints goes to output.log.
+    Return why that says nothing; None: it does.
 
     knobs: for the hook. start_s: how long it may take to its first steps. A window that ``record`` asks for is waited for.
     Raises StepscopeError where it cannot be started; what a signal raises passes through once the job is stopped.
@@ -69,8 +60,8 @@ def run_trial(
         code = child.poll()
         stop(child, layout)
     if code is None:
-        return TrialEnd(code=None, problem=None if timed else f"no step in {start_s:g} s")
-    return TrialEnd(code=code, problem=_problem(log, code) if code else None)
+        return None if timed else f"no step in {start_s:g} s"
+    return _problem(log, code) if code else None
 
 
 def _timed(

@@ -110,12 +110,12 @@ def by_model(cells: Iterable[TimedCell]) -> tuple[list[TimedCell], ...]:
     return tuple(grouped(cells, lambda cell: (cell.cell.run.model, cell.cell.run.dataset)).values())
 
 
-def others(cells: Sequence[TimedCell], say: Callable[[TimedCell], str], *, at_most: int = 3) -> tuple[str, ...]:
+def others(cells: Sequence[TimedCell], say: Callable[[TimedCell], str]) -> tuple[str, ...]:
     """One sentence about the cells after the first, which has a finding of its own; none without any."""
     rest = cells[1:]
     if not rest:
         return ()
-    return (f"also {listed([f'{among(cell, cells[0])} {say(cell)}' for cell in rest], at_most=at_most)}",)
+    return (f"also {listed([f'{among(cell, cells[0])} {say(cell)}' for cell in rest], at_most=3)}",)
 
 
 def among(cell: TimedCell, first: TimedCell) -> str:

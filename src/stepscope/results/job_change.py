@@ -31,7 +31,7 @@ def job_change(steps: JobSteps) -> JobChange | None:
     grew = change.after - change.before
     own = _moved(steps.own_ns, change.at) / grew
     moved = [at for at, part in enumerate(own) if part >= MOSTLY]
-    ranks = () if len(moved) == steps.ranks else tuple(steps.diaries[at].rank for at in moved)
+    ranks = () if len(moved) == steps.ranks else tuple(steps.rank_numbers[at] for at in moved)
     places = moved or list(range(steps.ranks))
     by_part = {
         name: float(_moved(part[places], change.at).mean()) / grew

@@ -262,7 +262,7 @@ def test_an_excess_and_the_part_that_most_of_it_is_in_have_a_number_each() -> No
         kind="chronic", rank=1, host=None, excess_ns=35.3e6, low_ns=30e6, others_ns=100e6, late_steps=60, steps=60,
         part="optimizer", part_ns=26.5e6, samples_ratio=None, stake_fraction=0.2,
     )  # fmt: skip
-    steps = SimpleNamespace(world_size=2, diaries=[SimpleNamespace(rank=0), SimpleNamespace(rank=1)], hosts=("a", "a"))
+    steps = SimpleNamespace(world_size=2, rank_numbers=(0, 1), hosts=("a", "a"))
     cost = TimeCost(kind="straggler", share=Estimate(value=0.2), ranks=(1,), excess_ns=35.3e6)
     both = cost_line(cost, steps, (slow,))  # type: ignore[arg-type]
     assert [number in both for number in ("35.3 ms", "26.5 ms")] == [True, True]
