@@ -209,7 +209,7 @@ def _sized(verdict: JobVerdict, causes: Causes) -> Diagnosis:
     of_window = {doubt.why for finding in diagnosis.findings for doubt in finding.casts_doubt.values()}
     lost = causes.lost
 
-    def borne_out(finding: Finding) -> Finding | str:
+    def as_timed(finding: Finding) -> Finding | str:
         """Return it with its stake, or why it is left out."""
         kind, parts = kind_of(finding), PARTS_OF_CLAIM[claimed_part(finding)]
         limit = sum(part.share for part in verdict.tree if part.key in parts) if parts else None
@@ -237,7 +237,7 @@ def _sized(verdict: JobVerdict, causes: Causes) -> Diagnosis:
             return f"that part takes {format_percent(limit)} of the timed steps"
         return _of_timed(finding, limit, verdict, doubts=())
 
-    outcomes = [(finding, borne_out(finding)) for finding in diagnosis.findings]
+    outcomes = [(finding, as_timed(finding)) for finding in diagnosis.findings]
     left = [Quiet(rule=of.rule, looked_at=f"{of.title}: {why}") for of, why in outcomes if isinstance(why, str)]
     return replace(
         diagnosis,

@@ -278,8 +278,7 @@ def _of_stream(groups: list[list[TextFate]]) -> TextFate:
 
 def _take(read: _Read, sign: Sign) -> None:
     kind, values = sign.kind, sign.values
-    rank = sign.rank
-    stream = (sign.source, rank, sign.host if rank is None else None)
+    stream = (sign.source, sign.rank, sign.host if sign.rank is None else None)
     if kind == "traceback":
         read.frames[stream] = []
     elif kind == "chained":
@@ -288,18 +287,21 @@ def _take(read: _Read, sign: Sign) -> None:
         frame = Frame(file=values["file"], line=int(values["at"]), name=values.get("function", "<module>"))
         read.frames.setdefault(stream, []).append(frame)
     elif kind == "exception" or kind in _MEMORY or kind in _FAILED or kind in _LOST:
-        _take_failure(read, sign, rank, stream)
+        _take_failure(read, sign, stream)
     elif kind in _WAITED:
-        read.waited.setdefault(
-            rank, TextFate(sign=sign, fate=Fate(rank=rank, sort="timeout", at_ns=time_ns(sign.time)))
-        )
+        _take_wait(read, sign)
     elif kind.startswith("child-"):
         _take_child(read, sign)
     elif kind in ("launched-code", "some-code", "task-ended", "task-code", "crashed"):
         _take_code(read, sign)
 
 
-def _take_failure(read: _Read, sign: Sign, rank: int | None, stream: Stream) -> None:
+def _take_wait(read: _Read, sign: Sign) -> None:
+    fate = Fate(rank=sign.rank, sort="timeout", at_ns=time_ns(sign.time))
+    read.waited.setdefault(sign.rank, TextFate(sign=sign, fate=fate))
+
+
+def _take_failure(read: _Read, sign: Sign, stream: Stream) -> None:
     exception, message = sign.values.get("exception"), sign.values.get("message", sign.text)
     if exception is not None and class_name(exception) in _LAUNCHERS:
         read.frames.pop(stream, None)
@@ -312,15 +314,13 @@ def _take_failure(read: _Read, sign: Sign, rank: int | None, stream: Stream) -> 
     elif exception == "ray.exceptions.OutOfMemoryError":
         sort = "host_oom"
     if sort == "timeout":
-        read.waited.setdefault(
-            rank, TextFate(sign=sign, fate=Fate(rank=rank, sort="timeout", at_ns=time_ns(sign.time)))
-        )
+        _take_wait(read, sign)
         return
     frames = read.frames.pop(stream, [])
     at = next((frame for frame in reversed(frames) if frame.own), frames[-1] if frames else None)
     place = None if at is None else f"{at.file}:{at.line} in {at.name}"
     fate = Fate(
-        rank=rank,
+        rank=sign.rank,
         process=(sign.host or "", 0),
         sort=sort,
         at_ns=time_ns(sign.time),
@@ -329,10 +329,9 @@ def _take_failure(read: _Read, sign: Sign, rank: int | None, stream: Stream) -> 
         place=place,
     )
     groups = read.groups.setdefault(stream, [])
-    if groups and stream in read.chained:
-        groups[-1].append(TextFate(fate=fate, sign=sign))
-    else:
-        groups.append([TextFate(fate=fate, sign=sign)])
+    if not groups or stream not in read.chained:
+        groups.append([])
+    groups[-1].append(TextFate(fate=fate, sign=sign))
     read.chained.discard(stream)
 
 
