@@ -176,8 +176,8 @@ def verdict(table: JobSteps, causes: Causes) -> JobVerdict:
         part = "before"
     elif plain.marked == "communication-bound" and causes.settled:  # what it takes itself is its transfer
         part = "transfer"
-    said = worded(replace(plain, tree=tree_of(table, causes.parts, marked=part)), table, causes)
-    return replace(said, why=why_of(said, causes))
+    in_words = worded(replace(plain, tree=tree_of(table, causes.parts, marked=part)), table, causes)
+    return replace(in_words, why=why_of(in_words, causes))
 
 
 def borne_out(summary: TraceSummary, verdict: JobVerdict) -> TraceSummary:
