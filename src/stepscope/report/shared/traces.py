@@ -12,7 +12,7 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import grouped, plural, ranges
 from stepscope.records.nouns import EXPOSED_COMM_SHORT
 from stepscope.records.parts import TITLES
-from stepscope.records.trace_budget import Parts
+from stepscope.records.trace_budget import Parts, PhaseBudget
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.table import (
     Column,
@@ -140,10 +140,15 @@ def step_counts(called: Iterable[Any]) -> dict[int, int]:
     return {row.rank: max(1, len({call.step for call in row.calls})) for row in called}
 
 
+def windows(summary: TraceSummary) -> dict[int, int]:
+    """Return the window of each rank that has one, ns."""
+    return {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
+
+
 def step_length(summary: TraceSummary, steps: Mapping[int, int]) -> int:
     """Return the window of a rank divided by its steps, median over ranks, ns. steps: rank -> their number."""
-    windows = {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
-    return int(median_over({rank: windows[rank] / count for rank, count in steps.items()}))
+    of_ranks = windows(summary)
+    return int(median_over({rank: of_ranks[rank] / count for rank, count in steps.items()}))
 
 
 def exposed_a_step(calls: Iterable[tuple[int, C]], step_ns: int) -> Value:
@@ -173,6 +178,11 @@ def most(values: Mapping[int, float], ranks: Sequence[int]) -> Value:
     return Value(f"rank {rank} {ratio:.1f}x" if ratio < 100 else f"rank {rank}", rank, tone=tone)
 
 
+def most_column(ranks: Sequence[int], of: Callable[[Any], float], **how: Any) -> Column:
+    """Return the column of :func:`most`. of: a row of one rank -> its value."""
+    return Column("largest_rank", "most", lambda rows: most({row.rank: of(row) for row in rows}, ranks), **how)
+
+
 def over_ranks_note(ranks: Sequence[int]) -> tuple[str, ...]:
     """Say how to read figures over several ranks; nothing for one."""
     if len(ranks) < 2:
@@ -191,21 +201,37 @@ def rank_column(get: Callable[[Any], int]) -> Column:
 def parts_columns(of: Callable[[Any], Parts]) -> tuple[Column, ...]:
     """Return the columns of a budget: times with their share of the window. of: a row's item -> its parts."""
 
-    def part(name: str, worry: tuple[float, float] | None = None) -> Callable[[Any], Value]:
-        return lambda item: timed(getattr(of(item), name), of(item).window_ns, worry=worry)
-
     return (
         Column("window", "window", lambda item: of(item).window_ns, duration),
-        Column("compute", "compute", part("compute_ns"), duration),
-        Column("exposed_comm", EXPOSED_COMM_SHORT, part("exposed_comm_ns", (0.1, 0.25)), duration, short="exp comm"),
-        Column(
-            "exposed_memory", TITLES["copies"], part("exposed_memory_ns", (0.05, 0.15)), duration,
-            short="exp copies", drop=1,
-        ),
-        Column("idle", "idle", part("idle_ns", (0.15, 0.35)), duration),
-        Column("comm", "all comm", lambda item: of(item).comm_ns, duration, drop=2),
+        *device_columns(of, lambda item: of(item).window_ns, comm=(0.1, 0.25), copies=(0.05, 0.15), idle=(0.15, 0.35)),
         Column("hidden_fraction", "hidden", lambda item: of(item).hidden_fraction, percent, drop=3),
-    )  # fmt: skip
+    )
+
+
+def device_columns(
+    of: Callable[[Any], Parts | PhaseBudget],
+    window_ns: Callable[[Any], float],
+    **worry: tuple[float, float],
+) -> tuple[Column, ...]:
+    """Return the columns of what the device did. of, window_ns: a row's item -> its parts, and what they are shares of."""
+
+    def part(name: str, kind: str = "") -> Callable[[Any], Value]:
+        return lambda item: timed(getattr(of(item), name), window_ns(item), worry=worry.get(kind))
+
+    return (
+        Column("compute", "compute", part("compute_ns"), duration),
+        Column("exposed_comm", EXPOSED_COMM_SHORT, part("exposed_comm_ns", "comm"), duration, short="exp comm"),
+        Column(
+            "exposed_memory",
+            TITLES["copies"],
+            part("exposed_memory_ns", "copies"),
+            duration,
+            short="exp copies",
+            drop=1,
+        ),
+        Column("idle", "idle", part("idle_ns", "idle"), duration),
+        Column("comm", "all comm", lambda item: of(item).comm_ns, duration, drop=2),
+    )
 
 
 def timed(ns: float, window_ns: float, *, worry: tuple[float, float] | None = None) -> Value:

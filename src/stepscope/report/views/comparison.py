@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import grouped
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
@@ -101,35 +100,33 @@ MOST_LABELS = 16
 """Lines of a sum by label; of more labels only what all figures of one kind did is said."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sum:
-    """Figures of one kind and label."""
-
-    metric: str
-    label: str
-    figures: tuple[ComparedFigure, ...]
-
-    def ratio(self, at: float) -> float:
-        """Return the quantile ``at`` of their ratios."""
-        return float(np.quantile([f.ratio for f in self.figures], at))
+_Sum = tuple[str, str, Sequence[ComparedFigure]]
+"""A kind of figure, a label, and the figures that have both."""
 
 
 def build_summed(comparison: Comparison) -> Table:
     """Return the table of many figures: a line for each label of the first kind of figure, one for each other kind."""
     kinds = grouped(comparison.figures, lambda f: (f.side, metric_name(f)))
     first = dict(reversed(kinds))
-    sums = []
+    sums: list[_Sum] = []
     for (side, name), figures in kinds.items():
         labels = grouped(figures, lambda f: f.label or f.what)
         by_label = name == first[side] and 1 < len(labels) <= MOST_LABELS and len(comparison.sides) == 2
-        sums += [
-            _Sum(metric=name, label=label, figures=tuple(labelled)) for label, labelled in labels.items() if by_label
-        ]
         if not by_label:
-            sums.append(_Sum(metric=name, label=side if many_sides(comparison) else "all", figures=tuple(figures)))
+            labels = {side if many_sides(comparison) else "all": figures}
+        sums += [(name, label, labelled) for label, labelled in labels.items()]
+
+    def change(at: float) -> Callable[[_Sum], Value]:
+        """Return what writes the quantile ``at`` of the changes."""
+
+        def of(summed: _Sum) -> Value:
+            quantile = float(np.quantile([f.ratio for f in summed[2]], at)) - 1
+            return wording(signed_percent(quantile), quantile)
+
+        return of
 
     def verdicts(summed: _Sum) -> str:
-        counts: Counter[str] = Counter(f.verdict for f in summed.figures)
+        counts: Counter[str] = Counter(f.verdict for f in summed[2])
         order = ("better", "worse", "not clear", "no significant difference", "not tested")
         return ", ".join(f"{counts[kind]} {kind}" for kind in order if counts[kind])
 
@@ -137,12 +134,12 @@ def build_summed(comparison: Comparison) -> Table:
         "comparison",
         f"Changes against {comparison.sides[0]}, {len(comparison.figures)} figures summed up",
         sums,
-        group_column("metric", "figure", "metric"),
-        lead_column("label", "", "label"),
-        Column("figures", "figures", lambda s: len(s.figures), whole, drop=2),
-        Column("change", "median", lambda s: wording(signed_percent(s.ratio(0.5) - 1), s.ratio(0.5) - 1), figure),
-        Column("least", "least", lambda s: wording(signed_percent(s.ratio(0) - 1), s.ratio(0) - 1), figure, drop=1),
-        Column("most", "most", lambda s: wording(signed_percent(s.ratio(1) - 1), s.ratio(1) - 1), figure, drop=1),
+        group_column("metric", "figure", "0"),
+        lead_column("label", "", "1"),
+        Column("figures", "figures", lambda s: len(s[2]), whole, drop=2),
+        Column("change", "median", change(0.5), figure),
+        Column("least", "least", change(0), figure, drop=1),
+        Column("most", "most", change(1), figure, drop=1),
         Column("verdict", "verdicts", verdicts),
         notes=comparison.notes,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.records.imported import KINDS, UNKNOWN, MemoryHolder, MemorySnapshot
@@ -204,42 +203,33 @@ def memory_snapshots_table(memory: Sequence[MemorySnapshot]) -> Table:
 COLOR = dict(zip(KINDS, (*COLORS[: len(KINDS) - 1], FAINT), strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MemoryKindsRow:
-    snapshot: str
-    kind: str
-    peak: int | None
-    share: float | None
-    now: int
-
-
 def memory_kinds_table(memory: Sequence[MemorySnapshot]) -> Table:
     """Return the table: one row a kind and device, and their sum."""
     return tabled(
         "memory_kinds",
         "Memory by kind",
         [row for snapshot in memory for row in _rows(snapshot)],
-        group_column("snapshot", "", "snapshot"),
-        lead_column("kind", "kind", "kind"),
-        Column("peak_bytes", "at the peak", "peak", binary_size),
-        Column("peak_share", "share", "share", percent),
-        Column("snapshot_bytes", "at the snapshot", "now", binary_size),
+        group_column("snapshot", "", "0"),
+        lead_column("kind", "kind", "1"),
+        Column("peak_bytes", "at the peak", "2", binary_size),
+        Column("peak_share", "share", "3", percent),
+        Column("snapshot_bytes", "at the snapshot", "4", binary_size),
         footnotes=_footnotes(memory),
     )
 
 
-def _rows(memory: MemorySnapshot) -> list[_MemoryKindsRow]:
+def _rows(memory: MemorySnapshot) -> list[tuple[str, str, int | None, float | None, int]]:
     peak, now = dict(memory.peak_kinds), dict(memory.kinds)
     kinds = [kind for kind in KINDS if kind in peak or kind in now]
     sums = [(kind, peak.get(kind, 0), now.get(kind, 0)) for kind in kinds]
     sums += [("all", memory.peak_requested_bytes or 0, memory.requested_bytes or 0)] if kinds else []
     return [
-        _MemoryKindsRow(
-            snapshot=memory.name,
-            kind=kind,
-            peak=at_peak if peak else None,
-            share=at_peak / memory.peak_requested_bytes if memory.peak_requested_bytes else None,
-            now=at_end,
+        (
+            memory.name,
+            kind,
+            at_peak if peak else None,
+            at_peak / memory.peak_requested_bytes if memory.peak_requested_bytes else None,
+            at_end,
         )
         for kind, at_peak, at_end in sums
     ]

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, grouped, listed
-from stepscope.records.comparison import ScalingBudget
+from stepscope.records.comparison import ScalingBudget, ScalingPart
 from stepscope.records.training import ScalingRow, TargetTime, TrainingRun
 from stepscope.report import vega
 from stepscope.report.names import file_part, lines
@@ -348,17 +347,6 @@ def _speedup_efficiency(title: str, named: Sequence[_Named]) -> Spec:
     return {**vega.head(title, width), "spacing": 12, "hconcat": [speedup, efficiency]}
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    head: str
-    name: str
-    base_ns: float
-    ideal_ns: float
-    run_ns: float
-    lost_ns: float
-    share: float | None
-
-
 def scaling_budget_table(budgets: Sequence[ScalingBudget]) -> Table:
     """Return the table: one row a part, the largest loss first, and the whole below.
 
@@ -370,32 +358,37 @@ def scaling_budget_table(budgets: Sequence[ScalingBudget]) -> Table:
         "scaling_budget",
         "Where the speed-up is lost",
         [line for budget in budgets for line in _lines(budget)],
-        group_column("pair", "", "head"),
-        lead_column("part", "part", "name"),
+        group_column("pair", "", "0"),
+        lead_column("part", "part", "1"),
         Column(
             "base_ns",
             f"{first.base_world_size} rank{'s' * (first.base_world_size > 1)}" if first else "baseline",
-            "base_ns",
+            "2.base_ns",
             duration,
         ),
-        Column("ideal_ns", "ideal", "ideal_ns", duration, drop=1),
-        Column("run_ns", counted(first.world_size, "rank") if first else "run", "run_ns", duration),
-        Column("lost_ns", "lost", "lost_ns", duration),
-        Column("share", "of the loss", "share", percent),
+        Column("ideal_ns", "ideal", "2.ideal_ns", duration, drop=1),
+        Column("run_ns", counted(first.world_size, "rank") if first else "run", "2.run_ns", duration),
+        Column("lost_ns", "lost", "2.lost_ns", duration),
+        Column("share", "of the loss", "2.share", percent),
         footnotes=_scaling_budget_footnotes(budgets),
     )
 
 
-def _lines(budget: ScalingBudget) -> Iterable[_Line]:
+def _lines(budget: ScalingBudget) -> Iterable[tuple[str, str, ScalingPart]]:
     for reading in budget.readings:
         kind = f", {reading.scaling}" if reading.scaling else ""
         head = f"{budget.run} against {budget.base}{kind}"
         for part in ranked(reading):
-            yield _Line(head, PARTS[part.key], part.base_ns, part.ideal_ns, part.run_ns, part.lost_ns, part.share)
-        total = None if reading.lost_ns <= 0 else 1.0
-        yield _Line(
-            head, budget.unit, budget.base_time.value, reading.ideal_ns, budget.time.value, reading.lost_ns, total
+            yield head, PARTS[part.key], part
+        total = ScalingPart(
+            key=budget.unit,
+            base_ns=budget.base_time.value,
+            ideal_ns=reading.ideal_ns,
+            run_ns=budget.time.value,
+            lost_ns=reading.lost_ns,
+            share=None if reading.lost_ns <= 0 else 1.0,
         )
+        yield head, budget.unit, total
 
 
 def _scaling_budget_footnotes(budgets: Sequence[ScalingBudget]) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped, listed
 from stepscope.diagnose.narrator import MOST_RANKS, tree_rows
@@ -165,35 +164,28 @@ _OF_KIND = {"compute": "computation", "hidden_comm": "hidden communication", "ex
 _COLORS = dict(zip(_OF_KIND.values(), map(vega.color, ("k-compute", "k-hidden", "k-exposed")), strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    cell: CellEvidence
-    hidden: Hidden
-    gain: OverlapGain | None
-
-
 def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> Table:
     """Return the table: a row a cell that reduces after the backward pass, and a row for each of the same work that reduces
     inside it."""
     every_gain = gains(cells, traces)
-    rows: list[_Row] = []
+    rows: list[tuple[CellEvidence, Hidden, OverlapGain | None]] = []
     for gain in every_gain:
-        if not any(row.cell is gain.after for row in rows):
-            rows.append(_Row(cell=gain.after, hidden=gain.hidden_after, gain=None))
-        rows.append(_Row(cell=gain.inside, hidden=gain.hidden_inside, gain=gain))
+        if not any(cell is gain.after for cell, _, _ in rows):
+            rows.append((gain.after, gain.hidden_after, None))
+        rows.append((gain.inside, gain.hidden_inside, gain))
     return tabled(
         "overlap_gain",
         "Communication after backward and inside backward",
         rows,
-        group_column("group", "runs", "cell.run.group"),
-        lead_column("strategy", "strategy", "cell.run.strategy"),
-        identity_column("world_size", "ranks", "cell.run.world_size", whole),
-        identity_column("reduces", "reduces", lambda row: "after backward" if row.gain is None else "inside backward"),
-        Column("comm_ns", "comm/step", "hidden.comm_ns", duration),
-        Column("hidden", "hidden", lambda row: _hidden(row.hidden)),
-        Column("exposed_comm_ns", "exposed", lambda row: exposed_value(row.cell.run), duration),
-        Column("step_ns", "step", lambda row: measured(row.cell.run.step_ns, duration, tight=True), duration),
-        Column("step_ratio", "step against", lambda row: _ratio(row.gain), short="against"),
+        group_column("group", "runs", "0.run.group"),
+        lead_column("strategy", "strategy", "0.run.strategy"),
+        identity_column("world_size", "ranks", "0.run.world_size", whole),
+        identity_column("reduces", "reduces", lambda row: "after backward" if row[2] is None else "inside backward"),
+        Column("comm_ns", "comm/step", "1.comm_ns", duration),
+        Column("hidden", "hidden", lambda row: _hidden(row[1])),
+        Column("exposed_comm_ns", "exposed", lambda row: exposed_value(row[0].run), duration),
+        Column("step_ns", "step", lambda row: measured(row[0].run.step_ns, duration, tight=True), duration),
+        Column("step_ratio", "step against", lambda row: _ratio(row[2]), short="against"),
         footnotes=(
             *overlap_conclusions(every_gain),
             "comm/step, hidden: from the profiled steps of all ranks, in parentheses the single steps; exposed, step: from"

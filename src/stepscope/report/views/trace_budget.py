@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from stepscope.report.names import clean, file_part
 from stepscope.report.shared.stacks import MAX_ROWS, StackRow, stacks_chart
 from stepscope.report.shared.traces import (
     PARTIAL,
+    device_columns,
     gaps,
     many_note,
     parts_columns,
@@ -26,6 +27,7 @@ from stepscope.report.shared.traces import (
     shared,
     standing_out,
     timed,
+    windows,
 )
 from stepscope.report.table import Column, Table, Value, duration, judged, lead_column, percent, tabled, whole, wording
 from stepscope.report.vega import Chart, color
@@ -186,30 +188,15 @@ def steps_table(summary: TraceSummary) -> Table:
 
 def phases_table(summary: TraceSummary) -> Table:
     """Return the table: one row per rank and phase; phases without any time are left out."""
-    windows = {p.facts.rank: p.budget.parts.window_ns if p.budget else 0 for p in summary.ranks}
-
-    def part(of: Callable[[PhaseBudget], int]) -> Callable[[PhaseBudget], Value]:
-        return lambda p: timed(of(p), windows[p.rank])
-
+    whole_ns = windows(summary)
     return tabled(
         "phases",
         "Phases",
         (p for rank in summary.ranks for p in rank.phases if _total(p) or p.host_ns),
         rank_column(lambda p: p.rank),
         lead_column("phase", "phase", "phase"),
-        Column("total", "total", part(_total), duration),
-        Column("compute", "compute", part(lambda p: p.compute_ns), duration),
-        Column("exposed_comm", EXPOSED_COMM_SHORT, part(lambda p: p.exposed_comm_ns), duration, short="exp comm"),
-        Column(
-            "exposed_memory",
-            TITLES["copies"],
-            part(lambda p: p.exposed_memory_ns),
-            duration,
-            short="exp copies",
-            drop=1,
-        ),
-        Column("idle", "idle", part(lambda p: p.idle_ns), duration),
-        Column("comm", "all comm", "comm_ns", duration, drop=2),
+        Column("total", "total", lambda p: timed(_total(p), whole_ns.get(p.rank, 0)), duration),
+        *device_columns(lambda p: p, lambda p: whole_ns.get(p.rank, 0)),
         Column("host", "host", "host_ns", duration, drop=3),
         footnotes=("device work belongs to the phase that launched it, idle time to the phase that launches next",),
     )
@@ -236,14 +223,14 @@ CAUSES = {
 
 def idle_table(summary: TraceSummary) -> Table:
     """Return the table: one row per rank and cause."""
-    windows = {p.facts.rank: p.budget.parts.window_ns if p.budget else 0 for p in summary.ranks}
+    whole_ns = windows(summary)
     return tabled(
         "idle",
         "Idle time by cause",
         (i for rank in summary.ranks for i in sorted(rank.idle, key=lambda i: -i.idle_ns)),
         rank_column(lambda i: i.rank),
         lead_column("cause", "why the device idled", lambda i: wording(CAUSES[i.cause], i.cause)),
-        Column("idle", "idle", lambda i: timed(i.idle_ns, windows[i.rank], worry=(0.1, 0.3)), duration),
+        Column("idle", "idle", lambda i: timed(i.idle_ns, whole_ns.get(i.rank, 0), worry=(0.1, 0.3)), duration),
         Column("gaps", "gaps", "gap_count", whole),
         Column("largest", "largest", "largest_ns", duration, drop=1),
     )

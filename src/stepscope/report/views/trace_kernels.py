@@ -27,7 +27,7 @@ from stepscope.report.shared.traces import (
     gaps,
     many_note,
     medians,
-    most,
+    most_column,
     over_ranks,
     over_ranks_note,
     rank_column,
@@ -84,7 +84,7 @@ def kernels_table(summary: TraceSummary) -> Table:
         Column("total", "total", lambda rows: time_over_ranks(rows, "total_ns", whole), duration),
         Column("median", "median", _weighted_median, duration),
         Column("largest", "longest", lambda rows: max(r.max_ns for r in rows), duration, drop=1),
-        Column("largest_rank", "most", lambda rows: most({r.rank: r.total_ns for r in rows}, ranks)),
+        most_column(ranks, lambda r: r.total_ns),
         footnotes=_footnotes(tables, shortened=any(n != s for n, s in names.items())) if tables else (),
         notes=(
             *gaps(summary, "kernels", otherwise=NO_KERNELS),
@@ -157,7 +157,7 @@ def sequences_table(summary: TraceSummary) -> Table:
         Column("total", "in kernels", medians("total_ns"), duration),
         Column("share", "share", lambda rows: sum(r.share for r in rows) / len(ranks), percent),
         Column("gap", "between", medians("gap_ns"), duration),
-        Column("largest_rank", "most", lambda rows: most({r.rank: r.total_ns + r.gap_ns for r in rows}, ranks), drop=1),
+        most_column(ranks, lambda r: r.total_ns + r.gap_ns, drop=1),
         footnotes=(
             "share: of the time of all kernels; between: gaps inside the sequence, which a fused kernel or a "
             "CUDA graph would not have",
@@ -230,7 +230,7 @@ def copies_table(summary: TraceSummary) -> Table:
         Column("rate", "rate", _rate, bandwidth),
         Column("median", "median", largest("median_bytes"), size, drop=2),
         Column("largest", "largest", largest("largest_bytes"), size, drop=1),
-        Column("largest_rank", "most", lambda rows: most({r.rank: r.busy_ns for r in rows}, ranks)),
+        most_column(ranks, lambda r: r.busy_ns),
         footnotes=(
             "time, exposed (under neither computation nor communication): share of the window; "
             "rate: of the copies whose size is known, GB = 1e9 bytes",

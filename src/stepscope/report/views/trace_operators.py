@@ -9,10 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.records.trace_budget import Utilisation
+from stepscope.records.trace_budget import StepUtilisation, Utilisation
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import AnnotationRow, LaunchStatistics, ModuleRow, OperatorRow, OperatorTable
 from stepscope.report.kernel_names import elided
@@ -24,6 +23,7 @@ from stepscope.report.shared.traces import (
     medians,
     middle,
     most,
+    most_column,
     over_ranks,
     over_ranks_note,
     rank_column,
@@ -229,7 +229,7 @@ def annotations_table(summary: TraceSummary) -> Table:
             "device_events", "events", lambda rows: middle(rows, "device_events") if on_device else None, number, drop=1
         ),
         Column("device_span", "device span", medians("device_span_ns"), duration, short="span", drop=2),
-        Column("largest_rank", "most", lambda rows: most({r.rank: r.host_ns for r in rows}, ranks)),
+        most_column(ranks, lambda r: r.host_ns),
         footnotes=(
             "host: an annotation inside one of the same name counts once; annotations overlap and do not add up",
             *(
@@ -261,44 +261,36 @@ def utilisation_table(summary: TraceSummary) -> Table:
     utilisations = [p.utilisation for p in summary.ranks if p.utilisation is not None]
     shown = [u for u in utilisations if u.step_ns and (u.model_flop is not None or u.hardware_flop is not None)]
     kept = {p.facts.rank: {s.step for s in p.steps} for p in summary.ranks}
-    items = [
-        _Use(u, "median", u.step_ns, u.mfu, u.hfu) for u in standing_out(shown, lambda u: -(u.hfu or u.mfu or 0.0))
-    ]
+    items: list[_Use] = [(u, "median", u) for u in standing_out(shown, lambda u: -(u.hfu or u.mfu or 0.0))]
     several = [u for u in shown if len(u.steps) > 1 and u.peak_flops_per_s is not None]
     for step in sorted({s.step for u in several for s in u.steps if s.step in kept[u.rank]}):
-        items += [_Use(u, step, s.step_ns, s.mfu, s.hfu) for u in several for s in u.steps if s.step == step]
+        items += [(u, step, s) for u in several for s in u.steps if s.step == step]
     return tabled(
         "utilisation",
         "Utilisation",
         items,
-        rank_column(lambda use: use.of.rank),
-        lead_column("step", "step", "step"),
-        Column("duration", "step time", "step_ns", duration),
-        Column("mfu", "MFU", lambda use: _share(use.mfu), percent),
-        Column("hfu", "HFU", lambda use: _share(use.hfu), percent),
+        rank_column(lambda use: use[0].rank),
+        lead_column("step", "step", "1"),
+        Column("duration", "step time", "2.step_ns", duration),
+        Column("mfu", "MFU", lambda use: _share(use[2].mfu), percent),
+        Column("hfu", "HFU", lambda use: _share(use[2].hfu), percent),
         Column("rate", "reached", _reached, flops),
-        Column("peak", "peak", "of.peak_flops_per_s", flops),
-        Column("dtype", "type", "of.dtype"),
-        Column("device", "device", "of.device_name", drop=1),
+        Column("peak", "peak", "0.peak_flops_per_s", flops),
+        Column("dtype", "type", "0.dtype"),
+        Column("device", "device", "0.device_name", drop=1),
         footnotes=_utilisation_footnotes(shown),
         notes=_utilisation_notes(summary),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """A rank's median step, or one of its steps."""
-
-    of: Utilisation
-    step: str | int
-    step_ns: float | None
-    mfu: float | None
-    hfu: float | None
+_Use = tuple[Utilisation, str | int, Utilisation | StepUtilisation]
+"""A rank, and its median step or one of its steps."""
 
 
 def _reached(use: _Use) -> float | None:
-    flop = use.of.model_flop if use.of.model_flop is not None else use.of.hardware_flop
-    return flop / (use.step_ns / 1e9) / use.of.devices if flop is not None and use.step_ns else None
+    of, _, step = use
+    flop = of.model_flop if of.model_flop is not None else of.hardware_flop
+    return flop / (step.step_ns / 1e9) / of.devices if flop is not None and step.step_ns else None
 
 
 def _share(fraction: float | None) -> Value:
