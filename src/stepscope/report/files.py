@@ -69,6 +69,10 @@ def _heading(text: str, mark: str = "-") -> str:
     return f"{text}\n{mark * len(text)}\n"
 
 
+def _section(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([_heading(title), *lines, ""])
+
+
 def _table(table: Table) -> str:
     return f"{_heading(table.title)}\n{render_ascii(table)}"
 
@@ -100,7 +104,7 @@ def _verdict(verdict: JobVerdict) -> str:
             lines.append(f"         $ {_command(advice.command)}")
     lines += [paragraph(line, indent="         ", first="  also   ") for line in also(verdict)]
     lines += [paragraph(line, indent="    ", first="  ") for line in below(verdict)]
-    return "\n".join([_heading("Verdict"), *lines, ""])
+    return _section("Verdict", lines)
 
 
 def _findings(ordered: Sequence[Finding], title: str) -> str:
@@ -147,8 +151,7 @@ def _command(text: str) -> str:
 def _scaling(evidence: Evidence, drop_epochs: int) -> str:
     if not any(not row.is_baseline for row in evidence.scaling):
         return ""
-    table = scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs)
-    return "\n".join([_heading("Scaling"), render_ascii(table)])
+    return _table(scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs))
 
 
 def _runs(evidence: Evidence, drop_epochs: int) -> str:
@@ -172,26 +175,24 @@ def _worth_saying(evidence: Evidence, diagnosis: Diagnosis) -> Sequence[Skipped]
 def _skipped(skipped: Sequence[Skipped]) -> str:
     if not skipped:
         return ""
-    lines = [_heading("Skipped checks")]
+    lines = []
     for (reason, command), same in grouped(skipped, lambda skip: (skip.reason, skip.command)).items():
         lines.append(paragraph(f"{', '.join(skip.rule for skip in same)}: {reason}", indent="  ", first="- "))
         if command:
             lines.append(f"  $ {_command(command)}")
-    return "\n".join([*lines, ""])
+    return _section("Skipped checks", lines)
 
 
 def _quiet(diagnosis: Diagnosis) -> str:
     if not diagnosis.quiet:
         return ""
-    lines = [_heading("Looked at, nothing found")]
-    lines += _items(f"{quiet.rule}: {quiet.looked_at}" for quiet in diagnosis.quiet)
-    return "\n".join([*lines, ""])
+    return _section("Looked at, nothing found", _items(f"{quiet.rule}: {quiet.looked_at}" for quiet in diagnosis.quiet))
 
 
 def _machine(evidence: Evidence) -> str:
     rows = tuple(cell.run for cell in evidence.cells)
     ranks = [cell.result.summaries[0] for cell in evidence.cells if cell.result.summaries]
-    lines = [_heading("Machine")]
+    lines = []
     if evidence.environment is not None or ranks:
         lines += _items(environment_lines(evidence.environment, rows, ranks))
     elif not evidence.hardware and not evidence.profiled and not any(run.hardware for run in evidence.runs):
@@ -201,19 +202,18 @@ def _machine(evidence: Evidence) -> str:
     names = dict.fromkeys((*evidence.hardware, *(run.hardware for run in evidence.runs if run.hardware)))
     if evidence.environment is None:
         lines += _items(f"ran on {name}" for name in names)
-    return "\n".join([*lines, ""])
+    return _section("Machine", lines)
 
 
 def _sources(evidence: Evidence) -> str:
-    lines = [_heading("Sources and notes")]
-    lines += _items(
+    lines = _items(
         f"{source.path} ({source.kind}{f', read as {source.format}' * (source.format is not None)})"
         for source in evidence.sources
     )
     lines += _items([*(f"{state}: {text}" for state, text in narrator.files_found(evidence)), *evidence.all_notes])
     for record in evidence.records:
         lines += [f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv]
-    return "\n".join([*lines, ""])
+    return _section("Sources and notes", lines)
 
 
 FORMATS = ("csv", "tex", "md", "txt")

@@ -90,19 +90,21 @@ MAX_LINES = 7
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 
+_LABELS = {
+    "labelFontSize": 7, "titleFontSize": 7.5, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
+}  # fmt: skip
+
 _CONFIG: Spec = {
     "font": FONT,
     "background": None,
     "view": {"stroke": None},
     "title": {"anchor": "start", "frame": "bounds", "fontSize": 8, "fontWeight": "bold", "color": INK, "offset": 6},
     "axis": {
-        "labelFontSize": 7, "titleFontSize": 7.5, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
-        "domainColor": FAINT, "tickColor": FAINT, "gridColor": RULE, "gridWidth": 0.5, "domainWidth": 0.6,
+        **_LABELS, "domainColor": FAINT, "tickColor": FAINT, "gridColor": RULE, "gridWidth": 0.5, "domainWidth": 0.6,
         "tickWidth": 0.6, "tickSize": 3, "titlePadding": 4, "labelLimit": 400, "titleLimit": 0,
     },
     "legend": {
-        "labelFontSize": 7, "titleFontSize": 7.5, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
-        "orient": "bottom", "symbolSize": 35, "symbolStrokeWidth": 0, "symbolOpacity": 1, "symbolDash": [1, 0],
+        **_LABELS, "orient": "bottom", "symbolSize": 35, "symbolStrokeWidth": 0, "symbolOpacity": 1, "symbolDash": [1, 0],
         "labelLimit": 0, "offset": 4, "rowPadding": 1,
         "columnPadding": 8, "titleLimit": 0,
     },
@@ -191,27 +193,22 @@ def by_series(names: Collection[str], colors: Sequence[str] = COLORS, *, width: 
     fits = int(width / 72 * 16)
     longest = max((min(len(name), fits - 8) for name in names), default=0) + 6
     columns = max(1, min(len(names), fits // longest))
-    legend = (
-        None
-        if len(names) < 2
-        else {"title": None, "columns": columns, "columnPadding": round(6 + 0.7 * longest), "labelLimit": width - 30}
-    )
-    return {
-        "field": "series",
-        "type": "nominal",
-        "scale": {"domain": list(names), "range": [colors[n % len(colors)] for n in range(len(names))]},
-        "legend": legend,
-    }
+    legend = {"columns": columns, "columnPadding": round(6 + 0.7 * longest), "labelLimit": width - 30}
+    return _series(names, [colors[n % len(colors)] for n in range(len(names))], legend)
 
 
 def shape_by_series(names: Collection[str]) -> Spec:
     """Mark by ``series``; the legend joins that of the colours, and where those begin again it is another marker."""
     shapes = [SHAPES[(n + n // len(COLORS)) % len(SHAPES)] for n in range(len(names))]
+    return _series(names, shapes, {})
+
+
+def _series(names: Collection[str], looks: Sequence[str], legend: Spec) -> Spec:
     return {
         "field": "series",
         "type": "nominal",
-        "scale": {"domain": list(names), "range": shapes},
-        "legend": None if len(names) < 2 else {"title": None},
+        "scale": {"domain": list(names), "range": looks},
+        "legend": None if len(names) < 2 else {"title": None, **legend},
     }
 
 
@@ -289,14 +286,18 @@ DOWN = ("row", "run", "rank", "sender")
 """Fields whose names stand below each other."""
 
 
+def width_of(names: Iterable[str]) -> float:
+    """Return the points that the longest line of names takes."""
+    return WIDE * max((len(line) for name in names for line in name.split("\n")), default=0)
+
+
 def name_axis(field: str, names: Sequence[str], title: str | None = None, **axis: Any) -> Spec:
     """Return an axis of names in their order; each may have several lines."""
     second = {
         "test": "indexof(datum.label, '\\n') >= 0",
         "value": -4,
     }  # lines grow downwards from the first one's middle
-    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
-    more: Spec = {"labelOffset": {"condition": second, "value": 0}, "minExtent": round(WIDE * longest + 4)}
+    more: Spec = {"labelOffset": {"condition": second, "value": 0}, "minExtent": round(width_of(names) + 4)}
     more = more if field in DOWN else {}
     return {
         "field": field,

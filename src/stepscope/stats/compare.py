@@ -43,43 +43,37 @@ def block_length(samples: Samples) -> int:
     return max(1, min(math.ceil(float(wanted)), len(values) // 2))
 
 
-def bootstrap_medians(samples: Samples, *, rng: np.random.Generator, block: int | None = None) -> NDArray[np.float64]:
-    """Return the medians of ``RESAMPLES`` circular block resamples [resamples]; without ``block`` it is
-    :func:`block_length`."""
-    return _bootstrap(np.median, samples, rng=rng, block=block)
-
-
-def _bootstrap(
-    statistic: Callable[..., Any],
-    samples: Samples,
-    *,
-    rng: np.random.Generator,
-    block: int | None = None,
+def bootstrap(
+    statistic: Callable[..., Any], samples: Samples, *, rng: np.random.Generator, block: int | None = None
 ) -> NDArray[np.float64]:
-    """Apply ``statistic`` to every row of ``RESAMPLES`` circular block resamples."""
+    """Apply ``statistic`` to every row of ``RESAMPLES`` circular block resamples; without ``block`` it is
+    :func:`block_length`."""
     values = as_array(samples)
-    n = int(values.size)
-    length = block_length(values) if block is None else max(1, min(block, n))
-    blocks = -(-n // length)
+    length = block_length(values) if block is None else block
     result = np.empty(RESAMPLES)
-    chunk = max(1, _CHUNK_ELEMENTS // (blocks * length))
+    chunk = max(1, _CHUNK_ELEMENTS // (-(-values.size // length) * length))
     for start in range(0, RESAMPLES, chunk):
         count = min(chunk, RESAMPLES - start)
-        starts = rng.integers(0, n, size=(count, blocks, 1))
-        index = (starts + np.arange(length)).reshape(count, -1)[:, :n] % n
-        result[start : start + count] = statistic(values[index], axis=1)
+        result[start : start + count] = statistic(_resampled(values, length, count, rng), axis=1)
     return result
 
 
-def bootstrap_median_interval(samples: Samples, *, rng: np.random.Generator, block: int | None = None) -> Ends | None:
+def _resampled(values: NDArray[np.float64], length: int, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return so many circular block resamples [resamples, samples]."""
+    n = int(values.size)
+    starts = rng.integers(0, n, size=(count, -(-n // length), 1))
+    return np.asarray(values[(starts + np.arange(length)).reshape(count, -1)[:, :n] % n])
+
+
+def bootstrap_median_interval(samples: Samples, *, rng: np.random.Generator) -> Ends | None:
     """95% percentile interval of the median under a block bootstrap; None below 6 samples. Of a long series that of order
     statistics, as wide as its dependence makes it.
     """
     if len(samples) < MIN_INTERVAL_SAMPLES:
         return None
-    if len(samples) >= LONG and block is None:
+    if len(samples) >= LONG:
         return median_interval(samples)
-    return percentile_interval(bootstrap_medians(samples, rng=rng, block=block))
+    return percentile_interval(bootstrap(np.median, samples, rng=rng))
 
 
 def ratio_of_means(numerator: Samples, denominator: Samples, *, rng: np.random.Generator) -> Estimate:
@@ -93,7 +87,7 @@ def ratio_of_means(numerator: Samples, denominator: Samples, *, rng: np.random.G
     ratio = float(top.mean() / bottom.mean())
     if min(top.size, bottom.size) < MIN_INTERVAL_SAMPLES:
         return Estimate(value=ratio)
-    above, below = (_bootstrap(np.mean, side, rng=rng) for side in (top, bottom))
+    above, below = (bootstrap(np.mean, side, rng=rng) for side in (top, bottom))
     low, high = percentile_interval(above / below)
     return Estimate(value=ratio, low=low, high=high)
 
@@ -140,7 +134,7 @@ def rounds_median_interval(rounds: Sequence[Samples], *, rng: np.random.Generato
     medians = np.empty(RESAMPLES)
     for index in range(RESAMPLES):
         drawn = rng.integers(0, len(values), size=len(values))
-        medians[index] = np.median(np.concatenate([_resample(values[r], lengths[r], rng) for r in drawn]))
+        medians[index] = np.median(np.concatenate([_resampled(values[r], lengths[r], 1, rng)[0] for r in drawn]))
     return percentile_interval(medians)
 
 
@@ -149,13 +143,6 @@ def percentile_interval(estimates: NDArray[np.float64], *, confidence: float = C
     tail = (1.0 - confidence) / 2
     low, high = np.quantile(estimates, [tail, 1.0 - tail])
     return float(low), float(high)
-
-
-def _resample(values: NDArray[np.float64], length: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    n = int(values.size)
-    starts = rng.integers(0, n, size=(-(-n // length), 1))
-    index = (starts + np.arange(length)).reshape(-1)[:n] % n
-    return np.asarray(values[index])
 
 
 MIN_REPLICATES = 4

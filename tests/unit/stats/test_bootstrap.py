@@ -6,8 +6,9 @@ import pytest
 from stepscope.core.errors import StepscopeError
 from stepscope.stats.compare import (
     block_length,
+    bootstrap,
     bootstrap_median_interval,
-    bootstrap_medians,
+    percentile_interval,
     ratio_of_means,
     rounds_median_interval,
 )
@@ -27,14 +28,13 @@ def test_the_same_generator_seed_gives_the_same_interval() -> None:
 def test_resamples_are_made_of_consecutive_samples() -> None:
     # 0 and 100 alternate in runs of ten: with blocks of ten every resample keeps the runs nearly whole
     samples = np.repeat([0.0, 100.0], 10)
-    assert set(bootstrap_medians(samples, rng=_rng(), block=20)) == {50.0}
+    assert set(bootstrap(np.median, samples, rng=_rng(), block=20)) == {50.0}
 
 
 def test_blocks_widen_the_interval_of_dependent_samples() -> None:
     walk = np.cumsum(_rng(2).standard_normal(200)) * 0.01 + 10
-    single = bootstrap_median_interval(walk, rng=_rng(), block=1)
+    single = percentile_interval(bootstrap(np.median, walk, rng=_rng(), block=1))
     blocks = bootstrap_median_interval(walk, rng=_rng())
-    assert single is not None
     assert blocks is not None
     assert np.ptp(blocks) > 2 * np.ptp(single)
     assert bootstrap_median_interval(walk[:5], rng=_rng()) is None

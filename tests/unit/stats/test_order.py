@@ -7,7 +7,7 @@ import pytest
 
 from stepscope.core.errors import StepscopeError
 from stepscope.records.nouns import Measured
-from stepscope.stats.compare import bootstrap_median_interval, bootstrap_medians, percentile_interval
+from stepscope.stats.compare import bootstrap, bootstrap_median_interval, percentile_interval
 from stepscope.stats.order import mad, measured_median, median, median_interval, sign_autocorrelation_time
 
 
@@ -76,7 +76,7 @@ def test_the_interval_of_a_long_series_is_that_of_the_bootstrap() -> None:
     rng = np.random.default_rng(3)
     values = 20.0 + _ar1(rng, 20_000, 0.5)
     long = bootstrap_median_interval(values, rng=rng)
-    resampled = percentile_interval(bootstrap_medians(values, rng=rng))
+    resampled = percentile_interval(bootstrap(np.median, values, rng=rng))
     assert long is not None
     assert np.ptp(long) == pytest.approx(np.ptp(resampled), rel=0.2)
     assert np.mean(long) == pytest.approx(np.mean(resampled), abs=0.3 * np.ptp(long))

@@ -163,16 +163,17 @@ class Diary(Outside):
         """Return the wall clock at the first sign of a step, counted on by a clock that cannot be set, as the steps are."""
         return (self.start_unix_ns + perf_counter_ns() - self.start_ns) / 1e9
 
+    def count(self, now):
+        """Count the time up to now for the current part."""
+        self.acc[self.phase] += now - self.since
+        self.since = now
+
     def turn(self, phase):
         """Turn from the current part to another."""
         now = perf_counter_ns()
         self.acc[self.phase] += now - self.since
         self.since = now
         self.phase = phase
-
-    def idle_phase(self):
-        """Return the part that time belongs to after a pass."""
-        return OPTIMIZER if self.optimizers else OTHER
 
     def look_at_data(self):
         """Return a look; one of the clock alone where the last wait for data was so short that it counts as CPU time."""
@@ -192,8 +193,7 @@ class Diary(Outside):
             if self.evaluation.fetched is None:
                 self.evaluation.fetched = [look, 0, 0, 0]
             return look
-        self.acc[self.phase] += look[0] - self.since
-        self.since = look[0]
+        self.count(look[0])
         if self.fetched is None:
             self.fetched = (look, list(self.acc), tuple(self.not_ours), self.phase)
             self.inner_ns = 0
@@ -309,7 +309,7 @@ class Diary(Outside):
             self.tail.backward_ends()
         self.backwards = 0
         self.since_optimizer += 1
-        self.turn(self.idle_phase())
+        self.turn(OPTIMIZER if self.optimizers else OTHER)
         self.seen_forward = False
         self.forward_end = 0
 
@@ -377,9 +377,7 @@ class Diary(Outside):
         if self.phase is None:
             self.begin()
         look = self.look()
-        now = look[0]
-        self.acc[self.phase] += now - self.since
-        self.since = now
+        self.count(look[0])
         if self.pages.name is None:
             self.open()
         self.write(look)
@@ -470,8 +468,7 @@ class Diary(Outside):
             self.queue.close()
             self.queue = RunQueue()
             self.start = (self.start[0], None, None)
-            self.acc[self.phase] += perf_counter_ns() - self.since
-            self.since = perf_counter_ns()
+            self.count(perf_counter_ns())
 
     def open(self):
         """Open the files as the first step has ended: the process group is there, so the rank is known."""

@@ -56,12 +56,12 @@ class LastGradient:
             return
         self.last = id(parameter)
         now = perf_counter_ns()
-        if diary.phase == BACKWARD:
-            diary.acc[BACKWARD] += now - diary.since
-            diary.since, diary.phase, self.tail = now, COMM, True
-        elif self.tail:  # the one before was not the last
+        first = diary.phase == BACKWARD
+        if first or self.tail:  # the one before was not the last
             diary.acc[BACKWARD] += now - diary.since
             diary.since = now
+        if first:
+            diary.phase, self.tail = COMM, True
 
     def backward_begins(self):
         self.tail, self.last = False, None

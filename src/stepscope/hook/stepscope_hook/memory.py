@@ -9,6 +9,7 @@ import os
 import pickle
 
 from stepscope_hook.control import identity, say
+from stepscope_hook.modules import outermost
 
 MOST_EVENTS = 200000
 """So many events of the history are kept; older ones are dropped. Each has about 100 bytes in a snapshot, plus its stack."""
@@ -102,7 +103,7 @@ def tensors():
 
     names = {}
     modules, optimizers = _of_kind(torch.nn.Module, torch.optim.Optimizer)
-    for root in _roots(modules):
+    for root in outermost(modules):
         for prefix, module in root.named_modules():
             for kind in ("parameter", "buffer"):
                 for name, tensor in list(getattr(module, "_{}s".format(kind)).items()):
@@ -136,8 +137,3 @@ def _of_kind(*kinds):
             if issubclass(type(instance), kind):
                 objects.append(instance)
     return lists
-
-
-def _roots(modules):
-    inner = {id(child) for module in modules for child in module._modules.values()}
-    return [module for module in modules if id(module) not in inner]

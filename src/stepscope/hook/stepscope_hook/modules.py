@@ -7,6 +7,12 @@ from stepscope_hook.looks import is_compiling
 MOST_OTHERS = 64
 
 
+def outermost(modules):
+    """Return those that are in none of the others."""
+    inner = {id(child) for module in modules for child in module._modules.values()}
+    return [module for module in modules if id(module) not in inner]
+
+
 class Roots:
     """The modules that are the model, known by id, called through their class: their calls are its forward passes.
 
@@ -29,10 +35,7 @@ class Roots:
         """Look at each outermost module that holds parameters of the optimizer, and below it at the only child that holds
         them all."""
         self.trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
-        for module in modules:
-            if id(module) in inner:
-                continue
+        for module in outermost(modules):
             if self.trained_in(module):
                 for member in self.chain(module):
                     self.add(member)

@@ -16,8 +16,7 @@ SHORT_NS = 100000
 
 def guarded(method):
     """Wrap a method, after whose first exception the diary is off. It has no ``*args``, which would take longer to call."""
-    few = method.__code__.co_argcount <= 3 and not method.__defaults__
-    make = (_of_none, _of_one, _of_two)[method.__code__.co_argcount - 1] if few else _of_any
+    make = _of_any if method.__defaults__ else {2: _of_one, 3: _of_two}.get(method.__code__.co_argcount, _of_any)
     return functools.wraps(method)(make(method))
 
 
@@ -25,21 +24,11 @@ def _raised(diary, method, error):
     diary.off("{} in {}: {}".format(type(error).__name__, method.__name__, error))
 
 
-def _of_none(method):
-    def never_raises(self):
-        try:
-            return method(self)
-        except Exception as error:  # the job goes on whatever happens here
-            _raised(self, method, error)
-
-    return never_raises
-
-
 def _of_one(method):
     def never_raises(self, a):
         try:
             return method(self, a)
-        except Exception as error:  # as above
+        except Exception as error:  # the job goes on whatever happens here
             _raised(self, method, error)
 
     return never_raises
@@ -125,8 +114,7 @@ class Outside:
             evaluation = Evaluation(kind, module, begin, resume)
             evaluation.inner_ns = self.inner_ns
         else:
-            self.acc[self.phase] += look[0] - self.since
-            self.since = look[0]
+            self.count(look[0])
             evaluation = Evaluation(kind, module, look, self.phase)
         self.evaluation = evaluation
         self.fetched = None
@@ -177,8 +165,7 @@ class Outside:
             return None
         look = self.look()
         if self.evaluation is None:
-            self.acc[self.phase] += look[0] - self.since
-            self.since = look[0]
+            self.count(look[0])
             self.resume, self.phase = self.phase, OUTSIDE
         self.saving = 1
         self.saved = what
@@ -191,8 +178,7 @@ class Outside:
         self.saving = 0
         if self.evaluation is None:
             now = self.leave(look)
-            self.acc[OUTSIDE] += now - self.since
-            self.since = now
+            self.count(now)
             self.phase = self.resume
             self.inner_ns += now - look[0]
         else:

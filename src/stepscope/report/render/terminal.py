@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rich.cells import cell_len
@@ -147,7 +147,8 @@ def render(table: Table, *, width: int, footnotes: bool = True) -> Text:
     layout = fit(table, width)
     if not table.rows and (table.footnotes or table.notes):
         return Text("\n").join(_below(table, layout, width, footnotes=footnotes)[1:])
-    lines = [_line(layout, table, layout.titles, "bold")]
+    lines = [_line(layout, table, [(at, title, "bold") for at, title in enumerate(layout.titles)])]
+    lines[0].rstrip()
     lines.append(Text("─" * min(width, layout.width), style="dim"))
     for block, (title, numbers) in enumerate(blocks(table)):
         if block:
@@ -160,13 +161,14 @@ def render(table: Table, *, width: int, footnotes: bool = True) -> Text:
     return Text("\n").join(lines)
 
 
-def _line(layout: ShownColumns, table: Table, texts: tuple[str, ...], style: str) -> Text:
+def _line(layout: ShownColumns, table: Table, cells: Iterable[tuple[int, str, str]]) -> Text:
+    """Write cells: each the place of its column in ``layout``, a text and a style."""
     line = Text()
-    for position, (index, text) in enumerate(zip(layout.indices, texts, strict=True)):
-        if position:
+    for order, (position, text, style) in enumerate(cells):
+        if order:
             line.append(" " * layout.gap)
-        line.append(_aligned(text, layout.widths[position], table.columns[index].align), style=style)
-    line.rstrip()
+        align = table.columns[layout.indices[position]].align
+        line.append(_aligned(text, layout.widths[position], align), style=style)
     return line
 
 
@@ -183,16 +185,14 @@ def _row(table: Table, layout: ShownColumns, number: int, width: int) -> list[Te
     reason = textwrap.wrap(row.failure or "", max(_MIN_FAILURE, width - used)) if failed else []
     lines = []
     for depth in range(max(*(len(w) for w in wrapped), len(reason), 1)):
-        line = Text()
-        for order, (position, parts) in enumerate(zip(positions, wrapped, strict=True)):
-            index = layout.indices[position]
-            text = parts[depth] if depth < len(parts) else ""
-            if order:
-                line.append(" " * layout.gap)
-            line.append(
-                _aligned(text, layout.widths[position], table.columns[index].align),
-                style=_STYLES[row.values[index].tone],
-            )
+        line = _line(
+            layout,
+            table,
+            [
+                (p, parts[depth] if depth < len(parts) else "", _STYLES[row.values[layout.indices[p]].tone])
+                for p, parts in zip(positions, wrapped, strict=True)
+            ],
+        )
         if depth < len(reason):
             line.append(" " * layout.gap)
             line.append(reason[depth], style="red")

@@ -75,8 +75,7 @@ def stacks_chart(
     chars = max((len(row.text or row.failure or "") for row in rows), default=0)
     room = 1.02 + 0.055 * chars / (width / 72 - 1.6)
     quarters = {} if whole is None else {"values": [sig(top * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]}
-    beside = vega.WIDE * max((len(line) for name in names for line in name.split("\n")), default=0)
-    hue = vega.by_series(kinds, colors, width=int(width - beside))
+    hue = vega.by_series(kinds, colors, width=int(width - vega.width_of(names)))
     return vega.chart(
         title,
         vega.layer("bar", bars, x="from", x2="to", color=hue),

@@ -68,8 +68,8 @@ class BarCluster:
 class BarGroups:
     """Bars of one chart.
 
-    series: names of the bars of a cluster. reference: that labels refer to. scale: base units -> axis. shared: all that
-    its runs have in common, also what the title leaves out.
+    series: names of the bars of a cluster. reference: that labels refer to. shared: all that its runs have in common, also
+    what the title leaves out.
     """
 
     key: str
@@ -77,14 +77,9 @@ class BarGroups:
     shared: str
     series: tuple[str, ...]
     clusters: tuple[BarCluster, ...]
-    quantity: str
-    axis: str
-    scale: float
-    lower_is_better: bool
+    quantity: Quantity
+    how: BarComparison
     reference: str
-    ends: str
-    gain: str
-    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +121,7 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
                 return unknown()
             if own.value is None:
                 return wording(own.failure, tone="bad")
-            return (duration if row[0].lower_is_better else rate)(own.value)
+            return (duration if row[0].quantity.lower_is_better else rate)(own.value)
 
         return of
 
@@ -135,7 +130,7 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
             own, base = bar(row, name), bar(row, row[0].reference)
             if own is None or base is None or own is base or not own.value or not base.value:
                 return unknown()
-            factor = base.value / own.value if row[0].lower_is_better else own.value / base.value
+            factor = base.value / own.value if row[0].quantity.lower_is_better else own.value / base.value
             shown = times(factor - 1)
             return wording(f"{shown} {UNCLEAR}" if own.label == UNCLEAR else shown, factor)
 
@@ -147,7 +142,7 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
         key,
         title,
         rows,
-        group_column("about", "", lambda row: f"{row[0].shared}: {row[0].quantity}"),
+        group_column("about", "", lambda row: f"{row[0].shared}: {row[0].quantity.name}"),
         lead_column("runs", "", lambda row: row[1].name or "all"),
         *(Column(f"value_{n}", name, value(name), figure) for n, name in enumerate(series, start=1)),
         *(
@@ -257,14 +252,9 @@ def _chart(
             BarCluster(name=name.lstrip(), bars=tuple(_bar(cluster, one, reference, how, shown) for one in series))
             for cluster, name in zip(clusters, vega.apart(called), strict=True)
         ),
-        quantity=shown.name,
-        axis=shown.axis,
-        scale=shown.scale,
-        lower_is_better=shown.lower_is_better,
+        quantity=shown,
+        how=how,
         reference=reference,
-        ends=shown.ends,
-        gain=how.gain,
-        note=how.note,
     )
 
 
@@ -305,10 +295,11 @@ def groups_chart(data: BarGroups) -> Spec:
     width = vega.PAGE if len(shown) > NARROW_BARS or len(data.clusters) > 5 else vega.COLUMN
     longest = max((len(bar.label) for bar in shown), default=0)
     upright = longest * _LETTER > _bar_width(width, len(data.clusters), len(data.series))
-    top = max((bar.high or bar.value or 0.0) * data.scale for bar in shown) or 1.0
+    scale = data.quantity.scale
+    top = max((bar.high or bar.value or 0.0) * scale for bar in shown) or 1.0
     fits = max(6, int(width / 72 * 14 / max(1, len(data.clusters))))
     names = vega.apart([lines(cluster.name, fits, 3) for cluster in data.clusters])
-    unit = data.axis.partition("(")[2].rstrip(")")
+    unit = data.quantity.axis.partition("(")[2].rstrip(")")
     bars, lost, ranged, labels, reasons = [], [], [], [], []
     for cluster, name in zip(data.clusters, names, strict=True):
         for series, bar in zip(data.series, cluster.bars, strict=True):
@@ -320,13 +311,13 @@ def groups_chart(data: BarGroups) -> Spec:
                 lost.append({**at, "y": 0.42 * top, "said": f"{called}: {bar.failure}"})
                 reasons.append({**at, "y": 0, "text": bar.failure or ""})
                 continue
-            value = bar.value * data.scale
+            value = bar.value * scale
             label = f", {bar.label}" if bar.label else ""
             bars.append({**at, "y": value, "said": f"{called}: {format_number(value)} {unit}{label}"})
             if bar.low is not None and bar.high is not None:
-                ranged.append({**at, "low": bar.low * data.scale, "high": bar.high * data.scale})
+                ranged.append({**at, "low": bar.low * scale, "high": bar.high * scale})
             if bar.label:
-                labels.append({**at, "y": max(bar.value, bar.high or 0.0) * data.scale, "text": bar.label})
+                labels.append({**at, "y": max(bar.value, bar.high or 0.0) * scale, "text": bar.label})
     room = 1.05 + (0.032 * longest if upright else 0.09 if longest else 0.0)
     beside: Spec = {
         "xOffset": {"field": "series", "type": "nominal", "sort": None, "scale": {"domain": list(data.series)}}
@@ -342,7 +333,7 @@ def groups_chart(data: BarGroups) -> Spec:
         width=width,
         height=150,
         x=vega.name_axis("cluster", names),
-        y=vega.number_axis("y", data.axis, low=0.0, top=top * room),
+        y=vega.number_axis("y", data.quantity.axis, low=0.0, top=top * room),
     )
 
 
@@ -356,17 +347,17 @@ def groups_caption(data: BarGroups, what: str) -> str:
     bars = [(named(c, n), b) for c in data.clusters for n, b in zip(data.series, c.bars, strict=True) if b is not None]
     failed = [f"{name} ({b.failure})" for name, b in bars if b.value is None]
     gains = [f"{name} {b.label}" for name, b in bars if b.label and b.label != UNCLEAR]
-    better = "lower" if data.lower_is_better else "higher"
-    text = [f"{what}: {data.quantity} of {data.title}, {counted(len(bars), 'run')}; {better} is better."]
+    better = "lower" if data.quantity.lower_is_better else "higher"
+    text = [f"{what}: {data.quantity.name} of {data.title}, {counted(len(bars), 'run')}; {better} is better."]
     if gains:
-        text.append(f"Against {data.reference}: {listed(gains, at_most=6, between='; ')} ({data.gain}).")
+        text.append(f"Against {data.reference}: {listed(gains, at_most=6, between='; ')} ({data.how.gain}).")
     if any(b.label == UNCLEAR for _, b in bars):
         text.append(f"{UNCLEAR.capitalize()}: the intervals overlap.")
     if any(b.low is not None for _, b in bars):
-        text.append(f"Whiskers: {data.ends}.")
+        text.append(f"Whiskers: {data.quantity.ends}.")
     if failed:
         text.append(f"Dashed outline, without a result: {in_words(failed, at_most=len(failed))}.")
-    return " ".join(text) + data.note
+    return " ".join(text) + data.how.note
 
 
 def named(cluster: BarCluster, series: str) -> str:

@@ -301,7 +301,7 @@ def _speedup_efficiency(title: str, named: Sequence[_Named]) -> Spec:
     wide = max(len(name) for name, _ in named) > NAME_CHARS
     width, wrap, room, ticks = (vega.PAGE, 2 * NAME_CHARS, 1.2, 5) if wide else (vega.COLUMN, NAME_CHARS, 1.5, 3)
     names = vega.apart([lines(name, wrap) for name, _ in named])
-    beside = vega.WIDE * max(len(line) for name in names for line in name.split("\n")) + 20
+    beside = vega.width_of(names) + 20
     rows = list(zip(names, *zip(*named, strict=True), strict=True))
 
     def panel(axis: str, get: Callable[[ScalingRow], float], write: Callable[[float], str], color: str, most: float,
