@@ -8,12 +8,11 @@ Where ranks of a group called different collectives under one number: the first 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from stepscope.core.errors import DataError
-from stepscope.core.words import counted, plural
+from stepscope.core.words import counted, grouped, plural
 from stepscope.records.nccl import MISMATCHES, Called, FlightDump, FlightFinding, Kind
 from stepscope.store.importers import flight_recorder
 from stepscope.store.layout import CellLayout
@@ -45,7 +44,8 @@ def mismatches(group: GroupView) -> list[FlightFinding]:
         rank: {s: tuple(signature(e) for e in calls) for s, calls in line.calls.items()}
         for rank, line in group.lines.items()
     }
-    differing = [s for s in _sequences(by_rank) if len({c[s] for c in by_rank.values() if s in c}) > 1]
+    sequences = sorted({s for calls in by_rank.values() for s in calls})
+    differing = [s for s in sequences if len({c[s] for c in by_rank.values() if s in c}) > 1]
     if not differing:
         return []
     first = differing[0]
@@ -54,15 +54,9 @@ def mismatches(group: GroupView) -> list[FlightFinding]:
     return [_mismatch(group, by_rank, first, sides[usual], sides[other], later=len(differing) - 1) for other in others]
 
 
-def _sequences(by_rank: dict[int, dict[int, Calls]]) -> list[int]:
-    return sorted({s for calls in by_rank.values() for s in calls})
-
-
 def _sides(calls: dict[int, Calls]) -> dict[Calls, list[int]]:
     """Group ranks by what they called: the largest side first, of equal ones that with the lowest rank."""
-    sides: dict[Calls, list[int]] = defaultdict(list)
-    for rank in sorted(calls):
-        sides[calls[rank]].append(rank)
+    sides = grouped(sorted(calls), calls.__getitem__)
     return dict(sorted(sides.items(), key=lambda side: (-len(side[1]), side[1][0])))
 
 

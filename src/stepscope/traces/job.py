@@ -188,7 +188,13 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
             *(
                 RankVerdict(
                     rank=r,
-                    verdict=verdict_of(p.budget, p.idle, waits=waits.get(r), late=late.get(r), unclear=_unclear(p)),
+                    verdict=verdict_of(
+                        p.budget,
+                        p.idle,
+                        waits=waits.get(r),
+                        late=late.get(r),
+                        unclear=next((fact for fact in p.quality if "classes" in fact.takes), None),
+                    ),
                 )
                 for r, p in ((p.facts.rank, p) for p in passes)
                 if p.budget is not None and not p.partial
@@ -203,10 +209,6 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
         bubble=bubble,
         job_quality=(*apart, *job_quality(passes)),
     )
-
-
-def _unclear(rank_pass: RankPass) -> QualityFact | None:
-    return next((fact for fact in rank_pass.quality if "classes" in fact.takes), None)
 
 
 def _unread(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:
