@@ -130,7 +130,7 @@ def legs(view: RankView) -> RankLegs | Unavailable:
         rank=view.rank,
         end_ns=end[1],
         last=last,
-        legs=tuple(_leg(walk, *walk.before(place), walked) for place in comm.tolist()),
+        legs=tuple(_leg(walk, *walk.before(place)[:2], walked) for place in comm.tolist()),
         durations_ns=tuple((walk.ends[comm] - walk.starts[comm]).tolist()),
     )
 
@@ -268,11 +268,6 @@ class Walk:
         last = self.host.last_end()
         return None if last is None else (_OnHost(*last), last[1])
 
-    def before(self, place: int) -> tuple[list[_Segment], _Node | None]:
-        """What lies between the start of a device event and the node before it, and that node."""
-        link, node, _ = self._before(place)
-        return link, node
-
     def step(self, node: _Node) -> tuple[list[_Segment], _Node | None, int]:
         """The segments of this node, the node before it (None: the beginning), and how many edges were inferred."""
         if isinstance(node, _OnHost):
@@ -286,10 +281,12 @@ class Walk:
             return [segment], _OnHost(interruption.thread, interruption.time), 0
         first = int(self.run[node.place])
         run = _Segment(int(self.starts[first]), node.leave, first=first, last=node.place)
-        link, following, inferred = self._before(first)
+        link, following, inferred = self.before(first)
         return [run, *link], following, inferred
 
-    def _before(self, place: int) -> tuple[list[_Segment], _Node | None, int]:
+    def before(self, place: int) -> tuple[list[_Segment], _Node | None, int]:
+        """What lies between the start of a device event and the node before it, that node, and how many edges of these were
+        inferred."""
         start, waited = int(self.starts[place]), int(self.waited[place])
         if waited != NONE:
             leave = min(int(self.ends[waited]), start)

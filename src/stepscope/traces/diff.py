@@ -156,11 +156,11 @@ def _verdict(before: int, after: int, step: Change | None) -> tuple[str, str]:
     if step is None:
         return "not tested", "a step on one side takes no time"
     verdict, why = step_verdict(step, f"over {before} + {after} steps")
-    return (
-        (verdict, f"{why}; profile more steps")
-        if step.untested
-        else (verdict, f"{why}; {CAUTION}" if verdict in _DIFFERENT.values() else why)
-    )
+    if step.untested:
+        why += "; profile more steps"
+    elif verdict in _DIFFERENT.values():
+        why += f"; {CAUTION}"
+    return verdict, why
 
 
 _DIFFERENT = {"less": "faster", "more": "slower"}
