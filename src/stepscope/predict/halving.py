@@ -95,6 +95,10 @@ def search(candidates: Sequence[Contender], measure: Measure) -> Found:
     changes = {BASELINE: 0} | {c.key: c.changes for c in candidates}
     left, lost, all_scores = [c.key for c in candidates], dict[str, str](), list[Mapping[str, Score]]()
     scores: Mapping[str, Score] = {}
+
+    def outcome(best: str) -> Found:
+        return Found(best=best, lost=lost, scores=tuple(all_scores))
+
     for rung in range(1, RUNGS + 1):
         if not left:
             break
@@ -102,8 +106,8 @@ def search(candidates: Sequence[Contender], measure: Measure) -> Found:
         all_scores.append(scores)
         base = scores[BASELINE]
         if isinstance(base, Lost):
-            return Found(best=BASELINE, lost=lost | dict.fromkeys(left, f"no baseline: {base.reason}"),
-                         scores=tuple(all_scores))  # fmt: skip
+            lost |= dict.fromkeys(left, f"no baseline: {base.reason}")
+            return outcome(BASELINE)
         for key in list(left):
             score = scores[key]
             if isinstance(score, Lost):
@@ -124,14 +128,14 @@ def search(candidates: Sequence[Contender], measure: Measure) -> Found:
     base = scores.get(BASELINE, Lost(reason="nothing was measured"))
     order = [key for key in ranked(scores, changes) if key in left]
     if not order or isinstance(base, Lost):
-        return Found(best=BASELINE, lost=lost, scores=tuple(all_scores))
+        return outcome(BASELINE)
     best, score = order[0], scores[order[0]]
     assert isinstance(score, Estimate)
     lost |= {key: _behind(scores, key, best) for key in order[1:]}
     if not better(score, base):
         lost[best] = f"not surely faster than the baseline: {score.value / base.value:.2f}x the time of a sample"
-        return Found(best=BASELINE, lost=lost, scores=tuple(all_scores))
-    return Found(best=best, lost=lost, scores=tuple(all_scores))
+        return outcome(BASELINE)
+    return outcome(best)
 
 
 def _behind(scores: Mapping[str, Score], key: str, fastest: str) -> str:
