@@ -33,17 +33,18 @@ def begun_apart(
 ) -> tuple[Sequence[RankPass], tuple[QualityFact, ...]]:
     """Return the passes without such waits, and which ranks' captures begin behind the others'; none where none was cut."""
     fits = {fit.rank: fit for fit in job.clocks.fits}
-    begins = {r.rank: corrected(fits[r.rank], r.begins_ns) for r in ranks if r.begins_ns is not None and r.rank in fits}
+    begins = {r.rank: corrected(fits[r.rank], r.begins_ns) for r in ranks if r.begins_ns is not None}
     cuts = _waits(ranks, job, begins)
-    first = median(begins[rank] for rank in cuts) if cuts else 0
-    later = {rank: round(begun - first) for rank, begun in begins.items() if cuts and rank not in cuts}
-    later = {rank: by for rank, by in later.items() if by >= APART_NS}
+    if not cuts:
+        return passes, ()
+    first = median(begins[rank] for rank in cuts)
+    later = {r: by for r, begun in begins.items() if r not in cuts and (by := round(begun - first)) >= APART_NS}
     others = ("the others",) if len(cuts) >= len(later) else tuple(f"rank {rank}" for rank in sorted(cuts))
     facts = [
         QualityFact(kind="captures-apart", rank=rank, time_ns=by, names=others, matters=False)
         for rank, by in later.items()
     ]
-    return [_without(p, cuts[p.facts.rank]) if facts and p.facts.rank in cuts else p for p in passes], tuple(facts)
+    return [_without(p, cuts[p.facts.rank]) if later and p.facts.rank in cuts else p for p in passes], tuple(facts)
 
 
 def _waits(ranks: Sequence[RankCommunication], job: JobCollectives, begins: Mapping[int, int]) -> dict[int, Spans]:

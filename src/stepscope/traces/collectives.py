@@ -53,8 +53,6 @@ def _idle_by_cause(gaps: IdleGaps, begins: Ints, starts: Ints) -> dict[str, Ints
     lies in one window or in none."""
     holes = gaps.holes
     totals = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
-    if not len(holes):
-        return totals
     owner = np.searchsorted(starts, holes.ends, side="left")
     safe = np.minimum(owner, len(starts) - 1)
     inside = (owner < len(starts)) & (begins[safe] <= holes.starts)

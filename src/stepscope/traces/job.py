@@ -148,7 +148,7 @@ def only_capture(summaries: Mapping[str, TraceSummary]) -> TraceSummary:
 def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> TraceSummary:
     """Put together what the ranks say; ``passes`` ascend by rank."""
     world = next((p.facts.world_size for p in passes if p.facts.world_size is not None), None)
-    notes = (*notes, *_differences(passes, world))
+    notes = (*notes, *(FileNote(rank=None, kind="missing", text=text) for text in _differences(passes, world)))
     if all(p.partial or p.budget is None for p in passes):
         return TraceSummary(world_size=world, ranks=tuple(passes), verdicts=_unread(passes), notes=notes)
     from stepscope.traces.activity import verdict_of
@@ -223,31 +223,28 @@ def _unread(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:
     )
 
 
-def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[FileNote]:
-    """Yield what keeps the given traces from being the whole job, side by side."""
+def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[str]:
+    """Say what keeps the given traces from being the whole job, side by side."""
+    lacking = missing_ranks(passes)[0]
+    shown = listed([f"rank {rank}" for rank in lacking], at_most=4)
     if world is not None and world > len(passes):
-        gaps = listed([f"rank {rank}" for rank in missing_ranks(passes)[0]], at_most=4)
-        text = (
-            f"traces of {len(passes)} of {world} ranks, without {gaps}: the missing ranks' activity, and whether others "
+        yield (
+            f"traces of {len(passes)} of {world} ranks, without {shown}: the missing ranks' activity, and whether others "
             "waited for them, is unknown"
         )
-        yield FileNote(rank=None, kind="missing", text=text)
-    elif world is None and len(passes) > 1 and (lacking := missing_ranks(passes)[0]):
-        shown = listed([f"rank {rank}" for rank in lacking], at_most=4)
-        text = f"no trace of {shown}: whether others waited for {'it' if len(lacking) == 1 else 'them'} is unknown"
-        yield FileNote(rank=None, kind="missing", text=text)
+    elif world is None and len(passes) > 1 and lacking:
+        yield f"no trace of {shown}: whether others waited for {'it' if len(lacking) == 1 else 'them'} is unknown"
     steps = {p.facts.rank: tuple(s.step for s in p.steps) for p in passes if p.steps}
     if len(set(steps.values())) > 1:
         usual = Counter(steps.values()).most_common(1)[0][0]
         odd = [f"rank {rank} {step[0]} to {step[-1]}" for rank, step in steps.items() if step != usual]
         text = f"ranks recorded different steps: most {usual[0]} to {usual[-1]}, {listed(odd, at_most=1)}"
         common = common_steps(passes) or ()
-        text += (
+        yield text + (
             f"; figures between ranks rest on the {counted(len(common), 'step')} of all"
             if common
             else "; none is common to all: nothing is said between ranks"
         )
-        yield FileNote(rank=None, kind="missing", text=text)
 
 
 def _job_path(passes: Sequence[RankPass], job: JobCollectives | None) -> CrossRankPath | Unavailable | None:

@@ -111,7 +111,7 @@ def _numbered(members: list[tuple[Member, str]], look: dict[int, RankCommunicati
     parts = [m for m, _ in members]
     ops = {_of(m, look).op for m in parts} - {"unknown"}
     sizes = {_of(m, look).size_bytes for m in parts} - {None}
-    doubtful = len(ops) > 1 or (len(sizes) > 1 and not ops & set(_UNEVEN))
+    doubtful = len(ops) > 1 or (len(sizes) > 1 and ops.isdisjoint(_UNEVEN))
     return _instance(parts, members[0][1], 0.5 if doubtful else 1.0)
 
 

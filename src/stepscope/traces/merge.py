@@ -214,8 +214,7 @@ def _decoded(block: bytes, path: Path, offset: int) -> list[dict[str, msgspec.Ra
 
 def _joined(fields: Mapping[str, Any]) -> bytes:
     """Join fields in Kineto's own spelling, which readers recognise."""
-    keys = _KEYS
-    return b", ".join([keys[key] + text for key, text in fields.items()])
+    return b", ".join([_KEYS[key] + text for key, text in fields.items()])
 
 
 class _Keys(dict[str, bytes]):

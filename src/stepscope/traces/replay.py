@@ -1,11 +1,12 @@
 """A rank's steps as progress and collectives: when each was ready, and from where on computation waited for it.
 
+``Progress`` is what the prediction from traces and the gain of a straggler (``without``) both replay.
+
 The path of a CPU rank in legs from collective to collective: back along the training thread to where it last waited.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
+from stepscope.core.words import grouped
 from stepscope.records.prediction import RankStep, StepCall
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_path import PathLeg, PathParts, RankLegs
@@ -46,10 +48,7 @@ def rank_steps(view: RankView) -> tuple[RankStep, ...]:
     (prefetched, the next one is launched just before the unit computes; on CPUs: where that one starts); others as they end.
     """
     activity, collectives = activity_of(view), communication(view).collectives
-    of_step: dict[int, list[int]] = defaultdict(list)
-    for position, collective in enumerate(collectives):
-        if collective.step is not None:
-            of_step[collective.step].append(position)
+    of_step = grouped(range(len(collectives)), lambda position: collectives[position].step)
     ready = _ready(view)
     own = spans.join(activity.compute, activity.memory)
     launched = _launched(view)
@@ -59,7 +58,7 @@ def rank_steps(view: RankView) -> tuple[RankStep, ...]:
         low, high = step.start_ns, step.start_ns + step.parts.window_ns
         if high <= low:
             continue
-        positions = sorted(of_step[step.step], key=lambda p: _launch(collectives[p]))
+        positions = sorted(of_step.get(step.step, ()), key=lambda p: _launch(collectives[p]))
         calls = [collectives[p] for p in positions]
         ends = np.minimum(column(calls, "end_ns"), high)
         waits = _waits(spans.gaps(own, low=low, high=high), ends, launched, activity.source)
@@ -147,10 +146,8 @@ def _used(collectives: Sequence[RankCollective], phases: dict[str, Spans], launc
     begins = np.full(len(collectives), NONE, dtype=np.int64)
     gathers = [i for i, c in enumerate(collectives) if c.op == "all_gather" and c.launch_ns is not None]
     called = column(collectives, "launch_ns")[gathers]
-    passes: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for i, back in zip(gathers, (pass_at(phases, called) == BACKWARD).tolist(), strict=True):
-        passes[collectives[i].step, collectives[i].group, back].append(i)
-    for rank_pass in passes.values():
+    back = dict(zip(gathers, (pass_at(phases, called) == BACKWARD).tolist(), strict=True))
+    for rank_pass in grouped(gathers, lambda i: (collectives[i].step, collectives[i].group, back[i])).values():
         rank_pass.sort(key=lambda i: _launch(collectives[i]))
         for i, following in pairwise(rank_pass):
             begins[i] = _begins(collectives[following], launched)

@@ -41,7 +41,9 @@ class Late:
 
 def lateness(split: Sequence[MatchedCollective], work: RankWork) -> dict[int, Late]:
     """Return what each rank did to the others, over the instances whose last rank can be told."""
-    decided = [m for m in sorted(split, key=lambda m: min(r.start_ns for r in m.ranks)) if _has_last(m)]
+    # Nobody can be said to have come last where ranks came as close together as they left.
+    apart = [m for m in split if (m.skew_ns or 0) > (m.end_skew_ns or 0)]
+    decided = sorted(apart, key=lambda m: min(r.start_ns for r in m.ranks))
     by_rank: dict[int, list[int]] = defaultdict(list)
     for place, m in enumerate(decided):
         for r in m.ranks:
@@ -55,11 +57,6 @@ def lateness(split: Sequence[MatchedCollective], work: RankWork) -> dict[int, La
             shared[key] = _episodes(decided, waits, key, work)
         late[rank] = _of_rank(rank, shared[key])
     return late
-
-
-def _has_last(m: MatchedCollective) -> bool:
-    """Whether somebody can be said to have come last: not where ranks came as close together as they left."""
-    return (m.skew_ns or 0) > (m.end_skew_ns or 0)
 
 
 def _episodes(
@@ -191,22 +188,20 @@ def find_stragglers(
     else:
         stragglers = _short(by_rank, work, split, steps=len(steps))
     stragglers.sort(key=lambda s: (-s.share_of_skew, s.rank))
+    waits = waits_of(job)
     pattern = "alone" if max(map(len, stages), default=2) == 1 else _pattern(stragglers, split, skew)
     return StragglerReport(
         stragglers=tuple(stragglers),
         pattern=pattern,
         skew_ns=skew,
-        waiting_ns=_waiting_ns(job, split) if stages else sum(total.exposed_ns for total in job.totals),
+        # What stages wait for each other is the pipeline's bubble.
+        waiting_ns=sum(exposed_waiting(m, waits) for m in split)
+        if stages
+        else sum(total.exposed_ns for total in job.totals),
         instances=len(split),
         steps=len(steps),
         text=_text(stragglers, split, pattern, len(steps)),
     )
-
-
-def _waiting_ns(job: JobCollectives, split: Sequence[MatchedCollective]) -> int:
-    """Exposed waiting of all ranks in these collectives alone: what stages wait for each other is the pipeline's bubble."""
-    waits = waits_of(job)
-    return sum(exposed_waiting(m, waits) for m in split)
 
 
 WHOLE_STEPS = 2
@@ -249,19 +244,13 @@ def _together(ranks: Sequence[RankCommunication], job: JobCollectives, straggler
     late = sum(s.late_ns for s in stragglers)
     if saved is None or saved <= sum(s.saved_ns for s in stragglers) or late <= 0:
         return stragglers
-    every = {s.rank for s in stragglers}
-    return [
-        replace(
-            s,
-            saved_ns=round(saved * s.late_ns / late),
-            evidence=f"{s.evidence}; its part of what it would save to have {_listed(every - {s.rank})} as fast, too",
-        )
-        for s in stragglers
-    ]
-
-
-def _listed(ranks: Collection[int]) -> str:
-    return f"{plural(len(ranks), 'rank')} {in_words(sorted(ranks))}"
+    shared = []
+    for s in stragglers:
+        others = sorted(other.rank for other in stragglers if other is not s)
+        shown = f"{plural(len(others), 'rank')} {in_words(others)}"
+        evidence = f"{s.evidence}; its part of what it would save to have {shown} as fast, too"
+        shared.append(replace(s, saved_ns=round(saved * s.late_ns / late), evidence=evidence))
+    return shared
 
 
 def _spread(steps: Iterable[Mapping[int, float]], members: Collection[int], rank: int) -> float:

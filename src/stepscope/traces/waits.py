@@ -199,7 +199,7 @@ class RankWork:
 
     def exposed_once(self, rank: int, positions: Sequence[int]) -> list[int]:
         """Return for each, ascending, the ns that neither computation nor a collective before it covers."""
-        return [int(exposed) for exposed in self._exposed(rank, *self._once(rank, positions))]
+        return list(map(int, self._exposed(rank, *self._once(rank, positions))))
 
     def _exposed(self, rank: int, begins: Ints, ends: Ints) -> Ints:
         return spans.measure_within(spans_of(self._ranks[rank].exposed), begins, ends)
