@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -45,9 +44,7 @@ class Annotated(AbstractContextManager["Annotated"]):
             self._close()
         self._end_backward()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
     def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:

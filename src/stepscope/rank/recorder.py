@@ -11,7 +11,6 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 import torch
@@ -103,9 +102,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close(failing=error is not None)
 
     def _sample(self, facts: StepFacts, pending: PendingStep, loss: float) -> StepSample:

@@ -74,6 +74,10 @@ class Setup:
     def empty(self, numel: int) -> Tensor:
         return self.allocate(numel, dtype=self.dtype, device=self.mesh.device)
 
+    def sent(self, tensor: Tensor) -> tuple[Stretch, ...]:
+        """Return what this rank sends."""
+        return (Stretch(tensor=tensor, source=self.rank),)
+
     def torch_op(self) -> dist.ReduceOp:
         return REDUCE_OPS[self.reduce_op or "sum"]  # type: ignore[return-value]
 
@@ -114,7 +118,10 @@ def from_all(tensor: Tensor, setup: Setup, *, offset: int = 0) -> tuple[Stretch,
 
 
 def after_copy(call: Issue, *, source: Tensor, target: Tensor) -> Issue:
-    """Return ``call`` out of place: torch only has the form that overwrites its input, so the input is copied first."""
+    """Return ``call``, out of place unless the two are one tensor: torch only has the form that overwrites its input, so the
+    input is copied first."""
+    if source is target:
+        return call
 
     def issue(*, async_op: bool) -> Waitable | None:
         target.copy_(source)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -52,7 +54,7 @@ def between(
     sends: tuple[Stretch, ...] = ()
     receives: tuple[Stretch, ...] = ()
     if to is not None:
-        sends = (Stretch(tensor=setup.empty(setup.numel) if own is None else own, source=setup.rank),)
+        sends = setup.sent(setup.empty(setup.numel) if own is None else own)
     if source is not None:
         receives = (Stretch(tensor=setup.empty(setup.numel) if other is None else other, source=source),)
     messages = (
@@ -107,23 +109,32 @@ def _one_way(message: dist.P2POp) -> Issue:
 def all_gather(setup: Setup) -> Exchange:
     """all_gather into one tensor. In place: a rank's input is its own part of the output."""
     output = setup.empty(setup.numel)
-    source = equal_parts(output, setup)[setup.rank] if setup.in_place else setup.empty(setup.part)
+    source = _own_part(setup, output)
     return Exchange(
-        inputs=(Stretch(tensor=source, source=setup.rank),),
+        inputs=setup.sent(source),
         outputs=from_all(output, setup),
         issue=partial(all_gather_single, output, source, setup.mesh.group),
     )
 
 
+def _own_part(setup: Setup, whole: Tensor | None) -> Tensor:
+    """Return this rank's part of a tensor of S in place, else a tensor of its own."""
+    return setup.empty(setup.part) if whole is None or not setup.in_place else equal_parts(whole, setup)[setup.rank]
+
+
 def all_reduce(setup: Setup) -> Exchange:
     """all_reduce on one tensor."""
+    return _reduced(setup, dist.all_reduce)
+
+
+def _reduced(setup: Setup, collective: Callable[..., Any], *root: int) -> Exchange:
     output = setup.empty(setup.numel)
-    call = partial(dist.all_reduce, output, setup.torch_op(), setup.mesh.group)
+    call = partial(collective, output, *root, setup.torch_op(), setup.mesh.group)
     source = output if setup.in_place else setup.empty(setup.numel)
     return Exchange(
-        inputs=(Stretch(tensor=source, source=setup.rank),),
+        inputs=setup.sent(source),
         outputs=(Stretch(tensor=output, source=REDUCED),),
-        issue=call if setup.in_place else after_copy(call, source=source, target=output),
+        issue=after_copy(call, source=source, target=output),
     )
 
 
@@ -131,7 +142,7 @@ def all_to_all(setup: Setup) -> Exchange:
     """all_to_all of equal parts of one tensor."""
     source, output = setup.empty(setup.numel), setup.empty(setup.numel)
     return Exchange(
-        inputs=(Stretch(tensor=source, source=setup.rank),),
+        inputs=setup.sent(source),
         outputs=from_all(output, setup, offset=setup.rank * setup.part),
         issue=partial(dist.all_to_all_single, output, source, None, None, setup.mesh.group),
     )
@@ -146,7 +157,7 @@ def all_to_all_v(setup: Setup) -> Exchange:
     source, output = setup.empty(sum(sent[rank])), setup.empty(sum(received))
     starts = [0, *accumulate(received)]
     return Exchange(
-        inputs=(Stretch(tensor=source, source=rank),),
+        inputs=setup.sent(source),
         outputs=tuple(
             Stretch(tensor=output[starts[r] : starts[r + 1]], source=r, offset=sum(sent[r][:rank])) for r in world
         ),
@@ -168,45 +179,39 @@ def broadcast(setup: Setup) -> Exchange:
     """broadcast of one tensor. Out of place: the root copies it first."""
     output = setup.empty(setup.numel)
     call = partial(dist.broadcast, output, setup.root, setup.mesh.group)
-    copies = setup.is_root and not setup.in_place
-    source = setup.empty(setup.numel) if copies else output
+    source = setup.empty(setup.numel) if setup.is_root and not setup.in_place else output
     return Exchange(
-        inputs=(Stretch(tensor=source, source=setup.rank),) if setup.is_root else (),
+        inputs=setup.sent(source) if setup.is_root else (),
         outputs=(Stretch(tensor=output, source=setup.root),),
-        issue=after_copy(call, source=source, target=output) if copies else call,
+        issue=after_copy(call, source=source, target=output),
     )
 
 
 def gather(setup: Setup) -> Exchange:
     """gather of equal parts to the root. In place: the root's input is its own part of the output."""
     output = setup.empty(setup.numel) if setup.is_root else None
-    parts = None if output is None else equal_parts(output, setup)
-    own = setup.empty(setup.part) if parts is None or not setup.in_place else parts[setup.rank]
+    own = _own_part(setup, output)
     return Exchange(
-        inputs=(Stretch(tensor=own, source=setup.rank),),
+        inputs=setup.sent(own),
         outputs=() if output is None else from_all(output, setup),
-        issue=partial(dist.gather, own, parts, setup.root, setup.mesh.group),
+        issue=partial(
+            dist.gather, own, output if output is None else equal_parts(output, setup), setup.root, setup.mesh.group
+        ),
     )
 
 
 def reduce(setup: Setup) -> Exchange:
     """reduce of one tensor to the root. The other ranks' tensors are undefined afterwards."""
-    output = setup.empty(setup.numel)
-    call = partial(dist.reduce, output, setup.root, setup.torch_op(), setup.mesh.group)
-    source = output if setup.in_place else setup.empty(setup.numel)
-    return Exchange(
-        inputs=(Stretch(tensor=source, source=setup.rank),),
-        outputs=(Stretch(tensor=output, source=REDUCED),) if setup.is_root else (),
-        issue=call if setup.in_place else after_copy(call, source=source, target=output),
-    )
+    exchange = _reduced(setup, dist.reduce, setup.root)
+    return exchange if setup.is_root else replace(exchange, outputs=())
 
 
 def reduce_scatter(setup: Setup) -> Exchange:
     """reduce_scatter of one tensor. In place: a rank's output is its own part of the input."""
     source = setup.empty(setup.numel)
-    output = equal_parts(source, setup)[setup.rank] if setup.in_place else setup.empty(setup.part)
+    output = _own_part(setup, source)
     return Exchange(
-        inputs=(Stretch(tensor=source, source=setup.rank),),
+        inputs=setup.sent(source),
         outputs=(Stretch(tensor=output, source=REDUCED, offset=setup.rank * setup.part),),
         issue=partial(reduce_scatter_single, output, source, setup.torch_op(), setup.mesh.group),
     )
@@ -215,12 +220,13 @@ def reduce_scatter(setup: Setup) -> Exchange:
 def scatter(setup: Setup) -> Exchange:
     """scatter of equal parts from the root. In place: the root's output is its own part of the input."""
     source = setup.empty(setup.numel) if setup.is_root else None
-    parts = None if source is None else equal_parts(source, setup)
-    own = setup.empty(setup.part) if parts is None or not setup.in_place else parts[setup.rank]
+    own = _own_part(setup, source)
     return Exchange(
-        inputs=() if source is None else (Stretch(tensor=source, source=setup.rank),),
+        inputs=() if source is None else setup.sent(source),
         outputs=(Stretch(tensor=own, source=setup.root, offset=setup.rank * setup.part),),
-        issue=partial(dist.scatter, own, parts, setup.root, setup.mesh.group),
+        issue=partial(
+            dist.scatter, own, source if source is None else equal_parts(source, setup), setup.root, setup.mesh.group
+        ),
     )
 
 

@@ -22,7 +22,16 @@ from stepscope.core.words import counted
 from stepscope.rank import recorder
 from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.collectives import Build, Exchange, Setup
-from stepscope.rank.comm.loop import BackendLacksError, Call, clock_of, first_line, leave_coalescing, time_calls
+from stepscope.rank.comm.loop import (
+    BackendLacksError,
+    Call,
+    Timed,
+    clock_of,
+    first_line,
+    leave_coalescing,
+    measure,
+    time_calls,
+)
 from stepscope.rank.comm.values import Values, fill, first_wrong
 from stepscope.rank.heartbeat import Pulse, host_memory_left
 from stepscope.rank.mesh import Mesh
@@ -100,6 +109,10 @@ class CommJob:
             return timed(number)
 
         return together
+
+    def measured(self, run: Callable[[int], list[int]], size_bytes: int | None) -> Timed:
+        """Return :func:`measure` of one size, whose phases the controller is told."""
+        return measure(run, self.settings, self.control, on_phase=partial(self.enter, size_bytes=size_bytes))
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":

@@ -22,7 +22,7 @@ from torch import Tensor
 from stepscope.rank.collectives import Exchange, Waitable
 from stepscope.rank.collectives.table import Batch
 from stepscope.rank.comm.job import CommJob, Size, made
-from stepscope.rank.comm.loop import Call, clock_of, measure, time_calls
+from stepscope.rank.comm.loop import Call, clock_of, time_calls
 from stepscope.rank.comm.sweep import planned, prepare, refused, sample, skipped
 from stepscope.rank.timer import between_ns, cuda_event
 from stepscope.records.comm import CommSample
@@ -72,12 +72,7 @@ def _one_size_of_matmul(job: CommJob, asked_bytes: int) -> CommSample:
     product = made(job, size, 3 * size_bytes, partial(product_of, job, rows))
     if isinstance(product, str):
         return skipped(size, product)
-    timed = measure(
-        partial(_timed_product, job, product),
-        job.settings,
-        job.control,
-        on_phase=partial(job.enter, size_bytes=size_bytes),
-    )
+    timed = job.measured(partial(_timed_product, job, product), size_bytes)
     return sample(size, timed, correct=None, beside_ns=timed.times_ns)
 
 
@@ -118,7 +113,7 @@ def _one_size(job: CommJob, size: Size, product: Call) -> list[CommSample]:
     for label, both in (("alone", False), ("together", True)):
         beside: list[int] = []
         run = partial(_iterations, job, step, products, beside, both=both)
-        timed = measure(run, job.settings, job.control, on_phase=partial(job.enter, size_bytes=size.size_bytes))
+        timed = job.measured(run, size.size_bytes)
         correct, wrong = job.check(call, exchanges) if both else (None, None)
         ran = tuple(beside[len(timed.warmup_ns) :])
         samples.append(sample(size, timed, correct=correct, wrong=wrong, beside_ns=ran, label=label))

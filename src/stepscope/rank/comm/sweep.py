@@ -7,7 +7,6 @@ Every ordered pair one way, every unordered pair both ways at once. A sample is 
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import combinations, permutations
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from stepscope.rank.collectives import Exchange, Setup
 from stepscope.rank.collectives.table import between
 from stepscope.rank.comm.job import CommJob, Size, buffer_bytes, made, plan_size
-from stepscope.rank.comm.loop import Call, StopReason, Timed, combine, measure
+from stepscope.rank.comm.loop import Call, StopReason, Timed, combine
 from stepscope.rank.comm.values import Values, fill
 from stepscope.records.comm import CommSample
 
@@ -98,9 +97,7 @@ def _one_size(job: CommJob, size: Size) -> CommSample:
     if isinstance(ready, str):
         return skipped(size, ready)
     exchanges, call = ready
-    timed = measure(
-        job.runner(call), job.settings, job.control, on_phase=partial(job.enter, size_bytes=size.size_bytes)
-    )
+    timed = job.measured(job.runner(call), size.size_bytes)
     job.enter("verify", size.size_bytes)
     correct, wrong = job.check(call, exchanges)
     return sample(size, timed, correct=correct, wrong=wrong)
