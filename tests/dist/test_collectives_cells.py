@@ -265,7 +265,7 @@ def breaks_at_the_second_size(
     mesh: Mesh, cell: CommSpec, measure: CommMeasure, folder: str, name: str
 ) -> list[int | None]:
     """Sizes on disk when the second one breaks."""
-    original = sweep.measure
+    original = job_module.measure
 
     def sizes_done() -> list[int | None]:
         found = read_comm_samples(RunLayout(Path(folder)).cell(cell.cell_id).samples(mesh.rank))
@@ -276,7 +276,7 @@ def breaks_at_the_second_size(
             raise ValueError("planted")
         return original(run, *arguments, **options)
 
-    with patch.object(sweep, "measure", breaking), suppress(ValueError):
+    with patch.object(job_module, "measure", breaking), suppress(ValueError):
         measured(mesh, cell, measure, folder, name)
     return sizes_done()
 

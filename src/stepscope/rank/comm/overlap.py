@@ -134,7 +134,7 @@ def _iterations(
         if both:
             collective_ns, products_ns = step.together(products)
         else:
-            collective_ns = step.collective()
+            collective_ns, _ = step.together(None)
             products_ns = step.products(products)
         times.append(collective_ns)
         beside.append(products_ns)
@@ -145,7 +145,7 @@ def _products_as_long_as(job: CommJob, size: Size, step: _OnCpu | _OnGpu, produc
     """Return so many products that they last about as long as the collective; the same number on every rank."""
     job.enter("warmup", size.size_bytes)
     medians = []
-    for timed in (step.collective, partial(step.products, product)):
+    for timed in (lambda: step.together(None)[0], partial(step.products, product)):
         times = []
         for _ in range(SIZING_CALLS):
             job.barrier()
@@ -168,9 +168,6 @@ class _OnCpu:
     def __init__(self, job: CommJob, exchanges: list[Exchange]) -> None:
         del job
         self._issues = [exchange.issue for exchange in exchanges]
-
-    def collective(self) -> int:
-        return self.together(None)[0]
 
     def products(self, products: Compute) -> int:
         start = perf_counter_ns()
@@ -242,9 +239,6 @@ class _OnGpu:
         self._issues = [exchange.issue for exchange in exchanges]
         self._stream = torch.cuda.Stream(job.device)  # type: ignore[no-untyped-call]
 
-    def collective(self) -> int:
-        return self._both(None)[0]
-
     def products(self, products: Compute) -> int:
         start, end = cuda_event(), cuda_event()
         start.record()
@@ -253,10 +247,7 @@ class _OnGpu:
         end.synchronize()
         return between_ns(start, end)
 
-    def together(self, products: Compute) -> tuple[int, int]:
-        return self._both(products)
-
-    def _both(self, products: Compute | None) -> tuple[int, int]:
+    def together(self, products: Compute | None) -> tuple[int, int]:
         events = [cuda_event() for _ in range(4)]
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
