@@ -436,15 +436,6 @@ class Rule(Declared):
         return self.look_at_job(job) if lacking is None else Skipped(reason=lacking.text)
 
     @property
-    def row(self) -> str:
-        """Its row in the table of rules (docs/reference/diagnose.md)."""
-        looks_at = self.looks_at or ", ".join([*self.needs, " or ".join(self.any_of)]).strip(", ")
-        decided_by = "; ".join(
-            filter(None, (self.decided_by, *(f"{name}: {limit}" for name, limit in self.thresholds.items())))
-        )
-        return f"| `{self.name}` | {self.symptom} | {looks_at} | {decided_by} |"
-
-    @property
     def module(self) -> str:
         """The module that it is written in; the docstring there is its page."""
         look = self.look or self.look_at_job

@@ -39,9 +39,7 @@ SAVED = Limit(
     0.95, unit="bytes under AMP / bytes in FP32", source="a higher ratio saves nothing; a 2-byte type gives 0.5"
 )
 SMALL = Limit(
-    2**20,
-    unit="bytes per step",
-    source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency",
+    2**20, unit="bytes per step", source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency"
 )
 FP32_BYTES = 4
 _REPLICATED = ("ddp", "naive", "bucketed", "interleaved")

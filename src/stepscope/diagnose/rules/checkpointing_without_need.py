@@ -32,9 +32,7 @@ from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.held import held_by
 
 ROOM = Limit(
-    0.80,
-    unit="peak / capacity",
-    source="near-oom warns from 90% on; 10% more for fragments and other libraries",
+    0.80, unit="peak / capacity", source="near-oom warns from 90% on; 10% more for fragments and other libraries"
 )
 
 

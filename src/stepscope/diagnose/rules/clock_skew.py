@@ -54,10 +54,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
             f"ranks {ranks}: {contradicting[0].reason}; waiting and skew with them may be wrong",
             confidence="certain: either the clocks or the matching of collectives is wrong",
             advice=[
-                (
-                    "check that the traces belong to one run, and how collectives were matched",
-                    "--show collectives",
-                )
+                ("check that the traces belong to one run, and how collectives were matched", "--show collectives")
             ],
         )
     if moved := [f for f in fits if f.status == "corrected" and not isinstance(f, Rebased)]:

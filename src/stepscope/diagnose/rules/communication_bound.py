@@ -59,14 +59,10 @@ MAX_EFFICIENCY = Limit(
     source="rated poor below; above, other losses may dominate",
 )
 SMALL_BATCH = Limit(
-    32,
-    unit="samples per rank and micro-step",
-    source="published cases of jobs that did not scale: 32 to 128 per GPU",
+    32, unit="samples per rank and micro-step", source="published cases of jobs that did not scale: 32 to 128 per GPU"
 )
 MANY_TOKENS = Limit(
-    32 * 512,
-    unit="tokens per rank and micro-step",
-    source="the limits of batch and sequence: as much work as both",
+    32 * 512, unit="tokens per rank and micro-step", source="the limits of batch and sequence: as much work as both"
 )
 SHORT_SEQUENCE = Limit(512, unit="tokens", source="a published case: 128 tokens did not scale; 512 were assumed to")
 SMALL_GRADIENTS = Limit(

@@ -41,9 +41,7 @@ from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_ce
 from stepscope.results.evidence import Evidence, TraceEvidence
 
 MAX_OTHER = Limit(
-    WORTH / 2,
-    unit="share of the step, each of communication and data",
-    source="both together are not worth a finding",
+    WORTH / 2, unit="share of the step, each of communication and data", source="both together are not worth a finding"
 )
 MIN_COMPUTE, MOSTLY = (LIMITS[recorder]["compute-bound"] for recorder in ("cell", "trace"))
 

@@ -74,8 +74,7 @@ def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
             now > 0
             and not crowded
             and advise(
-                f"use {more} workers instead of {now}",
-                again(evidence, cell.cell, ("num_workers", [now, more])),
+                f"use {more} workers instead of {now}", again(evidence, cell.cell, ("num_workers", [now, more]))
             ),
             now > 0
             and not spec.persistent_workers

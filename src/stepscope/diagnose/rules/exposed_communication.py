@@ -51,9 +51,7 @@ from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.groups import IN_EACH_PASS
 
 SMALL = Limit(
-    64 << 10,
-    unit="bytes",
-    source="8 A100 and 8 H100, nccl-tests logs: 64 KiB take at most 1.2 times as long as 1 KiB",
+    64 << 10, unit="bytes", source="8 A100 and 8 H100, nccl-tests logs: 64 KiB take at most 1.2 times as long as 1 KiB"
 )
 _HALF = ("half", "bfloat16", "float16", "bf16", "fp16", "c10::half", "c10::bfloat16")
 

@@ -37,9 +37,7 @@ from stepscope.diagnose.unit_facts import WORTH, MessageCost, Units, on_units
 
 _SMALL = Limit(8 << 20, unit="bytes gathered", source="nccl-tests on 8 A100s: 27% of the bandwidth of large sizes")
 _SMALL_ON_CPUS = Limit(
-    256 << 10,
-    unit="bytes gathered",
-    source="gloo on one host: 0.1 to 0.3 ms of latency, 64 KiB take 0.34 ms (2026-11)",
+    256 << 10, unit="bytes gathered", source="gloo on one host: 0.1 to 0.3 ms of latency, 64 KiB take 0.34 ms (2026-11)"
 )
 _MOST_BYTES = 64 << 20
 """No unit above it is small, whatever the network."""

@@ -113,12 +113,7 @@ def _follows(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding
 
 
 def _problem(
-    title: str,
-    *evidence: Lines,
-    advice: Iterable[Advices],
-    ranks: Iterable[int] = (),
-    of: str | None = None,
-    sure: str,
+    title: str, *evidence: Lines, advice: Iterable[Advices], ranks: Iterable[int] = (), of: str | None = None, sure: str
 ) -> Finding:
     """of: what it is about, where that is not ``ranks`` as such."""
     ranks = tuple(ranks)
@@ -193,10 +188,7 @@ def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
     yield _problem(
         f"{_who(calls)} {'do not match' if len(calls) > 1 else 'does not match the other ranks'}{at}: {', '.join(called)}",
         "the check of TORCH_DISTRIBUTED_DEBUG=DETAIL compares these calls",
-        advice=[
-            _SAME,
-            ("the ranks' stacks show where it is made", "export TORCH_SHOW_CPP_STACKTRACES=1"),
-        ],
+        advice=[_SAME, ("the ranks' stacks show where it is made", "export TORCH_SHOW_CPP_STACKTRACES=1")],
         ranks=calls,
         sure=_BY_TEXT,
     )
@@ -378,10 +370,7 @@ def _ask(text: TextHang) -> list[Advices]:
     here = {rank for call in text.calls for rank in call.ranks} | {p.rank for p in text.positions}
     others = sorted(set(range(text.world_size or 0)) - here)
     which = f": {_who(others)}" if others else ""
-    return [
-        (f"add the logs of the other ranks{which}, and read them together", "stepscope diagnose FOLDER"),
-        _RECORD,
-    ]
+    return [(f"add the logs of the other ranks{which}, and read them together", "stepscope diagnose FOLDER"), _RECORD]
 
 
 def _stood_still(text: TextHang) -> Finding:

@@ -33,12 +33,7 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted, in_words
 from stepscope.diagnose.frameworks import in_words_of
 from stepscope.diagnose.rule import Advices, Statement, advise, inspect
-from stepscope.diagnose.trace_facts import (
-    RankShares,
-    idle_share,
-    on_device,
-    share_rule,
-)
+from stepscope.diagnose.trace_facts import RankShares, idle_share, on_device, share_rule
 from stepscope.records.trace_summary import RankPass
 from stepscope.traces.blocking_calls import blocks_on, is_pooled
 

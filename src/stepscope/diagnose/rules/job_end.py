@@ -705,14 +705,7 @@ def _ended(end: TextEnd, first: TextFate) -> Finding:
             advice.insert(0, "look at the log of the process at the other end: it ended first, or the network broke")
         if not advice:
             advice = [(f"see {_short(fate.place)}" if fate.place else "add its traceback: the lines above this one")]
-        return _problem(
-            f"{verdict}{where}",
-            _shown(sign),
-            _followed(end),
-            first=first,
-            alike=end.alike,
-            advice=advice,
-        )
+        return _problem(f"{verdict}{where}", _shown(sign), _followed(end), first=first, alike=end.alike, advice=advice)
     return _by_code(end, first, who)
 
 

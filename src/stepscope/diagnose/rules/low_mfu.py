@@ -57,21 +57,14 @@ from stepscope.traces.kernel_names import MATRIX, MATRIX_TENSOR, MATRIX_UNKNOWN
 if TYPE_CHECKING:
     from stepscope.records.training import TrainingRun
 
-_LOW = Limit(
-    0.3,
-    unit="MFU",
-    source="published: large models reach 30 to 50%; PaLM 46%, Megatron 52%",
-)
+_LOW = Limit(0.3, unit="MFU", source="published: large models reach 30 to 50%; PaLM 46%, Megatron 52%")
 _WORTH = Limit(0.02, unit="share of the window", source="stepscope's choice, 2026-11: less is left out of the list")
 
 _GAPS = {
     "launch gaps": (("host_late", "launch_latency"), "use larger kernels, or CUDA graphs where none run"),
     "host waits for the device": (("sync",), "remove .item(), .cpu() and prints of tensors from the step"),
     "input": (("data",), "load batches in advance: the data-loading finding says how"),
-    "gaps between queued kernels": (
-        ("kernel_gap", "dependency"),
-        "fuse small kernels: norms, attention, updates",
-    ),
+    "gaps between queued kernels": (("kernel_gap", "dependency"), "fuse small kernels: norms, attention, updates"),
     "single long gaps": (("long_gap",), "find what stops the host there"),
     "unified memory": (("pages",), "prefetch its pages, or allocate on the device"),
     "idle for no recorded cause": (("unknown",), "record launches: profile CPU and CUDA activities together"),

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stepscope.core.dataclass import record
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
@@ -50,18 +49,8 @@ _REPLICAS = "replicas differ"
 _SAME = ("optimizer", "seed", "momentum", "weight_decay", "lr_warmup", "loss", "clip")
 
 
-@record
-class _Apart:
-    """First-epoch losses of a run and of the one that it is held against. relative: difference / the other's."""
-
-    run: TrainingRun
-    other: TrainingRun
-    limit: float
-
-    @property
-    def relative(self) -> float:
-        own, other = losses(self.run)[0], losses(self.other)[0]
-        return abs(own - other) / max(abs(other), 1e-12)
+_Apart = tuple[float, float, TrainingRun, TrainingRun]
+"""How far first-epoch losses are apart, of the other's; its limit; the run, and the one that it is compared with."""
 
 
 def check(evidence: Evidence) -> Statement:
@@ -88,7 +77,7 @@ def check(evidence: Evidence) -> Statement:
             for note in run.notes
             if note.startswith(_REPLICAS)
         ),
-        *(_report(pair) for pair in compared if pair.relative > pair.limit),
+        *(_report(*pair) for pair in compared if pair[0] > pair[1]),
     ]
     if findings:
         return findings
@@ -97,10 +86,10 @@ def check(evidence: Evidence) -> Statement:
             "no two runs with losses by epoch are known to train alike (same global batch and settings)",
             "stepscope bench MATRIX.yaml --set base.epochs=2",
         )
-    worst = max(compared, key=lambda pair: pair.relative / pair.limit)
+    relative, limit, *_ = max(compared, key=lambda pair: pair[0] / pair[1])
     return (
-        f"{counted(len(compared), 'pair')} of runs: first losses at most {format_percent(worst.relative)} apart, limit"
-        f" {format_percent(worst.limit)}"
+        f"{counted(len(compared), 'pair')} of runs: first losses at most {format_percent(relative)} apart, limit"
+        f" {format_percent(limit)}"
     )
 
 
@@ -125,15 +114,15 @@ def _alike(runs: Iterable[TrainingRun]) -> list[list[TrainingRun]]:
 def _apart(members: list[TrainingRun]) -> list[_Apart]:
     first, *others = sorted(members, key=lambda run: (run.world_size or 0, run.strategy != "single"))
     limit = MAX_APART_UNSEEDED if setting(first.settings, "seed") is None else MAX_APART
-    return [_Apart(run=run, other=first, limit=limit) for run in others]
+    loss = losses(first)[0]
+    return [(abs(losses(run)[0] - loss) / max(abs(loss), 1e-12), limit, run, first) for run in others]
 
 
-def _report(apart: _Apart) -> Finding:
-    run, other = apart.run, apart.other
+def _report(relative: float, _limit: float, run: TrainingRun, other: TrainingRun) -> Finding:
     ours, theirs = losses(run), losses(other)
     last = max(ours.keys() & theirs.keys())
     return finding(
-        f"losses of {run.label} and {other.label} differ by {format_percent(apart.relative)} after one epoch",
+        f"losses of {run.label} and {other.label} differ by {format_percent(relative)} after one epoch",
         f"training loss after the first epoch: {ours[0]:.4f} ({run.label}), {theirs[0]:.4f} ({other.label})",
         last > 0 and f"after {counted(last + 1, 'epoch')}: {ours[last]:.4f} and {theirs[last]:.4f}",
         f"equal on both: global batch {run.global_batch}"

@@ -63,11 +63,7 @@ def _report(part: RankShares) -> Statement:
         largest_text(kinds),
         confidence="likely: inferred from kernel names; fusing recovers only a part",
         advice=[
-            advise(
-                "fuse these kernels: fused norms and attention",
-                "--show sequences,kernels",
-                key="larger kernels",
-            ),
+            advise("fuse these kernels: fused norms and attention", "--show sequences,kernels", key="larger kernels"),
             advise("update in few kernels: a fused optimizer (fused=True)", key="fused optimizer"),
             in_words_of("compile", part.frameworks, plain="torch.compile(model) fuses element-wise kernels"),
             any(_CONVOLUTION.search(kind.largest) for kind in part.kinds())

@@ -262,9 +262,5 @@ RULE = Rule(
     kind="communication-bound",
     names_cause=True,
     protocol=3,
-    thresholds={
-        "share": OF_STEP,
-        "gain": MIN_GAIN,
-        "in a trace": OF_WINDOW,
-    },
+    thresholds={"share": OF_STEP, "gain": MIN_GAIN, "in a trace": OF_WINDOW},
 )

@@ -42,9 +42,7 @@ SOCKET_RATE = Limit(
     "100 Gbit/s RDMA card 11 GB/s and more",
 )
 LARGE = Limit(
-    64 << 20,
-    unit="bytes",
-    source="for smaller messages, start-up over several hosts costs as much as the transfer",
+    64 << 20, unit="bytes", source="for smaller messages, start-up over several hosts costs as much as the transfer"
 )
 _RATED = frozenset(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"])
 _OFF = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}

@@ -40,15 +40,7 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of_run
 from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, advise, finding
 from stepscope.machine.peaks import find
-from stepscope.records.imported import (
-    ACTIVATION,
-    GRADIENT,
-    OPTIMIZER,
-    PARAMETER,
-    TEMPORARY,
-    UNKNOWN,
-    MemorySnapshot,
-)
+from stepscope.records.imported import ACTIVATION, GRADIENT, OPTIMIZER, PARAMETER, TEMPORARY, UNKNOWN, MemorySnapshot
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import NEAR_CAPACITY, capacity_of, device_capacity, memory_share
 from stepscope.results.epochs import setting

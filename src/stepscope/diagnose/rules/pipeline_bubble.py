@@ -107,8 +107,7 @@ def _measured(cell: CellEvidence, pipeline: MeasuredPipeline) -> Finding:
 def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_batch: int | None) -> Iterator[Advices]:
     wanted = layout.micro_batches_for(OF_STEP)
     yield advise(
-        f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(OF_STEP)}",
-        key="micro-batches",
+        f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(OF_STEP)}", key="micro-batches"
     )
     if global_batch is not None:
         larger = -(-global_batch * wanted // layout.micro_batches)

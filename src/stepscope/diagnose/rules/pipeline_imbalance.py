@@ -42,9 +42,7 @@ if TYPE_CHECKING:
     from stepscope.results.pipeline import MeasuredPipeline
 
 _SLOW = Limit(
-    SLOW,
-    unit="times the median of the other stages",
-    source="stepscope's choice, 2026-11: beyond noise of devices",
+    SLOW, unit="times the median of the other stages", source="stepscope's choice, 2026-11: beyond noise of devices"
 )
 _WORTH = Limit(0.05, unit="share of the step", source="stepscope's choice, 2026-11: layers can be moved")
 _SHOWN = 8

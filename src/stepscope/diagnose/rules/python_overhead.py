@@ -36,9 +36,7 @@ from stepscope.diagnose.trace_facts import PYTHON_OWNS, RankShares, idle_share, 
 from stepscope.records.trace_summary import RankPass
 
 SURE_ON_CPU = Limit(
-    0.20,
-    unit="share of the window",
-    source="36% measured where py-spy saw 17% on a CPU (2026-11): half is its own",
+    0.20, unit="share of the window", source="36% measured where py-spy saw 17% on a CPU (2026-11): half is its own"
 )
 
 

@@ -30,14 +30,7 @@ from pathlib import Path
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.rule import GRAVE, WORTH, Finding, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import (
-    SHARES,
-    idle_part,
-    is_amd_device,
-    mostly_short_kernels,
-    on_device,
-    unread,
-)
+from stepscope.diagnose.trace_facts import SHARES, idle_part, is_amd_device, mostly_short_kernels, on_device, unread
 from stepscope.results.evidence import TraceEvidence
 
 _OTHER_CAUSES = ("start_up", "sync", "data", "host_late", "launch_latency", "long_gap", "kernel_gap", "pages")
@@ -112,7 +105,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
                         "or allocate on the device and copy",
                         "--show copies,idle",
                         key="other copies",
-                    ),
+                    )
                 ],
             )
         )

@@ -68,11 +68,7 @@ def _report(part: RankShares) -> Statement:
         f"{a_step}the short ones take {format_duration(mean_ns)} each on average",
         confidence="measured; the gain depends on how many kernels can be fused",
         advice=[
-            advise(
-                "find repeated sequences, and fuse them",
-                "--show sequences,kernels,launches",
-                key="larger kernels",
-            ),
+            advise("find repeated sequences, and fuse them", "--show sequences,kernels,launches", key="larger kernels"),
             advise("update in few kernels: a fused or foreach optimizer", key="fused optimizer"),
             in_words_of("compile", part.frameworks, plain="torch.compile(model) fuses them"),
             *larger_batch(part.frameworks, "use {}, which makes every kernel longer at the same number of launches"),

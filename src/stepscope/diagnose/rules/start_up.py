@@ -58,12 +58,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         priority="doubt" if share > MOST else "performance",
         confidence="measured; nothing shows whether the job starts again",
         ranks=(worst.facts.rank,),
-        advice=[
-            (
-                "judge the job by later steps: schedule(wait=1, warmup=1, active=3)",
-                "--show idle,steps",
-            ),
-        ],
+        advice=[("judge the job by later steps: schedule(wait=1, warmup=1, active=3)", "--show idle,steps")],
     )
 
 

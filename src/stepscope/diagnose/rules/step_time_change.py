@@ -40,9 +40,7 @@ from stepscope.results.history import History, Nights, history, nights
 from stepscope.stats.order import LEAST_CHANGE, LEAST_SIDE, MIN_RUNS, SIGNIFICANT
 
 CHANGE = Limit(
-    LEAST_CHANGE,
-    unit="of the step time before",
-    source="medians of runs on quiet machines differ by 2%, with a margin",
+    LEAST_CHANGE, unit="of the step time before", source="medians of runs on quiet machines differ by 2%, with a margin"
 )
 PROBLEM = Limit(GRAVE, unit="of the step time before", source="as for shares of the step elsewhere")
 

@@ -512,9 +512,7 @@ RULE = Rule(
             source="twice the expected range of 8 normal samples whose spread is 3%",
         ),
         "one_off": Limit(
-            MIN_ONE_OFF,
-            unit="share of all step time",
-            source="less is negligible: 1 step of 100, 5 times as long",
+            MIN_ONE_OFF, unit="share of all step time", source="less is negligible: 1 step of 100, 5 times as long"
         ),
         "outlier": Limit(
             OUTLIER_MADS, unit="MAD over steps", source="with normal noise one step in 1e9 exceeds 6 sigma"

@@ -40,9 +40,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
 
 _SLOW = Limit(
-    0.5,
-    unit="of the bandwidth inside a host",
-    source="stepscope's choice, 2026-11: half; hosts lie at 0.05 to 0.3",
+    0.5, unit="of the bandwidth inside a host", source="stepscope's choice, 2026-11: half; hosts lie at 0.05 to 0.3"
 )
 _OF_LINKS = Limit(
     0.3, unit="of the device's links", source="stepscope's choice, 2026-11: no network between hosts reaches it"

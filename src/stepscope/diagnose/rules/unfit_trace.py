@@ -56,7 +56,7 @@ def _findings(facts: list[QualityFact]) -> Iterator[Finding]:
             bool(declared.takes)
             and not declared.unread
             and f"not said of this trace, as it rests on that: {in_words(FIGURES[figure] for figure in declared.takes)}",
-            advice=[(declared.better)] if declared.better else (),
+            advice=[declared.better],
             priority="doubt",
             ranks=ranks,
         )
