@@ -28,7 +28,7 @@ MOST = {
     "diagnose": (108500, 101),
     "examples": (8000, 4),
     "hook": (32000, 27),
-    "launch": (39000, 41),
+    "launch": (38500, 41),
     "machine": (21500, 24),
     "matrix": (39000, 23),
     "monitor": (2000, 3),

@@ -97,13 +97,13 @@ class RankWatch:
                     process = read_record(path, HookedRank) if of_rank else read_record(path, HookedProcess)
                     if process.host == self._host:
                         self._add(process.pid)
-                        self._open_box(process.pid, getattr(process, "box", None))
-        if (share := _memory_left()) is not None:
-            self._memory.append(share)
-
-    def _open_box(self, pid: int, box: int | None) -> None:
-        if box is not None and (descriptor := open_box(pid, box)) is not None:
-            self._boxes[self._host, pid] = descriptor
+                        box = getattr(process, "box", None)
+                        if box is not None and (descriptor := open_box(process.pid, box)) is not None:
+                            self._boxes[self._host, process.pid] = descriptor
+        memory = _numbers(Path("/proc/meminfo"))
+        total, left = memory.get("MemTotal:"), memory.get("MemAvailable:")
+        if total and left is not None:  # the system tells what programs can still have
+            self._memory.append(left / total)
 
     def _add(self, pid: int) -> None:
         process = self._host, pid
@@ -118,13 +118,6 @@ class RankWatch:
             return
         self._open[descriptor] = process
         self._poll.register(descriptor, select.POLLIN)
-
-
-def _memory_left() -> float | None:
-    """Return the share of the host's memory that programs can still have, or None where the system does not tell."""
-    memory = _numbers(Path("/proc/meminfo"))
-    total, left = memory.get("MemTotal:"), memory.get("MemAvailable:")
-    return None if not total or left is None else left / total
 
 
 def _oom_kills() -> int:

@@ -25,6 +25,8 @@ from stepscope.store.writer import write_record
 
 STARTUP_ALLOWANCE_NS = 180_000_000_000
 POLL_S = 0.1
+BLAME_S = 3.0
+"""How long a rank that failed by itself has to say so."""
 STDERR_TAIL_CHARS = 4000
 ERROR_GRACE_NS = 5_000_000_000
 """Time from a rank's own error to the end of its group, in which the others say theirs (any out-of-memory wins)."""
@@ -150,12 +152,12 @@ class RunningGroup:
             self._deadline = self._now() + self._spec.measure.timeout_ns
         return ended
 
-    def blame(self, *, wait_s: float = 3.0) -> CellOutcome | None:
-        """Return the outcome of the running cell if a rank says, within ``wait_s``, that it failed by itself; else None.
+    def blame(self) -> CellOutcome | None:
+        """Return the outcome of the running cell if a rank says, within ``BLAME_S``, that it failed by itself; else None.
 
         For a world that its launcher tears down: the signal can arrive here before the failing rank's last words.
         """
-        limit = time.monotonic() + wait_s
+        limit = time.monotonic() + BLAME_S
         while self._waiting:
             cell = self._suspect()
             if any(_is_own(error) for error in self._errors(cell)):

@@ -101,15 +101,12 @@ def _steps(layout: ProfileLayout) -> int:
 
 def stop(child: subprocess.Popen[bytes], layout: ProfileLayout) -> None:
     """End the command and its ranks, whatever session they are in."""
-    if child.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=GRACE_S)
-    if child.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signum)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=GRACE_S)
     for path in layout.processes():
         process = read_record(path, HookedProcess)
         if runs_here(process):

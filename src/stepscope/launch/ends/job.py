@@ -77,7 +77,7 @@ class EndFacts(CommandEnd):
 
 def job_end(every: EndFacts) -> JobEnd:
     """Judge the end of the job by its last training."""
-    facts = _of_last_training(every)
+    last = facts = _of_last_training(every)
     evidence = job_evidence(facts)
     if facts.code and facts is not every and all(fate.sort == "fine" for fate in evidence.fates):
         facts, evidence = every, job_evidence(every)  # the command passes on how an earlier one ended
@@ -86,6 +86,7 @@ def job_end(every: EndFacts) -> JobEnd:
     stated = [int(p.world_size) for p in facts.processes if p.world_size is not None and p.world_size.isdigit()]
     written = any(report.status == "written" for report in facts.windows)
     folder = f"{facts.folder}/" if facts.folder else ""
+    before = _trainings(every.diaries)[:-1]
     judged = {f.name: getattr(end, f.name) for f in fields(JobEnd) if hasattr(end, f.name)}
     judged["ranks"] = end.ranks if end.hang is not None else tuple(sorted(end.ranks))
     judged["victims"] = tuple(sorted(end.victims))
@@ -96,7 +97,7 @@ def job_end(every: EndFacts) -> JobEnd:
         world_size=max((d.world_size for d in facts.diaries), default=None) or max(stated, default=None),
         steps_timed=timed,
         steps_profiled=profiled,
-        restarts=_all_restarts(every),
+        restarts=_restarts(last) + sum(max(d.restart for d in attempts[-1]) for attempts in before),
         independent=independent(every.diaries),
         no_window=None if written else next((report.reason for report in facts.windows if report.reason), None),
     )
@@ -247,12 +248,6 @@ def _of_a_helper(failure: FailedProcess, diaries: Sequence[DiaryFacts]) -> bool:
         and (failure.parent == diary.pid or failure.rank == diary.rank)
         for diary in diaries
     )
-
-
-def _all_restarts(facts: EndFacts) -> int:
-    """Count how often the launchers of all trainings together had started the ranks again."""
-    before = _trainings(facts.diaries)[:-1]
-    return _restarts(_of_last_training(facts)) + sum(max(d.restart for d in attempts[-1]) for attempts in before)
 
 
 def _restarts(facts: EndFacts) -> int:

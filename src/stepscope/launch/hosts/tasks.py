@@ -92,15 +92,15 @@ def gather(
     return sessions
 
 
-def answer_first_task(environ: Mapping[str, str], *, patience_s: float = MEET_S) -> None:
+def answer_first_task(environ: Mapping[str, str]) -> None:
     """Connect to the first task and answer until it lets go. Raises HostLost when it is not there."""
     address, port = environ["MASTER_ADDR"], meeting_port(environ)
-    with _connected(address, port, patience_s) as link, suppress(OSError):
+    with _connected(address, port) as link, suppress(OSError):
         serve(cast(BinaryIO, link.makefile("rb")), cast(BinaryIO, link.makefile("wb")))
 
 
-def _connected(address: str, port: int, patience_s: float) -> socket.socket:
-    limit = time.monotonic() + patience_s
+def _connected(address: str, port: int) -> socket.socket:
+    limit = time.monotonic() + MEET_S
     while True:
         try:
             link = socket.create_connection((address, port), timeout=5.0)
@@ -108,7 +108,7 @@ def _connected(address: str, port: int, patience_s: float) -> socket.socket:
             if time.monotonic() > limit:
                 raise HostLost(
                     address,
-                    f"the first task does not answer at {address}:{port} within {patience_s:.0f} s",
+                    f"the first task does not answer at {address}:{port} within {MEET_S:.0f} s",
                     why=error.strerror or str(error),
                     fix="see that `stepscope doctor` runs as rank 0, and that the network lets TCP through",
                 ) from None

@@ -149,21 +149,18 @@ def _run(asked: Mapping[str, Any], spec: GroupSpec, spec_text: bytes, layout: Ru
     return ExitCode.BUG if failed else ExitCode.OK
 
 
-def clock_offset_ns(session: Conversation, *, tries: int = 7) -> tuple[int, int]:
-    """Return (the host's clock less this machine's, by how much that may be wrong): from the fastest of ``tries`` answers.
+def clock_offset_ns(session: Conversation) -> tuple[int, int]:
+    """Return (the host's clock less this machine's, by how much that may be wrong): from the fastest of 7 answers.
 
     The answer was written between question and arrival: half their distance is the most that the offset is off by.
     """
-    best: tuple[int, int] | None = None
-    for _ in range(tries):
+    estimates = []
+    for _ in range(7):
         asked = time.time_ns()
         theirs = session.ask("clock", timeout_s=ANSWER_S).fields["time_ns"]
         arrived = time.time_ns()
-        estimate = (theirs - (asked + arrived) // 2, (arrived - asked + 1) // 2)
-        if best is None or estimate[1] < best[1]:
-            best = estimate
-    assert best is not None
-    return best
+        estimates.append((theirs - (asked + arrived) // 2, (arrived - asked + 1) // 2))
+    return min(estimates, key=lambda estimate: estimate[1])
 
 
 class Pump:
