@@ -185,7 +185,7 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
         chosen = tuple(diary.between(first, diary.first + diary.steps) for diary in chosen)
     count = end - first
     flags = np.stack([diary.flags[:count] for diary in chosen])
-    outside = np.stack([_column(diary, "outside", count) for diary in chosen])
+    outside = np.stack([diary.columns["outside_ns"][:count] for diary in chosen])
     net = np.stack([diary.net_ns[:count] for diary in chosen])
     kept = np.asarray(((flags & NO_TIMED_STEP) == 0).all(axis=0))
     eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0)) | _interrupted(chosen, first, net)
@@ -200,14 +200,10 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
             kept = before
     if not kept.any():  # a job of very few steps: the first, or profiled ones, are all there is
         kept = np.ones(count, dtype=bool)
-    whole = net[:, kept]
-    parts = {key: np.stack([_column(diary, name, count)[kept] for diary in chosen]) for name, key in RECORDED.items()}
-    cpu = np.stack([_column(diary, "cpu", count)[kept] for diary in chosen])
-    delay = np.stack([diary.delay[:count][kept] for diary in chosen]) * np.stack(
-        [diary.whole_ns[:count][kept] for diary in chosen]
-    )
+    at = np.flatnonzero(kept).astype(np.int64)
+    whole, (parts, cpu, delay) = net[:, at], _recorded(chosen, at)
     comm, own, clock = _own(whole, parts, cpu, delay, alone=max(d.header.world_size for d in chosen) == 1)
-    numbers = np.flatnonzero(kept).astype(np.int64) + first + 1
+    numbers = at + first + 1
     return JobSteps(
         source="diary",
         clock="device" if any(diary.header.clock == "device" for diary in chosen) else "host",
@@ -297,8 +293,11 @@ def _lasted_ns(diary: RankDiary) -> float:
     return float(np.nansum(diary.whole_ns)) * (diary.made / max(diary.steps, 1) / 2 if diary.first else 1.0)
 
 
-def _column(diary: RankDiary, name: str, count: int) -> Numbers:
-    return np.asarray(diary.columns[f"{name}_ns"][:count])
+def _recorded(diaries: Sequence[RankDiary], at: NDArray[np.int64]) -> tuple[dict[str, Numbers], Numbers, Numbers]:
+    """Return what these columns hold, ns [ranks, steps]: parts by key, CPU time, delay."""
+    parts = {key: np.stack([d.columns[f"{name}_ns"][at] for d in diaries]) for name, key in RECORDED.items()}
+    cpu = np.stack([d.columns["cpu_ns"][at] for d in diaries])
+    return parts, cpu, np.stack([d.delay[at] * d.whole_ns[at] for d in diaries])
 
 
 def warm_up_steps(step_ns: Numbers, kept: NDArray[np.bool_]) -> int:
@@ -352,12 +351,7 @@ def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None
     usual = float(np.median(steps.step_ns))
     if not usual:
         return None
-    both = np.concatenate([timed, at])
-    parts = {
-        key: np.stack([_column(diary, name, count)[both] for diary in steps.diaries]) for name, key in RECORDED.items()
-    }
-    cpu = np.stack([_column(diary, "cpu", count)[both] for diary in steps.diaries])
-    delay = np.stack([(diary.delay * diary.whole_ns)[:count][both] for diary in steps.diaries])
+    parts, cpu, delay = _recorded(steps.diaries, np.concatenate([timed, at]))
     own = _own(np.hstack([steps.whole_ns, net]), parts, cpu, delay, alone=steps.world_size == 1)[1]
     own = own - np.nan_to_num(parts["data"])  # a loader is late by chance, whoever profiles
     before, inside = np.median(own[:, : timed.size], axis=1), own[:, timed.size :]
