@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
 
@@ -177,7 +177,7 @@ class Options:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Command:
     """A command. Its file is imported whenever help is shown, ``where`` only when it runs.
 

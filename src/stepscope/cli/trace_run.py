@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.command import given, parse_ranges, spelled
 from stepscope.cli.console import err, log, out, print_document, say
 from stepscope.cli.evidence import Watch, kernel_classes, require_used, scheduler_of, traces_of
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, NoTraceError, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.registry import uncollected
@@ -37,7 +38,7 @@ EARLY_FROM_BYTES = 1 << 30
 FINDINGS_SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Request:
     """What a command line asks for: its options, and what they name.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document
 from stepscope.cli.progress import STATUS_STYLE
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration, format_size
 from stepscope.core.words import counted, listed
 from stepscope.records.cell import CellSpec, CellStatus, RunRecord
@@ -30,7 +30,7 @@ ENDED = 6
 """So many cells are shown, the last ones to end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MatrixSeen:
     """A run folder at one moment. state: ``stopped``: cells are left, and no command works on them. statuses: of cells that
     have ended, in that order. cell: where ranks are; None: in none, or in start-up. labels: by cell."""

@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.diagnose.bounds import PART_OF, bound, limit_of
 from stepscope.diagnose.rule import WORTH
 from stepscope.diagnose.rules import kind_of, names_cause
@@ -89,7 +89,7 @@ SIZED: frozenset[VerdictKind] = frozenset(
 """Kinds that the diary measures: what the window alone says of them is no finding of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Causes:
     """What may explain a table of steps, measured once: its parts, findings of profiled steps, what is known of the job.
 

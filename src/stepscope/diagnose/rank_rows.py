@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import grouped
 from stepscope.diagnose.narrator import slow_things
 from stepscope.results.diary import JobSteps, late_ranks, parts_of
@@ -18,7 +18,7 @@ BESIDE = 3
 """Hosts, or ranks of one host, that come last, beside those that are late."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankRow:
     """Means of the timed steps, ns, of a rank or of several. parts: by key of LEAVES;
     None: not seen, or no rank spends time in it. own_ns: None: not known. late: the

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose import narrator
@@ -37,7 +37,7 @@ MOST_ALSO = 4
 _GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Screen:
     """headline: without a full stop. stake: what its end brings at most, in words. also: what else costs time.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import replace
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.bounds import PART_OF
@@ -58,7 +58,7 @@ _END: dict[str, VerdictKind] = {
 _PAUSES = frozenset({*KIND_OF_EVENT.values(), "periodic-pause"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Judged:
     """The verdict, and evidence and diagnosis without what all steps refute, with stakes of the diary where it has them."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, grouped, listed
 from stepscope.results.evidence import CellEvidence, name_of
@@ -26,7 +26,7 @@ NEAR_CAPACITY = 0.90
 GB a rank, 1 to 6% of 16 to 80 GB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TimedCell:
     """A finished cell with its median step (ns, slowest rank) and the phases of that step."""
 
@@ -84,7 +84,7 @@ def timed_cells(evidence: Evidence, *, least_ranks: int = 1) -> tuple[TimedCell,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Exposed:
     """Communication that no computation hides, medians over steps, ns.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.words import grouped
 from stepscope.predict.calibration import calibrate, machine_of
@@ -30,7 +30,7 @@ NOWHERE = CalibratedMachine(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommCosts:
     """A calibration and the rows that tell how collectives and computation slow each other (may be empty)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import grouped
 from stepscope.machine.peaks import find
@@ -96,7 +96,7 @@ def link_peak(
     return entry.link.bytes_per_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Winner:
     """The fastest settings at one size.
 
@@ -162,7 +162,7 @@ LOOPBACK = "ranks of one host on the CPU exchange data in its memory, which has 
 NIC = "between hosts it is the NIC that the ranks use, which no probe reports"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LinkRate:
     """One link, or all links under one collective. Rates are of one direction, bytes/s.
 

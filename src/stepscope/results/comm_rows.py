@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, grouped
 from stepscope.records import codec
@@ -27,7 +27,7 @@ from stepscope.store.writer import write_bytes
 PeakOf = Callable[[CommSpec, int], float | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Ranks:
     """Everything that ranks left about one cell; after a failure it may be partial."""
 

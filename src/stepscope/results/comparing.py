@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
@@ -228,7 +228,7 @@ def lacking(compared: ComparedFigure) -> Literal["test", "interval"] | None:
     return "interval" if compared.p_value < SIGNIFICANT else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Side:
     """One side of a comparison: a run, or all rounds of it (then a replicate is a round). diaries: of a profiled job."""
 

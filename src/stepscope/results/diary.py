@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.core.words import grouped
 from stepscope.records.nouns import Estimate, Measured
 from stepscope.records.parts import LEAVES, RECORDED
@@ -416,7 +416,7 @@ def parts_of(steps: JobSteps) -> dict[str, Numbers]:
     return {**named, "transfer": transfer, "waiting": comm - transfer, "other": other}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Crowd:
     """Ranks of a host with more threads than it has cores."""
 
@@ -460,7 +460,7 @@ def saved_share(steps: JobSteps, late: Iterable[Slow]) -> float:
     return float(np.clip(saved, 0.0, None).sum() / steps.step_ns.sum())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Between:
     """Events of one kind. share: of the wall time from the end of warm-up on without profiled steps, of the rank that they
     cost most.
@@ -585,7 +585,7 @@ def beyond_chance(numbers: NDArray[np.int64], among: int) -> int | None:
     return every if tail * distances.size < CHANCE else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Pauses:
     """Steps that take far longer than the others and hold no event that the hook knows. rank: whose own time they are.
     period: None where they do not come regularly beyond chance, last differently long, or lacked a processor.
@@ -647,7 +647,7 @@ def _part_of(steps: JobSteps, odd: NDArray[np.bool_], beyond: Numbers) -> str | 
     return most if longer[most] >= MOSTLY * float(beyond.sum()) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Longest:
     """A step without what lies between steps. rank: that waited least for others in it; event: what took most of what it has
     beyond the median."""

@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import grouped, ranges
 from stepscope.machine.topology import parse_topology
@@ -38,7 +38,7 @@ Rows = dict[int, CommRow]
 """Rows of one sweep by size in bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SweepPair:
     """The same sweep on two sides. name: ``all_reduce on 8 ranks, NCCL_ALGO=Ring``; both names where they differ."""
 
@@ -133,7 +133,7 @@ CORE: Mapping[Where, tuple[str, ...]] = {
 """What decides a figure most: said to be unknown even where no side tells."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Conditions:
     """Conditions of the sides. differ, same: what all sides tell; unknown: what one of them does not tell."""
 

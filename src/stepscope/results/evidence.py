@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 if TYPE_CHECKING:
     from stepscope.machine.topology import Topology
@@ -27,7 +27,7 @@ ORIGIN_MARK = ": "
 """Between a source and its cell, where several sources measured the same."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Source:
     """One path and what it was. kind: bench | comm | trace | calibration | imported; format: the importer's key.
 
@@ -41,7 +41,7 @@ class Source:
     columns: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FilesFound:
     """Files of one kind in a folder that was named. job: the subfolder of their job, "" for the folder's own.
 
@@ -55,7 +55,7 @@ class FilesFound:
     left_out: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellEvidence:
     """One cell of `bench`: its run as every other, and the samples of all its ranks.
 
@@ -74,7 +74,7 @@ class CellEvidence:
         return self.result.spec.cell_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TraceEvidence:
     """One capture of a job: its traces. name: the folder, or the label of the cell that they are of; cell_id: of that cell.
 
@@ -99,7 +99,7 @@ class NoScaling(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Evidence:
     """What is known. Empty or None: there is nothing of that kind, and rules that need it are skipped.
 

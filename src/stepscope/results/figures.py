@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.finding import Diagnosis
 from stepscope.records.nouns import EXPOSED_COMM, Measured
 from stepscope.records.parts import COMPUTATION, STEP, TITLES
@@ -37,7 +37,7 @@ BETTER: Mapping[Unit, Better] = {
 """Which way a figure of the unit is better. A fraction says it itself: of what is wanted, or of what is lost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Figure:
     """One headline number.
 

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted, grouped
 from stepscope.records.profile import NO_TIMED_STEP, PROFILED, WINDOW, EventKind
@@ -41,7 +41,7 @@ _OUTSIDE: Mapping[EventKind, Part] = {
 _INSIDE: Mapping[EventKind, Part] = {"compilation": "compilation", "garbage_collection": "garbage_collection"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Goodput:
     """What the wall time of a job went to. parts_ns: of ``PARTS``, with sum ``wall_ns``. begin_unix_ns: of the first
     process. worlds: ranks of each attempt. trainings: one after the other, of which the later ones lose nothing of the

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import grouped
 from stepscope.records.finding import ClockDrop
 from stepscope.records.hardware import IDLE, REASONS, SampledDevice
@@ -53,7 +53,7 @@ ERRORS: Mapping[str, str] = {
 """Columns that count errors. A packet that is dropped is none: interfaces also drop what is not for them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankDevice:
     """A GPU of a rank at its last sample; None: unknown. clock_fraction: median SM clock while it computes / its maximum."""
 
@@ -64,7 +64,7 @@ class RankDevice:
     errors: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CountedErrors:
     """Errors of a GPU or a port since the first sample. unix_s, step: of the sample that has the last one. rank: None: of
     the host."""
@@ -124,7 +124,7 @@ def _device(diary: RankDiary, samples: HardwareSamples, at: int) -> RankDevice:
 # Clocks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Clock:
     """Clock of a GPU that computes: medians over an interval of steps, NaN: unknown. reasons: bit -> share of the
     samples."""

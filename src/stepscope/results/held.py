@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.core.words import grouped, listed
 from stepscope.predict.specs import specs_of
@@ -16,7 +16,7 @@ STATES = ("parameters", "gradients", "optimizer")
 KINDS = (*STATES, "gathered", "activations")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Held:
     """What the ranks of one cell hold. sizes: kind -> bytes of the rank that holds most of it; a kind that was not counted
     is not there."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
@@ -24,7 +24,7 @@ MIN_RUNS = 3
 """Fewest runs that have a history: two are compared by `compare`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunFolder:
     """One run folder. path: as ``TrainingRun.source``. created: when its machine was recorded, as ISO 8601."""
 
@@ -33,7 +33,7 @@ class RunFolder:
     created: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellHistory:
     """One cell, or all of them. run: the newest of the cell, which names it; None: all cells.
 
@@ -49,7 +49,7 @@ class CellHistory:
     since: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class History:
     """Runs of the same matrix, oldest first. common: of every run the median over cells of step / the cell's median."""
 
@@ -108,7 +108,7 @@ _WHEN = re.compile(r"(?:^|[._ ])(?:date|day|night|timestamp)$", re.IGNORECASE)
 _A_DATE = re.compile(r"\d{4}-\d\d-\d\d.*|\d{8}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Nights:
     """Runs that differ in their day alone, oldest first, and the best place for a change of their time."""
 

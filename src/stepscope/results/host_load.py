@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import grouped
 from stepscope.predict.loading import Loading, fewest_workers, hidden_share
 from stepscope.results.diary import JobSteps, crowd
@@ -25,7 +25,7 @@ WORTH_CORES, WORTH_OF_CORES = 0.25, 0.05
 0.02 to 0.1 of 2 (2026-11)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HostLoad:
     """Mean number of busy processors, of those that these ranks may use. busy: by anybody; own: by the ranks and their
     workers, workers: of it; stepscope: by its command. None: not known. seconds: of samples.
@@ -177,7 +177,7 @@ def crowding_ns(steps: JobSteps, *, on_cpu: bool) -> float:
 Contender = Literal["others", "threads", "workers", "stepscope"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Contention:
     """Somebody who takes processors of the ranks. who: other processes, the ranks' own threads (more than processors),
     workers of their loaders, the command of stepscope. takes: processors; of the ranks' threads, those beyond ``cores``.

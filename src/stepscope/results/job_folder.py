@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.core.errors import DataError, unreadable
 from stepscope.core.words import counted, grouped, listed
 from stepscope.records.imported import Imported, LeftOut, Stated
@@ -76,7 +76,7 @@ _KIND_NAMES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Item:
     """Files of one kind in one job. kind: ``trace``, ``run``, ... or an importer's key. job: subfolder, "" for the top."""
 
@@ -291,7 +291,7 @@ _ONE_BY_ONE = (RUN, ROWS, CALIBRATION)
 _NAMED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Readers:
     """How each kind is read. load: one path of ours. traces: a job's ranks, by capture. imported: what an importer made."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped, listed
@@ -200,7 +200,7 @@ OFF = 0.02
 """Parameters by the dimensions and those of the optimizer agree within this share: biases are in the latter alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TracedModel:
     """A transformer as traces show it. parameters: those of the optimizer. sequence, batch: of one micro-batch of one
     rank."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, grouped
 from stepscope.records import mesh
@@ -74,7 +74,7 @@ def strategy_defaults(key: str) -> Mapping[str, Any]:
         return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellLabel:
     """What one cell is called among the others of its set; no two cells of a set have the same ``text``.
 
@@ -96,7 +96,7 @@ class CellLabel:
         return f"{self.strategy} {self.settings}".rstrip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Cell:
     """What a label is made of, whether the cell is planned or has run."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.nouns import Scaling
 from stepscope.records.training import TargetTime, TrainingRun
 from stepscope.results.epochs import best_accuracy, learning_rate, setting
@@ -134,7 +134,7 @@ TIME_KEPT = 0.9
 """Epoch time on n ranks / the baseline's, from which on it has not fallen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FirstEpochs:
     """First epochs of a run and its baseline. loss_lower: 1 - loss / base_loss. time_ratio: of median epoch times.
 
@@ -255,7 +255,7 @@ OTHER_WORK = 0.05
 """A loss from which on the run did other work than its baseline; the limit where too few epochs show what chance does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Quality:
     """Best validation accuracies over the first ``epochs`` epochs of both (None: one figure each, of the end).
 

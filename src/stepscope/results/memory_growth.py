@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import grouped
 from stepscope.records.finding import JobMemory, MemoryGrowth
 from stepscope.records.nouns import Estimate, Measured
@@ -61,7 +61,7 @@ PRESENT = 0.25
 """Share of the steps, the last ones, whose rate is the present one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankMemory:
     """What one rank holds: resident bytes, or those that torch has reserved; NaN: unknown.
 

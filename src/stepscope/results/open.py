@@ -13,7 +13,7 @@ from os import SEEK_END
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.words import counted, named, url_of
@@ -98,7 +98,7 @@ def load_evidence(
     return derived(as_given(parts), drop_epochs=drop_epochs, targets=targets, stated=scaling)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Reading:
     """How paths are read; see :func:`load_evidence`."""
 

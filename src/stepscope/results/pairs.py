@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import counted, grouped
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.evidence import Evidence, name_of
@@ -38,7 +38,7 @@ def matched(
     return pairs, ([element for element in first if id(element) not in partners], free)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Pair:
     """A run, its baseline and what the one is of the other. among: how many runs they are of."""
 

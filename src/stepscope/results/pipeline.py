@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from statistics import fmean, median
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.core.units import format_percent
 from stepscope.core.words import grouped
 from stepscope.predict.pipeline import StageTime, balanced_split, meets, pipeline_orders, simulate
@@ -26,7 +26,7 @@ STAGES, MICRO_BATCHES, CHUNKS, SCHEDULE = "pipeline_parallel", "micro_batches", 
 _NO_SIMPLE_BUBBLE = ("zb", "zerobubble", "zero_bubble", "dualpipe")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Pipeline:
     """A pipeline as 1F1B, or interleaved where a rank has several chunks: GPipe has the same bubble."""
 
@@ -56,7 +56,7 @@ def pipeline_of(run: TrainingRun) -> Pipeline | None:
     return Pipeline(layout=layout, micro_batch=run.micro_batch, global_batch=run.global_batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StageBudget:
     """One stage's share of its rank's time, ns a step; of all stages of a rank together they sum to the step.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.core.words import counted
 from stepscope.records.parts import INSIDE
 from stepscope.records.profile import Hang, HookedRank, JobEnd, ProfileRecord, WindowOfRank
@@ -201,7 +201,7 @@ def _who(end: JobEnd) -> str:
     return ranks_text(end.ranks) if end.ranks else "the command"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProfiledJob:
     """A job with the diaries of its steps. name: the folder's. steps: None where no rank made a step. facts: of the model
     and its wrappers, as rank 0's hook found them, {} where it did not. profiled_ns: of each rank, the steps of the latest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.records import codec, mesh
@@ -27,7 +27,7 @@ from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_cells, read_if_there, read_run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Planned:
     """What registries say of a cell. num_parameters: trainable elements of the model. comm_bytes_per_step: payload of one
     rank's optimizer step. train_flop_per_sample: forward and backward, 3 x forward. recomputed_flop_per_sample: what

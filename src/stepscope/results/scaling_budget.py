@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.records.comparison import ScalingBudget, ScalingPart, ScalingReading
@@ -45,7 +45,7 @@ PHASES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Traced:
     """One traced job. steps: length of each step on its slowest rank, ns. parts: mean over ranks and steps, ns.
 

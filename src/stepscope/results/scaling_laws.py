@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.records.nouns import Estimate
 from stepscope.stats.compare import RESAMPLES, percentile_interval
@@ -29,7 +29,7 @@ _WIDEST = 3.0  # of log(time) that one draw may be off: beyond it the interval i
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SizePoint:
     """One measured size. speedup: throughput on ``world_size`` ranks relative to one of the points."""
 
@@ -37,7 +37,7 @@ class SizePoint:
     speedup: Estimate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScalingLaw:
     """A fitted law. serial_fraction: s; coherency: k, 0 and no interval in Amdahl's law.
 

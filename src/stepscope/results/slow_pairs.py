@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.comm import CommRow
 from stepscope.results.labels import cells_of
 
@@ -41,7 +41,7 @@ _HALF_NORMAL_MAD = 0.3991
 """MAD of the fastest half of a normal sample about its own median, in standard deviations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SlowPair:
     """One slow measurement. ratio: its time / ``typical_ns``, the lower quartile of the pairs of its kind and size.
 
@@ -60,7 +60,7 @@ class SlowPair:
     confirmed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SlowEnd:
     """A rank, or a host with all its ranks, whose pairs are slow one way or both. ratio: median over the slow pairs.
 
@@ -75,7 +75,7 @@ class SlowEnd:
     of: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PairsVerdict:
     """What the pairs of one cell show. compared: measurements that had enough like them; unavailable: why none had."""
 
@@ -97,7 +97,7 @@ def slow_pairs(rows: Sequence[CommRow]) -> tuple[PairsVerdict, ...]:
     return tuple(_verdict(cell_id, cell) for cell_id, cell in cells_of(rows, "pairs").items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Compared:
     """One pair in one measurement, against its like. scatter: standard deviation of the like's log(time), from count."""
 

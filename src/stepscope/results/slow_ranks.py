@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import grouped
 from stepscope.records.parts import LATE
 from stepscope.records.plan import CommOp
@@ -79,7 +79,7 @@ def excess_fractions(table: StepTable) -> tuple[float, ...]:
     return tuple(float(ns / of) if of > 0 else 0.0 for ns, of in zip(middles, others, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankTimes:
     """Times of a rank over the steps: its own, what it takes beyond the others, how long it waits for the last of them."""
 
@@ -102,7 +102,7 @@ def rank_times(table: StepTable, rank: int) -> RankTimes:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Slow:
     """A rank that the others wait for; ``rank`` None: who it is changes (rotating).
 
@@ -348,7 +348,7 @@ def _part(beyond_ns: Numbers, excess_ns: float) -> tuple[str | None, float | Non
     return (PARTS[at], float(beyond_ns[at])) if beyond_ns[at] >= 0.5 * excess_ns else (None, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepCollective:
     """A collective that is a step's whole plan. time_ns: median over the steps; p90_ns: 90% quantile of them. busbw: as
     nccl-tests counts it."""
@@ -395,7 +395,7 @@ ALIKE = 0.5
 """Share of a group's excess that nearly all of its ranks have at least."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SlowGroup:
     """Ranks that are slow as one. kind: what they share. members: their rows. middle_ns: [steps], median own time of the
     ranks outside of it."""

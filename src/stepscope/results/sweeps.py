@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, grouped
@@ -22,7 +22,7 @@ from stepscope.results.evidence import CellEvidence, TraceEvidence
 from stepscope.results.held import held_by
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Hidden:
     """Communication under computation in the profiled steps of all ranks.
 
@@ -33,7 +33,7 @@ class Hidden:
     comm_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OverlapGain:
     """Two cells of the same work, both traced. step: of ``inside`` against ``after``, from timed steps."""
 
@@ -182,7 +182,7 @@ LEAST_SIZES = 3
 """Fewest sizes of a sweep: a smallest, a largest and one between."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SizedStep:
     """The step of one finished cell with its bucket size. cap_mb: its bucket size in MiB; buckets: bytes of each, in launch
     order, as planned."""
@@ -194,7 +194,7 @@ class SizedStep:
     exposed_ns: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BucketSweep:
     """Cells that differ in the bucket size alone, the smallest first."""
 
@@ -299,7 +299,7 @@ def _mean(size: SizedStep) -> str:
 FAILED = ("oom", "host_oom", "skipped")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BatchMemory:
     """The memory of one batch. per_sample_bytes: growth of the peak since the next smaller batch that ran, for each further
     sample of a rank's micro-batch; None: it is the smallest, or has no peak. held: bytes by kind (parameters, gradients,

@@ -7,8 +7,8 @@ line is not accused: it may have come, and its output be elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration
 from stepscope.core.words import grouped, plural
 from stepscope.records.imported import Sign
@@ -31,7 +31,7 @@ _OF_ONE_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_
 """Operations whose input has as many elements on every rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Wait:
     """One rank that waited in a call until the timeout. rank: global, of old lines without a prefix the group's member.
 
@@ -53,7 +53,7 @@ class Wait:
         return self.op or "", self.elements if self.op in _OF_ONE_SIZE else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Position:
     """How far a rank came in a group: the last calls that it enqueued and that its device completed."""
 
@@ -63,7 +63,7 @@ class Position:
     completed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WaitedCall:
     """A call in which ranks waited until the timeout. never: ranks that had not called it by then, as they say themselves;
     came: those that had, and gave no timeout of their own.
@@ -109,7 +109,7 @@ class WaitedCall:
         return "" if self.seconds is None else f", after {format_duration(self.seconds * 1e9)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TextHang:
     """calls: in the order of the text; of each group the earliest first. world_size: as the text says it, else None.
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.places import telling_names
 from stepscope.core.words import grouped
 from stepscope.records.imported import Sign
@@ -25,7 +25,7 @@ _WORLD = re.compile(r"world|MEMBER", re.IGNORECASE)
 _ATTEMPT = re.compile(r"(?:^|/)(attempt_\d+)(?=/)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TextJob:
     """One of several jobs. name: of its files, or of their folder. proof: what tells it from the others. signs: its own."""
 
@@ -34,7 +34,7 @@ class TextJob:
     signs: tuple[Sign, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _File:
     source: str
     world: int | None

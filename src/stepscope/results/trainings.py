@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProcessSpan:
     """One process: its rank, how often the launcher had restarted it, and its first and last step on the wall clock, ns."""
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, grouped, ranges
 from stepscope.results.diary import EVENT_WORDS
@@ -23,7 +23,7 @@ LATEST = 50
 """Events that are kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Happened:
     """Something that happened in a job. step: the number of the step, None for what is of no step. ns: of the rank that it
     cost most; None: it has no length."""
@@ -35,7 +35,7 @@ class Happened:
     ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Watched:
     """A job at one moment. state: waiting for a first step, running, without a step for longer than usual, ended. step: that
     all ranks ended.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.nouns import Measured
 from stepscope.stats.compare import bootstrap_median_interval
 from stepscope.stats.order import MOST_TREND
@@ -27,7 +27,7 @@ LEAST_CHANGE = 0.05
 _SEED = 20_261_127
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WindowEffect:
     """What a window of profiled steps did. first, last: numbers of the window's steps, its warm-up and the step in which its
     trace is written included. before, after: median ns of as many timed steps on either side."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from stepscope.core.dataclass import record
 
 _UNITS = {"B": 1, "BYTES": 1, "KIB": 1 << 10, "KB": 1 << 10, "MIB": 1 << 20, "MB": 1 << 20, "GIB": 1 << 30, "GB": 1 << 30,
           "TIB": 1 << 40}  # fmt: skip
@@ -20,7 +21,7 @@ _ALLOWED = re.compile(r"([\d.]+ \w+) allowed;")
 Cause = Literal["fragments", "others", "full", "limit", "refused", "unknown"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FailedRequest:
     """Bytes of one device as a request for more failed. wanted: asked for. allocated: in tensors; unallocated: PyTorch keeps
     it reserved. allowed: what the process may take. others: neither PyTorch's of this process nor free."""

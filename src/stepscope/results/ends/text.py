@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from stepscope.core.dataclass import record
 from stepscope.core.words import grouped
 from stepscope.records.imported import Sign
 from stepscope.records.profile import End
@@ -62,7 +63,7 @@ _TIME = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,]
 _SHORT_TIME = re.compile(r"(\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TextFate:
     """How one process of a text ended, and the line that says so. local_rank: where the text has no other."""
 
@@ -71,7 +72,7 @@ class TextFate:
     local_rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TextEnd:
     """The end of a text as judged. first: the process at fault, or that noticed first. alike: ranks of which the text says
     the very same. others: what else is known of processes that ended, in the order of the text. stopped: a cancellation."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.registry import Registry
 from stepscope.core.words import grouped
 from stepscope.records.nouns import Measured
@@ -29,7 +29,7 @@ LEAST_ERROR = 0.10
 """Repeated sweeps of one quiet machine differ by as much."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Expectation:
     """One quantity of one cell. Figures in base units (``time``: ns).
 
@@ -89,7 +89,7 @@ def _end(figure: Measured, side: str) -> float:
     return figure.value if end is None else float(end)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Experiment:
     """An experiment of a preset. judge: makes the checks that the evidence allows. matrix: the preset of the same name as
     YAML, with the sweep (``comm``) that the expectation rests on; None: ``presets/`` has it.
@@ -137,9 +137,9 @@ def experiment_of(preset: str) -> Experiment | None:
 def checks_of(evidence: Evidence) -> tuple[Expectation, ...]:
     """What the experiments among the run folders expected and found of their own cells, in the order of their figures."""
     of_name: dict[str, set[str]] = {}
-    for record in evidence.records:
-        if record.kind == "bench":
-            of_name.setdefault(record.name, set()).update(record.cells, record.earlier_cells)
+    for run in evidence.records:
+        if run.kind == "bench":
+            of_name.setdefault(run.name, set()).update(run.cells, run.earlier_cells)
     checks: list[Expectation] = []
     for name, ids in of_name.items():
         if (experiment := experiment_of(name)) is not None:
