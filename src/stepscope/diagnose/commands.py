@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -15,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.units import parse_duration_ns
 from stepscope.core.words import url_of
-from stepscope.records.finding import Advice, Skipped
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, cell_of
 
 if TYPE_CHECKING:
-    from stepscope.diagnose.rule import Outcome
     from stepscope.records.cell import RunRecord
     from stepscope.records.training import TrainingRun
 
@@ -84,19 +81,6 @@ def profiled(evidence: Evidence, cell: CellEvidence) -> str:
     """Return the command that measures ``cell`` again with traces, and the one that reads them."""
     command = once(f"{again(evidence, cell)} --profile")
     return f"{command} -o PROFILED && stepscope diagnose PROFILED"
-
-
-def concrete(outcome: Outcome, evidence: Evidence) -> Outcome:
-    """Return ``outcome`` with the command of the one run that there is where a rule names any matrix."""
-    if isinstance(outcome, Skipped):
-        return replace(outcome, command=own_command(outcome.command, evidence))
-    if not isinstance(outcome, tuple):
-        return outcome
-    return tuple(replace(f, advice=tuple(_own(advice, evidence) for advice in f.advice)) for f in outcome)
-
-
-def _own(advice: Advice, evidence: Evidence) -> Advice:
-    return advice if advice.command is None else replace(advice, command=own_command(advice.command, evidence))
 
 
 def own_command(command: str | None, evidence: Evidence) -> str | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, get_args
 from stepscope.core.dataclass import record
 from stepscope.core.units import format_percent
 from stepscope.core.words import listed, plural
-from stepscope.diagnose.commands import concrete, own_command
+from stepscope.diagnose.commands import own_command
 from stepscope.diagnose.job_facts import applicable
 from stepscope.diagnose.rule import Declared, Outcome, Rule
 from stepscope.diagnose.rules import REGISTRY, declared
@@ -212,6 +212,18 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
     whole = without_fragments(evidence)
     outcome = _each_log(rule, whole) if "signs" in rule.needs else rule.check(whole)
     return concrete(applicable(outcome, whole), evidence)
+
+
+def concrete(outcome: Outcome, evidence: Evidence) -> Outcome:
+    """Return ``outcome`` with the command of the one run that there is where a rule names any matrix."""
+    if isinstance(outcome, Skipped):
+        return replace(outcome, command=own_command(outcome.command, evidence))
+    if isinstance(outcome, Quiet):
+        return outcome
+    return tuple(
+        replace(f, advice=tuple(replace(a, command=own_command(a.command, evidence)) for a in f.advice))
+        for f in outcome
+    )
 
 
 def _each_log(rule: Rule, evidence: Evidence) -> Outcome:

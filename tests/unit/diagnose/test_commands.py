@@ -4,8 +4,8 @@ import pytest
 from tests.bench_evidence import bench, made
 from tests.evidence import run
 
-from stepscope.diagnose.commands import ANY_MATRIX, concrete, remeasured, swept_again
-from stepscope.diagnose.engine import check
+from stepscope.diagnose.commands import ANY_MATRIX, remeasured, swept_again
+from stepscope.diagnose.engine import check, concrete
 from stepscope.diagnose.rules.two_writers import RULE as TWO_WRITERS
 from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
