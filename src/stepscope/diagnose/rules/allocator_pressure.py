@@ -30,7 +30,7 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
 
@@ -64,7 +64,7 @@ def _share(memory: MemorySnapshot) -> float:
 
 def _report(memory: MemorySnapshot) -> Finding:
     full, retries = memory.oom_events > 0, memory.late_retries
-    smaller = advise("free memory: use a smaller micro-batch with accumulation; the global batch stays the same")
+    smaller = "free memory: use a smaller micro-batch with accumulation; the global batch stays the same"
     if not retries:
         confidence = "likely: valid if the recording starts after the first steps"
     elif full:

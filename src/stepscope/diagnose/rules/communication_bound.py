@@ -320,8 +320,7 @@ def _advice(evidence: Evidence, cost: _Cost) -> list[Advices]:
     cell = cell_of(evidence, run)
     more = _up(factor) if math.isfinite(factor) and factor >= LEAST_FACTOR else None
     advice: list[Advices] = [
-        not cost.measured
-        and advise("measure the communication first", None if cell is None else profiled(evidence, cell))
+        not cost.measured and ("measure the communication first", None if cell is None else profiled(evidence, cell))
     ]
     if more is not None and cell is not None:
         spec = cell.spec
@@ -332,9 +331,7 @@ def _advice(evidence: Evidence, cost: _Cost) -> list[Advices]:
         )
         grown = [("global_batch", spec.global_batch * more)] if strong else []
         advice += [
-            advise(
-                f"larger batch, if memory and accuracy allow: {larger[0]} {larger[1]}", again(evidence, cell, larger)
-            ),
+            (f"larger batch, if memory and accuracy allow: {larger[0]} {larger[1]}", again(evidence, cell, larger)),
             advise(
                 f"same memory: accumulate {spec.accumulation * more} micro-batches between reductions",
                 again(evidence, cell, ("accumulation", spec.accumulation * more), *grown),
@@ -343,10 +340,8 @@ def _advice(evidence: Evidence, cost: _Cost) -> list[Advices]:
         ]
     elif more is not None:
         advice += [
-            advise(
-                f"{more} times the batch per rank, if memory and accuracy allow: updates become fewer, scale the "
-                "learning rate"
-            ),
+            f"{more} times the batch per rank, if memory and accuracy allow: updates become fewer, scale the "
+            "learning rate",
             advise(
                 f"the same with {more} micro-batches accumulated between reductions (no_sync)", only_for=("replicated",)
             ),
@@ -354,13 +349,13 @@ def _advice(evidence: Evidence, cost: _Cost) -> list[Advices]:
     if run.device != "cpu" and run.precision not in ("bf16", "fp16") and "model too small" not in cost.causes:
         # Hooks are DDP's; what is sharded sends its parameters too.
         advice.append(
-            advise("halve the bytes: gather and reduce in bf16 (mixed precision of the wrapper; AMP alone does not)")
+            "halve the bytes: gather and reduce in bf16 (mixed precision of the wrapper; AMP alone does not)"
             if shards(run.strategy)
-            else advise("halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)")
+            else "halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)"
             if facts_of_run(run).replicated
-            else advise("halve the bytes: send activations in bf16; keep these groups inside a host")
+            else "halve the bytes: send activations in bf16; keep these groups inside a host"
         )
-    return [*advice, advise("use fewer ranks: a job that does not scale is cheaper on the ranks that it fills")]
+    return [*advice, "use fewer ranks: a job that does not scale is cheaper on the ranks that it fills"]
 
 
 RULE = Rule(

@@ -32,22 +32,19 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
-from stepscope.records.finding import Advice
+from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence, name_of
 from stepscope.results.learning import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, FirstEpochs, curves, times_seen
 from stepscope.results.pairs import SHARED, Pair, pairs, sharing_beside
 
 
-def _advice(evidence: Evidence, run: TrainingRun) -> tuple[Advice, ...]:
+def _advice(evidence: Evidence, run: TrainingRun) -> tuple[Advices, ...]:
     return (
-        advise(
-            "give each rank its own share of the data: DataLoader(sampler=DistributedSampler(dataset)) and "
-            "sampler.set_epoch(epoch),"
-            " set whenever torch.distributed.is_initialized(); split an IterableDataset by rank and worker"
-        ),
-        advise(
+        "give each rank its own share of the data: DataLoader(sampler=DistributedSampler(dataset)) and "
+        "sampler.set_epoch(epoch),"
+        " set whenever torch.distributed.is_initialized(); split an IterableDataset by rank and worker",
+        (
             "then measure again; count samples per rank and epoch and compare their sum with the data set",
             remeasured(evidence, run),
         ),

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from stepscope.core.words import counted, grouped, listed
 from stepscope.diagnose.commands import again, swept_again
-from stepscope.diagnose.rule import Advices, Finding, Rule, Statement, advise, finding, together
+from stepscope.diagnose.rule import Advices, Finding, Rule, Statement, finding, together
 from stepscope.records.comm import CommRow
 from stepscope.records.nouns import Status
 from stepscope.results.evidence import CellEvidence, Evidence, in_line
@@ -69,7 +69,7 @@ def _of_sweeps(evidence: Evidence, rows: Sequence[CommRow], total: int) -> Findi
         counted(total, "sweep"),
         [*reasons[:_SHOWN], f"and {counted(more, 'other sweep')}" if more > 0 else ""],
         [
-            advise(
+            (
                 "rerun with the same folder to resume; finished sweeps are kept",
                 swept_again(evidence, *(("-o", str(evidence.sources[0].path)) if evidence.sources else ())),
             )
@@ -132,15 +132,14 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
         counted(len(evidence.cells), "cell"),
         _reasons(cells),
         [
-            advise(
+            (
                 "rerun with the same folder: finished cells are kept, the others run"
                 if set(kinds) == {INTERRUPTED}
                 else "fix the cause above, then rerun with the same folder: finished cells are kept, failed cells run "
                 "again",
                 f"{again(evidence, cells[0])} -o {folder}",
             ),
-            kinds["timeout"] > 0
-            and advise("see which rank missed which collective", f"stepscope diagnose {folder} DUMPS"),
+            kinds["timeout"] > 0 and ("see which rank missed which collective", f"stepscope diagnose {folder} DUMPS"),
         ],
     )
 

@@ -21,7 +21,7 @@ NCCL user guide, NCCL_NET_GDR_LEVEL and NCCL_NET_GDR_READ; NVIDIA GPUDirect RDMA
 from __future__ import annotations
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Finding, Rule, Statement, finding
 from stepscope.records.nccl import NcclCommunicator, NcclDebug
 from stepscope.results.evidence import Evidence
 
@@ -62,7 +62,7 @@ def _through_host(log: NcclDebug, communicator: NcclCommunicator, links: list[st
         confidence="certain: NCCL's own log; the gain of GPUDirect is not measured",
         advice=[
             *(
-                advise("remove the setting, and measure again", f"unset {name}")
+                ("remove the setting, and measure again", f"unset {name}")
                 for name, value in log.settings
                 if _off(name, value)
             ),

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.rule import Finding, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Advices, Finding, Rule, Statement, finding, skipped
 from stepscope.records.nccl import MISMATCHES, FlightFinding
 from stepscope.results.evidence import Evidence
 from stepscope.results.text_hang import text_hang_of
@@ -72,28 +72,24 @@ def _report(cause: FlightFinding, evidence: Evidence) -> Finding:
     of = f"{f' of {group}' if group else ''}: {cause.expected or 'a collective'}"
     text = text_hang_of(evidence.signs)
     call = f"collective{'' if cause.sequence is None else f' {cause.sequence}'}"
-    advice = [
-        advise(f"see what {who} {'does' if one else 'do'} instead", "py-spy dump --native --pid PID"),
-        advise(
-            "usual reasons: a swallowed exception, a branch that depends on the rank, uneven data (one rank has "
-            "an extra batch), checkpoint or evaluation on one rank only, a slow or full disk"
-        ),
-        advise("record more calls next time", "export TORCH_FR_BUFFER_SIZE=20000"),
+    advice: list[Advices] = [
+        (f"see what {who} {'does' if one else 'do'} instead", "py-spy dump --native --pid PID"),
+        "usual reasons: a swallowed exception, a branch that depends on the rank, uneven data (one rank has "
+        "an extra batch), checkpoint or evaluation on one rank only, a slow or full disk",
+        ("record more calls next time", "export TORCH_FR_BUFFER_SIZE=20000"),
     ]
     if not cause.ranks:
         title = f"all ranks hang in {call}{of}"
         advice = [
-            advise(
-                "every rank is in the collective: look for network and device errors on all hosts (kernel log, "
-                "link counters)"
-            ),
-            advise("if the backend is NCCL, read its log", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),
+            "every rank is in the collective: look for network and device errors on all hosts (kernel log, "
+            "link counters)",
+            ("if the backend is NCCL, read its log", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),
         ]
     elif cause.kind == "stuck_inside":
         title = f"{who} {'is' if one else 'are'} stuck inside {call}{of}"
         advice = [
-            advise(f"on the host of {who}: look for device errors", "dmesg | grep -i -E 'xid|nvrm|amdgpu'"),
-            advise("check whether a thread holds the interpreter lock", "py-spy dump --native --pid PID"),
+            (f"on the host of {who}: look for device errors", "dmesg | grep -i -E 'xid|nvrm|amdgpu'"),
+            ("check whether a thread holds the interpreter lock", "py-spy dump --native --pid PID"),
         ]
     elif cause.kind == "incomplete_dump":
         title = f"{who} left no dump while the others wait in {call}{of}"

@@ -45,13 +45,13 @@ OF_DEVICE = Limit(
 
 _LIMITS = {PART_OF[kind]: limit for kind, limit in LIMITS["log"].items()} | {"other": OF_OTHER}
 _NAMES = {PART_OF[kind]: kind.capitalize() for kind in LIMITS["log"]} | {"other": "Outside of the training code"}
-_ADVICE = {
+_ADVICE: Mapping[str, tuple[Advices, ...]] = {
     "data": (
         advise("more loader workers, faster storage, less decoding a sample", key="loader workers"),
         ("see which it is", "stepscope profile -- COMMAND"),
     ),
     "communication": (
-        advise("send less or overlap it: larger batches a rank, more accumulation, compression"),
+        "send less or overlap it: larger batches a rank, more accumulation, compression",
         ("see what the network gives", "stepscope comm --ops all_reduce"),
     ),
     "other": (("data loading, logging and validation are there: see which", "stepscope profile -- COMMAND"),),

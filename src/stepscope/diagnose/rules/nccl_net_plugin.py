@@ -28,7 +28,7 @@ import shlex
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import GRAVE, Advices, Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import GRAVE, Advices, Finding, Limit, Rule, Statement, finding
 from stepscope.diagnose.trace_facts import exposed_transfer
 from stepscope.records.comm import CommRow
 from stepscope.records.nccl import NcclCommunicator, NcclDebug
@@ -148,18 +148,16 @@ def _advice(switched: list[str], rdma: tuple[str, ...]) -> list[Advices]:
     verbs = any("mlx" in name or name.endswith(("/IB", "/RoCE")) for name in rdma)
     network = "IB" if verbs else "AWS Libfabric" if any("efa" in name or "cxi" in name for name in rdma) else None
     return [
-        bool(switched) and advise("remove the setting", f"unset {' '.join(switched)}"),
-        advise("check that the job can access the verbs devices: in a container, /dev/infiniband and libibverbs")
+        bool(switched) and ("remove the setting", f"unset {' '.join(switched)}"),
+        "check that the job can access the verbs devices: in a container, /dev/infiniband and libibverbs"
         if verbs
-        else advise(
-            "if the hosts have EFA, Slingshot or a cloud's own network, load its plugin (aws-ofi-nccl or the cloud's) "
-            "and add its folder to LD_LIBRARY_PATH; in containers enable the hook that mounts it"
-        ),
-        advise(
+        else "if the hosts have EFA, Slingshot or a cloud's own network, load its plugin (aws-ofi-nccl or the cloud's) "
+        "and add its folder to LD_LIBRARY_PATH; in containers enable the hook that mounts it",
+        (
             "name the network that NCCL must use, so that it fails instead of falling back",
             network and f"export NCCL_NET={shlex.quote(network)}",
         ),
-        advise(
+        (
             "check the network that NCCL reports",
             "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV    # look for: Using network",
         ),

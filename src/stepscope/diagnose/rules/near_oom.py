@@ -38,7 +38,7 @@ from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted, grouped, listed
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of_run
-from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, advise, finding
+from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding
 from stepscope.machine.peaks import find
 from stepscope.records.imported import ACTIVATION, GRADIENT, OPTIMIZER, PARAMETER, TEMPORARY, UNKNOWN, MemorySnapshot
 from stepscope.records.training import TrainingRun
@@ -259,20 +259,20 @@ def _remedies(evidence: Evidence, job: _Job) -> Iterator[Advices]:
         first = "no cost: set gradients to None, keep no tensor for logging (loss.item())"
         grow = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         yield (
-            advise(f"{first}, fewer data workers with smaller queues")
+            f"{first}, fewer data workers with smaller queues"
             if job.host
-            else advise(f"{first}, segments that grow in place", grow)
+            else (f"{first}, segments that grow in place", grow)
         )
     batch = None if run is None else run.micro_batch
     if (batch is None or batch > 1) and not job.too_large and job.holds(ACTIVATION, TEMPORARY):
         half = "" if batch is None else f" ({batch // 2} instead of {batch})"
-        yield advise(
+        yield (
             f"low cost: halve the micro-batch{half} and double the accumulation, same global batch",
             None if cell is None else again(evidence, cell, *_halved(cell)),
         )
     wide = run is None or run.precision in (None, "fp32", "tf32")
     if wide and job.holds(ACTIVATION, TEMPORARY, PARAMETER, GRADIENT):
-        yield advise(
+        yield (
             "use bf16 parameters and activations, which halves both (check the loss); autocast halves activations only",
             None if cell is None else again(evidence, cell, ("precision", "bf16")),
         )
@@ -280,15 +280,15 @@ def _remedies(evidence: Evidence, job: _Job) -> Iterator[Advices]:
     replicated = run is None or (facts_of_run(run).replicated and ranks != 1)
     if replicated and job.holds(OPTIMIZER):
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
-        yield advise(f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}")
+        yield f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}"
     if job.holds(ACTIVATION) and not job.too_large and not _recomputes(run):
-        yield advise("costs about a third more computation (4/3): recompute activations in the backward pass")
+        yield "costs about a third more computation (4/3): recompute activations in the backward pass"
     if replicated and job.holds(PARAMETER, GRADIENT):
-        yield advise("50% more traffic: shard parameters too (FSDP, ZeRO-3)")
+        yield "50% more traffic: shard parameters too (FSDP, ZeRO-3)"
     if not job.host and cell is None and job.holds(OPTIMIZER, ACTIVATION):
-        yield advise("highest cost: move optimizer state or activations to the host")
+        yield "highest cost: move optimizer state or activations to the host"
     if cell is not None:
-        yield advise(f"use a {'host' if job.host else 'device'} with more memory, or a smaller model")
+        yield f"use a {'host' if job.host else 'device'} with more memory, or a smaller model"
 
 
 def _halved(cell: CellEvidence) -> list[tuple[str, object]]:

@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.commands import profiled, remeasured, trace_command
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
-from stepscope.records.finding import Advice
+from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import Evidence, cell_of
@@ -90,7 +89,7 @@ def _report(evidence: Evidence, group: list[Pair]) -> Finding:
         ]
         if others
         else [
-            *[advise(SHARE_FIRST)] * worst.keeps_its_epochs,
+            *[SHARE_FIRST] * worst.keeps_its_epochs,
             f"run it on {worst.base_ranks} until the cause is found",
             _look_inside(evidence, worst),
         ],
@@ -98,18 +97,18 @@ def _report(evidence: Evidence, group: list[Pair]) -> Finding:
     )
 
 
-def _look_inside(evidence: Evidence, pair: Pair) -> Advice:
+def _look_inside(evidence: Evidence, pair: Pair) -> Advices:
     """The next step: read the run's traces, make some, or (a run of another tool) record some."""
     cell = cell_of(evidence, pair.run)
     if cell is None:
-        return advise("find where the step time goes: record a few steps with torch.profiler on all ranks")
+        return "find where the step time goes: record a few steps with torch.profiler on all ranks"
     traced = evidence.trace_of(cell.cell_id)
     if traced is not None:
-        return advise(
+        return (
             "find where the step time goes: traces of this run are available",
             trace_command(traced, "--show budget,overlap,collectives,stragglers"),
         )
-    return advise("find where the step time goes: trace a few steps on all ranks", profiled(evidence, cell))
+    return ("find where the step time goes: trace a few steps on all ranks", profiled(evidence, cell))
 
 
 RULE = Rule(

@@ -31,8 +31,7 @@ from collections.abc import Iterator
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
-from stepscope.records.finding import Advice
+from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.results.epochs import learning_rate
 from stepscope.results.evidence import Evidence, cell_of
 from stepscope.results.learning import MIN_LOST, MIN_NOISES, OTHER_WORK, Quality, losses, quality
@@ -87,25 +86,23 @@ def _report(evidence: Evidence, pair: Pair, learned: Quality) -> Finding:
     )
 
 
-def _advice(evidence: Evidence, pair: Pair) -> tuple[Advice, ...]:
+def _advice(evidence: Evidence, pair: Pair) -> tuple[Advices, ...]:
     run, base, cell = pair.run, pair.base, cell_of(evidence, pair.run)
     ours, theirs = run.global_batch, base.global_batch
     if ours is not None and ours == theirs:
         return (
-            advise(
-                "batch and updates are the baseline's: compare the mathematics (samplers, set_epoch, division by "
-                "ranks; math-differs)"
-            ),
-            advise("repeat both with other seeds: one run each may differ by chance"),
+            "batch and updates are the baseline's: compare the mathematics (samplers, set_epoch, division by "
+            "ranks; math-differs)",
+            "repeat both with other seeds: one run each may differ by chance",
         )
     factor = ours / theirs if ours and theirs else pair.relative
     scaled = (learning_rate(run) or 0) > 1.5 * (learning_rate(base) or math.inf)
     return (
-        advise(
+        (
             "keep the global batch when adding ranks (strong scaling): same updates, same curve",
             None if cell is None or theirs is None else again(evidence, cell, ("global_batch", theirs)),
         ),
-        advise(
+        (
             "the learning rate is scaled already: use more epochs of warm-up, and judge by the time to the accuracy"
             if scaled
             else f"or scale the learning rate with the global batch (x {factor:g}) with a few epochs of "

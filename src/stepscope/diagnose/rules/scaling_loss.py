@@ -29,9 +29,9 @@ from collections.abc import Iterator
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import trace_command
-from stepscope.diagnose.rule import Finding, Limit, Rule, Statement, advise, finding, skipped
+from stepscope.diagnose.rule import Advices, Finding, Limit, Rule, Statement, finding, skipped
 from stepscope.records.comparison import ScalingBudget, ScalingReading
-from stepscope.records.finding import Advice, Severity
+from stepscope.records.finding import Severity
 from stepscope.results.evidence import Evidence
 from stepscope.results.scaling import FAIR, GOOD, beside_ranks
 from stepscope.results.scaling_budget import PARTS, loss, ranked, verdict
@@ -110,19 +110,19 @@ def _cause(reading: ScalingReading) -> str:
     return f"; {most} of the loss is {PARTS[parts[0].key]}"
 
 
-def _advice(evidence: Evidence, budget: ScalingBudget) -> Iterator[Advice]:
+def _advice(evidence: Evidence, budget: ScalingBudget) -> Iterator[Advices]:
     reading = budget.readings[0]
     job = next((trace for trace in evidence.traces if trace.name == budget.run), None)
     if len(budget.readings) > 1:
-        yield advise("state --scaling strong or --scaling weak; traces with record_shapes=True decide it")
+        yield "state --scaling strong or --scaling weak; traces with record_shapes=True decide it"
     elif not budget.traced:
         if budget.no_parts is not None:
             text = "record a few steps of both with torch.profiler to see which part grew"
-            yield advise(text, "stepscope trace --help")
+            yield (text, "stepscope trace --help")
     elif job is not None and reading.efficiency <= GOOD_FROM:
         keys = [part.key for part in ranked(reading) if part.lost_ns > 0]
         for text, options in [_LOOK[key] for key in keys if key in _LOOK][:2]:
-            yield advise(text, trace_command(job, options))
+            yield (text, trace_command(job, options))
 
 
 MIN_LOSS = Limit(0.05, unit="loss / time", source="rated excellent above 0.90; half of that")
