@@ -52,9 +52,8 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
         )
     world = summary.world_size or len(summary.ranks)
     _require_data_parallel(passes, world, name)
-    step, rank = _typical(passes)
-    here = next(rank_pass for rank_pass in passes if rank_pass.facts.rank == rank)
-    rank_step = next(candidate for candidate in here.replay if candidate.step == step)
+    rank_step, step_ns = _typical(passes)
+    here = next(rank_pass for rank_pass in passes if rank_pass.facts.rank == rank_step.rank)
     calls, notes = _traced_calls(summary, here, rank_step, name)
     spread, values, of = _spread([rank_pass.replay for rank_pass in passes])
     entry = Unavailable("no device") if here.facts.device_name is None else find(here.facts.device_name)
@@ -65,7 +64,6 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
     in_backward = (
         len(reductions) == sum(c.op in _REDUCTIONS for c in calls) and len({c.ready_ns for c in reductions}) > 1
     )
-    windows = [max(s.window_ns for p in passes for s in p.replay if s.step == n) for n in _steps(passes)]
     last = max((c.needed_ns for c in calls if c.op in _REDUCTIONS), default=float(rank_step.length_ns))
     if len(passes) < world:
         notes.append(f"{len(passes)} of {world} ranks were traced: the others are taken to be like them")
@@ -81,7 +79,7 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
         backend=here.facts.backend or ("nccl" if here.facts.device_name else "gloo"),
         device=here.facts.device_name or "CPU",
         gpu=None if isinstance(entry, Unavailable) else entry.key,
-        step_ns=median(windows),
+        step_ns=step_ns,
         length_ns=rank_step.length_ns,
         compute_ns=rank_step.compute_ns,
         copies_ns=rank_step.copies_ns,
@@ -95,7 +93,7 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
         products=products,
         dtype=dtype,
         gradients=gradients_between(reductions) if in_backward else (),
-        points=((world, median(windows)),),
+        points=((world, step_ns),),
         notes=tuple(notes),
     )
 
@@ -126,22 +124,16 @@ def _require_data_parallel(passes: Sequence[RankPass], world: int, name: str) ->
         )
 
 
-def _steps(passes: Sequence[RankPass]) -> list[int]:
-    """Return the steps that every rank recorded; where there are none, those that any did."""
+def _typical(passes: Sequence[RankPass]) -> tuple[RankStep, float]:
+    """Return the step with the median length on its slowest rank, and that length; of the steps that every rank recorded,
+    where there are any."""
     by_rank = [{step.step for step in p.replay} for p in passes]
-    return sorted(set.intersection(*by_rank) or set.union(*by_rank))
-
-
-def _typical(passes: Sequence[RankPass]) -> tuple[int, int]:
-    """Return the step with the median length of the slowest rank, and that rank."""
-    of_step = {
-        number: max((s for p in passes for s in p.replay if s.step == number), key=lambda s: s.length_ns)
-        for number in _steps(passes)
-    }
-    windows = {n: max(s.window_ns for p in passes for s in p.replay if s.step == n) for n in of_step}
+    numbers = sorted(set.intersection(*by_rank) or set.union(*by_rank))
+    of_step = {n: [s for p in passes for s in p.replay if s.step == n] for n in numbers}
+    windows = {n: max(s.window_ns for s in steps) for n, steps in of_step.items()}
     middle = median(list(windows.values()))
-    chosen = min(of_step, key=lambda n: abs(windows[n] - middle))
-    return chosen, of_step[chosen].rank
+    chosen = min(windows, key=lambda n: abs(windows[n] - middle))
+    return max(of_step[chosen], key=lambda s: s.length_ns), middle
 
 
 def _traced_calls(
