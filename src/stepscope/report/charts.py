@@ -166,15 +166,8 @@ def _left_out(drawing: Drawing) -> Iterable[str]:
     )
 
 
-def draw(
-    records: Mapping[str, Any], folder: Path, formats: Sequence[str] = ("png",), *, limit: int | None = -1
-) -> tuple[Path, ...]:
-    """Draw what ``records`` allow into ``folder`` as ``begin`` and ``write`` do; the files written, ``charts.md`` last."""
-    return write(begin(records, formats, limit=limit), folder)
-
-
 def draw_charts(
     rows: Sequence[CommRow], folder: Path, calibration: Calibration | None = None, formats: Sequence[str] = ("png",)
 ) -> tuple[Path, ...]:
     """Draw every chart that collectives and their fits allow; the files written, ``charts.md`` (captions) last."""
-    return draw({"rows": rows or None, "calibration": calibration}, folder, formats, limit=None)
+    return write(begin({"rows": rows or None, "calibration": calibration}, formats, limit=None), folder)

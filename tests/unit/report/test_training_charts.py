@@ -12,7 +12,7 @@ from tests.described import drawn, values
 from tests.evidence import epochs, rate, run, step
 from tests.training_records import cell, exact, failed, imported, scaled, study, trace, trained
 
-from stepscope.report.charts import FEW_CHARTS, charts_of, draw
+from stepscope.report.charts import FEW_CHARTS, begin, charts_of, write
 from stepscope.report.names import clean, file_part, lines
 from stepscope.report.shared.curves import CurvePoint, RunCurve, alike_as_one
 from stepscope.report.shared.runs import names, quantity
@@ -181,7 +181,7 @@ def hostile() -> dict[str, Any]:
 
 def test_hostile_names_are_drawn_as_text_and_stay_in_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "report"
-    paths = draw(hostile(), folder, ("svg",))
+    paths = write(begin(hostile(), ("svg",)), folder)
     assert len(paths) > 8
     assert {path.parent for path in paths} == {folder}
     assert sorted(tmp_path.iterdir()) == [folder]
@@ -225,7 +225,7 @@ def test_five_hundred_cells_make_readable_charts(tmp_path: Path) -> None:
     for figure in shown:
         axis = figure.spec.get("encoding", {}).get("y", {})
         assert len(axis.get("scale", {}).get("domain", ())) <= 28
-    paths = draw(records, tmp_path)
+    paths = write(begin(records), tmp_path)
     assert len(paths) == 2 * FEW_CHARTS + 1  # a picture and its description each, and the captions
     assert "Left out: " in paths[-1].read_text()
 
@@ -240,7 +240,7 @@ def test_losses_that_are_no_numbers_are_left_out() -> None:
 
 def test_two_data_sets_of_one_file_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
     runs = [replace(r, dataset=d, run_id=f"{r.run_id}{d}") for d in ("a b", "a_b") for r in imported()]
-    paths = draw({"runs": tuple(runs)}, tmp_path)
+    paths = write(begin({"runs": tuple(runs)}), tmp_path)
     names_ = [path.name for path in paths]
     assert len(set(names_)) == len(names_)
     assert {"a_b_accuracy.png", "a_b_accuracy-2.png"} <= set(names_)

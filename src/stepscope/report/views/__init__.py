@@ -21,11 +21,12 @@ class View:
     """A table (or several), or charts, or both of one topic, under the key that files and options name.
 
     Each is a function of records by their names (``rows``, ``runs``); what it has a default for it can do without.
-    stem: name of a chart's file without its ending, with ``KEY`` for the chart's key; empty: ``VIEW-KEY``.
+    title: before those of its charts. stem: name of a chart's file without its ending, with ``KEY`` for the chart's key;
+    empty: ``VIEW-KEY``.
     """
 
     key: str
-    title: str
+    title: str = ""
     _: KW_ONLY
     table: Callable[..., Table] | None = None
     tables: Callable[..., tuple[Table, ...]] | None = None

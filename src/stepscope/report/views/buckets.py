@@ -332,7 +332,7 @@ def _axis(total: int, columns: int) -> str:
 
 
 VIEWS = (
-    View("bucket_choice", "Bucket sizes", table=bucket_choice_table),
-    View("bucket_sweep", "Bucket sizes measured", table=bucket_sweep_table),
-    View("timeline", "Predicted bucket timeline", table=timeline_table),
+    View("bucket_choice", table=bucket_choice_table),
+    View("bucket_sweep", table=bucket_sweep_table),
+    View("timeline", table=timeline_table),
 )

@@ -446,9 +446,9 @@ def matmul_table(rows: Sequence[CommRow]) -> Table:
 
 
 VIEWS = (
-    View("comm", "Collectives", table=comm_table),
-    View("comm_overview", "Collectives at a glance", table=overview_table),
-    View("comm_winners", "Fastest settings", table=winners_table),
-    View("comm_overlap", "Communication beside computation", table=beside_table),
-    View("comm_matmul", "Matrix products", table=matmul_table),
+    View("comm", table=comm_table),
+    View("comm_overview", table=overview_table),
+    View("comm_winners", table=winners_table),
+    View("comm_overlap", table=beside_table),
+    View("comm_matmul", table=matmul_table),
 )

@@ -328,6 +328,6 @@ def _change(row: DiffRow) -> Value:
 
 
 VIEWS = (
-    View("comparison", "Comparison", tables=comparison_tables),
-    View("trace_diff", "Two traces", tables=diff_table),
+    View("comparison", tables=comparison_tables),
+    View("trace_diff", tables=diff_table),
 )

@@ -241,7 +241,7 @@ def mfu_charts(runs: Sequence[TrainingRun]) -> Iterator[Chart]:
 
 
 VIEWS = (
-    View("epochs", "Epochs", table=epochs_table),
+    View("epochs", table=epochs_table),
     View("epoch_time", "Epoch time", charts=epoch_time_charts, stem="KEY_epoch_time_detailed"),
     View("accuracy", "Validation accuracy", charts=accuracy_charts, stem="KEY_accuracy"),
     View("loss", "Training loss", charts=loss_charts),

@@ -149,6 +149,6 @@ def _raw(check: Expectation, value: float) -> float:
 
 
 VIEWS = (
-    View("findings", "Findings", table=findings_table),
-    View("experiment", "Expected and measured", table=experiment_table),
+    View("findings", table=findings_table),
+    View("experiment", table=experiment_table),
 )

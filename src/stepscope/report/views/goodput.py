@@ -51,4 +51,4 @@ def _footnote(budget: Goodput) -> str:
     return text
 
 
-VIEWS = (View("goodput", "Goodput", table=build),)
+VIEWS = (View("goodput", table=build),)

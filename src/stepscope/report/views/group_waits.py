@@ -36,4 +36,4 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
     )
 
 
-VIEWS = (View("group_waits", "Communication by process group", table=build),)
+VIEWS = (View("group_waits", table=build),)

@@ -421,8 +421,8 @@ _FOOTNOTE = (
 
 
 VIEWS = (
-    View("links", "Bandwidth of links", table=links_table),
-    View("comm_slow_pairs", "Slow pairs", table=slow_pairs_table),
-    View("topology", "Links of the machine", table=topology_table),
+    View("links", table=links_table),
+    View("comm_slow_pairs", table=slow_pairs_table),
+    View("topology", table=topology_table),
     View("pairs", "Pairs of ranks", table=pairs_table, charts=pairs_charts),
 )

@@ -325,9 +325,9 @@ def _share(row: _MemoryHoldersRow) -> float | None:
 
 VIEWS = (
     View("memory", "Peak memory", charts=memory_charts),
-    View("memory_batches", "Memory by batch size", table=memory_batches_table),
-    View("held", "Memory of a rank by kind, against time", tables=held_table),
-    View("memory_snapshots", "Memory snapshots", table=memory_snapshots_table),
+    View("memory_batches", table=memory_batches_table),
+    View("held", tables=held_table),
+    View("memory_snapshots", table=memory_snapshots_table),
     View("memory_kinds", "Memory by kind", table=memory_kinds_table, charts=memory_kinds_charts),
-    View("memory_holders", "Memory by line and module", tables=memory_holders_tables),
+    View("memory_holders", tables=memory_holders_tables),
 )

@@ -228,4 +228,4 @@ def _surroundings(debug: NcclDebug) -> Iterator[str]:
         yield "set: " + ", ".join(f"{name}={value}" for name, value in debug.settings)
 
 
-VIEWS = (View("nccl_debug", "NCCL", tables=build_all),)
+VIEWS = (View("nccl_debug", tables=build_all),)

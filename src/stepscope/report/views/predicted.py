@@ -337,6 +337,6 @@ def _errors(fit: Line | Curve) -> Value:
 
 
 VIEWS = (
-    View("predicted", "Predicted collectives", table=build_sizes),
+    View("predicted", table=build_sizes),
     View("calibration", "Calibration: predicted against measured", table=calibration_table, charts=calibration_charts),
 )

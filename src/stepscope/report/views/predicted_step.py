@@ -358,8 +358,8 @@ def predicted_scaling_chart(data: ScaleCurve) -> Chart:
 
 
 VIEWS = (
-    View("predicted_step", "Predicted steps", table=build_scaling),
-    View("planned", "Planned layouts", table=build_plan),
-    View("scaled_steps", "A measured job on more GPUs", table=scaled_steps_table),
+    View("predicted_step", table=build_scaling),
+    View("planned", table=build_plan),
+    View("scaled_steps", table=scaled_steps_table),
     View("predicted_scaling", "Predicted scaling", charts=predicted_scaling_charts),
 )

@@ -431,6 +431,6 @@ def _points(cell: CellHistory) -> tuple[CurvePoint, ...]:
 
 
 VIEWS = (
-    View("runs", "Training runs", table=build),
+    View("runs", table=build),
     View("history", "Runs over time", table=history_table, charts=history_charts),
 )

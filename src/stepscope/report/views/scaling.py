@@ -421,5 +421,5 @@ VIEWS = (
         charts=speedup_efficiency_charts,
         stem="KEY_speedup_efficiency",
     ),
-    View("scaling_budget", "Where the speed-up is lost", table=scaling_budget_table),
+    View("scaling_budget", table=scaling_budget_table),
 )

@@ -252,6 +252,6 @@ def _excess(title: str, table: StepTable, width: int) -> Spec:
 VIEWS = (
     View("step_budget", "Time budget of a step", charts=step_budget_charts),
     View("comm_share", "Computation against communication", charts=share_charts),
-    View("phase_spread", "Phases over steps and ranks", table=phase_spread_table),
+    View("phase_spread", table=phase_spread_table),
     View("stragglers", "Own time of ranks", charts=stragglers_charts),
 )

@@ -325,8 +325,8 @@ def _under(rank_pass: RankPass, step: int | None, parts: Parts, names: dict[str,
 
 VIEWS = (
     View("trace_budget", "Time budget of a trace", table=budget_table, charts=budget_charts),
-    View("trace_steps", "Steps", table=steps_table),
-    View("trace_phases", "Phases", table=phases_table),
-    View("trace_idle", "Idle time by cause", table=idle_table),
-    View("trace_overlap", "Overlap", table=overlap_table),
+    View("trace_steps", table=steps_table),
+    View("trace_phases", table=phases_table),
+    View("trace_idle", table=idle_table),
+    View("trace_overlap", table=overlap_table),
 )

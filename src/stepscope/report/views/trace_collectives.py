@@ -387,7 +387,7 @@ def conformance_table(summary: TraceSummary) -> Table:
 
 
 VIEWS = (
-    View("trace_collectives", "Collectives", table=collectives_table),
-    View("trace_groups", "Communication by process group", table=groups_table),
-    View("trace_conformance", "Communication against the plan", table=conformance_table),
+    View("trace_collectives", table=collectives_table),
+    View("trace_groups", table=groups_table),
+    View("trace_conformance", table=conformance_table),
 )

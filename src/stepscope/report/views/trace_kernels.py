@@ -355,8 +355,8 @@ def _during(peak: MemoryPeak) -> str | None:
 
 
 VIEWS = (
-    View("trace_kernels", "Kernels", table=kernels_table),
-    View("trace_sequences", "Frequent kernel sequences", table=sequences_table),
-    View("trace_copies", "Memory copies", table=copies_table),
-    View("trace_memory", "Memory", table=memory_table),
+    View("trace_kernels", table=kernels_table),
+    View("trace_sequences", table=sequences_table),
+    View("trace_copies", table=copies_table),
+    View("trace_memory", table=memory_table),
 )

@@ -425,9 +425,9 @@ def _launches_notes(launches: list[LaunchStatistics]) -> list[str]:
 
 
 VIEWS = (
-    View("trace_operators", "Operators", table=operators_table),
-    View("trace_modules", "Modules", table=modules_table),
-    View("trace_annotations", "Annotations", table=annotations_table),
-    View("trace_utilisation", "Utilisation", table=utilisation_table),
-    View("trace_launches", "Launches", table=launches_table),
+    View("trace_operators", table=operators_table),
+    View("trace_modules", table=modules_table),
+    View("trace_annotations", table=annotations_table),
+    View("trace_utilisation", table=utilisation_table),
+    View("trace_launches", table=launches_table),
 )

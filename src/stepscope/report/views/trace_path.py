@@ -320,6 +320,6 @@ def _notes(summary: TraceSummary, report: StragglerReport | None) -> tuple[str, 
 
 
 VIEWS = (
-    View("trace_path", "Critical path", table=path_table),
-    View("trace_stragglers", "Stragglers", table=stragglers_table),
+    View("trace_path", table=path_table),
+    View("trace_stragglers", table=stragglers_table),
 )

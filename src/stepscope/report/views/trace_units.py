@@ -240,7 +240,7 @@ def _notes(rows: Sequence[BucketRow]) -> list[str]:
 
 
 VIEWS = (
-    View("trace_units", "Sharded units", table=units_table),
-    View("trace_layers", "Tensor-parallel layers", table=layers_table),
-    View("trace_buckets", "Gradient buckets", table=buckets_table),
+    View("trace_units", table=units_table),
+    View("trace_layers", table=layers_table),
+    View("trace_buckets", table=buckets_table),
 )

@@ -52,4 +52,4 @@ def tuned_table(tuned: Tuned) -> Table:
     )
 
 
-VIEWS = (View("tuned", "Tried configurations", table=tuned_table),)
+VIEWS = (View("tuned", table=tuned_table),)
