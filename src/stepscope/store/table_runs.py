@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from stepscope.core.errors import DataError
-from stepscope.core.words import counted, in_words
+from stepscope.core.words import counted, grouped, in_words
 from stepscope.records.nouns import Measured, Status
 from stepscope.records.training import Epoch, TrainingRun
 from stepscope.stats.order import MIN_RUNS, mean_interval
@@ -71,12 +71,13 @@ _SAME_WORK = 0.05
 def runs_of(lines: Sequence[TableLine]) -> tuple[TrainingRun, ...]:
     """Make one run of each row, or of the rows of its epochs; scaling as far as the rows tell. Raises DataError."""
     kinds = _kinds_of(lines)
+    by_run = _by_run(lines, kinds)
     runs = [
         _run(members, kinds) if len(members) == 1 or members[0].columns.has("epoch") else _of_repeats(members, kinds)
-        for members in _by_run(lines, kinds)
+        for members in by_run
     ]
-    firsts = [members[0] for members in _by_run(lines, kinds)]
-    return _with_scaling(with_own_scaling(with_unique_ids(_with_rates_of_all(runs, firsts))))
+    rated = _with_rates_of_all(runs, [members[0] for members in by_run])
+    return _with_scaling(with_own_scaling(with_unique_ids(rated)))
 
 
 def _with_rates_of_all(runs: Sequence[TrainingRun], lines: Sequence[TableLine]) -> list[TrainingRun]:
@@ -203,24 +204,18 @@ def _splits(lines: Sequence[TableLine]) -> Iterator[str]:
 
 def _by_run(lines: Sequence[TableLine], kinds: _Kinds) -> list[list[TableLine]]:
     """Group the rows of one run: each row is one, unless the table has epochs or repeats."""
-    by_run: dict[object, list[TableLine]] = {}
-    for line in lines:
-        by_epoch = line.columns.has("epoch")
-        key: object = id(line.row)
-        if by_epoch:
-            key = (id(line.table), _identity(line, kinds))
-        elif _repeats(line.table):
-            key = (id(line.table), _identity(line, kinds), *(line.cell(role) for role in _KEPT_BY_REPEATS))
-        by_run.setdefault(key, []).append(line)
-    return list(by_run.values())
+
+    def key(line: TableLine) -> object:
+        if line.columns.has("epoch"):
+            return id(line.table), _identity(line, kinds)
+        if any(plain(name) in REPEATS for name in line.table.names):  # a column numbers the samples of one run
+            return id(line.table), _identity(line, kinds), *map(line.cell, _KEPT_BY_REPEATS)
+        return id(line.row)
+
+    return list(grouped(lines, key).values())
 
 
 _KEPT_BY_REPEATS = ("accumulation", "sequence_length", "dataset", "dataset_size", "backend", "device", "steps")
-
-
-def _repeats(table: TextTable) -> bool:
-    """Return whether a column numbers the samples of one run."""
-    return any(plain(name) in REPEATS for name in table.names)
 
 
 def _identity(line: TableLine, kinds: _Kinds) -> tuple[str, ...]:

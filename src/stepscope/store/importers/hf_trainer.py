@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
+from stepscope.core.words import grouped
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nouns import Measured
 from stepscope.store.importer import Candidate, Importer
@@ -37,7 +38,7 @@ def _read(source: Candidate) -> Imported:
     files = [file for file in source.files if file.name == FILE] if source.is_folder else [source.path]
     runs: list[Imported] = []
     left_out: list[LeftOut] = []
-    for folder, states in _by_run(files).items():
+    for folder, states in grouped(files, _folder).items():
         read = []
         for file in states:
             try:
@@ -52,13 +53,10 @@ def _read(source: Candidate) -> Imported:
     return joined("hf_trainer", source, runs, left_out=left_out)
 
 
-def _by_run(files: list[Path]) -> dict[Path, list[Path]]:
-    """Group states by the Trainer's output folder: those of its checkpoints are earlier ones of the same run."""
-    by_folder: dict[Path, list[Path]] = {}
-    for file in files:
-        folder = file.absolute().parent
-        by_folder.setdefault(folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder, []).append(file)
-    return by_folder
+def _folder(file: Path) -> Path:
+    """Return the Trainer's output folder: states of its checkpoints are earlier ones of the same run."""
+    folder = file.absolute().parent
+    return folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder
 
 
 def _run(folder: Path, file: Path, state: Fields) -> Imported:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from stepscope.core.errors import DataError
+from stepscope.core.words import grouped
 from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
@@ -55,12 +56,9 @@ def _knows(candidate: Candidate) -> bool:
 
 def _with_scaling(runs: tuple[TrainingRun, ...]) -> tuple[TrainingRun, ...]:
     """Call runs on several numbers of ranks strong scaling: those of one group have the same model and global batch."""
-    sizes: dict[str, set[int | None]] = {}
-    for run in runs:
-        sizes.setdefault(run.group, set()).add(run.world_size)
-    return tuple(
-        replace(run, scaling="strong") if len(sizes[run.group]) > 1 and run.global_batch else run for run in runs
-    )
+    groups = grouped(runs, lambda run: run.group)
+    several = [name for name, members in groups.items() if len({run.world_size for run in members}) > 1]
+    return tuple(replace(run, scaling="strong") if run.group in several and run.global_batch else run for run in runs)
 
 
 _NO_COMPARISON = "jobs with different models or batches are not compared: each has its own group"

@@ -18,6 +18,7 @@ from typing import Any
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
+from stepscope.core.words import grouped
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
 from stepscope.store.columns import columns_of
@@ -240,11 +241,8 @@ def _groups(experiments: Sequence[_Experiment]) -> list[str]:
     """
     keys = [_key(experiment) for experiment in experiments]
     texts = [_group_text(experiment) for experiment in experiments]
-    of_text: dict[str, list[int]] = {}
-    for at, text in enumerate(texts):
-        of_text.setdefault(text, []).append(at)
     names = list(texts)
-    for members in of_text.values():
+    for members in grouped(range(len(texts)), texts.__getitem__).values():
         for name in ("model", "data", "epochs"):
             values = {at: keys[at][name] for at in members}
             if len({repr(value) for value in values.values()}) > 1:

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
@@ -151,13 +150,6 @@ _REDUCE_OPS = {"prod": "product"}
 _COARSE = 0.02  # relative rounding of a printed rate, from which on no time follows from it
 
 
-@record
-class _Read:
-    rows: tuple[CommRow, ...]
-    notes: tuple[str, ...]
-    hardware: str | None
-
-
 def _import(source: Candidate) -> Imported:
     path, stated, files = source.path, source.stated, source.files
     left_out: list[LeftOut] = []
@@ -178,7 +170,7 @@ def _import(source: Candidate) -> Imported:
             title = f"{name} table {number + 1}" if len(log.tables) > 1 else name
             try:
                 listed = ranks_listed(table) is not None
-                read = _table(table, title, stated_ranks(title, str(file), stated, listed=listed))
+                of_table, remarks, gpus = _table(table, title, stated_ranks(title, str(file), stated, listed=listed))
             except UsageError as error:
                 unknown.append(error)
                 continue
@@ -186,9 +178,9 @@ def _import(source: Candidate) -> Imported:
                 damaged.append(DataError(f"{title}: {error.what}", why=error.why, fix=error.fix))
                 left_out.append(LeftOut(path=str(file), reason=error.what))
                 continue
-            rows += read.rows
-            notes += [f"{title}: {note}" for note in read.notes]
-            hardware |= dict.fromkeys([read.hardware] if read.hardware else [])
+            rows += of_table
+            notes += [f"{title}: {note}" for note in remarks]
+            hardware |= {gpus: None} if gpus else {}
     if unknown:
         raise _all_of(unknown)
     if damaged and not rows:
@@ -234,8 +226,11 @@ def _nccl_of(files: Sequence[Path]) -> NcclDebug | None:
         return None
 
 
-def _table(table: LoggedRun, name: str, given: int | None) -> _Read:
-    """Read one table. Raises UsageError for facts that the log leaves open, DataError for those that contradict others."""
+def _table(table: LoggedRun, name: str, given: int | None) -> tuple[list[CommRow], Sequence[str], str | None]:
+    """Return (rows, notes, devices) of a table.
+
+    Raises UsageError for facts that the log leaves open, DataError for those that contradict others.
+    """
     facts = facts_of(table, name, given)
     others = [row for row in table.rows if _of_another_factor(row, facts.bus_factor)]
     notes = []
@@ -253,7 +248,7 @@ def _table(table: LoggedRun, name: str, given: int | None) -> _Read:
         for line in table.rows
         if (row := _row(table, line, facts, f"{name}, {label}", in_place=in_place)) is not None
     ]
-    return _Read(rows=tuple(rows), notes=(*facts.notes, *notes, *_notes(table)), hardware=facts.hardware)
+    return rows, (*facts.notes, *notes, *_notes(table)), facts.hardware
 
 
 def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_place: bool) -> CommRow | None:

@@ -102,19 +102,20 @@ def _read_file(path: Path) -> Iterator[Imported]:
 
 
 def _comm_rows(document: _Document, notes: list[str]) -> Iterator[CommRow]:
-    communication = document.results.maybe(document.results.part, "communication")
-    for key in communication.values if communication is not None else ():
-        assert communication is not None
-        if isinstance(communication.values[key], dict):
-            yield from _suite_rows(document, communication.part(key), key, notes)
-        elif key in _NOT_SWEEPS:
-            for entry in communication.parts(key):
-                yield _own_row(document, key, entry.values, {}, at=entry.at)
-        else:
-            for number, sweep in enumerate(communication.parts(key)):
-                yield from _sweep_rows(document, sweep, f"{key}-{number}")
+    if communication := document.results.maybe(document.results.part, "communication"):
+        for key, entries in communication.values.items():
+            if isinstance(entries, dict):
+                yield from _suite_rows(document, communication.part(key), key, notes)
+            elif key in _NOT_SWEEPS:
+                for entry in communication.parts(key):
+                    yield _own_row(document, key, entry)
+            else:
+                for number, sweep in enumerate(communication.parts(key)):
+                    shared = {name: value for name, value in sweep.values.items() if name != "sizes"}
+                    for entry in sweep.parts("sizes"):
+                        yield _own_row(document, f"{key}-{number}", entry, shared)
     for entry in document.results.maybe(document.results.parts, "matmul") or ():
-        yield _own_row(document, "matmul", entry.values, {}, at=entry.at)
+        yield _own_row(document, "matmul", entry)
 
 
 def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) -> Iterator[CommRow]:
@@ -160,22 +161,15 @@ def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) 
         yield replace(row, **rateless) if op == "send_recv" else row
 
 
-def _sweep_rows(document: _Document, sweep: Fields, key: str) -> Iterator[CommRow]:
-    """Read one sweep as `stepscope comm` writes it."""
-    shared = {name: value for name, value in sweep.values.items() if name != "sizes"}
-    for entry in sweep.parts("sizes"):
-        yield _own_row(document, key, entry.values, shared, at=entry.at)
-
-
-def _own_row(document: _Document, key: str, entry: Mapping[str, Any], shared: Mapping[str, Any], *, at: str) -> CommRow:
+def _own_row(document: _Document, key: str, entry: Fields, shared: Mapping[str, Any] | None = None) -> CommRow:
     """Make a row of `stepscope comm` again: what the document leaves out is unknown, or the kind's only value."""
-    kind = {"pairs": "pairs", "overlap": "overlap", "matmul": "matmul"}.get(key, "collective")
+    at, kind = entry.at, key if key in (*_NOT_SWEEPS, "matmul") else "collective"
     fields: dict[str, Any] = {
         "cell_id": f"{document.name}/{key}", "kind": kind, "pacing": "barrier", "backend": document.backend,
         "op": {"pairs": "send_recv", "matmul": "matmul"}.get(kind), "world_size": document.world_size,
         "device": "cuda" if document.backend == "nccl" else "cpu",
         "scheduler_policy": document.config.maybe(document.config.text, "scheduler_policy"),
-        **shared, **entry,
+        **(shared or {}), **entry.values,
     }  # fmt: skip
     unknown = sorted(set(fields) - set(UNKNOWN))
     if unknown:

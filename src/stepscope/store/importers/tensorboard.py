@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.imported import Imported
 from stepscope.store.columns import require_meanings
 from stepscope.store.importer import Candidate, Importer
@@ -141,10 +141,7 @@ def _recognises(candidate: Candidate) -> bool:
 
 def _read(source: Candidate) -> Imported:
     path = source.path
-    folders: dict[Path, list[Path]] = {}
-    for file in source.files:
-        if MARK in file.name:
-            folders.setdefault(file.parent, []).append(file)
+    folders = grouped((file for file in source.files if MARK in file.name), lambda file: file.parent)
     notes: list[str] = []
     require_meanings(source.stated)
     runs_logged = [
