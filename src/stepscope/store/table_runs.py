@@ -154,19 +154,17 @@ class _Kinds:
 
 def _kinds_of(lines: Sequence[TableLine]) -> _Kinds:
     """Find columns of texts that vary, unless each row has its own (an id, a time), or the strategy alone decides it."""
-    values: dict[str, list[str]] = {}
-    for line in lines:
-        for index in line.columns.others:
-            name = line.columns.names[index]
-            if name not in line.table.nested and not _NO_GROUP.search(plain(name)):
-                values.setdefault(name, [])
-    for name, value in values.items():
-        value += [of(line, name) for line in lines]
+    others = dict.fromkeys(
+        name
+        for line in lines
+        for name in map(line.columns.names.__getitem__, line.columns.others)
+        if name not in line.table.nested and not _NO_GROUP.search(plain(name))
+    )
     strategies = [line.cell("strategy") for line in lines]
     names = tuple(
         name
-        for name, value in values.items()
-        if len(set(value)) > 1
+        for name in others
+        if len(set(value := [of(line, name) for line in lines])) > 1
         and any(is_word(text) for text in value)
         and not (len(set(value)) == len(lines) and any(_AN_ID.fullmatch(text) for text in value))
         and len(set(zip(strategies, value, strict=True))) > len(set(strategies))
@@ -183,10 +181,9 @@ def _nightly(lines: Sequence[TableLine], kinds: _Kinds) -> _Kinds | None:
         return None
     rest = tuple(name for name in kinds.names if name != when and not _A_NAME.search(plain(name)))
     without_day = _Kinds(rest, kinds.hardware, when)
-    of_kind: dict[tuple[str, ...], set[str]] = {}
-    for line in lines:
-        of_kind.setdefault(_identity(line, without_day)[:-1], set()).add(without_day.day(line))
-    return without_day if max(map(len, of_kind.values())) >= MIN_RUNS else None
+    of_kind = grouped(lines, lambda line: _identity(line, without_day)[:-1])
+    most = max(len(set(map(without_day.day, members))) for members in of_kind.values())
+    return without_day if most >= MIN_RUNS else None
 
 
 def _splits(lines: Sequence[TableLine]) -> Iterator[str]:
@@ -194,12 +191,8 @@ def _splits(lines: Sequence[TableLine]) -> Iterator[str]:
     names = dict.fromkeys(
         name for line in lines for name in line.columns.names if SPLIT.get(plain(name), "data") != "data"
     )
-    for name in names:
-        values: dict[str, set[str]] = {}
-        for line in lines:
-            values.setdefault(line.cell("world_size"), set()).add(of(line, name))
-        if any(len(value - {""}) > 1 for value in values.values()):
-            yield name
+    alike = grouped(lines, lambda line: line.cell("world_size")).values()
+    yield from (name for name in names if any(len({of(line, name) for line in jobs} - {""}) > 1 for jobs in alike))
 
 
 def _by_run(lines: Sequence[TableLine], kinds: _Kinds) -> list[list[TableLine]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stepscope.core.bus_factor import BUS_FACTORS
 from stepscope.core.errors import DataError
-from stepscope.core.words import listed
+from stepscope.core.words import grouped, listed
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.store.columns import (
@@ -149,16 +149,13 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
 
 def _series(names: Sequence[str]) -> list[list[str]]:
     """Find names of times and rates that count on: ``step_1_ms``, ``step_2_ms``; percentiles do not."""
-    by_pattern: dict[str, list[tuple[int, str]]] = {}
-    for name in names:
-        numbers = re.findall(r"\d{1,9}", name)
-        if len(numbers) == 1 and _TIMED.search(plain(name)):
-            by_pattern.setdefault(re.sub(r"\d+", "#", plain(name)), []).append((int(numbers[0]), name))
-    return [
-        [n for _, n in numbered]
-        for numbered in by_pattern.values()
-        if all(b - a == 1 for (a, _), (b, _) in pairwise(numbered))
-    ]
+    timed = [name for name in names if len(re.findall(r"\d{1,9}", name)) == 1 and _TIMED.search(plain(name))]
+    alike = grouped(timed, lambda name: re.sub(r"\d+", "#", plain(name))).values()
+    return [one for one in alike if all(_number_in(b) - _number_in(a) == 1 for a, b in pairwise(one))]
+
+
+def _number_in(name: str) -> int:
+    return int(re.sub(r"\D", "", name))
 
 
 def _like(name: str) -> str:
