@@ -415,15 +415,17 @@ class Diary(Outside):
             self.own_ns += max(cpu, 0) + acc[DATA]
         fields = [*acc[:OTHER], part, min(self.micro_steps, 255), self.flags]
         fields[WHOLE], fields[COMM], fields[CPU] = whole, self.comm(), max(cpu, 0)
-        for column, seen in (
-            (DATA, self.ever_data),
-            (FORWARD, self.ever_forward or self.ever_backward),
-            (BACKWARD, self.ever_backward),
-            (INFERENCE, self.ever_forward or acc[INFERENCE]),
-            (BEFORE_CPU, self.seen_before),
-        ):
-            if not seen:
-                fields[column] = NAN
+        if not self.ever_data:
+            fields[DATA] = NAN
+        if not self.ever_backward:
+            fields[BACKWARD] = NAN
+        if not self.seen_before:
+            fields[BEFORE_CPU] = NAN
+        if not self.ever_forward:
+            if not self.ever_backward:
+                fields[FORWARD] = NAN
+            if not acc[INFERENCE]:
+                fields[INFERENCE] = NAN
         if not self.flags & (FIRST | WINDOW | PROFILED):
             self.times.append(whole - acc[OUTSIDE])
         elif not self.number:
