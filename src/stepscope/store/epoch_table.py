@@ -25,7 +25,7 @@ from stepscope.records.training import Epoch
 from stepscope.store.columns import bare, columns_of, plain
 from stepscope.store.importer import reading
 from stepscope.store.log_lines import NO_END
-from stepscope.store.tables import surely_whole
+from stepscope.store.tables import delimiter_of, surely_whole
 
 MAX_SERIES = 16
 """Most series of a file, more than jobs write into one; numbers that fit none of so many go to the latest."""
@@ -152,7 +152,6 @@ LEAST = 1e-9
 """The least ns of an epoch and samples a second; what is less was not measured."""
 MAX_VALUE = 1e100
 """Losses that run away get large; beyond this their sums overflow."""
-DELIMITERS = ",;\t"
 
 _RESULTS = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
 _RATES = ("duration_ns", "samples_per_s")
@@ -211,7 +210,7 @@ def read_epoch_table(path: Path) -> EpochTable:
 
 def _header(line: str) -> _Header | None:
     """Read a line as a header; None where it is none (no column is called ``epoch``)."""
-    delimiter = max(DELIMITERS, key=line.count)
+    delimiter = delimiter_of(line)
     names = _split(line, delimiter)
     by_role = {role: (at, meaning.scale or 1.0) for role, (at, meaning) in columns_of(names).by_role.items()}
     if len(names) < 2 or "epoch" not in by_role:

@@ -25,7 +25,6 @@ from stepscope.store.reader import read_bytes, read_json
 
 SUFFIXES = (".csv", ".tsv", ".md", ".markdown", ".json", ".jsonl", ".ndjson", ".txt")
 MAX_BYTES = 64 << 20
-DELIMITERS = ",;\t"
 NOT_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity")
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
@@ -124,7 +123,7 @@ def _headers(suffix: str, text: str) -> tuple[Sequence[str], ...]:
         return tuple(map(tuple, records_in(text, 1 if several else 0)))
     if blocks is _delimited:  # its rows may be cut off
         first = next((line for line in text.splitlines() if line.strip()), "")
-        return (next(csv.reader([first], delimiter=_delimiter(first)), []),)
+        return (next(csv.reader([first], delimiter=delimiter_of(first)), []),)
     return tuple(rows[0][1] for rows, *_ in blocks(Path(), text))
 
 
@@ -161,7 +160,7 @@ def _form(suffix: str, text: str) -> Callable[[Path, str], Iterator[_Block]] | N
     if suffix in (".md", ".markdown") or (suffix == ".txt" and any(map(_is_rule, lines))):
         return _markdown
     first = [line for line in lines[:9] if line.strip()][:2]
-    return _spaced if suffix == ".txt" and not all(_delimiter(line) in line for line in first) else _delimited
+    return _spaced if suffix == ".txt" and not all(delimiter_of(line) in line for line in first) else _delimited
 
 
 def read_text(path: Path) -> str:
@@ -181,7 +180,7 @@ def read_text(path: Path) -> str:
 
 
 def _delimited(path: Path, text: str) -> Iterator[_Block]:
-    delimiter = _delimiter(next(line for line in text.splitlines() if line.strip()))
+    delimiter = delimiter_of(next(line for line in text.splitlines() if line.strip()))
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     try:
         rows = [(f"{path}:{reader.line_num}", tuple(cell.strip() for cell in row)) for row in reader if any(row)]
@@ -190,8 +189,8 @@ def _delimited(path: Path, text: str) -> Iterator[_Block]:
     yield rows, not text.endswith(("\n", "\r", '"')), delimiter != ";"
 
 
-def _delimiter(line: str) -> str:
-    return max(DELIMITERS, key=line.count)
+def delimiter_of(line: str) -> str:
+    return max(",;\t", key=line.count)
 
 
 def _markdown(path: Path, text: str) -> Iterator[_Block]:
