@@ -7,6 +7,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "open": ("stepscope.api.job", "open"),
+    "Job": ("stepscope.api.job", "Job"),
+    "Frame": ("stepscope.report.frame", "Frame"),
     "analyse_job": ("stepscope.traces.job", "analyse_job"),
     "StepMonitor": ("stepscope.monitor", "StepMonitor"),
     "annotate": ("stepscope.rank.annotate", "annotate"),

@@ -21,7 +21,8 @@ SOURCE = Path(stepscope.__file__).parent
 
 MOST = {
     "": (500, 2),
-    "cli": (67000, 57),
+    "api": (6500, 9),
+    "cli": (64000, 57),
     "collectives": (2000, 2),
     "core": (7000, 11),
     "datasets": (7500, 9),
@@ -36,7 +37,7 @@ MOST = {
     "presets": (0, 1),
     "rank": (48000, 50),
     "records": (24000, 33),
-    "report": (110000, 64),
+    "report": (112500, 66),
     "results": (103000, 57),
     "stats": (12000, 8),
     "store": (100500, 54),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,19 +78,14 @@ def _wanted(text: str | None, figures: Sequence[str]) -> frozenset[str]:
 
 
 def _read(options: Compare) -> list[Side]:
+    from stepscope.api.comparison import is_untraced, side_of
     from stepscope.cli.evidence import EvidenceOptions, read_each
-    from stepscope.results.comparing import Side
-    from stepscope.results.evidence import Evidence
-    from stepscope.results.evidence import Source as Place
-    from stepscope.results.profiled_job import read_profiled_job
-    from stepscope.store.diary import read_diaries
     from stepscope.store.layout import ProfileLayout
 
     names = telling_names(options.paths)
-    timed = {path: read_diaries(ProfileLayout(path)) for path in options.paths}
-    untraced = {path for path, diaries in timed.items() if diaries and not ProfileLayout(path).windows()}
+    layouts = {path: ProfileLayout(path) for path in options.paths}
     given = EvidenceOptions(
-        paths=tuple(path for path in options.paths if path not in untraced),
+        paths=tuple(path for path, layout in layouts.items() if not is_untraced(layout)),
         world_size=options.world_size,
         scaling=options.scaling,
         columns=options.columns,
@@ -98,13 +94,8 @@ def _read(options: Compare) -> list[Side]:
         drop_epochs=options.drop_epochs,
     )
     read = dict(zip(given.paths, read_each(given), strict=True)) if given.paths else {}
-    for path in untraced:
-        job = read_profiled_job(path)
-        profiled = () if job is None else (job,)
-        read[path] = Evidence(sources=(Place(path=path, kind="trace"),), profiled=profiled)
     return [
-        Side(name=name, rounds=(read[path],), diaries=timed[path])
-        for name, path in zip(names, options.paths, strict=True)
+        side_of(path, name, partial(read.__getitem__, path)) for name, path in zip(names, options.paths, strict=True)
     ]
 
 
@@ -175,7 +166,9 @@ def _show(comparison: Comparison, *, every: bool) -> None:
 
     summed = not every and len(comparison.figures) > tables.MOST_ROWS
     if comparison.figures or comparison.scaling:
-        _show_verdict(comparison)
+        for line in tables.side_sentences(comparison):
+            say(line, "bold")
+        say()
     _show_scaling(comparison)
     few = summed or (not every and not comparison.figures)
     shown = tables.most_telling(comparison.differences) if few else comparison.differences
@@ -195,35 +188,6 @@ def _show(comparison: Comparison, *, every: bool) -> None:
     if summed:
         also = f" and {counted(hidden, 'more difference')} in settings" if hidden else ""
         say(f"{len(comparison.figures)} figures one by one{also}: the same command with --all", "dim")
-
-
-def _show_verdict(comparison: Comparison) -> None:
-    """Print a line a side: of two profiled jobs how the step changed; else how many figures differ, and the largest."""
-    from stepscope.report.views.comparison import metric_name, signed_percent, step_sentence, unclear_sentence
-    from stepscope.results.comparing import STEP_METRIC
-
-    for side in comparison.sides[1:]:
-        tested = [f for f in comparison.figures if f.side == side and f.verdict != "not tested"]
-        clear = [f for f in tested if f.verdict in ("better", "worse")]
-        step = next((f for f in comparison.figures if f.side == side and f.metric == STEP_METRIC), None)
-        unclear = [f for f in tested if f.verdict == "not clear"]
-        text = (
-            f"no significant difference in {counted(len(tested), 'tested figure')}" if tested else "nothing was tested"
-        )
-        if unclear:
-            most = max(unclear, key=lambda f: abs(f.change))
-            text = f"not clear in {len(unclear)} of {counted(len(tested), 'tested figure')}: {unclear_sentence(most)}"
-        if step is not None:
-            parts = [f"{metric_name(f)} {signed_percent(f.change)}" for f in clear if f is not step]
-            text = "; ".join((step_sentence(step), *parts))
-        elif clear:
-            most = max(clear, key=lambda f: abs(f.change))
-            kinds = ("better", "worse", "not clear")
-            counts = ", ".join(f"{n} {k}" for k in kinds if (n := sum(f.verdict == k for f in tested)))
-            largest = f"{metric_name(most)} {signed_percent(most.change)}"
-            text = f"{counts} of {counted(len(tested), 'tested figure')}; largest: {largest}"
-        say(f"{side} against {comparison.sides[0]}: {text}", "bold")
-    say()
 
 
 def _show_scaling(comparison: Comparison) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import given, listed, require_only
 from stepscope.cli.console import log, print_document, say
-from stepscope.cli.evidence import read_evidence
+from stepscope.cli.evidence import job_of
 from stepscope.cli.fail_if import check_evidence, read_conditions
 from stepscope.cli.findings import (
     limited,
@@ -24,10 +24,10 @@ from stepscope.diagnose.narrator import all_clear, counts, looked_at
 from stepscope.diagnose.screen import further, of_evidence, of_job
 
 if TYPE_CHECKING:
+    from stepscope.api.job import Job
     from stepscope.cli.commands.diagnose import Diagnose
     from stepscope.diagnose.rule import Rule
-    from stepscope.diagnose.verdict import Judged
-    from stepscope.records.finding import Diagnosis
+    from stepscope.records.finding import Diagnosis, JobVerdict
     from stepscope.report.conditions import Condition
     from stepscope.results.evidence import Evidence
 
@@ -43,8 +43,8 @@ ROWS = 12
 
 def run(options: Diagnose) -> int:
     """Diagnose and show; the exit code. Raises StepscopeError."""
-    from stepscope.diagnose.engine import all_rules, diagnose
-    from stepscope.report.documents import diagnose_document, rules_document
+    from stepscope.diagnose.engine import all_rules
+    from stepscope.report.documents import rules_document
 
     asked: Sequence[Rule] | None = None
     if options.rules == "list":
@@ -68,36 +68,29 @@ def run(options: Diagnose) -> int:
     conditions = read_conditions(options.fail_if)
     if chosen is not None:
         _require_asked(conditions, chosen)
-    evidence = _read(options)
-    diagnosis = diagnose(evidence, rules=chosen)
-    judged = None
-    if options.rules is None and evidence.profiled:
-        from stepscope.diagnose.verdict import judge
-
-        judged = judge(evidence, diagnosis)
-    if judged is not None:
-        diagnosis, evidence = judged.diagnosis, judged.evidence
+    job = _read(options, chosen)
+    evidence, diagnosis = job.evidence, job.diagnosis
     if options.json:
-        print_document(diagnose_document(evidence, diagnosis, None if judged is None else judged.verdict))
+        print_document(job.to_json())
     elif options.protocol:
         _show_protocol(evidence, diagnosis)
     else:
         everything = options.everything or options.rules is not None
         left = diagnosis
-        if judged is not None:
-            left = _show_first_screen(evidence, judged, everything=everything)
-        if judged is None or everything or left.findings or len(evidence.sources) > 1:
-            if judged is not None:
+        if job.timed is not None:
+            left = _show_first_screen(job, job.timed, everything=everything)
+        if job.timed is None or everything or left.findings or len(evidence.sources) > 1:
+            if job.timed is not None:
                 say()
-            _show(evidence, left, everything=everything, beside_verdict=judged is not None)
+            _show(evidence, left, everything=everything, beside_verdict=job.timed is not None)
     check_evidence(conditions, evidence, diagnosis)
     return 0
 
 
-def _read(options: Diagnose) -> Evidence:
-    """Return the evidence at the paths, of which ``-`` is what standard input holds."""
+def _read(options: Diagnose, rules: Sequence[Rule] | None) -> Job:
+    """Return the job at the paths, of which ``-`` is what standard input holds."""
     if _PASTED not in options.paths:
-        return read_evidence(options)
+        return job_of(options, rules=rules)
     import sys
     from tempfile import TemporaryDirectory
 
@@ -109,24 +102,24 @@ def _read(options: Diagnose) -> Evidence:
         paths = tuple(path if named == _PASTED else named for named in options.paths)
         stated = {name: getattr(options, name) for name in given(options)}
         try:
-            return read_evidence(type(options)(**{**stated, "paths": paths}))
+            return job_of(type(options)(**{**stated, "paths": paths}), rules=rules)
         except DataError as error:
             raise DataError(error.what.replace(str(path), "standard input"), why=error.why, fix=error.fix) from error
 
 
-def _show_first_screen(evidence: Evidence, judged: Judged, *, everything: bool) -> Diagnosis:
+def _show_first_screen(job: Job, verdict: JobVerdict, *, everything: bool) -> Diagnosis:
     """Print the verdict and where the rest is. Returns the findings that are left to show: with everything all, else those
     of no window of the job, for which the verdict speaks."""
     from stepscope.cli.profile_words import rest_of
     from stepscope.diagnose.verdict import windows_of
 
-    job, diagnosis = evidence.profiled[0], judged.diagnosis
-    windows = {trace.name for trace in windows_of(evidence, job)}
+    profiled, diagnosis = job.evidence.profiled[0], job.diagnosis
+    windows = {trace.name for trace in windows_of(job.evidence, profiled)}
     left = tuple(finding for finding in diagnosis.findings if everything or finding.job not in windows)
     hidden = len(diagnosis.findings) - len(left)
     more = f"; {counted(hidden, 'finding')} of the window" if hidden else ""
-    rest = rest_of(job.folder, window=bool(windows)) + more
-    show_screen(of_job(judged.verdict, more=rest), everything=everything)
+    rest = rest_of(profiled.folder, window=bool(windows)) + more
+    show_screen(of_job(verdict, more=rest), everything=everything)
     return replace(diagnosis, findings=left)
 
 

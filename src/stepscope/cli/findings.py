@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.console import out, say
-from stepscope.core.units import format_duration, format_percent
+from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose import narrator
-from stepscope.records.finding import Advice, Diagnosis, Finding
+from stepscope.records.finding import Diagnosis, Finding
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -164,97 +163,9 @@ def print_block(block: Any) -> None:
     console.out("\n".join(lines), highlight=False)
 
 
-Line = tuple[str, str]
-"""A text and its style."""
-
-LABEL = " " * 9
-"""Blanks as wide as the labels of the first screen."""
-
-WIDEST = 100
-MOST_RANKS = 3
-"""So many ranks are named one by one beside a part: there is room for no more."""
-
-
-SCREEN_LINES = 40
-"""Lines of the first screen; what has no room is counted, and the last line says where it is."""
-
-
 def show_screen(screen: Screen, *, everything: bool = False) -> None:
     """Print the first screen on stdout. everything: all notes, however many."""
-    lines = _wrapped(f"{screen.headline}.", STYLES[screen.tone])
-    if screen.running:
-        lines += [("  so far: the job still runs", "")]
-    if screen.stake:
-        lines += _labelled("stake", [screen.stake])
-    lines += _labelled("also", screen.also)
-    lines += [("", ""), *_tree(screen), ("", "")] if screen.tree else []
-    lines += _labelled("why", screen.reasons)
-    lines += _next(screen.advice)
-    if screen.memory:
-        lines += _labelled("memory", [screen.memory], "yellow" if screen.memory_grows else "")
-    last = _labelled("from", screen.rests_on)
-    last += [line for warning in screen.warnings for line in _wrapped(warning, "yellow", first="  ! ", then="    ")]
-    last += _labelled("more", [screen.more]) if screen.more else []
-    lines += _notes(screen.notes, SCREEN_LINES - len(lines) - len(last) if not everything else None)
-    for line, style in (*lines, *last):
-        say(line, style)
+    from stepscope.report.render.screen import WIDEST, screen_lines
 
-
-def _next(advice: Sequence[Advice]) -> list[Line]:
-    """Return what to do, each with its command in one piece: it is there to be pasted."""
-    lines: list[Line] = []
-    several = len(advice) > 1
-    for number, action in enumerate(advice):
-        label = f"  {'next' if not number else '':<7}" + ("→ " if several else "")
-        lines += _wrapped(action.text, "", first=label, then=" " * len(label))
-        lines += [(" " * len(label) + f"$ {action.command}", "cyan")] if action.command else []
-    return lines
-
-
-def _notes(notes: Sequence[str], room: int | None) -> list[Line]:
-    """Return the notes that have room, in so many lines, and how many more there are."""
-    lines: list[Line] = []
-    for number, note in enumerate(notes):
-        wrapped = _labelled("note" if not number else "", [note], "dim")
-        if room is not None and len(lines) + len(wrapped) > room - (number < len(notes) - 1):
-            return [*lines, (f"{LABEL}{counted(len(notes) - number, 'more note')}: --all", "dim")]
-        lines += wrapped
-    return lines
-
-
-def _tree(screen: Screen) -> list[Line]:
-    """Return the parts of the time, each under the one it is a part of."""
-    rows = [("  " * (depth + 1) + narrator.part_name(part), part) for depth, part in narrator.tree_rows(screen.tree)]
-    whole = sum(part.ns for part in screen.tree)
-    width = max(len(name) for name, _ in rows) + 2
-    head = f"  {screen.whole:<{width}}{format_duration(whole):>9}  100%"
-    over = f"{head}   {screen.over}" if screen.over else head
-    fitting = (text for text in (over, over.rpartition(", ")[0]) if head < text and len(text) <= _width())
-    lines: list[Line] = [(next(fitting, head), "")]
-    for name, part in rows:
-        mark = f"   <- {screen.mark}" if part.cause else ""
-        line = f"  {name:<{width}}{format_duration(part.ns):>9} {format_percent(part.share):>5}{mark}"
-        ranks = (narrator.by_rank(part, most=MOST_RANKS), narrator.by_rank(part, most=1), narrator.most_of_ranks(part))
-        full = (f"{line}   {text}" for text in ranks if text)
-        lines.append((next((text for text in full if len(text) <= _width()), line), "bold" if part.cause else ""))
-    return lines
-
-
-def _width() -> int:
-    return min(max(out().width, 40), WIDEST)
-
-
-def _labelled(label: str, texts: Iterable[str], style: str = "") -> list[Line]:
-    """Return each text with further lines under its beginning; the first one behind the label."""
-    return [
-        line
-        for number, text in enumerate(texts)
-        for line in _wrapped(text, style, first=f"  {label if not number else '':<7}", then=LABEL)
-    ]
-
-
-def _wrapped(text: str, style: str, *, first: str = "", then: str = "") -> list[Line]:
-    wrapped = textwrap.wrap(
-        text, _width(), initial_indent=first, subsequent_indent=then, break_long_words=False, break_on_hyphens=False
-    )
-    return [(line, style) for line in wrapped]
+    for line, tone in screen_lines(screen, width=min(max(out().width, 40), WIDEST), everything=everything):
+        say(line, STYLES.get(tone, tone))

@@ -306,14 +306,14 @@ def run_plan(options: Options) -> int:
 
 def _model_of_job(path: Path) -> TracedModel:
     """Return the model of the first rank's trace. Raises UsageError with what its traces do not show."""
-    from stepscope.cli.evidence import traces_of
+    from stepscope.api.traces import traces_of
     from stepscope.results.job_from_traces import model_of_calls, recorded_parameters
     from stepscope.store.importer import require_there
     from stepscope.traces.load import load_file, trace_files
     from stepscope.traces.operators import layer_calls
 
     require_there(path)
-    (folder,) = traces_of(str(path), None)
+    (folder,) = traces_of(str(path), None, log)
     files, _ = trace_files([folder])
     trace = load_file(files[0])
     facts = trace.meta.stepscope.get("model")

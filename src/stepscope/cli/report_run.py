@@ -8,30 +8,24 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.api.report import ALL_FORMATS, CHART_FORMATS, DEFAULT_FORMATS, DRAWING_MODULES
 from stepscope.cli.command import listed
 from stepscope.cli.console import log, print_document, say, typed
-from stepscope.cli.evidence import read_evidence
+from stepscope.cli.evidence import job_of
 from stepscope.cli.findings import print_findings, print_read, show_screen
 from stepscope.core.errors import Interrupted, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
-from stepscope.core.pool import get_ready, side_by_side
+from stepscope.core.pool import get_ready
 from stepscope.core.words import counted, grouped
-from stepscope.diagnose.screen import further, of_evidence, of_job
+from stepscope.diagnose.screen import further
 from stepscope.store.layout import profiled_job, shown_as
 
 if TYPE_CHECKING:
+    from stepscope.api.job import Job
     from stepscope.cli.commands.report import Report
-    from stepscope.records.finding import Diagnosis, JobVerdict
-    from stepscope.report.charts import Drawing
     from stepscope.results.evidence import Evidence
 
-CHART_FORMATS = ("png", "svg", "pdf")
-TABLE_FORMATS = ("csv", "tex", "md", "txt")
-ALL_FORMATS = frozenset({"html", *CHART_FORMATS, *TABLE_FORMATS})
 MOST_DRAWING = 4
-DRAWING_MODULES = ("stepscope.report.render.picture", "vl_convert")
-"""What processes that draw, from two on, import first, while results are read."""
-
 SHOWN_FILES = 12
 SHOWN = 3
 """Findings printed; the rest stand in the report."""
@@ -39,44 +33,30 @@ SHOWN = 3
 
 def run(options: Report) -> int:
     """Write the report; the exit code. Raises StepscopeError."""
-    from stepscope.diagnose.engine import diagnose
-    from stepscope.diagnose.verdict import judge
-
-    formats = frozenset(name for name in ALL_FORMATS if getattr(options, name)) or ALL_FORMATS - {"pdf"}
+    formats = frozenset(name for name in ALL_FORMATS if getattr(options, name)) or DEFAULT_FORMATS
     if options.title is not None and "html" not in formats:
         raise UsageError("--title is the heading of the page: add --html")
     drawers = min(usable_cores(), MOST_DRAWING) if formats.intersection(("html", *CHART_FORMATS)) else 0
     datasets = listed(",".join(options.datasets))
     if drawers > 1 and not datasets:
         get_ready(DRAWING_MODULES)
-    evidence = read_evidence(options, spans="html" in formats)
+    job = job_of(options, spans="html" in formats)
     if datasets:
-        from stepscope.results.joining import on_datasets
-
-        evidence = on_datasets(evidence, datasets, drop_epochs=options.drop_epochs)
-        if drawers > 1:  # only now: a refused name starts no process
-            get_ready(DRAWING_MODULES)
+        job = job.on_datasets(datasets)
+    evidence = job.as_read
+    if drawers > 1 and datasets:  # only now: a refused name starts no process
+        get_ready(DRAWING_MODULES)
     folder = _place(options, evidence)
-    with (
-        _naming_what_is_written(folder),
-        _drawing(evidence, formats, drawers, drop_epochs=options.drop_epochs) as drawing,
-    ):
-        diagnosis = diagnose(evidence)
-        judged = judge(evidence, diagnosis)
-        verdict = None if judged is None else judged.verdict
-        if judged is not None:
-            diagnosis, evidence = judged.diagnosis, judged.evidence
-        files = _write(evidence, diagnosis, verdict, folder, options, formats, drawing)
+    with _naming_what_is_written(folder):
+        files = job.report(
+            folder, formats=formats, title=options.title or _title(options.paths), made_by=typed(), drawers=drawers
+        )
     _replace_former(folder, files, options, formats)
     if options.json:
-        from stepscope.report.documents import diagnose_document
-
         files_written = [str(path) for path in files]
-        print_document(
-            {**diagnose_document(evidence, diagnosis, verdict), "schema": "stepscope.report/1", "files": files_written}
-        )
+        print_document({**job.to_json(), "schema": "stepscope.report/1", "files": files_written})
     else:
-        _say(evidence, diagnosis, verdict, folder, files)
+        _say(job, folder, files)
     return 0
 
 
@@ -138,61 +118,6 @@ def _modified(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.glob("*") if path.is_file()}
 
 
-@contextmanager
-def _drawing(
-    evidence: Evidence, formats: frozenset[str], drawers: int, *, drop_epochs: int
-) -> Iterator[Drawing | None]:
-    """Begin the charts. Other processes draw while this one diagnoses, where it has cores."""
-    if not drawers:
-        yield None
-        return
-    from stepscope.report.charts import begin, records_of
-
-    charted = tuple(name for name in CHART_FORMATS if name in formats)
-    records = records_of(evidence, drop_epochs=drop_epochs)
-    if drawers < 2:
-        yield begin(records, charted)
-        return
-    with side_by_side(drawers, prepared=True) as executor:
-        yield begin(records, charted, executor=executor)
-
-
-def _write(
-    evidence: Evidence,
-    diagnosis: Diagnosis,
-    verdict: JobVerdict | None,
-    folder: Path,
-    options: Report,
-    formats: frozenset[str],
-    drawing: Drawing | None,
-) -> tuple[Path, ...]:
-    """Write tables, charts and the page below ``folder``; return the files."""
-    from stepscope.report.charts import write
-    from stepscope.report.files import write_tables
-    from stepscope.report.page import merged_files, write_page
-
-    drop = options.drop_epochs
-    tables = tuple(name for name in TABLE_FORMATS if name in formats)
-    written = write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop, verdict=verdict) if tables else ()
-    page: tuple[Path, ...] = ()
-    if "html" in formats:
-        merged = merged_files(evidence, folder)
-        path = write_page(
-            folder / "report.html",
-            title=options.title or _title(options.paths),
-            evidence=evidence,
-            diagnosis=diagnosis,
-            made_by=typed(),
-            drop_epochs=drop,
-            drawing=drawing,
-            merged=merged,
-            verdict=verdict,
-        )
-        page = (path, *merged.values())
-    charts = write(drawing, folder) if drawing is not None and drawing.formats else ()
-    return (*page, *written, *charts)
-
-
 def default_folder(evidence: Evidence) -> Path:
     """Return ``RUN/report`` of one run folder of ours, else ``stepscope-report/NAME`` here, never beside others' files."""
     first = evidence.sources[0]
@@ -211,22 +136,20 @@ def _title(paths: Sequence[Path]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _say(
-    evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None, folder: Path, files: tuple[Path, ...]
-) -> None:
+def _say(job: Job, folder: Path, files: tuple[Path, ...]) -> None:
     from stepscope.report.page.overview import findings_title
 
-    show_screen(of_evidence(evidence, diagnosis) if verdict is None else of_job(verdict))
-    findings = diagnosis.findings if verdict is not None else further(diagnosis)
+    show_screen(job.verdict)
+    findings = job.diagnosis.findings if job.timed is not None else further(job.diagnosis)
     if findings:
         say()
-        if verdict is not None:
-            say(findings_title(verdict), "bold")
+        if job.timed is not None:
+            say(findings_title(job.timed), "bold")
         print_findings(findings[:SHOWN])
     more = len(findings) - SHOWN
     if more > 0:
         say(f"and {counted(more, 'finding')} more", "dim")
-    print_read(evidence, most=SHOWN_FILES, rest="the report lists them")
+    print_read(job.evidence, most=SHOWN_FILES, rest="the report lists them")
     say()
     for kind, paths in grouped(files, lambda path: path.suffix.lstrip(".")).items():
         what = str(paths[0]) if len(paths) == 1 else f"{folder} ({counted(len(paths), 'file')})"

@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.api.traces import traces_of
 from stepscope.cli.command import given, parse_ranges, spelled
 from stepscope.cli.console import err, log, out, print_document, say
-from stepscope.cli.evidence import Watch, kernel_classes, require_used, scheduler_of, traces_of
+from stepscope.cli.evidence import Watch, kernel_classes, require_used, scheduler_of
 from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, NoTraceError, UsageError
 from stepscope.core.forks import stop_signals_raise
@@ -79,7 +80,7 @@ def run(
     sides: list[TraceSummary] = []
 
     def side(path: str | None) -> TraceSummary:
-        of = request if path is None else replace(request, files=traces_of(path, options.cell))
+        of = request if path is None else replace(request, files=traces_of(path, options.cell, log))
         sides.append(only_capture(_analysed(of, wanted)))
         return sides[-1]
 
@@ -121,7 +122,7 @@ def _reading(options: Trace) -> Request:
     if cell is None and options.window is not None and any(map(_is_profiled, options.paths)):
         cell, wanted = str(options.window), replace(wanted, window=None)
     return Request(
-        options=options, wanted=wanted, files=[trace for path in options.paths for trace in traces_of(path, cell)]
+        options=options, wanted=wanted, files=[trace for path in options.paths for trace in traces_of(path, cell, log)]
     )
 
 

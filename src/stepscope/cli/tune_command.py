@@ -293,7 +293,7 @@ def _own_ns(steps: JobSteps) -> float:
 
 def _traced(layout: ProfileLayout) -> tuple[Any, Any, frozenset[str], int]:
     """Return (job, prices, rules with a finding, backward passes of a step that reduce) of the window, as far as known."""
-    from stepscope.cli.predict_from import measured_job
+    from stepscope.api.prediction import measured_job
     from stepscope.diagnose.job_facts import micro_steps
     from stepscope.diagnose.jobs import judge_job
     from stepscope.launch.job_window import WindowReading

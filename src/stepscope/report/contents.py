@@ -5,8 +5,9 @@ Which tables the page shows, and how much of each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
@@ -106,6 +107,9 @@ MAX_ROWS = 2_000
 FOLD = 40
 """Rows from which on a table that charts show, too, starts closed."""
 
+FOLD_COMM = 200
+"""The same of a sweep of collectives."""
+
 MANY_TRACES = 4
 """From more traced jobs than this on, each shows its budget only."""
 
@@ -155,21 +159,42 @@ def _said_once(column: Column, value: Value) -> str:
 
 def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]:
     """Return every table of the page but scaling's, which stands with its charts."""
-    made = [shown(table) for table in (*experiment_tables(evidence), *step_tables(evidence))]
+    return tuple(
+        shown(table, fold=len(table.rows) > fold) for table, fold in _tables(evidence, drop_epochs=drop_epochs)
+    )
+
+
+def every_table(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]:
+    """Return every table of the page, whole, and that of scaling."""
+    made = [table for table, _ in _tables(evidence, drop_epochs=drop_epochs)]
+    if evidence.scaling:
+        made.append(scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs))
+    return tuple(table for table in made if table.rows)
+
+
+def _tables(evidence: Evidence, *, drop_epochs: int) -> Iterator[tuple[Table, float]]:
+    """Yield the tables of the page, and the rows from which on each starts closed."""
+    if (past := history(evidence)) is not None:
+        yield history_table(past), inf
+    for table in (*experiment_tables(evidence), *step_tables(evidence)):
+        yield table, inf
     if evidence.runs:
         table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)
-        made.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
-    if (past := history(evidence)) is not None:
-        made.insert(0, shown(history_table(past)))
+        yield replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES]), inf
     if (lost := scaling.scaling_budget_table(evidence.scaling_budgets)).rows:
-        made.append(shown(lost))
-    made += [shown(table, fold=len(table.rows) > FOLD) for table in run_tables(evidence, drop_epochs=drop_epochs)]
-    made += [shown(table, fold=len(table.rows) > 200) for table in comm_tables(evidence.comm)]
-    made += [shown(table) for table in (*memory.held_table(evidence.cells), *pipeline.pipeline_table(evidence.cells))]
-    made += [shown(table) for table in machine_tables(evidence)]
+        yield lost, inf
+    for table in run_tables(evidence, drop_epochs=drop_epochs):
+        yield table, FOLD
+    for table in comm_tables(evidence.comm):
+        yield table, FOLD_COMM
+    for table in (
+        *memory.held_table(evidence.cells),
+        *pipeline.pipeline_table(evidence.cells),
+        *machine_tables(evidence),
+    ):
+        yield table, inf
     if any(run.epochs for run in evidence.runs):
-        made.append(shown(epochs.epochs_table(evidence.runs), fold=True))
-    return tuple(made)
+        yield epochs.epochs_table(evidence.runs), 0
 
 
 def trace_tables(evidence: Evidence, *, first: Sequence[str] = ()) -> tuple[tuple[str, tuple[Shown, ...]], ...]:

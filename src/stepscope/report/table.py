@@ -170,11 +170,11 @@ class Table:
 
     def to_pandas(self) -> Any:
         """Return the raw values as a pandas DataFrame (unknown: None). Raises MissingError without pandas."""
-        return _frame_library("pandas").DataFrame(self._raw())
+        return frame_library("pandas").DataFrame(self._raw())
 
     def to_polars(self) -> Any:
         """Return the raw values as a polars DataFrame (unknown: null). Raises MissingError without polars."""
-        return _frame_library("polars").DataFrame(self._raw(), strict=False)
+        return frame_library("polars").DataFrame(self._raw(), strict=False)
 
     def _raw(self) -> dict[str, list[Raw]]:
         return {c.key: [row.values[i].raw for row in self.rows] for i, c in enumerate(self.columns)}
@@ -200,7 +200,8 @@ def tabled(
     return Table(key=key, title=title, columns=columns, rows=rows, footnotes=footnotes if rows else (), notes=notes)
 
 
-def _frame_library(name: str) -> Any:
+def frame_library(name: str) -> Any:
+    """Import a library of data frames. Raises MissingError where it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

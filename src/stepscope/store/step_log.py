@@ -17,7 +17,7 @@ reads, with a named group for each figure, and which other lines hold facts::
 Groups of a step's line are named as a table's columns would be, with their unit (``store/columns.py``): ``loss``,
 ``step_time_ms``, ``samples_per_s``, ``tokens_per_s_per_gpu``, ``peak_memory_gib``, ``epoch``; ``mfu`` in per cent. Groups of
 ``COUNTS`` and ``WORDS`` are facts in any line, others of ``facts`` become settings. What is peculiar to a format is a
-:class:`Job` of its own: how facts become fields of the run, and what to note; or how its lines are read at all.
+:class:`LoggedJob` of its own: how facts become fields of the run, and what to note; or how its lines are read at all.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Places:
     facts: frozenset[str]
 
     def number_of(self, line: bytes, last: int) -> int:
-        """Return the number of the step, as :meth:`Job.number_of`."""
+        """Return the number of the step, as :meth:`LoggedJob.number_of`."""
         if self.step is None:
             return last + 1
         before = 0 if self.epoch is None else int(line[self.epoch[0]]) * int(line[self.epoch[1]])
@@ -187,7 +187,7 @@ def _who(prefix: bytes) -> int | None:
 
 
 @dataclass(kw_only=True)
-class Job:
+class LoggedJob:
     """What one job of a log printed so far.
 
     rank: of the lines that count; None: no launcher names it. facts: what it says of itself, as printed. total: the step at
@@ -458,7 +458,7 @@ def number_of(text: bytes) -> float:
     return math.nan if (value := finite(text)) is None else value
 
 
-def read_jobs(path: Path, job: Callable[[int], Job]) -> tuple[Imported, ...]:
+def read_jobs(path: Path, job: Callable[[int], LoggedJob]) -> tuple[Imported, ...]:
     """Return the runs of the jobs of one log. job: makes the one that begins in a line. Raises DataError without a step."""
     jobs, lines = [job(1)], LogLines(path)
     for first, batch in lines.batches():
@@ -489,7 +489,7 @@ def read_jobs(path: Path, job: Callable[[int], Job]) -> tuple[Imported, ...]:
 def job_log(
     key: str,
     *,
-    job: Callable[[int], Job],
+    job: Callable[[int], LoggedJob],
     recognises: Callable[[Candidate], bool],
     compared: Callable[[tuple[TrainingRun, ...]], tuple[TrainingRun, ...]] | None = None,
     remarks: Callable[[Sequence[TrainingRun]], tuple[str, ...]] = lambda _: (),
@@ -517,7 +517,7 @@ def step_log(
     done: str | None = None,
     start: str | None = None,
     sign: str = "",
-    job: type[Job] = Job,
+    job: type[LoggedJob] = LoggedJob,
     **form: Any,
 ) -> Importer:
     """Make an importer of a log with one line a step, from patterns; see the module's text.

@@ -12,9 +12,10 @@ from tests.diaries import profile_folder, simulate
 from tests.nccl_log import Talk
 from tests.nccl_tests_log import log
 
-from stepscope.cli.findings import SCREEN_LINES, print_finding, show_runs
+from stepscope.cli.findings import print_finding, show_runs
 from stepscope.diagnose.engine import diagnose
 from stepscope.records.finding import Advice, Finding
+from stepscope.report.render.screen import SCREEN_LINES
 from stepscope.results.joining import derived
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.commands import Ran
 
-from stepscope.cli.findings import SCREEN_LINES, WIDEST
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.narrator import tree_rows
 from stepscope.diagnose.screen import MOST_ALSO, Screen, further, of_evidence, of_traces
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Severity
+from stepscope.report.render.screen import SCREEN_LINES, WIDEST
 from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 from tests.diaries import simulate, write_record
 
-from stepscope.cli.findings import WIDEST, show_screen
+from stepscope.cli.findings import show_screen
 from stepscope.diagnose.jobs import judge_job
 from stepscope.diagnose.screen import of_job
 from stepscope.records.parts import TITLES
+from stepscope.report.render.screen import WIDEST
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -14,7 +14,7 @@ from stepscope.launch import hang_watch
 from stepscope.launch.hang_watch import HangWatch, explain
 from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.records.profile import Hang
-from stepscope.results.ends.stacks import Frame, Standing, training_stack
+from stepscope.results.ends.stacks import StackFrame, Standing, training_stack
 from stepscope.results.profiled_job import stall_words
 from stepscope.store.layout import ProfileLayout
 
@@ -33,9 +33,9 @@ thread loader (141):
     read()
 """
 
-LOAD = Frame(file="/home/me/train.py", line=31, name="load")
+LOAD = StackFrame(file="/home/me/train.py", line=31, name="load")
 USER = Standing(frames=(LOAD,))
-WAITS = Standing(frames=(Frame(file="/x/site-packages/torch/distributed/c10d.py", line=2, name="wait"), LOAD))
+WAITS = Standing(frames=(StackFrame(file="/x/site-packages/torch/distributed/c10d.py", line=2, name="wait"), LOAD))
 
 
 def test_the_stack_of_the_main_thread_is_read_from_its_innermost_call_on() -> None:

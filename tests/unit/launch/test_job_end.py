@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.launch.ends.job import DiaryFacts, EndFacts, independent, job_end, without_end
 from stepscope.records.profile import FailedProcess, Hang, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
-from stepscope.results.ends.stacks import Frame, LeftState, Standing
+from stepscope.results.ends.stacks import LeftState, StackFrame, Standing
 from stepscope.results.profiled_job import end_sentence
 
 S = 1_000_000_000
@@ -177,7 +177,7 @@ NCCL = (
 )
 LOADS = LeftState(
     steps=3, seen_ns=T0 + 5 * S,
-    standing=Standing(part="data", steps=3, frames=(Frame(file="/w/train.py", line=41, name="fetch", code="read()"),)),
+    standing=Standing(part="data", steps=3, frames=(StackFrame(file="/w/train.py", line=41, name="fetch", code="read()"),)),
 )  # fmt: skip
 WAITING = replace(LOADS, standing=Standing(part="backward", steps=3))
 STOPPED_0 = [failed((0, 1), (1, -15))]
@@ -220,7 +220,7 @@ def test_behind_timeouts_who_did_not_come_is_at_fault(
 
 def test_a_host_that_may_wait_for_its_device_is_not_accused() -> None:
     """Ranks that wait in NCCL's kernel are on any line of their own; one that loads data is not."""
-    item = Standing(part="other", frames=(Frame(file="/w/train.py", line=50, name="main", code="loss.item()"),))
+    item = Standing(part="other", frames=(StackFrame(file="/w/train.py", line=50, name="main", code="loss.item()"),))
     waits = {("n0", 100 + rank): replace(LOADS, standing=item) for rank in (1, 2)}
     three = [diary(rank, world=3) for rank in (1, 2)]
     failures = [failed((0, -6), (1, -15), (2, -15))]

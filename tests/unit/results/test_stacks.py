@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.results.ends.stacks import QUIET, Frame, Standing, signalled_stack, training_stack
+from stepscope.results.ends.stacks import QUIET, StackFrame, Standing, signalled_stack, training_stack
 
 SITE = "/x/site-packages/torch"
-OWN = Frame(file="/home/me/train.py", line=31, name="fetch")
+OWN = StackFrame(file="/home/me/train.py", line=31, name="fetch")
 
 
 def stands(*calls: tuple[str, str], part: str | None = None) -> Standing:
     """Calls, the innermost first, in the user's training loop."""
-    frames = tuple(Frame(file=file, line=1, name=name) for file, name in calls)
-    return Standing(part=part, frames=(*frames, Frame(file="/home/me/train.py", line=9, name="main")))
+    frames = tuple(StackFrame(file=file, line=1, name=name) for file, name in calls)
+    return Standing(part=part, frames=(*frames, StackFrame(file="/home/me/train.py", line=9, name="main")))
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,8 @@ def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
 
     Raises DataError, UsageError with the sizes that are missing.
     """
-    from stepscope.cli.evidence import traces_of
+    from stepscope.api.traces import traces_of
+    from stepscope.cli.console import log
     from stepscope.core.units import format_size
     from stepscope.predict.calibration import calibrate
     from stepscope.predict.line_fit import MIN_SIZES, MIN_SPAN
@@ -120,7 +121,7 @@ def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
     from stepscope.traces.job import analyse_job
     from stepscope.traces.sections import Wanted
 
-    (folder,) = traces_of(str(run), None)
+    (folder,) = traces_of(str(run), None, log)
     summary = analyse_job(Path(folder), Wanted(sections=SECTIONS))
     rows = rows_of_traces(summary, name=str(run))
     try:

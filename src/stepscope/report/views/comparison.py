@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from stepscope.core.units import format_duration
-from stepscope.core.words import grouped
+from stepscope.core.words import counted, grouped
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.nouns import Measured
 from stepscope.records.trace_summary import DiffRow, TraceDiff
@@ -153,6 +153,31 @@ def _verdict(compared: ComparedFigure) -> str:
     """Write the verdict, and in brackets which of test and interval it lacks."""
     missing = lacking(compared)
     return compared.verdict if missing is None else f"{compared.verdict} ({missing})"
+
+
+def side_sentences(comparison: Comparison) -> tuple[str, ...]:
+    """Say for each side how the step of two profiled jobs changed; else how many figures differ, and the largest."""
+    return tuple(f"{side} against {comparison.sides[0]}: {_side(comparison, side)}" for side in comparison.sides[1:])
+
+
+def _side(comparison: Comparison, side: str) -> str:
+    tested = [f for f in comparison.figures if f.side == side and f.verdict != "not tested"]
+    clear = [f for f in tested if f.verdict in ("better", "worse")]
+    step = next((f for f in comparison.figures if f.side == side and f.metric == STEP_METRIC), None)
+    unclear = [f for f in tested if f.verdict == "not clear"]
+    if step is not None:
+        parts = [f"{metric_name(f)} {signed_percent(f.change)}" for f in clear if f is not step]
+        return "; ".join((step_sentence(step), *parts))
+    if clear:
+        most = max(clear, key=lambda f: abs(f.change))
+        kinds = ("better", "worse", "not clear")
+        counts = ", ".join(f"{n} {k}" for k in kinds if (n := sum(f.verdict == k for f in tested)))
+        largest = f"{metric_name(most)} {signed_percent(most.change)}"
+        return f"{counts} of {counted(len(tested), 'tested figure')}; largest: {largest}"
+    if unclear:
+        most = max(unclear, key=lambda f: abs(f.change))
+        return f"not clear in {len(unclear)} of {counted(len(tested), 'tested figure')}: {unclear_sentence(most)}"
+    return f"no significant difference in {counted(len(tested), 'tested figure')}" if tested else "nothing was tested"
 
 
 def step_sentence(compared: ComparedFigure) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes, format_duration, format_percent
+from stepscope.core.words import counted
 from stepscope.predict.step.alternatives import KNEE, Remedy, base_of, efficiency, warnings_of
 from stepscope.predict.step.calibration import MEMORY_LIMIT
 from stepscope.predict.step.layout import layout_text
@@ -246,6 +247,30 @@ DOMINANT = {
     "unexplained": "unexplained",
 }
 """Parts of a step in words. host: the device waits for launches."""
+
+
+SAME = 0.005
+"""Relative difference of throughputs that two decimals do not show."""
+
+
+def scale_sentence(prediction: ScalePrediction) -> str:
+    """Say what the largest number of ranks brings, and up to which number it scales well."""
+    last = prediction.steps[-1]
+    changed = f" with {prediction.change}" if prediction.change else ""
+    base = prediction.base_throughput
+    so_changed = "" if abs(base - 1) < SAME else f" against the {base:.3g}x of {prediction.ranks} so changed"
+    share = "" if last.efficiency is None else f", efficiency {format_percent(last.efficiency, digits=0)}{so_changed}"
+    knee = (
+        "none of the numbers keeps that"
+        if prediction.knee is None
+        else f"up to {prediction.knee} and beyond"
+        if prediction.knee_open
+        else f"up to {counted(prediction.knee, prediction.unit)}"
+    )
+    return (
+        f"{prediction.name}{changed}: on {counted(last.ranks, prediction.unit)} {last.throughput:.3g}x the throughput of "
+        f"{prediction.ranks} ({prediction.scaling} scaling{share}); at least {KNEE:.0%}: {knee}"
+    )
 
 
 def scaled_steps_table(prediction: ScalePrediction) -> Table:

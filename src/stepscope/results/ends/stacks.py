@@ -36,7 +36,7 @@ QUIET = frozenset({"checkpoint", "evaluation", "compilation", "window"})
 
 
 @record
-class Frame:
+class StackFrame:
     """A call of a Python stack. code: the line, where it can be read."""
 
     file: str
@@ -61,7 +61,7 @@ class Standing:
 
     part: str | None = None
     steps: int | None = None
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
 
     @property
     def place(self) -> str | None:
@@ -109,23 +109,23 @@ class LeftState:
 def training_stack(text: str) -> Standing:
     """Return where the main thread stands, from what the hook wrote when it was asked: it comes first, the innermost call
     last."""
-    frames: list[Frame] = []
+    frames: list[StackFrame] = []
     head = _PART.match(text)
     for line in text.splitlines():
         if line.startswith("thread ") and frames:
             break
         if match := _FRAME.match(line):
-            frames.append(Frame(file=match["file"], line=int(match["line"]), name=match["name"]))
+            frames.append(StackFrame(file=match["file"], line=int(match["line"]), name=match["name"]))
         elif frames and not frames[-1].code and line.startswith("    ") and line.strip(" ~^"):
             frames[-1] = replace(frames[-1], code=line.strip())
     part = None if head is None or head["part"] == "nothing" else head["part"]
     return Standing(part=part, steps=None if head is None else int(head["steps"]), frames=tuple(reversed(frames)))
 
 
-def signalled_stack(text: str, ident: int) -> tuple[Frame, ...]:
+def signalled_stack(text: str, ident: int) -> tuple[StackFrame, ...]:
     """Return the calls of the thread ``ident``, the innermost first, from the last of the stacks that Python's faulthandler
     wrote."""
-    frames: list[Frame] = []
+    frames: list[StackFrame] = []
     inside = False
     for line in text.splitlines():
         if match := _THREAD.match(line):
@@ -134,5 +134,5 @@ def signalled_stack(text: str, ident: int) -> tuple[Frame, ...]:
                 frames = []
         elif inside and (match := _FRAME.match(line)):
             code = linecache.getline(match["file"], int(match["line"])).strip()
-            frames.append(Frame(file=match["file"], line=int(match["line"]), name=match["name"], code=code))
+            frames.append(StackFrame(file=match["file"], line=int(match["line"]), name=match["name"], code=code))
     return tuple(frames)

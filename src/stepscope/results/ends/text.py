@@ -19,7 +19,7 @@ from stepscope.records.imported import Sign
 from stepscope.records.profile import End
 from stepscope.results.ends.evidence import EndEvidence, Fate, Launcher, Sort, class_name, signal_of, sort_of
 from stepscope.results.ends.judge import judge
-from stepscope.results.ends.stacks import Frame
+from stepscope.results.ends.stacks import StackFrame
 
 _LAUNCHERS = (
     "ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError", "RayTaskError",
@@ -199,7 +199,7 @@ class _Read:
     """What was read of signs so far. groups: of each stream, exceptions chained to each other together."""
 
     groups: dict[Stream, list[list[TextFate]]] = field(default_factory=dict)
-    frames: dict[Stream, list[Frame]] = field(default_factory=dict)
+    frames: dict[Stream, list[StackFrame]] = field(default_factory=dict)
     chained: set[Stream] = field(default_factory=set)
     rows: list[_Row] = field(default_factory=list)
     codes: list[TextFate] = field(default_factory=list)
@@ -285,7 +285,7 @@ def _take(read: _Read, sign: Sign) -> None:
     elif kind == "chained":
         read.chained.add(stream)
     elif kind == "frame-of":
-        frame = Frame(file=values["file"], line=int(values["at"]), name=values.get("function", "<module>"))
+        frame = StackFrame(file=values["file"], line=int(values["at"]), name=values.get("function", "<module>"))
         read.frames.setdefault(stream, []).append(frame)
     elif kind == "exception" or kind in _MEMORY or kind in _FAILED or kind in _LOST:
         _take_failure(read, sign, stream)

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from stepscope.store.importer import Candidate
 from stepscope.store.log_lines import LogLines, finite, without_prefix
-from stepscope.store.step_log import Job, job_log, number_of
+from stepscope.store.step_log import LoggedJob, job_log, number_of
 from stepscope.store.training_runs import GIB, MS, LoggedStep, label
 
 _TIMER = re.compile(rb"(global_step=|\b\d{1,9}/)(\d{1,12}), (?:RunningAvg)?SamplesPerSec=([\d.e+-]{1,24})(?=[,\s]|$)")
@@ -80,7 +80,7 @@ def _precision(settings: Mapping[str, str]) -> str | None:
 
 
 @dataclass(kw_only=True)
-class _Job(Job):
+class _Job(LoggedJob):
     """facts: settings of the engine. parts: of its step, ms. numbered: lines with the step's own number are among its
     lines; staged: lines of the pipeline engine."""
 

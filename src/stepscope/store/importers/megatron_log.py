@@ -16,7 +16,7 @@ from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate
 from stepscope.store.log_lines import LogLines, finite, without_colours
-from stepscope.store.step_log import Job, job_log, number_of
+from stepscope.store.step_log import LoggedJob, job_log, number_of
 from stepscope.store.training_runs import MIB, NO_REASON, LoggedStep, label
 
 _MEMORY_RANKS = 1 << 17
@@ -125,7 +125,7 @@ def _without_doubles(values: dict[str, float]) -> None:
 
 
 @dataclass(kw_only=True)
-class _Job(Job):
+class _Job(LoggedJob):
     """facts: the arguments, as printed. A step is a line of iterations, its time the mean over those since the last line.
     begun: it has a line of its own. gpu: from nvidia-smi's table. odd: iterations skipped, or with a NaN loss.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from stepscope.core.words import counted
 from stepscope.records.nouns import Measured
-from stepscope.store.step_log import Job, step_log
+from stepscope.store.step_log import LoggedJob, step_log
 from stepscope.store.training_runs import label
 
 _DEGREE = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp)=(-1|\d{1,7})")
@@ -23,7 +23,7 @@ _PER_DEVICE = "tps is per device: throughput is tps of the printing rank times t
 
 
 @dataclass(kw_only=True)
-class _Job(Job):
+class _Job(LoggedJob):
     @property
     def degrees(self) -> dict[str, int]:
         """Ranks along each axis of its mesh; none without one."""

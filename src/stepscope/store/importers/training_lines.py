@@ -25,7 +25,7 @@ from stepscope.records.nouns import Measured
 from stepscope.store.epoch_table import own_times
 from stepscope.store.importer import Candidate
 from stepscope.store.log_lines import SUFFIXES, without_prefix
-from stepscope.store.step_log import Job, Printed, read_jobs
+from stepscope.store.step_log import LoggedJob, Printed, read_jobs
 from stepscope.store.training_runs import LoggedStep, each_file
 
 _READS = (*SUFFIXES, ".json", ".jsonl")
@@ -174,7 +174,7 @@ _OF_EPOCHS = (_EPOCHS, "Ultralytics")
 
 
 @dataclass(kw_only=True)
-class _Job(Job):
+class _Job(LoggedJob):
     """A job of which the name of the framework is known."""
 
     framework: str = ""

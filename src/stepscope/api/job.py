@@ -1,0 +1,268 @@
+"""A job as one object, whatever its path holds: traces, run folders, profiles, logs, tables, what ``diagnose`` reads.
+
+Nothing is read before something is asked for, and nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import DataError, UsageError
+from stepscope.core.words import in_words, unknown
+
+if TYPE_CHECKING:
+    from stepscope.api.answer import Answer
+    from stepscope.api.chart import DrawnChart
+    from stepscope.diagnose.rule import Rule
+    from stepscope.diagnose.screen import Screen
+    from stepscope.diagnose.verdict import Judged
+    from stepscope.records.finding import Diagnosis, JobVerdict
+    from stepscope.records.nouns import Scaling
+    from stepscope.records.trace_summary import TraceSummary
+    from stepscope.report.frame import Frame
+    from stepscope.results.evidence import Evidence
+
+
+class Job:
+    """What is known of one job. ``stepscope.open`` makes it from paths; every answer is read, judged and kept on first use.
+
+    Tables are frames: columns of raw values in base units (ns, bytes, shares). A table that these data do not fill raises
+    DataError with the reason and what records it; ``names`` lists those that they fill.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        read: Callable[[], Evidence],
+        *,
+        drop_epochs: int = 1,
+        rules: Sequence[Rule] | None = None,
+    ) -> None:
+        self.paths = tuple(paths)
+        self.drop_epochs = drop_epochs
+        self._read = read
+        self._rules = rules
+
+    @cached_property
+    def as_read(self) -> Evidence:
+        """Everything that was read, before it is judged."""
+        return self._read()
+
+    @cached_property
+    def _diagnosed(self) -> tuple[Diagnosis, Judged | None]:
+        from stepscope.diagnose.engine import diagnose
+
+        diagnosis = diagnose(self.as_read, rules=self._rules)
+        if self._rules is not None or not self.as_read.profiled:
+            return diagnosis, None
+        from stepscope.diagnose.verdict import judge
+
+        judged = judge(self.as_read, diagnosis)
+        return diagnosis if judged is None else judged.diagnosis, judged
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Findings, the largest stake first, with rules that found nothing and rules that were skipped, and why."""
+        return self._diagnosed[0]
+
+    @property
+    def timed(self) -> JobVerdict | None:
+        """The verdict on all timed steps of a profiled job; None where none were timed."""
+        judged = self._diagnosed[1]
+        return None if judged is None else judged.verdict
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Everything that was read, as it was judged: windows without what the timed steps refute."""
+        judged = self._diagnosed[1]
+        return self.as_read if judged is None else judged.evidence
+
+    @cached_property
+    def verdict(self) -> Screen:
+        """The verdict as ``diagnose`` shows it first: headline, stake, the time as a tree, reasons, advice."""
+        from stepscope.diagnose.screen import of_evidence, of_job
+
+        return of_evidence(self.evidence, self.diagnosis) if self.timed is None else of_job(self.timed)
+
+    @property
+    def traces(self) -> tuple[TraceSummary, ...]:
+        """The traces of each capture."""
+        return tuple(trace.summary for trace in self.evidence.traces)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tables that these data fill."""
+        return tuple(name for name, table in self._tables.items() if len(table()))
+
+    @cached_property
+    def _tables(self) -> Mapping[str, Callable[[], Frame]]:
+        from stepscope.api.tables import tables_of
+
+        return tables_of(self.evidence, self.diagnosis, drop_epochs=self.drop_epochs)
+
+    def table(self, name: str) -> Frame:
+        """Return a table by its name. Raises UsageError for an unknown name, DataError where these data do not fill it."""
+        from stepscope.api.tables import every_name, why_missing
+
+        frame = self._tables[name]() if name in self._tables else None
+        if frame is not None and len(frame):
+            return frame
+        if frame is None and name not in every_name():
+            raise UsageError(unknown("table", name, sorted({*every_name(), *self._tables})))
+        reason, command = why_missing(name, self.evidence, frame)
+        where = ", ".join(map(str, self.paths))
+        raise DataError(f"{where}: no table of {name}", why=reason, fix=command)
+
+    @property
+    def findings(self) -> Frame:
+        """Findings: severity, what, stake, about whom, evidence, advice, rule."""
+        return self.table("findings")
+
+    @property
+    def steps(self) -> Frame:
+        """Steps: a row a step of each rank, with its parts (ns)."""
+        return self.table("steps")
+
+    @property
+    def ranks(self) -> Frame:
+        """Ranks: a row a rank with the parts of its mean step (ns)."""
+        return self.table("ranks")
+
+    @property
+    def runs(self) -> Frame:
+        """Runs: a row a run with its figures."""
+        return self.table("runs")
+
+    @property
+    def collectives(self) -> Frame:
+        """Collectives: of traces by operation and size, or as nccl-tests and ``stepscope comm`` measured them."""
+        return self.table("collectives")
+
+    @property
+    def kernels(self) -> Frame:
+        """Kernels of the device by total time."""
+        return self.table("kernels")
+
+    @property
+    def operators(self) -> Frame:
+        """Operators of the host with their time there and on the device."""
+        return self.table("operators")
+
+    @property
+    def memory(self) -> Frame:
+        """Memory over time, or what held it in a snapshot (bytes)."""
+        return self.table("memory")
+
+    @property
+    def events(self) -> Frame:
+        """Events of the traces as recorded: a row an event of each rank (ns)."""
+        return self.table("events")
+
+    def compare(self, *others: Job | str | Path, scaling: Scaling | None = None) -> Answer:
+        """Compare other jobs with this one: ``differences`` in settings and machine, ``figures`` with their intervals."""
+        from stepscope.api.comparison import compared
+
+        jobs = (self, *(job if isinstance(job, Job) else open(job) for job in others))
+        reads = {job.path: partial(getattr, job, "as_read") for job in jobs}
+        return compared(reads, drop_epochs=self.drop_epochs, scaling=scaling)
+
+    def predict(
+        self,
+        gpus: Sequence[int] | None = None,
+        *,
+        what_if: str | None = None,
+        scaling: Scaling = "weak",
+        cell: str | None = None,
+        **links: Any,
+    ) -> Answer:
+        """Predict the job on these numbers of GPUs (None: doublings of its own), or with a change as ``predict --what-if``
+        takes it. links: ``network``, ``adapters``, ``gpus_per_node``, ``calib``. Raises UsageError, DataError."""
+        from stepscope.api.prediction import Question, answered, measured_job, predict_job
+        from stepscope.predict.what_if import parse_what_if
+
+        changes = parse_what_if([what_if] if what_if else [])
+        question = Question(gpus=gpus, what_if=changes, scaling=scaling, **links)
+        return answered(predict_job(measured_job(self.path, cell, calib=question.calib), question))
+
+    @property
+    def path(self) -> Path:
+        """The only path. Raises UsageError where there are several."""
+        if len(self.paths) != 1:
+            raise UsageError(f"comparisons and predictions start from one path, and this job has {len(self.paths)}")
+        return self.paths[0]
+
+    @cached_property
+    def charts(self) -> Mapping[str, DrawnChart]:
+        """The charts that these data allow, by name; a notebook draws each."""
+        from stepscope.api.chart import charts_of
+
+        return charts_of(self.evidence, drop_epochs=self.drop_epochs)
+
+    def chart(self, name: str) -> DrawnChart:
+        """Return a chart by its name, or the first whose name begins so. Raises UsageError for an unknown one."""
+        chosen = [key for key in self.charts if key == name] or [key for key in self.charts if key.startswith(name)]
+        if not chosen:
+            raise UsageError(unknown("chart", name, tuple(self.charts)))
+        return self.charts[chosen[0]]
+
+    def on_datasets(self, datasets: Sequence[str]) -> Job:
+        """Return the job with its runs on these datasets alone. Raises UsageError for one that no run has."""
+        from stepscope.results.joining import on_datasets
+
+        drop = self.drop_epochs
+        return Job(self.paths, lambda: on_datasets(self.as_read, datasets, drop_epochs=drop), drop_epochs=drop)
+
+    def report(self, folder: str | Path, **how: Any) -> tuple[Path, ...]:
+        """Write page, tables and charts below a folder, as ``stepscope report`` does; return the files."""
+        from stepscope.api.report import write_report
+
+        how.setdefault("title", in_words(path.name for path in self.paths))
+        return write_report(
+            self.as_read,
+            lambda: (self.evidence, self.diagnosis, self.timed),
+            Path(folder),
+            drop_epochs=self.drop_epochs,
+            **how,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of ``stepscope diagnose --json``."""
+        from stepscope.report.documents import diagnose_document
+
+        return diagnose_document(self.evidence, self.diagnosis, self.timed)
+
+    def __repr__(self) -> str:
+        where = ", ".join(map(str, self.paths))
+        return f"<stepscope.Job {where}: {self.verdict.headline}>"
+
+    def __str__(self) -> str:
+        from stepscope.report.render.screen import screen_lines
+
+        return "\n".join(line for line, _ in screen_lines(self.verdict))
+
+    def _repr_html_(self) -> str:
+        from markupsafe import escape
+
+        headline, _, rest = str(self).partition("\n")
+        return f"<pre><b>{escape(headline)}</b>\n{escape(rest)}</pre>"
+
+
+def open(*paths: str | Path, drop_epochs: int = 1, **how: Any) -> Job:  # noqa: A001 - as a user writes it: stepscope.open
+    """Open the job at these paths: traces, folders of ``profile``, ``run`` or ``bench``, logs, tables; several are joined.
+
+    drop_epochs: first epochs left out of epoch times. how: as of :func:`stepscope.results.open.load_evidence`: ``cell``,
+    ``stated``, ``targets``, ``spans``, ``classes``. Reads nothing yet. Raises UsageError without a path.
+    """
+    if not paths:
+        raise UsageError("open needs a path", fix="stepscope.open('RUN')")
+    places = tuple(map(Path, paths))
+
+    def read() -> Evidence:
+        from stepscope.results.open import load_evidence
+
+        return load_evidence(places, drop_epochs=drop_epochs, **how)
+
+    return Job(places, read, drop_epochs=drop_epochs)

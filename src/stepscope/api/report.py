@@ -1,0 +1,88 @@
+"""The report of a job: page, tables and charts as files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.core.pool import side_by_side
+
+if TYPE_CHECKING:
+    from stepscope.records.finding import Diagnosis, JobVerdict
+    from stepscope.report.charts import Drawing
+    from stepscope.results.evidence import Evidence
+
+CHART_FORMATS = ("png", "svg", "pdf")
+TABLE_FORMATS = ("csv", "tex", "md", "txt")
+ALL_FORMATS = frozenset({"html", *CHART_FORMATS, *TABLE_FORMATS})
+DEFAULT_FORMATS = ALL_FORMATS - {"pdf"}
+DRAWING_MODULES = ("stepscope.report.render.picture", "vl_convert")
+"""What processes that draw, from two on, import first, while results are read."""
+
+
+def write_report(
+    evidence: Evidence,
+    judged: Callable[[], tuple[Evidence, Diagnosis, JobVerdict | None]],
+    folder: Path,
+    *,
+    title: str,
+    formats: Collection[str] = DEFAULT_FORMATS,
+    drop_epochs: int = 1,
+    made_by: tuple[str, ...] = ("stepscope.open",),
+    drawers: int = 1,
+) -> tuple[Path, ...]:
+    """Write page, tables and charts below ``folder``; return the files.
+
+    judged: makes of what was read what the report says; asked while charts are drawn. drawers: processes that draw
+    meanwhile, from two on; 0: no charts. Raises WriteError.
+    """
+    from stepscope.report.charts import write
+    from stepscope.report.files import write_tables
+    from stepscope.report.page import merged_files, write_page
+
+    tables = tuple(name for name in TABLE_FORMATS if name in formats)
+    with _drawing(evidence, formats, drawers, drop_epochs=drop_epochs) as drawing:
+        evidence, diagnosis, verdict = judged()
+        written = (
+            write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop_epochs, verdict=verdict)
+            if tables
+            else ()
+        )
+        page: tuple[Path, ...] = ()
+        if "html" in formats:
+            merged = merged_files(evidence, folder)
+            path = write_page(
+                folder / "report.html",
+                title=title,
+                evidence=evidence,
+                diagnosis=diagnosis,
+                made_by=made_by,
+                drop_epochs=drop_epochs,
+                drawing=drawing,
+                merged=merged,
+                verdict=verdict,
+            )
+            page = (path, *merged.values())
+        charts = write(drawing, folder) if drawing is not None and drawing.formats else ()
+    return (*page, *written, *charts)
+
+
+@contextmanager
+def _drawing(
+    evidence: Evidence, formats: Collection[str], drawers: int, *, drop_epochs: int
+) -> Iterator[Drawing | None]:
+    """Begin the charts. Other processes draw while this one diagnoses, where there are cores for them."""
+    if not drawers:
+        yield None
+        return
+    from stepscope.report.charts import begin, records_of
+
+    charted = tuple(name for name in CHART_FORMATS if name in formats)
+    records = records_of(evidence, drop_epochs=drop_epochs)
+    if drawers < 2:
+        yield begin(records, charted)
+        return
+    with side_by_side(drawers, prepared=True) as executor:
+        yield begin(records, charted, executor=executor)

@@ -1,0 +1,146 @@
+"""A table as columns of raw values: for notebooks, and for whatever else in Python takes tables (Arrow, pandas, polars)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import UsageError
+from stepscope.core.words import counted, unknown
+from stepscope.report.table import Column, Raw, Table, frame_library, tabled
+
+Values = list[Raw] | NDArray[Any]
+
+SHOWN_ROWS = 20
+"""Rows that a notebook shows of a frame."""
+
+WIDTH = 120
+"""Characters of a line where a frame is printed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Frame:
+    """Columns of equal length by name, in order: ``frame["rank"]`` is a column, ``frame[0]`` a row, loops go over rows.
+
+    Values are raw, in base units (times in ns, sizes in bytes, shares from 0 to 1); what is unknown is None. Libraries
+    that take Arrow's streams read a frame as it is: ``polars.DataFrame(frame)``, ``pyarrow.table(frame)``.
+
+    units: of columns that have one. table: how the rows are written for people; None: as their values are.
+    """
+
+    key: str
+    title: str
+    columns: Mapping[str, Values]
+    units: Mapping[str, str]
+    table: Table | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __iter__(self) -> Iterator[dict[str, Raw]]:
+        for values in zip(*map(_plain, self.columns.values()), strict=True):
+            yield dict(zip(self.columns, values, strict=True))
+
+    @overload
+    def __getitem__(self, item: str) -> Values: ...
+    @overload
+    def __getitem__(self, item: int) -> dict[str, Raw]: ...
+    @overload
+    def __getitem__(self, item: slice) -> Frame: ...
+    def __getitem__(self, item: str | int | slice) -> Values | dict[str, Raw] | Frame:
+        """Return a column by its name, a row by its number, or the rows of a slice. Raises UsageError for an unknown name,
+        IndexError for a row that is not there."""
+        if isinstance(item, str):
+            if item not in self.columns:
+                raise UsageError(unknown("column", item, tuple(self.columns)))
+            return self.columns[item]
+        if isinstance(item, int):
+            row = range(len(self))[item]
+            return {name: _plain(values[row : row + 1])[0] for name, values in self.columns.items()}
+        return replace(
+            self,
+            columns={name: values[item] for name, values in self.columns.items()},
+            table=None if self.table is None else replace(self.table, rows=self.table.rows[item]),
+        )
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame. Raises MissingError without pandas."""
+        return frame_library("pandas").DataFrame(dict(self.columns))
+
+    def to_polars(self) -> Any:
+        """Return a polars DataFrame. Raises MissingError without polars."""
+        return frame_library("polars").DataFrame(dict(self.columns), strict=False)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the columns as an Arrow stream (the PyCapsule interface); numbers are not copied."""
+        import nanoarrow as arrow  # 40 ms, which no command needs
+
+        arrays = {name: arrow.c_array(*_arrow(arrow, values)) for name, values in self.columns.items()}
+        schema = arrow.struct({name: array.schema for name, array in arrays.items()})
+        whole = arrow.c_array_from_buffers(schema, len(self), [None], children=list(arrays.values()))
+        return arrow.c_array_stream(whole).__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        from stepscope.report.render.terminal import render_ascii
+
+        return f"{self.title}\n{render_ascii(self._first(SHOWN_ROWS), width=WIDTH)}{self._more()}"
+
+    def _repr_html_(self) -> str:
+        from markupsafe import escape
+
+        from stepscope.report.render.files import as_html
+
+        table = self._first(SHOWN_ROWS)
+        notes = "".join(
+            f"<br><small>{escape(note)}</small>" for note in (*table.footnotes, *table.notes, self._more()) if note
+        )
+        label = f"stepscope-{self.key}"
+        body = as_html(table, range(len(table.columns)), label)
+        return f'<div><b id="{escape(label)}">{escape(self.title)}</b>{body}{notes}</div>'
+
+    def _first(self, count: int) -> Table:
+        first = self[:count]
+        if first.table is not None:
+            return first.table
+        titles = {name: f"{name} ({self.units[name]})" if name in self.units else name for name in self.columns}
+        return tabled(self.key, self.title, first, *(Column(name, titles[name], itemgetter(name)) for name in titles))
+
+    def _more(self) -> str:
+        more = len(self) - SHOWN_ROWS
+        return f"{counted(more, 'more row')}" if more > 0 else ""
+
+
+def frame_of(table: Table) -> Frame:
+    """Return a table's raw values as columns."""
+    return Frame(
+        key=table.key,
+        title=table.title,
+        columns={c.key: [row.values[i].raw for row in table.rows] for i, c in enumerate(table.columns)},
+        units={c.key: c.unit for c in table.columns if c.unit},
+        table=table,
+    )
+
+
+def _plain(values: Values) -> list[Raw]:
+    """Return values of Python; of an array those that its own are."""
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _arrow(arrow: Any, values: Values) -> tuple[Any, Any]:
+    """Return a column as Arrow takes it, and its type there: a column of several types is text, a number beside it too."""
+    if isinstance(values, np.ndarray):
+        return values, None
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {bool} and kinds:
+        return values, arrow.bool_()
+    if kinds == {int}:
+        return values, arrow.int64()
+    if kinds and kinds <= {int, float}:
+        return [None if value is None else float(value) for value in values], arrow.float64()
+    return [None if value is None else str(value) for value in values], arrow.string()

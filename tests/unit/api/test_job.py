@@ -1,0 +1,101 @@
+"""A job as one object: what it answers, what it reads when, what it says where it has no answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.commands import Ran
+from tests.trace_builder import build, write_job
+
+import stepscope
+from stepscope.core.errors import DataError, UsageError
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks, of which one computes longer, as traces."""
+    return write_job(build(world=2, steps=3), tmp_path_factory.mktemp("job"))
+
+
+@pytest.fixture(scope="module")
+def job(traces: Path) -> stepscope.Job:
+    return stepscope.open(traces)
+
+
+def test_opening_reads_nothing() -> None:
+    assert stepscope.open("nowhere").paths == (Path("nowhere"),)
+    with pytest.raises(DataError):
+        _ = stepscope.open("nowhere").verdict
+    with pytest.raises(UsageError):
+        stepscope.open()
+
+
+def test_the_answers_are_those_of_the_commands(ran: Ran, job: stepscope.Job, traces: Path) -> None:
+    diagnosed = json.loads(ran("diagnose", str(traces), "--json").out)
+    of_the_run = {"created": None, "command": None}
+    assert json.loads(json.dumps(job.to_json())) | of_the_run == diagnosed | of_the_run
+    traced = json.loads(ran("trace", str(traces), "--json").out)
+    assert job.table("budget")["compute"] == [rank["compute_ns"] for rank in traced["ranks"]]
+    assert len(job.steps) == len(traced["steps"])
+    assert len(job.findings) == len(diagnosed["findings"])
+
+
+def test_each_name_is_a_table_with_rows(job: stepscope.Job) -> None:
+    assert {"findings", "steps", "ranks", "collectives", "kernels", "operators", "events"} <= set(job.names)
+    assert all(len(job.table(name)) for name in job.names)
+
+
+def test_events_are_those_of_the_files(job: stepscope.Job, traces: Path) -> None:
+    spans = [e for f in traces.iterdir() for e in json.loads(f.read_text())["traceEvents"] if e.get("ph") == "X"]
+    events = job.events
+    assert len(events) == len(spans)
+    kernels = [event["dur_ns"] for event in events if event["category"] == "kernel"]
+    assert sum(kernels) == pytest.approx(sum(e["dur"] * 1000 for e in spans if e["cat"] == "kernel"), abs=len(kernels))
+
+
+def test_a_table_that_is_not_there_says_why(job: stepscope.Job) -> None:
+    with pytest.raises(DataError) as missing:
+        _ = job.runs
+    assert missing.value.why
+    with pytest.raises(DataError) as empty:
+        _ = job.memory
+    assert "profile_memory" in (empty.value.why or "")
+    with pytest.raises(UsageError, match="kernels"):
+        job.table("kernls")
+
+
+def test_two_jobs_are_compared_and_one_is_predicted(ran: Ran, job: stepscope.Job, traces: Path, tmp_path: Path) -> None:
+    other = write_job(build(world=2, steps=3, forward_ns=900_000), tmp_path)
+    answer = job.compare(other)
+    compared = json.loads(ran("compare", str(traces), str(other), "--json").out)
+    assert [figure["ratio"] for figure in answer.to_json()["figures"]] == [f["ratio"] for f in compared["figures"]]
+    assert len(answer["figures"]) == len(compared["figures"])
+    predicted = job.predict([4, 8])
+    assert predicted["steps"]["gpus"] == [4, 8]
+
+
+def test_a_report_has_the_files_of_the_command(ran: Ran, job: stepscope.Job, traces: Path, tmp_path: Path) -> None:
+    written = job.report(tmp_path / "a", formats=("csv", "md"))
+    ran("report", str(traces), "-o", str(tmp_path / "b"), "--csv", "--md")
+    own = {".stepscope-report.json"}  # which of them the command wrote
+    assert {p.name for p in (tmp_path / "b").iterdir()} - own == {p.name for p in written}
+
+
+def test_charts_are_drawn_in_a_notebook(job: stepscope.Job, tmp_path: Path) -> None:
+    chart = job.chart("trace_budget")
+    bundle = chart._repr_mimebundle_()
+    assert set(bundle) == {"application/vnd.vegalite.v6+json", "image/png", "text/plain"}
+    assert "var(--" not in json.dumps(chart.spec)
+    assert chart.save(tmp_path / "chart.svg").read_bytes().startswith(b"<svg")
+    with pytest.raises(UsageError):
+        chart.save(tmp_path / "chart.gif")
+    with pytest.raises(UsageError):
+        job.chart("none-such")
+
+
+def test_the_first_screen_is_its_text(ran: Ran, job: stepscope.Job, traces: Path) -> None:
+    shown = ran("diagnose", str(traces)).out
+    assert str(job).splitlines()[0] in shown
+    assert job._repr_html_().startswith("<pre><b>")
