@@ -1,6 +1,6 @@
 """A rank's steps as progress and collectives: when each was ready, and from where on computation waited for it.
 
-``Progress`` is what the prediction from traces and the gain of a straggler (``without``) both replay.
+``RankProgress`` is what the prediction from traces and the gain of a straggler (``without``) both replay.
 
 The path of a CPU rank in legs from collective to collective: back along the training thread to where it last waited.
 """
@@ -62,7 +62,7 @@ def rank_steps(view: RankView) -> tuple[RankStep, ...]:
         calls = [collectives[p] for p in positions]
         ends = np.minimum(column(calls, "end_ns"), high)
         waits = _waits(spans.gaps(own, low=low, high=high), ends, launched, activity.source)
-        progress = Progress(low=low, high=high, waits=waits)
+        progress = RankProgress(low=low, high=high, waits=waits)
         rows.append(
             RankStep(
                 rank=view.rank,
@@ -79,7 +79,7 @@ def rank_steps(view: RankView) -> tuple[RankStep, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class RankProgress:
     """The time from low to high that a rank does not spend waiting for collectives."""
 
     low: int
@@ -106,7 +106,7 @@ def waited_until(pauses: Spans, ends: Ints) -> Ints:
 
 
 def _calls(
-    positions: Sequence[int], collectives: Sequence[RankCollective], ready: Ints, used: Ints, own: Progress
+    positions: Sequence[int], collectives: Sequence[RankCollective], ready: Ints, used: Ints, own: RankProgress
 ) -> tuple[StepCall, ...]:
     ended = column(collectives, "end_ns")
     done = own.at(ended)

@@ -26,7 +26,7 @@ from stepscope.stats import spans
 from stepscope.traces.alignment import corrected
 from stepscope.traces.collective_calls import TOGETHER
 from stepscope.traces.events import column
-from stepscope.traces.replay import Progress, waited_until
+from stepscope.traces.replay import RankProgress, waited_until
 from stepscope.traces.waits import spans_of
 
 QUEUED_NS = 10_000
@@ -95,7 +95,7 @@ def _script(rank: RankCommunication, low: int, high: int, *, begins_ns: int) -> 
     exposed = spans_of(rank.exposed)
     late = spans.Spans(exposed.starts, exposed.ends + SOON_NS)
     until = np.minimum(waited_until(late, ends), exposed.ends)
-    own = Progress(low=low, high=high, waits=spans.union(exposed.starts, until))
+    own = RankProgress(low=low, high=high, waits=spans.union(exposed.starts, until))
     awaited = np.flatnonzero(spans.holds(spans.Spans(own.waits.starts, own.waits.ends + SOON_NS), ends - 1))
     at = np.concatenate([starts, ends[awaited]])
     positions = np.concatenate([np.arange(len(calls)), awaited])

@@ -145,7 +145,8 @@ def _products_as_long_as(job: CommJob, size: Size, step: _OnCpu | _OnGpu, produc
     """Return so many products that they last about as long as the collective; the same number on every rank."""
     job.enter("warmup", size.size_bytes)
     medians = []
-    for timed in (lambda: step.together(None)[0], partial(step.products, product)):
+    calls: tuple[Callable[[], int], ...] = (lambda: step.together(None)[0], partial(step.products, product))
+    for timed in calls:
         times = []
         for _ in range(SIZING_CALLS):
             job.barrier()
