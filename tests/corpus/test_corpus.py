@@ -4,7 +4,7 @@ Outside pytest, quicker: ``python -m tests.corpus [--fast] [PATTERN]``. entries.
 document is compared and what is not.
 
 To renew: ``STEPSCOPE_RENEW_CORPUS=1 pytest tests/corpus -m ""`` (or the same before ``python -m tests.corpus PATTERN``),
-then read the difference of expected/. A renewed number needs a line in CHANGELOG.md that says why the old one was wrong.
+then read the difference of expected/. A renewed number needs a row in the table of CHANGELOG.md.
 """
 
 from __future__ import annotations
