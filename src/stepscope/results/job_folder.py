@@ -231,6 +231,11 @@ def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
         return ours, ""
     if path.name in OF_A_PROFILE and b'"stepscope.' in Candidate(path).head[:200]:
         return None, _SETTINGS_REASON
+    try:
+        if _TRACED in Candidate(path).head and why_no_trace(path, HEADER_LIMIT) is None:
+            return TRACE, ""  # before 90 importers look at it: a third of the time of a small job
+    except (DataError, OSError, ValueError):
+        pass  # whoever reads it says why
     detected = detect(path, stated)
     if detected is not None:
         return detected[0], ""
@@ -244,6 +249,8 @@ def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
     except (OSError, ValueError):
         return None, _UNKNOWN
 
+
+_TRACED = b'"traceEvents"'
 
 HEADER_LIMIT = 4 << 20
 """How far into a file the events of a trace may begin, where nothing says that it is one."""

@@ -10,7 +10,7 @@ from tests.trace_builder import build, rank_text, write_job
 from tests.trace_layout import write
 from tests.unit.results.test_open import CELLS, load, run_folder
 
-from stepscope.cli.evidence import traces_of
+from stepscope.api.traces import traces_of
 from stepscope.core.errors import DataError
 from stepscope.results.profiled_job import read_profiled_job
 
