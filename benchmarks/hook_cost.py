@@ -173,3 +173,7 @@ def _times(environment: dict[str, str]) -> tuple[tuple[list[float], list[float]]
     done = subprocess.run(line, env={**os.environ, **environment}, stdout=subprocess.PIPE, check=True, text=True)
     rounds, waits = json.loads(done.stdout)
     return ([each[0] for each in rounds], [each[1] for each in rounds]), waits
+
+
+if __name__ == "__main__":
+    main()

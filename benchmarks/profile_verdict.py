@@ -69,3 +69,7 @@ def _once(folder: Path, operators: int) -> tuple[float, int]:
     )  # fmt: skip
     seconds = time.time() - float(ended.read_text())
     return seconds, sum(path.stat().st_size for path in (out / "window-1").iterdir())
+
+
+if __name__ == "__main__":
+    main()

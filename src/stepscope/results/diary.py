@@ -360,7 +360,8 @@ def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None
         for diary, own_ns, there, usually in zip(steps.diaries, inside, profiled[:, at], before, strict=True)
         if there.any() and usually > 0 and np.isfinite(own_ns[there]).all()
     }
-    return float(np.median(net.max(axis=0))) / usual, by_rank
+    # A rank that is seen only waiting in its profiled steps has no own time to compare.
+    return float(np.median(net.max(axis=0))) / usual, {rank: ratio for rank, ratio in by_rank.items() if ratio > 0}
 
 
 def latest_window(flags: NDArray[np.uint8]) -> tuple[int, int] | None:

@@ -386,6 +386,12 @@ def test_slowdown_is_that_of_the_latest_window_on_the_ranks_that_it_profiled(tmp
     assert found[1] == pytest.approx({1: 15 / 9})
 
 
+def test_a_rank_that_only_waits_in_the_window_has_no_slowdown(tmp_path: Path) -> None:
+    found = window_slowdown(_with_window(tmp_path, own_ms=(9.0, 9.0), profiled_ms=(18.0, 0.0), at=range(30, 38)))
+    assert found is not None
+    assert found[1] == pytest.approx({0: 2.0})
+
+
 def test_slowdown_is_unknown_where_no_step_was_profiled_or_all_were(tmp_path: Path) -> None:
     write_diary(tmp_path / "timed", {"forward": [5.0] * 20})
     write_diary(tmp_path / "profiled", {"forward": [5.0] * 20}, flags=PROFILED)
