@@ -58,8 +58,12 @@ def union(starts: Ints, ends: Ints) -> Spans:
             return EMPTY
     if np.any(starts[1:] < starts[:-1]):
         order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
-    reach = np.maximum.accumulate(ends)
+        starts = starts[order]  # one after the other: the peak of a large trace's memory is here
+        reach = ends[order]
+        del order, ends
+        np.maximum.accumulate(reach, out=reach)
+    else:
+        reach = np.maximum.accumulate(ends)
     opens = np.empty(len(starts), dtype=bool)
     opens[0] = True
     np.greater(starts[1:], reach[:-1], out=opens[1:])
