@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import listed, parse_ranges
-from stepscope.cli.console import log, print_document, say
+from stepscope.cli.console import log, out, print_document, say
 from stepscope.cli.fail_if import say_not_checked
 from stepscope.cli.findings import show_table
 from stepscope.core.errors import DataError, ExitCode, UsageError
@@ -38,7 +38,6 @@ MOST_ALONE = 8
 def run(options: Compare) -> int:
     """Compare and show; the exit code. Raises StepscopeError."""
     from stepscope.cli.evidence import scaling_of
-    from stepscope.report.conditions import parse_changes, refuse_changed
     from stepscope.report.documents import compare_changes, compare_document, compare_unchecked
     from stepscope.results.comparing import compare
     from stepscope.results.figures import COMPARED
@@ -54,6 +53,10 @@ def run(options: Compare) -> int:
         comparison = replace(comparison, figures=figures)
     if options.json:
         print_document(compare_document(comparison))
+    elif options.md:
+        from stepscope.report.comment import write_comment
+
+        out().out(write_comment(comparison, conditions), end="", highlight=False)
     else:
         _show(comparison, every=options.everything)
     machines = all(source.kind == "machine" for side in sides for source in side.rounds[0].sources)

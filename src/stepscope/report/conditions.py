@@ -76,9 +76,9 @@ def parse_changes(texts: Iterable[str], figures: Mapping[str, Figure]) -> tuple[
     return tuple(parse_condition(text, figures=figures, rules=(), percent=True) for text in texts)
 
 
-def refuse_changed(conditions: Iterable[Condition], figures: Sequence[Changed]) -> None:
-    """Raises CheckFailed with the conditions that hold, and the first three figures that they hold for."""
-    failed = [
+def changed_too_far(conditions: Iterable[Condition], figures: Sequence[Changed]) -> list[tuple[str, str]]:
+    """Return each condition that holds, and a figure that it holds for in words: once for every such figure."""
+    return [
         (
             condition.text,
             f"{figure.what}, {condition.key}: " + (f"{value:+.1f}%" if condition.percent else f"{value:.4g}"),
@@ -89,7 +89,11 @@ def refuse_changed(conditions: Iterable[Condition], figures: Sequence[Changed]) 
         and (value := figure.change if condition.percent else figure.value) is not None
         and condition.holds({condition.key: value}, ())
     ]
-    if failed:
+
+
+def refuse_changed(conditions: Iterable[Condition], figures: Sequence[Changed]) -> None:
+    """Raises CheckFailed with the conditions that hold, and the first three figures that they hold for."""
+    if failed := changed_too_far(conditions, figures):
         more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
         why = "; ".join(sentence for _, sentence in failed[:3]) + more
         raise CheckFailed("failed: " + "; ".join(dict.fromkeys(text for text, _ in failed)), why=why)

@@ -67,7 +67,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "run": ["--run"], "rounds": ["--rounds", "5"], "output": ["--output", "OUT/ab"], "data_dir": ["--data-dir", "."],
         "set_": ["--set", "base.lr=1"], "metric": ["--metric", "epoch_ns"], "world_size": ["--world-size", "old=1,new=4"],
         "scaling": ["--scaling", "weak"], "columns": ["--columns", "val_loss=-"], "drop_epochs": ["--drop-epochs", "3"],
-        "fail_if": ["--fail-if", "epoch_ns > 0"], "json": ["--json"], "everything": ["--all"],
+        "fail_if": ["--fail-if", "epoch_ns > 0"], "md": ["--md"], "json": ["--json"], "everything": ["--all"],
         "communication": ["--communication", "mm_kernel"], "class_": ["--class", "classes.txt"],
     },
     "predict": {

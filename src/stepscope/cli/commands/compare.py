@@ -40,6 +40,10 @@ class Compare(Options):
         "Exit 6 when this holds: 'samples_per_s < -3%' (against A), 'test_accuracy < 0.9'.", "CONDITION", default=()
     )
     everything: bool = switch("Every figure and every difference, however many.", "--all")
+    md: bool = switch(
+        "Print a comment for a pull request: one sentence and one table, 20 lines of Markdown at most.",
+        without="json everything",
+    )
     json: bool = switch("Print one JSON document.")
 
 

@@ -70,7 +70,7 @@ def _markdown_line(texts: Iterable[str]) -> str:
 
 def _markdown_escape(text: str) -> str:
     """Escape ``text``: no cell may end its column or start markup of its own."""
-    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+    return " ".join("".join(f"\\{c}" if c in "\\|[`" else c for c in text).replace("<", "&lt;").split())
 
 
 def plain_text(text: str) -> str:

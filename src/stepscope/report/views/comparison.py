@@ -215,7 +215,7 @@ def differences_table(differences: Sequence[Difference], sides: Sequence[str]) -
     def side(number: int) -> Callable[[Difference], Value]:
         def value(difference: Difference) -> Value:
             setting = difference.values[number]
-            return unknown() if setting is None else wording(_short(setting), setting)
+            return unknown() if setting is None else wording(short_setting(setting), setting)
 
         return value
 
@@ -243,13 +243,13 @@ def said_of_conditions(comparison: Comparison | Conditions) -> tuple[str, ...]:
     if comparison.same:
         values = grouped(comparison.same, lambda difference: difference.key)
         several = {key: f"{len(value)} values" for key, value in values.items() if len(value) > 1}
-        keys = [f"{key} {several.get(key) or _short(values[key][0].values[0] or '', most=40)}" for key in values]
+        keys = [f"{key} {several.get(key) or short_setting(values[key][0].values[0] or '', most=40)}" for key in values]
         more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
         lines.append(f"the same: {', '.join(keys[:MOST_NAMED])}{more}")
     partly = [difference for difference in comparison.unknown if any(difference.values)]
     if partly:
         texts = (
-            f"{difference.key} ({' / '.join(_short(v, most=40) if v else '?' for v in difference.values)})"
+            f"{difference.key} ({' / '.join(short_setting(v, most=40) if v else '?' for v in difference.values)})"
             for difference in partly
         )
         lines.append(f"unknown on some side: {', '.join(texts)}")
@@ -259,7 +259,7 @@ def said_of_conditions(comparison: Comparison | Conditions) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _short(text: str, *, most: int = 60) -> str:
+def short_setting(text: str, *, most: int = 60) -> str:
     """Return the first line, cut where it is long: a link matrix is a page of text."""
     line = text.splitlines()[0] if text else ""
     return line if len(line) <= most and line == text else f"{line[: most - 3]}..."
