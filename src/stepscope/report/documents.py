@@ -15,7 +15,7 @@ from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import DiffRow, RankPass, TraceDiff, TraceSummary
 from stepscope.report.conditions import Changed, Condition
-from stepscope.results.diary import late_ranks, parts_of
+from stepscope.results.diary import parts_of, waited_for
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import figures_of
 from stepscope.results.goodput import goodput_of
@@ -134,9 +134,7 @@ def watch_document(seen: Watched, verdict: JobVerdict | None) -> dict[str, Any]:
     """Return a job at one moment, with every rank of it: times are ns a step, means of the steps looked at."""
     job, steps = seen.job, seen.job.steps
     parts = {} if steps is None else {key: values.mean(axis=1) for key, values in parts_of(steps).items()}
-    late = (
-        set() if steps is None else {late_rank.rank for late_rank in late_ranks(steps) if late_rank.kind == "chronic"}
-    )
+    late = frozenset() if steps is None else waited_for(steps)
     ranks = [
         {
             "rank": diary.rank,

@@ -11,8 +11,9 @@ import numpy as np
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.words import unknown
 from stepscope.report.exports import REGISTRY, Sink, Snapshot
-from stepscope.results.diary import JobSteps
+from stepscope.results.diary import JobSteps, waited_for
 from stepscope.results.figures import figures_of
+from stepscope.results.goodput import goodput_of
 from stepscope.results.job_figures import job_figures, rank_figures
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
 
@@ -98,7 +99,7 @@ def parse_target(text: str) -> tuple[str, str]:
 
 _EXAMPLES = {
     "prometheus": "/var/lib/node_exporter/textfile", "otlp": "http://localhost:4318", "tensorboard": "runs",
-    "wandb": "my-project", "mlflow": "http://localhost:5000",
+    "wandb": "my-project", "mlflow": "http://localhost:5000", "grafana": "stepscope.json",
 }  # fmt: skip
 
 
@@ -110,7 +111,12 @@ def _snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
     step = steps.all_steps if whole else int(steps.numbers[-1])
     first = steps.diaries[0]
     figures, ranks = job_figures(steps), rank_figures(steps) if whole or steps.ranks <= MOST_RANKS else {}
-    if not whole:
+    late: frozenset[int] = frozenset()
+    if whole:
+        if (wall := goodput_of([job])) is not None:
+            figures |= {key: figure.read(wall) for key, figure in figures_of("wall").items()}
+        late = frozenset(steps.rank_numbers[at] for at in waited_for(steps))
+    else:
         outside = ("diary_outside_ns", "outside_fraction", *figures_of("memory", "hardware"))
         for values in (figures, *ranks.values()):
             for key in outside:
@@ -121,6 +127,7 @@ def _snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
         at_unix_ns=first.header.start_unix_ns + float(np.nansum(first.whole_ns[: step - steps.first])),
         figures=figures,
         ranks=ranks,
+        late=late,
         hosts={diary.rank: diary.header.host for diary in steps.diaries},
         ended=job.end is not None or all(diary.end is not None for diary in steps.diaries),
     )

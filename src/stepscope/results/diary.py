@@ -450,6 +450,11 @@ def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
     return slow_ranks(steps.at(slice(None, None, _stride(steps))))
 
 
+def waited_for(steps: JobSteps) -> frozenset[int]:
+    """Return the places, among the ranks, of those that the others wait for in most steps."""
+    return frozenset(slow.rank for slow in late_ranks(steps) if slow.kind == "chronic" and slow.rank is not None)
+
+
 def saved_share(steps: JobSteps, late: Iterable[Slow]) -> float:
     """Return the share of the step that is saved if these ranks take no longer than the others: each step is as long as its
     last rank, less what that is later than the next once the excess is off."""

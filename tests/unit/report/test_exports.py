@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.diaries import MS, START_UNIX_NS, job, planted, simulate, write_record
+from tests.diaries import (
+    MS,
+    START_UNIX_NS,
+    job,
+    planted,
+    simulate,
+    write_gpu,
+    write_hardware,
+    write_record,
+    write_samples,
+)
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.report import export_job
 from stepscope.report.export_job import Exports, export, parse_target
 from stepscope.report.exports import REGISTRY, Snapshot
+from stepscope.report.exports.grafana import COLUMNS, dashboard
+from stepscope.report.exports.prometheus import metric
+from stepscope.results.figures import figures_of
 
 SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (\S+)\Z')
+
+
+WALL = {metric(key) for key in figures_of("wall")}
 
 
 class Kept:
@@ -49,11 +69,16 @@ def test_the_textfile_holds_each_figure_once_with_its_type_and_labels(tmp_path: 
             assert found is not None, line
             assert found[1] in typed
             values[found[1], found[2]] = float(found[3])
-    name = r'job="a \"job\""'
+    name = r'run="a \"job\""'
     assert values["stepscope_job_step_seconds", name] == pytest.approx(0.036)
     assert values["stepscope_job_input_ratio", name] == pytest.approx(2 / 36)
     assert values["stepscope_rank_waiting_ratio", f'{name},rank="0",host="node0"'] == pytest.approx(6 / 36)
     assert values["stepscope_job_steps_total", name] == 200
+    late = [values["stepscope_rank_late", f'{name},rank="{rank}",host="node0"'] for rank in range(2)]
+    assert late == [0, 1]
+    wall = sum(value for (metric, _), value in values.items() if metric in WALL)
+    assert wall == pytest.approx(1.0)
+    assert values["stepscope_job_goodput_ratio", name] == pytest.approx(200 * 36 / (200 * 36 + 48 + 8 * 105), rel=0.1)
     assert typed["stepscope_job_steps_total"] == "counter"
 
 
@@ -97,3 +122,81 @@ def test_a_target_that_is_none_and_a_folder_without_steps_are_refused(tmp_path: 
     with pytest.raises(DataError, match="no step diary"):
         export(write_record(tmp_path / "empty"), [f"prometheus:{tmp_path / 'x'}"])
     assert job(tmp_path / "empty").steps is None
+
+
+def hardware(folder: Path) -> Path:
+    """A job of two ranks of which everything that an export can name was seen."""
+    planted(folder)
+    for rank in range(2):
+        write_samples(
+            folder / ".stepscope" / f"diary-{rank:05d}-0.bin", [2.0**30] * 40,
+            allocated=2.0**30, reserved=2.0**31, device=2.0**36,
+        )  # fmt: skip
+        write_gpu(folder, {}, rank=rank, steps=200)
+    write_hardware(
+        folder, "ports-node0-0", {"send_drops": 4, "receive_drops": 0}, rank=0, steps=200, name="eth0", kind="net"
+    )
+    return folder
+
+
+def expressions(panels: Sequence[dict[str, Any]]) -> list[str]:
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
+
+
+def test_the_dashboard_asks_for_what_prometheus_is_given_and_for_each_figure_of_a_job(tmp_path: Path) -> None:
+    prometheus, file = export(
+        hardware(tmp_path / "p"), [f"prometheus:{tmp_path}", f"grafana:{tmp_path / 'of' / 'stepscope.json'}"]
+    )
+    written = json.loads(Path(file).read_text())
+    assert written == dashboard()
+    given = set(re.findall(r"^(\w+)\{", Path(prometheus).read_text(), re.MULTILINE))
+    asked = {name for text in expressions(written["panels"]) for name in re.findall(r"stepscope_\w+", text)}
+    assert asked <= given
+    figures = {name.split("_", 2)[2] for name in given if not name.startswith("stepscope_job_ranks")}
+    assert figures - {name.split("_", 2)[2] for name in asked} == {"outside_seconds"}  # it is no part of a step
+
+
+def test_the_dashboard_is_laid_without_overlap_and_repeats_the_row_of_a_run() -> None:
+    made = dashboard()
+    variables = [variable["name"] for variable in made["templating"]["list"]]
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(made["panels"]))) - {"__rate_interval"} == set(variables)
+    taken: set[tuple[int, int]] = set()
+    for panel in made["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken
+        assert max(x for x, _ in cells) < COLUMNS
+        taken |= cells
+        targets = panel.get("targets", ())
+        assert len({target["refId"] for target in targets}) == len(targets) <= 26
+        legends = {target["legendFormat"] for target in targets}
+        overrides = panel.get("fieldConfig", {}).get("overrides", ())
+        assert {override["matcher"]["options"] for override in overrides} <= legends
+    assert [row["title"] for row in made["panels"] if row.get("repeat") == "run"] == ["$run"]
+    assert len({panel["id"] for panel in made["panels"]}) == len(made["panels"])
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool, of Debian's package prometheus, is not installed"
+)
+def test_promtool_takes_the_textfile_and_every_expression_of_the_dashboard(tmp_path: Path) -> None:
+    (file,) = export(hardware(tmp_path / "p"), [f"prometheus:{tmp_path}"])
+    metrics = subprocess.run(
+        ["promtool", "check", "metrics"], input=Path(file).read_bytes(), capture_output=True, check=False
+    )
+    assert metrics.returncode == 0, metrics.stderr
+    rules = [
+        {"record": f"r{at}", "expr": text.replace("$__rate_interval", "1m")}
+        for at, text in enumerate(expressions(dashboard()["panels"]))
+    ]
+    (tmp_path / "rules.json").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    checked = subprocess.run(
+        ["promtool", "check", "rules", tmp_path / "rules.json"], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout
+    assert f"{len(rules)} rules found" in checked.stdout
+
+
+def test_a_dashboard_is_a_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder"):
+        export(planted(tmp_path / "p"), [f"grafana:{tmp_path}"])

@@ -1,4 +1,4 @@
-"""``stepscope export``: figures of a watched job for Prometheus, OpenTelemetry, TensorBoard, W&B and MLflow."""
+"""``stepscope export``: figures of a watched job for Prometheus and Grafana, OpenTelemetry, TensorBoard, W&B, MLflow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stepscope.cli.command import Command, Options, argument, option
 
-TO = "Where to: prometheus:DIR, otlp:URL, tensorboard:DIR, wandb:PROJECT, mlflow:URI; may be repeated."
+TO = "Where to: prometheus:DIR, otlp:URL, tensorboard:DIR, wandb:PROJECT, mlflow:URI, grafana:FILE; may be repeated."
 
 
 class Export(Options):

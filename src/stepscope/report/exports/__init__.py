@@ -13,15 +13,20 @@ from typing import Protocol
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import MissingError
 from stepscope.core.registry import Registry
-from stepscope.results.job_figures import flat_figures
+from stepscope.results.figures import figures_of
+from stepscope.results.job_figures import DIARY, flat_figures
 
 Figures = Mapping[str, float | None]
+
+EXPORTED = DIARY | figures_of("wall")
+"""What a job's figures can hold, by key; of a rank, and of a stretch of steps, all but the wall time's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A job up to ``step``, or a stretch of its steps that ends there. figures: of all ranks together, keys and units of
-    results/figures.py; ranks: the same of each; hosts: of each rank. at_unix_ns: end of ``step`` on the clock of rank 0.
+    results/figures.py; ranks: the same of each; hosts: of each rank; late: that the others wait for. at_unix_ns: end of
+    ``step`` on the clock of rank 0.
     """
 
     job: str
@@ -30,6 +35,7 @@ class Snapshot:
     figures: Figures
     ranks: Mapping[int, Figures]
     hosts: Mapping[int, str]
+    late: frozenset[int]
     ended: bool
 
     @property

@@ -7,8 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.report.exports import Snapshot, extra
-from stepscope.results.job_figures import DIARY
+from stepscope.report.exports import EXPORTED, Snapshot, extra
 
 PATH = "/v1/metrics"
 TIMEOUT_S = 5
@@ -38,16 +37,16 @@ class Receiver:
             key: meter.create_gauge(
                 f"stepscope.{key}", unit="ns" if figure.unit == "ns" else "1", description=figure.title
             )
-            for key, figure in DIARY.items()
+            for key, figure in EXPORTED.items()
         }
 
     def write(self, now: Snapshot, stretches: Sequence[Snapshot]) -> None:  # noqa: ARG002
         self._steps.set(now.step)
         for key, gauge in self._gauges.items():
-            if (value := now.figures[key]) is not None:
+            if (value := now.figures.get(key)) is not None:
                 gauge.set(value)
             for rank, figures in now.ranks.items():
-                if (value := figures[key]) is not None:
+                if (value := figures.get(key)) is not None:
                     gauge.set(value, {"rank": rank, "host": now.hosts[rank]})
         if self._exporter.export(self._reader.get_metrics_data()) != self._success:
             raise StepscopeError(f"{self._url} did not take the figures", fix="check that a receiver listens there")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
-from stepscope.report.exports import Snapshot
-from stepscope.results.job_figures import DIARY
+from stepscope.report.exports import EXPORTED, Snapshot
 from stepscope.store.writer import make_dir, write_bytes
 
 Labels = Mapping[str, object]
+
+STEPS, ENDED, LATE = "stepscope_job_steps_total", "stepscope_job_ended", "stepscope_rank_late"
+LAST_STEP = "stepscope_job_last_step_timestamp_seconds"
 
 
 class Textfile:
@@ -26,30 +29,35 @@ class Textfile:
         return str(self._path)
 
 
+def metric(key: str, of: Literal["job", "rank"] = "job") -> str:
+    """Return the name of a figure's metric: times are in seconds, shares are called ratios."""
+    return f"stepscope_{of}_{key.removeprefix('diary_').replace('_ns', '_seconds').replace('_fraction', '_ratio')}"
+
+
 def text(now: Snapshot) -> str:
-    """Write the exposition format 0.0.4, of the job and of each rank. Times are in seconds, shares are called ratios."""
-    job: Labels = {"job": now.job}
+    """Write the exposition format 0.0.4, of the job and of each rank. The label is ``run``: ``job`` is the scraper's own."""
+    job: Labels = {"run": now.job}
     lines = [
-        *_metric("stepscope_job_steps_total", "counter", "steps that every rank has ended", [(job, now.step)]),
+        *_metric(STEPS, "counter", "steps that every rank has ended", [(job, now.step)]),
         *_metric("stepscope_job_ranks", "gauge", "ranks that have a step diary", [(job, len(now.ranks))]),
-        *_metric("stepscope_job_ended", "gauge", "1 once the job has ended", [(job, int(now.ended))]),
-        *_metric(
-            "stepscope_job_last_step_timestamp_seconds", "gauge", "end of the last step", [(job, now.at_unix_ns / 1e9)]
-        ),
+        *_metric(ENDED, "gauge", "1 once the job has ended", [(job, int(now.ended))]),
+        *_metric(LAST_STEP, "gauge", "end of the last step", [(job, now.at_unix_ns / 1e9)]),
     ]
-    for key, figure in DIARY.items():
+    rank_of: Mapping[int, Labels] = {rank: {**job, "rank": rank, "host": now.hosts[rank]} for rank in now.ranks}
+    late = [(labels, int(rank in now.late)) for rank, labels in rank_of.items()]
+    lines += _metric(LATE, "gauge", "1 while the other ranks wait for it", late)
+    for key, figure in EXPORTED.items():
         factor = 1e-9 if figure.unit == "ns" else 1.0
-        name = key.removeprefix("diary_").replace("_ns", "_seconds").replace("_fraction", "_ratio")
-        help_text = f"{figure.title}: {figure.help}"
-        if (value := now.figures[key]) is not None:
-            lines += _metric(f"stepscope_job_{name}", "gauge", help_text, [(job, value * factor)])
+        if (value := now.figures.get(key)) is not None:
+            help_text = f"{figure.title}: {figure.help}"
+            lines += _metric(metric(key), "gauge", help_text, [(job, value * factor)])
         ranks = [
-            ({**job, "rank": rank, "host": now.hosts[rank]}, value * factor)
+            (rank_of[rank], value * factor)
             for rank, figures in now.ranks.items()
-            if (value := figures[key]) is not None
+            if (value := figures.get(key)) is not None
         ]
         if ranks:
-            lines += _metric(f"stepscope_rank_{name}", "gauge", f"{figure.title} of the rank", ranks)
+            lines += _metric(metric(key, "rank"), "gauge", f"{figure.title} of the rank", ranks)
     return "".join(f"{line}\n" for line in lines)
 
 
