@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
+from stepscope.core.errors import MissingError
 from stepscope.report import charts, vega
 from stepscope.report.render import picture
 from stepscope.results.evidence import Evidence
@@ -16,7 +18,7 @@ from stepscope.results.evidence import Evidence
 MIME = "application/vnd.vegalite.v6+json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DrawnChart:
     """One chart: its description in Vega-Lite (``spec``), its caption, and its picture in a notebook or a file."""
 
@@ -26,7 +28,7 @@ class DrawnChart:
     spec: Mapping[str, Any]
 
     def picture(self, kind: picture.Format = "png") -> bytes:
-        """Return the picture: png, svg or pdf."""
+        """Return the picture: png, svg or pdf. Raises MissingError where none can be drawn."""
         return picture.pictures((json.dumps(self.spec), self.title, self.caption, (kind,)))[1]
 
     def save(self, path: str | Path) -> Path:
@@ -44,7 +46,10 @@ class DrawnChart:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """Return the description for notebooks that draw Vega-Lite, the picture for others, and the caption as text."""
-        return {MIME: self.spec, "image/png": base64.b64encode(self.picture()).decode(), "text/plain": self.caption}
+        shown = {MIME: self.spec, "text/plain": self.caption}
+        with suppress(MissingError):  # the description stands alone where no picture can be drawn
+            shown["image/png"] = base64.b64encode(self.picture()).decode()
+        return shown
 
 
 def charts_of(evidence: Evidence, *, drop_epochs: int) -> dict[str, DrawnChart]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.pool import side_by_side
+from stepscope.core.words import counted, grouped, in_words, listed
 
 if TYPE_CHECKING:
     from stepscope.records.finding import Diagnosis, JobVerdict
@@ -32,11 +33,13 @@ def write_report(
     drop_epochs: int = 1,
     made_by: tuple[str, ...] = ("stepscope.open",),
     drawers: int = 1,
+    not_drawn: Callable[[Mapping[str, str]], object] | None = None,
 ) -> tuple[Path, ...]:
     """Write page, tables and charts below ``folder``; return the files.
 
     judged: makes of what was read what the report says; asked while charts are drawn. drawers: processes that draw
-    meanwhile, from two on; 0: no charts. Raises WriteError.
+    meanwhile, from two on; 0: no charts. not_drawn: told the charts that could not be drawn, by title, and why; without it a
+    warning says so. Raises WriteError.
     """
     from stepscope.report.charts import write
     from stepscope.report.files import write_tables
@@ -66,7 +69,21 @@ def write_report(
             )
             page = (path, *merged.values())
         charts = write(drawing, folder) if drawing is not None and drawing.formats else ()
+        if drawing is not None and drawing.missing:
+            (not_drawn or _warn)(drawing.missing)
     return (*page, *written, *charts)
+
+
+def _warn(missing: Mapping[str, str]) -> None:
+    import warnings
+
+    warnings.warn(in_words(missing_lines(missing)), stacklevel=4)
+
+
+def missing_lines(missing: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason with the charts that it is of."""
+    reasons = grouped(missing, lambda title: missing[title])
+    return [f"{counted(len(titles), 'chart')} not drawn ({listed(titles)}): {why}" for why, titles in reasons.items()]
 
 
 @contextmanager

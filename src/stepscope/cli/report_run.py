@@ -8,12 +8,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.api.report import ALL_FORMATS, CHART_FORMATS, DEFAULT_FORMATS, DRAWING_MODULES
+from stepscope.api.report import ALL_FORMATS, CHART_FORMATS, DEFAULT_FORMATS, DRAWING_MODULES, missing_lines
 from stepscope.cli.command import listed
 from stepscope.cli.console import log, print_document, say, typed
 from stepscope.cli.evidence import job_of
 from stepscope.cli.findings import print_findings, print_read, show_screen
-from stepscope.core.errors import Interrupted, StepscopeError, UsageError
+from stepscope.core.errors import ExitCode, Interrupted, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.pool import get_ready
 from stepscope.core.words import counted, grouped
@@ -47,17 +47,26 @@ def run(options: Report) -> int:
     if drawers > 1 and datasets:  # only now: a refused name starts no process
         get_ready(DRAWING_MODULES)
     folder = _place(options, evidence)
+    missing: dict[str, str] = {}
     with _naming_what_is_written(folder):
         files = job.report(
-            folder, formats=formats, title=options.title or _title(options.paths), made_by=typed(), drawers=drawers
+            folder,
+            formats=formats,
+            title=options.title or _title(options.paths),
+            made_by=typed(),
+            drawers=drawers,
+            not_drawn=missing.update,
         )
     _replace_former(folder, files, options, formats)
     if options.json:
         files_written = [str(path) for path in files]
-        print_document({**job.to_json(), "schema": "stepscope.report/1", "files": files_written})
+        document = {**job.to_json(), "schema": "stepscope.report/1", "files": files_written, "not_drawn": missing}
+        print_document(document)
     else:
         _say(job, folder, files)
-    return 0
+    for line in missing_lines(missing):
+        log(f"warning: {line}", "yellow")
+    return ExitCode.ENVIRONMENT if missing else ExitCode.OK
 
 
 def _place(options: Report, evidence: Evidence) -> Path:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
 
-from stepscope.core.dataclass import dataclass
-from stepscope.core.errors import UsageError
+from stepscope.core.dataclass import record
+from stepscope.core.errors import Unavailable, UsageError
+from stepscope.core.pool import side_by_side
 from stepscope.core.words import counted, unknown
 from stepscope.report.names import clean
 from stepscope.report.render import picture
@@ -26,7 +29,11 @@ if TYPE_CHECKING:
     from stepscope.records.comm import CommRow
     from stepscope.results.evidence import Evidence
 
+Pictures = tuple[bytes, ...] | Unavailable
+
 CAPTIONS = "charts.md"
+
+DIED = "the process that drew was ended, and so was a second one: memory has run out, or something ends processes here"
 
 MAX_CHARTS = 36
 """Charts of one report: nobody looks at more."""
@@ -35,21 +42,32 @@ MANY_RUNS, FEW_CHARTS = 100, 14
 """From so many runs on, so many charts: the first of each chart say most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Drawing:
     """Charts to show, those beyond the limit, and their pictures as they become ready: the SVG with the page's colours
-    first, then a file for each of ``formats``.
+    first, then a file for each of ``formats``; or why there is none.
     """
 
     charts: tuple[Chart, ...]
     left_out: tuple[Chart, ...]
     formats: tuple[picture.Format, ...]
-    pictures: Callable[[], tuple[tuple[bytes, ...], ...]]
+    pictures: Callable[[], tuple[Pictures, ...]]
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Title of each chart that could not be drawn, and why."""
+        drawn = zip(self.charts, self.pictures(), strict=True)
+        return {chart.full_title: images.reason for chart, images in drawn if isinstance(images, Unavailable)}
 
     def for_page(self) -> tuple[tuple[Chart, str], ...]:
         """Return each chart with its SVG, whose colours the page gives; names inside one SVG are its own."""
         return tuple(
-            (chart, picture.inside(images[0].decode(), f"f{number}", chart.full_title))
+            (
+                chart,
+                f'<p class="aside">Not drawn: {escape(images.reason)}</p>'
+                if isinstance(images, Unavailable)
+                else picture.inside(images[0].decode(), f"f{number}", chart.full_title),
+            )
             for number, (chart, images) in enumerate(zip(self.charts, self.pictures(), strict=True))
         )
 
@@ -114,11 +132,19 @@ def begin(
     wanted = tuple(name for name in picture.FORMATS if name in formats)
     drawn, left_out = charts_of(records, limit)
     work = [(json.dumps(f.spec), clean(f.full_title, 400), clean(f.caption, 4000), wanted) for f in drawn]
-    coming = map(picture.pictures, work) if executor is None else executor.map(picture.pictures, work)
-    ready: list[tuple[bytes, ...]] = []
+    coming: Iterator[Pictures] = map(picture.drawn, work if executor is None else ())
+    if executor is not None:
+        with suppress(BrokenExecutor):
+            coming = executor.map(picture.drawn, work)
+    ready: list[Pictures] = []
 
-    def pictures() -> tuple[tuple[bytes, ...], ...]:
-        ready.extend(coming)
+    def pictures() -> tuple[Pictures, ...]:
+        with suppress(BrokenExecutor):
+            ready.extend(coming)
+        if len(ready) < len(work):  # a process has died, and its pool with it: one alone needs less memory
+            with suppress(BrokenExecutor, OSError), side_by_side(1, prepared=True) as alone:
+                ready.extend(alone.map(picture.drawn, work[len(ready) :]))
+        ready.extend([Unavailable(DIED)] * (len(work) - len(ready)))
         return tuple(ready)
 
     return Drawing(charts=drawn, left_out=left_out, formats=wanted, pictures=pictures)
@@ -133,13 +159,18 @@ def write(drawing: Drawing, folder: Path) -> tuple[Path, ...]:
     page = ["# Charts", ""]
     for chart, images in zip(drawing.charts, drawing.pictures(), strict=True):
         paths = [folder / f"{chart.stem}.{name}" for name in drawing.formats]
-        for path, data in zip(paths, images[1:], strict=True):
-            write_bytes(path, data)
+        if isinstance(images, Unavailable):
+            paths = []
+        else:
+            for path, data in zip(paths, images[1:], strict=True):
+                write_bytes(path, data)
         described = folder / f"{chart.stem}.vl.json"
         write_bytes(described, resolved(described_json(chart.spec)).encode(errors="replace"))
         written += [*paths, described]
         title = plain_text(chart.full_title)
         shown = [f"![{title}]({paths[0].name})", ""] if paths else []
+        if isinstance(images, Unavailable):
+            shown = [f"Not drawn: {images.reason}", ""]
         page += [f"## {title}", "", *shown, plain_text(chart.caption), ""]
     page += _left_out(drawing)
     if written:

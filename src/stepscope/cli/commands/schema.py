@@ -93,7 +93,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
             "ranks": objects,
             "events": objects,
         },
-        "report/1": {**diagnosis, "files": list[str]},
+        "report/1": {**diagnosis, "files": list[str], "not_drawn": dict[str, str]},
         "trace/1": {
             "world_size": int | None,
             "metrics": dict[str, float | None],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.report.render.terminal import (
     ShownColumns,
     ascii_text,
@@ -169,7 +169,7 @@ def _western(char: str) -> bool:
     return char.isalpha() and 0xC0 <= ord(char) <= 0xFF and char not in "ÐÞðþ"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Shown:
     """What of a table is set: its layout, and for each column its specification."""
 

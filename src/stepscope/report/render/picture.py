@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 import zlib
+from functools import cache
+from pathlib import Path
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
 
+from stepscope.core.errors import MissingError, Unavailable
+from stepscope.core.units import format_bytes_binary
 from stepscope.report.vega import resolved
+
+Work = tuple[str, str, str, tuple["Format", ...]]
+"""(spec as JSON, title, caption, formats)."""
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
@@ -17,6 +25,9 @@ DPI = 300
 
 VEGA_LITE = "6.4"
 """The version of vl-convert's own that draws."""
+
+ADDRESSES = 66 << 30
+"""Bytes of addresses that vl-convert's engine reserves, with a margin: where it does not get them it ends its process."""
 
 _MARK = re.compile(
     r'<(path|rect|line)([^>]*?) aria-label="([^"]*)" role="[^"]*" aria-roledescription="[^"]*"([^>]*?)/>'
@@ -33,11 +44,18 @@ _LONG = re.compile(r"(-?\d+\.\d\d)\d+(?=[^<>]*>)")
 _EMPTY = re.compile(r"<g(?: [^>]*)?></g>")
 
 
-def pictures(work: tuple[str, str, str, tuple[Format, ...]]) -> tuple[bytes, ...]:
-    """Return the SVG with the page's colours, then a file for each format.
+def drawn(work: Work) -> tuple[bytes, ...] | Unavailable:
+    """Return the pictures, or why they cannot be drawn here."""
+    try:
+        return pictures(work)
+    except MissingError as error:
+        return Unavailable(error.line)
+    except (ImportError, MemoryError, OSError) as error:
+        return Unavailable(f"{type(error).__name__}: {error}")
 
-    work: (spec as JSON, title, caption, formats).
-    """
+
+def pictures(work: Work) -> tuple[bytes, ...]:
+    """Return the SVG with the page's colours, then a file for each format. Raises MissingError where none can be drawn."""
     spec, title, caption, formats = work
     drawn = page_svg(spec)
     alone = resolved(drawn)
@@ -46,9 +64,28 @@ def pictures(work: tuple[str, str, str, tuple[Format, ...]]) -> tuple[bytes, ...
 
 def page_svg(spec: str) -> str:
     """Return the description as an SVG whose colours are CSS variables and whose marks have ``<title>``s."""
+    _need_addresses()
     import vl_convert
 
     return _plain(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
+
+
+@cache
+def _need_addresses() -> None:
+    if sys.platform != "linux":
+        return
+    from resource import RLIM_INFINITY, RLIMIT_AS, getpagesize, getrlimit
+
+    limit = getrlimit(RLIMIT_AS)[0]
+    if limit == RLIM_INFINITY:
+        return
+    left = limit - int(Path("/proc/self/statm").read_text().split()[0]) * getpagesize()
+    if left < ADDRESSES:
+        needed, had = format_bytes_binary(ADDRESSES), format_bytes_binary(left)
+        raise MissingError(
+            f"drawing reserves {needed} of addresses, and `ulimit -v` leaves {had}",
+            fix="`ulimit -v unlimited`: the limit is of addresses, not of memory",
+        )
 
 
 def inside(svg: str, prefix: str, title: str) -> str:

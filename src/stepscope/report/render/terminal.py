@@ -13,7 +13,7 @@ from dataclasses import replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.report.table import Table, blocks
 
 GAP = 2
@@ -23,7 +23,7 @@ LAST_NAME = 12
 """... and to no less than this when nothing else can go."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShownColumns:
     """What is shown: column index, title and width in characters; ``compact`` forms are used when True.
 
