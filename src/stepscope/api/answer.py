@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
 from stepscope.report.frame import Frame
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Answer:
     """headline: the answer in a sentence. frames: its tables by name; ``answer["figures"]`` is one. record: all figures."""
 

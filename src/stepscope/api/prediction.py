@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepscope.api.answer import Answer
 from stepscope.api.traces import traces_of
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError, Unavailable, UsageError
 from stepscope.predict.collectives.machine import find_fabric
 from stepscope.predict.job import MeasuredJob
@@ -24,7 +24,7 @@ from stepscope.store.importer import require_there
 from stepscope.store.layout import ProfileLayout, RunLayout
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Question:
     """What is asked of a measured job. gpus: numbers of ranks; None: doublings of its own, up to 64 times. what_if: the
     change; None: none. network, adapters, gpus_per_node: other links; calib: a calibration of them."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from stepscope.core.bus_factor import BUS_FACTORS, others, twice_others
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
 
 REDUCE_OPS = ("sum", "avg", "max", "min", "product")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Cost:
     """Cost of one algorithm in the alpha-beta model, t = steps x alpha + wire_bytes / beta.
 
@@ -34,7 +34,7 @@ class Cost:
         return 1.0 if self.link_factor is None or not wire else min(1.0, self.link_factor(n) / wire)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Collective:
     """A collective's spec. n is the world size, S (``size_bytes``) the nccl-tests size: see docs/reference/metrics.md.
 

@@ -9,13 +9,13 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.datasets import _files
 from stepscope.records.options import OptionsModel
@@ -29,7 +29,7 @@ class NoOptions(OptionsModel):
     """A data set without options."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Split:
     """Inputs and targets, equal first dimension; may be memory-mapped.
 
@@ -45,7 +45,7 @@ class Split:
         return int(self.x.shape[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Prepared:
     """Arrays ready to train on. ``test`` has length 0 when there is nothing to test on.
 
@@ -58,7 +58,7 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Dataset:
     """One data set.
 

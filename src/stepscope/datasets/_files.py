@@ -9,11 +9,11 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, MissingError, UsageError
 
 _BLOCK_BYTES = 1 << 20
@@ -146,7 +146,7 @@ def _hash_file(path: Path, size_bytes: int, mtime_ns: int) -> str:  # noqa: ARG0
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PublicFile:
     """A public file: where it lies and the MD5 that its publishers and torch's own loaders check for."""
 

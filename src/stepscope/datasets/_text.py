@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.datasets import _files
 from stepscope.datasets._common import (
@@ -39,7 +40,7 @@ TOKENIZER_VERSION = 1
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Texts:
     """Texts of one split and their classes, counted from 0."""
 

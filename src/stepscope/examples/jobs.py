@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.examples.machine import Operator
 from stepscope.examples.training_job import Simulation, simulate
 
@@ -185,7 +185,7 @@ def _hang_log() -> list[str]:
     return [*steps, *watchdog]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Example:
     """A job folder. planted: the cause that diagnose names first. commands: arguments of stepscope, ``{}`` the folder."""
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from stepscope.core.dataclass import record
+
 HOST, AUTOGRAD, RUNLOOP, COMPUTE_STREAM = 100, 200, 300, 7
 ITEM_BYTES = {"Float": 4, "BFloat16": 2}
 DEVICE_CATS = ("kernel", "gpu_memcpy")
@@ -33,7 +35,7 @@ Entering = Generator[None, None, int]
 """A generator of what a rank does; it yields where it waits for other ranks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Costs:
     """What everything takes on every rank, in ns unless named otherwise."""
 
@@ -49,7 +51,7 @@ class Costs:
     jitter: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Operator:
     """What the host calls, within ``parents`` (outermost first), and the kernel that it launches."""
 

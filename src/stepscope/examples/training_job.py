@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.examples.machine import (
     AUTOGRAD,
     COMPUTE_STREAM,
@@ -40,7 +41,7 @@ _CAPITALISED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Planted:
     """One event. ``dur_ns`` None: an instant (ph i). Flow and metadata events: ``ph`` s, f or M, ``flow_id``."""
 
@@ -144,7 +145,7 @@ def _plain(name: str) -> Operator:
 _SGD = _plain("sgd")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Clock:
     """A rank's clock: shows true time + offset + drift * (time since the job's start)."""
 
@@ -152,7 +153,7 @@ class Clock:
     drift_ppm: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Simulation:
     """What to simulate. Times are per layer where a layer has them.
 
@@ -201,7 +202,7 @@ class Simulation:
     sequence: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlantedCollective:
     """One planted collective in true time. All its ranks leave it together, at ``end_ns``."""
 
@@ -226,7 +227,7 @@ class PlantedCollective:
         return max(self.starts_ns, key=lambda r: self.starts_ns[r])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SimulatedJob:
     """A simulated job: every rank's spans (on its own clock) and the events of its file."""
 

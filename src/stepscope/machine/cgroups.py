@@ -7,14 +7,15 @@ scheduler/sched-bwc.rst (cpu.cfs_quota_us). A limit of any ancestor binds as wel
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from stepscope.core.dataclass import record
 
 _V1_NO_LIMIT_BYTES = 2**60
 """Version 1 writes 2**63 rounded down to a page for "no limit"; nothing this large is a real limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CgroupLimits:
     """None: no limit of that kind."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.environment import EnvironmentRecord, TorchFact
@@ -18,7 +18,7 @@ class Status(StrEnum):
     SKIP = "skip"  # nothing to judge here; the message says why
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Outcome:
     """message: what was found. fix: one line a user can act on; every WARN and FAIL has one."""
 
@@ -27,7 +27,7 @@ class Outcome:
     fix: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Check:
     """section: environment | gpus | links | network | launcher. order: place within it, then by key. ``run`` is pure."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_bytes_binary, format_duration
 from stepscope.core.words import in_words
 from stepscope.machine.judging import topology_of
@@ -45,7 +45,7 @@ _PER_NODE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NodeFacts:
     """clock_ns: its clock less that of the one who asks; clock_error_ns: by how much that may be off. None: not measured.
 
@@ -59,7 +59,7 @@ class NodeFacts:
     interface: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NodeDifference:
     """values: node -> its value as text. odd: nodes whose value the majority does not share; empty without a majority.
 
@@ -86,7 +86,7 @@ class NodeDifference:
         return f"{odd}; the other {len(by_value[usual])}: {usual}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Trait:
     """One thing that nodes of a job have alike. of: its value on a node as text, None where it is unknown."""
 

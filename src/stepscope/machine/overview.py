@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_bytes_binary
 from stepscope.core.words import counted, listed
@@ -20,7 +20,7 @@ _QUIET_PREFIXES = ("NVIDIA_", "KUBERNETES_", "LD_", "SLURM_", "PBS_", "LSB_")
 """Prefixes of variables that are kept in the record and too many to print."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Fact:
     """known False: ``text`` is the reason why there is no fact."""
 
@@ -29,7 +29,7 @@ class Fact:
     recorded: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Section:
     title: str
     lines: tuple[Fact, ...]

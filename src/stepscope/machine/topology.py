@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 
 LINK_KINDS: Mapping[str, str] = {
@@ -37,7 +38,7 @@ _NIC_LEGEND = re.compile(r"\s*(NIC\d+)\s*:\s*(\S+)\s*$")
 _LIST = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Link:
     """kind: a key of LINK_KINDS. nvlinks: bonded NVLinks, 0 unless kind is NV."""
 
@@ -63,7 +64,7 @@ class Link:
         return _ORDER[self.kind], -self.nvlinks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Device:
     """A row of the matrix. label: the NIC's device name from the NIC legend (``mlx5_0``)."""
 
@@ -74,7 +75,7 @@ class Device:
     numa_affinity: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Topology:
     """links: (a, b) and (b, a) of every pair that could be read. problems: what was damaged or contradictory."""
 

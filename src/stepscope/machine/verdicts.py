@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.machine.checks import REGISTRY
 from stepscope.machine.checks.links import nvlinks_per_gpu
@@ -18,7 +18,7 @@ SECTIONS = ("environment", "gpus", "links", "network", "launcher")
 """Sections in the order they are shown; those of third-party checks follow."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CheckVerdict:
     """One check's outcome; ``key`` is the check's file name."""
 

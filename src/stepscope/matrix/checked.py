@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, cast
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
 from stepscope.matrix import catalog
@@ -42,7 +43,7 @@ from stepscope.store.yaml_loader import Document, Path, Problem, path_text, rais
 _NAMED = {"precision": PRECISIONS, "optimizer": OPTIMIZERS}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellDraft:
     """One cell of a matrix, validated; what is left open (device, backend, data digest) a machine decides.
 
@@ -63,7 +64,7 @@ class CellDraft:
     sections: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Matrix:
     """A checked matrix.
 

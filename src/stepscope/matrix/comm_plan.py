@@ -5,12 +5,13 @@ and from a finished run to its rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import product
 from typing import Literal
 
 from stepscope.collectives import REDUCE_OPS, Collective
 from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_bytes_binary
 from stepscope.core.words import counted, unknown
@@ -52,7 +53,7 @@ PAIR_SIZES = (4, 1 << 20)
 MATMUL_ROWS = (256, 512, 1024, 2048)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommRequest:
     """What to measure, names as the user wrote them, sizes in bytes.
 
@@ -77,7 +78,7 @@ class CommRequest:
     """Beside the sweeps: pairs, matmul, overlap."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedComm:
     """A sweep before it runs. unsupported: why it cannot run here."""
 
@@ -240,7 +241,7 @@ LEAST_RANK_BYTES = 100 << 20
 """Memory of its own that a rank takes at the least: an interpreter with torch and a process group (Linux, torch 2.13)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommPlan:
     """Sweeps on this machine, ready to run."""
 

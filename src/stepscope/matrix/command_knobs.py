@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import did_you_mean
 from stepscope.records.tuning import CHANGES_MATHEMATICS, Knob
@@ -36,7 +36,7 @@ model.register_comm_hook(None, bf16_hook)""",
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommandKnob:
     """An option of the command. values: to try, empty: a switch. now: the present one; None: not given."""
 

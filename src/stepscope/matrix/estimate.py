@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import record
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.machine import Backend, Device, threads_per_rank
 from stepscope.records.cell import Cell, CellSpec, MeasureSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerGroup:
     """Cells in order, and what their processes have in common.
 
@@ -93,7 +93,7 @@ LEAST_STEPS = 10
 """A round runs about this many steps even when its budget is over sooner: shortest warm-up and fewest timed steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellEstimate:
     """The time of one cell. basis: ``measured`` (an earlier run), ``budget``, ``arithmetic``, or ``deadline`` (nothing
     better is known)."""
@@ -103,7 +103,7 @@ class CellEstimate:
     basis: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlanEstimate:
     """The time of a plan. total_ns: start-up of all groups and all cells. upper_bound: False when every cell was measured
     before."""

@@ -10,9 +10,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
 from stepscope.matrix.catalog import FAMILIES, facts_of
@@ -78,7 +79,7 @@ so that such a cell can test the arithmetic. No timing of it means anything."""
 CAP = "bucket_cap_mb"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedCell:
     """A cell and what is known about it before it runs.
 

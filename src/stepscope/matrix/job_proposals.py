@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError
 from stepscope.matrix.command_knobs import HOOK_KNOBS, PER_STEP, CommandKnob, changes_mathematics
 from stepscope.matrix.proposals import ALIKE, ALONE, REACH, RISK, RULES
@@ -28,7 +28,7 @@ EXPOSED = 0.05
 UNTOLD = ("static_graph", "gradient_as_bucket_view")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobBasis:
     """A job as it was measured. step_ns: of the slowest rank; data_ns, comm_ns: of it, waits for data and for transfers.
 

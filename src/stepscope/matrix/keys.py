@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import Field, ValidationError
 
+from stepscope.core.dataclass import record
 from stepscope.core.words import did_you_mean, unknown
 from stepscope.records.cell import Checkpointing, LossName, MeasureSettings, OptimizerName, Precision
 from stepscope.records.options import OptionsModel
@@ -138,7 +138,7 @@ class MeasureOptions(OptionsModel):
 M = TypeVar("M", bound=OptionsModel)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Complaint:
     """One rejected key of a schema; ``key`` is empty when the complaint is about several keys together."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Literal
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import MissingError, Unavailable
 from stepscope.core.words import counted
 from stepscope.launch.hosts.survey import HostWorld
@@ -21,7 +22,7 @@ Device = Literal["cpu", "cuda"]
 Backend = Literal["gloo", "nccl"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Machine:
     """Where a matrix would run.
 

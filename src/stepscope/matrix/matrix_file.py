@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from stepscope.core.dataclass import record
 from stepscope.core.words import did_you_mean, unknown
 from stepscope.matrix.keys import (
     CELL_KEYS,
@@ -62,7 +63,7 @@ COMM = "comm"
 EQUAL_BUCKETS = ("once", "each")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GivenValue:
     """One value that the file gives to one (dotted) cell key, and where."""
 
@@ -71,7 +72,7 @@ class GivenValue:
     path: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Axis:
     """One axis: each point gives one key, or several when the axis' values are mappings (``model: [{...}, {...}]``)."""
 
@@ -80,7 +81,7 @@ class Axis:
     points: tuple[tuple[GivenValue, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Include:
     """Cells added to the cross product: its own values over the base, crossed with its own axes if it has any.
 
@@ -93,7 +94,7 @@ class Include:
     sections: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Exclude:
     """Cells taken away: those that have all of these values."""
 
@@ -101,7 +102,7 @@ class Exclude:
     values: tuple[GivenValue, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MatrixFile:
     """What a file says, section by section. broken_keys: cell keys of which some value was rejected for its shape; that they
     are missing is no news."""

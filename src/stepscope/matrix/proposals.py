@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError
 from stepscope.predict.job import MeasuredJob, replayed
 from stepscope.predict.overlap import Transport
@@ -83,7 +83,7 @@ RISK: Mapping[Knob, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Basis:
     """What a cell's proposals rest on. cell: finished. others: of the same run. prices: None: one rank, or not known.
     replica, probe: two cells that differ in the batch of a rank alone, for what of the computation follows it (whole

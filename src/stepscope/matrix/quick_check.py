@@ -6,11 +6,12 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Interrupted, MissingError, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes, format_duration, format_percent
 from stepscope.core.words import counted
@@ -47,7 +48,7 @@ _SIZES = {"cpu": (4, 512, 64), "cuda": (8, 4096, 256)}
 """(layers, width, samples a rank): 4 MB of gradients and about 0.4 GFLOP a step on a CPU, 0.5 GB and 0.2 TFLOP on a GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class QuickCheck:
     """Everything that the check showed. times, collective: None where no step was timed, or on one rank."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.matrix.catalog import options_of, refuses
 from stepscope.matrix.keys import OPTIMIZERS, OPTION_GROUPS, CellSettings, no_option, validate
@@ -25,7 +26,7 @@ MAX_CELLS = 10_000
 """More cells than anybody measures; a cross product beyond it is a slip."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RawCell:
     """One cell before defaults: which value the file gives to which key. ``origin`` is ``axes`` or ``include[0]``."""
 

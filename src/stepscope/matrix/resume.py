@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import named, unknown
 from stepscope.matrix.expand import PlannedCell
@@ -106,7 +106,7 @@ FAILED, BASELINE = "failed", "baseline"
 """Words of ``--rerun`` that name several cells."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Resume(Generic[P]):
     """Cells of a plan, by what is to be done with them; every planned cell is in exactly one.
 

@@ -6,10 +6,11 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import ExitCode, UsageError
 from stepscope.core.words import counted
 from stepscope.launch.join import become_rank_half, group_id, joined_world, world_environ
@@ -158,7 +159,7 @@ LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.launcher", "
 """Modules that start other programs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunPlace:
     """The place of a run. group: id of the worker group when the ranks exist already, None when this command starts them.
 

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.processes import ask
 from stepscope.core.words import unknown
@@ -120,7 +121,7 @@ def _environ(extra: Mapping[str, str]) -> dict[str, str]:
 KIND = "bench"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReadyMatrix:
     """A matrix on this machine, ready to run: its cells and its sweep of collectives, as far as they are in the sections
     chosen. others: cells of sections that are not. hosts: where ranks run, of --hosts.
@@ -236,7 +237,7 @@ def _download(matrix: Matrix, data_dir: Path | None) -> None:
             fetch(options, data_dir)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Outlook:
     """What running a plan in a folder would do.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError
 from stepscope.launch.hosts.survey import HostWorld
 from stepscope.records.cell import Cell, CellStatus, MeasureSettings
@@ -31,7 +32,7 @@ class PlannedWork(Protocol):
     def sections(self) -> tuple[str, ...]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellKind:
     """One kind of cells.
 
@@ -48,7 +49,7 @@ class CellKind:
     larger: Callable[[PlannedWork, Iterable[PlannedWork]], Mapping[str, str]] = lambda *_: {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunRequest:
     """Everything a run needs to know. ``matrix`` is the resolved file, saved with the run."""
 
@@ -74,7 +75,7 @@ class RunRequest:
     comm_measure: CommMeasure = field(default_factory=CommMeasure)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunStarted:
     """The run begins. remeasured: of the cells to run, those that have a result and run for their traces. rerun: those of
     --rerun."""
@@ -87,21 +88,21 @@ class RunStarted:
     rerun: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DataStarted:
     """The arrays of a data set are being made, once for all cells that train on them."""
 
     dataset: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupStarted:
     group_id: str
     world_size: int
     cells: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellMoved:
     """A cell entered another phase, or got further in it. size_bytes: that a sweep is at."""
 
@@ -111,7 +112,7 @@ class CellMoved:
     size_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CellEnded:
     cell: Cell
     status: CellStatus

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_size
 from stepscope.core.words import counted, unknown
@@ -24,7 +25,7 @@ _PER_DOUBLING = 0.10  # and of every further doubling of the world
 _LEAST_REACH = 0.02  # no prediction of a measured time is better than this
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FitWanted:
     """Which fit is wanted; None: any, the one that suits best."""
 

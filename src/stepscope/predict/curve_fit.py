@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import record
 from stepscope.predict.collectives.costs import Z80
 from stepscope.predict.curve_shape import as_knots, curve_time_ns, isolated, knots_between, monotone
 from stepscope.predict.line_fit import checked, noise_per_size
@@ -46,7 +46,7 @@ _NOISES = (0.005, 0.02)
 _MOST_SD = 2.3  # a factor of 10 either way: more says nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Points:
     """x = log(size), y = log(time / first time), noise_sd: standard deviation of y from measurement itself; [sizes] each.
 
@@ -193,7 +193,7 @@ _SHARPNESS = 6.0
 """Of the switch between protocols: their times at the crossing are undercut by log(2) / 6, 11%, at the most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CurveFamily:
     """One shape. parameters: log(latency), log(rate at large sizes), then those with a prior.
 
@@ -288,7 +288,7 @@ def _moves(count: int) -> Floats:
     return np.concatenate([np.zeros((1, count)), _MOVE * np.eye(count)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Data:
     """What the searches of one family fit: each row of ``x``, ``y`` and ``sd`` [searches, sizes] is one search's."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.nouns import Estimate
 
 SAME = 0.01
@@ -18,7 +18,7 @@ SAME = 0.01
 BASELINE = "baseline"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Contender:
     """A configuration. gain: throughput / the baseline's as predicted; None: nobody can say. changes: settings that are
     other than the baseline's: of equals the one with fewer wins."""
@@ -28,7 +28,7 @@ class Contender:
     changes: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Lost:
     """Why a configuration is out: it failed, learned too little, or was slower."""
 
@@ -42,7 +42,7 @@ Measure = Callable[[int, Sequence[str]], Mapping[str, Score]]
 """Measures these configurations, the baseline first, in a rung (1, 2, ...; each twice as long as the one before)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Found:
     """What a search came to. best: key of the fastest, ``BASELINE`` where none is surely faster. lost: why each other one
     is out. scores: by rung.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from statistics import median
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_size
 from stepscope.predict.overlap import STARTUP_BYTES, Transfer, Transport, link_share, run
@@ -18,7 +18,7 @@ CommTime = Callable[[str, int, int], float]
 """Time of one collective alone, ns, from its op, S and ranks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobCall:
     """One collective of the step. ready_ns, needed_ns: progress. time_ns: its transfer as measured; None: of a plan.
 
@@ -35,7 +35,7 @@ class JobCall:
     activations: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobPipeline:
     """The schedule of a job with stages.
 
@@ -81,7 +81,7 @@ class JobPipeline:
         return self.rounds * median(line.step_ns for line in self.simulated())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Gradient:
     """Some of what DDP reduces: ready at this progress (ns), this large."""
 
@@ -89,7 +89,7 @@ class Gradient:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MeasuredJob:
     """One job on ``ranks`` ranks. Times in ns, of the slowest rank of a median step.
 
@@ -159,7 +159,7 @@ class MeasuredJob:
         return self.pipeline is not None or any(call.activations for call in self.calls)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Replayed:
     """A step put together again. exposed_ns: of the step, computation waits for collectives; comm_ns: sum of their times."""
 

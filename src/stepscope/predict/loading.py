@@ -8,7 +8,7 @@ rank) is left out.
 
 from __future__ import annotations
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 LEFT = 0.02
 """Of the wait for data: taking a batch that is there from a queue."""
@@ -20,7 +20,7 @@ MOST_WORKERS = 8
 """Looked at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Loading:
     """A rank's mean step: step_ns, of which wait_ns in ``next()`` of the loader, ns. workers: how many it has.
 

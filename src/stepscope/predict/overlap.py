@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
 from stepscope.predict.calibration import usual_cost
@@ -35,7 +36,7 @@ STALL_NS = 450_000.0
 loopback, mean 447 us). What is longer waits for the network, and cores compute meanwhile."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Transport:
     """How collectives run beside each other and beside the backward pass.
 

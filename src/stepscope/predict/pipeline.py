@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.records.mesh import PipelineLayout, PipelineSpan
 
@@ -119,7 +119,7 @@ KINDS = "FBIW"
 _Step = tuple[int, int, int, int, int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StageTime:
     """Times of one stage for one micro-batch.
 
@@ -140,7 +140,7 @@ class StageTime:
         return {"F": self.forward_ns, "B": self.backward_ns, "I": self.backward_ns - weight, "W": weight}[kind]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PipelineTimeline:
     """One step, from the first start to the last end; every tuple is by rank.
 

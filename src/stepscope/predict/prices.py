@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import in_words
 from stepscope.predict.calibrated import FitWanted, time_of, world_spread
@@ -25,7 +25,7 @@ FIT = 1.25
 """The job's transfers agree with the tables within this factor."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Prices:
     """Prices by of(op, size_bytes, ranks). source: where they come from, in words. fitted: to the measured step itself,
     which therefore checks nothing. notes: what is assumed."""
@@ -36,7 +36,7 @@ class Prices:
     fitted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Links:
     """Where the ranks would sit. fabric: between nodes; None: the usual one. pcie: no links between GPUs."""
 

@@ -5,8 +5,9 @@ The keystone: the planner prices it, the rank half checks it against what was se
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stepscope.core.dataclass import record
 from stepscope.datasets import REGISTRY as DATASETS
 from stepscope.datasets import Dataset
 from stepscope.records.cell import CellSpec
@@ -18,7 +19,7 @@ from stepscope.strategies import Strategy
 from stepscope.workloads import REGISTRY as WORKLOADS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Specs:
     """A cell's plugins with their validated options, and what they say.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import unknown
 from stepscope.predict.overlap import STARTUP_BYTES, Transfer, Transport, run, transport_of
@@ -28,7 +28,7 @@ from stepscope.strategies import REGISTRY as STRATEGIES
 PHASES = ("forward", "backward", "after_backward", "optimizer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Timing:
     """Progress since the start of the step, ns: time of computation alone. blocking: computation waits from ready on."""
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.units import format_percent, parse_size_bytes
 from stepscope.core.words import unknown
@@ -21,7 +21,7 @@ UNITS = {"amp_bf16": "bf16", "amp_fp16": "fp16"}
 """The matrix rate that a precision uses, where that is not its own name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WhatIf:
     """What is other than it was; None: as it was.
 
@@ -49,7 +49,7 @@ ITEM_BYTES = {"fp32": 4, "tf32": 4, "amp_bf16": 2, "amp_fp16": 2, "bf16": 2, "fp
 MIXED = ("amp_bf16", "amp_fp16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ComputeChange:
     """Factors on times. body: of computation before the tail, (low, usual, high); tail: of what follows the last reduction;
     input: of loading. payload: of gradients on the wire. assumptions: in sentences."""

@@ -10,7 +10,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.datasets import Prepared
@@ -114,7 +115,7 @@ def _copy_for_tensorboard(path: Path, folder: Path, cell: CellSpec, context: Ran
         shutil.copyfile(path, target)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Subject:
     """Everything built for one round of a cell."""
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 import itertools
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -36,6 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.datasets import Split
 from stepscope.datasets.batches import Options, parse_input
@@ -46,7 +46,7 @@ from stepscope.rank.workloads import Task, class_targets, logits_of
 Batch = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Seen:
     """Rows that this rank was given in one epoch, counted at delivery: all of them, and different ones."""
 

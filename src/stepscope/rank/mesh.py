@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from stepscope.core.dataclass import record
 from stepscope.records import mesh
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Mesh:
     """Rank, world size, device and shape (records/mesh.py: empty means that all ranks are data parallel).
 

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.distributed_c10d import _world as c10d_groups
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted
 from stepscope.rank.mesh import Mesh
@@ -39,7 +40,7 @@ _PHASE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ObservedOp:
     """One collective as recorded: its name as in plans, elements and dtype of the whole buffer, mesh dimension.
 

@@ -9,13 +9,14 @@ import math
 import os
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError, failure_sign
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.timer import PendingStep
@@ -23,7 +24,7 @@ from stepscope.records.samples import RankError, SamplesHeader, StepSample
 from stepscope.store.writer import LineFile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepFacts:
     """What the train loop knows about a step when it ends; the times follow when the device is through."""
 

@@ -14,15 +14,16 @@ sizes differ by at most one (as ``numpy.array_split`` does). So
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.dataclass import record
+
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Sampling:
     """How a training set is dealt out.
 
@@ -54,7 +55,7 @@ class Sampling:
         return -(-self.num_samples // self.global_batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepSamples:
     """The samples of one optimizer step over all ranks.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.core.errors import MissingError, UsageError
 from stepscope.core.words import counted
 from stepscope.rank.heartbeat import Pulse
@@ -109,7 +109,7 @@ def leave_undisturbed() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankContext:
     """What all cells of a group share on this rank."""
 

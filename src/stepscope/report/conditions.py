@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import CheckFailed, UsageError
 from stepscope.core.words import unknown
 from stepscope.records.finding import Diagnosis
@@ -20,7 +20,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _CONDITION = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(>=|<=|==|!=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(%?)\s*\Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Condition:
     """``key op number``; ``op`` None: a rule's name alone, which holds when the rule fires.
 
@@ -61,7 +61,7 @@ def refuse_failed(conditions: Sequence[Condition], metrics: Mapping[str, float |
         raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(figures) or "the rule fires")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Changed:
     """A figure beside the first run's. what: it is of. change: in per cent; None: unknown, or no significant difference."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Table, Value
@@ -114,7 +114,7 @@ MANY_TRACES = 4
 """From more traced jobs than this on, each shows its budget only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Shown:
     """A table as the page has it. columns: indices of those with anything in them. left_out: rows beyond the limit.
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.core.errors import MissingError
 from stepscope.core.units import (
     format_bandwidth,
@@ -149,7 +149,7 @@ def _at(item: Any, path: str) -> Any:
     return item
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Row:
     """Values in the order of columns; ``failure`` (status and short reason) stands for the measured ones."""
 
@@ -157,7 +157,7 @@ class Row:
     failure: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Table:
     """Rows of one table, groups adjacent. footnotes: how to read it; notes: what is odd about single rows."""
 

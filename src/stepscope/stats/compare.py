@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError, Unavailable
 from stepscope.records.nouns import Ends, Estimate
 from stepscope.stats.order import (
@@ -164,7 +164,7 @@ _MOST_DEALS = 4000
 _EXACT_UP_TO = 40  # replicates on both sides together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MannWhitney:
     """Outcome of the test. u: pairs in which the first sample is larger (ties count half); p_value: two-sided."""
 
@@ -227,7 +227,7 @@ Outcome = Literal["more", "less", "not clear", "no significant difference", "not
 """``not clear``: of the test and the interval one says that there is a difference, the other does not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Change:
     """A second sample of replicates against a first one.
 
@@ -376,7 +376,7 @@ both vary; of one step, 30% (made grids of 8 to 64 ranks, 2026-11)."""
 _EXCESS_SEED = 20_261
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Excess:
     """Medians over steps (ns): what a rank takes beyond the others' median, and that median. low_ns: lower end of the block
     bootstrap's 95% interval of the excess.

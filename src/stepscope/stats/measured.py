@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_percent
 from stepscope.records.nouns import Measured
 from stepscope.stats.compare import rounds_median_interval
@@ -51,7 +51,7 @@ def mean_loss(steps: Mapping[StepKey, Sequence[StepSample]]) -> float | None:
     return sum(finite) / samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EpochFigures:
     """Figures of an epochs cell's last epoch, and what there is to say of its epochs."""
 

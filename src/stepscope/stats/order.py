@@ -11,7 +11,7 @@ from statistics import NormalDist, variance
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import StepscopeError, Unavailable
 from stepscope.records.nouns import Ends, Estimate, Measured
 
@@ -212,7 +212,7 @@ _SHUFFLES = 5_000
 _SEED = 20_261_122
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ChangePoint:
     """The best place for one change. at: figures before it. before, after: medians. p_value: share of all orders of the
     figures whose largest rank sum is at least as large (exact up to 8 figures, else of 5,000 shuffles with a fixed seed).
@@ -264,7 +264,7 @@ MOST_TREND = 0.5
 """Share of the change by which either side may move by itself: more is a drift, of which no step is the beginning."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LevelChange:
     """One step from a level to another. at: figures before it. before, after: medians; ratio: of them, with its interval
     where there are enough figures for one."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.records.finding import RANKS_DIFFER, VerdictPart
 from stepscope.records.parts import LATE, OF_TRACES, SAMPLED, STEP, below
 
@@ -105,7 +105,7 @@ class StepTable:
 StepKey = tuple[int, int]  # round, step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommonSteps:
     """Steps that every rank of the cell recorded, by (round, step); one sample a rank, in the order of
     ranks.

@@ -7,11 +7,11 @@ torch/distributed/fsdp/_fully_shard (torch 2.13).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
 from stepscope.records.options import OptionsModel
@@ -31,7 +31,7 @@ REGISTERED = "gpt, mlp and deep_mlp do, and a workload that you register can (do
 """How a model says how it is divided."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Strategy:
     """A strategy's spec.
 
@@ -213,7 +213,7 @@ class ShardedOptions(OptionsModel):
     cpu_offload: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Unit:
     """Parameters that are gathered together. root: what no block holds; it stays whole from forward to backward.
 

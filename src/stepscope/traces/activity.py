@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_percent
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_budget import BudgetVerdict, IdleCause, Parts, RankBudget
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stepscope.records.trace_quality import QualityFact
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Activity:
     """Busy spans of one rank by class, and the indices of the events they come from (in order of start)."""
 

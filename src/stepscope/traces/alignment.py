@@ -13,7 +13,7 @@ from statistics import median_low
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration
 from stepscope.records.trace_collectives import (
     ClockAlignment,
@@ -102,7 +102,7 @@ def corrected(fit: ClockFit, time_ns: int) -> int:
     return time_ns - round(fit.offset_ns + fit.drift * (time_ns - fit.at_ns))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Line:
     """difference = offset + drift * (time - at)."""
 

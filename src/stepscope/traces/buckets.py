@@ -11,7 +11,7 @@ from collections.abc import Container
 import msgspec
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.trace_collectives import BucketRow, RankCollective
 from stepscope.records.trace_rules import BackwardPasses, StepPasses
@@ -33,7 +33,7 @@ _DDP = "DistributedDataParallel"
 _LAUNCHED = (*REDUCTIONS, "all_to_all", "all_gather")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Hook:
     """One gradient becoming ready: [start, end) of the engine's node, the end of its accumulation, its shape."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import url_of
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 from stepscope.traces.kernel_names import Work, names_collective, names_computation, work_named
@@ -44,7 +44,7 @@ _UP_TO_THE_RUN = 4
 """RUN/cells/ID/trace/FILE."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Classes:
     """work: class of every event, shape (len(events),). unknown: indices of the kernels that nothing classifies, of which
     the class is COMPUTE."""

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.trace_collectives import CollectiveGroup
 from stepscope.traces.events import NONE, Category, CollectiveArgs, Events, Ints, Shapes
@@ -28,7 +28,7 @@ _WHOLE_IS_INPUT_TIMES_RANKS = ("all_gather", "gather")
 _WHOLE_IS_OUTPUT_TIMES_RANKS = ("reduce_scatter", "scatter")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Inputs:
     """Elements of the first two inputs (a list counts as the sum of its tensors); None where there is no tensor."""
 
@@ -220,7 +220,7 @@ def ranks_by_shapes(op: str, part_and_whole: tuple[int | None, int | None]) -> i
     return whole // part if 0 < part < whole and whole % part == 0 else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Identity:
     """What one collective is, as one rank's trace tells it; fields as in ``RankCollective``."""
 
@@ -241,7 +241,7 @@ class Identity:
 _HOST_CALLS = ("c10d::", "record_param_comms", "nccl:", "rccl:", "xccl:", "ucc:")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Call:
     """What the host was in when it launched a kernel."""
 

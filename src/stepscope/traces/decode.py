@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError
 from stepscope.traces.events import (
     CATEGORIES,
@@ -61,7 +61,7 @@ class _Interner(dict[Any, int]):
         return code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DecodedPart:
     """What one builder has read: columns whose codes point into its own tables. Travels between processes."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.stats.spans import Spans, union
 from stepscope.traces.sections import EVERY, Wanted
 
@@ -77,7 +77,7 @@ CATEGORIES: dict[str, Category] = {
 """``cat`` as written by the profiler -> Category; anything else is OTHER."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CollectiveArgs:
     """The communication arguments that NCCL's record_param_comms leaves on an event; None where absent."""
 
@@ -95,7 +95,7 @@ class CollectiveArgs:
     destination_rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemoryInstants:
     """The profiler's ``[memory]`` instants: one row per allocation (bytes > 0) or release (bytes < 0)."""
 
@@ -110,7 +110,7 @@ class MemoryInstants:
         return len(self.ts_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Shapes:
     """The recorded inputs of an operator, as the JSON text of the trace: ``[[64, 3], []]``, ``["float", ""]``."""
 
@@ -262,7 +262,7 @@ def column(rows: Iterable[object], name: str) -> Ints:
     return np.array([NONE if value is None else value for value in values], dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProcessGroup:
     """One entry of distributedInfo.pg_config."""
 
@@ -273,7 +273,7 @@ class ProcessGroup:
     backend: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TraceMeta:
     """What the file says of itself beside its events. None = not recorded."""
 
@@ -290,7 +290,7 @@ class TraceMeta:
     unread: dict[str, int] = field(default_factory=dict)  # spans by category, of a device whose categories are unknown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Note:
     """Something about a file that its reader must know: what was repaired, left out or assumed."""
 

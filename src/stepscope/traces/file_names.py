@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 
 AXES: Mapping[str, tuple[str, ...]] = {
     "rank": ("rank", "globalrank", "global", "worker", "procid", "r"),
@@ -51,7 +51,7 @@ _MOST, _MOST_PLAIN = 1 << 16, 1 << 10
 _TIME_DIGITS = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NamedRank:
     """The rank that a name states. sure: by a word for it. how: in words. stem: the name without it, ids of processes and
     times. when: its times and numbers of steps."""

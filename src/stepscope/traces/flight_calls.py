@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.core.words import counted, grouped, plural, ranges
 from stepscope.records.nccl import Called, FlightDump, FlightEntry, FlightFinding, FlightGroup, Kind
 
@@ -83,7 +83,7 @@ def _dtype(dtypes: Sequence[str]) -> str | None:
 DEFAULT = "default_pg"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupOnRank:
     """One rank's collectives in one group.
 
@@ -107,7 +107,7 @@ class GroupOnRank:
         return list(range(self.last_completed + 1, self.last_called + 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupView:
     """One process group as all dumps together show it. members: global ranks, as far as any dump knows; lines: by rank, of
     those whose recorder could be read."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.records.trace_collectives import CollectiveGroup
 from stepscope.traces.collective_calls import (
     Identity,
@@ -28,7 +28,7 @@ _ANY, _UNSIZED = "any size", "size not recorded"
 _WORKERS = 2  # threads that ProcessGroupGloo starts for a group, unless its options say otherwise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GlooCall:
     """One collective on gloo: from its (first) span's start to its (last) span's end."""
 
@@ -46,7 +46,7 @@ class _Launch:
     spans_left: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Span:
     name: str
     op: str

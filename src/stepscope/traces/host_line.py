@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.blocking_calls import ASYNC_COPY, STREAM_WAIT, blocking
@@ -234,7 +234,7 @@ NEVER = int(np.iinfo(np.int64).min)
 """A time before every other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamWaits:
     """The wait calls of one rank, shape (waits,).
 

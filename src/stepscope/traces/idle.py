@@ -15,7 +15,7 @@ from dataclasses import field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.trace_budget import IdleCause, LongGap
 from stepscope.records.trace_collectives import IDLE_CAUSES
 from stepscope.records.trace_work import DelaySummary, LaunchStatistics, QueueLength
@@ -60,7 +60,7 @@ whatever its name: drivers wake the host in 5 to 15 us."""
 _ON_CPU = {"host_late": "outside_operators"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class IdleGaps:
     """Every gap in the window's busy time, and the ns of each by cause: arrays of shape (gaps,).
 

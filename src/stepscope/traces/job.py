@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, MissingError, NoTraceError, StepscopeError, Unavailable, UsageError
 from stepscope.core.words import counted, grouped, listed
 from stepscope.records.trace_budget import BudgetVerdict
@@ -51,7 +51,7 @@ def _nothing(*_: object) -> None:
     """Stand in where nobody listens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReadingListener:
     """Who hears what while files are read.
 

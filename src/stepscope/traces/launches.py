@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.stats.spans import holds, last_end
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
@@ -15,7 +15,7 @@ from stepscope.traces.kernel_names import Work
 from stepscope.traces.nesting import find, launch_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Launches:
     """For every event of ``of`` (event indices): the index of its launch, NONE where none was recorded."""
 
@@ -44,7 +44,7 @@ _CAPTURE_BEGINS, _CAPTURE_ENDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LostLaunches:
     """Calls that launch kernels (event indices, by start): all, those of which no kernel is in the file, and those of them
     that a stream capture took: they recorded a graph and ran nothing. behind: how many of the lost are behind the last call

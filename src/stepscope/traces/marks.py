@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.stats import spans
 from stepscope.traces.events import NONE, Category, Events, Ints, RankView, once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Marks:
     """The steps of one rank in order of time, on the host.
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, MissingError, unreadable
 from stepscope.records.trace_quality import QualityFact
 from stepscope.traces.events import DEVICE, NONE, Category, Events, Ints, Note, RankTrace, TraceMeta
@@ -41,7 +41,7 @@ _TORCH_RANGE = re.compile(r"^([^,]+), (?:seq|op_id|sizes)\b.*?")
 _SEQUENCE = re.compile(r"\bseq = (\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Table:
     """A table of spans and the columns wanted of it, each with what stands in for it where it does not exist.
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.stats.spans import distinct
 from stepscope.traces.events import NONE, WITH_VALUES, Category, Events, Ints, RankView, Shapes, once
@@ -396,7 +396,7 @@ _FUSED = "aten::_scaled_dot_product_"
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LayerCalls:
     """How often each was called in the trace; a call inside another one of these is not counted.
 

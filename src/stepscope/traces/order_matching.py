@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import dataclass, record
 from stepscope.stats.spans import distinct, median
 from stepscope.traces.events import Ints
 
@@ -78,7 +78,7 @@ def pair(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pairing:
     return _by_time(reference, other, one_clock=one_clock)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Shift:
     shift: int  # other's j is reference's j + shift
     agreement: float
@@ -324,7 +324,7 @@ def step_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> St
     return StepShift(chosen.steps, _MOVED) if chosen.steps else same
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Joined:
     steps: int
     alike: float

@@ -20,7 +20,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.events import Category, Events, Ints
@@ -100,7 +100,7 @@ _MOST = 0.8
 _BACKWARD = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Passes:
     """Disjoint spans of operators. after_backward: those between a backward pass and what begins next."""
 
@@ -193,7 +193,7 @@ _ON_THE_CALLERS_THREAD = ("gloo:send", "gloo:recv")
 """Their spans overlap what the thread that called them does meanwhile."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CpuWork:
     """Class of every event (classify.Work), when any thread computes, and when the rank communicates. marked: from the
     first mark of the profiler to the end of the last; None without."""

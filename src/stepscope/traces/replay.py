@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import grouped
 from stepscope.records.prediction import RankStep, StepCall
@@ -78,7 +78,7 @@ def rank_steps(view: RankView) -> tuple[RankStep, ...]:
     return tuple(rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankProgress:
     """The time from low to high that a rank does not spend waiting for collectives."""
 

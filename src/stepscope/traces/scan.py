@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.traces.wire import DEVICE, Args, narrow
 
 LINKS = ("correlation", "external_id", "stream", "device", "sequence", "forward_thread")
@@ -38,7 +38,7 @@ def compiled() -> ModuleType | None:
     return _event_scan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScannedBlock:
     """Spans of one block. columns: as decode.py's, but for the category. category: index into ``categories``. special:
     spans with arguments that are no columns. others: texts of events that are neither spans nor flows."""

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Literal
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TraceSection:
     """One thing that a trace is asked for.
 
@@ -82,7 +82,7 @@ StatedClass = tuple[KernelClass, str]
 """A class that the user states, and a pattern of the names of the kernels that are of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Wanted:
     """What is asked of traces, and how they are read. FLOP are per step and rank; None: what the trace recorded.
 

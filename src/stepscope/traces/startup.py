@@ -10,7 +10,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import activity_of
@@ -64,7 +64,7 @@ _ALLOCATES = re.compile(
 """Calls that ask the driver for memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StartUp:
     """Events of the host that come once (indices, by start), and when any of them runs."""
 

@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.trace_budget import OutsideWork, Phase, PhaseBudget, StepBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
@@ -26,7 +26,7 @@ from stepscope.traces.passes import AUTOGRAD, Passes, comm_calls, loading_marks,
 from stepscope.traces.startup import start_up
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepWindows:
     """The steps of one rank and where each begins on the device: ``edges``, ascending, len(marks) + 1 of them.
 

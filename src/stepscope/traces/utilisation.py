@@ -7,7 +7,7 @@ from statistics import median
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.machine.peaks.lookup import find
@@ -187,7 +187,7 @@ def _executed(
     return float(flop[counts].sum()) / steps, model, source, (), None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MatrixWork:
     """The matrix kernels of a rank: their time, by the dtype they multiply in, and the part whose FLOP are known."""
 

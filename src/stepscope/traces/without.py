@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.records.trace_collectives import (
     JobCollectives,
     MatchedCollective,
@@ -39,7 +39,7 @@ Call = tuple[int, int]
 """Rank, and position in its collectives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Script:
     """One rank's capture. begins_ns: on the job's clock. actions: positions of the collectives that it enters, or (True)
     waits for. kinds: of these. work_ns: its own time before each, and after the last. behind: by position, the collective
@@ -52,7 +52,7 @@ class _Script:
     behind: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Part:
     """One rank's part in a collective: took_ns after its last rank came, this one leaves. alone: after it came itself."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from pydantic import ConfigDict, Field, model_validator
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.registry import Registry
 from stepscope.records.options import OptionsModel
@@ -34,7 +35,7 @@ from stepscope.records.plan import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Workload:
     """A model family's spec.
 
@@ -53,7 +54,7 @@ class Workload:
     losses: tuple[str, ...] = ("ce",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Layer:
     """The parameters of one layer, and what it costs.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import unknown
 
@@ -21,7 +21,7 @@ _SOURCES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LinkPeak:
     """bytes_per_s: one direction."""
 
@@ -85,7 +85,7 @@ DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 """fp32: the vector units. tf32 to fp4: matrix units, dense, FP32 accumulation (what torch uses)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LinkSpec:
     """GPU-to-GPU links of one device. Rates are per direction.
 
@@ -111,7 +111,7 @@ class LinkSpec:
         return self.peer_links * self.each_bytes_per_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Accelerator:
     """One device as torch counts them (one GCD of an MI250X, one GPU of a GB200).
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProbeContext:
     """Where a probe looks; tests give it a made-up machine.
 
@@ -33,7 +33,7 @@ Facts = Mapping[str, Any]
 """Fields of EnvironmentRecord (other names go to its ``extra``); Unavailable for a part that could not be had."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Probe:
     """``run`` returns Facts, or Unavailable when there is nothing to tell at all. It never raises for a machine
     that lacks something."""

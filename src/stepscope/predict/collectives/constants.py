@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from stepscope.core.dataclass import record
 
 SOURCE = "NVIDIA/nccl v2.30.7-1, src/graph/tuning.cc (defaults of the tuner's constants)"
 """Of 2026-06; links: src/graph/topo.h."""
@@ -20,7 +21,7 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 Row = tuple[float, float, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Latencies:
     """Latencies of one algorithm. base_us: of the call, by protocol. link_us, pci_us, net_us: of one step over NVLink or
     xGMI, PCIe, the network."""
@@ -54,7 +55,7 @@ TREE_RATE = 0.92
 TREE_LL_RATE = 1 / 3.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Generation:
     """What differs between GPU generations. nvlink_gb_per_s: one link, one direction, as NCCL counts it.
 
@@ -100,7 +101,7 @@ RCCL_TREE_RATE: tuple[Row, Row] = ((0.06, 0.0, 0.11), (0.06, 0.0, 0.59))
 """On two nodes and on more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class XgmiMesh:
     """xGMI between the devices of a node. link_gb_per_s: one link, one direction, as RCCL counts it.
 

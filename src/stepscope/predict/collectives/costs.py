@@ -8,12 +8,12 @@ docs/reference/validation.md has their coverage and what it does not show.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.collectives import Collective
+from stepscope.core.dataclass import record
 from stepscope.predict.collectives import constants
 from stepscope.predict.collectives.constants import PROTOCOLS, Latencies
 from stepscope.predict.collectives.machine import Place
@@ -23,7 +23,7 @@ LL128 = PROTOCOLS.index("LL128")
 LL = PROTOCOLS.index("LL")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AlgorithmCost:
     """One algorithm with one protocol. offered: the library runs it for this op and machine; others are for comparison.
 
@@ -105,7 +105,7 @@ Z80 = 1.2816
 """Half-width of an 80% interval in standard deviations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Alternative:
     """Another way to do the same call. offered: the library would run it; else it stands for comparison only."""
 
@@ -115,7 +115,7 @@ class Alternative:
     offered: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Price:
     """Time of one collective call and its 80% interval, ns."""
 
@@ -124,7 +124,7 @@ class Price:
     high_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Predicted(Price):
     """A price and where it comes from.
 

@@ -10,10 +10,11 @@ import csv
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import unknown
 from stepscope.machine.peaks import Accelerator
@@ -22,7 +23,7 @@ from stepscope.predict.collectives import constants
 from stepscope.predict.collectives.constants import GENERATIONS, MESHES, Generation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Fabric:
     """One kind of network. adapter_bytes_per_s: bit rate / 8 of one adapter, None: the GPU generation's usual one.
 
@@ -146,7 +147,7 @@ Caller = Literal["nccl-tests", "torch"]
 _WITHOUT_SWITCH = ("gh200",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Place:
     """Where the ranks sit and what lies between them. Rates in GB/s (1e9), one direction.
 

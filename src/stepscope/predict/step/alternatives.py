@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_percent
 from stepscope.predict.collectives.choose import known_gpu
@@ -91,7 +92,7 @@ CHEAP = 0.05
 """Loss of speed up to which nobody minds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Remedy:
     """One way, as changes to the layout. slower: step time of a token over that of the layout that does not fit, less 1."""
 
@@ -173,7 +174,7 @@ LAUNCH, BUBBLE, GRADIENTS, TENSOR = 0.1, 0.2, 0.25, 0.2
 """Shares of the step from which on a part is worth a warning."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Warned:
     """A warning. share: of the step that the cause takes; advice: what to change."""
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.predict.collectives.costs import Z80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Range:
     """What a calibration has seen: outside of it a prediction is extrapolated. params: of the models."""
 
@@ -26,7 +27,7 @@ class Range:
     accelerators: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepCalibration:
     """Shares are of the specification's peak. Defaults: public kernel benchmarks, rounded; not fitted to training runs.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import counted, unknown
 from stepscope.machine.peaks import Accelerator
@@ -89,7 +90,7 @@ MOST_TOKENS = 1 << 30
 """Of a step; beyond, somebody counted tokens for sequences."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Layout:
     """dp x tp x pp x cp = GPUs; neighbours in rank order: tp, then cp, dp, pp. ep: of the dp x cp ranks, those that share
     a layer's experts.
@@ -269,7 +270,7 @@ _NOT_MODELLED = {
 KEYS = (*_NUMBERS, "acc", *_SWITCHES, *_CHOICES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AskedLayout:
     """A layout for any number of GPUs: dp is deduced where it was not given. given: the fields that were. acc: micro-batches
     of a step and rank; None: global_batch was given. assumed: by key, in words, what was not said."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stepscope.core.dataclass import record
 from stepscope.predict.step.exposed import held_parameters
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.stages import Stage, StepSetup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PredictedMemory:
     """Bytes of one rank at its peak. gathered: whole for a while: layers of FSDP, inputs of tensor parallelism that the host
     launched ahead; logits: output and its loss; base: context, libraries, communication buffers; slack: allocator's

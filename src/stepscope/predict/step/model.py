@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import unknown
 from stepscope.store.columns import COUNTS, MISSING
@@ -18,7 +19,7 @@ Convention = Literal["causal", "non-causal", "no attention"]
 CONVENTIONS: tuple[Convention, ...] = ("causal", "non-causal", "no attention")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks of the two compressions, dimensions of a head."""
 
@@ -28,7 +29,7 @@ class LatentAttention:
     value_dim: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelShape:
     """Dimensions of a transformer.
 

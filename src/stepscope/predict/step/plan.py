@@ -6,10 +6,11 @@ The best ones become a matrix file with which ``stepscope bench`` measures them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import grouped
 from stepscope.predict.step.alternatives import cause_of
@@ -28,7 +29,7 @@ REFINED = 12
 """Best layouts whose pipelines are simulated in the end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UsualLayout:
     """A layout that somebody would try first. prediction: its best form, None where it cannot be; why: it loses."""
 
@@ -37,7 +38,7 @@ class UsualLayout:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LayoutSearch:
     """What a search came to. best: layouts that fit, fastest first. priced: how many were; dropped: families of layouts
     without a price, as they cannot be or do not fit in their smallest form."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.machine.peaks import Accelerator, find
 from stepscope.predict.collectives.machine import Fabric, read_fabric
@@ -46,7 +47,7 @@ _CLOCK = 0.6
 products (stas00/ml-engineering, MAMF)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Asked:
     """One question for the step model."""
 

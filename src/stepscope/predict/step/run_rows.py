@@ -9,10 +9,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.machine.peaks import find
 from stepscope.predict.step.model import MOST_LAYERS, ModelShape, find_model, number, published_shape, whole
@@ -37,7 +38,7 @@ _NEAR_PARAMS = 0.1
 """Further off, the printed dimensions are not those of a dense model of so many parameters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TrainingRow:
     """One published measurement, as printed. accelerator: key of the table; hardware, network: as the source writes it.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.layout import Cluster, Layout
@@ -14,7 +15,7 @@ from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.traffic import context_calls, expert_calls, message, seconds, tensor_calls
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KernelTimes:
     """Seconds of device time. attention: the part of ``forward`` that is attention proper (a ring exchange hides there)."""
 
@@ -162,7 +163,7 @@ def total(*works: KernelTimes) -> KernelTimes:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LayerTraffic:
     """Exposed seconds of one layer and micro-batch: tensor, context and expert parallelism, forward and backward."""
 
@@ -171,7 +172,7 @@ class LayerTraffic:
     ep: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Stage:
     """One pipeline stage, one micro-batch: seconds (forward, backward; recomputation belongs to backward).
 

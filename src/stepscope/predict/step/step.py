@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
 from stepscope.predict.step.calibration import EXTRAPOLATED, MEMORY_LIMIT, StepCalibration, reach_at
 from stepscope.predict.step.exposed import exposed, held_parameters, pipeline_time
@@ -16,7 +17,7 @@ from stepscope.predict.step.stages import Stage, StepSetup, stages_of
 from stepscope.predict.step.traffic import Calls, step_calls
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Budget:
     """Seconds of a step; they sum to it. Traffic counts where nothing hides it. bubble: waiting for other pipeline stages;
     launch: the host is slower than the device; other: fixed time, and waiting for the slowest GPU."""
@@ -44,7 +45,7 @@ class Budget:
         return Budget(**{name: value * factor for name, value in self.parts.items()})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepPrediction:
     """One step. low_s, high_s: its 80% interval. mfu: by convention; hfu: all FLOP that are computed, recomputation too;
     None where the peak is unknown. memory: of the fullest stage, memory_stage.

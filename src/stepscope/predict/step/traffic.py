@@ -7,13 +7,14 @@ What stepscope can run (replicas, FSDP, tensor parallelism, pipelines) sends wha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stepscope.core.dataclass import record
 from stepscope.predict.step.layout import Cluster, Layout
 from stepscope.predict.step.model import ModelShape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Calls:
     """``count`` calls of one collective. size_bytes: S of nccl-tests. ranks of the group, each ``stride`` apart."""
 
@@ -25,7 +26,7 @@ class Calls:
     count: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HeldParameters:
     """Parameters that one rank of a stage holds before sharding: dense ones, and those of its experts."""
 

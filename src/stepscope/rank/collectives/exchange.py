@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from stepscope.core.dataclass import record
 from stepscope.rank.mesh import Mesh
 
 REDUCED: Literal["reduced"] = "reduced"
@@ -38,7 +38,7 @@ class Issue(Protocol):
     def __call__(self, *, async_op: bool) -> Waitable | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Setup:
     """What decides one exchange. numel: elements of S, as the offline spec counts it.
 
@@ -82,7 +82,7 @@ class Setup:
         return REDUCE_OPS[self.reduce_op or "sum"]  # type: ignore[return-value]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Stretch:
     """A stretch of a buffer. source, offset: its first element is element ``offset`` of what rank ``source`` sends."""
 
@@ -91,7 +91,7 @@ class Stretch:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Exchange:
     """One call with buffers of its own.
 

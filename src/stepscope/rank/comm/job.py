@@ -6,7 +6,7 @@ Which sizes can be measured: what the type and the world divide, and what memory
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from stepscope.collectives import REGISTRY as SPECS
 from stepscope.collectives import Collective
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.rank import recorder
@@ -40,7 +41,7 @@ from stepscope.records.comm import CommMeasure, CommSpec
 from stepscope.store.writer import LineFile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CommJob:
     """One comm cell on one rank. ``salts`` gives every check fresh values, the same on all ranks."""
 
@@ -178,7 +179,7 @@ CHECK_BYTES = 64 * 2**20
 """Tables and temporaries of filling and checking, at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Size:
     """One asked size. size_bytes, numel: of S, None where ``skipped`` says why it is not measured."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
 from time import perf_counter_ns
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from stepscope.core.dataclass import record
 from stepscope.rank.collectives import Exchange, Issue, Waitable
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.pace import Control, SlowestRanks
@@ -123,7 +123,7 @@ MOST_CALLS = 10_000
 """Most calls of one size: more narrow no interval that 10,000 have not, and every one is a number in a file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Timed:
     """Calls of one size on this rank, in order."""
 

@@ -8,13 +8,13 @@ there are. The period is a prime, so that a part taken from a wrong place shows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stepscope.core.dataclass import record
 from stepscope.rank.collectives import REDUCED, Exchange, Stretch
 
 PERIOD = 1009
@@ -27,7 +27,7 @@ _LARGEST_TERM = 1000
 Table = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Values:
     """The tables of one check. reduce_op: None for collectives that only move data."""
 

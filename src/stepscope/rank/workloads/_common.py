@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
+from stepscope.core.dataclass import record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import did_you_mean
 from stepscope.rank.precision import samples_in
@@ -31,7 +32,7 @@ INIT_STD = 0.02
 """Standard deviation of initial Transformer weights (Radford et al. 2019, GPT-2)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Task:
     """A module and its loss. All functions accept an empty batch (first dimension 0).
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.errors import MissingError
 from stepscope.core.registry import Registry
 from stepscope.results.figures import figures_of
@@ -22,7 +22,7 @@ EXPORTED = DIARY | figures_of("wall")
 """What a job's figures can hold, by key; of a rank, and of a stretch of steps, all but the wall time's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Snapshot:
     """A job up to ``step``, or a stretch of its steps that ends there. figures: of all ranks together, keys and units of
     results/figures.py; ranks: the same of each; hosts: of each rank; late: that the others wait for. at_unix_ns: end of

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, format_percent, format_size
 from stepscope.core.words import counted, grouped, plural
 from stepscope.diagnose.engine import believable
@@ -33,7 +33,7 @@ LEAST_EXPOSED = 0.05
 _SEVERITY_WORDS = {"problem": "problem", "warning": "warning", "info": "good to know"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KeyFigure:
     """One key figure: what, how much, of what."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import trace_command
@@ -138,7 +138,7 @@ def timeline(
     return {"jobs": jobs + strips}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TimelinePlace:
     """Where a finding is in the timeline: indices of job and row (None: of no rank), and a stretch in ns of the picture."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_number, format_percent, format_plus_minus
 from stepscope.core.words import counted, grouped, listed
 from stepscope.records.nouns import Measured
@@ -89,7 +89,7 @@ def numbered_parts(items: Sequence[T], most: int) -> Iterator[tuple[int, str, Se
         yield number, f" ({number} of {len(split)})" if len(split) > 1 else "", part
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DatasetPart:
     """Runs of one chart of a data set. key: part of its file's name (``IMDB``, ``IMDB-bert-2``). title: model and data."""
 
@@ -142,7 +142,7 @@ def failure(run: TrainingRun) -> str | None:
     return None if run.status == "ok" else status_label(run.status)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Quantity:
     """The figure by which some runs are compared. name: for captions; axis: with its unit; scale: base units -> axis.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_number, format_percent
 from stepscope.core.words import counted, grouped, in_words, listed
 from stepscope.records.training import TrainingRun
@@ -45,7 +45,7 @@ _QUIET = ("batch", "accumulation")
 Label = Callable[[float], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Bar:
     """One run. value, low, high: base units. label: against the reference. failure: why there is no value."""
 
@@ -56,7 +56,7 @@ class Bar:
     failure: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BarCluster:
     """Runs alike but for one thing: one bar a series, None where there is no such run."""
 
@@ -64,7 +64,7 @@ class BarCluster:
     bars: tuple[Bar | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BarGroups:
     """Bars of one chart.
 
@@ -82,7 +82,7 @@ class BarGroups:
     reference: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BarComparison:
     """What a chart compares. along: name of the facet that varies. own: its text for a run, where it is not the facet's.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.predict.run_buckets import DEFAULT
@@ -136,7 +136,7 @@ def bucket_choice_table(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Way:
     """One partition, or a way that nobody tuned. keys: under which it may have been measured."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_bandwidth, format_duration, format_number, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.predict.curve_shape import curve_time_ns
@@ -23,7 +23,7 @@ CURVE_STEPS = 48
 """Steps of a fitted curve between the smallest and the largest size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MeasuredSize:
     """One measured size. fast, slow: what 9 of 10 calls lie between; None: not known."""
 
@@ -33,7 +33,7 @@ class MeasuredSize:
     slow: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SizeLine:
     """One sweep. fitted: (size, value) along the fitted curve; empty: none is given. best: what a sweep is judged by.
 

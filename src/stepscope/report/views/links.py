@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.words import counted, grouped, ranges
 from stepscope.machine.topology import LINK_KINDS, Device, Topology
 from stepscope.records.comm import CommRow
@@ -330,7 +330,7 @@ def pairs_table(rows: Sequence[CommRow]) -> Table:
     return replace(table, footnotes=(_FOOTNOTE,) if cells else ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Line:
     """What one rank sends, at one size and direction; sender None: all pairs of a cell that failed."""
 

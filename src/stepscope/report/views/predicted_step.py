@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_bytes, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.predict.step.alternatives import KNEE, Remedy, base_of, efficiency, warnings_of
@@ -313,7 +313,7 @@ def scaled_steps_table(prediction: ScalePrediction) -> Table:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScalePoint:
     """Work per second of the whole job on so many GPUs. low, high: 80% interval. measured: not predicted."""
 
@@ -324,7 +324,7 @@ class ScalePoint:
     measured: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScaleCurve:
     """Throughput over GPUs. unit: ``tokens/s``, ``samples/s``. knee: GPUs up to which the curve is good."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.dataclass import dataclass
+from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.nouns import EXPOSED_COMM
@@ -106,7 +106,7 @@ def _interval(run: TrainingRun) -> tuple[float | None, float | None]:
     return max(0.0, 1.0 - exposed.high / step.value), max(0.0, 1.0 - exposed.low / step.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PhaseSpread:
     """One phase of one cell over its timed steps and ranks, ns. share: of the mean step.
 
