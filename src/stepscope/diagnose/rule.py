@@ -287,9 +287,9 @@ def advise(
     )
 
 
-def inspect(text: str, command: str | None = None) -> Advice:
-    """Advise one thing to look at: it changes nothing of the job."""
-    return Advice(text=text, command=command)
+def inspect(text: str, command: str | None = None, *, only_for: tuple[Condition, ...] = ()) -> Advice:
+    """Advise one thing to look at: it changes nothing of the job. only_for: as of ``advise``."""
+    return advise(text, command, only_for=only_for)
 
 
 class Limit(float):

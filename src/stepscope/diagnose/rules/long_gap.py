@@ -73,9 +73,15 @@ def _judge_job(job: TraceEvidence) -> Statement:
         at_ns=None if start is None else (start, start + longest.gap_ns),
         confidence="measured; the trace does not show how often such a gap recurs",
         advice=[
-            (
+            inspect(
                 "check the host in the gap: a checkpoint, an evaluation, logging, a stalled file system",
                 "--show idle,annotations",
+                only_for=("trains",),
+            ),
+            inspect(
+                "check whether a request was there to be served in the gap: an idle server has none",
+                "--show idle,annotations",
+                only_for=("infers",),
             ),
             _remedy(longest),
         ],
@@ -99,6 +105,7 @@ def _remedy(gap: LongGap) -> Advice | None:
         "if it is a checkpoint, write it asynchronously (torch.distributed.checkpoint.async_save); if it is "
         "an evaluation, make it rarer",
         key="async checkpoint",
+        only_for=("trains",),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.borders import gaps
-from tests.hand_events import Row, trace
+from tests.hand_events import Row, op, trace
 from tests.trace_evidence import found, skipped, traced
 
 from stepscope.diagnose.engine import diagnose
@@ -56,3 +56,14 @@ def test_the_rank_that_stalls_is_named() -> None:
 
 def test_without_any_work_nothing_can_be_said() -> None:
     assert "no device work, operators" in skipped(RULE, evidence([]))
+
+
+@pytest.mark.parametrize(("serves", "saves"), [(True, False), (False, True)])
+def test_a_server_is_not_told_to_write_checkpoints(serves: bool, saves: bool) -> None:
+    waits = [1.0] * 10
+    waits[5] = 3000.0
+    steps = gaps(*waits)
+    engine = [op("vllm::unified_attention", 20, 40)] if serves else [op("Optimizer.step#SGD.step", 20, 40)]
+    texts = [advice.text for advice in found(RULE, evidence([*steps, *engine])).advice]
+    assert any("async_save" in text for text in texts) is saves
+    assert any("request" in text for text in texts) is serves
