@@ -103,13 +103,14 @@ class Job:
 
         return tables_of(self.evidence, self.diagnosis, drop_epochs=self.drop_epochs)
 
-    def table(self, name: str) -> Frame:
-        """Return a table by its name. Raises UsageError for an unknown name, DataError where these data do not fill it."""
-        from stepscope.api.tables import every_name, why_missing
+    def table(self, name: str, *, by_rank: bool = False) -> Frame:
+        """Return a table by its name. by_rank: one of traces with the rows of each rank by itself, where it has the median
+        of all. Raises UsageError for an unknown name, DataError where these data do not fill it."""
+        from stepscope.api.tables import every_name, table_by_rank, why_missing
 
         frame = self._tables[name]() if name in self._tables else None
         if frame is not None and len(frame):
-            return frame
+            return table_by_rank(self.evidence, name) if by_rank else frame
         if frame is None and name not in every_name():
             raise UsageError(unknown("table", name, sorted({*every_name(), *self._tables})))
         reason, command = why_missing(name, self.evidence, frame)

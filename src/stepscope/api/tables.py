@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.core.errors import UsageError
 from stepscope.report.contents import every_table
-from stepscope.report.frame import Frame, Values, frame_of
+from stepscope.report.frame import Frame, Values, frame_of, joined, stacked
 from stepscope.report.trace_sections import SECTIONS
 from stepscope.report.trace_sections import table as trace_table
 from stepscope.report.views.findings import findings_table
 from stepscope.results.evidence import NEEDS, Evidence
 from stepscope.stats.step_table import StepTable, cell_table
-from stepscope.traces.events import Category, Events
+from stepscope.traces import sections
 
 if TYPE_CHECKING:
     from stepscope.records.finding import Diagnosis
+    from stepscope.records.trace_summary import TraceSummary
+    from stepscope.traces.sections import StatedClass
 
 TRACE = "trace_"
 """Before the name of a section of the traces, where something else of the job may have its name."""
@@ -33,6 +36,9 @@ FIRST: Mapping[str, tuple[str, ...]] = {
 }
 """What a job is asked for -> the tables that answer it; the first that its data fill."""
 
+BY_RANK = tuple(section.name for section in sections.SECTIONS if section.view and section.work)
+"""Sections of which each rank has its own."""
+
 _NEED = {
     "comm": "comm",
     "pairs": "comm",
@@ -45,13 +51,17 @@ _UNTIMED = ("no steps were timed", "stepscope profile -- COMMAND")
 _NOTHING = ("these data hold nothing of it", None)
 
 
-def tables_of(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int) -> Mapping[str, Callable[[], Frame]]:
+def tables_of(
+    evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int, classes: Sequence[StatedClass] = ()
+) -> Mapping[str, Callable[[], Frame]]:
     """Return the tables that a job's data may fill by name; each is made when it is called."""
-    made = {"findings": lambda: frame_of(findings_table(diagnosis.findings))}
+    made: dict[str, Callable[[], Frame]] = {"findings": lambda: frame_of(findings_table(diagnosis.findings))}
     if evidence.traces:
         made |= {f"{TRACE}{name}": partial(_section, evidence, name) for name in SECTIONS}
         made |= {name: made[f"{TRACE}{name}"] for name in SECTIONS}
-        made["events"] = partial(_events, evidence)
+        from stepscope.api.event_tables import event_tables
+
+        made |= event_tables(evidence.traces, classes)
     made |= {t.key: partial(frame_of, t) for t in every_table(evidence, drop_epochs=drop_epochs)}
     if tables := dict(_timed(evidence)):
         made["timed_steps"] = partial(_steps, tables)
@@ -61,20 +71,31 @@ def tables_of(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int) -> 
     return made
 
 
+def table_by_rank(evidence: Evidence, name: str) -> Frame:
+    """Return a table of traces with the rows of each rank by itself. Raises UsageError for one that is of the whole job."""
+    key = name.removeprefix(TRACE)
+    if key not in BY_RANK or not evidence.traces:
+        raise UsageError(f"table {name!r} is not made for one rank: {', '.join(BY_RANK)} are", fix="leave by_rank out")
+    return _section(evidence, key, by_rank=True)
+
+
 @cache
 def every_name() -> frozenset[str]:
     """Return the names of all tables that a job can have."""
+    from stepscope.api.event_tables import TABLES
     from stepscope.report.views import views
 
     of_views = {key for key, view in views().items() if view.table or view.tables}
-    return frozenset({*FIRST, *SECTIONS, *of_views, "events", "timed_steps"})
+    return frozenset({*FIRST, *SECTIONS, *TABLES, *of_views, "timed_steps"})
 
 
 def why_missing(name: str, evidence: Evidence, empty: Frame | None = None) -> tuple[str, str | None]:
     """Return why a job has no such table, and the command that records what it takes. empty: the table without rows."""
     if empty is not None and empty.table is not None and empty.table.notes:
         return "; ".join(empty.table.notes), None
-    if name in SECTIONS or name.startswith(TRACE) or name == "events":
+    from stepscope.api.event_tables import TABLES
+
+    if name in SECTIONS or name.startswith(TRACE) or name in TABLES:
         return _NOTHING if evidence.traces else NEEDS["traces"]
     need = _NEED.get(name.split("_")[0])
     if need is not None:
@@ -84,31 +105,22 @@ def why_missing(name: str, evidence: Evidence, empty: Frame | None = None) -> tu
     return _NOTHING if evidence.runs else NEEDS["runs"]
 
 
-def _section(evidence: Evidence, name: str) -> Frame:
-    """Return one section of all captures; ``capture`` names them where there are several."""
-    frames = {trace.name: frame_of(trace_table(trace.summary, name)) for trace in evidence.traces}
-    return joined("capture", frames)
+def _section(evidence: Evidence, name: str, *, by_rank: bool = False) -> Frame:
+    """Return one section of all captures; ``capture`` names them where there are several. by_rank: of each rank alone."""
+    made = _of_each_rank if by_rank else _of_all_ranks
+    return joined("capture", {trace.name: made(trace.summary, name) for trace in evidence.traces})
 
 
-def stacked(frames: Iterable[Frame]) -> Frame:
-    """Return the rows of frames of one kind below each other; what one of them lacks is None there."""
-    every = tuple(frames)
-    if len(every) == 1:
-        return every[0]
-    columns: dict[str, Values] = {}
-    for name in dict.fromkeys(name for frame in every for name in frame.columns):
-        parts = [frame.columns.get(name, [None] * len(frame)) for frame in every]
-        arrays = [part for part in parts if isinstance(part, np.ndarray)]
-        columns[name] = np.concatenate(arrays) if len(arrays) == len(parts) else [value for p in parts for value in p]
-    units = {name: unit for frame in every for name, unit in frame.units.items()}
-    return Frame(key=every[0].key, title=every[0].title, columns=columns, units=units)
+def _of_all_ranks(summary: TraceSummary, name: str) -> Frame:
+    return frame_of(trace_table(summary, name))
 
 
-def joined(key: str, frames: Mapping[str, Frame]) -> Frame:
-    """Return the rows of all frames; where there are several, a first column names each."""
-    if len(frames) == 1:
-        return next(iter(frames.values()))
-    return stacked(replace(f, columns={key: [name] * len(f), **f.columns}, table=None) for name, f in frames.items())
+def _of_each_rank(summary: TraceSummary, name: str) -> Frame:
+    alone = {rank.facts.rank: _of_all_ranks(replace(summary, ranks=(rank,)), name) for rank in summary.ranks}
+    return stacked(
+        frame if "rank" in frame.columns else replace(frame, columns={"rank": [rank] * len(frame), **frame.columns})
+        for rank, frame in alone.items()
+    )
 
 
 def _timed(evidence: Evidence) -> Iterator[tuple[str, StepTable]]:
@@ -137,31 +149,3 @@ def steps_frame(table: StepTable) -> Frame:
     }
     columns |= {f"{name}_ns": np.broadcast_to(values, shape).reshape(-1) for name, values in times.items()}
     return Frame(key="timed_steps", title="Timed steps", columns=columns, units={f"{name}_ns": "ns" for name in times})
-
-
-EVENT_TIMES = ("ts_ns", "dur_ns")
-EVENT_NUMBERS = ("stream", "device", "correlation", "external_id")
-
-
-def _events(evidence: Evidence) -> Frame:
-    """Return all events of the traces, in the order of the files."""
-    from stepscope.traces.load import load_traces
-
-    frames: dict[str, Frame] = {}
-    for trace in evidence.traces:
-        files = tuple(dict.fromkeys(rank.facts.file for rank in trace.summary.ranks))
-        frames[trace.name] = stacked(_events_of(rank.rank, rank.events) for rank in load_traces(files).ranks)
-    return joined("capture", frames)
-
-
-def _events_of(rank: int, events: Events) -> Frame:
-    kinds = [category.name.lower() for category in Category]
-    threads = [" ".join(thread) for thread in events.threads]
-    columns: dict[str, Values] = {
-        "rank": np.full(len(events), rank),
-        "category": [kinds[code] for code in events.category.tolist()],
-        "name": [events.names[code] for code in events.name.tolist()],
-        "thread": [threads[code] for code in events.thread.tolist()],
-        **{name: getattr(events, name) for name in (*EVENT_TIMES, *EVENT_NUMBERS)},
-    }
-    return Frame(key="events", title="Events", columns=columns, units=dict.fromkeys(EVENT_TIMES, "ns"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, overload
@@ -125,6 +125,27 @@ def frame_of(table: Table) -> Frame:
         units={c.key: c.unit for c in table.columns if c.unit},
         table=table,
     )
+
+
+def stacked(frames: Iterable[Frame]) -> Frame:
+    """Return the rows of frames of one kind below each other; what one of them lacks is None there."""
+    every = tuple(frames)
+    if len(every) == 1:
+        return every[0]
+    columns: dict[str, Values] = {}
+    for name in dict.fromkeys(name for frame in every for name in frame.columns):
+        parts = [frame.columns.get(name, [None] * len(frame)) for frame in every]
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        columns[name] = np.concatenate(arrays) if len(arrays) == len(parts) else [value for p in parts for value in p]
+    units = {name: unit for frame in every for name, unit in frame.units.items()}
+    return Frame(key=every[0].key, title=every[0].title, columns=columns, units=units)
+
+
+def joined(key: str, frames: Mapping[str, Frame]) -> Frame:
+    """Return the rows of all frames; where there are several, a first column names each."""
+    if len(frames) == 1:
+        return next(iter(frames.values()))
+    return stacked(replace(f, columns={key: [name] * len(f), **f.columns}, table=None) for name, f in frames.items())
 
 
 def _plain(values: Values) -> list[Raw]:

@@ -465,23 +465,29 @@ def _late(events: Events, work: Ints, launch: Ints) -> tuple[int, int]:
     return int(late.sum()), int(follows.sum())
 
 
+def queue_over_time(launched: Ints, started: Ints) -> tuple[Ints, Ints]:
+    """Return when the number of what is launched and not yet started changes, and the number from then on; each entry of the
+    inputs, shape (n,), is one piece of work. Of one moment, work starts before more is launched."""
+    waits = started > launched
+    times = np.concatenate([launched[waits], started[waits]])
+    change = np.repeat(np.array([1, -1], dtype=np.int64), waits.sum())
+    order = np.argsort(times, kind="stable")
+    times, length = times[order], np.cumsum(change[order])
+    last = np.append(times[1:] != times[:-1], [True] * bool(len(times)))
+    return times[last], length[last]
+
+
 def queue_length(launched: Ints, started: Ints) -> QueueLength | None:
     """Count what is launched and not yet started, over time; each entry of the inputs, shape (n,), is one piece of work.
 
     None without work, or when all of it was launched at one moment and started at once.
     """
-    waits = started > launched
-    joins, leaves = launched[waits], started[waits]
     if not len(launched):
         return None
     low, high = int(launched.min()), int(max(started.max(), launched.max()))
     if high == low:
         return None
-    times = np.concatenate([joins, leaves])
-    change = np.concatenate([np.ones(len(joins), dtype=np.int64), np.full(len(leaves), -1, dtype=np.int64)])
-    # Of one moment, work starts before more is launched: the length never counts both.
-    order = np.lexsort((change, times))
-    times, length = times[order], np.cumsum(change[order])
+    times, length = queue_over_time(launched, started)
     edges = np.concatenate([[low], times, [high]])
     level = np.concatenate([[0], length])
     lasting = np.diff(edges)

@@ -251,7 +251,7 @@ def annotation_rows(view: RankView) -> tuple[AnnotationRow, ...]:
     outer = tree.outermost_of(label)
     host = sums(label[outer], (tree.ends - tree.starts)[outer], count)
 
-    work, owner = _launched_inside(view, tree)
+    work, owner = launched_inside(view, tree)
     pair_label, pair_work = _labels_around(tree, label, work, owner)
     spent = sums(pair_label, events.dur_ns[pair_work], count)
     busy = union_by_group(pair_label, events.ts_ns[pair_work], events.end_ns[pair_work], count=count)
@@ -285,7 +285,7 @@ def _labels(events: Events, chosen: Ints) -> tuple[Ints, list[str]]:
     return table, list(rows)
 
 
-def _launched_inside(view: RankView, tree: Nest) -> tuple[Ints, Ints]:
+def launched_inside(view: RankView, tree: Nest) -> tuple[Ints, Ints]:
     """Device events launched inside an annotation, and the position of the innermost one.
 
     What a thread of the autograd engine launches also counts for what is open on the thread that annotates most: it
