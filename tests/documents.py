@@ -31,7 +31,10 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")))
 EXACT = {
     "README.md",
-    *(f"docs/howto/{name}.md" for name in ("profile-my-job", "read-a-trace", "why-does-my-job-not-scale")),
+    *(
+        f"docs/howto/{name}.md"
+        for name in ("gate-a-pull-request", "profile-my-job", "read-a-trace", "why-does-my-job-not-scale")
+    ),
 }
 PROGRAMS = re.compile(
     r"(?:^|[;&|(] *|\$ )(?:[A-Z_]+=\S+ +)*(?:\.venv/bin/)?(?:stepscope|make|torchrun|srun|pip|python -m)\b",

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
+import yaml
 from tests.documents import ROOT
 
 from stepscope.cli.command import EXIT_CODES
@@ -62,6 +63,14 @@ TABLES: Mapping[str, tuple[str, Row, Callable[[], Iterable[Row]]]] = {
         _quality,
     ),
     "figures taken away": ("docs/reference/trace.md", ("figure", "what it is", "rules that are not asked"), _taken),
+    "inputs of the action": (
+        "docs/howto/gate-a-pull-request.md",
+        ("input", "what it is", "default"),
+        lambda: [
+            (f"`{name}`", each["description"], f"`{each['default']}`" if each["default"] else "")
+            for name, each in yaml.safe_load((ROOT / "action.yml").read_text())["inputs"].items()
+        ],
+    ),
     "parts": (
         "docs/reference/metrics.md",
         ("part", "column", "definition"),

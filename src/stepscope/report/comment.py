@@ -19,6 +19,8 @@ from stepscope.report.views.comparison import (
     side_sentences,
     signed_percent,
 )
+from stepscope.results.comparing import STEP_METRIC
+from stepscope.results.figures import COMPARED
 from stepscope.results.scaling_budget import verdict
 
 MOST_LINES = 20
@@ -53,14 +55,18 @@ def write_comment(comparison: Comparison, conditions: Sequence[Condition] = ()) 
 
 
 def _shown(figures: Sequence[ComparedFigure], asked: Collection[str]) -> list[ComparedFigure]:
-    """Return the figures that differ, those asked for and the worst first; where none does, the first of all."""
-    differ = [
-        f
-        for f in figures
-        if f.metric in asked or (f.verdict != _ORDER[-1] and signed_percent(f.change) != signed_percent(0))
-    ]
-    differ.sort(key=lambda f: (f.metric not in asked, _ORDER.index(f.verdict), -abs(f.change)))
-    return differ[:MOST_FIGURES] or [*figures[:1]]
+    """Return the figures that differ, those asked for and the worst first; where none does, the first of all.
+
+    The step of whole jobs is one of them whatever it did, shares of their wall time are none.
+    """
+
+    def differs(figure: ComparedFigure) -> bool:
+        changed = figure.verdict != _ORDER[-1] and signed_percent(figure.change) != signed_percent(0)
+        return figure.metric == STEP_METRIC or (changed and COMPARED[figure.metric].of != "wall")
+
+    shown = [figure for figure in figures if figure.metric in asked or differs(figure)]
+    shown.sort(key=lambda f: (f.metric not in asked, _ORDER.index(f.verdict), -abs(f.change)))
+    return shown[:MOST_FIGURES] or [*figures[:1]]
 
 
 def _table(comparison: Comparison, shown: Sequence[ComparedFigure]) -> Table:

@@ -60,6 +60,13 @@ def test_where_nothing_differs_the_first_figure_is_shown() -> None:
     assert [row[-1] for row in rows(write_comment(compared))] == ["no significant difference"]
 
 
+def test_of_whole_jobs_the_step_is_shown_and_shares_of_the_wall_time_are_not() -> None:
+    figures = (figure("diary_step_ns", 1.0, "no significant difference"), figure("goodput_fraction", 0.5, "not tested"))
+    assert [row[0] for row in rows(write_comment(comparison(*figures)))] == ["step, median of rounds"]
+    asked = parse_changes(["goodput_fraction < 0.9"], COMPARED)
+    assert rows(write_comment(comparison(*figures), asked))[0][0] == "goodput"
+
+
 def test_a_column_says_what_rows_are_of_where_that_differs() -> None:
     one = comparison(figure("step_ns", 1.1, "worse"), figure("samples_per_s", 0.9, "worse"))
     two = comparison(figure("step_ns", 1.1, "worse"), figure("step_ns", 1.2, "worse", what="mlp, zero"))
