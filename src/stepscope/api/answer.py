@@ -30,9 +30,11 @@ class Answer:
         return dict(self.document)
 
     def __repr__(self) -> str:
-        return "\n\n".join([self.headline, *map(repr, self.frames.values())])
+        return "\n\n".join([self.headline, *(repr(frame) for frame in self.frames.values() if len(frame))])
 
     def _repr_html_(self) -> str:
         from markupsafe import escape
 
-        return f"<p><b>{escape(self.headline)}</b></p>" + "".join(f._repr_html_() for f in self.frames.values())
+        return f"<p><b>{escape(self.headline)}</b></p>" + "".join(
+            frame._repr_html_() for frame in self.frames.values() if len(frame)
+        )

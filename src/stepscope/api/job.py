@@ -6,11 +6,12 @@ Nothing is read before something is asked for, and nothing twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.errors import DataError, UsageError
+from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.words import in_words, unknown
 
 if TYPE_CHECKING:
@@ -240,15 +241,23 @@ class Job:
         return f"<stepscope.Job {where}: {self.verdict.headline}>"
 
     def __str__(self) -> str:
+        return self._screen()
+
+    def _screen(self, width: int = 100) -> str:
         from stepscope.report.render.screen import screen_lines
 
-        return "\n".join(line for line, _ in screen_lines(self.verdict))
+        also = (text.replace("below:", "job.findings:") for text in self.verdict.also)
+        return "\n".join(line for line, _ in screen_lines(replace(self.verdict, also=tuple(also)), width=width))
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         from markupsafe import escape
 
-        headline, _, rest = str(self).partition("\n")
-        return f"<pre><b>{escape(headline)}</b>\n{escape(rest)}</pre>"
+        try:
+            screen = self._screen(88)  # the column of a notebook beside its files
+        except StepscopeError:
+            return None  # repr, which a notebook shows instead, says why
+        headline, _, rest = screen.partition("\n")
+        return f'<pre style="white-space:pre;margin:0"><b>{escape(headline)}</b>\n{escape(rest)}</pre>'
 
 
 def open(*paths: str | Path, drop_epochs: int = 1, **how: Any) -> Job:  # noqa: A001 - as a user writes it: stepscope.open

@@ -51,6 +51,10 @@ class StepscopeError(Exception):
             lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the message without the way to it."""
+        return [f"{type(self).__name__}: {self}"]
+
     @property
     def line(self) -> str:
         """``what``, ``why`` and ``fix`` on one line: for records, and for tables with one row a cell."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
@@ -13,7 +14,19 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, unknown
-from stepscope.report.table import Column, Raw, Table, frame_library, tabled
+from stepscope.report.table import (
+    Column,
+    Format,
+    Raw,
+    Table,
+    duration,
+    figure,
+    frame_library,
+    group_column,
+    tabled,
+    text,
+    whole,
+)
 
 Values = list[Raw] | NDArray[Any]
 
@@ -22,6 +35,14 @@ SHOWN_ROWS = 20
 
 WIDTH = 120
 """Characters of a line where a frame is printed."""
+
+_STYLES = {
+    "l": "text-align:left;white-space:nowrap",
+    "l w": "text-align:left;min-width:15em",
+    "r": "white-space:nowrap",
+    "r w": "white-space:nowrap",
+}
+"""How a notebook shows cells by their first classes: of a sheet it takes nothing where it does not trust."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,21 +116,30 @@ class Frame:
         from markupsafe import escape
 
         from stepscope.report.render.files import as_html
+        from stepscope.report.render.terminal import worth_showing
 
         table = self._first(SHOWN_ROWS)
-        notes = "".join(
-            f"<br><small>{escape(note)}</small>" for note in (*table.footnotes, *table.notes, self._more()) if note
-        )
         label = f"stepscope-{self.key}"
-        body = as_html(table, range(len(table.columns)), label)
-        return f'<div><b id="{escape(label)}">{escape(self.title)}</b>{body}{notes}</div>'
+        shown = {*worth_showing(table), *(i for i, column in enumerate(table.columns) if column.role == "group")}
+        body = re.sub(r' class="([lr](?: w)?)', _styled, as_html(table, sorted(shown), label))
+        notes = (*filter(None, [self._more()]), *table.footnotes, *table.notes)
+        below = "".join(f"<div><small>{escape(note)}</small></div>" for note in notes)
+        return f'<div style="overflow-x:auto"><b id="{escape(label)}">{escape(self.title)}</b>{body}{below}</div>'
 
     def _first(self, count: int) -> Table:
         first = self[:count]
         if first.table is not None:
             return first.table
-        titles = {name: f"{name} ({self.units[name]})" if name in self.units else name for name in self.columns}
-        return tabled(self.key, self.title, first, *(Column(name, titles[name], itemgetter(name)) for name in titles))
+        columns = (Column(name, name, itemgetter(name), first._format(name)) for name in self.columns)
+        return tabled(self.key, self.title, first, *columns)
+
+    def _format(self, name: str) -> Format:
+        """Return how a column without a way of its own is written; a point in time is no duration."""
+        kinds = {type(value) for value in _plain(self.columns[name])} - {type(None)}
+        if not kinds <= {int, float}:
+            return text
+        lasts = self.units.get(name) == "ns" and not name.startswith("ts")
+        return duration if lasts else figure if float in kinds else whole
 
     def _more(self) -> str:
         more = len(self) - SHOWN_ROWS
@@ -145,7 +175,21 @@ def joined(key: str, frames: Mapping[str, Frame]) -> Frame:
     """Return the rows of all frames; where there are several, a first column names each."""
     if len(frames) == 1:
         return next(iter(frames.values()))
-    return stacked(replace(f, columns={key: [name] * len(f), **f.columns}, table=None) for name, f in frames.items())
+    every = stacked(replace(f, columns={key: [name] * len(f), **f.columns}, table=None) for name, f in frames.items())
+    tables = {name: frame.table for name, frame in frames.items() if frame.table is not None}
+    if len(tables) < len(frames) or any(
+        [key, *(c.key for c in t.columns)] != [*every.columns] for t in tables.values()
+    ):
+        return every
+    head = group_column(key, key, str)
+    rows = (replace(row, values=(head.value(name), *row.values)) for name, t in tables.items() for row in t.rows)
+    first = next(iter(tables.values()))
+    notes = tuple(dict.fromkeys(note for t in tables.values() for note in t.notes))
+    return replace(every, table=replace(first, columns=(head, *first.columns), rows=tuple(rows), notes=notes))
+
+
+def _styled(classes: re.Match[str]) -> str:
+    return f' style="{_STYLES[classes[1]]}"{classes[0]}'
 
 
 def _plain(values: Values) -> list[Raw]:

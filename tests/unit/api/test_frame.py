@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,21 @@ def test_a_notebook_shows_the_first_rows_and_escapes_names(frame: Frame) -> None
     long = made(100)._repr_html_()
     assert long.count("<tr>") == 21
     assert "80 more rows" in long
+
+
+def test_times_are_written_with_their_unit_and_points_in_time_are_not() -> None:
+    columns = {"ts_ns": [10**15], "dur_ns": [1_500], "share": [0.25], "who": ["a"]}
+    html = Frame(key="k", title="T", columns=columns, units={"ts_ns": "ns", "dur_ns": "ns"})._repr_html_()
+    assert re.findall(">([^<>]+)</td>", html) == ["1000000000000000", "1.50 us", "0.25", "a"]
+    assert [found == "left" for found in re.findall('<td style="(?:text-align:(left);)?', html)] == [False] * 3 + [True]
+
+
+def test_tables_of_several_jobs_are_written_as_those_of_one(frame: Frame) -> None:
+    both = joined("job", {"x": frame, "y": frame})
+    assert both["job"] == ["x", "x", "y", "y"]
+    assert both._repr_html_().count("1.50 us") == 2
+    other = Frame(key="key", title="Title", columns={"name": ["c"]}, units={})
+    assert joined("job", {"x": frame, "y": other}).table is None
 
 
 def test_frames_of_several_jobs_name_them() -> None:

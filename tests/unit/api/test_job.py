@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,8 @@ def test_two_jobs_are_compared_and_one_is_predicted(ran: Ran, job: stepscope.Job
     compared = json.loads(ran("compare", str(traces), str(other), "--json").out)
     assert [figure["ratio"] for figure in answer.to_json()["figures"]] == [f["ratio"] for f in compared["figures"]]
     assert len(answer["figures"]) == len(compared["figures"])
+    assert not len(answer["scaling"])
+    assert answer._repr_html_().count("<table") == sum(1 for frame in answer.frames.values() if len(frame))
     predicted = job.predict([4, 8])
     assert predicted["steps"]["gpus"] == [4, 8]
 
@@ -85,9 +89,17 @@ def test_a_report_has_the_files_of_the_command(ran: Ran, job: stepscope.Job, tra
 
 def test_charts_are_drawn_in_a_notebook(job: stepscope.Job, tmp_path: Path) -> None:
     chart = job.chart("trace_budget")
-    bundle = chart._repr_mimebundle_()
-    assert set(bundle) == {"application/vnd.vegalite.v6+json", "image/png", "text/plain"}
-    assert "var(--" not in json.dumps(chart.spec)
+    shown, how = chart._repr_mimebundle_()
+    assert set(shown) == {"application/vnd.vegalite.v5+json", "image/png", "text/plain"}
+    spec = shown["application/vnd.vegalite.v5+json"]
+    assert "var(--" not in json.dumps(spec)
+    assert spec["$schema"].endswith("/v5.json")
+    assert spec["layer"][0]["data"] == chart.spec["layer"][0]["data"]
+    assert spec["config"]["axis"]["labelFontSize"] > 12
+    png = base64.b64decode(shown["image/png"])
+    assert int.from_bytes(png[16:20]) == 2 * how["image/png"]["width"]
+    assert len(png) < 100_000
+    assert len(repr(chart)) < 100
     assert chart.save(tmp_path / "chart.svg").read_bytes().startswith(b"<svg")
     with pytest.raises(UsageError):
         chart.save(tmp_path / "chart.gif")
@@ -98,4 +110,16 @@ def test_charts_are_drawn_in_a_notebook(job: stepscope.Job, tmp_path: Path) -> N
 def test_the_first_screen_is_its_text(ran: Ran, job: stepscope.Job, traces: Path) -> None:
     shown = ran("diagnose", str(traces)).out
     assert str(job).splitlines()[0] in shown
-    assert job._repr_html_().startswith("<pre><b>")
+    html = job._repr_html_()
+    assert html is not None
+    lines = re.sub("<.*?>", "", html).splitlines()
+    assert max(len(line) for line in lines if " $ " not in line) <= 88
+    assert "below:" not in html
+
+
+def test_a_mistake_in_a_notebook_is_shown_once_and_without_the_way_to_it() -> None:
+    job = stepscope.open("nowhere")
+    assert job._repr_html_() is None
+    with pytest.raises(DataError) as error:
+        repr(job)
+    assert error.value._render_traceback_() == [f"DataError: {error.value}"]
