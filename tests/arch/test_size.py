@@ -21,8 +21,8 @@ SOURCE = Path(stepscope.__file__).parent
 
 MOST = {
     "": (500, 2),
-    "api": (10000, 10),
-    "cli": (64000, 57),
+    "api": (12500, 11),
+    "cli": (65000, 60),
     "collectives": (2000, 2),
     "core": (7000, 11),
     "datasets": (7500, 9),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,9 +40,12 @@ def side_of(path: Path, name: str, read: Callable[[], Evidence]) -> Side:
     return Side(name=name, rounds=(evidence,), diaries=diaries)
 
 
-def compared(jobs: Mapping[Path, Callable[[], Evidence]], *, drop_epochs: int, scaling: Scaling | None) -> Answer:
-    """Compare each later job with the first. jobs: what reads each, by its path."""
-    sides = [side_of(path, name, read) for name, (path, read) in zip(telling_names([*jobs]), jobs.items(), strict=True)]
+def compared(
+    jobs: Sequence[tuple[Path, Callable[[], Evidence]]], *, drop_epochs: int, scaling: Scaling | None
+) -> Answer:
+    """Compare each later job with the first. jobs: the path of each, and what reads it. Raises UsageError for one twice."""
+    names = telling_names([path for path, _ in jobs])
+    sides = [side_of(path, name, read) for name, (path, read) in zip(names, jobs, strict=True)]
     comparison = compare(sides, drop_epochs=drop_epochs, scaling=scaling)
     tables = (build_differences(comparison), comparison_table(comparison), scaling_budget_table(comparison.scaling))
     lines = [line for budget in comparison.scaling for line in verdict(budget)]

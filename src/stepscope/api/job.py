@@ -84,9 +84,9 @@ class Job:
     @cached_property
     def verdict(self) -> Screen:
         """The verdict as ``diagnose`` shows it first: headline, stake, the time as a tree, reasons, advice."""
-        from stepscope.diagnose.screen import of_evidence, of_job
+        from stepscope.diagnose.screen import screen_of
 
-        return of_evidence(self.evidence, self.diagnosis) if self.timed is None else of_job(self.timed)
+        return screen_of(self.evidence, self.diagnosis, self.timed)
 
     @property
     def traces(self) -> tuple[TraceSummary, ...]:
@@ -96,7 +96,7 @@ class Job:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the tables that these data fill."""
-        return tuple(name for name, table in self._tables.items() if len(table()))
+        return tuple(name for name, table in self._tables.items() if name == "events" or len(table()))
 
     @cached_property
     def _tables(self) -> Mapping[str, Callable[[], Frame]]:
@@ -168,7 +168,7 @@ class Job:
         from stepscope.api.comparison import compared
 
         jobs = (self, *(job if isinstance(job, Job) else open(job) for job in others))
-        reads = {job.path: partial(getattr, job, "as_read") for job in jobs}
+        reads = [(job.path, partial(getattr, job, "as_read")) for job in jobs]
         return compared(reads, drop_epochs=self.drop_epochs, scaling=scaling)
 
     def predict(
@@ -183,10 +183,11 @@ class Job:
         """Predict the job on these numbers of GPUs (None: doublings of its own), or with a change as ``predict --what-if``
         takes it. links: ``network``, ``adapters``, ``gpus_per_node``, ``calib``. Raises UsageError, DataError."""
         from stepscope.api.prediction import Question, answered, measured_job, predict_job
-        from stepscope.predict.what_if import parse_what_if
+        from stepscope.predict.what_if import parse_gpus, parse_what_if
 
         changes = parse_what_if([what_if] if what_if else [])
-        question = Question(gpus=gpus, what_if=changes, scaling=scaling, **links)
+        asked = None if gpus is None else parse_gpus(",".join(map(str, gpus)))
+        question = Question(gpus=asked, what_if=changes, scaling=scaling, **links)
         return answered(predict_job(measured_job(self.path, cell, calib=question.calib), question))
 
     @property

@@ -94,6 +94,11 @@ def of_job(verdict: JobVerdict, *, running: bool = False, warnings: Sequence[str
     )
 
 
+def screen_of(evidence: Evidence, diagnosis: Diagnosis, timed: JobVerdict | None) -> Screen:
+    """Make the screen of whatever was judged. timed: the verdict on all timed steps of a job, where there is one."""
+    return of_evidence(evidence, diagnosis) if timed is None else of_job(timed)
+
+
 def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
     """Make the screen of a diagnosis whose further findings follow in full (``further``)."""
     first = diagnosis.findings[0] if diagnosis.findings else None

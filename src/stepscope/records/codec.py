@@ -78,10 +78,10 @@ def headed(schema: str) -> dict[str, Any]:
     return {"schema": f"stepscope.{schema}", "tool_version": __version__, "created": utc_now()}
 
 
-def encode_document(document: Mapping[str, Any]) -> bytes:
+def encode_document(document: Mapping[str, Any], *, indent: int = 1) -> bytes:
     """Write plain values as an indented JSON document. Raises StepscopeError for NaN and infinity, as ``encode``.
 
-    Bytes of file names that are no UTF-8 become question marks: JSON is.
+    indent: -1: on one line, without blanks. Bytes of file names that are no UTF-8 become question marks: JSON is.
     """
     try:
         text = json.dumps(document, allow_nan=False)  # without indent: that path is compiled
@@ -90,7 +90,7 @@ def encode_document(document: Mapping[str, Any]) -> bytes:
         raise StepscopeError("a document cannot be written as JSON", why=str(error)) from error
     if "\\udc" in text:
         text = json.dumps(_in_utf8(document), allow_nan=False)
-    return msgspec.json.format(text.encode(), indent=1)
+    return msgspec.json.format(text.encode(), indent=indent)
 
 
 def _in_utf8(value: Any) -> Any:

@@ -6,6 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import CheckFailed, UsageError
@@ -13,7 +14,7 @@ from stepscope.core.words import unknown
 from stepscope.records.finding import Diagnosis
 from stepscope.results.figures import Figure
 
-_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
 
@@ -38,7 +39,7 @@ class Condition:
         if self.op is None:
             return self.key in fired
         value = metrics[self.key]
-        return value is not None and _OPERATORS[self.op](value, self.number)
+        return value is not None and OPERATORS[self.op](value, self.number)
 
 
 MOST_NAMED = 8

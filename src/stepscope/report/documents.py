@@ -114,6 +114,8 @@ def diagnose_figures(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, floa
 
 def diagnose_document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None = None) -> dict[str, Any]:
     """Return the document of a diagnosis as plain dicts and lists; unknown is null."""
+    from stepscope.diagnose.screen import screen_of
+
     return {
         **headed("diagnose/1"),
         "sources": [
@@ -121,6 +123,7 @@ def diagnose_document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerd
         ],
         "files_found": plain(evidence.files_found),
         "metrics": diagnose_figures(evidence, diagnosis),
+        "screen": plain(screen_of(evidence, diagnosis, verdict)),
         "verdict": plain(verdict),
         "findings": plain(diagnosis.findings),
         "skipped": plain(diagnosis.skipped),

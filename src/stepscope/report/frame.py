@@ -65,7 +65,7 @@ class Frame:
         return len(next(iter(self.columns.values()), ()))
 
     def __iter__(self) -> Iterator[dict[str, Raw]]:
-        for values in zip(*map(_plain, self.columns.values()), strict=True):
+        for values in zip(*map(plain_values, self.columns.values()), strict=True):
             yield dict(zip(self.columns, values, strict=True))
 
     @overload
@@ -83,7 +83,7 @@ class Frame:
             return self.columns[item]
         if isinstance(item, int):
             row = range(len(self))[item]
-            return {name: _plain(values[row : row + 1])[0] for name, values in self.columns.items()}
+            return {name: plain_values(values[row : row + 1])[0] for name, values in self.columns.items()}
         return replace(
             self,
             columns={name: values[item] for name, values in self.columns.items()},
@@ -135,7 +135,7 @@ class Frame:
 
     def _format(self, name: str) -> Format:
         """Return how a column without a way of its own is written; a point in time is no duration."""
-        kinds = {type(value) for value in _plain(self.columns[name])} - {type(None)}
+        kinds = {type(value) for value in plain_values(self.columns[name])} - {type(None)}
         if not kinds <= {int, float}:
             return text
         lasts = self.units.get(name) == "ns" and not name.startswith("ts")
@@ -192,9 +192,10 @@ def _styled(classes: re.Match[str]) -> str:
     return f' style="{_STYLES[classes[1]]}"{classes[0]}'
 
 
-def _plain(values: Values) -> list[Raw]:
-    """Return values of Python; of an array those that its own are."""
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+def plain_values(values: Values) -> list[Raw]:
+    """Return values of Python, None where there is no number."""
+    listed = values.tolist() if isinstance(values, np.ndarray) else values
+    return [None if value != value else value for value in listed]
 
 
 def _arrow(arrow: Any, values: Values) -> tuple[Any, Any]:

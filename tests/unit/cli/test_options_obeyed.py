@@ -110,7 +110,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "plan": ["--plan"], "charts": ["--charts"], "format_": ["--format", "csv"], "force": ["--force"],
         "json": ["--json"], **HOSTS,
     },
-    "hardware": {"json": ["--json"]},
+    "hardware": {"json": ["--json"]}, "mcp": {}, "skill": {},
     "schema": {"names": ["--list"]},
     "calibrate": {"output": ["--output", "OUT/c.json"], "charts": ["--charts"], "json": ["--json"]},
     "demo": {"output": ["--output", "OUT/demo"], "data_dir": ["--data-dir", "."], "json": ["--json"]},

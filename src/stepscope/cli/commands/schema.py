@@ -19,6 +19,7 @@ class Schema(Options):
 
 def documents() -> Mapping[str, Mapping[str, Any]]:
     """Return what commands print with --json: keys and what they hold."""
+    from stepscope.diagnose.screen import Screen
     from stepscope.records.cell import RunRecord
     from stepscope.records.comm import CommRow
     from stepscope.records.comparison import ComparedFigure, Difference, ScalingBudget
@@ -40,6 +41,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
         "sources": list[dict[str, str | None]],
         "files_found": list[dict[str, Any]],
         "metrics": dict[str, float | None],
+        "screen": Screen,
         "verdict": JobVerdict | None,
         "findings": tuple[Finding, ...],
         "skipped": tuple[Skipped, ...],
@@ -107,6 +109,17 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
             "straggler_report": str | None,
             "job_path": Any,
         },
+        "folders/1": {"folders": objects},
+        "open/1": {**dict.fromkeys(("sources", "files_found"), objects), "headline": str, "tables": list[str]},
+        "table/1": {
+            "name": str,
+            "units": dict[str, str],
+            "of": int,
+            "offset": int,
+            "next_offset": int | None,
+            "rows": objects,
+        },
+        "next_command/1": {"steps": objects, "record": objects},
         "trace_diff/1": {**conditions, "diffs": tuple[TraceDiff, ...], "notes": list[str]},
         "predict/1": {"kind": str},
         "layout_plan/1": {"best": objects, "alternatives": objects, "priced": int, "dropped": int, "notes": list[str]},
