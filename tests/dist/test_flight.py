@@ -16,7 +16,7 @@ from stepscope.rank.flight import READ_TIMEOUT_S, same_calls, snapshot
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.pace import Control
 from stepscope.records.nccl import FlightDump, FlightFinding
-from stepscope.traces.flight import compare
+from stepscope.traces.flight import compare_dumps
 
 PATIENCE_S = 2.0
 
@@ -45,7 +45,7 @@ def hang_in_the_third(mesh: Mesh) -> tuple[str, FlightDump]:
 def about(answers: list[tuple[str, FlightDump]]) -> list[FlightFinding]:
     """Findings about the test's own group: the pool has lived through other tests before."""
     names = {name for name, _ in answers}
-    return [f for f in compare([dump for _, dump in answers], world_size=len(answers)) if f.group in names]
+    return [f for f in compare_dumps([dump for _, dump in answers], world_size=len(answers)) if f.group in names]
 
 
 def test_the_rank_that_never_called_the_third_collective_is_named_while_the_others_hang(pools: Any) -> None:

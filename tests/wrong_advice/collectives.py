@@ -22,7 +22,7 @@ from stepscope.records.imported import MachineReading, Sign
 from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.open import load_evidence
-from stepscope.traces.flight import compare
+from stepscope.traces.flight import compare_dumps
 
 NVIDIA = {"device": "cuda", "backend": "nccl"}
 MI = MIB
@@ -246,7 +246,7 @@ def _dump(rank: int, *calls: int, ranks: int = 4) -> FlightDump:
 
 def _recorded(*dumps: FlightDump) -> Evidence:
     source = Source(path=Path("dumps"), kind="imported", format="flight_recorder")
-    return Evidence(sources=(source,), flight=compare(dumps))
+    return Evidence(sources=(source,), flight=compare_dumps(dumps))
 
 
 @case("collective_mismatch")

@@ -5,7 +5,7 @@ Of what only a window shows (Python, launches, memory bandwidth) the size is the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -242,7 +242,7 @@ def _of_steps(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     if causes.pipeline:
         yield from _taken("pipeline-bubble", causes)
     else:
-        yield from _late(steps, causes)
+        yield from _late_rank_costs(steps, causes)
         yield from _communication(steps, causes)
     timed = [*_input(causes), *_taken("inference", causes), *_taken("optimizer-bound", causes)]
     tiny = tuple(_tiny_operators(causes))
@@ -300,7 +300,13 @@ def _input(causes: Causes) -> Iterable[TimeCost]:
         return
 
 
-def _late(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
+def _late_rank_costs(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
+    """Yield what the others lose to ranks that are always late, else what ranks lose that are late by turns: one cost or
+    none.
+
+    A rank that is always late explains the waiting even where it costs too little to be named: then the work is not called
+    uneven.
+    """
     late = causes.late
     if "data" in causes.last and bound("input-bound", causes.of["data"], "diary"):
         late = tuple(late_rank for late_rank in late if late_rank.kind == "chronic" and late_rank.part != "data")
@@ -313,25 +319,29 @@ def _late(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     if chronic:
         saved = saved_share(steps, chronic)
         if saved >= WORTH_LATE:
-            worst = chronic[0]
-            ranks = tuple(steps.rank_numbers[late_rank.rank] for late_rank in chronic if late_rank.rank is not None)
-            scale = saved / max(worst.excess_ns, 1.0)
-            low = None if worst.low_ns is None else worst.low_ns * scale
-            high = None if low is None else 2 * saved - low
-            yield TimeCost(
-                kind="straggler",
-                share=Estimate(value=saved, low=low, high=high),
-                stake_fraction=saved,
-                ranks=ranks,
-                excess_ns=worst.excess_ns,
-                rules=causes.rules("straggler"),
-            )
+            yield _straggler_cost(steps, causes, chronic, saved=saved)
         return
     delay = causes.of["delay"]
     if delay is not None and delay.value > 0.5 * CONTENDED:  # who has no processor is late by chance
         return
     if steps.ranks > 1 and any(late_rank.kind == "rotating" for late_rank in late):
         yield from _taken("uneven-work", causes)
+
+
+def _straggler_cost(steps: JobSteps, causes: Causes, chronic: Sequence[Slow], *, saved: float) -> TimeCost:
+    """Return what ranks that are always late cost. saved: share of the step without them; its interval is the worst
+    rank's."""
+    worst = chronic[0]
+    scale = saved / max(worst.excess_ns, 1.0)
+    low = None if worst.low_ns is None else worst.low_ns * scale
+    return TimeCost(
+        kind="straggler",
+        share=Estimate(value=saved, low=low, high=None if low is None else 2 * saved - low),
+        stake_fraction=saved,
+        ranks=tuple(steps.rank_numbers[late_rank.rank] for late_rank in chronic if late_rank.rank is not None),
+        excess_ns=worst.excess_ns,
+        rules=causes.rules("straggler"),
+    )
 
 
 def _communication(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:

@@ -18,7 +18,7 @@ from stepscope.store.importers.flight_recorder import read_dump
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import latest_step_ns, longest_step_ns, rank_of, steps_in
 from stepscope.store.writer import write_bytes
-from stepscope.traces.flight import compare, culprits, summary
+from stepscope.traces.flight import compare_dumps, culprits, summary
 
 LEAST_S = 60.0
 STEPS = 20
@@ -59,7 +59,7 @@ def explain(
     """Find which ranks hold the others up: those that the flight recorders blame, else those that are steps behind, else
     those that wait for nobody by their stacks, or do not answer. steps: how many each rank has ended. hosts: by rank, where
     known."""
-    findings = compare(dumps, world_size=world_size) if dumps else ()
+    findings = compare_dumps(dumps, world_size=world_size) if dumps else ()
     blamed, statement = culprits(findings), summary(findings)
     if not blamed and len(set(steps.values())) > 1:
         blamed = tuple(sorted(rank for rank, ended in steps.items() if ended == min(steps.values())))

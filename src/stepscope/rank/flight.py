@@ -25,7 +25,7 @@ from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.store.importers import flight_recorder
 from stepscope.store.layout import CellLayout
 from stepscope.store.writer import write_bytes
-from stepscope.traces.flight import compare, summary
+from stepscope.traces.flight import compare_dumps, summary
 from stepscope.traces.flight_calls import signature
 
 READ_TIMEOUT_S = 1.0
@@ -108,7 +108,7 @@ def same_calls(control: Control, group: dist.ProcessGroup | None = None) -> str 
     if len(set(control.all_gather(digest))) == 1 and len({high for _, high in windows}) == 1:
         return None
     everyone = control.all_gather(codec.to_builtins(_part(dump, name, start)))
-    findings = compare(msgspec.convert(everyone, list[FlightDump]), world_size=None)
+    findings = compare_dumps(msgspec.convert(everyone, list[FlightDump]), world_size=None)
     return summary(findings) or _counts(windows)
 
 

@@ -504,7 +504,9 @@ def between_steps(steps: JobSteps) -> tuple[Between, ...]:
         taken = np.zeros_like(wall)
         for step, ns, _, _ in events:
             taken[step - steps.warm_up - 1] += ns
-        taken *= 1 + _aftermath(steps, diary, {step: ns * inside for step, ns, _, inside in events}, costs[rank])
+        taken *= 1 + _slower_after_share(
+            steps, diary, {step: ns * inside for step, ns, _, inside in events}, costs[rank]
+        )
         costly = [candidate for candidate in costs if costs[candidate] >= 0.5 * costs[rank]]
         every = period([step for step, _, _, _ in events])
         if every is not None:  # in whole periods
@@ -539,7 +541,7 @@ after an evaluation, a checkpoint, a collection or the start of workers took 0.1
 2026-11)."""
 
 
-def _aftermath(steps: JobSteps, diary: RankDiary, inside_ns: Mapping[int, float], cost_ns: float) -> float:
+def _slower_after_share(steps: JobSteps, diary: RankDiary, inside_ns: Mapping[int, float], cost_ns: float) -> float:
     """Return what forward, backward and optimizer take longer in the steps at and after events, as a share of what the
     events take together.
 
@@ -547,18 +549,18 @@ def _aftermath(steps: JobSteps, diary: RankDiary, inside_ns: Mapping[int, float]
     """
     passes = sum(np.nan_to_num(diary.columns[f"{name}_ns"]) for name in ("forward", "backward", "optimizer"))
     passes = np.asarray(passes, dtype=float)
-    usual = diary.timed.copy()
-    usual[: steps.warm_up - steps.first] = False
-    columns = np.array(sorted(inside_ns), dtype=np.int64) - 1 - steps.first
-    after = np.unique((columns[:, None] + np.arange(AFTER_STEPS)).ravel())
-    after = after[(after < usual.size) & usual[np.minimum(after, usual.size - 1)]]
-    for number in range(AFTER_STEPS):
-        usual[np.minimum(columns + number, usual.size - 1)] = False
-    if usual.sum() < FEW_STEPS or not after.size:
+    timed, near = diary.timed.copy(), np.zeros_like(diary.timed)
+    timed[: steps.warm_up - steps.first] = False
+    own_ns = np.zeros_like(passes)
+    for number, ns in inside_ns.items():
+        column = number - 1 - steps.first
+        near[column : column + AFTER_STEPS] = True
+        own_ns[column] = ns
+    after, usual = timed & near, timed & ~near
+    if usual.sum() < FEW_STEPS or not after.any():
         return 0.0
-    own = np.array([inside_ns.get(int(column) + 1 + steps.first, 0.0) for column in after])
-    longer = passes[after] - own - passes[usual].mean()
-    chance = 3 * passes[usual].std() * np.sqrt(after.size)
+    longer = (passes - own_ns)[after] - passes[usual].mean()
+    chance = 3 * passes[usual].std() * np.sqrt(after.sum())
     return min(MOST_AFTERMATH, float(longer.sum()) / cost_ns) if longer.sum() > chance and cost_ns else 0.0
 
 

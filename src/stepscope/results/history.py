@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable
@@ -73,11 +73,11 @@ def history(evidence: Evidence) -> History | None:
     sources = sorted(
         {source for by_source in kept for source in by_source}, key=lambda source: (created[source], source)
     )
-    cells = tuple(_cell(by_source, sources) for by_source in kept)
-    ratios = [[None if step is None else step / _middle(cell.step_ns) for step in cell.step_ns] for cell in cells]
-    common = _changed(None, tuple(_middle(run) for run in zip(*ratios, strict=True)))
+    cells = tuple(_cell_history(by_source, sources) for by_source in kept)
+    ratios = [[None if step is None else step / _known_median(cell.step_ns) for step in cell.step_ns] for cell in cells]
+    common = _history_with_change(None, tuple(_known_median(run) for run in zip(*ratios, strict=True)))
     if common.since is None:
-        cells = tuple(_changed(cell.run, cell.step_ns, tests=len(cells)) for cell in cells)
+        cells = tuple(_history_with_change(cell.run, cell.step_ns, tests=len(cells)) for cell in cells)
     return History(
         runs=tuple(RunFolder(name=Path(source).name, path=source, created=created[source]) for source in sources),
         cells=cells,
@@ -85,17 +85,19 @@ def history(evidence: Evidence) -> History | None:
     )
 
 
-def _middle(values: Iterable[float | None]) -> float:
+def _known_median(values: Iterable[float | None]) -> float:
     return median(value for value in values if value is not None)
 
 
-def _cell(by_source: Mapping[str, TrainingRun], sources: Sequence[str]) -> CellHistory:
+def _cell_history(by_source: Mapping[str, TrainingRun], sources: Sequence[str]) -> CellHistory:
+    """Return the step times of one cell, in order of the sources."""
     runs = [by_source.get(source) for source in sources]
     steps = tuple(None if run is None or run.step_ns is None else run.step_ns.value for run in runs)
-    return _changed(next(run for run in reversed(runs) if run is not None), steps)
+    return _history_with_change(next(run for run in reversed(runs) if run is not None), steps)
 
 
-def _changed(run: TrainingRun | None, steps: tuple[float | None, ...], *, tests: int = 1) -> CellHistory:
+def _history_with_change(run: TrainingRun | None, steps: tuple[float | None, ...], *, tests: int = 1) -> CellHistory:
+    """Return the history of steps in ns, or ratios, with its change. tests: its p-value is that of one of so many."""
     there = [number for number, step in enumerate(steps) if step is not None]
     change = change_point([step for step in steps if step is not None])
     if isinstance(change, Unavailable):
@@ -127,9 +129,9 @@ def nights(runs: Iterable[TrainingRun]) -> tuple[Nights, ...]:
     """Return every series of finished runs of one table that state their day; series of too few runs are left out."""
     alike: dict[object, list[tuple[str, float, TrainingRun]]] = {}
     for run in runs:
-        day, time = day_of(run), _time(run)
+        day, time = day_of(run), _unit_time(run)
         if run.status == "ok" and day is not None and time is not None:
-            alike.setdefault((_file(run), _kind(run), run.step_ns is None), []).append((day, time, run))
+            alike.setdefault((_table_file(run), _kind_key(run), time.unit), []).append((day, time.ns, run))
     series = []
     for members in alike.values():
         ordered = sorted(members, key=lambda member: member[0])
@@ -147,15 +149,17 @@ def repeated(evidence: Evidence) -> dict[str, object]:
     """
     kinds: dict[str, object] = {cell.run.run_id: ("cell", cell.cell_id) for cell in evidence.cells}
     rows = [(run, day) for run in evidence.runs if run.run_id not in kinds and (day := day_of(run)) is not None]
-    times = Counter((_file(run), _kind(run), day) for run, day in rows)
-    return kinds | {run.run_id: ("day", _kind(run)) for run, day in rows if times[_file(run), _kind(run), day] == 1}
+    times = Counter((_table_file(run), _kind_key(run), day) for run, day in rows)
+    return kinds | {
+        run.run_id: ("day", _kind_key(run)) for run, day in rows if times[_table_file(run), _kind_key(run), day] == 1
+    }
 
 
-def _file(run: TrainingRun) -> str:
+def _table_file(run: TrainingRun) -> str:
     return re.sub(r":\d+$", "", run.source)
 
 
-def _kind(run: TrainingRun) -> tuple[object, ...]:
+def _kind_key(run: TrainingRun) -> tuple[object, ...]:
     return (
         run.group, run.model, run.dataset, run.world_size, run.strategy, run.precision, run.micro_batch, run.global_batch,
         run.accumulation, run.hardware,
@@ -168,9 +172,18 @@ def day_of(run: TrainingRun) -> str | None:
     return next((text for text in texts if _A_DATE.fullmatch(text)), None)
 
 
-def _time(run: TrainingRun) -> float | None:
+class _UnitTime(NamedTuple):
+    """Nanoseconds of one step, one sample (or what else the run counts) or one epoch."""
+
+    unit: str
+    ns: float
+
+
+def _unit_time(run: TrainingRun) -> _UnitTime | None:
+    """Return the time of the smallest unit that a run measures alone: a step, else a sample, else an epoch; None: no
+    figure."""
     if run.step_ns is not None:
-        return run.step_ns.value
+        return _UnitTime("step", run.step_ns.value)
     if run.samples_per_s is not None and run.samples_per_s.value > 0:
-        return 1e9 / run.samples_per_s.value
-    return run.epoch_ns.value if run.epoch_ns is not None else None
+        return _UnitTime(run.unit, 1e9 / run.samples_per_s.value)
+    return None if run.epoch_ns is None else _UnitTime("epoch", run.epoch_ns.value)

@@ -495,9 +495,9 @@ def _imported(path: Path, imported: Imported) -> Evidence:
     notes = (*notes, *_few([f"{run.run_id}: {(run.error or '').partition(chr(10))[0]}" for run in broken]))
     findings: tuple[FlightFinding, ...] = ()
     if imported.flight:
-        from stepscope.traces.flight import compare
+        from stepscope.traces.flight import compare_dumps
 
-        findings = compare(imported.flight)
+        findings = compare_dumps(imported.flight)
     return Evidence(
         sources=(Source(path=path, kind="imported", format=imported.format, columns=imported.columns),),
         runs=imported.runs,

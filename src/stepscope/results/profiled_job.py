@@ -149,25 +149,34 @@ _MOST_GROUPS = 4
 
 def hang_words(hang: Hang, place: str | None) -> str:
     """Say what is known of ranks that stand still, or stood still until some gave up. place: of the first of them."""
+    since = _silence_sentence(hang)
     at = f" (at {place})" if place else ""
-    ranks, step = hang.ranks, hang.step
-    since = f"no rank has ended step {step} for {hang.silent_s:.0f} s"
-    if hang.timed_out:
-        text = _first_line(hang.timeout)
-        since = f"{ranks_text(hang.timed_out)} gave up waiting in step {step} after {hang.silent_s:.0f} s"
-        since += f": {text}" if text else ""
     if hang.said is not None:
-        where = f"; rank {ranks[0]} {'was' if hang.timed_out else 'is'} at {place}" if place and ranks else at
-        return f"{hang.said}{where}; {since}"
+        is_at = f"; rank {hang.ranks[0]} {'was' if hang.timed_out else 'is'} at {place}" if place and hang.ranks else at
+        return f"{hang.said}{is_at}; {since}"
     if hang.timed_out:
-        if not ranks:
-            return f"{since}; which rank did not come is unknown"
-        parts = {INSIDE[part] for rank, part in hang.parts if rank in ranks and part in INSIDE}
-        were = "it was" if len(ranks) == 1 else "they were"
-        where = f": {were} {parts.pop()}" if len(parts) == 1 else ""
-        return f"{ranks_text(ranks)} never came to the collective that others waited in{where}{at}; {since}"
-    who = f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} behind{at}; " if ranks else ""
-    return f"{who}{since}{'' if ranks else at}"
+        return (
+            f"{_absence_sentence(hang)}{at}; {since}" if hang.ranks else f"{since}; which rank did not come is unknown"
+        )
+    who = f"{ranks_text(hang.ranks)} {'is' if len(hang.ranks) == 1 else 'are'} behind{at}; " if hang.ranks else ""
+    return f"{who}{since}{'' if hang.ranks else at}"
+
+
+def _silence_sentence(hang: Hang) -> str:
+    """Write ``no rank has ended step 4 for 15 s``; of ranks that gave up, who did, after how long, with which message."""
+    if not hang.timed_out:
+        return f"no rank has ended step {hang.step} for {hang.silent_s:.0f} s"
+    message = _first_line(hang.timeout)
+    text = f"{ranks_text(hang.timed_out)} gave up waiting in step {hang.step} after {hang.silent_s:.0f} s"
+    return text + (f": {message}" if message else "")
+
+
+def _absence_sentence(hang: Hang) -> str:
+    """Write which ranks never came to the collective, and the part of the step that all of them were in."""
+    parts = {INSIDE[part] for rank, part in hang.parts if rank in hang.ranks and part in INSIDE}
+    were = "it was" if len(hang.ranks) == 1 else "they were"
+    inside = f": {were} {parts.pop()}" if len(parts) == 1 else ""
+    return f"{ranks_text(hang.ranks)} never came to the collective that others waited in{inside}"
 
 
 def stall_words(hang: Hang) -> str:

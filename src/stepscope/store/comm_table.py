@@ -29,7 +29,7 @@ class _Reading(NamedTuple):
     rate_scale: float
 
 
-def _reading(table: TextTable, lines: Sequence[TableLine]) -> _Reading:
+def _confirmed_reading(table: TextTable, lines: Sequence[TableLine]) -> _Reading:
     """Find the one reading under which every row's rate follows from its size and time, within the digits they have.
 
     Raises DataError where none fits, or several that differ.
@@ -45,10 +45,10 @@ def _reading(table: TextTable, lines: Sequence[TableLine]) -> _Reading:
     printed = [
         (
             line.row.where.rpartition(": ")[2],
-            BUS_FACTORS[_op(line)](line.count("world_size") or 1),
-            _positive(line, "size") / (size.scale or 1.0),
-            _positive(line, "time_ns") / (time.scale or 1.0),
-            _positive(line, "bandwidth"),
+            BUS_FACTORS[_op_name(line)](line.count("world_size") or 1),
+            _positive_amount(line, "size") / (size.scale or 1.0),
+            _positive_amount(line, "time_ns") / (time.scale or 1.0),
+            _positive_amount(line, "bandwidth"),
         )
         for line in lines
     ]
@@ -58,7 +58,7 @@ def _reading(table: TextTable, lines: Sequence[TableLine]) -> _Reading:
         for place, factor, of_size, of_time, rate in printed:
             expected = of_size * reading.size_scale / (of_time * ((time.scale or 1.0) / 1e9))
             expected = expected * (factor if reading.bus else 1.0) / reading.rate_scale
-            allowed = max(_EXACT, _digit(of_time, time_digit) / 2 / of_time + rate_digit / 2 / rate)
+            allowed = max(_EXACT, _digit_place(of_time, time_digit) / 2 / of_time + rate_digit / 2 / rate)
             yield abs(expected - rate) / rate / allowed, place
 
     worst = {reading: max(misfits(reading)) for reading in possible}
@@ -97,7 +97,7 @@ def mean_row(*, op: str, world_size: int, size_bytes: int, time_ns_mean: float |
     return CommRow(**(UNKNOWN | fields))
 
 
-def _digit(value: float, column: float) -> float:
+def _digit_place(value: float, column: float) -> float:
     """Return the place of one value's last digit: tools that print four significant digits write 55.44, then 124.0."""
     return max(column, 10.0 ** (floor(log10(value)) - 3))
 
@@ -133,54 +133,66 @@ def comm_rows_of(table: TextTable, columns: Columns) -> tuple[tuple[CommRow, ...
         notes.append(f"{counted(uneven, 'row')} of uneven splits left out: their size is not what a rank sends")
     if untimed := len(even) - len(timed):
         notes.append(f"{counted(untimed, 'row')} without a time left out")
-    return tuple(_rows(table, timed)), tuple(f"{table.source.name}: {note}" for note in notes)
+    return tuple(_comm_rows(table, timed)), tuple(f"{table.source.name}: {note}" for note in notes)
 
 
-def _rows(table: TextTable, lines: Sequence[TableLine]) -> Iterator[CommRow]:
+def _comm_rows(table: TextTable, lines: Sequence[TableLine]) -> Iterator[CommRow]:
+    """Yield the row of each line, sizes and bandwidths read as the times confirm. Raises DataError for a damaged line, and
+    for two of one size."""
     finished = [line for line in lines if line.cell("status").lower() in _DONE]
     rated = [line for line in finished if line.columns.has("bandwidth") and line.amount("bandwidth")]  # 0.00: rounded
-    reading = _reading(table, rated) if rated else None
-    seen: dict[tuple[str, int, int | None, str], TableLine] = {}
+    reading = _confirmed_reading(table, rated) if rated else None
+    line_of: dict[tuple[str, int | None, int, str], TableLine] = {}
     for line in lines:
-        op, ranks, dtype = _op(line), line.count("world_size"), line.cell("precision")
-        own = line.columns.by_role["size"][1].scale or 1.0
-        size = round(_positive(line, "size") / own * (own if reading is None else reading.size_scale))
-        before = seen.setdefault((op, size, ranks, dtype), line)
-        if before is not line or ranks is None:
-            raise _twice(before, line) if ranks else line.wrong("world_size", "a whole number of 1 or more")
-        width, status = _ELEMENT_BYTES.get(dtype), line.cell("status")
-        done = status.lower() in _DONE
-        yield mean_row(
-            cell_id=f"{table.source.stem}/{op}",
-            op=op,
-            world_size=ranks,
-            dtype=dtype or "unknown",
-            device=line.cell("device").partition(":")[0] or "unknown",
-            backend=line.cell("backend") or "unknown",
-            size_bytes=size,
-            numel=size // width if width else None,
-            time_ns_mean=_positive(line, "time_ns") if done else None,
-            iterations=line.count("steps"),
-            status="ok" if done else "error",
-            error=None if done else status,
-            notes=(
-                *(() if reading is None else (f"its bandwidth is {reading.text}, as its times confirm",)),
-                "the table does not state whether times are means, or over how many ranks",
-            ),
-        )
+        row = _comm_row(line, reading, name=table.source.stem)
+        before = line_of.setdefault((row.op, row.size_bytes, row.world_size, row.dtype), line)
+        if before is not line:
+            raise _duplicate_error(before, line)
+        yield row
 
 
-def _twice(one: TableLine, other: TableLine) -> DataError:
+def _comm_row(line: TableLine, reading: _Reading | None, *, name: str) -> CommRow:
+    """Return the row of one line. reading: what its size and bandwidth mean; None: as its columns state. name: the
+    table's."""
+    op, ranks, dtype = _op_name(line), line.count("world_size"), line.cell("precision")
+    stated = line.columns.by_role["size"][1].scale or 1.0
+    size = round(_positive_amount(line, "size") / stated * (stated if reading is None else reading.size_scale))
+    if not ranks:
+        raise line.wrong("world_size", "a whole number of 1 or more")
+    width, status = _ELEMENT_BYTES.get(dtype), line.cell("status")
+    done = status.lower() in _DONE
+    return mean_row(
+        cell_id=f"{name}/{op}",
+        op=op,
+        world_size=ranks,
+        dtype=dtype or "unknown",
+        device=line.cell("device").partition(":")[0] or "unknown",
+        backend=line.cell("backend") or "unknown",
+        size_bytes=size,
+        numel=size // width if width else None,
+        time_ns_mean=_positive_amount(line, "time_ns") if done else None,
+        iterations=line.count("steps"),
+        status="ok" if done else "error",
+        error=None if done else status,
+        notes=(
+            *(() if reading is None else (f"its bandwidth is {reading.text}, as its times confirm",)),
+            "the table does not state whether times are means, or over how many ranks",
+        ),
+    )
+
+
+def _duplicate_error(one: TableLine, other: TableLine) -> DataError:
+    """Return the error of a table that has one size twice, with the columns in which its two lines differ."""
     pairs = zip(one.columns.names, one.row.cells, other.row.cells, strict=True)
     differ = [f"{name} ({a or 'nothing'} and {b or 'nothing'})" for name, a, b in pairs if a != b]
     return DataError(
-        f"{other.row.where}: {_op(other)} of this size appears twice",
+        f"{other.row.where}: {_op_name(other)} of this size appears twice",
         why=f"it differs from {one.row.where} in {', '.join(differ[:5]) or 'nothing'}",
         fix="keep one row per size in each file",
     )
 
 
-def _op(line: TableLine) -> str:
+def _op_name(line: TableLine) -> str:
     """Return the collective that a text is, or has as a part (``all_reduce_bandwidth``)."""
     text = "".join(c for c in line.cell("op").lower() if c.isalpha())
     for op in sorted(BUS_FACTORS, key=len, reverse=True):
@@ -189,7 +201,7 @@ def _op(line: TableLine) -> str:
     raise line.wrong("op", f"one of {', '.join(BUS_FACTORS)}")
 
 
-def _positive(line: TableLine, role: str) -> float:
+def _positive_amount(line: TableLine, role: str) -> float:
     value = line.amount(role)
     if not value:
         raise line.wrong(role, "a number above 0")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, grouped, in_words
@@ -228,7 +228,7 @@ def _identity(line: TableLine, kinds: _Kinds) -> tuple[str, ...]:
 
 def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
     line = members[0]
-    status, error = _status(line)
+    status, error = _row_end(line)
     ok = status == "ok"
     world_size, strategy = line.count("world_size"), line.text("strategy")
     micro, accumulation = line.count("micro_batch"), line.count("accumulation")
@@ -317,21 +317,35 @@ def _mean_of(values: Sequence[Measured | None]) -> Measured | None:
     return Measured.between(fmean(figures), mean_interval(figures), n=len(figures)) if figures else None
 
 
-def _status(line: TableLine) -> tuple[Status, str | None]:
-    """Return (status, error) of a row from its status column, else from words and zeros where a figure should be."""
+class _RowEnd(NamedTuple):
+    """How the run of a row ended. error: what the row says of it; None: it is ok."""
+
+    status: Status
+    error: str | None = None
+
+
+def _row_end(line: TableLine) -> _RowEnd:
+    """Return how a row's run ended, by its status column, else by words and zeros where a figure should be."""
     state = line.text("status")
     if state is not None and state.lower() not in _FINISHED:
-        return "oom" if _NO_MEMORY.search(state) else "interrupted" if state.lower() in _BROKEN_OFF else "error", state
+        return _RowEnd(_failed_status(state), state)
     figures = [line.cell(role) for role in _TIMED if line.columns.has(role)]
     word = next((text for text in figures if text and not any(c.isdigit() for c in text)), None)
     if word is not None and word.lower() not in NOT_FINITE:
-        return "oom" if _NO_MEMORY.search(word) else "error", f"the table states {word!r}"
+        return _RowEnd("oom" if _NO_MEMORY.search(word) else "error", f"the table states {word!r}")
     numbers = [number(text) for text in figures if text]
     if figures and not numbers and not line.cell("peak_memory"):
-        return "error", "the table has no figure for this run"
+        return _RowEnd("error", "the table has no figure for this run")
     if any(parsed is not None and parsed[0] == 0 for parsed in numbers):
-        return "error", "0 in the table: failed or not run"
-    return "ok", None
+        return _RowEnd("error", "0 in the table: failed or not run")
+    return _RowEnd("ok")
+
+
+def _failed_status(state: str) -> Status:
+    """Return what the words of a status column stand for, of a run that did not finish."""
+    if _NO_MEMORY.search(state):
+        return "oom"
+    return "interrupted" if state.lower() in _BROKEN_OFF else "error"
 
 
 def _step_ns(line: TableLine) -> float | None:

@@ -49,18 +49,21 @@ def mismatches(group: GroupView) -> list[FlightFinding]:
     if not differing:
         return []
     first = differing[0]
-    sides = _sides({rank: calls[first] for rank, calls in by_rank.items() if first in calls})
+    sides = _sides_by_call({rank: calls[first] for rank, calls in by_rank.items() if first in calls})
     usual, *others = sides
-    return [_mismatch(group, by_rank, first, sides[usual], sides[other], later=len(differing) - 1) for other in others]
+    return [
+        _mismatch_finding(group, by_rank, first, sides[usual], sides[other], later=len(differing) - 1)
+        for other in others
+    ]
 
 
-def _sides(calls: dict[int, Calls]) -> dict[Calls, list[int]]:
+def _sides_by_call(calls: dict[int, Calls]) -> dict[Calls, list[int]]:
     """Group ranks by what they called: the largest side first, of equal ones that with the lowest rank."""
     sides = grouped(sorted(calls), calls.__getitem__)
     return dict(sorted(sides.items(), key=lambda side: (-len(side[1]), side[1][0])))
 
 
-def _mismatch(
+def _mismatch_finding(
     group: GroupView,
     by_rank: dict[int, dict[int, Calls]],
     sequence: int,
@@ -69,13 +72,15 @@ def _mismatch(
     *,
     later: int,
 ) -> FlightFinding:
+    """Return the finding of the odd ranks that first differ from the usual ones at one sequence number: calls in another
+    order, left out or of another kind. later: further places of the group that differ."""
     reference, deviant = by_rank[usual[0]], by_rank[odd[0]]
     expected = call_text(group.lines[usual[0]].calls[sequence])
     actual = call_text(group.lines[odd[0]].calls[sequence])
     at = f"collective {sequence} of {group.text}"
     ours, theirs = ranks_text(odd), ranks_text(usual)
-    swapped = _swapped(reference, deviant, sequence)
-    shift = None if swapped else _shift(reference, deviant, sequence)
+    swapped = _swapped_place(reference, deviant, sequence)
+    shift = None if swapped else _calls_ahead(reference, deviant, sequence)
     kind: Kind
     if swapped is not None:
         kind = "order_mismatch"
@@ -90,7 +95,7 @@ def _mismatch(
         kind = "order_mismatch"
         text = f"{ours} called {counted(-shift, 'collective')} more than {theirs}: {actual} as {at}"
     else:
-        kind = _kind(reference[sequence], deviant[sequence])
+        kind = _mismatch_kind(reference[sequence], deviant[sequence])
         text = f"{ours} called {actual} as {at}, {theirs} {expected}"
     if later and shift is None:
         text += f"; {counted(later, 'later collective')} of that group differ{'s' if later == 1 else ''} too"
@@ -114,7 +119,7 @@ def _waits_there(group: GroupView, rank: int, sequence: int, *, displaced: bool)
     return any(s >= sequence for s in pending) if displaced else sequence in pending
 
 
-def _kind(usual: Calls, odd: Calls) -> Kind:
+def _mismatch_kind(usual: Calls, odd: Calls) -> Kind:
     if [c.op for c in usual] != [c.op for c in odd]:
         return "op_mismatch"
     if [c.numel for c in usual] != [c.numel for c in odd]:
@@ -122,7 +127,7 @@ def _kind(usual: Calls, odd: Calls) -> Kind:
     return "dtype_mismatch"
 
 
-def _swapped(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) -> int | None:
+def _swapped_place(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) -> int | None:
     """The later place where each side made the other's call of this place."""
     return next(
         (s for s in range(at + 1, at + NEAR) if reference.get(s) == deviant[at] and deviant.get(s) == reference[at]),
@@ -130,7 +135,7 @@ def _swapped(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) ->
     )
 
 
-def _shift(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) -> int | None:
+def _calls_ahead(reference: dict[int, Calls], deviant: dict[int, Calls], at: int) -> int | None:
     """Return k > 0 where from here on the deviant makes the calls that the others make k later, k < 0 where k earlier.
 
     It is None unless every call that both kept agrees under that shift, and None where they agree without one.
@@ -160,32 +165,35 @@ _ORDER: tuple[Kind, ...] = (
 _CIRCLE = " (these ranks wait for each other)"
 
 
-def compare(dumps: Sequence[FlightDump], *, world_size: int | None = None) -> tuple[FlightFinding, ...]:
+def compare_dumps(dumps: Sequence[FlightDump], *, world_size: int | None = None) -> tuple[FlightFinding, ...]:
     """Return what went differently on different ranks, causes first; empty when nothing did.
 
     dumps: at most one a rank. world_size: None takes it from the dumps; with it, ranks without a dump are named.
     Differences in calls are facts. Waits are a snapshot: of a job that goes on they only say who was behind.
     """
     views = group_views(dumps, world_size=world_size)
+    # What the dumps show.
     differing = [f for view in views for f in mismatches(view)]
     broken = {f.group for f in differing if f.waiting}
-    waits = [f for view in views for f in _waits(view, broken=view.name in broken)]
+    waits = [f for view in views for f in _wait_findings(view, broken=view.name in broken)]
     open_ends = [f for view in views if (f := unfinished(view)) is not None]
-    findings = [*differing, *_with_causes(waits, differing, open_ends, views)]
+    # Which of it is the cause of the rest.
+    findings = [*differing, *_waits_with_causes(waits, differing, open_ends, views)]
     if not any(f.cause for f in findings):
-        open_ends = _earliest(open_ends, views)
-    return tuple(sorted((*findings, *open_ends, *_incomplete(dumps, world_size, open_ends)), key=_importance))
+        open_ends = _open_ends_with_causes(open_ends, views)
+    lost = _lost_dump_findings(dumps, world_size, open_ends)
+    return tuple(sorted((*findings, *open_ends, *lost), key=_importance_key))
 
 
 def cell_findings(cell: CellLayout, world_size: int) -> tuple[FlightFinding, ...]:
-    """The comparison of all dumps in the cell's folder; empty when no rank left one. Damaged dumps count as none."""
+    """Return the comparison of all dumps in the cell's folder; empty when no rank left one. Damaged dumps count as none."""
     if not cell.flights.is_dir():
         return ()
     try:
         folder = flight_recorder.read_folder(cell.flights)
     except DataError:
         return ()
-    return compare(folder.dumps, world_size=world_size)
+    return compare_dumps(folder.dumps, world_size=world_size)
 
 
 def summary(findings: Iterable[FlightFinding]) -> str | None:
@@ -208,12 +216,12 @@ def culprits(findings: Iterable[FlightFinding]) -> tuple[int, ...]:
     return tuple(sorted({rank for f in findings if f.cause for rank in f.ranks}))
 
 
-def _waits(view: GroupView, *, broken: bool) -> list[FlightFinding]:
+def _wait_findings(view: GroupView, *, broken: bool) -> list[FlightFinding]:
     """Find waits. ``broken``: ranks sit in calls that were not the same, so that "one is out, one is not" means nothing."""
     return [*([] if broken else stuck_inside(view)), *missing_calls(view), *point_to_point(view)]
 
 
-def _with_causes(
+def _waits_with_causes(
     waits: Sequence[FlightFinding],
     differing: Sequence[FlightFinding],
     open_ends: Sequence[FlightFinding],
@@ -234,9 +242,9 @@ def _with_causes(
         if wait.kind in MISMATCHES:
             excused = set()
         blamed = [r for r in wait.ranks if r not in excused]
-        marked += [replace(_only(wait, blamed), cause=True)] if blamed else []
+        marked += [replace(_narrowed_finding(wait, blamed), cause=True)] if blamed else []
         others = [r for r in wait.ranks if r in excused]
-        marked += [replace(_only(wait, others), cause=False)] if others else []
+        marked += [replace(_narrowed_finding(wait, others), cause=False)] if others else []
     if marked and not entangled and not silent and not any(f.cause for f in marked):
         return [replace(f, cause=True, sentence=f"{f.sentence}{_CIRCLE}") for f in marked]
     return marked
@@ -246,7 +254,7 @@ def _waits_for_another(rank: int, waits: Sequence[FlightFinding]) -> bool:
     return any(rank in f.waiting and set(f.ranks) - {rank} for f in waits if f.kind != "stuck_inside")
 
 
-def _only(finding: FlightFinding, ranks: Sequence[int]) -> FlightFinding:
+def _narrowed_finding(finding: FlightFinding, ranks: Sequence[int]) -> FlightFinding:
     """Return the finding for some of its ranks alone, with which its sentence begins."""
     if tuple(ranks) == finding.ranks or finding.kind != "missing_call":
         return replace(finding, ranks=tuple(ranks))
@@ -254,7 +262,7 @@ def _only(finding: FlightFinding, ranks: Sequence[int]) -> FlightFinding:
     return replace(finding, ranks=tuple(ranks), sentence=ranks_text(ranks) + rest)
 
 
-def _earliest(open_ends: Sequence[FlightFinding], views: Sequence[GroupView]) -> list[FlightFinding]:
+def _open_ends_with_causes(open_ends: Sequence[FlightFinding], views: Sequence[GroupView]) -> list[FlightFinding]:
     """With no other cause, name as the cause, of the collectives that nobody got out of, those that ranks entered first."""
     first: dict[int, int] = {}
     entered: dict[tuple[str, int, int], int] = {}
@@ -270,7 +278,7 @@ def _earliest(open_ends: Sequence[FlightFinding], views: Sequence[GroupView]) ->
     ]
 
 
-def _incomplete(
+def _lost_dump_findings(
     dumps: Sequence[FlightDump], world_size: int | None, open_ends: Sequence[FlightFinding]
 ) -> list[FlightFinding]:
     """Report ranks that left no dump, unless a wait for them is told already, and dumps that hold nothing."""
@@ -300,7 +308,8 @@ def _incomplete(
     return findings
 
 
-def _importance(finding: FlightFinding) -> tuple[bool, int, bool, int, str, int]:
+def _importance_key(finding: FlightFinding) -> tuple[bool, int, bool, int, str, int]:
+    """Return a key by which causes come first, then the plainest kind, collectives, the earliest."""
     return (
         not finding.cause,
         _ORDER.index(finding.kind),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.bench_evidence import Made, bench, made
 from tests.fake_runs import timed_row
 
+from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.report.views import memory
 from stepscope.results.sweeps import memory_by_batch
@@ -52,6 +54,14 @@ def test_runs_of_other_kinds_and_peaks_that_do_not_grow() -> None:
     column = [c.key for c in table.columns].index("per_sample_bytes")
     assert table.rows[1].values[column].text == "none seen"
     assert table.rows[1].values[column].raw == -MIB / 64
+
+
+def test_batches_that_count_different_things_have_their_unit_beside_each_rate() -> None:
+    samples = [replace(ran(batch, 400 + batch), samples_per_s=Measured(value=50.0)) for batch in (64, 128)]
+    tokens = [replace(run, run_id=f"{run.run_id}t", unit="tokens", precision="bf16") for run in samples]
+    table = memory.memory_batches_table([*samples, *tokens])
+    column = [c.key for c in table.columns].index("samples_per_s")
+    assert {row.values[column].text.split(" ")[-1] for row in table.rows} == {"samples/s", "tokens/s"}
 
 
 def test_what_a_batch_holds_by_kind_is_that_of_the_rank_with_most_and_unknown_where_a_rank_did_not_count() -> None:

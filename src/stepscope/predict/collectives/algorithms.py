@@ -29,7 +29,7 @@ from stepscope.predict.collectives.machine import Place, launched_by_one
 _CHAINS = ("broadcast", "reduce")
 
 
-def _ring_rate(place: Place, protocol: int) -> float:
+def _ring_wire_gb_per_s(place: Place, protocol: int) -> float:
     """GB/s on the wire of one GPU; every ring crosses each node's adapters once."""
     wire = min(place.ring, place.node_net) if place.domains > 1 else place.ring
     if place.library == "rccl":
@@ -62,7 +62,7 @@ def ring(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
     chain = op in _CHAINS
     wire = collective(op).wire_bytes(size_bytes, world_size=place.ranks, algorithm="chain" if chain else "ring")
     for protocol in protocols(place):
-        rate = _ring_rate(place, protocol)
+        rate = _ring_wire_gb_per_s(place, protocol)
         latency = ring_latency_us(op, place, protocol)
         fill = fill_us(place, size_bytes, rate) if protocol == SIMPLE else 0.0
         yield AlgorithmCost(
@@ -85,12 +85,17 @@ def mid_size_share(protocol: int, size_bytes: int) -> float:
     return shares[low] + (shares[low + 1] - shares[low]) * (at - low)
 
 
-def _tree_rate(place: Place, protocol: int, size_bytes: int) -> float:
-    """GB/s on the wire of one GPU, 2 S in all.
+def _tree_net_gb_per_s(place: Place) -> float:
+    """Return GB/s of a node's adapters for 2 S of a tree; no limit inside one node.
 
     Between two nodes each way carries S; between more, a node is a leaf of one tree and inside the other: 2 S.
     """
-    net = place.node_net * (2 if place.domains == 2 else 1) if place.domains > 1 else math.inf
+    return place.node_net * (2 if place.domains == 2 else 1) if place.domains > 1 else math.inf
+
+
+def _tree_wire_gb_per_s(place: Place, protocol: int, size_bytes: int) -> float:
+    """Return GB/s on the wire of one GPU, 2 S in all: the slower of links and network, as far as the protocol uses them."""
+    net = _tree_net_gb_per_s(place)
     wire = min(place.ring, net)
     if place.library == "rccl":
         return wire * constants.RCCL_TREE_RATE[0 if place.domains <= 2 else 1][protocol]
@@ -104,11 +109,11 @@ def _tree_rate(place: Place, protocol: int, size_bytes: int) -> float:
     return rate if protocol == SIMPLE else rate * mid_size_share(protocol, size_bytes)
 
 
-def _tuner_us(place: Place, protocol: int, wire: float, size_bytes: int) -> float | None:
+def _tree_tuner_us(place: Place, protocol: int, wire: float, size_bytes: int) -> float | None:
     """NCCL's own estimate: short steps, and its correction of the rate for every protocol."""
     if place.library != "nccl":
         return None
-    rate = _tree_rate(place, protocol, size_bytes)
+    rate = _tree_wire_gb_per_s(place, protocol, size_bytes)
     if protocol == SIMPLE:
         rate *= mid_size_share(protocol, size_bytes)
     return tree_latency_us(place, protocol) + transfer_us(wire, rate)
@@ -139,9 +144,9 @@ def tree(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
             algorithm="tree",
             protocol=PROTOCOLS[protocol],
             latency_us=tree_latency_us(place, protocol, size_bytes),
-            transfer_us=transfer_us(wire, _tree_rate(place, protocol, size_bytes)),
-            tuner_us=_tuner_us(place, protocol, wire, size_bytes),
-            limit=limit(place, place.ring, place.node_net * (2 if place.domains == 2 else 1)),
+            transfer_us=transfer_us(wire, _tree_wire_gb_per_s(place, protocol, size_bytes)),
+            tuner_us=_tree_tuner_us(place, protocol, wire, size_bytes),
+            limit=limit(place, place.ring, _tree_net_gb_per_s(place)),
         )
 
 
@@ -223,15 +228,14 @@ def switch_rate(place: Place) -> float:
     return place.switch_peak * efficiency * (heads - 1) / heads
 
 
-def _switch_tuner_rate(place: Place) -> float:
+def _switch_tuner_gb_per_s(place: Place) -> float:
     """GB/s of S in NCCL's own table: one channel for each GPU at a rate its search tries."""
     gen, heads = place.generation, round(min(place.domain_ranks, _HEADS))
     links = place.ring / constants.RING_SHARE * heads / (heads - 1)
     speed = next((s for s in gen.nvls_speeds if s * heads <= links), gen.nvls_speeds[-1])
     channel = speed * gen.nvls_rate * (heads - 1) / heads * 2
     if place.domains > 1:
-        net = place.node_net / heads * (2 if place.domains == 2 else 1)
-        channel = min(channel, net, gen.nvls_tree_channel[place.scale])
+        channel = min(channel, _tree_net_gb_per_s(place) / heads, gen.nvls_tree_channel[place.scale])
     return channel * heads * place.ranks / (2 * (place.ranks - 1))
 
 
@@ -240,7 +244,7 @@ def nvls(_op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
     inside = switch_rate(place)
     if inside == 0:
         return
-    by_table = transfer_us(size_bytes, _switch_tuner_rate(place))
+    by_table = transfer_us(size_bytes, _switch_tuner_gb_per_s(place))
     fill = fill_us(place, size_bytes, inside)
     latency = constants.NVLS_US + fill
     if place.domains == 1:

@@ -253,18 +253,23 @@ def speedup_value(row: ScalingRow | None) -> Value:
     return Value(f"{text} ({row.low:.2f} to {row.high:.2f})", row.speedup, compact=text)
 
 
-def rate_column(runs: Iterable[TrainingRun], get: Callable[[Any], Any], **how: Any) -> Column:
+def rate_column(
+    runs: Iterable[TrainingRun],
+    get: Callable[[Any], Any],
+    *,
+    run_of: Callable[[Any], TrainingRun] = lambda item: item,
+    **how: Any,
+) -> Column:
     """Return the column of throughput in the unit that ``runs`` count in: ``tokens/s``.
 
-    ``per s``, with the unit beside each value, where they differ. get: a row's item -> Measured or 1/s. of: the item's run,
-    where it is not the item itself.
+    ``per s``, with the unit beside each value, where they differ. get: a row's item -> Measured or 1/s. run_of: a row's
+    item -> its run, where it is not the item itself. how: as for ``Column``.
     """
-    of = how.pop("of", lambda item: item)
     units = {run.unit for run in runs if run.status == "ok"} or {"samples"}
 
     def value(item: Any) -> Value:
         speed = get(item)
-        unit = of(item).unit if len(units) > 1 else ""
+        unit = run_of(item).unit if len(units) > 1 else ""
         form = Format(lambda per_s: f"{format_number(per_s, 3)} {unit}/s") if unit else rate
         return measured(speed if isinstance(speed, Measured | None) else Measured(value=speed), form)
 

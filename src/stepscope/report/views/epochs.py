@@ -55,7 +55,7 @@ def epochs_table(runs: Sequence[TrainingRun]) -> Table:
         Column("train_accuracy", "train accuracy", of_epoch("train_accuracy"), decimals),
         Column("validation_loss", "validation loss", of_epoch("validation_loss"), decimals),
         Column("validation_accuracy", "validation accuracy", of_epoch("validation_accuracy"), decimals),
-        rate_column(runs, of_epoch("samples_per_s"), of=lambda item: item[0]),
+        rate_column(runs, of_epoch("samples_per_s"), run_of=lambda item: item[0]),
         Column("samples_seen", "samples", of_epoch("samples_seen"), whole),
         footnotes=("time: training only, slowest rank. samples: trained on by all ranks together.",),
     )

@@ -109,7 +109,9 @@ def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEviden
         Column("per_sample_bytes", "per further sample", _per_sample, binary_size, short="per sample"),
         *(Column(kind, kind, _held(kind), binary_size, short=short, drop=2) for kind, short in _KINDS.items()),
         Column("step_ns", "step", lambda batch: measured(batch.run.step_ns, duration, tight=True), duration, drop=1),
-        rate_column([batch.run for batch in batches], lambda batch: batch.run.samples_per_s),
+        rate_column(
+            [batch.run for batch in batches], lambda batch: batch.run.samples_per_s, run_of=lambda batch: batch.run
+        ),
         failure=lambda batch: failure_label(batch.run) if batch.peak_bytes is None else None,
         footnotes=(
             *(

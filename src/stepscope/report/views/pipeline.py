@@ -39,8 +39,9 @@ MAX_SPANS = 1_500
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward, input's gradient", "W": "backward, weights' gradient"}
 _STRENGTH = {"F": 0.45, "B": 1.0, "I": 0.85, "W": 0.65}
-_ROW, _FILL, _PLOT, _LINES = 18, 0.84, 440, 130
-"""Height of a rank in points and how much of it is painted; width of the plot; hatching lines over that width."""
+_ROW, _FILL, _PLOT, _LINES, _LABELLED = 18, 0.84, 440, 130, 9
+"""Height of a rank in points and how much of it is painted; width of the plot; hatching lines over that width; points that
+a rectangle is wide at least for a text in it."""
 
 
 def pipeline_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
@@ -48,10 +49,10 @@ def pipeline_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
     pairs = pipelines(cells)
     if not pairs:
         return ()
-    return _overview(pairs), _stages(pairs)
+    return _pipelines_table(pairs), _stages_table(pairs)
 
 
-def _overview(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
+def _pipelines_table(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
     return tabled(
         "pipelines",
         "Pipelines",
@@ -65,7 +66,7 @@ def _overview(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
         Column("formula", "formula", "1.layout.bubble", percent),
         Column("simulated", "simulated", "1.simulated_bubble", percent),
         Column("imbalance", "slowest stage", "1.imbalance", times, drop=2),
-        Column("balanced", "even split", lambda row: _even(row[1]), drop=1),
+        Column("balanced", "even split", lambda row: _even_split_value(row[1]), drop=1),
         footnotes=(
             *conclusions(pairs),
             "bubble: share of the ranks' time from the first to the last computation in which they compute nothing, median "
@@ -75,7 +76,7 @@ def _overview(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
     )
 
 
-def _even(pipeline: MeasuredPipeline) -> Value:
+def _even_split_value(pipeline: MeasuredPipeline) -> Value:
     split, step = pipeline.balanced
     if split == pipeline.split:
         return wording("as it is", raw=list_text(split))
@@ -87,7 +88,7 @@ def list_text(split: Sequence[int]) -> str:
     return f"[{', '.join(map(str, split))}]"
 
 
-def _stages(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
+def _stages_table(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
     rows = [(cell, pipeline, stage) for cell, pipeline in pairs for stage in pipeline.stages]
 
     def part(name: str, title: str) -> Column:
@@ -131,28 +132,42 @@ def pipeline_charts(cells: Sequence[CellEvidence]) -> Iterator[Chart]:
             f"nothing. {layout.schedule}, {counted(layout.ranks, 'rank')}, micro-batches: {layout.micro_batches}; "
             f"bubble {format_percent(pipeline.bubble.value)}, by the formula {format_percent(layout.bubble)}."
         )
-        yield Chart(file_part(cell.run.run_id), title, caption, _schedule(title, layout.ranks, pipeline.typical))
+        yield Chart(file_part(cell.run.run_id), title, caption, _schedule_spec(title, layout.ranks, pipeline.typical))
 
 
-def _schedule(title: str, ranks: int, spans: Sequence[PipelineSpan]) -> Spec:
+def _span_bar(span: PipelineSpan, scale: float) -> Spec:
+    """Return the painted rectangle of one computation. scale: ns -> the axis."""
+    took = format_duration(span.end_ns - span.start_ns)
+    return {
+        "from": span.start_ns * scale,
+        "to": span.end_ns * scale,
+        **_row_edges(span.rank),
+        "hue": vega.COLORS[span.micro_batch % len(vega.COLORS)],
+        "strength": _STRENGTH[span.kind],
+        "said": f"rank {span.rank}, stage {span.stage}, micro-batch {span.micro_batch}: {KINDS[span.kind]}, {took}",
+    }
+
+
+def _span_label(span: PipelineSpan, scale: float) -> Spec:
+    """Return the text in a rectangle (``F3``), in its middle. scale: ns -> the axis."""
+    return {
+        "from": (span.start_ns + span.end_ns) / 2 * scale,
+        "top": span.rank + 0.5,
+        "text": f"{span.kind}{span.micro_batch}",
+        "ink": vega.INK if span.kind == "F" else vega.color("ground"),
+    }
+
+
+def _schedule_spec(title: str, ranks: int, spans: Sequence[PipelineSpan]) -> Spec:
     """Draw a row for each rank; a colour for each micro-batch, pale forward, full backward; hatched without computation."""
     end = max(span.end_ns for span in spans)
     scale, unit = time_unit(end)
-    bars, texts = [], []
-    for span in spans:
-        place = {"from": span.start_ns * scale, "to": span.end_ns * scale, **_row(span.rank)}
-        took = format_duration(span.end_ns - span.start_ns)
-        sentence = f"rank {span.rank}, stage {span.stage}, micro-batch {span.micro_batch}: {KINDS[span.kind]}, {took}"
-        hue = vega.COLORS[span.micro_batch % len(vega.COLORS)]
-        bars.append({**place, "hue": hue, "strength": _STRENGTH[span.kind], "said": sentence})
-        if (span.end_ns - span.start_ns) / end * _PLOT > 9:
-            middle = (span.start_ns + span.end_ns) / 2 * scale
-            ink = vega.INK if span.kind == "F" else vega.color("ground")
-            texts.append({"from": middle, "top": span.rank + 0.5, "text": f"{span.kind}{span.micro_batch}", "ink": ink})
+    bars = [_span_bar(span, scale) for span in spans]
+    texts = [_span_label(span, scale) for span in spans if (span.end_ns - span.start_ns) / end * _PLOT > _LABELLED]
     hatching = [
         {**line, "from": line["from"] * scale, "to": line["to"] * scale}
-        for rank, start, stop in _gaps(spans, end)
-        for line in _hatching(rank, start, stop, end)
+        for rank, start, stop in _idle_gaps(spans, end)
+        for line in _hatching_lines(rank, start, stop, end)
     ]
     painted: Spec = {"field": "hue", "type": "nominal", "scale": None}
     strength = {"field": "strength", "type": "quantitative", "scale": None}
@@ -179,11 +194,11 @@ def _schedule(title: str, ranks: int, spans: Sequence[PipelineSpan]) -> Spec:
     )
 
 
-def _row(rank: int) -> dict[str, float]:
+def _row_edges(rank: int) -> dict[str, float]:
     return {"top": rank + (1 - _FILL) / 2, "bottom": rank + (1 + _FILL) / 2}
 
 
-def _gaps(every: Sequence[PipelineSpan], end: int) -> Iterator[tuple[int, float, float]]:
+def _idle_gaps(every: Sequence[PipelineSpan], end: int) -> Iterator[tuple[int, float, float]]:
     """Yield rank, from, to of every stretch without a computation."""
     by_rank = grouped(sorted(every, key=lambda s: s.start_ns), lambda s: s.rank)
     for rank, spans in by_rank.items():
@@ -191,7 +206,7 @@ def _gaps(every: Sequence[PipelineSpan], end: int) -> Iterator[tuple[int, float,
         yield from ((rank, start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if stop > start)
 
 
-def _hatching(rank: int, start: float, stop: float, end: float) -> Iterator[dict[str, float]]:
+def _hatching_lines(rank: int, start: float, stop: float, end: float) -> Iterator[dict[str, float]]:
     """Return slanted lines at even distances over the whole picture, cut where the stretch ends."""
     run, distance = end * _ROW * _FILL / _PLOT, end / _LINES
     first = int((start - run) // distance)
@@ -199,7 +214,7 @@ def _hatching(rank: int, start: float, stop: float, end: float) -> Iterator[dict
         foot = number * distance
         low, high = max(0.0, (start - foot) / run), min(1.0, (stop - foot) / run)
         if high > low:
-            bottom, height = _row(rank)["bottom"], _FILL
+            bottom, height = _row_edges(rank)["bottom"], _FILL
             slanted = {"top": bottom - low * height, "bottom": bottom - high * height}
             yield {"from": foot + low * run, "to": foot + high * run, **slanted}
 

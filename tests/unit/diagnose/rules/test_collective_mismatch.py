@@ -9,7 +9,7 @@ from stepscope.diagnose.rules.collective_mismatch import RULE
 from stepscope.records.finding import Skipped
 from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.results.evidence import Evidence, Source
-from stepscope.traces.flight import compare
+from stepscope.traces.flight import compare_dumps
 
 Call = tuple[str, int, str]
 SUM: Call = ("all_reduce", 1024, "float32")
@@ -32,7 +32,7 @@ def dump(rank: int, *calls: Call, waits: bool = True) -> FlightDump:
 
 def of(*dumps: FlightDump) -> Evidence:
     source = Source(path=Path("dumps"), kind="imported", format="flight_recorder")
-    return Evidence(sources=(source,), flight=compare(dumps))
+    return Evidence(sources=(source,), flight=compare_dumps(dumps))
 
 
 @pytest.mark.parametrize(

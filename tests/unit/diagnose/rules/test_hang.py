@@ -21,7 +21,7 @@ from stepscope.results.open import load_evidence
 from stepscope.results.runs import folder_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
-from stepscope.traces.flight import compare
+from stepscope.traces.flight import compare_dumps
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "flight_recorder"
 
@@ -44,7 +44,7 @@ def dump(rank: int, *states: str, ranks: int = 4) -> FlightDump:
 
 
 def of(*dumps: FlightDump) -> Evidence:
-    found = evidence(flight=compare(dumps))
+    found = evidence(flight=compare_dumps(dumps))
     source = Source(path=Path("dumps"), kind="imported", format="flight_recorder")
     return Evidence(sources=(source,), flight=found.flight)
 

@@ -13,6 +13,7 @@ from tests.evidence import evidence, rate, run, step
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules.step_time_change import RULE
 from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.records.nouns import Measured
 from stepscope.records.training import StepChange
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.open import load_evidence
@@ -89,3 +90,14 @@ def test_a_rate_that_falls_is_told_without_times() -> None:
     change = StepChange(step=400, ratio=1.25, share=0.5)
     found = fired(check(RULE, evidence(run("a", samples_per_s=rate(100, n=100), step_change=change))))
     assert found.evidence[0].startswith("medians: the logged rate is 1/1.25 of the one before")
+
+
+def test_days_of_steps_samples_and_epochs_are_series_of_their_own() -> None:
+    """Nine days of one pace: the last four state the time of an epoch alone, which is no slower step."""
+    rate_runs = [run(f"r{day}", samples_per_s=rate(100), settings={"date": f"2025-05-{day:02}"}) for day in range(1, 6)]
+    epoch_runs = [
+        run(f"e{day}", epoch_ns=Measured(value=60e9), settings={"date": f"2025-05-{day:02}"}) for day in range(6, 10)
+    ]
+    assert not isinstance(check(RULE, evidence(*rate_runs, *epoch_runs)), tuple)
+    slower = [run(f"s{day}", samples_per_s=rate(50), settings={"date": f"2025-05-{day:02}"}) for day in range(6, 10)]
+    assert "100% longer since 2025-05-06" in fired(check(RULE, evidence(*rate_runs, *slower))).title
