@@ -1,4 +1,4 @@
-# Three commands on a fresh machine: `make example`, `make demo` and `make test`. Everything lives in .venv; nothing else is touched.
+# Three commands on a fresh machine: `make example`, `make demo` and `make test`; `make wheel` is what other machines install. Everything lives in .venv; nothing else is touched.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ PYTEST_ARGS ?= $(PARALLEL) --durations=15
 # What Python compiles is kept, whatever the shell says: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: example demo test tests test-long test-gpu venv lint bench format clean
+.PHONY: example demo test tests test-long test-gpu venv lint bench wheel format clean
 
 example: $(VENV)/.installed-base
 	$(BIN)/stepscope example jobs
@@ -41,6 +41,12 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Built from nothing, then installed and used in a clean environment without torch and in one with it.
+wheel: $(VENV)/bin/python
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --constraint constraints.txt --no-deps --wheel-dir dist .
+	$(BIN)/python -m tests.wheel dist/stepscope-*.whl
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix src tests benchmarks

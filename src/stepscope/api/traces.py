@@ -55,7 +55,8 @@ def _window(layout: ProfileLayout, number: str | None, log: Callable[[str], obje
             raise DataError(
                 f"{layout.root}: no window left a trace",
                 why="the steps of this job were timed, and none was profiled",
-                fix=f"stepscope diagnose {shlex.quote(str(layout.root))} shows what the timed steps say",
+                fix="`stepscope profile -- COMMAND` records some; "
+                f"stepscope diagnose {shlex.quote(str(layout.root))} shows what the timed steps say",
             )
         raise DataError(f"{layout.root}: no window left a trace", fix="profile the job again")
     if number is None:

@@ -176,8 +176,8 @@ def _require_matrix(file: Path) -> None:
         )
 
 
-def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
-    """Run what is missing, write results and report, print them (``printed``); the command's exit code."""
+def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True, judged: bool = True) -> int:
+    """Run what is missing, write results and report, print them (``printed``, a verdict if ``judged``); the exit code."""
     bench_plan.refuse_two_kinds(plan)
     joined = joined_world(os.environ)
     if not plan.cells and joined is not None and joined[0] != 0 and options.output is not None:
@@ -193,18 +193,18 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
     except Interrupted:
         if whole and printed:
             with suppress(DataError, OutputError, ReaderGone):  # nothing is there yet, or the terminal has gone, too
-                _show(plan, place.layout, json=options.json)
+                _show(plan, place.layout, json=options.json, judged=judged)
         raise
     if whole and printed:
-        _show(plan, place.layout, json=options.json)
+        _show(plan, place.layout, json=options.json, judged=judged)
     return code or swept
 
 
-def _show(plan: ReadyMatrix, layout: RunLayout, *, json: bool) -> None:
+def _show(plan: ReadyMatrix, layout: RunLayout, *, json: bool, judged: bool) -> None:
     if plan.matrix.sections:
         bench_plan.show_sections(layout, json=json)
     else:
-        _print(layout, *_derive_all(layout), json=json)
+        _print(layout, *_derive_all(layout), json=json, judged=judged)
 
 
 def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: bool) -> int:
@@ -258,13 +258,20 @@ def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Evidence, D
 
 
 def _print(
-    layout: RunLayout, runs: tuple[TrainingRun, ...], evidence: Evidence, diagnosis: Diagnosis, *, json: bool
+    layout: RunLayout,
+    runs: tuple[TrainingRun, ...],
+    evidence: Evidence,
+    diagnosis: Diagnosis,
+    *,
+    json: bool,
+    judged: bool = True,
 ) -> None:
     """Print JSON, or the table, findings and where the rest is."""
     if json:
         print_document(bench_document(read_run(layout.root), runs, experiment=findings.document(checks_of(evidence))))
         return
-    show_runs(evidence, diagnosis, layout.root)
+    if judged:
+        show_runs(evidence, diagnosis, layout.root)
     gained = overlap_conclusions(gains(evidence.cells, evidence.traces)) if evidence.traces else ()
     for sentence in (*conclusions(pipelines(evidence.cells)), *gained):
         say(sentence)

@@ -90,6 +90,8 @@ def _command(argv: list[str] | None) -> int:
     from stepscope.core.registry import uncollected
 
     arguments = sys.argv[1:] if argv is None else argv
+    if arguments and arguments[0] in ("help", "version"):
+        arguments = [*arguments[1:], f"--{arguments[0]}"]
     completing = "_STEPSCOPE_COMPLETE" in os.environ  # a shell asks what may follow: nothing is run
     shipped = bool(arguments) and arguments[0] in REGISTRY.shipped and not completing
     with uncollected():

@@ -81,6 +81,8 @@ def run(options: Run) -> int:
                     deeper.consider(judged.verdict)
                 deeper.look()
         code = hooked_job.exit_code(child.wait())
+        with job_outlasts():
+            deeper.end()
         end = ended(layout, code, child, watch, signals, hang, timed=options.monitor, asked=False)
     with job_outlasts(), results_at(place):
         _show(layout, end, deeper.captures() if options.monitor else None)
@@ -109,12 +111,14 @@ class _Deeper:
         self._looks = DeepLooks(layout, mode)
         self._reading: WindowReading | None = None
         self._join_at = math.inf
+        self._announced = False
 
     def consider(self, verdict: JobVerdict) -> None:
         request = self._looks.consider(verdict)
         if request is not None:
             who = "all ranks" if request.ranks is None else f"rank {ranges(request.ranks)}"
-            log(f"deep look: a few steps of {who} are profiled (--deep off: never)")
+            log(f"deep look: a few steps of {who} are profiled soon (--deep off: never)")
+            self._announced = True
 
     def look(self) -> None:
         """Begin to read a window that has ended; after a while say what it shows."""
@@ -132,6 +136,12 @@ class _Deeper:
         judged = judge_job(self._layout.root, tuple(self.captures().values()), last=LATEST)
         if judged is not None and (sentence := shown_by_window(judged.verdict, judged.diagnosis)):
             log(f"deep look: {sentence}")
+
+    def end(self) -> None:
+        """Take what the job's last steps left; say so where a look that was announced did not come."""
+        self.look()
+        if self._announced and self._reading is None:
+            log("deep look: the job ended before it; `stepscope profile -- COMMAND` records steps of a short job")
 
     def captures(self) -> Mapping[str, TraceSummary]:
         """Return what the traces of the last window say; nothing where there are none, or none that is read."""

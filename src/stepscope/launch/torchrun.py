@@ -18,6 +18,7 @@ import psutil
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import MissingError
+from stepscope.core.installing import install_extra
 from stepscope.core.processes import die_with_parent
 from stepscope.store.layout import GroupLayout
 from stepscope.store.writer import make_dir, writing
@@ -35,7 +36,7 @@ def require_torch() -> None:
         raise MissingError(
             "this command trains or communicates with PyTorch, and torch is not installed",
             why=f"{sys.executable} has no package torch; traces, results and plans are read without it",
-            fix="pip install 'stepscope[torch]'",
+            fix=install_extra("torch"),
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import Interrupted, MissingError, UsageError
+from stepscope.core.installing import install_extra
 from stepscope.core.units import format_bandwidth, format_bytes, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.engine import check as apply_rule
@@ -105,7 +106,7 @@ def _plan(environment: EnvironmentRecord, ranks: int | None) -> tuple[PlannedCel
         raise MissingError(
             "doctor --quick needs torch, and torch does not respond",
             why=environment.unavailable.get("torch"),
-            fix="run `stepscope doctor` to see what is installed; install torch with `pip install 'stepscope[torch]'`",
+            fix=f"run `stepscope doctor` to see what is installed; install torch with `{install_extra('torch')}`",
         )
     machine = machine_of(environment)
     matrix = matrix_of(parse_yaml(matrix_text(machine, ranks), source="doctor --quick"), name="doctor-quick")

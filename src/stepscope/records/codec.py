@@ -183,7 +183,7 @@ def _at_current_version(
     if int(found_version) > version:
         raise DataError(
             f"{source}: written by a newer stepscope (schema {schema}, this one reads up to {version})",
-            fix="upgrade stepscope: pip install -U stepscope",
+            fix="read it with the stepscope that wrote it, or a newer one",
         )
     try:
         return migrate(document, name, int(found_version), version)

@@ -205,8 +205,10 @@ def frame_library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        from stepscope.core.installing import install
+
         raise MissingError(
-            f"{name} is not installed", why="tables convert to frames with it", fix=f"pip install {name}"
+            f"{name} is not installed", why="tables convert to frames with it", fix=install(name)
         ) from error
 
 

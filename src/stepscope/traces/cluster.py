@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from stepscope import __version__
 from stepscope.core.errors import DataError, MissingError, StepscopeError, UsageError
+from stepscope.core.installing import install_extra
 from stepscope.core.words import counted
 
 if TYPE_CHECKING:
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
 
     from stepscope.records.trace_summary import RankPass
 
-INSTALL = "pip install 'stepscope[cluster]'"
 SCHEME = "dask://"
-_SAME = f"install it where the workers run: pip install 'stepscope[cluster]=={__version__}'"
+_SAME = f"install the wheel of stepscope {__version__} where the workers run (`make wheel` in a checkout)"
 
 BATCH_BYTES, BATCH_FILES = 16 << 20, 32
 """Of files that one worker reads in a row: a second of work, against a few ms that handing it over takes."""
@@ -60,7 +60,11 @@ def scheduler_of(text: str) -> str:
             f"--executor {text!r}: expected dask://HOST:PORT", fix="for example --executor dask://node0:8786"
         )
     if not installed():
-        raise MissingError(f"--executor {text} needs dask", why="its package distributed is not installed", fix=INSTALL)
+        raise MissingError(
+            f"--executor {text} needs dask",
+            why="its package distributed is not installed",
+            fix=install_extra("cluster"),
+        )
     return f"tcp://{host}:{port}"
 
 

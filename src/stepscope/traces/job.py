@@ -318,12 +318,14 @@ def _for_cluster(wanted: Wanted, listener: ReadingListener, files: Sequence[Path
     much = len(files) > FILES_HERE and text_bytes(files) >= CLUSTER_FROM_BYTES
     if listener.log is None or not much or wanted.processes == 1:
         return False
-    from stepscope.traces.cluster import INSTALL, installed
+    from stepscope.traces.cluster import installed
 
     if not installed():
+        from stepscope.core.installing import install_extra
+
         listener.log(
             f"{len(files)} files are read without dask, so that a process that is killed ends the command; to read them in "
-            f"workers that may be lost: {INSTALL}"
+            f"workers that may be lost: {install_extra('cluster')}"
         )
     return installed()
 

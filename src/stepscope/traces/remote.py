@@ -17,7 +17,6 @@ from stepscope.core.errors import DataError, MissingError, StepscopeError
 
 T = TypeVar("T")
 
-INSTALL = "pip install 'stepscope[remote]'"
 _TEXT, _DATABASES = (".json", ".json.gz", ".json.zst"), (".sqlite", ".nsys-rep", ".qdrep")
 BLOCK_BYTES = 4 << 20
 """Asked for at a time: some ten requests a second at the speed at which a trace is decoded."""
@@ -140,7 +139,11 @@ def _opened(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
         from fsspec.registry import known_implementations
     except ImportError as error:
-        raise MissingError(f"{url}: reading URLs needs fsspec", why="it is not installed", fix=INSTALL) from error
+        from stepscope.core.installing import install_extra
+
+        raise MissingError(
+            f"{url}: reading URLs needs fsspec", why="it is not installed", fix=install_extra("remote")
+        ) from error
     scheme = url.partition(":")[0]
     try:
         fs, path = _asked(url, lambda: url_to_fs(url))

@@ -67,7 +67,8 @@ NIC_DOWN = NicFact(name="mlx5_0", kind="infiniband", speed_bits_per_s=None, up=F
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "1", "SLURM_CPUS_PER_TASK": "16"}
 
 FIRING: list[tuple[str, EnvironmentRecord, Status, str]] = [
-    ("torch", laptop(torch=None, unavailable={"torch": "torch is not installed"}), Status.FAIL, "pip install"),
+    ("torch", laptop(torch=None, unavailable={"torch": "torch is not installed"}), Status.WARN, "pip install"),
+    ("torch", server(torch=None, unavailable={"torch": "torch is not installed"}), Status.FAIL, "torch>="),
     ("torch", laptop(torch=None, unavailable={"torch": "killed by SIGSEGV"}), Status.FAIL, "SIGSEGV"),
     ("torch_version", laptop(torch=torch_fact(version="2.5.1+cpu")), Status.FAIL, "2.5.1"),
     ("torch_version", laptop(torch=torch_fact(version="1.13")), Status.FAIL, "1.13"),

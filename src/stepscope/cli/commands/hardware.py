@@ -73,6 +73,7 @@ def _entry(entry: Accelerator) -> dict[str, Any]:
         "vendor": entry.vendor,
         "form": entry.form,
         "memory_bytes": entry.memory_bytes,
+        "total_bytes": entry.total_bytes,
         "memory_bytes_per_s": entry.memory_bytes_per_s,
         "peak_dense_flops_per_s": {dtype: entry.peak_flops_per_s.get(dtype) for dtype in _DTYPES},
         "link": link
@@ -138,7 +139,9 @@ def _show_one(entry: Accelerator) -> None:
     for dtype in _DTYPES:
         rate, units = entry.peak_flops_per_s.get(dtype), "vector units" if dtype == "fp32" else "dense"
         facts.append((dtype, Text("none", style="dim") if rate is None else f"{_rate(rate)} TFLOP/s {units}"))
-    facts.append(("memory", f"{format_bytes(entry.memory_bytes)}, {format_bandwidth(entry.memory_bytes_per_s)}"))
+    usable = f" as sold, {format_bytes(entry.total_bytes)} to use" if entry.total_bytes != entry.memory_bytes else ""
+    bandwidth = format_bandwidth(entry.memory_bytes_per_s)
+    facts.append(("memory", f"{format_bytes(entry.memory_bytes)}{usable}, {bandwidth}"))
     link = entry.link
     if link is not None:
         text = f"{link.name}, {counted(link.count, 'link')}: {format_bandwidth(link.bytes_per_s)} per direction"

@@ -87,7 +87,7 @@ class Conversation:
                 self.host,
                 f"{self.host} has stepscope {theirs}, and this is {__version__}",
                 why="command and ranks exchange files of one version",
-                fix=f"on {self.host}: {hello.fields.get('executable', 'python3')} -m pip install stepscope=={__version__}",
+                fix=f"install the wheel of stepscope {__version__} on {self.host} (`make wheel` in a checkout)",
             )
         return hello
 

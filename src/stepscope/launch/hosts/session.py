@@ -145,8 +145,8 @@ def why_lost(host: str, code: int | None, stderr: str, *, by_hand: str, python: 
             host,
             f"{host} has {'an older stepscope, without --hosts' if older else 'no stepscope'}; this is {__version__}",
             why=last,
-            fix=f"on {host}: {python or 'python3'} -m pip install 'stepscope[torch]=={__version__}', or name the Python "
-            "that has it: --remote-python PATH",
+            fix=f"install torch and the wheel of stepscope {__version__} there (`make wheel` in a checkout), or name the "
+            "Python that has both: --remote-python PATH",
         )
     if code == 127 or "not found" in (last or ""):
         return HostLost(

@@ -158,7 +158,7 @@ def _require_torch(host: str, facts: EnvironmentRecord) -> None:
         raise MissingError(
             f"{host} has no torch that answers",
             why=facts.unavailable.get("torch"),
-            fix=f"on {host}: pip install 'stepscope[torch]'",
+            fix=f"on {host}, with the pip of its stepscope: pip install torch",
         )
 
 

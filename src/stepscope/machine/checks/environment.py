@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from stepscope.core.installing import install_extra
 from stepscope.core.units import format_bytes, format_bytes_binary
 from stepscope.core.words import counted, listed
 from stepscope.machine.judging import Outcome, check, failed, local_ranks, passed, skipped, torch_build, warned, why
@@ -19,7 +20,8 @@ def torch(record: EnvironmentRecord) -> Outcome:
     if reason == "not asked for":
         return skipped("torch was not checked")
     if "not installed" in reason:
-        return failed(f"{reason}; reading traces and reports works without it", fix="pip install 'stepscope[torch]'")
+        outcome = failed if record.gpus or record.variables.get("WORLD_SIZE") else warned
+        return outcome(f"{reason}; reading traces and reports works without it", fix=install_extra("torch"))
     return failed(reason, fix="run `python -m stepscope.rank --probe` and repair what it prints")
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import MissingError
+from stepscope.core.installing import install
 from stepscope.core.registry import Registry
 from stepscope.results.figures import figures_of
 from stepscope.results.job_figures import DIARY, flat_figures
@@ -66,6 +67,4 @@ def extra(package: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingError(
-            f"this export needs the package {package}", why=str(error), fix=f"pip install {package}"
-        ) from error
+        raise MissingError(f"this export needs the package {package}", why=str(error), fix=install(package)) from error
