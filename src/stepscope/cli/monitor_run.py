@@ -139,7 +139,8 @@ class _Deeper:
 
     def end(self) -> None:
         """Take what the job's last steps left; say so where a look that was announced did not come."""
-        self.look()
+        if self._announced:
+            self.look()
         if self._announced and self._reading is None:
             log("deep look: the job ended before it; `stepscope profile -- COMMAND` records steps of a short job")
 

@@ -36,6 +36,15 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.stdout == f"stepscope {stepscope.__version__}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [(["help"], ["--help"]), (["help", "trace"], ["trace", "--help"]), (["version"], ["--version"])],
+)
+def test_help_and_version_are_words_too(words: list[str], same: list[str], ran: Ran) -> None:
+    assert ran(*words) == ran(*same)
+    assert ran(*words)[0] == 0
+
+
 def test_the_process_is_left_at_once_and_loses_nothing() -> None:
     last = "import atexit; atexit.register(print, 'registered')"
     after = "threading.main_thread().join() or print('thread')"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.diaries import write_diary
 
+from stepscope.cli.monitor_run import _Deeper
 from stepscope.launch.deep_look import AN_HOUR, HOUR_S, DeepLooks
 from stepscope.records.finding import JobChange, JobVerdict, TimeCost, VerdictKind
 from stepscope.records.nouns import Estimate
@@ -115,3 +116,17 @@ def test_a_job_whose_ranks_are_through_is_asked_for_nothing(
 ) -> None:
     write_diary(layout.root, {"forward": [5.0] * 30}, world_size=2, end=left)
     assert (DeepLooks(layout, "auto").consider(verdict("straggler", 1)) is not None) == asked
+
+
+@pytest.mark.parametrize("came", [True, False])
+def test_a_deep_look_that_was_announced_comes_or_the_end_says_why_not(
+    layout: ProfileLayout, came: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deeper = _Deeper(layout, "auto")
+    deeper.end()
+    deeper.consider(verdict("straggler", 1))
+    assert capsys.readouterr().err.count("deep look") == 1
+    if came:
+        ended(layout, 1, 0, 1)
+    deeper.end()
+    assert ("stepscope profile" in capsys.readouterr().err) == (not came)
