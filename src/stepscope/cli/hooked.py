@@ -64,8 +64,13 @@ def job_folder(output: Path | None, kind: str, command: Sequence[str]) -> Profil
 def start_job(
     layout: ProfileLayout, command: Sequence[str], first: WindowRequest | None, options: Profile | Run
 ) -> subprocess.Popen[bytes]:
+    argv = typed()
+    if recipients := getattr(options, "notify", ()):
+        from stepscope.launch.notices import without_secrets
+
+        argv = without_secrets(argv, recipients)
     record = ProfileRecord(
-        command=tuple(command), folder=str(Path.cwd()), host=socket.gethostname(), first=first, argv=typed()
+        command=tuple(command), folder=str(Path.cwd()), host=socket.gethostname(), first=first, argv=argv
     )
     environment = hooked_job.prepare(
         layout,

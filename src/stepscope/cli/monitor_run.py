@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast, get_args
 
@@ -20,8 +20,9 @@ from stepscope.launch import hooked_job
 from stepscope.launch.deep_look import Deep, DeepLooks
 from stepscope.launch.hang_watch import HangWatch
 from stepscope.launch.job_window import WindowReading, room_beside
+from stepscope.launch.notices import Notices, recipient
 from stepscope.launch.rank_watch import RankWatch
-from stepscope.records.profile import JobEnd
+from stepscope.records.profile import Hang, JobEnd
 from stepscope.store.layout import ProfileLayout
 
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ def run(options: Run) -> int:
 
         import_numpy_alone()
     conditions = read_conditions(options.fail_if)
+    recipients = [recipient(text) for text in dict.fromkeys(options.notify)]
     layout = job_folder(options.output, "run", options.command)
     exports = _opened(layout, options.export) if options.export else None
+    notices = Notices(layout, recipients)
     child = start_job(layout, options.command, None, options)
     with suppress(OSError):
         os.nice(NICE)
@@ -75,8 +78,13 @@ def run(options: Run) -> int:
             if exports is not None:
                 exports.look()
             with job_outlasts():
-                tell_hang(hang.look())
+                _say_failed(notices.failures())
+                if (sighting := hang.look()) is not None and sighting[0] == "hang":
+                    verdict = _hanging(sighting[1])
+                    notices.send("hang", verdict, verdict.headline)
+                tell_hang(sighting)
                 if hang.hang is None and (judged := live.look()) is not None:
+                    notices.send("verdict", judged.verdict, _so_far(judged.verdict))
                     log(_so_far(judged.verdict))
                     deeper.consider(judged.verdict)
                 deeper.look()
@@ -84,12 +92,16 @@ def run(options: Run) -> int:
         with job_outlasts():
             deeper.end()
         end = ended(layout, code, child, watch, signals, hang, timed=options.monitor, asked=False)
+    with job_outlasts():
+        _tell_end(notices, end)
     with job_outlasts(), results_at(place):
         _show(layout, end, deeper.captures() if options.monitor else None)
     with job_outlasts():
         show_out_of_memory(layout, options)
     if exports is not None:
         exports.end()
+    with job_outlasts():
+        _say_failed(notices.close())
     check_job(conditions, layout, code)
     return code
 
@@ -101,6 +113,30 @@ def _join(options: Run) -> int:
     hooked_job.check_program(options.command)
     environment = hooked_job.environment_of(ProfileLayout(options.output), patience_s=JOIN_PATIENCE_S)
     os.execvpe(options.command[0], list(options.command), environment)
+
+
+def _hanging(hang: Hang) -> JobVerdict:
+    """The verdict on a job that stands still and has not ended."""
+    from stepscope.records.finding import JobVerdict
+    from stepscope.results.profiled_job import hang_words
+
+    headline = f"Hang: {hang_words(hang, hang.place)}"
+    return JobVerdict(kind="hang", ranks=hang.ranks, confidence="so far: it has not ended", headline=headline)
+
+
+def _tell_end(notices: Notices, end: JobEnd) -> None:
+    """Tell that a job failed."""
+    if end.kind in SILENT:
+        return
+    from stepscope.diagnose.verdict import failed_verdict
+
+    if (verdict := failed_verdict(end)) is not None:
+        notices.send("end", verdict, verdict.headline)
+
+
+def _say_failed(failures: Iterable[str]) -> None:
+    for failure in failures:
+        log(f"! --notify {failure}", "yellow")
 
 
 class _Deeper:

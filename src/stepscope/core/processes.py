@@ -27,12 +27,17 @@ def die_with_parent(signum: int, *, parent: int | None = None) -> None:
         signal.raise_signal(signum)
 
 
-def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run ``command`` and return what it printed, with its exit code. Raises OSError where it cannot be started, and
-    subprocess.TimeoutExpired where it did not answer in time: it has been killed then."""
+def ask(
+    command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float, given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` and return what it printed, with its exit code. given: on its standard input.
+
+    Raises OSError where it cannot be started, and subprocess.TimeoutExpired where it did not answer in time: it has been
+    killed then.
+    """
     child = subprocess.Popen(
         command,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -42,7 +47,7 @@ def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float)
     )
     with child:
         try:
-            out, problem = child.communicate(timeout=timeout_s)
+            out, problem = child.communicate(given, timeout=timeout_s)
         except BaseException:
             os.killpg(child.pid, signal.SIGKILL)
             raise

@@ -29,6 +29,7 @@ from stepscope.records.finding import (
     TimeCost,
     VerdictKind,
 )
+from stepscope.records.profile import JobEnd
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.diary import (
     FEW_STEPS,
@@ -73,17 +74,10 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         return None
     job = evidence.profiled[0]
     if job.steps is None:
-        if job.end is None or job.end.kind not in _END:  # it goes on, or its end says nothing
+        ended = None if job.end is None else failed_verdict(job.end)  # it goes on, or its end says nothing
+        if ended is None:
             return None
-        ended = JobVerdict(
-            kind=_END[job.end.kind],
-            ranks=job.end.ranks,
-            confidence="likely" if job.end.likely else "certain: the job's own end",
-            headline=end_sentence(job.end),
-            ranks_seen=len({diary.rank for diary in job.diaries}),
-            world_size=job.end.world_size,
-            ended=job.end.kind,
-        )
+        ended = replace(ended, ranks_seen=len({diary.rank for diary in job.diaries}))
         return Judged(verdict=ended, evidence=evidence, diagnosis=diagnosis)
     windows = windows_of(evidence, job)
     causes = causes_of(job, job.steps, diagnosis, windows[-1].summary if windows else None)
@@ -96,6 +90,20 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         verdict=of_job,
         evidence=replace(evidence, traces=tuple(traces)),
         diagnosis=_sized(of_job, causes) if causes.sized else diagnosis,
+    )
+
+
+def failed_verdict(end: JobEnd) -> JobVerdict | None:
+    """The verdict on how a job failed, by its end alone; None where it did not fail."""
+    if end.kind not in _END:
+        return None
+    return JobVerdict(
+        kind=_END[end.kind],
+        ranks=end.ranks,
+        confidence="likely" if end.likely else "certain: the job's own end",
+        headline=end_sentence(end),
+        world_size=end.world_size,
+        ended=end.kind,
     )
 
 

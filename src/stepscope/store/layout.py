@@ -147,11 +147,12 @@ class _Beside:
 class ProfileLayout:
     """The output folder of ``stepscope profile`` and ``run``; the hook in the job writes into it by the same names.
 
-    verdict: what the first screen says, as numbers (records/finding.py); derived. hook: what the hook is told, as JSON: also
-    on hosts that the command line does not start itself. memory: the allocator's snapshots; there once a rank's history is
-    kept. end: how the job ended. stack_request: makes ranks of a job that stands still leave their stacks and flight
-    recorders. port_samples: each host's network ports over time (records/hardware.py). unrecorded: ends of processes of
-    which no step is recorded. failures: exceptions that nobody caught, one a process (records/profile.py).
+    verdict: what the first screen says, as numbers (records/finding.py); derived. hook: what the hook is told, as JSON:
+    also on hosts that the command line does not start itself. memory: the allocator's snapshots; there once a rank's
+    history is kept. end: how the job ended. notices: who got a notice (launch/notices.py). stack_request: makes ranks
+    of a job that stands still leave their stacks and flight recorders. port_samples: each host's network ports over time
+    (records/hardware.py). unrecorded: ends of processes of which no step is recorded. failures: exceptions that nobody
+    caught, one a process (records/profile.py).
 
     Of one of ``diaries``: what happened between its steps, the process's memory over time, whom it waited for, its GPUs and
     who used its processors over time (records/hardware.py), and how it ended, as Python saw it.
@@ -166,6 +167,7 @@ class ProfileLayout:
     memory = _At("memory")
     hook = _At(".stepscope/hook.json")
     end = _At(".stepscope/job-end.json")
+    notices = _At(".stepscope/notices.jsonl")
     stack_request = _At(".stepscope/stack-request.json")
     request = _Numbered(".stepscope/request-{}.json")
     traces = _Numbered("window-{}")

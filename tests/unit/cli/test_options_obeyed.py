@@ -22,6 +22,7 @@ from stepscope.cli.commands import REGISTRY
 from stepscope.cli.commands.profile import Profile
 from stepscope.cli.main import main
 from stepscope.launch.job_window import WindowState
+from stepscope.launch.notices import Notices
 from stepscope.machine.collect import collect
 from stepscope.records import codec
 from stepscope.records.profile import JobEnd, ProfileRecord
@@ -133,7 +134,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "memory": ["--memory"], "hang_after": ["--hang-after", "9"],
         "monitor": ["--monitor"], "verdict": ["--verdict", "stderr"], "export": ["--export", "prometheus:OUT/prom"],
         "fail_if": ["--fail-if", "input > 20 %"],
-        "deep": ["--deep", "off"], "join": ["--join"],
+        "deep": ["--deep", "off"], "join": ["--join"], "notify": ["--notify", "http://127.0.0.1:9/nobody"],
     },
     "export": {"to": ["--to", "prometheus:OUT/prom"]},
     "slurm": {  # tests/unit/cli/test_slurm.py has them change a script
@@ -375,6 +376,9 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
     monkeypatch.setattr("os.nice", lambda _: None)
     monkeypatch.setattr(monitor_run, "DeepLooks", lambda _, mode: seen.append(mode))
     monkeypatch.setattr(monitor_run, "_opened", lambda _, targets: seen.append(targets))
+    monkeypatch.setattr(
+        monitor_run, "Notices", lambda layout, receivers: seen.append(receivers) or Notices(layout, receivers)
+    )
     with pytest.raises(SystemExit) as ended:
         main(words)
     return ("refused",) if ended.value.code == 2 else tuple(seen)
@@ -394,7 +398,7 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
             {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration", "attach"},
         ),
         (["run"], {"join"}),
-        (["run", "--no-monitor"], {"hang_after", "verdict", "export", "fail_if", "deep", "join"}),
+        (["run", "--no-monitor"], {"hang_after", "verdict", "export", "fail_if", "deep", "join", "notify"}),
     ],
     ids=["profile", "profile --duration", "profile --attach", "profile --nsys", "run", "run --no-monitor"],
 )

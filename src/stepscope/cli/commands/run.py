@@ -27,7 +27,7 @@ class Run(Options):
         None,
         "--monitor/--no-monitor",
         default=True,
-        without="hang_after verdict export fail_if deep",
+        without="hang_after verdict export fail_if deep notify",
     )
     step_optimizer: int = STEP_OPTIMIZER
     hang_after: str = HANG_AFTER
@@ -41,6 +41,11 @@ class Run(Options):
     verdict: str | None = VERDICT
     fail_if: tuple[str, ...] = FAIL_IF
     export: tuple[str, ...] = option(TO, "KIND:PLACE", default=())
+    notify: tuple[str, ...] = option(
+        "Report a new verdict, a hang, a crash: POST to a URL, slack:URL, or a command that reads JSON; may be repeated.",
+        "URL|COMMAND",
+        default=(),
+    )
 
 
 COMMAND = Command(options=Run, where="stepscope.cli.monitor_run", panel="Start here", runs_a_command=True)

@@ -95,6 +95,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
             "ranks": objects,
             "events": objects,
         },
+        "notice/1": {**dict.fromkeys(("event", "job", "host", "folder", "text"), str), "verdict": JobVerdict},
         "report/1": {**diagnosis, "files": list[str], "not_drawn": dict[str, str]},
         "trace/1": {
             "world_size": int | None,
