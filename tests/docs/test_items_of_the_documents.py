@@ -40,7 +40,7 @@ def test_a_line_says_what_to_run_or_where_to_read_and_where_it_shows(row: str) -
 def test_a_command_has_the_options_presets_and_sections_that_it_names(line: str) -> None:
     words = shlex.split(line.split(" -- ")[0])[1:]
     assert words[0] in REGISTRY.names()
-    options = _options(words[0])
+    options = options_of(words[0])
     assert {word for word in words if word.startswith("-")} <= options
     given = dict(pairwise(words))
     if "--preset" in given:
@@ -62,7 +62,7 @@ def test_tests_that_are_named_exist() -> None:
     assert [path for path in re.findall(r"`(tests/[^`]*)`", TEXT) if not (ROOT / path).exists()] == []
 
 
-def _options(command: str) -> set[str]:
+def options_of(command: str) -> set[str]:
     classes = REGISTRY.load(command).options.__mro__
     said = [each for kind in classes for each in vars(kind).values() if isinstance(each, Said)]
     return {"--help", *(part for each in said for name in each.names for part in name.split("/"))}
