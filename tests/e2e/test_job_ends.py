@@ -167,7 +167,7 @@ def test_a_verdict_needs_a_folder_that_is_there(cli: Cli, tmp_path: Path) -> Non
 def test_a_watched_job_that_fails_is_told_and_exported_as_well(profile: Profiled) -> None:
     done = profile("raises", command="run", code=1, options=("--export", f"prometheus:{profile.out}-metrics"))
     (metrics,) = Path(f"{profile.out}-metrics").iterdir()
-    assert 'stepscope_job_steps_total{job="p"} 11\n' in metrics.read_text()
+    assert 'stepscope_job_steps_total{run="p"} 11\n' in metrics.read_text()
     end = end_of(profile.out)
     assert (end.kind, end.step) == ("crash", 12)
     assert "Crash: rank 0 raised RuntimeError: the job's own failure in step 12" in done.out
