@@ -21,7 +21,7 @@ SOURCE = Path(stepscope.__file__).parent
 
 MOST = {
     "": (500, 2),
-    "api": (12500, 11),
+    "api": (14500, 12),
     "cli": (65500, 60),
     "collectives": (2000, 2),
     "core": (7000, 12),

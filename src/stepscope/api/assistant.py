@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -172,7 +173,10 @@ class Assistant:
     ) -> dict[str, Any]:
         """Predict a measured job on other numbers of GPUs or with one thing changed, as `stepscope predict --json`; first
         `headline`. Quote `low_ns` and `high_ns` (80% interval), `assumptions` and `notes` with every figure."""
-        answer = self._job(path).predict(gpus, what_if=what_if, scaling=scaling)
+        from stepscope.predict.what_if import parse_what_if
+
+        change = asdict(parse_what_if([what_if] if what_if else []))
+        answer = self._job(path).predict(gpus, **change, scaling=scaling)
         return _cut({"headline": answer.headline, **answer.to_json()}, part, offset)
 
     def explain_rule(

@@ -5,18 +5,21 @@ Nothing is read before something is asked for, and nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from stepscope.api.reading import Asked, read_job
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.words import in_words, unknown
+from stepscope.records.imported import Stated
 
 if TYPE_CHECKING:
     from stepscope.api.answer import Answer
     from stepscope.api.chart import DrawnChart
+    from stepscope.api.report import Format
     from stepscope.diagnose.rule import Rule
     from stepscope.diagnose.screen import Screen
     from stepscope.diagnose.verdict import Judged
@@ -37,20 +40,22 @@ class Job:
     def __init__(
         self,
         paths: Sequence[Path],
-        read: Callable[[], Evidence],
+        read: Callable[[bool], Evidence],
         *,
-        drop_epochs: int = 1,
+        asked: Asked | None = None,
         rules: Sequence[Rule] | None = None,
     ) -> None:
+        """read: called with whether timelines are to be drawn, too."""
         self.paths = tuple(paths)
-        self.drop_epochs = drop_epochs
+        self.asked = asked or Asked()
+        self.drop_epochs = self.asked.drop_epochs
         self._read = read
         self._rules = rules
 
     @cached_property
     def as_read(self) -> Evidence:
         """Everything that was read, before it is judged."""
-        return self._read()
+        return self._read(False)
 
     @cached_property
     def _diagnosed(self) -> tuple[Diagnosis, Judged | None]:
@@ -102,7 +107,8 @@ class Job:
     def _tables(self) -> Mapping[str, Callable[[], Frame]]:
         from stepscope.api.tables import tables_of
 
-        return tables_of(self.evidence, self.diagnosis, drop_epochs=self.drop_epochs)
+        classes = self.asked.kernel_classes
+        return tables_of(self.evidence, self.diagnosis, drop_epochs=self.drop_epochs, classes=classes)
 
     def table(self, name: str, *, by_rank: bool = False) -> Frame:
         """Return a table by its name. by_rank: one of traces with the rows of each rank by itself, where it has the median
@@ -173,22 +179,42 @@ class Job:
 
     def predict(
         self,
-        gpus: Sequence[int] | None = None,
+        gpus: int | Sequence[int] | None = None,
         *,
-        what_if: str | None = None,
+        gpu: str | None = None,
+        link: str | None = None,
+        batch: float | None = None,
+        precision: str | None = None,
+        overlap: Literal["perfect"] | None = None,
+        bucket_bytes: int | None = None,
         scaling: Scaling = "weak",
-        cell: str | None = None,
-        **links: Any,
+        network: str | None = None,
+        adapters: int | None = None,
+        gpus_per_node: int | None = None,
+        calib: str | Path | None = None,
     ) -> Answer:
-        """Predict the job on these numbers of GPUs (None: doublings of its own), or with a change as ``predict --what-if``
-        takes it. links: ``network``, ``adapters``, ``gpus_per_node``, ``calib``. Raises UsageError, DataError."""
-        from stepscope.api.prediction import Question, answered, measured_job, predict_job
-        from stepscope.predict.what_if import parse_gpus, parse_what_if
+        """Predict the job on these numbers of GPUs (None: doublings of its own), and with what else is other.
 
-        changes = parse_what_if([what_if] if what_if else [])
-        asked = None if gpus is None else parse_gpus(",".join(map(str, gpus)))
-        question = Question(gpus=asked, what_if=changes, scaling=scaling, **links)
-        return answered(predict_job(measured_job(self.path, cell, calib=question.calib), question))
+        gpu: key of the hardware table. link: ``pcie``, or the key of a network between nodes. batch: factor on the batch of
+        a rank. precision, overlap, bucket_bytes: as in ``predict --what-if``. network, adapters, gpus_per_node: links that
+        the job would have; calib: a calibration of them. Raises UsageError, DataError.
+        """
+        from stepscope.api.prediction import Question, answered, measured_job, predict_job
+        from stepscope.predict.what_if import WhatIf, gpu_numbers, keyed
+
+        change = WhatIf(
+            gpu=gpu, link=link, batch=batch, precision=precision, overlap=overlap, bucket_bytes=bucket_bytes
+        )
+        question = Question(
+            gpus=None if gpus is None else gpu_numbers([gpus] if isinstance(gpus, int) else gpus),
+            what_if=keyed(change),
+            scaling=scaling,
+            network=network,
+            adapters=adapters,
+            gpus_per_node=gpus_per_node,
+            calib=None if calib is None else Path(calib),
+        )
+        return answered(predict_job(measured_job(self.path, self.asked.cell, calib=question.calib), question))
 
     @property
     def path(self) -> Path:
@@ -216,20 +242,52 @@ class Job:
         from stepscope.results.joining import on_datasets
 
         drop = self.drop_epochs
-        return Job(self.paths, lambda: on_datasets(self.as_read, datasets, drop_epochs=drop), drop_epochs=drop)
+        return Job(self.paths, lambda _: on_datasets(self.as_read, datasets, drop_epochs=drop), asked=self.asked)
 
-    def report(self, folder: str | Path, **how: Any) -> tuple[Path, ...]:
-        """Write page, tables and charts below a folder, as ``stepscope report`` does; return the files."""
-        from stepscope.api.report import write_report
+    def report(
+        self,
+        folder: str | Path,
+        *,
+        formats: Collection[Format] | None = None,
+        title: str | None = None,
+        made_by: tuple[str, ...] = ("stepscope.open",),
+        drawers: int = 1,
+        not_drawn: Callable[[Mapping[str, str]], object] | None = None,
+    ) -> tuple[Path, ...]:
+        """Write page, tables and charts below a folder, as ``stepscope report`` does; return the files.
 
-        how.setdefault("title", in_words(path.name for path in self.paths))
+        formats: html, png, svg, pdf, csv, tex, md, txt; None: all but pdf. title: the page's heading. made_by: the command
+        that the page names. drawers: processes that draw charts; 0: no charts. not_drawn: told the charts that could not
+        be drawn, by title, and why; without it a warning says so. Raises UsageError, WriteError.
+        """
+        from stepscope.api.report import ALL_FORMATS, DEFAULT_FORMATS, write_report
+
+        chosen = DEFAULT_FORMATS if formats is None else frozenset[str](formats)
+        if wrong := sorted(chosen - ALL_FORMATS):
+            raise UsageError(unknown("format", wrong[0], sorted(ALL_FORMATS)))
+        job = self._with_timelines() if "html" in chosen else self
         return write_report(
-            self.as_read,
-            lambda: (self.evidence, self.diagnosis, self.timed),
+            job.as_read,
+            lambda: (job.evidence, job.diagnosis, job.timed),
             Path(folder),
+            title=in_words(path.name for path in self.paths) if title is None else title,
+            formats=chosen,
             drop_epochs=self.drop_epochs,
-            **how,
+            made_by=made_by,
+            drawers=drawers,
+            not_drawn=not_drawn,
         )
+
+    def _with_timelines(self) -> Job:
+        """Return the job read with what timelines draw; this one, where it was not read yet or has that."""
+        job = self
+        if "as_read" in vars(self):
+            ranks = [rank for trace in self.as_read.traces for rank in trace.summary.ranks]
+            if not ranks or any(rank.spans for rank in ranks):
+                return self
+            job = Job(self.paths, self._read, asked=self.asked, rules=self._rules)
+        vars(job)["as_read"] = self._read(True)
+        return job
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``stepscope diagnose --json``."""
@@ -261,19 +319,47 @@ class Job:
         return f'<pre style="white-space:pre;margin:0"><b>{escape(headline)}</b>\n{escape(rest)}</pre>'
 
 
-def open(*paths: str | Path, drop_epochs: int = 1, **how: Any) -> Job:  # noqa: A001 - as a user writes it: stepscope.open
+def open(  # noqa: A001 - as a user writes it: stepscope.open
+    *paths: str | Path,
+    cell: str | None = None,
+    world_size: int | Mapping[str, int] | None = None,
+    scaling: Scaling | None = None,
+    columns: Mapping[str, str | None] | None = None,
+    target_accuracies: Sequence[float] = (),
+    drop_epochs: int = 1,
+    communication: str | Sequence[str] = (),
+    classes: str | Path | None = None,
+    window: int | None = None,
+    ranks: Mapping[str, int] | None = None,
+) -> Job:
     """Open the job at these paths: traces, folders of ``profile``, ``run`` or ``bench``, logs, tables; several are joined.
 
-    drop_epochs: first epochs left out of epoch times. how: as of :func:`stepscope.results.open.load_evidence`: ``cell``,
-    ``stated``, ``targets``, ``spans``, ``classes``. Reads nothing yet. Raises UsageError without a path.
+    cell: only this cell of a run folder. world_size: number of ranks of runs whose files do not state it, by name, or of
+    the only run. scaling: strong or weak, where files do not say. columns: what a table's columns mean (``{"tok_s":
+    "tokens_per_s"}``), None to leave one out. target_accuracies: also the time to these. drop_epochs: first epochs left out
+    of epoch times. communication: kernels with such names communicate; classes: a file of classes of kernels. window:
+    which of several captures of the same ranks, the oldest 1. ranks: of trace files that do not record theirs.
+
+    Nothing is read yet. Messages name options as the commands spell them; the keyword is the same word. Raises UsageError.
     """
     if not paths:
         raise UsageError("open needs a path", fix="stepscope.open('RUN')")
     places = tuple(map(Path, paths))
-
-    def read() -> Evidence:
-        from stepscope.results.open import load_evidence
-
-        return load_evidence(places, drop_epochs=drop_epochs, **how)
-
-    return Job(places, read, drop_epochs=drop_epochs)
+    stated = Stated(
+        world_size=(
+            {} if world_size is None else {"": world_size} if isinstance(world_size, int) else dict(world_size)
+        ),
+        scaling=scaling,
+        columns={name: meaning or "-" for name, meaning in (columns or {}).items()},
+    )
+    asked = Asked(
+        stated=stated,
+        cell=cell,
+        drop_epochs=drop_epochs,
+        targets=tuple(target_accuracies),
+        communication=(communication,) if isinstance(communication, str) else tuple(communication),
+        classes=None if classes is None else Path(classes),
+        window=window,
+        ranks=ranks or {},
+    )
+    return Job(places, lambda spans: read_job(places, asked, spans=spans), asked=asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stepscope.core.pool import side_by_side
 from stepscope.core.words import counted, grouped, in_words, listed
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from stepscope.report.charts import Drawing
     from stepscope.results.evidence import Evidence
 
-CHART_FORMATS = ("png", "svg", "pdf")
-TABLE_FORMATS = ("csv", "tex", "md", "txt")
-ALL_FORMATS = frozenset({"html", *CHART_FORMATS, *TABLE_FORMATS})
-DEFAULT_FORMATS = ALL_FORMATS - {"pdf"}
+Format = Literal["html", "png", "svg", "pdf", "csv", "tex", "md", "txt"]
+CHART_FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
+TABLE_FORMATS: tuple[Format, ...] = ("csv", "tex", "md", "txt")
+ALL_FORMATS = frozenset[Format]({"html", *CHART_FORMATS, *TABLE_FORMATS})
+DEFAULT_FORMATS: frozenset[Format] = ALL_FORMATS - {"pdf"}
 DRAWING_MODULES = ("stepscope.report.render.picture", "vl_convert")
 """What processes that draw, from two on, import first, while results are read."""
 

@@ -82,7 +82,7 @@ def _wanted(text: str | None, figures: Sequence[str]) -> frozenset[str]:
 
 def _read(options: Compare) -> list[Side]:
     from stepscope.api.comparison import is_untraced, side_of
-    from stepscope.cli.evidence import EvidenceOptions, read_each
+    from stepscope.cli.evidence import EvidenceOptions, each_evidence
     from stepscope.store.layout import ProfileLayout
 
     names = telling_names(options.paths)
@@ -96,7 +96,7 @@ def _read(options: Compare) -> list[Side]:
         class_=options.class_,
         drop_epochs=options.drop_epochs,
     )
-    read = dict(zip(given.paths, read_each(given), strict=True)) if given.paths else {}
+    read = dict(zip(given.paths, each_evidence(given), strict=True)) if given.paths else {}
     return [
         side_of(path, name, partial(read.__getitem__, path)) for name, path in zip(names, options.paths, strict=True)
     ]

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from stepscope.cli.command import Options, argument, given, option, spelled
+from stepscope.cli.command import Options, argument, option
 from stepscope.cli.console import err, log
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, unknown
 
 if TYPE_CHECKING:
     from stepscope.api.job import Job
+    from stepscope.api.reading import Asked, Listening
     from stepscope.diagnose.rule import Rule
-    from stepscope.records.imported import Stated
     from stepscope.records.nouns import Scaling as ScalingKind
-    from stepscope.records.trace_summary import TraceSummary
     from stepscope.results.evidence import Evidence
-    from stepscope.traces.sections import StatedClass
 
 
 WORLD_SIZE = option("Number of ranks, for runs whose files do not state it: exp021=4,exp044=4.", "RUN=N,...")
@@ -53,32 +51,19 @@ class EvidenceOptions(Options):
 
 
 _STOPPED = "terminated while reading"
-SCALINGS = ("strong", "weak")
 
 WORTH_SAYING = 4 << 20
 """Bytes of a trace, mostly packed; from so many on reading it takes long enough for a word on the terminal."""
 
 
 def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
-    """Return the evidence at the paths. Raises DataError, and UsageError for facts that only the user knows.
-
-    spans: also what timelines draw, of every trace.
-    """
+    """Return the evidence at the paths, as ``read_job`` does. Raises DataError, UsageError."""
+    from stepscope.api.reading import read_job
     from stepscope.core.forks import stop_signals_raise
-    from stepscope.results.joining import require_stated
 
-    stated = _stated(options)
+    asked, listening = _asked(options), _listening(options)
     with stop_signals_raise(_STOPPED):
-        evidence = _load(options.paths, options, stated, spans=spans)
-    require_stated(evidence, stated)
-    if options.executor is not None and not evidence.traces:
-        raise UsageError(f"--executor changes nothing: no traces in {', '.join(map(str, options.paths))}")
-    _require_traces(evidence, options)
-    for name in ("drop_epochs", "target_accuracy"):
-        if name in given(options) and not any(run.epochs for run in evidence.runs):
-            raise UsageError(f"{spelled(type(options), name)} changes nothing: no run here has epochs")
-    _require_epochs(evidence, options)
-    return evidence
+        return read_job(options.paths, asked, spans=spans, listening=listening)
 
 
 def job_of(options: EvidenceOptions, *, spans: bool = False, rules: Sequence[Rule] | None = None) -> Job:
@@ -86,108 +71,52 @@ def job_of(options: EvidenceOptions, *, spans: bool = False, rules: Sequence[Rul
     from stepscope.api.job import Job
 
     evidence = read_evidence(options, spans=spans)
-    return Job(options.paths, lambda: evidence, drop_epochs=options.drop_epochs, rules=rules)
+    return Job(options.paths, lambda _: evidence, asked=_asked(options), rules=rules)
 
 
-def _require_traces(evidence: Evidence, options: EvidenceOptions) -> None:
-    """Raises UsageError where classes of kernels are stated and there are no kernels."""
-    for name in ("communication", "class_"):
-        if getattr(options, name) and not evidence.traces:
-            raise UsageError(f"{spelled(type(options), name)} changes nothing: no traces in these results")
-    require_used(options.communication, [trace.summary for trace in evidence.traces])
-
-
-def _require_epochs(evidence: Evidence, options: EvidenceOptions) -> None:
-    """Raises UsageError where --drop-epochs leaves out all epochs of every run."""
-    if "drop_epochs" in given(options):
-        from stepscope.core.words import counted
-        from stepscope.results.epochs import timed_epochs
-
-        most = max((len({epoch.number for epoch in timed_epochs(run)}) for run in evidence.runs), default=0)
-        if most and options.drop_epochs >= most:
-            raise UsageError(
-                f"{spelled(type(options), 'drop_epochs')} {options.drop_epochs} leaves no epoch",
-                why=f"no run has more than {counted(most, 'timed epoch')}",
-                fix=f"leave out at most {most - 1}" if most > 1 else "leave the option out",
-            )
-
-
-def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
+def each_evidence(options: EvidenceOptions) -> tuple[Evidence, ...]:
     """Read as ``read_evidence`` does, every path by itself; what the user states may be of a run at any of them."""
+    from stepscope.api.reading import read_each
     from stepscope.core.forks import stop_signals_raise
-    from stepscope.core.places import telling_names
-    from stepscope.results.joining import join, require_columns, require_stated, tables_of
-    from stepscope.store.stated import require_known, stated_of_source
 
-    stated = _stated(options)
-    names = telling_names(options.paths)
-    read = []
+    asked, listening = _asked(options), _listening(options)
     with stop_signals_raise(_STOPPED):
-        for path, name in zip(options.paths, names, strict=True):
-            evidence = _load((path,), options, stated_of_source(stated, name, names))
-            require_stated(evidence)
-            _require_traces(evidence, options)
-            _require_epochs(evidence, options)
-            read.append(evidence)
-    joined = join(read, names)
-    require_known(joined.runs, stated, tables_of(joined))
-    require_columns([source for evidence in read for source in evidence.sources], stated)
-    return tuple(read)
+        return read_each(options.paths, asked, listening=listening)
 
 
 def scaling_of(text: str | None) -> ScalingKind | None:
     """Return what ``--scaling`` says. Raises UsageError."""
+    from stepscope.api.reading import SCALINGS
+
     if text is not None and text not in SCALINGS:
         raise UsageError(unknown("--scaling", text, SCALINGS))
     return cast("ScalingKind | None", text)
 
 
-def _stated(options: EvidenceOptions) -> Stated:
+def _asked(options: EvidenceOptions) -> Asked:
+    from stepscope.api.reading import Asked
     from stepscope.records.imported import Stated
     from stepscope.store.stated import parse_columns, parse_world_sizes
 
-    return Stated(
-        world_size={} if options.world_size is None else parse_world_sizes(options.world_size),
-        scaling=scaling_of(options.scaling),
-        columns={} if options.columns is None else parse_columns(options.columns),
-    )
-
-
-def _load(paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, spans: bool = False) -> Evidence:
-    from stepscope.results.open import load_evidence
-
-    return load_evidence(
-        paths,
-        stated=stated,
+    return Asked(
+        stated=Stated(
+            world_size={} if options.world_size is None else parse_world_sizes(options.world_size),
+            scaling=scaling_of(options.scaling),
+            columns={} if options.columns is None else parse_columns(options.columns),
+        ),
         cell=options.cell,
         drop_epochs=options.drop_epochs,
         targets=_targets(options.target_accuracy),
-        spans=spans,
-        on_trace=_log_reading if err().is_terminal else None,
-        scheduler=scheduler_of(options.executor),
-        classes=kernel_classes(options.communication, options.class_),
-        log=log,
+        communication=options.communication,
+        classes=options.class_,
     )
 
 
-def kernel_classes(communication: Sequence[str], file: Path | None) -> tuple[StatedClass, ...]:
-    """Return the stated classes of kernels. Raises UsageError."""
-    if not communication and file is None:
-        return ()
-    from stepscope.traces.stated_classes import stated_classes
+def _listening(options: EvidenceOptions) -> Listening:
+    from stepscope.api.reading import Listening
 
-    return stated_classes(communication, file)
-
-
-def require_used(communication: Sequence[str], summaries: Iterable[TraceSummary]) -> None:
-    """Raises UsageError for a pattern that fits no kernel of any rank."""
-    ranks = [rank for summary in summaries for rank in summary.ranks if not rank.partial]
-    for pattern in communication if ranks else ():
-        if all(any(f.kind == "unused-classes" and pattern in f.names for f in rank.quality) for rank in ranks):
-            raise UsageError(
-                f"--communication {pattern!r} changes nothing: no kernel has such a name",
-                fix="see the kernels' names: stepscope trace ... --show kernels --limit 0",
-            )
+    reading = _log_reading if err().is_terminal else None
+    return Listening(on_trace=reading, scheduler=scheduler_of(options.executor), log=log)
 
 
 def scheduler_of(executor: str | None) -> str | None:

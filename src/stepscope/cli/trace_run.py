@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from stepscope.api.traces import traces_of
 from stepscope.cli.command import given, parse_ranges, spelled
 from stepscope.cli.console import err, log, out, print_document, say
-from stepscope.cli.evidence import Watch, kernel_classes, require_used, scheduler_of
+from stepscope.cli.evidence import Watch, scheduler_of
 from stepscope.core.dataclass import record
 from stepscope.core.errors import DataError, NoTraceError, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.registry import uncollected
 from stepscope.core.units import format_bytes
-from stepscope.core.words import counted, did_you_mean, unknown, url_of
+from stepscope.core.words import counted, unknown, url_of
 from stepscope.report import trace_sections
 from stepscope.traces.sections import FOR_FINDINGS, SCANNED, SECTIONS
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stepscope.records.finding import Diagnosis
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.conditions import Condition
-    from stepscope.traces.sections import Wanted
+    from stepscope.traces.sections import StatedClass, Wanted
 
 EARLY_FROM_BYTES = 1 << 30
 """From so many bytes of text on the budget is shown before the rest is read: 2 s of reading, of which it takes a third."""
@@ -85,7 +85,7 @@ def run(
         return sides[-1]
 
     code = run_diff(options, side)
-    _require_known(wanted.ranks, sides)
+    _require_stated_fit(wanted.ranks, (), sides)
     return code
 
 
@@ -108,7 +108,7 @@ def _reading(options: Trace) -> Request:
         window=options.window,
         processes=options.processes,
         cache=options.cache,
-        classes=kernel_classes(options.communication, options.class_),
+        classes=_classes(options),
     )
     if (url := next((path for path in map(url_of, options.paths) if path is not None), None)) is not None:
         for name in ("cache", "merge"):
@@ -124,6 +124,25 @@ def _reading(options: Trace) -> Request:
     return Request(
         options=options, wanted=wanted, files=[trace for path in options.paths for trace in traces_of(path, cell, log)]
     )
+
+
+def _classes(options: Trace) -> tuple[StatedClass, ...]:
+    if not options.communication and options.class_ is None:
+        return ()
+    from stepscope.traces.stated_classes import stated_classes
+
+    return stated_classes(options.communication, options.class_)
+
+
+def _require_stated_fit(
+    ranks: Mapping[str, int], communication: Sequence[str], summaries: Iterable[TraceSummary]
+) -> None:
+    if ranks or communication:
+        from stepscope.api.reading import require_read, require_used
+
+        read = tuple(summaries)
+        require_read(ranks, read)
+        require_used(communication, read)
 
 
 def _is_profiled(path: str) -> bool:
@@ -212,8 +231,7 @@ def _show_request(request: Request, read: Mapping[str, TraceSummary] | None, jud
     if early or (any(p.partial for summary in captures.values() for p in summary.ranks) and not wanted.device_only):
         captures = _analysed(request, wanted)
     if read is None:
-        _require_known(wanted.ranks, captures.values())
-        require_used(options.communication, captures.values())
+        _require_stated_fit(wanted.ranks, options.communication, captures.values())
     if options.json or options.csv is not None or options.merge is not None or request.conditions:
         only_capture(captures)  # these are of one capture
     elif len(captures) > 1:
@@ -298,18 +316,6 @@ def _kind_named(request: Request) -> Iterator[None]:
 
         command = shlex.join(["stepscope", "diagnose", paths[0]])
         raise DataError(error.what, why=f"it is: {detected[1].title}", fix=f"read it with `{command}`") from error
-
-
-def _require_known(stated: Mapping[str, int], summaries: Iterable[TraceSummary]) -> None:
-    read = [p.facts.file for summary in summaries for p in summary.ranks]
-    files = {*read, *(Path(file).name for file in read)}
-    for name, rank in stated.items():
-        if name not in files:
-            guess = did_you_mean(name, files)
-            raise UsageError(
-                f"--rank-of {name}={rank}: no trace {name!r} was read",
-                fix=f"did you mean {guess!r}?" if guess else f"traces read: {', '.join(sorted(files)[:6])}",
-            )
 
 
 def import_numpy_alone() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepscope.core.dataclass import record
@@ -143,12 +144,20 @@ PRECISIONS = ("fp32", "tf32", "amp_bf16", "amp_fp16", "bf16", "fp8")
 KEYS = ("gpu", "link", "batch", "precision", "overlap", "bucket")
 
 
+def gpu_numbers(gpus: Sequence[int]) -> tuple[int, ...]:
+    """Return numbers of GPUs ascending, each once. Raises UsageError."""
+    if not gpus or not all(1 <= number <= MOST_GPUS for number in gpus):
+        numbers = ",".join(map(str, gpus))
+        raise UsageError(f"--gpus {numbers!r}", fix=f"give numbers from 1 to {MOST_GPUS:,}: --gpus 64, or --gpus 8,64,512")
+    return tuple(sorted(set(gpus)))
+
+
 def parse_gpus(text: str) -> tuple[int, ...]:
     """Read ``8,64,512`` as numbers, ascending, each once. Raises UsageError."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= MOST_GPUS for part in parts):
+    if not all(part.isdecimal() for part in parts):
         raise UsageError(f"--gpus {text!r}", fix=f"give numbers from 1 to {MOST_GPUS:,}: --gpus 64, or --gpus 8,64,512")
-    return tuple(sorted({int(part) for part in parts}))
+    return gpu_numbers([int(part) for part in parts])
 
 
 def parse_what_if(texts: Sequence[str]) -> WhatIf:
@@ -164,27 +173,32 @@ def parse_what_if(texts: Sequence[str]) -> WhatIf:
         if name in changes:
             raise UsageError(f"--what-if {key} is given twice", fix="give it once")
         changes[name] = _value(key, value)
-    return WhatIf(**changes)
+    return keyed(WhatIf(**changes))
 
 
-def _value(key: str, value: str) -> object:
-    if key == "gpu":
-        return known_gpu(value).key
-    if key == "link":
-        return "pcie" if value.lower() == "pcie" else find_fabric(value).key
+def _value(key: str, text: str) -> object:
     if key == "batch":
-        number = re.fullmatch(r"(\d+(?:\.\d+)?)x", value.lower())
-        if number is None or not 0 < (factor := float(number[1])) < math.inf:
-            raise UsageError(
-                f"--what-if batch={value}", fix="give a factor on the batch of a rank: batch=2x, batch=0.5x"
-            )
-        return factor
-    choices = {"precision": PRECISIONS, "overlap": ("perfect",)}.get(key)
-    if choices is not None:
-        if value not in choices:
+        number = re.fullmatch(r"(\d+(?:\.\d+)?)x", text.lower())
+        if number is None:
+            raise _no_factor(text)
+        return float(number[1])
+    return parse_size_bytes(text) if key == "bucket" else text
+
+
+def keyed(what: WhatIf) -> WhatIf:
+    """Return what is other with the keys of the tables. Raises UsageError, naming what is known."""
+    if what.batch is not None and not 0 < what.batch < math.inf:
+        raise _no_factor(f"{what.batch:g}x")
+    for key, value, choices in (("precision", what.precision, PRECISIONS), ("overlap", what.overlap, ("perfect",))):
+        if value is not None and value not in choices:
             raise UsageError(unknown(f"--what-if {key}", value, choices))
-        return value
-    size = parse_size_bytes(value)
-    if size < 1:
-        raise UsageError(f"--what-if bucket={value}", fix="give a size: bucket=8MiB")
-    return size
+    if what.bucket_bytes is not None and what.bucket_bytes < 1:
+        raise UsageError(f"--what-if bucket={what.bucket_bytes}", fix="give a size: bucket=8MiB")
+    link = what.link
+    if link is not None:
+        link = "pcie" if link.lower() == "pcie" else find_fabric(link).key
+    return replace(what, gpu=None if what.gpu is None else known_gpu(what.gpu).key, link=link)
+
+
+def _no_factor(text: str) -> UsageError:
+    return UsageError(f"--what-if batch={text}", fix="give a factor on the batch of a rank: batch=2x, batch=0.5x")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from os import SEEK_END
 from pathlib import Path
@@ -67,6 +67,8 @@ def load_evidence(
     on_trace: Callable[[Path], None] | None = None,
     scheduler: str | None = None,
     classes: tuple[StatedClass, ...] = (),
+    window: int | None = None,
+    ranks: Mapping[str, int] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Evidence:
     """Read what lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined.
@@ -75,7 +77,8 @@ def load_evidence(
     cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
     targets: accuracies to give times to; empty: round ones that tell most. traces: whether traces of cells are read. spans:
     traces also carry what timelines draw. on_trace: told each trace file as it is finished. classes: of kernels, as the user
-    states them. scheduler, log: as of ``analyse_captures``. Raises DataError for a path that nothing reads.
+    states them. window, ranks: as of ``Wanted``. scheduler, log: as of ``analyse_captures``.
+    Raises DataError for a path that nothing reads.
     """
     how = Reading(
         stated=stated or Stated(),
@@ -85,6 +88,8 @@ def load_evidence(
         on_trace=on_trace,
         scheduler=scheduler,
         classes=classes,
+        window=window,
+        ranks=ranks or {},
         log=log,
     )
     parts = _sources([Path(path) for path in paths], how)
@@ -110,6 +115,8 @@ class Reading:
     on_trace: OnTrace | None = None
     scheduler: str | None = None
     classes: tuple[StatedClass, ...] = ()
+    window: int | None = None
+    ranks: Mapping[str, int] = field(default_factory=dict)
     log: Callable[[str], None] | None = None
 
     @property
@@ -118,7 +125,13 @@ class Reading:
         from stepscope.traces.sections import EVERYTHING, Wanted
 
         more = {name for name, asked in (("spans", self.spans), ("profile", self.by_step)) if asked}
-        return Wanted(sections=EVERYTHING | more, scheduler=self.scheduler, classes=self.classes)
+        return Wanted(
+            sections=EVERYTHING | more,
+            scheduler=self.scheduler,
+            classes=self.classes,
+            window=self.window,
+            ranks=self.ranks,
+        )
 
     def job(self, files: Path | Sequence[Path | str]) -> TraceSummary:
         """The traces of one job."""
@@ -133,7 +146,9 @@ class Reading:
         from stepscope.traces.job import analyse_captures
 
         return analyse_captures(
-            files, replace(self.wanted, ranks=ranks), listener=replace(self._listener(), left_out=left_out)
+            files,
+            replace(self.wanted, ranks={**ranks, **self.ranks}),
+            listener=replace(self._listener(), left_out=left_out),
         )
 
     def _listener(self) -> ReadingListener:

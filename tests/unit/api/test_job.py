@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.commands import Ran
@@ -123,3 +124,53 @@ def test_a_mistake_in_a_notebook_is_shown_once_and_without_the_way_to_it() -> No
     with pytest.raises(DataError) as error:
         repr(job)
     assert error.value._render_traceback_() == [f"DataError: {error.value}"]
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"scaling": "sideways"}, {"world_size": 0}, {"target_accuracies": [2.0]}, {"target_accuracies": [0.7]},
+        {"drop_epochs": -1}, {"drop_epochs": 2}, {"window": 0}, {"window": 2}, {"ranks": {"nosuch.json": 3}},
+        {"communication": "nosuchkernel"}, {"communication": ""}, {"cell": "c1"}, {"columns": {"a": None}},
+    ],
+)  # fmt: skip
+def test_what_changes_nothing_is_refused(traces: Path, stated: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        _ = stepscope.open(traces, **stated).verdict
+
+
+def test_what_is_stated_is_obeyed(traces: Path, tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text("name,gpus,speed,junk\na,1,100,7\nb,2,190,8\n")
+    job = stepscope.open(table, columns={"speed": "samples_per_s", "junk": None}, scaling="weak")
+    assert job.runs["samples_per_s"] == [100, 190]
+    assert job.table("scaling")["efficiency"][-1] == pytest.approx(0.95)
+    named = sorted(traces.iterdir())
+    renamed = stepscope.open(*named, communication="sgd_kernel")
+    plain = stepscope.open(*named)
+    assert sum(renamed.table("budget")["comm"]) > sum(plain.table("budget")["comm"])
+
+
+def test_a_prediction_takes_numbers_and_refuses_what_is_unknown(job: stepscope.Job) -> None:
+    same = job.predict(8)
+    larger = job.predict(gpus=[8], batch=2.0)
+    assert larger["steps"]["step_ns"][0] > same["steps"]["step_ns"][0]
+    for wrong in (
+        {"gpus": []},
+        {"gpus": 0},
+        {"batch": -1.0},
+        {"precision": "fp5"},
+        {"gpu": "nosuch"},
+        {"bucket_bytes": 0},
+    ):
+        with pytest.raises(UsageError):
+            job.predict(**wrong)
+
+
+def test_a_report_from_python_has_the_timeline(traces: Path, tmp_path: Path) -> None:
+    job = stepscope.open(traces)
+    assert job.findings is not None
+    page, *_ = job.report(tmp_path / "page", formats=["html"], drawers=0)
+    assert 'id="timeline' in page.read_text()
+    with pytest.raises(UsageError):
+        job.report(tmp_path, formats=["docx"])  # type: ignore[list-item]

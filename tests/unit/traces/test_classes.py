@@ -9,7 +9,7 @@ import pytest
 from tests.hand_events import Row, call, kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
-from stepscope.cli.evidence import require_used
+from stepscope.api.reading import require_used
 from stepscope.core.errors import UsageError
 from stepscope.records.trace_quality import QualityFact
 from stepscope.traces.classes import BESIDE, classes_of, unknown_fact, work_of
