@@ -148,7 +148,9 @@ def gpu_numbers(gpus: Sequence[int]) -> tuple[int, ...]:
     """Return numbers of GPUs ascending, each once. Raises UsageError."""
     if not gpus or not all(1 <= number <= MOST_GPUS for number in gpus):
         numbers = ",".join(map(str, gpus))
-        raise UsageError(f"--gpus {numbers!r}", fix=f"give numbers from 1 to {MOST_GPUS:,}: --gpus 64, or --gpus 8,64,512")
+        raise UsageError(
+            f"--gpus {numbers!r}", fix=f"give numbers from 1 to {MOST_GPUS:,}: --gpus 64, or --gpus 8,64,512"
+        )
     return tuple(sorted(set(gpus)))
 
 
