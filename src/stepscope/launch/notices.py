@@ -198,7 +198,7 @@ class Notices:
         yield from self.failures()
         for line in self._lines:
             for notice in line.open:
-                yield from self._noted(line, notice, f"no answer within {LAST_S:.0f} s of the job's end")
+                yield from self._noted(line, notice, "no answer by the end of this command")
 
     def _noted(self, line: _Line, notice: Notice, reason: str | None) -> Iterator[str]:
         outcome = {"at": notice.created, "event": notice.event, "to": line.to.shown, "failed": reason}
