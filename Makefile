@@ -11,7 +11,7 @@ PYTEST_ARGS ?= $(PARALLEL) --durations=15
 # What Python compiles is kept, whatever the shell says: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: example demo test tests test-long test-gpu venv lint bench wheel format clean
+.PHONY: example demo test tests test-long test-gpu venv lint bench wheel notebooks format clean
 
 example: $(VENV)/.installed-base
 	$(BIN)/stepscope example jobs
@@ -47,6 +47,10 @@ wheel: $(VENV)/bin/python
 	rm -rf build dist
 	$(BIN)/python -m pip wheel --quiet --constraint constraints.txt --no-deps --wheel-dir dist .
 	$(BIN)/python -m tests.wheel dist/stepscope-*.whl
+
+# What the notebooks of examples/ show, as it is now.
+notebooks: $(VENV)/.installed-test
+	$(BIN)/python -m tests.notebooks
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix src tests benchmarks
