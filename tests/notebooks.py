@@ -1,4 +1,4 @@
-"""The notebooks of ``examples/notebooks``, executed in a kernel of this Python; ``python -m tests.notebooks`` renews them."""
+"""The notebooks of ``examples/notebooks``, executed in a kernel of this Python; ``make notebooks`` renews what they show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def executed(path: Path) -> Any:
 
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        own = {name: folder for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")}
+        own = dict.fromkeys(("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR"), folder)
         with mock.patch.dict(os.environ, own):
             client = NotebookClient(
                 notebook,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.documents import FENCE, ROOT
 from tests.notebooks import NOTEBOOKS, executed, texts
+
+from stepscope.examples.jobs import EXAMPLES
 
 named = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -52,7 +56,7 @@ def test_the_first_cell_installs_where_stepscope_is_not(
     monkeypatch.chdir(tmp_path)
     exec(code, space)
     assert not asked
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ModuleNotFoundError):
         exec(code, space)
     (tmp_path / "stepscope-0.1.0-py3-none-any.whl").touch()
@@ -60,3 +64,15 @@ def test_the_first_cell_installs_where_stepscope_is_not(
     [(name, line)] = asked
     assert (name, line.split()[0]) == ("pip", "install")
     assert space["wheels"] == ["stepscope-0.1.0-py3-none-any.whl"]
+
+
+def test_the_page_about_them_shows_what_python_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs/howto/in-a-notebook.md"
+    EXAMPLES["straggler"].write(tmp_path / "jobs/straggler")
+    monkeypatch.chdir(tmp_path)
+    examples = "\n".join(found["body"] for found in FENCE.finditer(page.read_text()) if found["kind"] == "python")
+    asked = doctest.DocTestParser().get_doctest(examples, {}, page.name, str(page), 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    wrong: list[str] = []
+    assert runner.run(asked, out=wrong.append).attempted > 5
+    assert not runner.failures, "".join(wrong)
