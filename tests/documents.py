@@ -33,7 +33,7 @@ EXACT = {
     "README.md",
     *(
         f"docs/howto/{name}.md"
-        for name in ("gate-a-pull-request", "profile-my-job", "read-a-trace", "why-does-my-job-not-scale")
+        for name in ("gate-a-pull-request", "profile-my-job", "read-a-trace", "tour", "why-does-my-job-not-scale")
     ),
 }
 PROGRAMS = re.compile(
