@@ -73,7 +73,7 @@ $(VENV)/.installed: $(BUILT_FROM) | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,cluster,remote,test,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,cluster,remote,mcp,test,dev]'
 	@touch $@
 
 clean:
