@@ -13,10 +13,8 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from math import inf
-from queue import SimpleQueue
 from threading import Thread
 from typing import Literal
 from urllib.parse import urlsplit
@@ -29,14 +27,8 @@ from stepscope.records.codec import encode_document, headed, plain
 from stepscope.records.finding import JobVerdict
 from stepscope.store.layout import ProfileLayout
 
-TIMEOUT_S = 5.0
-"""For one notice to one recipient."""
-
-LAST_S = 5.0
-"""After the end of a job, for all that is still to be sent: by then the job's own output is complete."""
-
-KILL_S = 0.5
-"""Beyond that: a command that is still at work is killed meanwhile."""
+TIMEOUT_S, LAST_S = 5.0, 5.5
+"""For one notice to one recipient; after the end of a job, for all that is under way: a command was killed by then."""
 
 Event = Literal["verdict", "hang", "end"]
 
@@ -59,41 +51,38 @@ class Recipient:
     place: str
     shown: str
 
-    def send(self, notice: Notice, timeout_s: float) -> str | None:
+    def send(self, notice: Notice) -> str | None:
         """Send one notice; return why it was not taken, None where it was."""
-        if timeout_s <= 0:
-            return "the job ended before it was its turn"
         if self.kind == "command":
-            return self._run(notice, timeout_s)
+            return self._run(notice.body.decode())
         if self.kind == "slack":
-            return self._post(json.dumps({"text": html.escape(notice.text, quote=False)}).encode(), timeout_s)
-        return self._post(notice.body, timeout_s)
+            return self._post(json.dumps({"text": html.escape(notice.text, quote=False)}).encode())
+        return self._post(notice.body)
 
-    def _run(self, notice: Notice, timeout_s: float) -> str | None:
-        command = shlex.split(self.place)
+    def _run(self, given: str) -> str | None:
         try:
-            ran = processes.ask(command, environ=os.environ, timeout_s=timeout_s, given=notice.body.decode())
+            ran = processes.ask(shlex.split(self.place), environ=os.environ, timeout_s=TIMEOUT_S, given=given)
         except OSError as error:
             return str(error)
         except subprocess.TimeoutExpired:
-            return f"it did not end within {timeout_s:.0f} s, and was killed"
+            return f"it did not end within {TIMEOUT_S:.0f} s, and was killed"
         last = ran.stderr.strip().rpartition("\n")[2]
         return f"exit code {ran.returncode}{last and f': {last}'}" if ran.returncode else None
 
-    def _post(self, body: bytes, timeout_s: float) -> str | None:
+    def _post(self, body: bytes) -> str | None:
         from http.client import HTTPException
         from urllib.error import HTTPError, URLError
         from urllib.request import Request, urlopen
 
         headers = {"Content-Type": "application/json", "User-Agent": f"stepscope/{__version__}"}
         try:
-            with urlopen(Request(self.place, data=body, headers=headers), timeout=timeout_s):
+            with urlopen(Request(self.place, data=body, headers=headers), timeout=TIMEOUT_S):
                 return None
         except HTTPError as error:
             with error:
                 return f"it answered {error.code} {error.reason}"
         except TimeoutError:
-            return f"no answer within {timeout_s:.0f} s"
+            return f"no answer within {TIMEOUT_S:.0f} s"
         except (OSError, HTTPException, ValueError) as error:
             return str(error.reason if isinstance(error, URLError) else error) or type(error).__name__
 
@@ -127,47 +116,31 @@ def without_secrets(words: Sequence[str], recipients: Sequence[str]) -> tuple[st
     return kept
 
 
-class _Line:
-    """One recipient, and what waits for it. A thread, as neither names nor connections obey a time limit alone."""
+class _Sending(Thread):
+    """One notice on its way to one recipient. A thread, as neither names nor connections obey a time limit alone."""
 
-    def __init__(self, to: Recipient) -> None:
+    def __init__(self, notice: Notice, to: Recipient) -> None:
+        super().__init__(name="notice", daemon=True)
+        self.notice = notice
         self.to = to
-        self.outcomes: SimpleQueue[tuple[Notice, str | None]] = SimpleQueue()
-        self.open: list[Notice] = []
-        self.failed = False
-        self._waiting: SimpleQueue[Notice | None] = SimpleQueue()
-        self._until = inf
-        self._thread = Thread(target=self._work, name="notices", daemon=True)
-
-    def send(self, notice: Notice) -> None:
-        self.open.append(notice)
+        self.failed: str | None = "no answer by the end of this command"
         try:
-            if not self._thread.ident:
-                self._thread.start()
-            self._waiting.put(notice)
+            self.start()
         except RuntimeError as error:  # no more threads are allowed here
-            self.outcomes.put((notice, str(error)))
+            self.failed = str(error)
 
-    def end(self, until: float) -> None:
-        self._until = until
-        self._waiting.put(None)
-
-    def join(self) -> None:
-        if self._thread.ident:
-            self._thread.join(max(0.0, self._until - time.monotonic()) + KILL_S)
-
-    def _work(self) -> None:
-        while (notice := self._waiting.get()) is not None:
-            reason = self.to.send(notice, min(TIMEOUT_S, self._until - time.monotonic()))
-            self.outcomes.put((notice, reason))
+    def run(self) -> None:
+        self.failed = self.to.send(self.notice)
 
 
 class Notices:
     """What is sent to the recipients of a job."""
 
-    def __init__(self, layout: ProfileLayout, recipients: Iterable[Recipient]) -> None:
+    def __init__(self, layout: ProfileLayout, recipients: Sequence[Recipient]) -> None:
         self._layout = layout
-        self._lines = [_Line(to) for to in recipients]
+        self._recipients = recipients
+        self._sent: list[_Sending] = []
+        self._failing: set[Recipient] = set()
 
     def send(self, event: Event, verdict: JobVerdict, text: str) -> None:
         """Send to every recipient; returns at once. text: the verdict in one line."""
@@ -175,35 +148,28 @@ class Notices:
         head, folder, text = headed("notice/1"), str(self._layout.root.absolute()), f"{job} on {host}: {text}"
         document = {"event": event, "job": job, "host": host, "folder": folder, "text": text, "verdict": plain(verdict)}
         notice = Notice(event=event, created=head["created"], text=text, body=encode_document({**head, **document}))
-        for line in self._lines:
-            line.send(notice)
+        self._sent += [_Sending(notice, to) for to in self._recipients]
 
-    def failures(self) -> Iterator[str]:
+    def failures(self, *, last: bool = False) -> Iterator[str]:
         """Yield why a recipient did not get a notice, as ``RECIPIENT: why``: once, and again only when it worked in between.
-        Each outcome is noted in the folder."""
-        for line in self._lines:
-            while not line.outcomes.empty():
-                notice, reason = line.outcomes.get()
-                line.open.remove(notice)
-                yield from self._noted(line, notice, reason)
+        Each outcome is noted in the folder. last: also of what is still under way."""
+        for sending in [each for each in self._sent if last or not each.is_alive()]:
+            self._sent.remove(sending)
+            notice, to, failed = sending.notice, sending.to, sending.failed
+            outcome = {"at": notice.created, "event": notice.event, "to": to.shown, "failed": failed}
+            with suppress(OSError), self._layout.notices.open("a") as file:
+                file.write(f"{json.dumps(outcome)}\n")
+            if failed is None:
+                self._failing.discard(to)
+            elif to not in self._failing:
+                self._failing.add(to)
+                yield f"{to.shown}: {failed}"
 
     def close(self) -> Iterator[str]:
-        """Wait a little for what is still to be sent, then yield failures."""
+        """Wait a little for what is under way, then yield failures."""
         until = time.monotonic() + LAST_S
-        for line in self._lines:
-            line.end(until)
         with suppress(KeyboardInterrupt):
-            for line in self._lines:
-                line.join()
-        yield from self.failures()
-        for line in self._lines:
-            for notice in line.open:
-                yield from self._noted(line, notice, "no answer by the end of this command")
-
-    def _noted(self, line: _Line, notice: Notice, reason: str | None) -> Iterator[str]:
-        outcome = {"at": notice.created, "event": notice.event, "to": line.to.shown, "failed": reason}
-        with suppress(OSError), self._layout.notices.open("a") as file:
-            file.write(f"{json.dumps(outcome)}\n")
-        if reason is not None and not line.failed:
-            yield f"{line.to.shown}: {reason}"
-        line.failed = reason is not None
+            for sending in self._sent:
+                if sending.is_alive():
+                    sending.join(max(0.0, until - time.monotonic()))
+        yield from self.failures(last=True)

@@ -80,7 +80,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def told(folder: Path, *recipients: str, times: int = 1) -> list[str]:
     """Tell so many times, and return what is said of those that were not told."""
-    told_of = Notices(ProfileLayout(write_record(folder)), map(recipient, recipients))
+    told_of = Notices(ProfileLayout(write_record(folder)), [recipient(text) for text in recipients])
     (folder / ".stepscope").mkdir()
     for _ in range(times):
         told_of.send("verdict", VERDICT, VERDICT.headline)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from stepscope.core.errors import UsageError
@@ -12,7 +13,7 @@ from stepscope.records.parts import COLOURS, STEP
 from stepscope.report.exports import Snapshot
 from stepscope.report.exports.prometheus import ENDED, LAST_STEP, LATE, STEPS, metric
 from stepscope.report.vega import PALETTE
-from stepscope.results.figures import Better, figures_of
+from stepscope.results.figures import Better, Figure, figures_of
 from stepscope.store.writer import write_bytes
 
 SCHEMA = 39
@@ -29,11 +30,16 @@ MOST_RANKS = 16
 COLUMNS, WIDTH, HEIGHT = 24, 6, 8
 """Of Grafana's grid: its width, and the size of a panel."""
 
-STACK = "custom.stacking"
-
-Panel = dict[str, Any]
+Panel = Mapping[str, Any]
 Series = tuple[str, str]
 """Expression and legend."""
+
+OVER_TIME: Panel = {
+    "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+    "tooltip": {"mode": "multi", "sort": "desc"},
+}
+LATEST: Panel = {"reduceOptions": {"calcs": ["lastNotNull"]}, "orientation": "horizontal"}
+STACKED: Panel = {"fillOpacity": 70, "stacking": {"mode": "normal", "group": "A"}}
 
 
 class Dashboard:
@@ -62,7 +68,7 @@ def dashboard() -> dict[str, Any]:
         "title": "stepscope", "uid": "stepscope", "tags": ["stepscope"], "schemaVersion": SCHEMA, "editable": True,
         "refresh": "30s", "time": {"from": "now-6h", "to": "now"}, "graphTooltip": 1,
         "annotations": {"list": []}, "templating": {"list": [sources, runs]},
-        "panels": _placed({"title": "all runs"}, _of_all(), {"title": "$run", "repeat": "run"}, _of_each()),
+        "panels": _placed(({"title": "all runs"}, _of_all()), ({"title": "$run", "repeat": "run"}, _of_each())),
     }  # fmt: skip
 
 
@@ -71,18 +77,17 @@ def _of_all() -> Sequence[Panel]:
     since = f"time() - ({LAST_STEP}{OF_RUN} and on (run) {ENDED} == 0)"
     late = f"{LATE}{OF_RUN} == 1", "{{run}}: rank {{rank}} on {{host}}"
     return (
-        _now("bargauge", goodput.title, "percentunit", (metric(goodput.key) + OF_RUN, "{{run}}"), goodput.help),
-        _now("stat", "others wait for", "none", late, "Ranks of the last look.", "no rank", textMode="name"),
-        _now(
-            "stat", "since the last step", "s", (since, "{{run}}"), "Of runs that have not ended.", "no run continues"
-        ),
-        _over_time("steps per second", "none", [(f"rate({STEPS}{OF_RUN}[$__rate_interval])", "{{run}}")]),
-    )
+        _panel(goodput.title, "percentunit", (metric(goodput.key) + OF_RUN, "{{run}}"), about=goodput.help, kind="bargauge"),
+        _panel("others wait for", "none", late, about="Ranks of the last look.", kind="stat",
+               options={"textMode": "name"}, noValue="no rank"),
+        _panel("since the last step", "s", (since, "{{run}}"), about="Of runs that have not ended.", kind="stat",
+               noValue="no run continues"),
+        _panel("steps per second", "none", (f"rate({STEPS}{OF_RUN}[$__rate_interval])", "{{run}}")),
+    )  # fmt: skip
 
 
 def _of_each() -> Sequence[Panel]:
-    steps, shares, wall = figures_of("steps"), figures_of("shares"), figures_of("wall")
-    hardware = figures_of("memory", "hardware")
+    steps, hardware = figures_of("steps"), figures_of("memory", "hardware")
     step = steps["diary_step_ns"]
     parts = {f"diary_{part.column}": part for part in STEP if part.figure}
     colours = [
@@ -90,27 +95,28 @@ def _of_each() -> Sequence[Panel]:
     ]
     own = f"{metric(step.key, 'rank')}{OF_RUN} * (1 - {metric('waiting_fraction', 'rank')}{OF_RUN})"
     return (
-        _over_time(
-            "parts of a step", "s", [(metric(key) + OF_RUN, steps[key].title) for key in (*parts, step.key)],
-            f"Means of all steps so far, stacked; the line: {step.help}.",
-            stacked=True, overrides=[*colours, (step.title, STACK, {"mode": "none"})],
+        _panel(
+            "parts of a step", "s", *_of_job({key: steps[key] for key in (*parts, step.key)}),
+            about=f"Means of all steps so far, stacked; the line: {step.help}.",
+            overrides=[*colours, (step.title, "custom.stacking", {"mode": "none"})], custom=STACKED,
         ),
-        _over_time("shares of a step", "percentunit", [(metric(key) + OF_RUN, shares[key].title) for key in shares]),
-        _over_time(
-            "where the wall time went", "percentunit",
-            [(f"{metric(key)}{OF_RUN} > 0", wall[key].title) for key in wall], stacked=True,
-        ),
-        _over_time("a rank's step without waiting", "s", [_ranks(own)], "The others wait for the highest."),
+        _panel("shares of a step", "percentunit", *_of_job(figures_of("shares"))),
+        _panel("where the wall time went", "percentunit", *_of_job(figures_of("wall"), " > 0"), custom=STACKED),
+        _panel("a rank's step without waiting", "s", _ranks(own), about="The others wait for the highest."),
         *(
-            _over_time(figure.title, UNITS[figure.unit], [_ranks(metric(key, "rank") + OF_RUN, figure.better)], figure.help)
+            _panel(figure.title, UNITS[figure.unit], _ranks(metric(key, "rank") + OF_RUN, figure.better), about=figure.help)
             for key, figure in hardware.items() if figure.unit != "count"
         ),
-        _over_time(
+        _panel(
             "errors and dropped packets", "none",
-            [(metric(key) + OF_RUN, figure.title) for key, figure in hardware.items() if figure.unit == "count"],
-            "Of all GPUs and ports of the job, since their first samples.",
+            *_of_job({key: figure for key, figure in hardware.items() if figure.unit == "count"}),
+            about="Of all GPUs and ports of the job, since their first samples.",
         ),
     )  # fmt: skip
+
+
+def _of_job(figures: Mapping[str, Figure], where: str = "") -> Sequence[Series]:
+    return [(f"{metric(key)}{OF_RUN}{where}", figure.title) for key, figure in figures.items()]
 
 
 def _ranks(expression: str, better: Better = "low") -> Series:
@@ -119,53 +125,29 @@ def _ranks(expression: str, better: Better = "low") -> Series:
     return f"{worst}({MOST_RANKS}, {expression})", "rank {{rank}} on {{host}}"
 
 
-def _over_time(
-    title: str,
-    unit: str,
-    series: Sequence[Series],
-    about: str = "",
-    *,
-    stacked: bool = False,
-    overrides: Sequence[tuple[str, str, Any]] = (),
-) -> Panel:
-    """Return a chart over time. overrides: legend, property and its value."""
-    return _panel(
-        "timeseries", title, unit, series, about,
-        {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
-            "tooltip": {"mode": "multi", "sort": "desc"},
-        },
-        {"custom": {"fillOpacity": 70, "stacking": {"mode": "normal", "group": "A"}}} if stacked else {},
-        overrides,
-    )  # fmt: skip
-
-
-def _now(kind: str, title: str, unit: str, series: Series, about: str, empty: str = "", **options: Any) -> Panel:
-    """Return a panel of the latest values. empty: what it says where there is none."""
-    latest = {"reduceOptions": {"calcs": ["lastNotNull"]}, "orientation": "horizontal"}
-    return _panel(kind, title, unit, [series], about, latest | options, {"noValue": empty} if empty else {})
-
-
 def _panel(
-    kind: str,
     title: str,
     unit: str,
-    series: Sequence[Series],
-    about: str,
-    options: Panel,
-    drawn: Panel,
+    *series: Series,
+    about: str = "",
+    kind: str = "timeseries",
+    options: Panel = MappingProxyType({}),
     overrides: Sequence[tuple[str, str, Any]] = (),
+    **defaults: Any,
 ) -> Panel:
-    now = kind != "timeseries"
+    """Return a panel. overrides: legend, property and its value. defaults: of all its series, as Grafana names them."""
+    latest = kind != "timeseries"
+    most = {"max": 1} if unit == "percentunit" else {}
     return {
-        "type": kind, "title": title, "description": about, "datasource": SOURCE, "options": options,
+        "type": kind, "title": title, "description": about, "datasource": SOURCE,
+        "options": {**(LATEST if latest else OVER_TIME), **options},
         "targets": [
             {"refId": chr(ord("A") + at), "datasource": SOURCE, "expr": expression, "legendFormat": legend,
-             "instant": now, "range": not now}
+             "instant": latest, "range": not latest}
             for at, (expression, legend) in enumerate(series)
         ],
         "fieldConfig": {
-            "defaults": {"unit": unit, "min": 0, **({"max": 1} if unit == "percentunit" else {}), **drawn},
+            "defaults": {"unit": unit, "min": 0, **most, **defaults},
             "overrides": [
                 {"matcher": {"id": "byName", "options": name}, "properties": [{"id": key, "value": value}]}
                 for name, key, value in overrides
@@ -174,22 +156,18 @@ def _panel(
     }  # fmt: skip
 
 
-def _placed(*rows: Any) -> list[Panel]:
-    """Number panels and place them on the grid. rows: of each row itself and its panels, in turn."""
+def _placed(*rows: tuple[Panel, Sequence[Panel]]) -> list[Panel]:
+    """Number panels and place them on the grid. rows: each row itself, and its panels."""
     placed: list[Panel] = []
     y = 0
-    for row, panels in zip(rows[::2], rows[1::2], strict=True):
-        placed.append({"type": "row", "collapsed": False, "panels": [], "gridPos": _at(0, y, COLUMNS, 1), **row})
-        y += 1
+    for row, panels in rows:
+        place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
+        placed.append({"type": "row", "collapsed": False, "panels": [], "gridPos": place, **row})
         for at, panel in enumerate(panels):
-            x, down = at * WIDTH % COLUMNS, at * WIDTH // COLUMNS
-            placed.append({"gridPos": _at(x, y + down * HEIGHT, WIDTH, HEIGHT), **panel})
-        y += (1 + (len(panels) - 1) * WIDTH // COLUMNS) * HEIGHT
+            down, x = divmod(at * WIDTH, COLUMNS)
+            placed.append({"gridPos": {"x": x, "y": y + 1 + down * HEIGHT, "w": WIDTH, "h": HEIGHT}, **panel})
+        y = placed[-1]["gridPos"]["y"] + HEIGHT
     return [{"id": number, **panel} for number, panel in enumerate(placed, 1)]
-
-
-def _at(x: int, y: int, width: int, height: int) -> Panel:
-    return {"x": x, "y": y, "w": width, "h": height}
 
 
 EXPORTER = Dashboard
