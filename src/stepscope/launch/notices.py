@@ -153,7 +153,7 @@ class Notices:
     def failures(self, *, last: bool = False) -> Iterator[str]:
         """Yield why a recipient did not get a notice, as ``RECIPIENT: why``: once, and again only when it worked in between.
         Each outcome is noted in the folder. last: also of what is still under way."""
-        for sending in [each for each in self._sent if last or not each.is_alive()]:
+        for sending in [sent for sent in self._sent if last or not sent.is_alive()]:
             self._sent.remove(sending)
             notice, to, failed = sending.notice, sending.to, sending.failed
             outcome = {"at": notice.created, "event": notice.event, "to": to.shown, "failed": failed}
