@@ -111,7 +111,7 @@ def _reading(options: Trace) -> Request:
         classes=_classes(options),
     )
     if (url := next((path for path in map(url_of, options.paths) if path is not None), None)) is not None:
-        for name in ("cache", "merge"):
+        for name in ("cache", "merge", "open_"):
             if getattr(options, name):
                 raise UsageError(
                     f"{spelled(type(options), name)} does not go with {url}",
@@ -179,7 +179,7 @@ def _asked(request: Request, also: Sequence[str]) -> Request:
     written = options.json or options.csv is not None
     # With what the findings read, unless --show names what to read.
     computed = frozenset(trace_sections.SECTIONS) if written else FOR_FINDINGS.union(sections)
-    if options.show:
+    if options.show and not options.open_:
         computed = frozenset({*sections, *(("steps",) if options.json or options.merge is not None else ())})
     wanted = replace(
         wanted,
@@ -189,7 +189,7 @@ def _asked(request: Request, also: Sequence[str]) -> Request:
         hardware_flop=options.hardware_flop,
         regions=_regions(options.region),
     )
-    plain = not (options.show or written or options.cache or options.merge is not None)
+    plain = not (options.show or written or options.cache or options.merge is not None or options.open_)
     return replace(
         request,
         wanted=wanted,
@@ -232,7 +232,7 @@ def _show_request(request: Request, read: Mapping[str, TraceSummary] | None, jud
         captures = _analysed(request, wanted)
     if read is None:
         _require_stated_fit(wanted.ranks, options.communication, captures.values())
-    if options.json or options.csv is not None or options.merge is not None or request.conditions:
+    if options.json or options.csv is not None or options.merge is not None or options.open_ or request.conditions:
         only_capture(captures)  # these are of one capture
     elif len(captures) > 1:
         say(f"{len(captures)} captures: {', '.join(captures)}", "bold")
@@ -258,6 +258,8 @@ def _show_request(request: Request, read: Mapping[str, TraceSummary] | None, jud
             if name:
                 say(f"\n{name}", "bold")
             _show(shown, diagnosis, request, judged=window_of, early=early)
+        if options.open_:
+            _open(summary, diagnosis, options)
         if request.conditions:
             from stepscope.cli.fail_if import check
             from stepscope.report.documents import trace_figures
@@ -341,7 +343,7 @@ def _diagnosed(summary: TraceSummary, name: str, *, rules_asked: bool) -> Diagno
     return diagnose_traces(summary, name=name)
 
 
-def _merge(summary: TraceSummary, output: Path) -> None:
+def _merge(summary: TraceSummary, output: Path, *, announced: bool = True) -> None:
     from stepscope.traces.merge import merge_traces
 
     clocks = summary.collectives.clocks if summary.collectives else None
@@ -351,12 +353,30 @@ def _merge(summary: TraceSummary, output: Path) -> None:
             "--merge: ranks of one file are together already", fix=f"open {next(iter(files.values()))} itself"
         )
     merged = merge_traces(files, output, clocks=clocks)
-    err().print(
-        f"{merged.path}: {counted(len(merged.ranks), 'rank')} on one clock, {format_bytes(merged.size_bytes)}; "
-        "open it in ui.perfetto.dev or chrome://tracing"
-    )
+    if announced:
+        err().print(
+            f"{merged.path}: {counted(len(merged.ranks), 'rank')} on one clock, {format_bytes(merged.size_bytes)}; "
+            "open it in ui.perfetto.dev or chrome://tracing"
+        )
     for note in merged.notes:
         log(f"! {note}", "yellow")
+
+
+def _open(summary: TraceSummary, diagnosis: Diagnosis, options: Trace) -> None:
+    """Show all ranks in Perfetto: the merged file of ``--merge``, else one that is gone when the page has it."""
+    from tempfile import TemporaryDirectory
+
+    from stepscope.cli import perfetto
+
+    place = perfetto.place_of(summary, diagnosis.findings)
+    if options.merge is not None:
+        perfetto.show(options.merge, place)
+        return
+    with TemporaryDirectory() as folder:
+        name = Path(options.paths[0]).name.partition(".")[0] or "trace"
+        merged = Path(folder) / f"{name}.json.gz"
+        _merge(summary, merged, announced=False)
+        perfetto.show(merged, place)
 
 
 def _regions(given: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -39,6 +40,7 @@ TRACE = {
     "show": ["--show", "budget"], "steps": ["--steps", "11"], "rank": ["--rank", "1"], "limit": ["--limit", "1"],
     "sort": ["--sort", "name"], "cell": ["--cell", "x"], "rank_of": ["--rank-of", "rank-1.json=7"],
     "flop": ["--flop", "1e9"], "hardware_flop": ["--hardware-flop", "1e9"], "merge": ["--merge", "OUT/merged.json.gz"],
+    "open_": ["--open"],
     "region": ["--region", "ProfilerStep=optimizer"], "diff": ["--diff", "old"], "diff_steps": ["--diff-steps", "10:12"],
     "processes": ["--processes", "1"], "cache": ["--cache"], "csv": ["--csv", "OUT/csv"],
     "fail_if": ["--fail-if", "FAILING"], "json": ["--json"], "ranks": ["--ranks", "0"], "window": ["--window", "2"],
@@ -280,6 +282,7 @@ def _here(data: Path, environment: Any, passes: Any, tmp_path: Path, monkeypatch
     monkeypatch.chdir(data)
     monkeypatch.setattr("stepscope.traces.job.passes_of", passes)
     monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 1)
+    monkeypatch.setattr("stepscope.cli.perfetto.show", lambda _, place: sys.stdout.write(f"opened at {place}\n"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("stepscope.matrix.machine.collect", lambda **_: environment)
 

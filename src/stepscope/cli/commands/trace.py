@@ -8,7 +8,7 @@ from stepscope.cli.command import Command, Options, argument, option, switch
 from stepscope.cli.evidence import CLASSES, COMMUNICATION
 from stepscope.records.nouns import EXPOSED_COMM
 
-_OF_ONE = "show steps sort region flop hardware_flop merge"
+_OF_ONE = "show steps sort region flop hardware_flop merge open_"
 """Options that a comparison does not obey."""
 
 
@@ -58,6 +58,10 @@ class Trace(Options):
     flop: float | None = option("Model FLOP per step and rank (forward and backward), for MFU.", "FLOP", min=1)
     hardware_flop: float | None = option("FLOP per step and rank with recomputation, for HFU.", "FLOP", min=1)
     merge: Path | None = option("Write all ranks on one aligned timeline, for Perfetto.", "OUT.json.gz")
+    open_: bool = switch(
+        "Open all ranks in ui.perfetto.dev, at the step of the first finding; they stay on this machine.",
+        without="json",
+    )
     diff: str | None = option("Compare with this earlier trace (folder or file): what got slower since.", "OTHER",
                              without=_OF_ONE)  # fmt: skip
     diff_steps: str | None = option(
