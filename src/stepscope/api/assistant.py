@@ -202,12 +202,12 @@ class Assistant:
         steps: dict[str, Any] = {}
         for rule, advice in advised:
             steps.setdefault(advice.text, {"rule": rule, **plain(advice)})
-        record = Counter((s.command, s.reason) for s in job.diagnosis.skipped if s.command is not None)
+        record = Counter(s.command for s in job.diagnosis.skipped if s.command is not None)
         return _cut(
             {
                 **headed("next_command/1"),
                 "steps": [*steps.values()],
-                "record": [{"command": c, "why": why, "rules": n} for (c, why), n in record.most_common(3)],
+                "record": [{"command": command, "rules": rules} for command, rules in record.most_common(3)],
             }
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from benchmarks.assistant_questions import QUESTIONS, Question, asked
 from tests.commands import Ran
+from tests.documents import ROOT
 from tests.trace_builder import build, write_job
 
 import stepscope
@@ -51,6 +53,20 @@ def answered(assistant: Assistant, tool: str, **arguments: Any) -> Any:
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.text)
 def test_an_assistants_questions_have_their_answers(question: Question, served: Assistant) -> None:
     assert question.right(asked(question, served))
+
+
+def test_the_page_shows_what_is_answered(served: Assistant, examples: Path) -> None:
+    page = (ROOT / "docs/howto/ask-an-assistant.md").read_text()
+    [block] = re.findall(r"^```tools\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    calls = re.findall(r"^> (\w+) (\{[^\n]*\})\n(.*?)(?=^> |\Z)", block, re.MULTILINE | re.DOTALL)
+    assert len(calls) == block.count("> ")
+    for tool, arguments, shown in calls:
+        try:
+            text = served.call(tool, json.loads(arguments))
+        except StepscopeError as error:
+            text = str(error)
+        answer, said = ("".join(each.split()) for each in (text.replace(str(examples), "/data/jobs"), shown))
+        assert re.fullmatch(".*".join(map(re.escape, said.split("..."))), answer), (tool, arguments, text)
 
 
 def test_there_are_twenty_of_every_tool_and_job() -> None:
