@@ -177,6 +177,24 @@ class Job:
         reads = [(job.path, partial(getattr, job, "as_read")) for job in jobs]
         return compared(reads, drop_epochs=self.drop_epochs, scaling=scaling)
 
+    def diff(
+        self,
+        after: Job | str | Path | None = None,
+        *,
+        ranks: Sequence[int] | None = None,
+        steps: tuple[Sequence[int], Sequence[int]] | None = None,
+    ) -> Answer:
+        """Compare the traces of a later job with those of this one by ``parts`` of a step, ``kernels`` and ``operators``.
+
+        ranks: only these; None: all that both have. steps: only the first of this job and the second of the later one; with
+        it, without a job, two ranges of steps of this one. Raises UsageError, DataError.
+        """
+        from stepscope.api.trace_diff import diff_of
+
+        later = after.path if isinstance(after, Job) else None if after is None else Path(after)
+        ranges = None if steps is None else (frozenset(steps[0]), frozenset(steps[1]))
+        return diff_of(self.path, later, self.asked, ranks=ranks, steps=ranges)
+
     def predict(
         self,
         gpus: int | Sequence[int] | None = None,

@@ -14,7 +14,7 @@ from stepscope.cli.fail_if import say_not_checked
 from stepscope.cli.findings import show_table
 from stepscope.core.errors import DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
-from stepscope.core.words import counted, ranges, unknown
+from stepscope.core.words import counted, unknown
 from stepscope.report import documents
 from stepscope.report.conditions import parse_changes, refuse_changed
 from stepscope.report.views import comparison as comparison_views
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stepscope.cli.commands.compare import Compare
     from stepscope.cli.commands.trace import Trace
     from stepscope.records.comparison import Comparison, Difference
-    from stepscope.records.trace_summary import TraceDiff, TraceSummary, WorkProfile
+    from stepscope.records.trace_summary import TraceDiff, TraceSummary
     from stepscope.results.comparing import Side
     from stepscope.results.differences import Conditions
 
@@ -225,27 +225,28 @@ def print_conditions(
         say(line, "dim")
 
 
-Pair = tuple["WorkProfile", "WorkProfile"]
-
 STEPS = "--diff-steps"
 
 
 def run_diff(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
     """Compare and show; the exit code. read: the traces named by a path; None: those of the command itself."""
+    from stepscope.api.trace_diff import compared_traces
     from stepscope.results.figures import figures_of
-    from stepscope.traces.diff import diff_profiles
 
     conditions = parse_changes(options.fail_if, figures_of("rank"))
     after = read(None)
     before = after if options.diff is None else read(options.diff)
     names = _names(options)
-    pairs, notes = paired(
-        before, after, names=names, ranks=parse_ranges(options.rank, "--rank"), steps=options.diff_steps
+    diffs, notes = compared_traces(
+        before,
+        after,
+        names=names,
+        ranks=parse_ranges(options.rank, "--rank"),
+        steps=None if options.diff_steps is None else _two_ranges(options.diff_steps),
+        limit=options.limit or None,
+        jobs=None if options.diff is None else (Path(options.diff), Path(options.paths[0])),
     )
     circumstances = None if before is after else trace_conditions(before, after)
-    diffs = [diff_profiles(a, b, limit=options.limit or None) for a, b in pairs]
-    if options.diff is not None and options.diff_steps is None:
-        diffs = _by_all_steps(diffs, Path(options.diff), Path(options.paths[0]))
     if options.csv is not None:
         _write_csv(diffs, options.csv)
     if options.json:
@@ -260,32 +261,6 @@ def run_diff(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
     return 0
 
 
-def _by_all_steps(diffs: Sequence[TraceDiff], before: Path, after: Path) -> list[TraceDiff]:
-    """Give ``diffs`` the verdict of all timed steps, where the hook timed those of both jobs; parts stay the windows'."""
-    from stepscope.core.errors import Unavailable
-    from stepscope.results.comparing import step_change, timed_steps
-    from stepscope.store.diary import read_diaries
-    from stepscope.store.layout import ProfileLayout
-    from stepscope.traces.diff import step_verdict
-
-    old, new = (timed_steps(read_diaries(ProfileLayout(path))) for path in (before, after))
-    if isinstance(old, Unavailable) or isinstance(new, Unavailable):
-        return list(diffs)
-    judged = []
-    for diff in diffs:
-        tested = step_change(old, new, (diff.rank_before, diff.rank_after))
-        if tested is not None:
-            change, kind = tested
-            steps = f"{old.steps:,} + {new.steps:,} timed steps of the whole job, replicate: {kind}"
-            verdict, why = step_verdict(change, f"over {steps}")
-            diff = replace(
-                diff, verdict=verdict, why=f"{why}; the tables are of the profiled steps", ratio=change.ratio.value,
-                ratio_low=change.ratio.low, ratio_high=change.ratio.high, p_value=change.p_value,
-            )  # fmt: skip
-        judged.append(diff)
-    return judged
-
-
 def _names(options: Trace) -> tuple[str, str]:
     """Return what to call before and after."""
     if options.diff is None:
@@ -295,57 +270,6 @@ def _names(options: Trace) -> tuple[str, str]:
     except UsageError:  # the same path twice: its noise
         return "before", "after"
     return before, after
-
-
-def paired(
-    before: TraceSummary,
-    after: TraceSummary,
-    *,
-    names: tuple[str, str] = ("before", "after"),
-    ranks: frozenset[int] | None = None,
-    steps: str | None = None,
-) -> tuple[list[Pair], list[str]]:
-    """Return before and after of every rank that both jobs have, and what is to be said about who is compared with whom; two
-    single traces are compared whatever their ranks.
-
-    ``steps`` (``10-13:20-23``) takes the first steps of ``before`` and the second ones of ``after``.
-    Raises DataError when the jobs share no rank, UsageError for steps or ranks that are not there.
-    """
-    old = {p.facts.rank: p.profile for p in before.ranks if p.profile is not None}
-    new = {p.facts.rank: p.profile for p in after.ranks if p.profile is not None}
-    if ranks is not None:
-        if missing := sorted(ranks - (old.keys() & new.keys())):
-            side = names[1] if missing[0] not in new else names[0]
-            recorded = new if missing[0] not in new else old
-            raise UsageError(f"--rank: no trace of rank {missing[0]} in {side}", fix=f"it has ranks {ranges(recorded)}")
-        old, new = ({r: p for r, p in side.items() if r in ranks} for side in (old, new))
-    pairs = [(old[r], p) for r, p in new.items() if r in old]
-    notes = []
-    if not pairs and len(old) == len(new) == 1:
-        ((old_rank, a),), ((new_rank, b),) = old.items(), new.items()
-        pairs = [(a, b)]
-        notes.append(
-            f"rank {old_rank} of {names[0]} is compared with rank {new_rank} of {names[1]}: each has one trace"
-        )
-    elif pairs:
-        notes += [
-            f"{names[side]} alone has {'rank' if len(left) == 1 else 'ranks'} {ranges(left)}: not compared"
-            for side, left in ((0, old.keys() - new.keys()), (1, new.keys() - old.keys()))
-            if left
-        ]
-    if not pairs:
-        for name, summary in zip(names, (before, after), strict=True):
-            if why := next((p.unread for p in summary.ranks if p.unread), None):
-                raise DataError(f"nothing to compare: the device of {name} was not read", why=why)
-        raise DataError(
-            "nothing to compare: the two jobs share no rank with device work or operators",
-            why=f"{names[0]} has ranks {ranges(old) or 'none'}, {names[1]} has ranks {ranges(new) or 'none'}",
-            fix="name the same ranks of both, or one trace each",
-        )
-    if steps is not None:
-        first, second = _two_ranges(steps)
-        pairs = [(_chosen(a, first), _chosen(b, second)) for a, b in pairs]
-    return pairs, notes
 
 
 def _show_of_trace_diff(diffs: Sequence[TraceDiff], notes: Sequence[str]) -> None:
@@ -394,13 +318,3 @@ def _two_ranges(text: str) -> tuple[frozenset[int], frozenset[int]]:
     if not separator:
         raise UsageError(f"{STEPS} {text!r}: expected two ranges, as in 10-13:20-23")
     return parse_ranges(first, STEPS) or frozenset(), parse_ranges(second, STEPS) or frozenset()
-
-
-def _chosen(profile: WorkProfile, steps: frozenset[int]) -> WorkProfile:
-    from stepscope.traces.diff import only_steps
-
-    if missing := sorted(steps - set(profile.steps)):
-        raise UsageError(
-            f"{STEPS}: no step {missing[0]} on rank {profile.rank}", fix=f"steps recorded: {ranges(profile.steps)}"
-        )
-    return only_steps(profile, steps)

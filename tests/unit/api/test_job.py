@@ -174,3 +174,19 @@ def test_a_report_from_python_has_the_timeline(traces: Path, tmp_path: Path) -> 
     assert 'id="timeline' in page.read_text()
     with pytest.raises(UsageError):
         job.report(tmp_path, formats=["docx"])  # type: ignore[list-item]
+
+
+def test_traces_are_compared_by_kernels_and_steps(ran: Ran, traces: Path, job: stepscope.Job, tmp_path: Path) -> None:
+    other = write_job(build(world=2, steps=3, forward_ns=900_000), tmp_path)
+    answer = job.diff(other)
+    told = json.loads(ran("trace", str(other), "--diff", str(traces), "--json").out)
+    assert [row["delta_ns"] for row in answer["kernels"]] == [
+        row["delta_ns"] for diff in told["diffs"] for row in diff["kernels"]
+    ]
+    assert sum(answer["kernels"]["delta_ns"]) > 0
+    same = job.diff(steps=([10], [11]), ranks=[1])
+    assert set(same["parts"]["rank"]) == {1}
+    with pytest.raises(UsageError):
+        job.diff()
+    with pytest.raises(UsageError):
+        job.diff(other, ranks=[7])

@@ -9,7 +9,7 @@ import pytest
 from tests.hand_events import Row, mark, op, trace
 from tests.trace_builder import build, write_job
 
-from stepscope.cli.compare_run import paired
+from stepscope.api.trace_diff import paired
 from stepscope.core.errors import DataError
 from stepscope.diagnose.engine import diagnose_traces
 from stepscope.records.trace_summary import TraceSummary
