@@ -10,6 +10,8 @@ _HOMES = {
     "open": ("stepscope.api.job", "open"),
     "Job": ("stepscope.api.job", "Job"),
     "Frame": ("stepscope.report.frame", "Frame"),
+    "Answer": ("stepscope.api.answer", "Answer"),
+    "DrawnChart": ("stepscope.api.chart", "DrawnChart"),
     "analyse_job": ("stepscope.traces.job", "analyse_job"),
     "StepMonitor": ("stepscope.monitor", "StepMonitor"),
     "annotate": ("stepscope.rank.annotate", "annotate"),

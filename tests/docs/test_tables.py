@@ -18,6 +18,7 @@ import pytest
 import yaml
 from tests.documents import ROOT
 
+from stepscope.api import event_tables
 from stepscope.cli.command import EXIT_CODES
 from stepscope.core.errors import ExitCode
 from stepscope.core.units import format_percent
@@ -76,10 +77,19 @@ TABLES: Mapping[str, tuple[str, Row, Callable[[], Iterable[Row]]]] = {
         ("part", "column", "definition"),
         lambda: ((part.title, f"`{part.column}`", part.what) for part in STEP if part.column and part.what),
     ),
+    "event tables": (
+        "docs/reference/python.md",
+        ("name", "rows"),
+        lambda: ((f"`{name}`", f"{_doc(table.columns)}") for name, table in event_tables.TABLES.items()),
+    ),
     "columns of a diary": ("docs/reference/formats.md", ("columns, by name",), lambda: [(f"`{', '.join(COLUMNS)}`",)]),
     "columns of cells": ("docs/reference/formats.md", ("columns, in order",), lambda: [(f"`{', '.join(BENCH)}`",)]),
 }
 """Name of a table -> (its document, its titles, its rows)."""
+
+
+def _doc(function: Callable[..., object]) -> str:
+    return " ".join(str(function.__doc__).replace("``", "`").split())
 
 
 def _range(figure: Figure) -> str:
