@@ -43,7 +43,7 @@ LACKING = {
 """What keeps a figure from being different."""
 
 WIDE = 5
-"""An interval that reaches this far either way says nothing more."""
+"""An interval that may reach this far either way says nothing more."""
 
 MOST_DIFFERENCES = 16
 """Differences of machine, software and settings on one screen."""
@@ -287,7 +287,7 @@ def metric_name(compared: ComparedFigure) -> str:
 def _interval(compared: ComparedFigure) -> str | None:
     if compared.low is None or compared.high is None:
         return None
-    if compared.low < 1 / WIDE or compared.high > WIDE:
+    if compared.high > compared.low * WIDE**2:
         return f"{WIDE}x either way and more"
     return f"{signed_percent(compared.low - 1)} to {signed_percent(compared.high - 1)}"
 
