@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from stepscope.records.comparison import ComparedFigure, Comparison, Replicates
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
 from stepscope.report.documents import compare_changes
-from stepscope.report.views.comparison import metric_name
+from stepscope.report.frame import frame_of
+from stepscope.report.views.comparison import comparison_table, metric_name
 from stepscope.results.comparing import Side, compare, figure, lacking
 from stepscope.traces.diff import diff_profiles
 from stepscope.traces.job import analyse_job
@@ -42,6 +44,17 @@ def test_rounds_that_are_clearly_apart_are_better_or_worse_by_the_metrics_own_di
     assert of(found, "samples_per_s").verdict == "better"
     assert of(found, "step_ns").ratio == pytest.approx(0.8, abs=0.01)
     assert of(compare([fast, slow]), "step_ns").verdict == "worse"
+
+
+def test_a_narrow_interval_of_a_large_change_is_written_and_a_wide_one_is_named() -> None:
+    def interval(old: tuple[float, ...], new: tuple[float, ...]) -> str:
+        rows = frame_of(comparison_table(compare([side("a", *old), side("b", *new)])))
+        return str(next(row["interval"] for row in rows if row["metric"] == "step_ns"))
+
+    assert re.fullmatch(
+        r"-9\d\.\d% to -8\d\.\d%", interval((100, 101, 99, 100, 103, 97), (10, 10.2, 9.8, 10, 10.4, 9.6))
+    )
+    assert "%" not in interval((1, 40, 2, 60, 3, 1), (40, 1, 60, 2, 1, 3))
 
 
 def test_three_rounds_are_refused_four_are_tested_and_noise_is_no_difference() -> None:
