@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -99,8 +99,9 @@ def _drawing(
 
     charted = tuple(name for name in CHART_FORMATS if name in formats)
     records = records_of(evidence, drop_epochs=drop_epochs)
-    if drawers < 2:
-        yield begin(records, charted)
-        return
-    with side_by_side(drawers, prepared=True) as executor:
+    with ExitStack() as stack:
+        executor = None
+        if drawers > 1:
+            with suppress(OSError, EOFError):  # no shared memory, no more files, no temporary folder: this one draws
+                executor = stack.enter_context(side_by_side(drawers, prepared=True))
         yield begin(records, charted, executor=executor)

@@ -107,8 +107,24 @@ def _command(argv: list[str] | None) -> int:
     return code if isinstance(code, int) else ExitCode.OK
 
 
+_MEMORY_IS_GONE = (
+    "Cannot allocate memory",
+    "cannot allocate memory",
+    "can't start new thread",
+    "failed to map segment",
+)
+"""What the system says instead of MemoryError where it gives no memory: to a fork, a thread, a library that is loaded."""
+
+
 def _code_of(error: Exception) -> int:
-    """Tell the user about ``error`` (one of ours, a usage error of click, else a bug) and return the exit code."""
+    """Tell the user about ``error`` (one of ours, a usage error of click, memory, else a bug) and return the exit code."""
+    if isinstance(error, MemoryError) or any(sign in str(error) for sign in _MEMORY_IS_GONE):
+        # no import, no colour: there is no memory for them
+        sys.stderr.write(
+            f"error: out of memory ({type(error).__name__}: {error})\n"
+            "  fix: more memory, a higher `ulimit -v`, or fewer ranks and files at a time\n"
+        )
+        return 3
     from stepscope.cli.console import ReaderGone
     from stepscope.core.errors import ExitCode, StepscopeError
 

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from stepscope.core.forks import begin, can_fork
 
@@ -24,7 +24,7 @@ def get_ready(modules: Sequence[str]) -> None:
     from multiprocessing import forkserver
 
     forkserver.set_forkserver_preload(list(modules))
-    with _interrupts_blocked():
+    with _interrupts_blocked(), suppress(OSError):  # as with the pool itself: who asks for it is told
         forkserver.ensure_running()
 
 
@@ -40,7 +40,7 @@ def side_by_side(count: int, *, prepared: bool = False) -> Iterator[Executor]:
     pool = ProcessPoolExecutor(
         count,
         mp_context=multiprocessing.get_context(method),
-        initializer=begin,
+        initializer=_begin_quietly if served else begin,
         initargs=(None if served else os.getpid(),),
     )
     before = set(multiprocessing.active_children())
@@ -54,6 +54,12 @@ def side_by_side(count: int, *, prepared: bool = False) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin_quietly(parent: int | None) -> None:
+    """Begin without stderr: an engine that ends its process writes a page of addresses there."""
+    begin(parent)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 @contextmanager

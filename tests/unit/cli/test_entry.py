@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -127,6 +128,20 @@ def test_a_mistake_is_answered_with_what_to_type(
     code, _, err = ran(*words)
     assert code == 2
     assert said in err
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), RuntimeError("can't start new thread")]
+)
+def test_memory_that_is_gone_is_no_bug(error: Exception, monkeypatch: pytest.MonkeyPatch, ran: Ran) -> None:
+    def fail(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr("stepscope.cli.diagnose_run.run", fail)
+    code, _, err = ran("diagnose", ".")
+    assert code == 3
+    assert err.startswith("error: out of memory")
+    assert "Traceback" not in err
 
 
 def test_every_panel_has_its_place() -> None:

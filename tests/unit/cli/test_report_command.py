@@ -45,6 +45,19 @@ def test_refused_datasets_start_no_drawing(tmp_path: Path, monkeypatch: pytest.M
     assert started == []
 
 
+def test_without_processes_this_one_draws(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no shared memory")
+
+    monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 2)
+    monkeypatch.setattr("stepscope.cli.report_run.get_ready", lambda _: None)
+    monkeypatch.setattr("stepscope.api.report.side_by_side", refuse)
+    assert ran("report", logs, "-o", tmp_path / "out", "--svg").code == 0
+    assert list((tmp_path / "out").glob("*.svg"))
+
+
 @pytest.mark.parametrize(
     ("stopped", "says"), [("charts.write", "files of the report in"), ("files.write_tables", "nothing is written in")]
 )

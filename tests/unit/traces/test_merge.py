@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 from collections import defaultdict
@@ -14,6 +15,7 @@ from tests.trace_builder import Clock, build, write_job
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.results.open import load_evidence
+from stepscope.store.writer import WriteError
 from stepscope.traces.collectives import communication
 from stepscope.traces.envelope import MERGED, MERGED_KEY
 from stepscope.traces.events import Events, RankView
@@ -152,6 +154,17 @@ def test_a_damaged_trace_leaves_no_half_written_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"rank-1\.json"):
         merge_traces({r: folder / f"rank-{r}.json" for r in (0, 1)}, tmp_path / "all.json.gz")
     assert [p.name for p in tmp_path.iterdir()] == ["job"]
+
+
+def test_a_read_only_file_system_is_an_error_of_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    files = {0: next(write_job(build(world=1), tmp_path / "job").iterdir())}
+    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(WriteError):
+        merge_traces(files, tmp_path / "merged.json")
 
 
 def test_a_file_that_is_no_trace_is_named(tmp_path: Path) -> None:
