@@ -107,22 +107,20 @@ def _command(argv: list[str] | None) -> int:
     return code if isinstance(code, int) else ExitCode.OK
 
 
-_MEMORY_IS_GONE = (
-    "Cannot allocate memory",
-    "cannot allocate memory",
-    "can't start new thread",
-    "failed to map segment",
-)
-"""What the system says instead of MemoryError where it gives no memory: to a fork, a thread, a library that is loaded."""
+_NO_MORE = (
+    "Cannot allocate memory", "cannot allocate memory", "can't start new thread", "failed to map segment",
+    "Too many open files",
+)  # fmt: skip
+"""What the system says, beside MemoryError, where it gives no more: to a fork, a thread, a library, a file."""
 
 
 def _code_of(error: Exception) -> int:
-    """Tell the user about ``error`` (one of ours, a usage error of click, memory, else a bug) and return the exit code."""
-    if isinstance(error, MemoryError) or any(sign in str(error) for sign in _MEMORY_IS_GONE):
+    """Tell the user about ``error`` (ours, one of click, a limit of the system, else a bug) and return the exit code."""
+    if isinstance(error, MemoryError) or any(sign in str(error) for sign in _NO_MORE):
         # no import, no colour: there is no memory for them
         sys.stderr.write(
-            f"error: out of memory ({type(error).__name__}: {error})\n"
-            "  fix: more memory, a higher `ulimit -v`, or fewer ranks and files at a time\n"
+            f"error: the system gives no more memory, files or processes ({type(error).__name__}: {error})\n"
+            "  fix: a higher limit (`ulimit -a` shows them), or fewer ranks and files at a time\n"
         )
         return 3
     from stepscope.cli.console import ReaderGone

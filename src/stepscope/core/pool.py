@@ -24,7 +24,7 @@ def get_ready(modules: Sequence[str]) -> None:
     from multiprocessing import forkserver
 
     forkserver.set_forkserver_preload(list(modules))
-    with _interrupts_blocked(), suppress(OSError):  # as with the pool itself: who asks for it is told
+    with suppress(OSError), _interrupts_blocked():  # as with the pool itself: who asks for it is told
         forkserver.ensure_running()
 
 

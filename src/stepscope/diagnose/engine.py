@@ -65,7 +65,7 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
         if outcome is None:
             rule = asks if isinstance(asks, Rule) else REGISTRY.load(key)
             looked[rule.name] = rule
-            outcome = check(rule, trusted)
+            outcome = _asked(rule, trusted)
         if isinstance(outcome, Skipped) and trusted is not evidence:
             outcome = replace(
                 outcome, reason="another finding says that these runs are wrong or doubtful", command=None
@@ -206,9 +206,11 @@ def believable(evidence: Evidence, findings: Iterable[Finding]) -> Evidence:
 
 def check(rule: Rule, evidence: Evidence) -> Outcome:
     """Check one rule; the outcome is Skipped with the reason where what it needs is not there."""
-    skipped = lacking(rule, evidence)
-    if skipped is not None:
-        return skipped
+    return lacking(rule, evidence) or _asked(rule, evidence)
+
+
+def _asked(rule: Rule, evidence: Evidence) -> Outcome:
+    """Return the outcome of a rule that lacks nothing."""
     whole = without_fragments(evidence)
     outcome = _each_log(rule, whole) if "signs" in rule.needs else rule.check(whole)
     return concrete(applicable(outcome, whole), evidence)

@@ -84,8 +84,7 @@ def window_ns(rank: RankPass) -> int:
 def steps_ns(summary: TraceSummary, chosen: Collection[int | None]) -> float:
     """Return the length of these steps together, median over ranks, or of the window where none are marked."""
     marked = [sum(s.parts.window_ns for s in p.steps if s.step in chosen) for p in summary.ranks if p.steps]
-    windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
-    return float(median(marked or windows or [0]))
+    return float(median(marked or summary.windows_ns.values() or [0]))
 
 
 def idle_share(rank: RankPass, *causes: str) -> float:

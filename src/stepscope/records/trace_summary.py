@@ -254,6 +254,16 @@ class TraceSummary:
         """What is wrong with the traces: between ranks, then of each."""
         return (*self.job_quality, *(fact for rank in self.ranks for fact in rank.quality))
 
+    @property
+    def windows_ns(self) -> dict[int, int]:
+        """Window of each rank that has one."""
+        return {p.facts.rank: p.budget.parts.window_ns for p in self.ranks if p.budget is not None}
+
+    @property
+    def hosts(self) -> dict[int, str | None]:
+        """Host of each rank."""
+        return {p.facts.rank: p.facts.host for p in self.ranks}
+
     def without(self, figures: Iterable[Figure]) -> QualityFact | None:
         """Return the first fact that takes one of these figures away; None where all can be made."""
         wanted = set(figures)

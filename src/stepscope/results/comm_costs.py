@@ -145,7 +145,7 @@ def rows_of_traces(summary: TraceSummary, *, name: str) -> tuple[CommRow, ...]:
             f"{name}: these traces show no transfer of a collective", why=_why(summary, instances),
             fix="stepscope comm -o COMM measures the network itself; then stepscope calibrate COMM",
         )  # fmt: skip
-    hosts = {rank.facts.rank: rank.facts.host for rank in summary.ranks}
+    hosts = summary.hosts
     backend = next((rank.facts.backend for rank in summary.ranks if rank.facts.backend), None)
     on_device = any(rank.facts.device_name for rank in summary.ranks)
     alike = grouped(

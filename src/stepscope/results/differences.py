@@ -213,7 +213,7 @@ def _with_devices(machines: Sequence[Facts], jobs: Sequence[tuple[TraceSummary, 
 
 def _devices(job: TraceSummary) -> Facts:
     names = Counter(p.facts.device_name for p in job.ranks)
-    hosts = {p.facts.host for p in job.ranks}
+    hosts = set(job.hosts.values())
     cpu_only = all(p.budget is not None and p.budget.source == "cpu_spans" for p in job.ranks)
     gpus = ", ".join(f"{n} x {name}" for name, n in sorted(names.items(), key=str)) if None not in names else None
     return {

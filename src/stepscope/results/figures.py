@@ -138,7 +138,7 @@ def _share(part: str, whole: str = "window_ns") -> Callable[[Any], float | None]
 
 
 def _longest_window(summary: Any) -> float | None:
-    return max((rank.budget.parts.window_ns for rank in summary.ranks if rank.budget is not None), default=None)
+    return max(summary.windows_ns.values(), default=None)
 
 
 def _stragglers(summary: Any) -> int | None:

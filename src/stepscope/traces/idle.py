@@ -473,7 +473,7 @@ def queue_over_time(launched: Ints, started: Ints) -> tuple[Ints, Ints]:
     change = np.repeat(np.array([1, -1], dtype=np.int64), waits.sum())
     order = np.argsort(times, kind="stable")
     times, length = times[order], np.cumsum(change[order])
-    last = np.append(times[1:] != times[:-1], [True] * bool(len(times)))
+    last = np.append(times[1:] != times[:-1], True)[: len(times)]
     return times[last], length[last]
 
 

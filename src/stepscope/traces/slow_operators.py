@@ -36,7 +36,7 @@ def slow_operators(passes: Sequence[RankPass], ranks: Collection[int]) -> tuple[
     profiles = {
         rank_pass.facts.rank: rank_pass.profile
         for rank_pass in passes
-        if rank_pass.profile is not None and rank_pass.profile.marked
+        if rank_pass.profile and rank_pass.profile.marked
     }
     usual = next((rank for rank in sorted(profiles) if rank not in ranks), None)
     excesses: list[OperatorExcess] = []
@@ -62,9 +62,7 @@ def slow_step_operators(passes: Sequence[RankPass]) -> tuple[OperatorExcess, ...
     take more. Nothing where there is no slow step, or where more than a quarter of the steps are.
     """
     candidates: list[list[OperatorExcess]] = []
-    for profile in (
-        rank_pass.profile for rank_pass in passes if rank_pass.profile is not None and rank_pass.profile.marked
-    ):
+    for profile in (rank_pass.profile for rank_pass in passes if rank_pass.profile and rank_pass.profile.marked):
         rows = {(series.kind, series.name): np.array(series.per_step_ns, dtype=float) for series in profile.series}
         whole = rows["part", "window"]
         usual = float(np.median(whole))

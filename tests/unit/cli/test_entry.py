@@ -130,17 +130,22 @@ def test_a_mistake_is_answered_with_what_to_type(
     assert said in err
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError(), OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), RuntimeError("can't start new thread")]
+LIMITS = (
+    MemoryError(),
+    RuntimeError("can't start new thread"),
+    *(OSError(n, os.strerror(n)) for n in (errno.ENOMEM, errno.EMFILE)),
 )
-def test_memory_that_is_gone_is_no_bug(error: Exception, monkeypatch: pytest.MonkeyPatch, ran: Ran) -> None:
+
+
+@pytest.mark.parametrize("error", LIMITS)
+def test_a_limit_of_the_system_is_no_bug(error: Exception, monkeypatch: pytest.MonkeyPatch, ran: Ran) -> None:
     def fail(_: object) -> int:
         raise error
 
     monkeypatch.setattr("stepscope.cli.diagnose_run.run", fail)
     code, _, err = ran("diagnose", ".")
     assert code == 3
-    assert err.startswith("error: out of memory")
+    assert err.startswith("error: the system gives no more")
     assert "Traceback" not in err
 
 

@@ -93,7 +93,7 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Statemen
 
 def _keep_together(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Advice:
     """Advise what to do about the clocks: nothing on hosts where the ranks share one."""
-    hosts = {p.facts.rank: p.facts.host for p in job.summary.ranks}
+    hosts = job.summary.hosts
     others = {hosts.get(fit.rank) for fit in moved}
     if others == {hosts.get(reference)} != {None}:
         return inspect(

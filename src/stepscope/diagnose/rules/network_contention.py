@@ -122,16 +122,15 @@ def _tail(row: CommRow) -> float:
 def _from_traces(evidence: Evidence) -> Iterator[_Varying]:
     for trace in evidence.traces:
         job = trace.summary.collectives
-        hosts = {r.facts.host for r in trace.summary.ranks if r.facts.host is not None}
+        hosts = set(trace.summary.hosts.values()) - {None}
         if job is None or len(hosts) < 2:
             continue
         large = (one for one in job.instances if one.transfer_ns is not None and one.complete)
         like = grouped(large, lambda one: (one.op, one.size_bytes or 0, one.group.name if one.group else ""))
-        windows = [r.budget.parts.window_ns for r in trace.summary.ranks if r.budget is not None]
         for (op, size, _), instances in like.items():
             if size >= LARGE_BYTES and len(instances) >= LEAST_CALLS:
                 name = f"{op} of {format_size(size)} in {trace.name}"
-                yield _of_instances(name, instances, max(windows, default=0))
+                yield _of_instances(name, instances, max(trace.summary.windows_ns.values(), default=0))
 
 
 def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int) -> _Varying:

@@ -344,7 +344,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
         return skipped("each stage of the pipeline has one rank: no other does the same work")
     if not report.instances and not report.stragglers:
         return unread(job.summary, "no collective appears on two ranks: give the traces of all ranks")
-    windows = [p.budget.parts.window_ns for p in job.summary.ranks if p.budget is not None]
+    windows = job.summary.windows_ns.values()
     waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
     if report.stragglers:
         typical_ns = sum(windows) / len(windows) if windows else 0.0
@@ -383,7 +383,7 @@ def _against_others(of_rank: Mapping[int, float | None], straggler: Straggler) -
 
 
 def _report(job: TraceEvidence, straggler: Straggler, window_ns: float) -> Finding:
-    hosts = {p.facts.rank: p.facts.host for p in job.summary.ranks}
+    hosts = job.summary.hosts
     host, rank = hosts.get(straggler.rank), f"rank {straggler.rank}"
     cause, work = _of_work(job.summary, straggler)
     stake = min(1.0, straggler.saved_ns / window_ns) if window_ns else None

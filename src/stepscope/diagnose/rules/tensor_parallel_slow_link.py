@@ -57,7 +57,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     divided = [i for i in summary.collectives.instances if i.group and kinds.get(i.group.name) == "tp"]
     if not divided:
         return skipped("no tensor-parallel group in these traces")
-    hosts = {p.facts.rank: p.facts.host for p in summary.ranks if p.facts.host}
+    hosts = {rank: host for rank, host in summary.hosts.items() if host}
     complete = [
         i for i in divided if i.complete and i.transfer_ns is not None and all(r.rank in hosts for r in i.ranks)
     ]
@@ -70,8 +70,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     spent: dict[tuple[int, ...], int] = defaultdict(int)
     for instance in across:
         spent[tuple(r.rank for r in instance.ranks)] += min(r.exposed_ns for r in instance.ranks)
-    windows = [p.budget.parts.window_ns for p in summary.ranks if p.budget is not None]
-    share = min(1.0, max(spent.values()) / (median(windows or [0]) or 1))
+    share = min(1.0, max(spent.values()) / (median(summary.windows_ns.values() or [0]) or 1))
     if share < WORTH:
         return (
             f"{format_percent(share)} of the step is exposed transfer of tensor-parallel groups across hosts, limit "

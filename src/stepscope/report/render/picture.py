@@ -50,8 +50,11 @@ def drawn(work: Work) -> tuple[bytes, ...] | Unavailable:
         return pictures(work)
     except MissingError as error:
         return Unavailable(error.line)
-    except (ImportError, MemoryError, OSError) as error:
-        return Unavailable(f"{type(error).__name__}: {error}")
+    except BaseException as error:
+        # of vl-convert, whose panics are no Exception and have no class to import
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            return Unavailable(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        raise
 
 
 def pictures(work: Work) -> tuple[bytes, ...]:

@@ -140,14 +140,9 @@ def step_counts(called: Iterable[Any]) -> dict[int, int]:
     return {row.rank: max(1, len({call.step for call in row.calls})) for row in called}
 
 
-def windows(summary: TraceSummary) -> dict[int, int]:
-    """Return the window of each rank that has one, ns."""
-    return {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
-
-
 def step_length(summary: TraceSummary, steps: Mapping[int, int]) -> int:
     """Return the window of a rank divided by its steps, median over ranks, ns. steps: rank -> their number."""
-    of_ranks = windows(summary)
+    of_ranks = summary.windows_ns
     return int(median_over({rank: of_ranks[rank] / count for rank, count in steps.items()}))
 
 

@@ -27,7 +27,6 @@ from stepscope.report.shared.traces import (
     shared,
     standing_out,
     timed,
-    windows,
 )
 from stepscope.report.table import Column, Table, Value, duration, judged, lead_column, percent, tabled, whole, wording
 from stepscope.report.vega import Chart, color
@@ -188,7 +187,7 @@ def steps_table(summary: TraceSummary) -> Table:
 
 def phases_table(summary: TraceSummary) -> Table:
     """Return the table: one row per rank and phase; phases without any time are left out."""
-    whole_ns = windows(summary)
+    whole_ns = summary.windows_ns
     return tabled(
         "phases",
         "Phases",
@@ -223,7 +222,7 @@ CAUSES = {
 
 def idle_table(summary: TraceSummary) -> Table:
     """Return the table: one row per rank and cause."""
-    whole_ns = windows(summary)
+    whole_ns = summary.windows_ns
     return tabled(
         "idle",
         "Idle time by cause",

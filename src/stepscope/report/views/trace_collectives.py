@@ -13,7 +13,7 @@ from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import JobCollectives, MatchedCollective, RankCommunication
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.kernel_names import elided
-from stepscope.report.shared.traces import gaps, shared, timed, who, windows
+from stepscope.report.shared.traces import gaps, shared, timed, who
 from stepscope.report.table import (
     Column,
     Format,
@@ -104,7 +104,7 @@ def _elided(group: str | None) -> Value | None:
 def _matched(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]) -> Table:
     shown = {p.facts.rank for p in summary.ranks}
     instances = [m for m in job.instances if any(r.rank in shown for r in m.ranks)]
-    window = round(statistics.mean(list(windows(summary).values()) or [0]))
+    window = round(statistics.mean(summary.windows_ns.values() or [0]))
     confidences = {round(m.match_confidence, 2) for m in instances if m.match_confidence is not None}
 
     def exposed(item: Item) -> Value:
@@ -274,7 +274,7 @@ def _queue(instances: Sequence[MatchedCollective], own: RankCommunication | None
 
 def groups_table(summary: TraceSummary) -> Table:
     """Return the table: one row per group; median over the ranks that use it."""
-    whole_ns = windows(summary)
+    whole_ns = summary.windows_ns
 
     def exposed(budgets: Sequence[GroupBudget]) -> Value:
         window = int(median(whole_ns[m.rank] for m in budgets))
