@@ -197,16 +197,14 @@ class Assistant:
         """Say what to do next: `steps` are the advice of the verdict and of the findings, in order, with the command where
         one does it; `record` names what would let more rules look. This server runs none of them: show them to the user."""
         job = self._job(path)
-        advised = [(job.verdict.mark, a) for a in job.verdict.advice]
-        advised += [(finding.rule, a) for finding in job.diagnosis.findings for a in finding.advice]
-        steps: dict[str, Any] = {}
-        for rule, advice in advised:
-            steps.setdefault(advice.text, {"rule": rule, **plain(advice)})
+        advised = [(finding.rule, advice) for finding in job.diagnosis.findings for advice in finding.advice]
+        rules = {advice.text: rule for rule, advice in reversed(advised)}
+        every = {advice.text: advice for advice in (*job.verdict.advice, *(advice for _, advice in advised))}
         record = Counter(s.command for s in job.diagnosis.skipped if s.command is not None)
         return _cut(
             {
                 **headed("next_command/1"),
-                "steps": [*steps.values()],
+                "steps": [{"rule": rules.get(text), **plain(advice)} for text, advice in every.items()],
                 "record": [{"command": command, "rules": rules} for command, rules in record.most_common(3)],
             }
         )

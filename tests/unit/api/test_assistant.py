@@ -87,6 +87,16 @@ def test_answers_are_the_documents_of_commands(ran: Ran, folder: Path) -> None:
         assert cut.get(key, len(verdict[key])) == len(printed[key])
 
 
+def test_each_step_names_the_rule_that_advises_it_once(served: Assistant) -> None:
+    for job in EXAMPLES:
+        findings = answered(served, "verdict", path=job, part="findings")["value"]
+        steps = answered(served, "next_command", path=job)["steps"]
+        advised = {advice["text"]: finding["rule"] for finding in findings[::-1] for advice in finding["advice"]}
+        assert {step["text"]: step["rule"] for step in steps} == advised
+        assert len(steps) == len(advised)
+        assert steps[0]["rule"] == findings[0]["rule"]
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
