@@ -116,13 +116,6 @@ _NO_MORE = (
 
 def _code_of(error: Exception) -> int:
     """Tell the user about ``error`` (ours, one of click, a limit of the system, else a bug) and return the exit code."""
-    if isinstance(error, MemoryError) or any(sign in str(error) for sign in _NO_MORE):
-        # no import, no colour: there is no memory for them
-        sys.stderr.write(
-            f"error: the system gives no more memory, files or processes ({type(error).__name__}: {error})\n"
-            "  fix: a higher limit (`ulimit -a` shows them), or fewer ranks and files at a time\n"
-        )
-        return 3
     from stepscope.cli.console import ReaderGone
     from stepscope.core.errors import ExitCode, StepscopeError
 
@@ -136,6 +129,13 @@ def _code_of(error: Exception) -> int:
         fix = "" if context is None else f"\n  fix: see `{context.command_path} --help`"
         _print_error(f"{_nearest_option(error) or _plain(error.format_message())}{fix}")
         return ExitCode.USAGE
+    if isinstance(error, MemoryError) or any(sign in str(error) for sign in _NO_MORE):
+        # no import, no colour: there is no memory for them
+        sys.stderr.write(
+            f"error: the system gives no more memory, files or processes ({type(error).__name__}: {error})\n"
+            "  fix: a higher limit (`ulimit -a` shows them), or fewer ranks and files at a time\n"
+        )
+        return ExitCode.ENVIRONMENT
     import traceback
 
     from stepscope.cli.console import err
