@@ -15,7 +15,7 @@ from tests.e2e.runs import Cli, Done
 from tests.trace_builder import build, write_job
 
 from stepscope.core.errors import UsageError
-from stepscope.traces.cluster import BATCH_BYTES, BATCH_FILES, _batches, installed, scheduler_of
+from stepscope.traces.cluster import BATCH_BYTES, BATCH_FILES, _file_batches, installed, scheduler_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not installed(), reason="dask's distributed is not installed")]
 
@@ -98,7 +98,7 @@ def test_another_address_is_a_mistake_of_the_command(text: str) -> None:
 
 def test_batches_hold_what_a_worker_reads_in_a_second() -> None:
     sizes = {Path(str(number)): size for number, size in enumerate([BATCH_BYTES * 2, BATCH_BYTES // 2 + 1] + [1] * 70)}
-    found = _batches(list(sizes), sizes.__getitem__)
+    found = _file_batches(list(sizes), sizes.__getitem__)
     assert [file for batch in found for file in batch] == list(sizes)
     assert [len(batch) for batch in found] == [1, BATCH_FILES, BATCH_FILES, 7]
 

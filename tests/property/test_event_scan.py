@@ -148,7 +148,7 @@ VALUES = st.recursive(
     max_leaves=5,
 )  # fmt: skip
 KEYS = st.sampled_from([*PLAIN, "id", "bp"])
-ARGUMENTS = st.sampled_from([*[key.decode() for key, _ in scan._keys()], "grid", "Concrete Inputs"])
+ARGUMENTS = st.sampled_from([*[key.decode() for key, _ in scan._argument_keys()], "grid", "Concrete Inputs"])
 
 
 @examples(60)

@@ -37,7 +37,7 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
     table = cell_table(cell)
     if table is None:
         raise DataError(f"cell {spec.cell_id} has no timed steps", fix="run it again, or name another with --cell")
-    specs = specs_of(_replicated(spec))
+    specs = specs_of(_spec_on_two_replicas(spec))
     if not specs.strategy.collective:
         raise UsageError(
             f"{spec.strategy} sends nothing, on any number of ranks",
@@ -46,7 +46,7 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
     _require_own_links(spec)
     names = {summary.device_name for summary in cell.summaries}
     entry = find(names.pop()) if spec.device == "cuda" and len(names) == 1 else Unavailable("no GPU")
-    spread, values, of = _spread(spec, table)
+    spread, values, of = _rank_spread(spec, table)
     common = MeasuredJob(
         name=f"{spec.strategy} on {counted(spec.world_size, 'rank')} (cell {spec.cell_id})",
         source="run",
@@ -70,13 +70,15 @@ def job_of_cell(cell: CellResult, others: Sequence[CellResult], *, transport: Tr
         dtype={"amp_bf16": "bf16", "amp_fp16": "fp16"}.get(spec.precision, spec.precision),
         global_batch=spec.global_batch,
         network=spec.network,
-        points=_points(cell, others),
+        points=_step_ns_by_ranks(cell, others),
         mesh=spec.mesh,
     )
-    return _staged(cell, common, specs) if spec.strategy == "pipeline" else _planned(cell, others, common, specs)
+    return (
+        _pipeline_job(cell, common, specs) if spec.strategy == "pipeline" else _planned_job(cell, others, common, specs)
+    )
 
 
-def _replicated(spec: CellSpec) -> CellSpec:
+def _spec_on_two_replicas(spec: CellSpec) -> CellSpec:
     """Return ``spec`` on two replicas where it has one: only then its plan holds what replicas send to each other."""
     if spec.world_size > 1 and meshes.size(spec.mesh, spec.world_size, "dp") > 1:
         return spec
@@ -85,6 +87,7 @@ def _replicated(spec: CellSpec) -> CellSpec:
 
 
 def _require_own_links(spec: CellSpec) -> None:
+    """Raise UsageError where several ranks of a mesh share one link of an emulated network."""
     hosts = hosts_of(spec.network, spec.world_size)
     if spec.mesh and hosts is not None and hosts < spec.world_size:
         raise UsageError(
@@ -94,7 +97,7 @@ def _require_own_links(spec: CellSpec) -> None:
         )
 
 
-def _spread(spec: CellSpec, table: StepTable) -> tuple[float, int, str]:
+def _rank_spread(spec: CellSpec, table: StepTable) -> tuple[float, int, str]:
     """Return the spread between ranks that do the same work: of a pipeline, ranks of one stage."""
     stages = meshes.size(spec.mesh, spec.world_size, "pp")
     stage = [meshes.coordinates(spec.mesh, spec.world_size, rank).get("pp", 0) for rank in range(spec.world_size)]
@@ -106,8 +109,10 @@ def _spread(spec: CellSpec, table: StepTable) -> tuple[float, int, str]:
     return deviation_within(own)
 
 
-def _planned(cell: CellResult, others: Sequence[CellResult], common: MeasuredJob, specs: Specs) -> MeasuredJob:
-    profile, notes = _profile(cell, others)
+def _planned_job(cell: CellResult, others: Sequence[CellResult], common: MeasuredJob, specs: Specs) -> MeasuredJob:
+    """Return the job of a cell whose calls are planned: profile of its backward pass, gradients and calls in order of
+    time."""
+    profile, notes = _backward_profile(cell, others)
     calls = tuple(
         JobCall(
             op=op.op,
@@ -139,7 +144,7 @@ def _planned(cell: CellResult, others: Sequence[CellResult], common: MeasuredJob
     )
 
 
-def _staged(cell: CellResult, common: MeasuredJob, specs: Specs) -> MeasuredJob:
+def _pipeline_job(cell: CellResult, common: MeasuredJob, specs: Specs) -> MeasuredJob:
     """Describe a pipeline: its stages as they computed, and what of the step is neither theirs nor communication."""
     spec, measured = cell.spec, measured_pipeline(cell)
     if measured is None:
@@ -176,7 +181,7 @@ def _staged(cell: CellResult, common: MeasuredJob, specs: Specs) -> MeasuredJob:
     )
 
 
-def _profile(cell: CellResult, others: Sequence[CellResult]) -> tuple[BackwardProfile, tuple[str, ...]]:
+def _backward_profile(cell: CellResult, others: Sequence[CellResult]) -> tuple[BackwardProfile, tuple[str, ...]]:
     """Return the cell's own profile, with notes. Where it cannot leave its collectives out (sharded ones need them), that of
     the same work whole, with the strategy's own copies as one rank measured them."""
     spec = cell.spec
@@ -190,7 +195,7 @@ def _profile(cell: CellResult, others: Sequence[CellResult]) -> tuple[BackwardPr
         f"{spec.strategy} cannot run without its collectives: computation is that of {whole.spec.strategy} "
         f"(cell {whole.spec.cell_id}), the same work on the same ranks"
     )
-    alone = dict(_points(cell, others)).get(1)
+    alone = dict(_step_ns_by_ranks(cell, others)).get(1)
     if alone is None or alone <= profile.step_ns:
         return profile, (note,)
     passes = profile.forward_ns + profile.backward_ns
@@ -220,7 +225,7 @@ def choose_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:
                 why=f"{', '.join(others)}: not finished, or of a strategy that sends nothing"
                 if others and not ids
                 else None,
-                fix=_listing(able) if able else "run one of ddp on 2 ranks",
+                fix=_cell_options_text(able) if able else "run one of ddp on 2 ranks",
             )
         return next(c for c in able if c.spec.cell_id == ids[0])
     if not able:
@@ -228,11 +233,12 @@ def choose_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:
     most = max(able, key=lambda c: c.spec.world_size)
     kinds = [c for c in able if _but_for_ranks(c) != _but_for_ranks(most)]
     if kinds:
-        raise UsageError("this run has several kinds of cells", fix=_listing(able))
+        raise UsageError("this run has several kinds of cells", fix=_cell_options_text(able))
     return most
 
 
-def _listing(cells: Iterable[CellResult]) -> str:
+def _cell_options_text(cells: Iterable[CellResult]) -> str:
+    """Return the options of which one names a cell, a line each."""
     lines = (
         f"    --cell {c.spec.cell_id}  {c.spec.strategy} on {counted(c.spec.world_size, 'rank')}, "
         f"batch {c.spec.micro_batch} a rank"
@@ -249,7 +255,8 @@ def _but_for_ranks(cell: CellResult) -> str:
                  spec.micro_batch if spec.batch_rule == "micro_batch" else spec.global_batch))  # fmt: skip
 
 
-def _points(cell: CellResult, others: Sequence[CellResult]) -> tuple[tuple[int, float], ...]:
+def _step_ns_by_ranks(cell: CellResult, others: Sequence[CellResult]) -> tuple[tuple[int, float], ...]:
+    """Return (ranks, median step in ns) of the cells that differ from this one in their ranks alone."""
     by_ranks: dict[int, float] = {}
     for other in (*others, cell):
         table = cell_table(other)

@@ -42,7 +42,7 @@ class CommCosts:
         try:
             return own_timeline(cell, self.calibration, transport=self._transport(cell))
         except (StepscopeError, ValueError) as error:
-            return _reason(error)
+            return _error_line(error)
 
     def buckets(
         self, cell: CellResult, cells: tuple[CellResult, ...], *, also_mb: tuple[float, ...] = ()
@@ -60,7 +60,7 @@ class CommCosts:
                 also_mb=also_mb,
             )
         except (StepscopeError, ValueError) as error:
-            return _reason(error)
+            return _error_line(error)
 
     def _transport(self, cell: CellResult) -> Transport | None:
         try:
@@ -69,7 +69,7 @@ class CommCosts:
             return None
 
 
-def _reason(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     return error.line if isinstance(error, StepscopeError) else str(error).partition("\n")[0]
 
 
@@ -83,28 +83,28 @@ def comm_costs(evidence: Evidence) -> CommCosts | None:
         return CommCosts(calibration=evidence.calibration, rows=evidence.comm)
     machine = NOWHERE if evidence.environment is None else machine_of(evidence.environment)
     if _last is None or _last[0] is not evidence.comm or _last[1] != machine:
-        _last = evidence.comm, machine, _fitted(evidence.comm, machine)
+        _last = evidence.comm, machine, _fitted_costs(evidence.comm, machine)
     return _last[2]
 
 
 _last: tuple[tuple[CommRow, ...], CalibratedMachine, CommCosts | None] | None = None
 
 
-def _fitted(rows: tuple[CommRow, ...], machine: CalibratedMachine) -> CommCosts | None:
+def _fitted_costs(rows: tuple[CommRow, ...], machine: CalibratedMachine) -> CommCosts | None:
     """Fit all rows together, which prefers the usual way of a call; then sweeps that this hid behind one with too few
     sizes."""
-    fits = list(_fits(rows, machine))
+    fits = list(_collective_fits(rows, machine))
     covered = {(fit.op, fit.world_size, fit.backend, fit.network) for fit in fits}
     hidden = (row for row in rows if (row.op, row.world_size, row.backend, row.network) not in covered)
     sweeps = cells_of(hidden, "collective")
-    fits += [fit for sweep in sweeps.values() for fit in _fits(sweep, machine)]
+    fits += [fit for sweep in sweeps.values() for fit in _collective_fits(sweep, machine)]
     if not fits:
         return None
     made = Calibration(run="the measured collectives", machine=machine, fits=tuple(fits))
     return CommCosts(calibration=made, rows=rows)
 
 
-def _fits(rows: Sequence[CommRow], machine: CalibratedMachine) -> tuple[CollectiveFit, ...]:
+def _collective_fits(rows: Sequence[CommRow], machine: CalibratedMachine) -> tuple[CollectiveFit, ...]:
     try:
         return calibrate(rows, run="", machine=machine).fits
     except UsageError:
@@ -142,17 +142,20 @@ def rows_of_traces(summary: TraceSummary, *, name: str) -> tuple[CommRow, ...]:
     ]  # fmt: skip
     if not usable:
         raise DataError(
-            f"{name}: these traces show no transfer of a collective", why=_why(summary, instances),
+            f"{name}: these traces show no transfer of a collective", why=_why_not_fitted(summary, instances),
             fix="stepscope comm -o COMM measures the network itself; then stepscope calibrate COMM",
         )  # fmt: skip
     hosts = summary.hosts
     backend = next((rank.facts.backend for rank in summary.ranks if rank.facts.backend), None)
     on_device = any(rank.facts.device_name for rank in summary.ranks)
     alike = grouped(
-        usable, lambda instance: (instance.op, instance.dtype or "unknown", _ranks(instance), instance.size_bytes)
+        usable,
+        lambda instance: (instance.op, instance.dtype or "unknown", _member_ranks(instance), instance.size_bytes),
     )
     return tuple(
-        _row(same, hosts, backend=backend or ("nccl" if on_device else "gloo"), device="cuda" if on_device else "cpu")
+        _traced_row(
+            same, hosts, backend=backend or ("nccl" if on_device else "gloo"), device="cuda" if on_device else "cpu"
+        )
         for same in alike.values()
     )
 
@@ -170,7 +173,8 @@ def machine_of_traces(summary: TraceSummary) -> CalibratedMachine:
     )
 
 
-def _why(summary: TraceSummary, instances: Sequence[MatchedCollective]) -> str:
+def _why_not_fitted(summary: TraceSummary, instances: Sequence[MatchedCollective]) -> str:
+    """Say why a trace's collectives give no costs."""
     if not instances:
         return "the job's steps call no collective"
     if len(summary.ranks) < 2:
@@ -180,14 +184,17 @@ def _why(summary: TraceSummary, instances: Sequence[MatchedCollective]) -> str:
     return next((instance.unsplit for instance in instances if instance.unsplit), "the ranks' calls do not match")
 
 
-def _ranks(instance: MatchedCollective) -> tuple[int, ...]:
+def _member_ranks(instance: MatchedCollective) -> tuple[int, ...]:
     return tuple(sorted(rank.rank for rank in instance.ranks))
 
 
-def _row(same: Sequence[MatchedCollective], hosts: Mapping[int, str | None], *, backend: str, device: str) -> CommRow:
+def _traced_row(
+    same: Sequence[MatchedCollective], hosts: Mapping[int, str | None], *, backend: str, device: str
+) -> CommRow:
+    """Return one row for calls of the same kind: the median of their transfers, with its interval."""
     first = same[0]
     times = np.array([float(instance.transfer_ns or 0) for instance in same])
-    group_hosts = {hosts.get(rank) for rank in _ranks(first)}
+    group_hosts = {hosts.get(rank) for rank in _member_ranks(first)}
     low, high = bootstrap_median_interval(times, rng=np.random.default_rng(_SEED)) or (None, None)
     return CommRow(
         **{

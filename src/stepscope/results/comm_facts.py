@@ -125,7 +125,9 @@ def winners(rows: Sequence[CommRow]) -> tuple[Winner, ...]:
     sizes."""
     measured = [r for r in rows if r.kind == "collective" and r.status == "ok" and r.time_ns_median is not None]
     alike = grouped((row for sweep in sweeps(measured).values() for row in sweep), _same_but_env)
-    return tuple(_winner(group) for group in alike.values() if len({tuple(sorted(r.env.items())) for r in group}) > 1)
+    return tuple(
+        _fastest_settings(group) for group in alike.values() if len({tuple(sorted(r.env.items())) for r in group}) > 1
+    )
 
 
 def _same_but_env(row: CommRow) -> tuple[object, ...]:
@@ -135,25 +137,26 @@ def _same_but_env(row: CommRow) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _winner(group: Sequence[CommRow]) -> Winner:
-    ordered = sorted(group, key=_time)
+def _fastest_settings(group: Sequence[CommRow]) -> Winner:
+    """Return the fastest settings of a group, how many are as fast, and the ratio to the default and to the next."""
+    ordered = sorted(group, key=_median_ns)
     best = ordered[0]
     default = next((row for row in ordered if not row.env), None)
     return Winner(
         settings=tuple(ordered),
-        tied=1 + sum(not _apart(best, row) for row in ordered[1:]),
+        tied=1 + sum(not _intervals_apart(best, row) for row in ordered[1:]),
         default=default,
-        over_default=None if default is None else _time(default) / _time(best),
-        over_next=_time(ordered[1]) / _time(best),
+        over_default=None if default is None else _median_ns(default) / _median_ns(best),
+        over_next=_median_ns(ordered[1]) / _median_ns(best),
     )
 
 
-def _time(row: CommRow) -> float:
+def _median_ns(row: CommRow) -> float:
     assert row.time_ns_median is not None, "only measured rows are compared"
     return row.time_ns_median
 
 
-def _apart(fast: CommRow, slow: CommRow) -> bool:
+def _intervals_apart(fast: CommRow, slow: CommRow) -> bool:
     """Whether the intervals of two medians do not overlap (stricter than a test); False where one is missing."""
     return fast.time_ns_high is not None and slow.time_ns_low is not None and fast.time_ns_high < slow.time_ns_low
 
@@ -196,21 +199,24 @@ def link_rates(
     pairs = tuple(
         rate
         for cell in cells_of(rows, "pairs").values()
-        for rate in _of_pairs([row for row in cell if not row.bidirectional], environment, topology)
+        for rate in _pair_link_rates([row for row in cell if not row.bidirectional], environment, topology)
     )
-    collectives = [_of_sweep(sweep) for sweep in sweeps(row for row in rows if row.kind == "collective").values()]
+    collectives = [
+        _sweep_link_rate(sweep) for sweep in sweeps(row for row in rows if row.kind == "collective").values()
+    ]
     rated = [rate for rate in collectives if rate is not None and (pairs or rate.expected_bytes_per_s is not None)]
     return (*pairs, *rated)
 
 
-def _of_pairs(
+def _pair_link_rates(
     rows: Sequence[CommRow], environment: EnvironmentRecord | None, topology: Topology | None
 ) -> Iterator[LinkRate]:
+    """Yield the best rate of each pair of ranks, beside the peak of what lies between them where that is known."""
     for peer, pair_rows in grouped((row for row in rows if row.peer is not None), lambda row: row.peer).items():
         best = best_size(pair_rows)
         if best is None or peer is None or best.busbw_bytes_per_s is None:
             continue
-        path, peak = _between(best, peer, environment, topology)
+        path, peak = _path_and_peak(best, peer, environment, topology)
         expected = None if isinstance(peak, str) else peak
         yield LinkRate(
             name=f"{peer[0]} -> {peer[1]}",
@@ -225,7 +231,8 @@ def _of_pairs(
         )
 
 
-def _of_sweep(sweep: Sequence[CommRow]) -> LinkRate | None:
+def _sweep_link_rate(sweep: Sequence[CommRow]) -> LinkRate | None:
+    """Return the best rate of a sweep, beside the peak of its link; None where no size of two ranks or more was measured."""
     best = best_size(sweep)
     if best is None or best.world_size < 2 or best.busbw_bytes_per_s is None:
         return None
@@ -237,7 +244,7 @@ def _of_sweep(sweep: Sequence[CommRow]) -> LinkRate | None:
         ranks=None,
         path=network_label(best) if best.network else "one host" if one_host else f"{best.hosts} hosts",
         expected_bytes_per_s=peak,
-        unknown=None if peak is not None else _why(best, one_host=one_host),
+        unknown=None if peak is not None else _why_no_peak(best, one_host=one_host),
         measured_bytes_per_s=best.busbw_bytes_per_s,
         size_bytes=best.size_bytes or 0,
         above=above_peak(best, peak),
@@ -271,7 +278,7 @@ def why_above(row: CommRow) -> str:
     return "the stated peak is wrong"
 
 
-def _between(
+def _path_and_peak(
     row: CommRow, peer: tuple[int, int], environment: EnvironmentRecord | None, topology: Topology | None
 ) -> tuple[str, float | str]:
     """Return what lies between two ranks, and its peak, bytes/s, or why that is unknown."""
@@ -308,7 +315,7 @@ def _gpu_peak(environment: EnvironmentRecord | None, topology: Topology | None, 
     return "whether its bridge is there is unknown" if entry.link.optional else entry.link.peer_bytes_per_s
 
 
-def _why(row: CommRow, *, one_host: bool) -> str:
+def _why_no_peak(row: CommRow, *, one_host: bool) -> str:
     if not one_host:
         return NIC
     return LOOPBACK if row.device == "cpu" else "the link of these GPUs is unknown"

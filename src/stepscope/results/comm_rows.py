@@ -79,6 +79,7 @@ def comm_document(run: str, rows: Sequence[CommRow]) -> dict[str, Any]:
 
 
 def _cell_rows(layout: RunLayout, cell: CommSpec, peak_of: PeakOf) -> list[CommRow]:
+    """Return the rows of one cell: one for each size, then an empty one that says why there are no more."""
     files = layout.cell(cell.cell_id)
     status = read_if_there(files.status, CellStatus)
     by_rank = (read_comm_samples(files.samples(rank)) for rank in range(cell.world_size))
@@ -114,6 +115,7 @@ UNMEASURED: Mapping[str, Any] = dict.fromkeys((
 
 
 def _empty_row(cell: CommSpec, status: CellStatus | None, ranks: _Ranks) -> CommRow:
+    """Return the row of a cell without a measured size: what its spec says, its status and its ranks' notes."""
     hosts = {one.header.host for one in ranks.samples}
     notes = tuple(dict.fromkeys(note for one in ranks.summaries for note in one.notes))
     policies = {one.scheduler_policy for one in ranks.summaries}
@@ -161,7 +163,7 @@ def _size_row(base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]]
         numel=first.numel,
         peer=first.peer,
         bidirectional=first.bidirectional,
-        notes=(*base.notes, *_rounded(first)),
+        notes=(*base.notes, *_rounding_note(first)),
     )
     if first.skipped is not None:
         return replace(row, status="skipped", error=first.skipped)
@@ -175,7 +177,7 @@ def _size_row(base: CommRow, cell: CommSpec, group: list[tuple[int, CommSample]]
     times = _per_call([s.times_ns for s in samples])
     if times is None:
         return row
-    row = _timed(row, times, warmup=len(first.warmup_ns), stop_reason=first.stop_reason)
+    row = _row_with_times(row, times, warmup=len(first.warmup_ns), stop_reason=first.stop_reason)
     return _with_bandwidth(_with_spread(row, took_part, samples), cell, peak)
 
 
@@ -200,7 +202,8 @@ def _per_call(times: Sequence[tuple[int, ...]]) -> NDArray[np.float64] | None:
     return np.asarray(table.max(axis=0))
 
 
-def _timed(row: CommRow, times: NDArray[np.float64], *, warmup: int, stop_reason: str | None) -> CommRow:
+def _row_with_times(row: CommRow, times: NDArray[np.float64], *, warmup: int, stop_reason: str | None) -> CommRow:
+    """Return the row with the quantiles, ns, of its times."""
     middle = measured_median(times)
     p90, p99 = np.quantile(times, [0.9, 0.99])
     return replace(
@@ -242,7 +245,7 @@ def _matmul_row(row: CommRow, samples: Sequence[CommSample]) -> CommRow:
     if times.size == 0 or row.numel is None:
         return row
     rows = round(row.numel**0.5)
-    row = _timed(row, times, warmup=len(samples[0].warmup_ns), stop_reason=samples[0].stop_reason)
+    row = _row_with_times(row, times, warmup=len(samples[0].warmup_ns), stop_reason=samples[0].stop_reason)
     return replace(row, flops_per_s=2.0 * rows**3 / float(np.median(times)) * 1e9)
 
 
@@ -263,18 +266,19 @@ def _overlap_rows(rows: Sequence[CommRow], groups: Sequence[list[tuple[int, Comm
         merged.append(
             replace(
                 row,
-                slowdown=None if alone is None else _ratio(row.time_ns_median, alone.time_ns_median),
-                beside_slowdown=_ratio(beside_ns, beside_alone_ns),
+                slowdown=None if alone is None else _known_ratio(row.time_ns_median, alone.time_ns_median),
+                beside_slowdown=_known_ratio(beside_ns, beside_alone_ns),
             )
         )
     return merged
 
 
-def _ratio(value: float | None, base: float | None) -> float | None:
+def _known_ratio(value: float | None, base: float | None) -> float | None:
     return value / base if value is not None and base else None
 
 
-def _rounded(sample: CommSample) -> tuple[str, ...]:
+def _rounding_note(sample: CommSample) -> tuple[str, ...]:
+    """Note that a size was rounded down to what type and ranks divide; nothing where it was not."""
     if sample.size_bytes is None or sample.size_bytes == sample.asked_bytes:
         return ()
     return (

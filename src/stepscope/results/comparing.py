@@ -119,7 +119,7 @@ def diary_figures(before: StepTable, after: StepTable, *, side: str) -> Iterable
     once."""
     between = between_runs(before, after)
     what = f"all steps: {before.steps:,} against {after.steps:,}"
-    yield _figure(what, STEP_METRIC, side, before.step_ns, after.step_ns, between=between, of=np.median)
+    yield _diary_figure(what, STEP_METRIC, side, before.step_ns, after.step_ns, between=between, of=np.median)
     parts = [part_means(table) for table in (before, after) if before.clock == after.clock]
     shared = [part for part in PARTS if parts and part in parts[0] and part in parts[1]]
     for part in shared:
@@ -129,7 +129,7 @@ def diary_figures(before: StepTable, after: StepTable, *, side: str) -> Iterable
             continue
         share = typical / max(float(np.median(before.step_ns)), float(np.median(after.step_ns)))
         doubt = math.hypot(between, OF_STEP) / share
-        yield _figure(what, _BY_PART[part], side, a, b, between=doubt, of=np.mean, tests=len(shared))
+        yield _diary_figure(what, _BY_PART[part], side, a, b, between=doubt, of=np.mean, tests=len(shared))
     if before.outside_ns and after.outside_ns:
         first, second = (Measured(value=mean) for mean in (before.outside_ns, after.outside_ns))
         yield figure(
@@ -138,9 +138,10 @@ def diary_figures(before: StepTable, after: StepTable, *, side: str) -> Iterable
         )  # fmt: skip
 
 
-def _figure(
+def _diary_figure(
     what: str, metric: str, side: str, before: Numbers, after: Numbers, *, between: float, of: Of, tests: int = 1
 ) -> ComparedFigure:
+    """Return the comparison of one figure of two diaries; it is tested where their steps are of the same kind."""
     first, second = (Measured(value=float(of(values)), n=values.size) for values in (before, after))
     testable = metric == STEP_METRIC or between <= MOST_DOUBT
     return figure(
@@ -154,10 +155,10 @@ def _diary_blocks(series: Numbers, of: Of) -> Replicates:
     fewest replicates."""
     coarse = -(-series.size // MOST_LOOKED_AT)
     length = min(coarse * step_blocks(block_medians(series, coarse)), max(1, series.size // MIN_REPLICATES))
-    return _cut(series, length, of)
+    return _series_parts(series, length, of)
 
 
-def _cut(series: Numbers, length: int, of: Of) -> Replicates:
+def _series_parts(series: Numbers, length: int, of: Of) -> Replicates:
     """Apply ``of`` to every ``length`` consecutive steps; what is left at the end is dropped."""
     kept = series[: series.size // length * length].reshape(-1, length)
     kind = "step" if length == 1 else f"block of {length} steps"
@@ -206,13 +207,13 @@ def figure(
         p_value=compared.p_value,
         untested=compared.untested,
         replicate=None if replicates is None else replicates[0].kind,
-        verdict=_verdict(compared.outcome, higher_is_better=higher_is_better),
+        verdict=_outcome_verdict(compared.outcome, higher_is_better=higher_is_better),
         label=label,
         unit=unit,
     )
 
 
-def _verdict(outcome: Outcome, *, higher_is_better: bool) -> ComparisonVerdict:
+def _outcome_verdict(outcome: Outcome, *, higher_is_better: bool) -> ComparisonVerdict:
     if outcome == "more" or outcome == "less":
         return "better" if (outcome == "more") == higher_is_better else "worse"
     return outcome
@@ -243,13 +244,13 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
     scaling: of traced jobs on different numbers of ranks, as the user states it. Runs match by cell id (same cell), else by
     group and label; where each side has one run only, those two.
     """
-    first = _runs(sides[0])
+    first = _finished_runs(sides[0])
     figures: list[ComparedFigure] = []
     unmatched: list[str] = []
     partners: list[list[tuple[Any, Any]]] = []
     notes: list[str] = []
     for side in sides[1:]:
-        runs, alone = matched(first, _runs(side), *_SAME_RUN)
+        runs, alone = matched(first, _finished_runs(side), *_SAME_RUN)
         sweeps, sweeps_alone = sweep_pairs(sides[0].rounds[0].comm, side.rounds[0].comm)
         traces, traces_alone = matched(sides[0].rounds[0].traces, side.rounds[0].traces, *_SAME_JOB)
         for at, name in enumerate((sides[0].name, side.name)):
@@ -262,15 +263,17 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
                 )
             ]
         for before, after in runs:
-            figures += _figures(before, after, sides[0], side, drop_epochs)
+            figures += _run_comparisons(before, after, sides[0], side, drop_epochs)
         for sweep in sweeps:
             figures += _comm_figures(sweep, side.name)
-        notes += _contended(sides[0], side)
+        notes += _contention_notes(sides[0], side)
         of_diaries = _diary_figures(sides[0], side)
         figures += of_diaries
         for traced in traces if not of_diaries else ():  # a window of profiled steps says nothing beside all steps
             figures += _trace_figures(*traced, side.name)
-        partners.append([*runs, *traces, *((a, b) for s in sweeps for a, b in [(_any(s.first), _any(s.second))])])
+        partners.append(
+            [*runs, *traces, *((a, b) for s in sweeps for a, b in [(_first_row(s.first), _first_row(s.second))])]
+        )
     tested = sum(figure.p_value is not None for figure in figures)
     if tested >= 1 / SIGNIFICANT:
         notes.append(f"{tested} tests at 5%: about {tested * SIGNIFICANT:.0f} will differ by chance alone")
@@ -288,11 +291,11 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
         figures=tuple(figures),
         unmatched=tuple(dict.fromkeys(unmatched)),
         notes=(*notes, *(note for note in together.remarks if isinstance(note, NoScaling))),
-        scaling=_across(together.scaling_budgets, once),
+        scaling=_budgets_across_sides(together.scaling_budgets, once),
     )
 
 
-def _across(budgets: Iterable[ScalingBudget], sides: Sequence[Side]) -> tuple[ScalingBudget, ...]:
+def _budgets_across_sides(budgets: Iterable[ScalingBudget], sides: Sequence[Side]) -> tuple[ScalingBudget, ...]:
     """Keep the budgets of a run on one side and its baseline on another: what one side alone gains from ranks is no
     comparison."""
     names = [{run.run_id: side.name for run in side.rounds[0].runs} for side in sides]
@@ -326,7 +329,7 @@ def _goodput_figures(first: Side, second: Side) -> Iterable[ComparedFigure]:
             yield figure(what=what, metric=key, side=second.name, first=old, second=new, replicates=None)
 
 
-def _contended(first: Side, second: Side) -> list[str]:
+def _contention_notes(first: Side, second: Side) -> list[str]:
     """Note each side on which the machine had more to do, so that the interval is wider."""
     notes = []
     for side in (first, second):
@@ -339,7 +342,7 @@ def _contended(first: Side, second: Side) -> list[str]:
     return notes
 
 
-def _any(rows: Mapping[int, CommRow]) -> CommRow:
+def _first_row(rows: Mapping[int, CommRow]) -> CommRow:
     return next(iter(rows.values()))
 
 
@@ -353,7 +356,7 @@ def _on_all_sides(partners: Sequence[Sequence[tuple[Any, Any]]]) -> list[tuple[A
     ]
 
 
-def _runs(side: Side) -> tuple[TrainingRun, ...]:
+def _finished_runs(side: Side) -> tuple[TrainingRun, ...]:
     return tuple(run for run in side.rounds[0].runs if run.status == "ok")
 
 
@@ -366,13 +369,14 @@ _SAME_JOB = (lambda t: t.cell_id or t.name, lambda _: None)
 """Keys that make two of two sides one pair; the last one holds where each side has no other."""
 
 
-def _both(first: str, second: str) -> str:
+def _name_before_after(first: str, second: str) -> str:
     return first if first == second else f"{first} → {second}"
 
 
-def _figures(
+def _run_comparisons(
     before: TrainingRun, after: TrainingRun, first: Side, second: Side, drop_epochs: int
 ) -> Iterable[ComparedFigure]:
+    """Yield the comparison of each figure that both runs have, in the same unit."""
     sides = tuple(run_facts(run, drop_epochs=drop_epochs) for run in (before, after))
     for metric in figures_of("run", "epoch").values():
         a, b = (metric.measured(facts) if metric.compared else None for facts in sides)
@@ -381,10 +385,10 @@ def _figures(
             continue
         first_sample = second_sample = None
         if metric.tested:
-            first_sample = _replicates(first, before, metric, drop_epochs)
-            second_sample = _replicates(second, after, metric, drop_epochs)
+            first_sample = _figure_replicates(first, before, metric, drop_epochs)
+            second_sample = _figure_replicates(second, after, metric, drop_epochs)
         yield figure(
-            what=_both(in_line(before), in_line(after)),
+            what=_name_before_after(in_line(before), in_line(after)),
             metric=metric.key,
             side=second.name,
             first=a,
@@ -396,7 +400,9 @@ def _figures(
         )
 
 
-def _replicates(side: Side, run: TrainingRun, metric: Figure, drop_epochs: int) -> Replicates | None:
+def _figure_replicates(side: Side, run: TrainingRun, metric: Figure, drop_epochs: int) -> Replicates | None:
+    """Return what repeats a figure: rounds where there are several, else blocks of steps, else epochs; None: nothing
+    does."""
     if len(side.rounds) > 1:
         same = [r for evidence in side.rounds for r in evidence.runs if r.run_id == run.run_id]
         values = tuple(
@@ -421,12 +427,12 @@ def step_replicates(cell: CellEvidence) -> Replicates | None:
     rounds = table.by_round(table.step_ns)
     if len(rounds) >= MIN_REPLICATES:
         return Replicates(kind="round", values=tuple(float(np.median(values)) for values in rounds.values()))
-    return _blocks(table.step_ns)
+    return _block_medians(table.step_ns)
 
 
-def _blocks(series: Numbers, *, least: int = 1) -> Replicates:
+def _block_medians(series: Numbers, *, least: int = 1) -> Replicates:
     """Return medians over blocks of steps; up to ``least`` steps, every step is its own."""
-    return _cut(series, step_blocks(series, least=least), np.median)
+    return _series_parts(series, step_blocks(series, least=least), np.median)
 
 
 def _comm_figures(sweep: SweepPair, side: str) -> Iterable[ComparedFigure]:
@@ -456,12 +462,12 @@ def _trace_figures(before: TraceEvidence, after: TraceEvidence, side: str) -> It
         if not np.median(a[metric]):
             continue
         yield figure(
-            what=f"traced: {_both(before.name, after.name)}",
+            what=f"traced: {_name_before_after(before.name, after.name)}",
             metric=metric,
             side=side,
             first=Measured(value=float(np.median(a[metric])), n=a[metric].size),
             second=Measured(value=float(np.median(b[metric])), n=b[metric].size),
-            replicates=(_blocks(a[metric], least=MOST_BLOCKS), _blocks(b[metric], least=MOST_BLOCKS)),
+            replicates=(_block_medians(a[metric], least=MOST_BLOCKS), _block_medians(b[metric], least=MOST_BLOCKS)),
         )
 
 

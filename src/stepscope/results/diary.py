@@ -172,7 +172,7 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
         return None
     independent = any(overlap(same_rank) for same_rank in grouped(stepped, lambda diary: diary.rank).values())
     every = [] if independent else trainings(stepped, span)
-    training = _chosen(every)
+    training = _chosen_training(every)
     if len(every) > 1:
         stepped = [diary for attempt in every[training] for diary in attempt]
     by_rank = grouped(stepped, lambda diary: diary.rank)
@@ -188,7 +188,7 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
     outside = np.stack([diary.columns["outside_ns"][:count] for diary in chosen])
     net = np.stack([diary.net_ns[:count] for diary in chosen])
     kept = np.asarray(((flags & NO_TIMED_STEP) == 0).all(axis=0))
-    eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0)) | _interrupted(chosen, first, net)
+    eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0)) | _interrupted_steps(chosen, first, net)
     if eventful[kept].mean() < FEW_EVENT_STEPS if kept.any() else False:
         kept &= ~eventful
     warm_up = 0 if first else warm_up_steps(net.max(axis=0), kept)
@@ -201,8 +201,8 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
     if not kept.any():  # a job of very few steps: the first, or profiled ones, are all there is
         kept = np.ones(count, dtype=bool)
     at = np.flatnonzero(kept).astype(np.int64)
-    whole, (parts, cpu, delay) = net[:, at], _recorded(chosen, at)
-    comm, own, clock = _own(whole, parts, cpu, delay, alone=max(d.header.world_size for d in chosen) == 1)
+    whole, (parts, cpu, delay) = net[:, at], _recorded_columns(chosen, at)
+    comm, own, clock = _comm_and_own_ns(whole, parts, cpu, delay, alone=max(d.header.world_size for d in chosen) == 1)
     numbers = at + first + 1
     return JobSteps(
         source="diary",
@@ -257,7 +257,7 @@ def span(diary: RankDiary) -> ProcessSpan:
     )
 
 
-def _chosen(every: Sequence[Sequence[Sequence[RankDiary]]]) -> int:
+def _chosen_training(every: Sequence[Sequence[Sequence[RankDiary]]]) -> int:
     """Return the number of the training that is looked at: the last, unless it has too few steps and another has more."""
     made = [max((diary.made for diary in training[-1]), default=0) for training in every]
     if not made or made[-1] >= FEW_STEPS:
@@ -265,7 +265,7 @@ def _chosen(every: Sequence[Sequence[Sequence[RankDiary]]]) -> int:
     return max(range(len(made)), key=lambda at: (made[at], at))
 
 
-def _interrupted(diaries: Sequence[RankDiary], first: int, net_ns: Numbers) -> NDArray[np.bool_]:
+def _interrupted_steps(diaries: Sequence[RankDiary], first: int, net_ns: Numbers) -> NDArray[np.bool_]:
     """Return whether a known event inside of each step took a good part of a usual one, on any rank [steps]."""
     taken = _inside_ns(diaries, first, first + net_ns.shape[1]).sum(axis=0)
     return np.asarray(taken > INTERRUPTION * float(np.median(net_ns)))
@@ -293,7 +293,9 @@ def _lasted_ns(diary: RankDiary) -> float:
     return float(np.nansum(diary.whole_ns)) * (diary.made / max(diary.steps, 1) / 2 if diary.first else 1.0)
 
 
-def _recorded(diaries: Sequence[RankDiary], at: NDArray[np.int64]) -> tuple[dict[str, Numbers], Numbers, Numbers]:
+def _recorded_columns(
+    diaries: Sequence[RankDiary], at: NDArray[np.int64]
+) -> tuple[dict[str, Numbers], Numbers, Numbers]:
     """Return what these columns hold, ns [ranks, steps]: parts by key, CPU time, delay."""
     parts = {key: np.stack([d.columns[f"{name}_ns"][at] for d in diaries]) for name, key in RECORDED.items()}
     cpu = np.stack([d.columns["cpu_ns"][at] for d in diaries])
@@ -310,7 +312,7 @@ def warm_up_steps(step_ns: Numbers, kept: NDArray[np.bool_]) -> int:
     return int(places[ahead])
 
 
-def _own(
+def _comm_and_own_ns(
     whole: Numbers, parts: Mapping[str, Numbers], cpu: Numbers, delay: Numbers, *, alone: bool
 ) -> tuple[Numbers, Numbers, str]:
     """Return exposed communication and own time, ns [ranks, steps], and what the own time rests on.
@@ -351,8 +353,8 @@ def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None
     usual = float(np.median(steps.step_ns))
     if not usual:
         return None
-    parts, cpu, delay = _recorded(steps.diaries, np.concatenate([timed, at]))
-    own = _own(np.hstack([steps.whole_ns, net]), parts, cpu, delay, alone=steps.world_size == 1)[1]
+    parts, cpu, delay = _recorded_columns(steps.diaries, np.concatenate([timed, at]))
+    own = _comm_and_own_ns(np.hstack([steps.whole_ns, net]), parts, cpu, delay, alone=steps.world_size == 1)[1]
     own = own - np.nan_to_num(parts["data"])  # a loader is late by chance, whoever profiles
     before, inside = np.median(own[:, : timed.size], axis=1), own[:, timed.size :]
     by_rank = {
@@ -392,11 +394,11 @@ def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> E
 
 def step_interval(steps: JobSteps) -> Measured:
     """Median ns of the slowest rank's step, with a block bootstrap's interval."""
-    ends = bootstrap_median_interval(steps.step_ns[:: _stride(steps, RESAMPLED)], rng=np.random.default_rng(_SEED))
+    ends = bootstrap_median_interval(steps.step_ns[:: _step_stride(steps, RESAMPLED)], rng=np.random.default_rng(_SEED))
     return Measured.between(float(np.median(steps.step_ns)), ends, n=steps.steps)
 
 
-def _stride(steps: JobSteps, most: int = MOST_RESAMPLED) -> int:
+def _step_stride(steps: JobSteps, most: int = MOST_RESAMPLED) -> int:
     """Return n such that every n-th step is looked at, where so many are enough."""
     return max(1, steps.steps // most)
 
@@ -447,7 +449,7 @@ def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
     ranks run apart."""
     if steps.ranks < 2 or not np.isfinite(steps.own_ns).all() or not steps.together:
         return ()
-    return slow_ranks(steps.at(slice(None, None, _stride(steps))))
+    return slow_ranks(steps.at(slice(None, None, _step_stride(steps))))
 
 
 def waited_for(steps: JobSteps) -> frozenset[int]:

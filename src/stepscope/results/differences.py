@@ -57,52 +57,52 @@ def sweep_pairs(
     """
     # One row of each, so that names say what was measured and not in which of the two it was.
     called = sweep_names(
-        list({(identity(r), r.size_bytes): r for r in (*_measured(first), *_measured(second))}.values())
+        list({(identity(r), r.size_bytes): r for r in (*_measured_rows(first), *_measured_rows(second))}.values())
     )
-    first_sweeps, first_twice = _sweeps(_measured(first))
-    second_sweeps, second_twice = _sweeps(_measured(second))
-    same, left = matched(first_sweeps, second_sweeps, lambda rows: _identity(next(iter(rows.values()))))
-    alike, left = matched(*left, _call)
+    first_sweeps, first_twice = _unique_and_repeated_sweeps(_measured_rows(first))
+    second_sweeps, second_twice = _unique_and_repeated_sweeps(_measured_rows(second))
+    same, left = matched(first_sweeps, second_sweeps, lambda rows: _row_key(next(iter(rows.values()))))
+    alike, left = matched(*left, _sweep_key)
     alone = tuple(
         tuple(
-            [_name(rows, called) for rows in sweeps]
-            + [f"{_name(rows, called)}: measured more than once, so it cannot be paired" for rows in twice]
+            [_sweep_name(rows, called) for rows in sweeps]
+            + [f"{_sweep_name(rows, called)}: measured more than once, so it cannot be paired" for rows in twice]
         )
         for sweeps, twice in zip(left, (first_twice, second_twice), strict=True)
     )
-    return tuple(_pair(a, b, called) for a, b in (*same, *alike)), (alone[0], alone[1])
+    return tuple(_sweep_pair(a, b, called) for a, b in (*same, *alike)), (alone[0], alone[1])
 
 
-def _measured(rows: Sequence[CommRow]) -> list[CommRow]:
+def _measured_rows(rows: Sequence[CommRow]) -> list[CommRow]:
     return [row for row in rows if row.kind == "collective" and row.status == "ok" and row.time_ns and row.size_bytes]
 
 
-def _sweeps(rows: Sequence[CommRow]) -> tuple[list[Rows], list[Rows]]:
+def _unique_and_repeated_sweeps(rows: Sequence[CommRow]) -> tuple[list[Rows], list[Rows]]:
     """Return the sweeps, apart from those of which a size is there more than once."""
     once: list[Rows] = []
     twice: list[Rows] = []
-    for sweep in grouped(rows, _identity).values():
+    for sweep in grouped(rows, _row_key).values():
         sizes = {row.size_bytes or 0: row for row in sweep}
         (once if len(sizes) == len(sweep) else twice).append(sizes)
     return once, twice
 
 
-def _identity(row: CommRow) -> Key:
+def _row_key(row: CommRow) -> Key:
     return (*identity(row), row.root, row.bidirectional)
 
 
-def _call(rows: Rows) -> Key:
+def _sweep_key(rows: Rows) -> Key:
     row = next(iter(rows.values()))
     return (op_label(row), row.world_size, row.dtype, row.reduce_op, place_label(row), flight_label(row), row.root)
 
 
-def _name(rows: Rows, called: Callable[[CommRow], str]) -> str:
+def _sweep_name(rows: Rows, called: Callable[[CommRow], str]) -> str:
     row = next(iter(rows.values()))
     return f"{op_label(row)} on {called(row)}"
 
 
-def _pair(first: Rows, second: Rows, called: Callable[[CommRow], str]) -> SweepPair:
-    a, b = _name(first, called), _name(second, called)
+def _sweep_pair(first: Rows, second: Rows, called: Callable[[CommRow], str]) -> SweepPair:
+    a, b = _sweep_name(first, called), _sweep_name(second, called)
     return SweepPair(name=a if a == b else f"{a} → {b}", first=first, second=second)
 
 
@@ -150,34 +150,34 @@ def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]
     traced = [tuple(job.summary for job in jobs) for jobs in partners if isinstance(jobs[0], TraceEvidence)]
     runs = [partner for partner in partners if isinstance(partner[0], TrainingRun)]
     sweeps = [partner for partner in partners if isinstance(partner[0], CommRow)]
-    machines = [_machine(side.environment, side.hardware) for side in sides]
-    settings: list[list[Facts]] = [_asked(run) for run in runs]
+    machines = [_machine_facts(side.environment, side.hardware) for side in sides]
+    settings: list[list[Facts]] = [_asked_facts(run) for run in runs]
     settings += [[conditions_of_row(row) for row in sweep] for sweep in sweeps]
-    settings += [[_settings(job) for job in jobs] for jobs in traced]
-    return _sorted(
+    settings += [[_trace_setting_facts(job) for job in jobs] for jobs in traced]
+    return _sorted_conditions(
         [
-            ("settings", _commanded(sides)),
+            ("settings", _command_facts(sides)),
             ("machine", _with_devices(machines, traced)),
-            ("software", _complete([_software(side.environment) for side in sides])),
+            ("software", _facts_with_absences([_software_facts(side.environment) for side in sides])),
             *(("settings", setting) for setting in settings),
         ]
     )
 
 
-def _commanded(sides: Sequence[Evidence]) -> list[Facts]:
+def _command_facts(sides: Sequence[Evidence]) -> list[Facts]:
     """Return how the commands of jobs that were started under the hook differ, without the words that all begin, or end,
     with; nothing where a side is not one such job."""
     if any(len(side.profiled) != 1 for side in sides):
         return [{} for _ in sides]
     commands = [[Path(word).name for word in side.profiled[0].record.command] for side in sides]
-    ahead = _alike(commands)
-    behind = _alike([words[ahead:][::-1] for words in commands])
+    ahead = _common_words(commands)
+    behind = _common_words([words[ahead:][::-1] for words in commands])
     apart = [words[ahead : len(words) - behind] for words in commands]
     whole = [shlex.join(words) for words in (apart if any(apart) else commands)]
     return [{"command": f"... {text or '-'}" if any(apart) and ahead else text or "-"} for text in whole]
 
 
-def _alike(commands: Sequence[Sequence[str]]) -> int:
+def _common_words(commands: Sequence[Sequence[str]]) -> int:
     """Return with how many equal words all commands begin."""
     return sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*commands, strict=False)))
 
@@ -185,16 +185,16 @@ def _alike(commands: Sequence[Sequence[str]]) -> int:
 def trace_conditions(first: TraceSummary, second: TraceSummary) -> Conditions:
     """Return the conditions of two traced jobs, as far as their traces tell."""
     jobs = (first, second)
-    return _sorted(
+    return _sorted_conditions(
         [
-            ("machine", [_devices(job) for job in jobs]),
+            ("machine", [_device_facts(job) for job in jobs]),
             ("software", [{}, {}]),
-            ("settings", [_settings(job) for job in jobs]),
+            ("settings", [_trace_setting_facts(job) for job in jobs]),
         ]
     )
 
 
-def _complete(sides: Sequence[Facts]) -> list[Facts]:
+def _facts_with_absences(sides: Sequence[Facts]) -> list[Facts]:
     """Fill in "none" for packages and variables that a recorded side does not list: they are not there."""
     listed = {key: "none" for side in sides for key in side if key.startswith(("package ", "variable "))}
     return [{**listed, **side} if side else side for side in sides]
@@ -202,16 +202,17 @@ def _complete(sides: Sequence[Facts]) -> list[Facts]:
 
 def _with_devices(machines: Sequence[Facts], jobs: Sequence[tuple[TraceSummary, ...]]) -> list[Facts]:
     """Fill in hosts and devices that the traces name, where no environment was recorded."""
-    if len({tuple(map(str, map(_devices, job))) for job in jobs}) != 1:
+    if len({tuple(map(str, map(_device_facts, job))) for job in jobs}) != 1:
         return list(machines)
-    devices = [_devices(job) for job in jobs[0]]
+    devices = [_device_facts(job) for job in jobs[0]]
     return [
         {**traced, **{key: value for key, value in machine.items() if value is not None}}
         for machine, traced in zip(machines, devices, strict=True)
     ]
 
 
-def _devices(job: TraceSummary) -> Facts:
+def _device_facts(job: TraceSummary) -> Facts:
+    """Return the hosts and GPUs of a traced job."""
     names = Counter(p.facts.device_name for p in job.ranks)
     hosts = set(job.hosts.values())
     cpu_only = all(p.budget is not None and p.budget.source == "cpu_spans" for p in job.ranks)
@@ -222,7 +223,8 @@ def _devices(job: TraceSummary) -> Facts:
     }
 
 
-def _settings(job: TraceSummary) -> Facts:
+def _trace_setting_facts(job: TraceSummary) -> Facts:
+    """Return the ranks, those of them that were traced, and the backend of a job."""
     backends = {p.facts.backend for p in job.ranks}
     return {
         "world_size": job.world_size,
@@ -231,7 +233,7 @@ def _settings(job: TraceSummary) -> Facts:
     }
 
 
-def _sorted(lists: Iterable[tuple[Where, Sequence[Facts]]]) -> Conditions:
+def _sorted_conditions(lists: Iterable[tuple[Where, Sequence[Facts]]]) -> Conditions:
     """Sort every key by whether all sides tell the same, or not, or not all tell; once for each of its values."""
     by_kind: dict[str, dict[Difference, None]] = {"differ": {}, "same": {}, "unknown": {}}
     for where, sides in lists:
@@ -247,12 +249,13 @@ def _sorted(lists: Iterable[tuple[Where, Sequence[Facts]]]) -> Conditions:
 def _differences(where: Where, sides: Sequence[Facts]) -> Iterator[Difference]:
     core = CORE.get(where, ())
     for key in dict.fromkeys([*core, *(key for side in sides for key in side)]):
-        values = tuple(_text(side.get(key)) for side in sides)
+        values = tuple(_text_or_none(side.get(key)) for side in sides)
         if key in core or any(value is not None for value in values):
             yield Difference(where=where, key=key, values=values)
 
 
-def _machine(environment: EnvironmentRecord | None, hardware: Sequence[str]) -> Facts:
+def _machine_facts(environment: EnvironmentRecord | None, hardware: Sequence[str]) -> Facts:
+    """Return what is known of a machine: processor, memory, GPUs, links, network."""
     named = {"hardware": ", ".join(hardware) or None}
     if environment is None:
         return named
@@ -266,13 +269,13 @@ def _machine(environment: EnvironmentRecord | None, hardware: Sequence[str]) -> 
         "gpus": ", ".join(f"{n} x {name}" for name, n in gpus.items()) or "none",
         "power limit W": ", ".join(sorted({f"{g.power_limit_w:.0f}" for g in environment.gpus if g.power_limit_w}))
         or None,
-        "links": _links(environment.topology),
-        "network": _network(environment),
+        "links": _gpu_links_text(environment.topology),
+        "network": _network_text(environment),
         "scheduling": environment.scheduling_policy,
     }
 
 
-def _links(text: str | None) -> str | None:
+def _gpu_links_text(text: str | None) -> str | None:
     """``24 x NV12, 4 x SYS`` of the pairs of GPUs."""
     topology = None if text is None else parse_topology(text)
     if topology is None or isinstance(topology, Unavailable):
@@ -282,7 +285,7 @@ def _links(text: str | None) -> str | None:
     return ", ".join(f"{n} x {kind}" for kind, n in sorted(counts.items())) or None
 
 
-def _network(environment: EnvironmentRecord) -> str | None:
+def _network_text(environment: EnvironmentRecord) -> str | None:
     """``1 x ethernet 25 Gbit/s``: what is up and leaves the machine."""
     there = [nic for nic in environment.nics if nic.up and nic.kind not in ("loopback", "virtual")]
     counts = Counter(
@@ -292,7 +295,8 @@ def _network(environment: EnvironmentRecord) -> str | None:
     return ", ".join(f"{n} x {kind}" for kind, n in sorted(counts.items())) or None
 
 
-def _software(environment: EnvironmentRecord | None) -> Facts:
+def _software_facts(environment: EnvironmentRecord | None) -> Facts:
+    """Return the versions of system, driver, torch and packages, and the variables; nothing where none are recorded."""
     if environment is None:
         return {}
     torch = environment.torch
@@ -311,9 +315,9 @@ def _software(environment: EnvironmentRecord | None) -> Facts:
     }
 
 
-def _asked(runs: Sequence[TrainingRun]) -> list[Facts]:
+def _asked_facts(runs: Sequence[TrainingRun]) -> list[Facts]:
     """Return the settings of runs; a cell that does not list what another has was not asked for it."""
-    sides = [_run(run) for run in runs]
+    sides = [_run_facts(run) for run in runs]
     listed = {key: "none" for key in ("network", "inject") if any(side.get(key) is not None for side in sides)}
     return [
         {**side, **{key: side.get(key) or none for key, none in listed.items()}} if run.workload is not None else side
@@ -321,10 +325,10 @@ def _asked(runs: Sequence[TrainingRun]) -> list[Facts]:
     ]
 
 
-def _run(run: TrainingRun) -> Facts:
+def _run_facts(run: TrainingRun) -> Facts:
     fields = {name: getattr(run, name) for name in _RUN_FIELDS}
     return {**fields, **{key: value for key, value in run.settings.items() if key not in fields and key != PER_EPOCH}}
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return None if value is None else str(value)

@@ -119,12 +119,12 @@ def exposed_fraction(run: TrainingRun) -> float | None:
     """Exposed communication as a share of the step, medians of both; of the epoch, means of both, where only that was
     timed. None where it is longer than the step, which is no share (`impossible-figures` says so)."""
     if run.exposed_comm_ns is not None and run.step_ns is not None:
-        return _share(run.exposed_comm_ns.value, run.step_ns.value)
+        return _plausible_share(run.exposed_comm_ns.value, run.step_ns.value)
     per_epoch, times = run.settings.get(PER_EPOCH), steady_times(run)
-    return _share(float(per_epoch), fmean(times)) if isinstance(per_epoch, (int, float)) and times else None
+    return _plausible_share(float(per_epoch), fmean(times)) if isinstance(per_epoch, (int, float)) and times else None
 
 
-def _share(part: float, whole: float) -> float | None:
+def _plausible_share(part: float, whole: float) -> float | None:
     return part / whole if 0 <= part <= whole and whole > 0 else None
 
 

@@ -95,20 +95,20 @@ def goodput(job: ProfiledJob) -> Goodput | Unavailable:
     parts: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
     now, repeated = float(begin), 0
     before: Part = "start_up"
-    typical = [_usual(_longest(attempt)) for attempt in attempts]
+    typical = [_usual_step_ns(_longest_diary(attempt)) for attempt in attempts]
     medians = [step_ns for step_ns in typical if step_ns is not None]
     for at, attempt in enumerate(attempts):
-        longest = _longest(attempt)
+        longest = _longest_diary(attempt)
         parts[before] += max(longest.header.start_unix_ns - now, 0.0)
         now = max(now, float(longest.header.start_unix_ns))
         usual = typical[at] or (float(np.median(medians)) if medians else float(np.median(longest.net_ns)))
-        steps = _of_steps(attempt, longest, usual)
+        steps = _step_parts_ns(attempt, longest, usual)
         for part, step in steps.items():
             parts[part] += float(step.sum())
         now += float(np.nansum(longest.whole_ns))
         last = at == len(attempts) - 1
-        until = _ended(job, attempt, now) if last else float(_longest(attempts[at + 1]).header.start_unix_ns)
-        for part, ns in _after(attempt, longest.steps).items():
+        until = _last_end_s(job, attempt, now) if last else float(_longest_diary(attempts[at + 1]).header.start_unix_ns)
+        for part, ns in _parts_after_last_step_ns(attempt, longest.steps).items():
             taken = min(ns, max(until - now, 0.0))
             parts[part] += taken
             now += taken
@@ -120,7 +120,7 @@ def goodput(job: ProfiledJob) -> Goodput | Unavailable:
             parts["end"] += max(ended - now, 0.0)
             now, before = max(now, ended), "start_up"
         else:
-            kept = _saved(attempt)
+            kept = _saved_steps(attempt)
             lost = float(steps["productive"][kept:].sum())
             parts["productive"] -= lost
             parts["repeated"] += lost
@@ -129,29 +129,29 @@ def goodput(job: ProfiledJob) -> Goodput | Unavailable:
         begin_unix_ns=begin,
         parts_ns=parts,
         worlds=tuple(max(diary.header.world_size for diary in attempt) for attempt in attempts),
-        steps=sum(_longest(attempt).steps for attempt in attempts),
+        steps=sum(_longest_diary(attempt).steps for attempt in attempts),
         repeated_steps=repeated,
-        saved=any(_saved(attempt) for attempt in attempts),
+        saved=any(_saved_steps(attempt) for attempt in attempts),
         trainings=len(every),
     )
 
 
-def _longest(attempt: Sequence[RankDiary]) -> RankDiary:
+def _longest_diary(attempt: Sequence[RankDiary]) -> RankDiary:
     return max(attempt, key=lambda diary: (diary.steps, -diary.rank))
 
 
-def _warm_up(diary: RankDiary) -> int:
+def _warm_up_steps(diary: RankDiary) -> int:
     return max(1, warm_up_steps(diary.net_ns, diary.timed))
 
 
-def _usual(diary: RankDiary) -> float | None:
+def _usual_step_ns(diary: RankDiary) -> float | None:
     """Return the median ns of a diary's timed steps after the warm-up; None where there are none."""
     kept = diary.timed.copy()
-    kept[: _warm_up(diary)] = False
+    kept[: _warm_up_steps(diary)] = False
     return float(np.median(diary.net_ns[kept])) if kept.any() else None
 
 
-def _of_steps(attempt: Sequence[RankDiary], longest: RankDiary, usual: float) -> dict[Part, Numbers]:
+def _step_parts_ns(attempt: Sequence[RankDiary], longest: RankDiary, usual: float) -> dict[Part, Numbers]:
     """Divide the steps of ``longest`` into parts, ns [steps] each."""
     left = np.nan_to_num(longest.whole_ns).copy()
     parts: dict[Part, Numbers] = {part: np.zeros_like(left) for part in PARTS}
@@ -169,9 +169,9 @@ def _of_steps(attempt: Sequence[RankDiary], longest: RankDiary, usual: float) ->
     for kind, part in _INSIDE.items():
         take(part, np.minimum(_events_ns(attempt, kind, left.size), left - usual))
     number = np.arange(left.size)
-    flags = _flags(attempt, left.size)
+    flags = _merged_flags(attempt, left.size)
     take("profiler", np.where(flags & (PROFILED | WINDOW), left - usual, 0.0))
-    take("warm_up", np.where(number < _warm_up(longest), left - usual, 0.0))
+    take("warm_up", np.where(number < _warm_up_steps(longest), left - usual, 0.0))
     usual_spread = mad(left[(flags & NO_TIMED_STEP) == 0]) if ((flags & NO_TIMED_STEP) == 0).any() else 0.0
     long = (left > PAUSE_FACTOR * usual) & (left > usual + PAUSE_MADS * usual_spread)
     take("data_stall", np.where(long, np.minimum(_data_beyond(attempt, left.size), left - usual), 0.0))
@@ -190,7 +190,7 @@ def _events_ns(attempt: Sequence[RankDiary], kind: EventKind, steps: int) -> Num
     return np.asarray(taken.max(axis=0))
 
 
-def _flags(attempt: Sequence[RankDiary], steps: int) -> NDArray[np.uint8]:
+def _merged_flags(attempt: Sequence[RankDiary], steps: int) -> NDArray[np.uint8]:
     flags = np.zeros(steps, dtype=np.uint8)
     for diary in attempt:
         flags[: diary.steps] |= diary.flags
@@ -206,7 +206,7 @@ def _data_beyond(attempt: Sequence[RankDiary], steps: int) -> Numbers:
     return beyond
 
 
-def _after(attempt: Sequence[RankDiary], steps: int) -> dict[Part, float]:
+def _parts_after_last_step_ns(attempt: Sequence[RankDiary], steps: int) -> dict[Part, float]:
     """Return what events after the last step took by part, ns, on the rank where they took longest."""
     return {
         part: max(float(sum(e.ns for e in diary.events if e.kind == kind and e.step > steps)) for diary in attempt)
@@ -214,12 +214,12 @@ def _after(attempt: Sequence[RankDiary], steps: int) -> dict[Part, float]:
     }
 
 
-def _saved(attempt: Sequence[RankDiary]) -> int:
+def _saved_steps(attempt: Sequence[RankDiary]) -> int:
     """Return the number of steps that the last checkpoint of the attempt holds; 0 without one."""
     return max((e.step - 1 for diary in attempt for e in diary.events if e.kind == "checkpoint"), default=0)
 
 
-def _ended(job: ProfiledJob, attempt: Sequence[RankDiary], now: float) -> float:
+def _last_end_s(job: ProfiledJob, attempt: Sequence[RankDiary], now: float) -> float:
     """When the last process of the job ended, as far as is known."""
     ends = [float(diary.end.at_unix_ns) for diary in attempt if diary.end is not None]
     if job.end is not None and job.end.kind == "hang" and job.ended_unix_ns is not None:

@@ -56,7 +56,7 @@ def group_waits(steps: JobSteps) -> tuple[GroupWait, ...]:
                 operation=operation,
                 of_ranks=len({row[3] for row in same}),
                 ns=sum(of_rank.values()) / len(by_rank),
-                waiting_ns=_waiting(of_rank, len(by_rank)) if operation in TOGETHER else None,
+                waiting_ns=_group_waiting_ns(of_rank, len(by_rank)) if operation in TOGETHER else None,
                 calls=fmean(row[5] for row in same),
             )
         )
@@ -64,7 +64,9 @@ def group_waits(steps: JobSteps) -> tuple[GroupWait, ...]:
     return tuple(waits) if len(waits) > 1 else ()
 
 
-def _waiting(of_rank: Mapping[tuple[tuple[int, ...], int], float], ranks: int) -> float | None:
+def _group_waiting_ns(of_rank: Mapping[tuple[tuple[int, ...], int], float], ranks: int) -> float | None:
+    """Return the ns that a rank waits, mean of all ranks: what each takes beyond the shortest of its group; None: a rank
+    is unknown."""
     total = 0.0
     for members, same in grouped(of_rank.items(), lambda item: item[0][0]).items():
         if not members or len(same) < len(members):

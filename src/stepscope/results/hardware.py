@@ -82,7 +82,7 @@ class CountedErrors:
 def rank_devices(steps: JobSteps) -> tuple[RankDevice, ...]:
     """Every GPU of every rank that was sampled."""
     return tuple(
-        _device(diary, samples, at)
+        _rank_device(diary, samples, at)
         for diary in steps.diaries
         if (samples := diary.devices) is not None and samples.unix_s.size
         for at in range(len(samples.header.devices))
@@ -96,21 +96,23 @@ def fullest(steps: JobSteps) -> RankDevice | None:
         for rank_device in rank_devices(steps)
         if rank_device.memory_used_bytes is not None and rank_device.device.memory_bytes
     ]
-    return max(measured, key=_filled, default=None)
+    return max(measured, key=_memory_filled_share, default=None)
 
 
-def _filled(rank_device: RankDevice) -> float:
+def _memory_filled_share(rank_device: RankDevice) -> float:
     return (rank_device.memory_used_bytes or 0.0) / (rank_device.device.memory_bytes or 1.0)
 
 
-def _device(diary: RankDiary, samples: HardwareSamples, at: int) -> RankDevice:
+def _rank_device(diary: RankDiary, samples: HardwareSamples, at: int) -> RankDevice:
+    """Return the state of the device at this place as last sampled."""
+
     def last(name: str) -> float | None:
         values = samples.columns[name][:, at]
         finite = values[np.isfinite(values)]
         return float(finite[-1]) if finite.size else None
 
     device = samples.header.devices[at]
-    clock = _computing(diary, samples, at, np.ones(samples.step.size, dtype=bool))
+    clock = _computing_clock(diary, samples, at, np.ones(samples.step.size, dtype=bool))
     most = device.sm_clock_max_hz
     return RankDevice(
         rank=diary.rank,
@@ -143,13 +145,13 @@ class _Clock:
 def clocks_of_late(steps: JobSteps, late: Collection[int]) -> tuple[ClockDrop, ...]:
     """Return the ranks, of those that the others wait for, whose GPU ran clearly below the others' while both computed."""
     first, end = int(steps.numbers[0]), int(steps.numbers[-1])
-    clocks = [clock for diary in steps.diaries if (clock := _clock(diary, first, end)) is not None]
+    clocks = [clock for diary in steps.diaries if (clock := _slowest_clock(diary, first, end)) is not None]
     drops = []
     for alike in grouped(clocks, lambda rank_clock: rank_clock.kind).values():
         others = [rank_clock for rank_clock in alike if rank_clock.rank not in late]
         if others:
-            drops += [(rank_clock, _together(others)) for rank_clock in alike if rank_clock.rank in late]
-    return _clock_drops([pair for pair in drops if _lower(*pair)], before=False)
+            drops += [(rank_clock, _usual_clock(others)) for rank_clock in alike if rank_clock.rank in late]
+    return _clock_drops([pair for pair in drops if _is_clearly_lower(*pair)], before=False)
 
 
 def clocks_of_change(steps: JobSteps, step: int, ranks: Collection[int]) -> tuple[ClockDrop, ...]:
@@ -159,22 +161,24 @@ def clocks_of_change(steps: JobSteps, step: int, ranks: Collection[int]) -> tupl
         (now, before)
         for diary in steps.diaries
         if diary.rank in ranks
-        if (now := _clock(diary, step, end)) is not None and (before := _clock(diary, first, step - 1)) is not None
+        if (now := _slowest_clock(diary, step, end)) is not None
+        and (before := _slowest_clock(diary, first, step - 1)) is not None
     ]
-    return _clock_drops([pair for pair in pairs if _lower(*pair)], before=True)
+    return _clock_drops([pair for pair in pairs if _is_clearly_lower(*pair)], before=True)
 
 
-def _clock(diary: RankDiary, first: int, end: int) -> _Clock | None:
+def _slowest_clock(diary: RankDiary, first: int, end: int) -> _Clock | None:
     """Return the clock of the rank's slowest GPU; None where too little is known of it while it computes."""
     samples = diary.devices
     if samples is None:
         return None
     inside = (samples.step >= first) & (samples.step <= end)
-    clocks = (_computing(diary, samples, at, inside) for at in range(len(samples.header.devices)))
+    clocks = (_computing_clock(diary, samples, at, inside) for at in range(len(samples.header.devices)))
     return min((clock for clock in clocks if clock is not None), key=lambda fastest: fastest.hz, default=None)
 
 
-def _computing(diary: RankDiary, samples: HardwareSamples, at: int, inside: np.ndarray) -> _Clock | None:
+def _computing_clock(diary: RankDiary, samples: HardwareSamples, at: int, inside: np.ndarray) -> _Clock | None:
+    """Return the clock of one GPU in the samples that are ``inside`` and in which it computes; None: too few of them."""
     columns = {name: values[:, at].astype(float) for name, values in samples.columns.items()}
     clock, reasons, busy = columns["sm_clock_hz"], columns["throttle_reasons"], columns["busy_fraction"]
     finite = np.isfinite(reasons)
@@ -191,9 +195,9 @@ def _computing(diary: RankDiary, samples: HardwareSamples, at: int, inside: np.n
         hz=middle,
         low_hz=low,
         high_hz=high,
-        power_w=_median(columns["power_w"][kept]),
-        limit_w=_median(columns["power_limit_w"][kept]),
-        temperature_c=_median(columns["temperature_c"][kept]),
+        power_w=_finite_median(columns["power_w"][kept]),
+        limit_w=_finite_median(columns["power_limit_w"][kept]),
+        temperature_c=_finite_median(columns["temperature_c"][kept]),
         reasons={bit: float(((bits[kept] & bit) != 0).mean()) for bit in REASONS} if finite[kept].any() else {},
     )
 
@@ -214,16 +218,16 @@ def device_busy(steps: JobSteps) -> float | None:
     return min(medians, default=None)
 
 
-def _median(values: Numbers) -> float:
+def _finite_median(values: Numbers) -> float:
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if finite.size else float("nan")
 
 
-def _together(others: Sequence[_Clock]) -> _Clock:
+def _usual_clock(others: Sequence[_Clock]) -> _Clock:
     """Return the usual one of these clocks. low_hz: a quarter of their medians lie below it."""
 
     def middle(name: str) -> float:
-        return _median(np.array([getattr(other, name) for other in others]))
+        return _finite_median(np.array([getattr(other, name) for other in others]))
 
     return _Clock(
         rank=-1,
@@ -238,16 +242,16 @@ def _together(others: Sequence[_Clock]) -> _Clock:
     )
 
 
-def _lower(clock: _Clock, other: _Clock) -> bool:
+def _is_clearly_lower(clock: _Clock, other: _Clock) -> bool:
     """Whether a clock is clearly below, and not because its GPU has more to do."""
     if clock.hz > LOWER * other.hz or clock.high_hz >= other.low_hz:
         return False
     limited = clock.limit_w < SAME_LIMIT * other.limit_w
-    own_cause = limited or bool(set(_reasons(clock, other)) - {POWER_CAP})
+    own_cause = limited or bool(set(_frequent_reason_bits(clock, other)) - {POWER_CAP})
     return own_cause or not clock.power_w > SAME_POWER * other.power_w
 
 
-def _reasons(clock: _Clock, other: _Clock) -> tuple[int, ...]:
+def _frequent_reason_bits(clock: _Clock, other: _Clock) -> tuple[int, ...]:
     """Return the bits that are set in most samples, and far oftener than where the clock is higher."""
     bits = [
         bit
@@ -260,14 +264,14 @@ def _reasons(clock: _Clock, other: _Clock) -> tuple[int, ...]:
 def _clock_drops(pairs: Sequence[tuple[_Clock, _Clock]], *, before: bool) -> tuple[ClockDrop, ...]:
     """Return one drop for all ranks whose clocks are low for the same reasons, the lowest clock first."""
     drops = []
-    for bits, same in grouped(pairs, lambda pair: _reasons(*pair)).items():
+    for bits, same in grouped(pairs, lambda pair: _frequent_reason_bits(*pair)).items():
         lowest, other = min(same, key=lambda pair: pair[0].hz)
         capped = lowest.limit_w < SAME_LIMIT * other.limit_w and POWER_CAP in bits
         drops.append(
             ClockDrop(
                 ranks=tuple(sorted(clock.rank for clock, _ in same)),
-                sm_clock_hz=_median(np.array([clock.hz for clock, _ in same])),
-                against_hz=_median(np.array([reference.hz for _, reference in same])),
+                sm_clock_hz=_finite_median(np.array([clock.hz for clock, _ in same])),
+                against_hz=_finite_median(np.array([reference.hz for _, reference in same])),
                 before=before,
                 reasons=tuple(REASONS[bit] for bit in bits),
                 temperature_c=lowest.temperature_c if np.isfinite(lowest.temperature_c) else None,
@@ -285,7 +289,7 @@ def counted_errors(steps: JobSteps) -> tuple[CountedErrors, ...]:
     """Errors that GPUs and ports have counted since the first sample of each process, in order of time."""
     errors = [
         *_of_devices(steps.processes),
-        *(increase for port in steps.ports for increase in _increases(port, rank=None)),
+        *(increase for port in steps.ports for increase in _counted_errors(port, rank=None)),
     ]
     return tuple(sorted(errors, key=lambda error: error.unix_s))
 
@@ -293,10 +297,11 @@ def counted_errors(steps: JobSteps) -> tuple[CountedErrors, ...]:
 def _of_devices(processes: Iterable[RankDiary]) -> Iterable[CountedErrors]:
     for process in processes:
         if process.devices is not None:
-            yield from _increases(process.devices, rank=process.rank)
+            yield from _counted_errors(process.devices, rank=process.rank)
 
 
-def _increases(samples: HardwareSamples, *, rank: int | None) -> Iterable[CountedErrors]:
+def _counted_errors(samples: HardwareSamples, *, rank: int | None) -> Iterable[CountedErrors]:
+    """Yield the errors that each device and port has counted, at the time of the last one."""
     for name in ERRORS:
         values = samples.columns.get(name)
         if values is None or not values.size:
@@ -327,6 +332,8 @@ def hardware_figures(steps: JobSteps, ranks: Collection[int] | None = None) -> d
     clocks = [device.clock_fraction for device in devices if device.clock_fraction is not None]
 
     def count(*names: str) -> float | None:
+        """Return how many of these errors devices counted, and ports where all ranks are asked for; None: nothing counts
+        them."""
         counts = [device.errors[name] for device in devices for name in names if name in device.errors]
         if ranks is None:
             counts += [

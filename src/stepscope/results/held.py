@@ -66,11 +66,11 @@ def differing(holdings: Sequence[Held]) -> tuple[Held, ...]:
     """Keep the cells among whose like some hold more than others."""
     alike: dict[tuple[object, ...], set[tuple[int, ...]]] = defaultdict(set)
     for holding in holdings:
-        alike[_group(holding)].add(tuple(holding.sizes.values()))
-    return tuple(holding for holding in holdings if len(alike[_group(holding)]) > 1)
+        alike[_work_key(holding)].add(tuple(holding.sizes.values()))
+    return tuple(holding for holding in holdings if len(alike[_work_key(holding)]) > 1)
 
 
-def _group(holding: Held) -> tuple[object, ...]:
+def _work_key(holding: Held) -> tuple[object, ...]:
     spec = holding.cell.spec
     batch = (spec.micro_batch, spec.accumulation)
     return (spec.workload, repr(spec.model), spec.world_size, spec.optimizer, *batch, spec.precision, spec.network)
@@ -79,11 +79,11 @@ def _group(holding: Held) -> tuple[object, ...]:
 def conclusions(holdings: Sequence[Held]) -> tuple[str, ...]:
     """Say for each group whose cells hold different sizes what holding less costs, against the cell that holds most."""
     texts = []
-    for group in _by_strategy(grouped(differing(holdings), _group).values()):
+    for group in _by_strategy(grouped(differing(holdings), _work_key).values()):
         totals = sorted(
             ((holding.total, holding) for holding in group if holding.total is not None), key=lambda pair: -pair[0]
         )
-        texts += [_against(*totals[0], *pair) for pair in totals[1:]]
+        texts += [_memory_sentence(*totals[0], *pair) for pair in totals[1:]]
     return tuple(texts)
 
 
@@ -106,7 +106,8 @@ def in_words(holdings: Sequence[Held]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _against(most: int, first: Held, bytes_held: int, holding: Held) -> str:
+def _memory_sentence(most: int, first: Held, bytes_held: int, holding: Held) -> str:
+    """Say what a rank holds less than the first, and how much longer the step takes."""
     ours, theirs = holding.cell.run.step_ns, first.cell.run.step_ns
     share = format_percent(1 - bytes_held / most)
     text = f"{holding.cell.run.label}: {format_bytes(bytes_held)} a rank, {share} less than {first.cell.run.label}"

@@ -62,7 +62,7 @@ def host_loads(steps: JobSteps) -> tuple[HostLoad, ...]:
     unknown = {diary.header.host for diary in steps.diaries if diary.load is None or not diary.load.header.load}
     sampled = [diary for diary in steps.diaries if diary.header.host not in unknown]
     shared = grouped(sampled, lambda diary: (diary.header.host, diary.load.header.load[0].cpus if diary.load else ()))
-    loads = [load for (host, cpus), ranks in shared.items() if (load := _load(steps, host, len(cpus), ranks))]
+    loads = [load for (host, cpus), ranks in shared.items() if (load := _host_load(steps, host, len(cpus), ranks))]
     return tuple(sorted(loads, key=lambda host_load: host_load.free))
 
 
@@ -73,8 +73,9 @@ def taken_by_others(steps: JobSteps) -> float:
     return max(shares, default=0.0)
 
 
-def _load(steps: JobSteps, host: str, cores: int, ranks: Sequence[RankDiary]) -> HostLoad | None:
-    rates = [rate for rank in ranks if (rate := _rates(steps, rank))]
+def _host_load(steps: JobSteps, host: str, cores: int, ranks: Sequence[RankDiary]) -> HostLoad | None:
+    """Return who uses the cores of one host, in cores; None where a rank's samples lack it."""
+    rates = [rate for rank in ranks if (rate := _seconds_per_second(steps, rank))]
     if len(rates) < len(ranks) or not cores:
         return None
     stepscope = [rate["stepscope_s"] for rate in rates if np.isfinite(rate["stepscope_s"])]
@@ -94,7 +95,7 @@ def _load(steps: JobSteps, host: str, cores: int, ranks: Sequence[RankDiary]) ->
     )
 
 
-def _rates(steps: JobSteps, diary: RankDiary) -> dict[str, float] | None:
+def _seconds_per_second(steps: JobSteps, diary: RankDiary) -> dict[str, float] | None:
     """Return for each column the seconds in a second of the samples that lie in timed steps; of all samples where too few
     do."""
     load = diary.load

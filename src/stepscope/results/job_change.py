@@ -29,33 +29,33 @@ def job_change(steps: JobSteps) -> JobChange | None:
     if steps.window is not None and steps.window.holds(number):
         return None
     grew = change.after - change.before
-    own = _moved(steps.own_ns, change.at) / grew
+    own = _median_moves_ns(steps.own_ns, change.at) / grew
     moved = [at for at, part in enumerate(own) if part >= MOSTLY]
     ranks = () if len(moved) == steps.ranks else tuple(steps.rank_numbers[at] for at in moved)
     places = moved or list(range(steps.ranks))
     by_part = {
-        name: float(_moved(part[places], change.at).mean()) / grew
+        name: float(_median_moves_ns(part[places], change.at).mean()) / grew
         for name, part in parts_of(steps).items()
         if name != "waiting" or not moved
     }
     most = max(LEAVES, key=lambda name: by_part.get(name, 0.0))
     return JobChange(
         step=number,
-        unix_s=_when(steps.diaries[0], number),
+        unix_s=_step_begin_s(steps.diaries[0], number),
         ratio=change.ratio,
         ranks=ranks,
         all_ranks=len(moved) == steps.ranks > 1,
-        hosts=_hosts(steps, set(ranks)),
+        hosts=_slower_hosts(steps, set(ranks)),
         part=most if by_part[most] >= MOSTLY else None,
     )
 
 
-def _moved(times: np.ndarray[tuple[int, ...], np.dtype[np.float64]], at: int) -> np.ndarray:
+def _median_moves_ns(times: np.ndarray[tuple[int, ...], np.dtype[np.float64]], at: int) -> np.ndarray:
     """Return medians from column ``at`` on less those before [ranks], of times [ranks, steps]."""
     return np.asarray(np.median(times[:, at:], axis=1) - np.median(times[:, :at], axis=1))
 
 
-def _when(diary: RankDiary, number: int) -> float | None:
+def _step_begin_s(diary: RankDiary, number: int) -> float | None:
     """Return the Unix seconds at which a step begins, from the samples around it, else from the steps before it."""
     step, at = diary.samples["step"], diary.samples["unix_s"]
     if step.size and step[0] <= number <= step[-1]:
@@ -65,7 +65,7 @@ def _when(diary: RankDiary, number: int) -> float | None:
     return diary.header.start_unix_ns / 1e9 + float(np.nansum(diary.whole_ns[: number - 1])) / 1e9
 
 
-def _hosts(steps: JobSteps, ranks: set[int]) -> tuple[str, ...]:
+def _slower_hosts(steps: JobSteps, ranks: set[int]) -> tuple[str, ...]:
     by_host = grouped(steps.diaries, lambda diary: diary.header.host)
     whole = tuple(host for host, here in by_host.items() if ranks.issuperset(diary.rank for diary in here))
     covered = {diary.rank for host in whole for diary in by_host[host]}

@@ -21,12 +21,12 @@ DIARY = figures_of("steps", "shares", "memory", "hardware")
 def job_figures(steps: JobSteps) -> dict[str, float | None]:
     """Return every figure of ``DIARY``, times in ns; None: not known."""
     timed = timed_steps_of(steps)
-    times = {} if isinstance(timed, Unavailable) else _times(timed)
+    times = {} if isinstance(timed, Unavailable) else _step_times_ns(timed)
     return (
         dict.fromkeys(DIARY)
         | times
-        | _shares(steps, slice(None))
-        | _memory(rank_memory(steps))
+        | _part_shares(steps, slice(None))
+        | _memory_bytes(rank_memory(steps))
         | hardware_figures(steps)
     )
 
@@ -46,10 +46,10 @@ def rank_figures(steps: JobSteps) -> dict[int, dict[str, float | None]]:
             if figure.of == "steps" and key not in by_rank[rank]:
                 of_rank = steps.whole_ns[at : at + 1]
                 by_rank[rank][key] = (
-                    figure.read(of_rank) if callable(figure.value) else _mean(steps.parts_ns[figure.value][at])
+                    figure.read(of_rank) if callable(figure.value) else _known_mean(steps.parts_ns[figure.value][at])
                 )
-        by_rank[rank] |= _shares(steps, slice(at, at + 1))
-        by_rank[rank] |= _memory([memory for memory in rank_memory(steps) if memory.rank == rank])
+        by_rank[rank] |= _part_shares(steps, slice(at, at + 1))
+        by_rank[rank] |= _memory_bytes([memory for memory in rank_memory(steps) if memory.rank == rank])
         by_rank[rank] |= hardware_figures(steps, (rank,))
     return by_rank
 
@@ -72,7 +72,7 @@ def worst(jobs: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]
     return figures
 
 
-def _times(steps: JobSteps) -> dict[str, float | None]:
+def _step_times_ns(steps: JobSteps) -> dict[str, float | None]:
     """Return the step, its parts and what is outside of it, ns; None: not known."""
     parts = {key: float(means.mean()) for key, means in part_means(steps).items()}
     named = {"step": float(np.median(steps.step_ns)), "outside": steps.outside_ns, **parts}
@@ -82,12 +82,12 @@ def _times(steps: JobSteps) -> dict[str, float | None]:
     }
 
 
-def _mean(values: Numbers) -> float | None:
+def _known_mean(values: Numbers) -> float | None:
     """Return the mean; None where less than half was seen."""
     return float(np.nan_to_num(values).mean()) if np.isfinite(values).mean() > 0.5 else None
 
 
-def _shares(steps: JobSteps, ranks: slice) -> dict[str, float | None]:
+def _part_shares(steps: JobSteps, ranks: slice) -> dict[str, float | None]:
     """Return the shares of these ranks: sums over ranks and steps before the ratio."""
     parts = parts_of(steps)
     whole = float(steps.whole_ns[ranks].sum())
@@ -96,9 +96,10 @@ def _shares(steps: JobSteps, ranks: slice) -> dict[str, float | None]:
         seen |= {"transfer", "waiting"}
 
     def share(figure: Figure) -> float | None:
+        """Return the share of the parts that a figure names; None where no rank has one of them."""
         names = str(figure.value).split()
         if names == ["outside"]:
-            return _outside(steps, ranks)
+            return _outside_share(steps, ranks)
         if not whole or not seen.intersection(names):
             return None
         return min(1.0, sum(float(parts[name][ranks].sum()) for name in names) / whole)
@@ -106,7 +107,7 @@ def _shares(steps: JobSteps, ranks: slice) -> dict[str, float | None]:
     return {key: share(figure) for key, figure in figures_of("shares").items()}
 
 
-def _memory(ranks: Sequence[RankMemory]) -> dict[str, float | None]:
+def _memory_bytes(ranks: Sequence[RankMemory]) -> dict[str, float | None]:
     """Return the bytes, whole numbers, of the rank with most and of the one that grows fastest; None: too few samples."""
     figures: dict[str, float | None] = {}
     for key, figure in figures_of("memory").items():
@@ -118,11 +119,11 @@ def _memory(ranks: Sequence[RankMemory]) -> dict[str, float | None]:
     return figures
 
 
-def _outside(steps: JobSteps, ranks: slice) -> float | None:
+def _outside_share(steps: JobSteps, ranks: slice) -> float | None:
     later = [(d.columns["outside_ns"][1:], d.whole_ns[1:]) for d in steps.diaries[ranks]]
-    wall = _total(whole for _, whole in later)
-    return _total(outside for outside, _ in later) / wall if wall else None
+    wall = _series_total_ns(whole for _, whole in later)
+    return _series_total_ns(outside for outside, _ in later) / wall if wall else None
 
 
-def _total(series: Iterable[Numbers]) -> float:
+def _series_total_ns(series: Iterable[Numbers]) -> float:
     return sum(float(np.nan_to_num(values).sum()) for values in series)

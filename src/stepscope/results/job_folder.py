@@ -107,7 +107,7 @@ def survey(root: Path, stated: Stated) -> Survey:
     kinds: dict[tuple[str, str], list[Path]] = {}
     settings: list[Path] = []
     opened: Counter[str] = Counter()
-    for path in _walk(root, content):
+    for path in _walked_files(root, content):
         if path.is_dir():
             kinds.setdefault((RUN, path.relative_to(root).as_posix()), []).append(path)
             continue
@@ -124,9 +124,9 @@ def survey(root: Path, stated: Stated) -> Survey:
                     f"other files: more than {MOST_OPENED} end in {suffix or 'nothing'}; name the subfolder of the job"
                 )
             else:
-                kind, reason = _kind_of(path, stated)
+                kind, reason = _kind_and_reason(path, stated)
         if kind is None:
-            _count(content, reason, path)
+            _count_unread(content, reason, path)
             continue
         job, rank = job_of(path.relative_to(root), root)
         if rank is not None:
@@ -136,7 +136,7 @@ def survey(root: Path, stated: Stated) -> Survey:
         kinds["metrics_csv", ""] += settings
     else:
         for path in settings:
-            _count(content, _SETTINGS_REASON, path)
+            _count_unread(content, _SETTINGS_REASON, path)
     content.items = [Item(kind=kind, job=job, files=tuple(files)) for (kind, job), files in kinds.items()]
     return content
 
@@ -173,7 +173,7 @@ def job_of(path: Path, root: Path | None = None) -> tuple[str, int | None]:
     return "/".join(job), rank
 
 
-def _walk(root: Path, content: Survey) -> Iterator[Path]:
+def _walked_files(root: Path, content: Survey) -> Iterator[Path]:
     """Yield files in order; a run folder of ours as one."""
     count = 0
     problem: list[OSError] = []
@@ -213,7 +213,7 @@ def _walk(root: Path, content: Survey) -> Iterator[Path]:
         content.folders.append(f"{Path(error.filename).relative_to(root).as_posix()} ({error.strerror})")
 
 
-def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
+def _kind_and_reason(path: Path, stated: Stated) -> tuple[str | None, str]:
     """Return (kind, why it has none)."""
     from stepscope.traces.envelope import MERGED
     from stepscope.traces.load import why_no_trace
@@ -227,7 +227,7 @@ def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
         return None, f"cannot be read: {error.strerror}"
     if size == 0:
         return None, "empty files"
-    if (ours := _ours(path)) is not None:
+    if (ours := _own_kind(path)) is not None:
         return ours, ""
     if path.name in OF_A_PROFILE and b'"stepscope.' in Candidate(path).head[:200]:
         return None, _SETTINGS_REASON
@@ -256,7 +256,7 @@ HEADER_LIMIT = 4 << 20
 """How far into a file the events of a trace may begin, where nothing says that it is one."""
 
 
-def _ours(path: Path) -> str | None:
+def _own_kind(path: Path) -> str | None:
     """Return the kind of a document that stepscope wrote outside of a run folder."""
     if path.suffix not in (".json", ".jsonl"):
         return None
@@ -267,7 +267,8 @@ def _ours(path: Path) -> str | None:
     return ROWS if any(mark in head for mark in rows) else None
 
 
-def _count(content: Survey, reason: str, path: Path) -> None:
+def _count_unread(content: Survey, reason: str, path: Path) -> None:
+    """Count a file, and its bytes, among those that are not read for this reason."""
     try:
         size = path.stat().st_size
     except OSError:
@@ -325,33 +326,34 @@ def read_folder(root: Path, *, stated: Stated, readers: Readers) -> Evidence:
     ):
         for part in [replace(item, files=(path,)) for path in item.files] if item.kind in _ONE_BY_ONE else [item]:
             try:
-                evidence, left_out = _read(root, part, there, stated, readers)
+                evidence, left_out = _item_evidence(root, part, there, stated, readers)
             except DataError as error:
                 errors.append(error)
-                entries.append(_files(part, part.files, reason=error.why or error.what))
+                entries.append(_files_found(part, part.files, reason=error.why or error.what))
                 continue
             parts.append(evidence)
             names.append(part.files[0].relative_to(root).as_posix() if part is not item else f"{item.kind} {item.job}")
             unread = {file.path for file in left_out}
-            entries += [_files(part, taken)] if (taken := [f for f in part.files if str(f) not in unread]) else []
-            entries += _left_out(part, left_out)
+            entries += [_files_found(part, taken)] if (taken := [f for f in part.files if str(f) not in unread]) else []
+            entries += _files_left_out(part, left_out)
     for text, (number, size) in sorted(there.unread.items()):
         kind, _, reason = text.partition(": ") if ": " in text else ("other files", "", text)
         entries.append(FilesFound(kind=kind, files=number, bytes=size, left_out=reason))
     if not parts:
-        raise errors[0] if len(errors) == 1 and not there.unread else _nothing(root, entries)
+        raise errors[0] if len(errors) == 1 and not there.unread else _nothing_read_error(root, entries)
     evidence = join(parts, names=names)
     return replace(
         evidence,
         files_found=(*evidence.files_found, *entries),
         notes=(*evidence.notes, *([f"not opened: {listed(there.folders, at_most=5)}"] if there.folders else [])),
-        remarks=(*evidence.remarks, *_jobs(root, there)),
+        remarks=(*evidence.remarks, *_jobs_notes(root, there)),
     )
 
 
-def _read(
+def _item_evidence(
     root: Path, item: Item, there: Survey, stated: Stated, readers: Readers
 ) -> tuple[Evidence, Sequence[LeftOut]]:
+    """Return what one item of a folder holds, and the files of it that are left out."""
     if item.kind in _ONE_BY_ONE:
         return readers.load(item.files[0]), ()
     if item.kind != TRACE:
@@ -378,7 +380,8 @@ def _read(
     return evidence, damaged
 
 
-def _files(item: Item, files: Sequence[Path], *, reason: str | None = None) -> FilesFound:
+def _files_found(item: Item, files: Sequence[Path], *, reason: str | None = None) -> FilesFound:
+    """Return the line on files of one kind. reason: why they are left out; None: they are read."""
     return FilesFound(
         kind=_TITLES.get(item.kind) or declared(item.kind).title,
         job=item.job,
@@ -388,27 +391,27 @@ def _files(item: Item, files: Sequence[Path], *, reason: str | None = None) -> F
     )
 
 
-def _left_out(item: Item, left_out: Iterable[LeftOut]) -> Iterable[FilesFound]:
+def _files_left_out(item: Item, left_out: Iterable[LeftOut]) -> Iterable[FilesFound]:
     """Yield one line for each reason; files that are damaged each in its own way are named."""
     reasons: dict[str, list[Path]] = defaultdict(list)
     for file in left_out:
-        reasons[_unknown(item.kind) if file.reason == OTHER_KIND else file.reason].append(Path(file.path))
+        reasons[_why_unknown(item.kind) if file.reason == OTHER_KIND else file.reason].append(Path(file.path))
     for at, (reason, files) in enumerate(reasons.items()):
         if at == _NAMED and len(reasons) > _NAMED + 1:
             rest = [file for more in list(reasons.values())[at:] for file in more]
-            yield _files(item, rest, reason="damaged in different ways")
+            yield _files_found(item, rest, reason="damaged in different ways")
             return
         named = reason if len(files) > 1 or files[0].name in reason else f"{files[0].name}: {reason}"
-        yield _files(item, files, reason=named)
+        yield _files_found(item, files, reason=named)
 
 
-def _unknown(kind: str) -> str:
+def _why_unknown(kind: str) -> str:
     if kind == "table":
         return "no column that stepscope knows: --columns NAME=MEANING says what one is"
     return "none of its lines is of this format"
 
 
-def _jobs(root: Path, there: Survey) -> tuple[str, ...]:
+def _jobs_notes(root: Path, there: Survey) -> tuple[str, ...]:
     """Say how the files of several jobs, and the captures of one, were told apart."""
     jobs = dict.fromkeys(item.job for item in there.items if item.kind != RUN)
     windows = grouped((job for job in jobs if profiled_job(root / job)), lambda job: (root / job).absolute().parent)
@@ -417,10 +420,11 @@ def _jobs(root: Path, there: Survey) -> tuple[str, ...]:
         for job, parts in windows.items()
         if len(parts) > 1
     )
-    return (*captures, *_kept_apart(there, [job for job in jobs if len(windows) > 1 or not profiled_job(root / job)]))
+    return (*captures, *_apart_note(there, [job for job in jobs if len(windows) > 1 or not profiled_job(root / job)]))
 
 
-def _kept_apart(there: Survey, jobs: Iterable[str]) -> tuple[str, ...]:
+def _apart_note(there: Survey, jobs: Iterable[str]) -> tuple[str, ...]:
+    """Note that subfolders hold jobs of their own; nothing where there is one job."""
     named = sorted(job for job in jobs if job)
     if len(named) > 1 or (
         named and any(item.job == "" and item.kind in (TRACE, "flight_recorder") for item in there.items)
@@ -432,7 +436,8 @@ def _kept_apart(there: Survey, jobs: Iterable[str]) -> tuple[str, ...]:
     return ()
 
 
-def _nothing(root: Path, entries: Sequence[FilesFound]) -> DataError:
+def _nothing_read_error(root: Path, entries: Sequence[FilesFound]) -> DataError:
+    """Return the error of a folder of which nothing is read, with the first reasons."""
     reasons = [f"{counted(entry.files, 'file')}: {entry.left_out}" for entry in entries]
     more = f"; and {len(reasons) - 5} more kinds" if reasons[5:] else ""
     return DataError(

@@ -52,12 +52,12 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
         )
     world = summary.world_size or len(summary.ranks)
     _require_data_parallel(passes, world, name)
-    rank_step, step_ns = _typical(passes)
+    rank_step, step_ns = _typical_step(passes)
     here = next(rank_pass for rank_pass in passes if rank_pass.facts.rank == rank_step.rank)
     calls, notes = _traced_calls(summary, here, rank_step, name)
-    spread, values, of = _spread([rank_pass.replay for rank_pass in passes])
+    spread, values, of = _step_spread([rank_pass.replay for rank_pass in passes])
     entry = Unavailable("no device") if here.facts.device_name is None else find(here.facts.device_name)
-    products, dtype = _products(here)
+    products, dtype = _product_share_and_dtype(here)
     hosts = {rank_pass.facts.host for rank_pass in passes}
     all_seen = len(passes) == world and None not in hosts
     reductions = [c for c in calls if c.op == "all_reduce"]
@@ -99,6 +99,7 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
 
 
 def _require_data_parallel(passes: Sequence[RankPass], world: int, name: str) -> None:
+    """Raise UsageError where the job's groups are not one of all ranks: such a step is not predicted from a trace."""
     kinds = {
         group.kind for rank_pass in passes for group in rank_pass.groups if group.kind in _KINDS and group.collectives
     }
@@ -124,7 +125,7 @@ def _require_data_parallel(passes: Sequence[RankPass], world: int, name: str) ->
         )
 
 
-def _typical(passes: Sequence[RankPass]) -> tuple[RankStep, float]:
+def _typical_step(passes: Sequence[RankPass]) -> tuple[RankStep, float]:
     """Return the step with the median length on its slowest rank, and that length; of the steps that every rank recorded,
     where there are any."""
     by_rank = [{step.step for step in p.replay} for p in passes]
@@ -139,6 +140,8 @@ def _typical(passes: Sequence[RankPass]) -> tuple[RankStep, float]:
 def _traced_calls(
     summary: TraceSummary, here: RankPass, step: RankStep, name: str
 ) -> tuple[tuple[JobCall, ...], list[str]]:
+    """Return the calls of a step, with transfers alone where all ranks were read, and notes. Raises UsageError for a
+    message."""
     collectives = here.communication.collectives if here.communication else ()
     transfers: dict[int, float] = {}
     for instance in summary.collectives.instances if summary.collectives else ():
@@ -174,12 +177,12 @@ def _traced_calls(
     return tuple(calls), notes
 
 
-def _spread(ranks: Sequence[Sequence[RankStep]]) -> tuple[float, int, str]:
+def _step_spread(ranks: Sequence[Sequence[RankStep]]) -> tuple[float, int, str]:
     by_step = grouped((step for steps in ranks for step in steps), lambda step: step.step)
     return deviation_within([[float(step.length_ns) for step in same] for same in by_step.values()])
 
 
-def _products(here: RankPass) -> tuple[float | None, str | None]:
+def _product_share_and_dtype(here: RankPass) -> tuple[float | None, str | None]:
     """Share of computation in kernels that multiply matrices, and the type that most of them multiply in."""
     if here.mix is None or not here.mix.total_ns:
         return None, None
@@ -231,9 +234,9 @@ def model_of_calls(calls: LayerCalls, parameters: int | None, *, name: str) -> T
     again = max(1, round(sum(calls.attention.values()) / calls.attention_backward)) if calls.attention_backward else 1
     layers = round(layers_called / passes / again)
     shapes = list(
-        _candidates(
+        _model_candidates(
             calls, name=name, vocab=vocab, hidden=hidden, heads=heads, width=width, key_heads=key[1],
-            positions=_positions(tables, vocab, hidden), layers=layers,
+            positions=_position_rows(tables, vocab, hidden), layers=layers,
         )
     )  # fmt: skip
     if not shapes:
@@ -250,12 +253,12 @@ def model_of_calls(calls: LayerCalls, parameters: int | None, *, name: str) -> T
     return TracedModel(shape=best, parameters=parameters, sequence=sequence, batch=batch)
 
 
-def _positions(tables: Mapping[tuple[int, int], int], vocab: int, hidden: int) -> int:
+def _position_rows(tables: Mapping[tuple[int, int], int], vocab: int, hidden: int) -> int:
     """Rows of a learned position table; 0: none."""
     return max((rows for rows, wide in tables if wide == hidden and rows != vocab), default=0)
 
 
-def _candidates(
+def _model_candidates(
     calls: LayerCalls, *, name: str, vocab: int, hidden: int, heads: int, width: int, key_heads: int, positions: int,
     layers: int,
 ) -> Iterator[ModelShape]:  # fmt: skip
@@ -301,7 +304,7 @@ def unprofiled(job: MeasuredJob, steps: JobSteps | None) -> MeasuredJob | Unavai
     if timed.sum() < LEAST_STEPS:
         return Unavailable(f"the diary has {counted(int(timed.sum()), 'timed step')}")
     whole = float(np.median(steps.step_ns[timed]))
-    own = _own_ns(steps, timed)
+    own = _own_step_ns(steps, timed)
     if own is None:  # how much of the step is waiting is the traces' word
         own = whole * job.length_ns / max(job.step_ns, job.length_ns)
     own = min(own, whole)
@@ -320,8 +323,8 @@ def unprofiled(job: MeasuredJob, steps: JobSteps | None) -> MeasuredJob | Unavai
         compute_ns=compute,
         copies_ns=min(job.copies_ns * factor, own - loading - compute),
         input_ns=loading,
-        cores=_cores(job, steps),
-        doubt=_doubt(job, steps),
+        cores=_cpu_cores(job, steps),
+        doubt=_doubt_share(job, steps),
         spread_ns=spread,
         spread_from=values,
         spread_of=of,
@@ -337,12 +340,12 @@ def unprofiled(job: MeasuredJob, steps: JobSteps | None) -> MeasuredJob | Unavai
     return replace(rescaled, notes=(note, *rescaled.notes))
 
 
-def _cores(job: MeasuredJob, steps: JobSteps) -> int | None:
+def _cpu_cores(job: MeasuredJob, steps: JobSteps) -> int | None:
     cores = {diary.header.cores for diary in steps.diaries}
     return min(cores - {None}, default=None) if job.device == "CPU" and len(set(steps.hosts)) == 1 else None  # type: ignore[type-var]
 
 
-def _doubt(job: MeasuredJob, steps: JobSteps) -> float:
+def _doubt_share(job: MeasuredJob, steps: JobSteps) -> float:
     """Return the job's doubt, which is more where training threads waited for a processor: other ranks, or other work, took
     it."""
     if job.device != "CPU":
@@ -351,7 +354,7 @@ def _doubt(job: MeasuredJob, steps: JobSteps) -> float:
     return math.hypot(OTHER_RANKS, min(0.5, waited))
 
 
-def _own_ns(steps: JobSteps, timed: NDArray[np.bool_]) -> float | None:
+def _own_step_ns(steps: JobSteps, timed: NDArray[np.bool_]) -> float | None:
     """Median over steps of the last rank's time until it waits for others; None where no waits are known."""
     if steps.ranks < 2 and steps.world_size > 1:
         return None

@@ -42,24 +42,26 @@ def join(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> Evide
     twice = {cell_id for cell_id, number in sweeps.items() if number > 1}
     names = names or telling_names([part.sources[0].path for part in parts])
     parts = [
-        _with_own_sweeps(_renamed(part, clashing, name), twice, name) for part, name in zip(parts, names, strict=True)
+        _with_own_sweeps(_renamed_part(part, clashing, name), twice, name)
+        for part, name in zip(parts, names, strict=True)
     ]
     traced = Counter(trace.name for part in parts for trace in part.traces)
     parts = [
-        replace(part, traces=tuple(_told_apart(trace, traced, name) for trace in part.traces))
+        replace(part, traces=tuple(_renamed_trace(trace, traced, name) for trace in part.traces))
         for part, name in zip(parts, names, strict=True)
     ]
     joined: dict[str, Any] = {name: tuple(x for p in parts for x in getattr(p, name)) for name in _JOINED}
     joined |= {name: tuple(dict.fromkeys(joined[name])) for name in ("notes", "remarks")}
     return Evidence(
         **joined,
-        calibration=_only([p.calibration for p in parts]),
+        calibration=_common_value([p.calibration for p in parts]),
         environment=_one_machine([p.environment for p in parts]),
-        topology=_only([p.topology for p in parts]),
+        topology=_common_value([p.topology for p in parts]),
     )
 
 
-def _renamed(part: Evidence, clashing: set[str], name: str) -> Evidence:
+def _renamed_part(part: Evidence, clashing: set[str], name: str) -> Evidence:
+    """Return the evidence with its name before each run, and before each run_id that another part has."""
     if not clashing:
         return part
 
@@ -78,7 +80,7 @@ def _renamed(part: Evidence, clashing: set[str], name: str) -> Evidence:
     return replace(part, runs=tuple(map(run_of, part.runs)), cells=tuple(map(cell_of, part.cells)))
 
 
-def _told_apart(trace: TraceEvidence, names: Counter[str], name: str) -> TraceEvidence:
+def _renamed_trace(trace: TraceEvidence, names: Counter[str], name: str) -> TraceEvidence:
     """Return a job with its source's name, where another source has one of the same name."""
     if names[trace.name] < 2:
         return trace
@@ -86,6 +88,7 @@ def _told_apart(trace: TraceEvidence, names: Counter[str], name: str) -> TraceEv
 
 
 def _with_own_sweeps(part: Evidence, twice: set[str], name: str) -> Evidence:
+    """Return the evidence with its name before the sweeps that another part has, too."""
     if not twice:
         return part
     rows = (
@@ -101,7 +104,7 @@ def _one_machine(environments: Sequence[EnvironmentRecord | None]) -> Environmen
     return there[0] if len(machines) == 1 else None
 
 
-def _only(values: Sequence[Any]) -> Any:
+def _common_value(values: Sequence[Any]) -> Any:
     there = [value for value in values if value is not None]
     return there[0] if there and all(value == there[0] for value in there) else None
 
@@ -147,7 +150,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
         if not any(scaling_budget.traced for scaling_budget in evidence.scaling_budgets):
             _require_taken(evidence.runs, stated.scaling)
         require_columns(evidence.sources, stated)
-    lacking = _lacking(evidence.runs)
+    lacking = _runs_by_lacking_fact(evidence.runs)
     if not lacking:
         return
     runs = dict.fromkeys(run.run_id for members in lacking.values() for run in members)
@@ -158,7 +161,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
         f"{counted(len(runs), 'run')} cannot be compared: {' and '.join(map(_fact_text, lacking))} unknown for "
         f"{', '.join(runs)}",
         why="\n       ".join(reasons),
-        fix="state what you know: " + " ".join(_option(*item) for item in lacking.items()),
+        fix="state what you know: " + " ".join(_option_text(*item) for item in lacking.items()),
     )
 
 
@@ -202,7 +205,7 @@ def has_results(run: TrainingRun) -> bool:
     return any(value is not None for value in figures) or any(e.duration_ns is not None for e in run.epochs)
 
 
-def _lacking(runs: Iterable[TrainingRun]) -> dict[str, list[TrainingRun]]:
+def _runs_by_lacking_fact(runs: Iterable[TrainingRun]) -> dict[str, list[TrainingRun]]:
     """Return the runs with results that lack each fact, in groups of two or more of them.
 
     The kind of scaling matters only where the runs are on different numbers of ranks.
@@ -223,7 +226,8 @@ def _fact_text(fact: str) -> str:
     return _WORDS.get(fact, f"{fact.replace('_', ' ')} is")
 
 
-def _option(fact: str, lacking: Sequence[TrainingRun]) -> str:
+def _option_text(fact: str, lacking: Sequence[TrainingRun]) -> str:
+    """Return the option that states a fact for these runs."""
     names = [run.run_id for run in lacking]
     if fact == "world_size":
         return f"--world-size {shlex.quote(','.join(f'{name}=RANKS' for name in names))}"
@@ -247,19 +251,19 @@ def derived(
 
 def on_datasets(evidence: Evidence, names: Sequence[str], *, drop_epochs: int = 1) -> Evidence:
     """Keep the runs on the data sets named, however they are written: ``AGNews`` is ``AG News``. Raises UsageError."""
-    there = {_plain(run.dataset): run.dataset for run in evidence.runs if run.dataset}
+    there = {_letters_and_digits(run.dataset): run.dataset for run in evidence.runs if run.dataset}
     for name in names:
-        if _plain(name) not in there:
+        if _letters_and_digits(name) not in there:
             if not there:
                 raise UsageError(
                     f"--datasets {name}: no run in these results names its data set", fix="remove --datasets"
                 )
             raise UsageError(unknown("data set", name, sorted(there.values())))
-    wanted = {_plain(name) for name in names}
-    runs = tuple(run for run in evidence.runs if _plain(run.dataset or "") in wanted)
-    cells = tuple(cell for cell in evidence.cells if _plain(cell.run.dataset or "") in wanted)
+    wanted = {_letters_and_digits(name) for name in names}
+    runs = tuple(run for run in evidence.runs if _letters_and_digits(run.dataset or "") in wanted)
+    cells = tuple(cell for cell in evidence.cells if _letters_and_digits(cell.run.dataset or "") in wanted)
     return derived(replace(evidence, runs=runs, cells=cells), drop_epochs=drop_epochs)
 
 
-def _plain(name: str) -> str:
+def _letters_and_digits(name: str) -> str:
     return "".join(c for c in name.casefold() if c.isalnum())

@@ -119,7 +119,8 @@ class _Cell:
 _ALIKE = ("workload", "dataset", "device", "backend", "precision", "global_batch", "strategy_options")
 
 
-def _cell(cell: CellSpec | TrainingRun) -> _Cell:
+def _label_cell(cell: CellSpec | TrainingRun) -> _Cell:
+    """Return what names a cell, of a spec or of a run that some other tool made."""
     alike = {name: getattr(cell, name) for name in _ALIKE}
     if isinstance(cell, CellSpec):
         return _Cell(
@@ -138,9 +139,9 @@ def cell_labels(planned: Sequence[CellSpec | TrainingRun]) -> tuple[CellLabel, .
 
     A setting is shown on all cells as soon as two of them differ in nothing else that is shown.
     """
-    cells = [_cell(cell) for cell in planned]
-    models = _models(cells)
-    strategies = _strategies(cells)
+    cells = [_label_cell(cell) for cell in planned]
+    models = _model_labels(cells)
+    strategies = _strategy_labels(cells)
     columns = [
         (model, strategy, *(getattr(cell, name) for name in _COLUMNS))
         for cell, model, strategy in zip(cells, models, strategies, strict=True)
@@ -148,16 +149,16 @@ def cell_labels(planned: Sequence[CellSpec | TrainingRun]) -> tuple[CellLabel, .
     settings = told_apart(
         columns,
         [
-            {key: _option(_short(key), value) for key, value in cell.settings.items() if value is not None}
+            {key: _option_label(_short_key(key), value) for key, value in cell.settings.items() if value is not None}
             for cell in cells
         ],
     )
     settings = _told_apart_by_id(columns, settings, cells)
     modes = [f"{strategy} {more}".rstrip() for strategy, more in zip(strategies, settings, strict=True)]
-    rest = [_rest(cell) for cell in cells]
+    rest = [_varied_columns(cell) for cell in cells]
     names = [f"{mode} on {ranks_label(c.world_size)}" for mode, c in zip(modes, cells, strict=True)]
     texts = [
-        f"{model}, {mode}, {ranks_label(c.world_size)}, {c.precision}{_accumulation(c)}"
+        f"{model}, {mode}, {ranks_label(c.world_size)}, {c.precision}{_accumulation_suffix(c)}"
         for model, mode, c in zip(models, modes, cells, strict=True)
     ]
     more_name = told_apart(list(zip(models, names, strict=True)), rest, between=", ")
@@ -180,7 +181,7 @@ _COLUMNS = ("dataset", "device", "backend", "precision", "accumulation", "world_
 """What a table shows of a cell beside its model and strategy (``report/tables/summary.py``)."""
 
 
-def _rest(cell: _Cell) -> dict[str, Any]:
+def _varied_columns(cell: _Cell) -> dict[str, Any]:
     """Return what ``_COLUMNS`` show of a cell, as words for a log line or a sentence."""
     return {
         "precision": cell.precision or "",
@@ -191,7 +192,7 @@ def _rest(cell: _Cell) -> dict[str, Any]:
     }
 
 
-def _short(key: str) -> str:
+def _short_key(key: str) -> str:
     """Shorten ``dataset_options.samples`` to ``samples``, unless a cell has a key of that name itself (``seed``)."""
     _, dot, name = key.partition(".")
     return name if dot and name not in _FIELDS else key
@@ -234,15 +235,15 @@ def _told_apart_by_id(columns: Sequence[Hashable], settings: Sequence[str], cell
     return [f"{one} {two}".strip() for one, two in zip(settings, more, strict=True)]
 
 
-def _models(cells: Sequence[_Cell]) -> list[str]:
+def _model_labels(cells: Sequence[_Cell]) -> list[str]:
     """Labels of the models; where one label stands for several models, with the options that they differ in."""
-    labels = [_model(cell) for cell in cells]
-    options = [{k: _option(k, v) for k, v in cell.model.items() if v is not None} for cell in cells]
+    labels = [_model_label(cell) for cell in cells]
+    options = [{k: _option_label(k, v) for k, v in cell.model.items() if v is not None} for cell in cells]
     more = told_apart(labels, options)
     return [f"{label} {some}".rstrip() for label, some in zip(labels, more, strict=True)]
 
 
-def _model(cell: _Cell) -> str:
+def _model_label(cell: _Cell) -> str:
     """``mlp small``: the workload's own name for this model, or its options when it is not installed here."""
     if cell.workload is None:
         return cell.name or "unknown model"
@@ -252,10 +253,10 @@ def _model(cell: _Cell) -> str:
         workload = REGISTRY.load(cell.workload)
         return workload.label(workload.options.model_validate(dict(cell.model)))
     except (UsageError, ValueError):
-        return " ".join([cell.workload, *(_option(k, v) for k, v in sorted(cell.model.items()))])
+        return " ".join([cell.workload, *(_option_label(k, v) for k, v in sorted(cell.model.items()))])
 
 
-def _strategies(rows: Sequence[_Cell]) -> tuple[str, ...]:
+def _strategy_labels(rows: Sequence[_Cell]) -> tuple[str, ...]:
     """One name a cell: the strategy and its options that are not the default, or that are numbers which the set varies."""
     values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
@@ -263,7 +264,9 @@ def _strategies(rows: Sequence[_Cell]) -> tuple[str, ...]:
             values.setdefault((row.strategy, key), set()).add(repr(value))
     varied = {name for name, value in values.items() if len(value) > 1}
     return tuple(
-        _strategy(row, strategy_defaults(row.strategy), {key for strategy, key in varied if strategy == row.strategy})
+        _strategy_text(
+            row, strategy_defaults(row.strategy), {key for strategy, key in varied if strategy == row.strategy}
+        )
         for row in rows
     )
 
@@ -285,28 +288,30 @@ def failure_label(run: TrainingRun) -> str | None:
     return f"{label}: {run.error.removeprefix(f'{run.source}: ')}" if run.error else label
 
 
-def _accumulation(cell: _Cell) -> str:
+def _accumulation_suffix(cell: _Cell) -> str:
     return f", GA {cell.accumulation}" if cell.accumulation > 1 else ""
 
 
-def _strategy(row: _Cell, defaults: Mapping[str, Any], varied: Container[str] = frozenset()) -> str:
+def _strategy_text(row: _Cell, defaults: Mapping[str, Any], varied: Container[str] = frozenset()) -> str:
+    """Write a strategy with its options that are not the default, or that are numbers which the set varies."""
     shown = [
-        _option(key, value)
+        _option_label(key, value)
         for key, value in row.strategy_options.items()
-        if key not in defaults or defaults[key] != value or (key in varied and _is_number(value))
+        if key not in defaults or defaults[key] != value or (key in varied and _is_plain_number(value))
     ]
     return " ".join([row.strategy, *shown])
 
 
-def _is_number(value: Any) -> bool:
+def _is_plain_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _option(key: str, value: Any) -> str:
-    return key if value is True else f"{key}={_text(value)}"
+def _option_label(key: str, value: Any) -> str:
+    return key if value is True else f"{key}={_value_label(value)}"
 
 
-def _text(value: Any) -> str:
+def _value_label(value: Any) -> str:
+    """Write a value of an option: ``default``, ``on``, ``off``, a number in short where nothing is lost."""
     if value is None:
         return "default"
     if isinstance(value, bool):
@@ -395,10 +400,10 @@ def origins(rows: Iterable[CommRow]) -> Part | None:
     for row in rows:
         if row.size_bytes is not None:
             cells.setdefault((*identity(row), row.size_bytes), set()).add(row.cell_id)
-    return _origin if any(len(cell) > 1 for cell in cells.values()) else None
+    return _row_origin if any(len(cell) > 1 for cell in cells.values()) else None
 
 
-def _origin(row: CommRow) -> str:
+def _row_origin(row: CommRow) -> str:
     """``a100.log``: an imported row's cell is named ``a100.log, in place``; ``monday`` of ``monday: CELL``."""
     source, mark, _ = row.cell_id.partition(ORIGIN_MARK)
     return source if mark else row.cell_id.removesuffix(f", {place_label(row)}")

@@ -33,7 +33,7 @@ def target_times(run: TrainingRun, base: TrainingRun, targets: Sequence[float] =
     if not _by_epoch(run) or not _by_epoch(base):
         return ()
     wanted = sorted(set(targets)) if targets else default_targets(run, base)
-    return tuple(_target(run, base, accuracy) for accuracy in wanted)
+    return tuple(_target_time(run, base, accuracy) for accuracy in wanted)
 
 
 def default_targets(run: TrainingRun, base: TrainingRun) -> tuple[float, ...]:
@@ -42,9 +42,9 @@ def default_targets(run: TrainingRun, base: TrainingRun) -> tuple[float, ...]:
     if best is None or base_best is None:
         return ()
     both = min(best, base_best)
-    targets = {_down(both, _ROUND), _down(both, _FINE)} - {0.0}
+    targets = {_rounded_down(both, _ROUND), _rounded_down(both, _FINE)} - {0.0}
     missed = (math.floor(best * _FINE + _TINY) + 1) / _FINE
-    needed = _reached(base, missed)[0]
+    needed = _epochs_and_ns_to(base, missed)[0]
     if needed is not None and len(run.epochs) >= needed:
         targets.add(missed)
     return tuple(sorted(targets))
@@ -55,9 +55,10 @@ def _by_epoch(run: TrainingRun) -> bool:
     return not run.settings.get("duplicate_epochs") and any(e.validation_accuracy is not None for e in run.epochs)
 
 
-def _target(run: TrainingRun, base: TrainingRun, accuracy: float) -> TargetTime:
-    epochs, time_ns = _reached(run, accuracy)
-    base_epochs, base_ns = _reached(base, accuracy)
+def _target_time(run: TrainingRun, base: TrainingRun, accuracy: float) -> TargetTime:
+    """Return when run and baseline reached an accuracy, in epochs and ns, and the ratio of the times."""
+    epochs, time_ns = _epochs_and_ns_to(run, accuracy)
+    base_epochs, base_ns = _epochs_and_ns_to(base, accuracy)
     return TargetTime(
         accuracy=accuracy,
         reached_epochs=epochs,
@@ -68,7 +69,7 @@ def _target(run: TrainingRun, base: TrainingRun, accuracy: float) -> TargetTime:
     )
 
 
-def _reached(run: TrainingRun, accuracy: float) -> tuple[int | None, float | None]:
+def _epochs_and_ns_to(run: TrainingRun, accuracy: float) -> tuple[int | None, float | None]:
     """Return the epochs until the accuracy is first reached, and their time (None: not all of them are timed)."""
     total: float | None = 0.0
     for count, epoch in enumerate(sorted(run.epochs, key=lambda e: e.number), start=1):
@@ -78,7 +79,7 @@ def _reached(run: TrainingRun, accuracy: float) -> tuple[int | None, float | Non
     return None, None
 
 
-def _down(value: float, parts: int) -> float:
+def _rounded_down(value: float, parts: int) -> float:
     return math.floor(value * parts + _TINY) / parts
 
 
@@ -221,11 +222,11 @@ def scaling_of(run: TrainingRun, base: TrainingRun) -> Scaling | None:
     if run.global_batch is not None and run.global_batch == base.global_batch:
         return "strong"
     if run.micro_batch is not None and run.micro_batch == base.micro_batch:
-        return "weak" if run.accumulation == base.accumulation and _grown(run, base) else None
+        return "weak" if run.accumulation == base.accumulation and _batch_grew_with_ranks(run, base) else None
     return None
 
 
-def _grown(run: TrainingRun, base: TrainingRun) -> bool:
+def _batch_grew_with_ranks(run: TrainingRun, base: TrainingRun) -> bool:
     """Whether the global batch is larger by as much as there are more ranks, as far as both are known."""
     if not (run.global_batch and base.global_batch and run.world_size and base.world_size):
         return True

@@ -82,7 +82,7 @@ class RankMemory:
 @lru_cache(maxsize=2)
 def rank_memory(steps: JobSteps) -> tuple[RankMemory, ...]:
     """Return the host memory of each rank and, where torch has one, its devices'; nothing of ranks that were not sampled."""
-    memories = (_of_rank(diary, of) for of in ("host", "device") for diary in steps.diaries)
+    memories = (_rank_memory(diary, of) for of in ("host", "device") for diary in steps.diaries)
     return tuple(memory for memory in memories if memory is not None)
 
 
@@ -92,8 +92,8 @@ def job_memory(steps: JobSteps) -> JobMemory | None:
     full = fullest(steps)
     if not ranks and full is None:
         return None
-    rate = max(map(_steps_per_s, steps.diaries))
-    growth = tuple(grown for of in ("host", "device") if (grown := _growing(ranks, of, rate)) is not None)
+    rate = max(map(_recent_steps_per_s, steps.diaries))
+    growth = tuple(grown for of in ("host", "device") if (grown := _job_growth(ranks, of, rate)) is not None)
     return JobMemory(
         host_bytes=largest(ranks, "host"),
         device_bytes=largest(ranks, "device"),
@@ -109,7 +109,8 @@ def largest(ranks: Sequence[RankMemory], of: Of) -> float | None:
     return max((rank.bytes for rank in ranks if rank.of == of and np.isfinite(rank.bytes)), default=None)
 
 
-def _of_rank(diary: RankDiary, of: Of) -> RankMemory | None:
+def _rank_memory(diary: RankDiary, of: Of) -> RankMemory | None:
+    """Return the bytes that a rank uses and has left, and their growth; None without a sample."""
     samples = diary.samples
     # What the kernel can take back, files that are mapped, is no leak; nor is what torch keeps to allocate it again.
     in_use = samples["resident"] - samples["shared"] if of == "host" else samples["allocated"]
@@ -145,13 +146,13 @@ def growth_of(step: Numbers, in_use: Numbers) -> Measured | None:
         late = step >= step[0] + share * (step[-1] - step[0])
         if share > BEGINS[0] and late.sum() < LEAST_SAMPLES:
             break
-        growth = _growth(step[late], in_use[late])
-        if growth is not None and (share == BEGINS[0] or _begun(step, in_use, late, growth.value)):
+        growth = _growth_per_step(step[late], in_use[late])
+        if growth is not None and (share == BEGINS[0] or _has_begun_to_grow(step, in_use, late, growth.value)):
             return growth
     return None
 
 
-def _begun(step: Numbers, in_use: Numbers, late: NDArray[np.bool_], rate: float) -> bool:
+def _has_begun_to_grow(step: Numbers, in_use: Numbers, late: NDArray[np.bool_], rate: float) -> bool:
     """Whether what grows in the late samples did not before: a sawtooth's last ramp stays below its earlier peaks, and what
     slows down grew faster then.
     """
@@ -161,7 +162,7 @@ def _begun(step: Numbers, in_use: Numbers, late: NDArray[np.bool_], rate: float)
     return bool(rate > FASTER * grew and in_use[late][-LAST:].min() > in_use[~late].max())
 
 
-def _growth(step: Numbers, in_use: Numbers) -> Measured | None:
+def _growth_per_step(step: Numbers, in_use: Numbers) -> Measured | None:
     """Return the growth, bytes a step, of samples that should all be part of it; None where they are not."""
     at = np.minimum(((step - step[0]) / max(step[-1] - step[0], 1.0) * LEVELS).astype(int), LEVELS - 1)
     if np.unique(at).size < LEVELS:
@@ -185,7 +186,8 @@ def _growth(step: Numbers, in_use: Numbers) -> Measured | None:
     return lowest_slope if 1 / ALIKE < all_of_it.value / lowest_slope.value < ALIKE else None
 
 
-def _steps_per_s(diary: RankDiary) -> float:
+def _recent_steps_per_s(diary: RankDiary) -> float:
+    """Return the rate of steps in the last samples; 0: none took time."""
     step, at = diary.samples["step"], diary.samples["unix_s"]
     if not step.size:
         return 0.0
@@ -194,7 +196,7 @@ def _steps_per_s(diary: RankDiary) -> float:
     return float(np.ptp(step[recent])) / took if took > 0 else 0.0
 
 
-def _growing(ranks: Sequence[RankMemory], of: Of, rate: float) -> MemoryGrowth | None:
+def _job_growth(ranks: Sequence[RankMemory], of: Of, rate: float) -> MemoryGrowth | None:
     """Describe the growth of all ranks that grow, and when the first host, or device, is full."""
     of_kind = [rank for rank in ranks if rank.of == of]
     full: dict[str, float] = {}

@@ -92,7 +92,7 @@ def load_evidence(
         ranks=ranks or {},
         log=log,
     )
-    parts = _sources([Path(path) for path in paths], how)
+    parts = _path_evidences([Path(path) for path in paths], how)
     if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
         raise UsageError(
             f"--cell {cell}: no cells in these results",
@@ -161,7 +161,7 @@ class Reading:
         )
 
 
-def _sources(paths: Sequence[Path], how: Reading) -> list[Evidence]:
+def _path_evidences(paths: Sequence[Path], how: Reading) -> list[Evidence]:
     """Read what lies at each path, in order; trace files of one folder are ranks of one job (``diagnose
     traces/rank*.json``)."""
     groups: dict[Path, list[Path]] = {}
@@ -192,6 +192,7 @@ def _of_source(how: Reading, path: Path, paths: Sequence[Path]) -> Reading:
 
 
 def _is_trace_file(path: Path) -> bool:
+    """Whether a path is a file of a profiler, and of no importer."""
     from stepscope.store.importers import detect
     from stepscope.traces.load import why_no_trace
 
@@ -210,6 +211,7 @@ def _one_job(folder: Path, files: Sequence[Path], how: Reading) -> Evidence | No
 
 
 def _job_evidence(path: Path, summary: TraceSummary) -> Evidence:
+    """Return the evidence of a job's traces, with its diaries where its folder has them."""
     job = profiled_job(path if path.is_dir() else path.parent)
     return Evidence(
         sources=(Source(path=path, kind="trace"),),
@@ -224,25 +226,27 @@ def load_source(path: Path, how: Reading) -> Evidence:
 
     require_there(path)
     if RunLayout(path).is_there:
-        return _with_inner_runs(path, _run_folder(path, how), how)
+        return _with_inner_runs(path, _bench_evidence(path, how), how)
     if path.is_dir():
         how = replace(how, by_step=how.by_step or ProfileLayout(path).is_there or profiled_job(path) is not None)
         again = partial(load_source, how=how)
-        readers = Readers(load=again, traces=how.captures, trace_notes=_trace_notes, imported=_imported)
-        return _profiled(path, lambda: read_folder(path, stated=how.stated, readers=readers))
+        readers = Readers(load=again, traces=how.captures, trace_notes=_trace_notes, imported=_imported_evidence)
+        return _evidence_with_diaries(path, lambda: read_folder(path, stated=how.stated, readers=readers))
     if (rows := _results_file(path)) is not None:
         return rows
     if _is_calibration(path):
         return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_calibration(path))
-    if (machine := _machine(path)) is not None:
-        return Evidence(sources=(Source(path=path, kind="machine"),), environment=machine, topology=_topology(machine))
+    if (machine := _machine_record(path)) is not None:
+        return Evidence(
+            sources=(Source(path=path, kind="machine"),), environment=machine, topology=_parsed_topology(machine)
+        )
     detected = detect(path, how.stated)
     if detected is not None:
-        return _imported(path, detected[1].read(path, how.stated))
-    return _traced(path, how)
+        return _imported_evidence(path, detected[1].read(path, how.stated))
+    return _trace_evidence(path, how)
 
 
-def _profiled(path: Path, read: Callable[[], Evidence]) -> Evidence:
+def _evidence_with_diaries(path: Path, read: Callable[[], Evidence]) -> Evidence:
     """Return what ``read`` reads of a folder, with the diaries of its steps where `profile` or `run` made it."""
     job = read_profiled_job(path)
     if job is None:
@@ -256,7 +260,7 @@ def _profiled(path: Path, read: Callable[[], Evidence]) -> Evidence:
     return replace(evidence, profiled=(*evidence.profiled, job))
 
 
-def _traced(path: Path, how: Reading) -> Evidence:
+def _trace_evidence(path: Path, how: Reading) -> Evidence:
     """Read what no importer knows: a trace, or nothing that is read here."""
     from stepscope.store.importer import head_of
     from stepscope.traces.load import why_no_trace
@@ -301,7 +305,7 @@ def _results_file(path: Path) -> Evidence | None:
     return None
 
 
-def _machine(path: Path) -> EnvironmentRecord | None:
+def _machine_record(path: Path) -> EnvironmentRecord | None:
     """Return the machine of ``doctor --json`` or of a run folder's ``environment.json``; None for another file."""
     if path.suffix != ".json":
         return None
@@ -325,22 +329,24 @@ def _is_calibration(path: Path) -> bool:
         return b'"stepscope.calib/' in file.read(200)
 
 
-def _run_folder(path: Path, how: Reading) -> Evidence:
+def _bench_evidence(path: Path, how: Reading) -> Evidence:
+    """Return the evidence of a run folder, with its traces where they are asked for; damaged cells are noted and left
+    out."""
     layout, run = RunLayout(path), read_run(path)
     if run.kind == "comm":
-        return _comm_run(path, layout, run)
-    runs = _runs(layout) if run.cells or run.earlier_cells or not layout.comm_run.is_there else ()
-    wanted = _chosen(runs, how.cell)
-    notes = list(_without_result(run, runs))
-    results = _readable(
+        return _comm_run_evidence(path, layout, run)
+    runs = _result_runs(layout) if run.cells or run.earlier_cells or not layout.comm_run.is_there else ()
+    wanted = _chosen_runs(runs, how.cell)
+    notes = list(_cells_without_result_note(run, runs))
+    results = _readable_rows(
         wanted, lambda cell_run: read_cell(layout.cell(cell_run.run_id)), lambda cell_run: cell_run.run_id, notes
     )
     cells = tuple(CellEvidence(run=replace(cell_run, source=str(path)), result=result) for cell_run, result in results)
     environment = read_if_there(layout.environment, EnvironmentRecord)
     traces = []
     if how.traces:
-        traced = [(in_line(cell.run), cell.cell_id) for cell in cells if _traces_of(layout, cell) is not None]
-        for (name, cell_id), summary in _readable(
+        traced = [(in_line(cell.run), cell.cell_id) for cell in cells if _traces_folder(layout, cell) is not None]
+        for (name, cell_id), summary in _readable_rows(
             traced, lambda part: how.job(layout.cell(part[1]).traces), lambda part: part[0], notes
         ):
             traces.append(TraceEvidence(name=name, summary=summary, cell_id=cell_id, source=str(path)))
@@ -350,11 +356,11 @@ def _run_folder(path: Path, how: Reading) -> Evidence:
         runs=tuple(cell.run for cell in cells),
         cells=cells,
         environment=environment,
-        topology=_topology(environment),
+        topology=_parsed_topology(environment),
         records=(run,),
         traces=tuple(traces),
         nccl=_nccl_log(layout),
-        flight=tuple(finding for cell_run, _ in results for finding in _flight(layout, cell_run)),
+        flight=tuple(finding for cell_run, _ in results for finding in _flight_findings(layout, cell_run)),
         notes=tuple(notes),
     )
 
@@ -364,7 +370,7 @@ def _with_inner_runs(path: Path, outer: Evidence, how: Reading) -> Evidence:
     parts, notes = [outer], []
     for inner in sorted(file.parent for file in path.glob("*/run.json") if RunLayout(file.parent).is_there):
         try:
-            parts.append(_run_folder(inner, replace(how, cell=None)))
+            parts.append(_bench_evidence(inner, replace(how, cell=None)))
         except DataError as error:
             notes.append(f"{inner}: left out: {error.why or error.what}")
     names = [path.name, *(part.sources[0].path.name for part in parts[1:])]
@@ -372,12 +378,13 @@ def _with_inner_runs(path: Path, outer: Evidence, how: Reading) -> Evidence:
     return replace(whole, notes=(*whole.notes, *notes)) if notes else whole
 
 
-def _traces_of(layout: RunLayout, cell: CellEvidence) -> Path | None:
+def _traces_folder(layout: RunLayout, cell: CellEvidence) -> Path | None:
     folder = layout.cell(cell.cell_id).traces
     return folder if folder.is_dir() and any(folder.iterdir()) else None
 
 
-def _without_result(run: RunRecord, runs: Sequence[TrainingRun]) -> tuple[str, ...]:
+def _cells_without_result_note(run: RunRecord, runs: Sequence[TrainingRun]) -> tuple[str, ...]:
+    """Note the cells of a run that have no result yet; nothing where all have one."""
     there = {cell_run.run_id for cell_run in runs}
     lacking = [cell_id for cell_id in run.cells if cell_id not in there]
     if not lacking:
@@ -386,7 +393,7 @@ def _without_result(run: RunRecord, runs: Sequence[TrainingRun]) -> tuple[str, .
     return (f"no result yet of {len(lacking)} of {counted(len(run.cells), 'cell')}: {named}",)
 
 
-def _readable(
+def _readable_rows(
     parts: Sequence[Part], read: Callable[[Part], Row], name: Callable[[Part], str], notes: list[str]
 ) -> list[tuple[Part, Row]]:
     """Return what ``read`` makes of each part; damaged ones are noted and left out. Raises DataError where none is left."""
@@ -405,7 +412,8 @@ def _readable(
     return rows
 
 
-def _chosen(runs: tuple[TrainingRun, ...], cell: str | None) -> tuple[TrainingRun, ...]:
+def _chosen_runs(runs: tuple[TrainingRun, ...], cell: str | None) -> tuple[TrainingRun, ...]:
+    """Return the runs that --cell names. Raises UsageError where it names none, or several."""
     if cell is None:
         return runs
     ids = named(cell, [run.run_id for run in runs])
@@ -416,7 +424,8 @@ def _chosen(runs: tuple[TrainingRun, ...], cell: str | None) -> tuple[TrainingRu
     return chosen
 
 
-def _topology(environment: EnvironmentRecord | None) -> Topology | None:
+def _parsed_topology(environment: EnvironmentRecord | None) -> Topology | None:
+    """Return the links of a recorded machine; None where they are not recorded or not readable."""
     if environment is None or environment.topology is None:
         return None
     from stepscope.machine.topology import parse_topology
@@ -437,7 +446,7 @@ def _nccl_log(layout: RunLayout) -> tuple[NcclDebug, ...]:
         return ()
 
 
-def _flight(layout: RunLayout, run: TrainingRun) -> tuple[FlightFinding, ...]:
+def _flight_findings(layout: RunLayout, run: TrainingRun) -> tuple[FlightFinding, ...]:
     """What the flight recorders of a cell that did not finish say; a finished cell's ranks met in every call.
 
     Of an interrupted cell only what differs: a signal finds a healthy job's ranks inside their collectives, too.
@@ -450,7 +459,8 @@ def _flight(layout: RunLayout, run: TrainingRun) -> tuple[FlightFinding, ...]:
     return tuple(f for f in findings if f.kind in MISMATCHES) if run.status == "interrupted" else findings
 
 
-def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
+def _comm_run_evidence(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
+    """Return the evidence of a run folder of `comm`."""
     from stepscope.results.comm_rows import read_comm_rows
 
     environment = read_if_there(layout.environment, EnvironmentRecord)
@@ -459,7 +469,7 @@ def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
         comm=_result_rows(layout, read_comm_rows),
         calibration=read_if_there(path / "calib.json", Calibration),
         environment=environment,
-        topology=_topology(environment),
+        topology=_parsed_topology(environment),
         nccl=_nccl_log(layout),
         records=(run,),
     )
@@ -468,7 +478,7 @@ def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
 OLD_ROWS = b'"stepscope.result_row/'
 
 
-def _runs(layout: RunLayout) -> tuple[TrainingRun, ...]:
+def _result_runs(layout: RunLayout) -> tuple[TrainingRun, ...]:
     """Return the runs of results.jsonl; of an earlier stepscope, whose rows lack phases and epochs, the samples say it
     again."""
     from stepscope.results.runs import folder_runs, read_runs
@@ -495,7 +505,8 @@ def _result_rows(layout: RunLayout, read: Callable[[Path], tuple[Row, ...]]) -> 
     return rows
 
 
-def _imported(path: Path, imported: Imported) -> Evidence:
+def _imported_evidence(path: Path, imported: Imported) -> Evidence:
+    """Return the evidence of another tool's files, with its links and the findings of its flight recorders."""
     topology: Topology | Unavailable | None = None
     if imported.topology is not None:
         from stepscope.machine.topology import parse_topology
@@ -505,9 +516,9 @@ def _imported(path: Path, imported: Imported) -> Evidence:
     if isinstance(topology, Unavailable):
         notes = (*notes, f"link matrix not read: {topology.reason}")
     elif topology is not None:
-        notes = (*notes, *_few(topology.problems))
+        notes = (*notes, *_first_notes(topology.problems))
     broken = [run for run in imported.runs if run.status in ("error", "interrupted") and run.error is not None]
-    notes = (*notes, *_few([f"{run.run_id}: {(run.error or '').partition(chr(10))[0]}" for run in broken]))
+    notes = (*notes, *_first_notes([f"{run.run_id}: {(run.error or '').partition(chr(10))[0]}" for run in broken]))
     findings: tuple[FlightFinding, ...] = ()
     if imported.flight:
         from stepscope.traces.flight import compare_dumps
@@ -530,6 +541,6 @@ def _imported(path: Path, imported: Imported) -> Evidence:
     )
 
 
-def _few(notes: Sequence[str]) -> tuple[str, ...]:
+def _first_notes(notes: Sequence[str]) -> tuple[str, ...]:
     more = (f"and {len(notes) - NAMED} more of this kind",) if len(notes) > NAMED else ()
     return (*notes[:NAMED], *more)

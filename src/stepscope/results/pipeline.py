@@ -95,16 +95,17 @@ class MeasuredPipeline:
     @cached_property
     def typical(self) -> tuple[PipelineSpan, ...]:
         """The step of median length."""
-        return sorted(self.steps, key=_length)[(len(self.steps) - 1) // 2]
+        return sorted(self.steps, key=_step_length_ns)[(len(self.steps) - 1) // 2]
 
     @cached_property
     def step_ns(self) -> float:
         """Median length of a schedule, from its first computation to its last."""
-        return median(_length(step) for step in self.steps)
+        return median(_step_length_ns(step) for step in self.steps)
 
     @cached_property
     def stages(self) -> tuple[StageBudget, ...]:
-        budgets = [_budgets(step, self.layout) for step in self.steps]
+        """Where the time of each stage goes, ns, means over steps."""
+        budgets = [_stage_budgets_ns(step, self.layout) for step in self.steps]
         return tuple(
             StageBudget(
                 stage=stage,
@@ -119,7 +120,8 @@ class MeasuredPipeline:
     def bubble(self) -> Measured:
         """Share of the ranks' time in which they do not compute, messages included; median over steps, 95% interval."""
         shares = [
-            1 - sum(s.end_ns - s.start_ns for s in step) / (self.layout.ranks * _length(step)) for step in self.steps
+            1 - sum(s.end_ns - s.start_ns for s in step) / (self.layout.ranks * _step_length_ns(step))
+            for step in self.steps
         ]
         return measured_median(shares)
 
@@ -132,7 +134,7 @@ class MeasuredPipeline:
         for step in self.steps:
             for span in step:
                 took[span.kind, span.stage].append(span.end_ns - span.start_ns)
-            for (kind, stage), values in _messages(step, self.layout, meeting=self.meeting).items():
+            for (kind, stage), values in _message_ns(step, self.layout, meeting=self.meeting).items():
                 sent[kind, stage] += values
         typical = {key: median(values) for key, values in took.items()}
         message = {key: fmean(values) for key, values in sent.items()}
@@ -226,10 +228,13 @@ def conclusions(profiles: Iterable[tuple[CellEvidence, MeasuredPipeline]]) -> tu
         groups[pipeline.layout.schedule, pipeline.layout.ranks, pipeline.layout.chunks].setdefault(
             pipeline.layout.micro_batches, pipeline
         )
-    return tuple(_conclusion(*min(group.items()), *max(group.items())) for group in groups.values() if len(group) > 1)
+    return tuple(
+        _bubble_sentence(*min(group.items()), *max(group.items())) for group in groups.values() if len(group) > 1
+    )
 
 
-def _conclusion(few: int, first: MeasuredPipeline, many: int, last: MeasuredPipeline) -> str:
+def _bubble_sentence(few: int, first: MeasuredPipeline, many: int, last: MeasuredPipeline) -> str:
+    """Say how the bubble changes from the fewest micro-batches to the most, and how many make it small."""
     low, high = last.bubble.low, first.bubble.low
     sure = high is not None and last.bubble.high is not None and low is not None and last.bubble.high < high
     change = "falls from" if sure else "does not surely fall: from"
@@ -280,16 +285,16 @@ def measured_pipeline(cell: CellResult) -> MeasuredPipeline | None:
     )
 
 
-def _length(step: Sequence[PipelineSpan]) -> int:
+def _step_length_ns(step: Sequence[PipelineSpan]) -> int:
     return max(span.end_ns for span in step) - min(span.start_ns for span in step)
 
 
-def _made(step: Sequence[PipelineSpan]) -> dict[tuple[str, int, int], int]:
+def _made_at_ns(step: Sequence[PipelineSpan]) -> dict[tuple[str, int, int], int]:
     """Return when outputs (F) and gradients (B, I) existed: (kind, stage, micro-batch) -> end of its computation, ns."""
     return {("F" if s.kind == "F" else "B", s.stage, s.micro_batch): s.end_ns for s in step if s.kind != "W"}
 
 
-def _needs(span: PipelineSpan, layout: PipelineLayout) -> tuple[str, int, int] | None:
+def _needed_output(span: PipelineSpan, layout: PipelineLayout) -> tuple[str, int, int] | None:
     """Return what another rank makes for this computation: (kind, stage, micro-batch), or None."""
     if span.kind == "W":
         return None
@@ -299,34 +304,34 @@ def _needs(span: PipelineSpan, layout: PipelineLayout) -> tuple[str, int, int] |
     return kind, stage, span.micro_batch
 
 
-def _by_rank(step: Sequence[PipelineSpan]) -> dict[int, list[PipelineSpan]]:
+def _spans_by_rank(step: Sequence[PipelineSpan]) -> dict[int, list[PipelineSpan]]:
     return grouped(sorted(step, key=lambda s: s.start_ns), lambda s: s.rank)
 
 
-def _messages(
+def _message_ns(
     step: Sequence[PipelineSpan], layout: PipelineLayout, *, meeting: bool
 ) -> dict[tuple[str, int], list[int]]:
     """Return by kind and sending stage how long messages took, ns, whose receiver did nothing but wait."""
-    made, lengths = _made(step), defaultdict[tuple[str, int], list[int]](list)
-    for spans in _by_rank(step).values():
+    made, lengths = _made_at_ns(step), defaultdict[tuple[str, int], list[int]](list)
+    for spans in _spans_by_rank(step).values():
         for before, span in zip([0, *(span.end_ns for span in spans)], spans, strict=False):
-            source = _needs(span, layout)
+            source = _needed_output(span, layout)
             if source is not None and (meeting or made[source] >= before):
                 lengths[source[0], source[1]].append(max(0, span.start_ns - max(made[source], before)))
     return lengths
 
 
-def _budgets(step: Sequence[PipelineSpan], layout: PipelineLayout) -> list[dict[str, float]]:
+def _stage_budgets_ns(step: Sequence[PipelineSpan], layout: PipelineLayout) -> list[dict[str, float]]:
     """Return the time of each stage by part, ns: times between computations belong to the one that follows, those at the end
     to the last one."""
-    made, end = _made(step), max(span.end_ns for span in step)
+    made, end = _made_at_ns(step), max(span.end_ns for span in step)
     budgets = [dict.fromkeys(_PARTS, 0.0) for _ in range(layout.stages)]
-    for spans in _by_rank(step).values():
+    for spans in _spans_by_rank(step).values():
         at = 0
         for span in spans:
             of = budgets[span.stage]
             of["forward_ns" if span.kind == "F" else "backward_ns"] += span.end_ns - span.start_ns
-            source = _needs(span, layout)
+            source = _needed_output(span, layout)
             ready = at if source is None else min(max(made[source], at), span.start_ns)
             of["idle_ns"] += ready - at
             of["send_ns" if source is None else "receive_ns"] += span.start_ns - ready

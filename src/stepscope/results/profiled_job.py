@@ -50,7 +50,7 @@ def read_job_end(layout: ProfileLayout) -> JobEnd | None:
 
 def end_sentence(end: JobEnd) -> str:
     """``Crash: rank 1 raised KeyError in step 4 (...); rank 0 was stopped by it; exit code 1. 3 steps recorded ...``"""
-    parts = [_what(end)]
+    parts = [_end_text(end)]
     if (stopped := tuple(rank for rank in end.victims if rank not in dict(end.running))) and end.hang is None:
         was = "was" if len(stopped) == 1 else "were"
         parts.append(f"{ranks_text(stopped)} {was} stopped by it")
@@ -71,7 +71,8 @@ def end_sentence(end: JobEnd) -> str:
     return f"{text}. {', '.join(counts)}"
 
 
-def _what(end: JobEnd) -> str:
+def _end_text(end: JobEnd) -> str:
+    """Say how the job ended, by the kind of its end."""
     match end.kind:
         case "ok":
             return "Ended well" if end.no_window is None else f"Ended well, without a window: {end.no_window}"
@@ -82,34 +83,34 @@ def _what(end: JobEnd) -> str:
         case "interrupted":
             return f"Interrupted by {end.signal or 'a signal'}"
         case "hang":
-            return f"Hang: {_hang(end)}"
+            return f"Hang: {_hang_end_text(end)}"
         case "exit-code":
             code = end.code if end.rank_code is None else end.rank_code
-            return f"Failed: {_who(end)} exited with code {code}{_where(end)}"
+            return f"Failed: {_who_text(end)} exited with code {code}{_where_text(end)}"
         case "killed" | "out-of-memory" if end.launcher:
             by = "the kernel, for want of memory" if end.kind == "out-of-memory" else f"{end.signal} from outside"
-            return f"{end.kind.replace('-', ' ').capitalize()}: the launcher was killed by {by}{_running(end)}"
+            return f"{end.kind.replace('-', ' ').capitalize()}: the launcher was killed by {by}{_running_text(end)}"
         case "killed" if end.signal is None:
-            return f"Killed: {_who(end)} ended without an error message{_where(end)}: by a signal, or by os._exit"
+            return f"Killed: {_who_text(end)} ended without an error message{_where_text(end)}: by a signal, or by os._exit"
         case "killed" if not end.ranks and end.signal in _STOPPING:
             by = f"{end.signal} from outside (scheduler, user or launcher)"
-            return f"Killed: {by} ended the job{_where(end)}; no rank failed"
+            return f"Killed: {by} ended the job{_where_text(end)}; no rank failed"
         case "killed":
             were = "were" if len(end.ranks) > 1 else "was"
             outside = " from outside" if end.signal in _STOPPING else ""
-            return f"Killed: {_who(end)} {were} ended by {end.signal}{outside}{_where(end)}"
+            return f"Killed: {_who_text(end)} {were} ended by {end.signal}{outside}{_where_text(end)}"
         case "out-of-memory" if end.exception is None:
             sure = "likely the kernel, for" if end.likely else "the kernel, for"
-            return f"Out of memory: {_who(end)} was killed by {sure} want of memory{_where(end)}"
+            return f"Out of memory: {_who_text(end)} was killed by {sure} want of memory{_where_text(end)}"
         case "out-of-memory":
-            return f"Out of memory: {_raised(end)}"
+            return f"Out of memory: {_raised_text(end)}"
         case "crash":
-            return f"Crash: {_raised(end)}"
+            return f"Crash: {_raised_text(end)}"
 
 
-def _raised(end: JobEnd) -> str:
+def _raised_text(end: JobEnd) -> str:
     message = _first_line(end.message)
-    return f"{_who(end)} raised {end.exception or 'an exception'}{f': {message}' if message else ''}{_where(end)}"
+    return f"{_who_text(end)} raised {end.exception or 'an exception'}{f': {message}' if message else ''}{_where_text(end)}"
 
 
 def _first_line(message: str | None) -> str:
@@ -118,7 +119,7 @@ def _first_line(message: str | None) -> str:
     return shorten(_SOURCE.sub("", lines[0]), MESSAGE_CHARS, placeholder=" ...") if lines else ""
 
 
-def _running(end: JobEnd) -> str:
+def _running_text(end: JobEnd) -> str:
     """Name the ranks that a launcher left behind."""
     if not end.running:
         return ""
@@ -128,7 +129,8 @@ def _running(end: JobEnd) -> str:
     return f"; {ranks_text([rank for rank, _ in end.running])} still {runs}: {pid} {pids}{host}"
 
 
-def _where(end: JobEnd) -> str:
+def _where_text(end: JobEnd) -> str:
+    """Write the step in which it ended, as exactly as it is known, and the place: `` in step 4 (train.py:41)``."""
     if end.step is None:
         when = " before the first step" if end.steps_timed == 0 else ""
     else:
@@ -138,7 +140,7 @@ def _where(end: JobEnd) -> str:
     return when + (f" ({end.place})" if end.place else "")
 
 
-def _hang(end: JobEnd) -> str:
+def _hang_end_text(end: JobEnd) -> str:
     assert end.hang is not None
     return hang_words(end.hang, end.place)
 
@@ -183,7 +185,7 @@ def stall_words(hang: Hang) -> str:
     """``no step for 15 s: rank 1 is in data loading at train.py:41, rank 0 waits in all_reduce``"""
     doing: dict[tuple[str, str], list[int]] = {}
     for rank in (*hang.ranks, *(rank for rank in sorted({*hang.waiting, *dict(hang.parts)}) if rank not in hang.ranks)):
-        if (does := _doing(hang, rank)) is not None:
+        if (does := _rank_verb_and_object(hang, rank)) is not None:
             doing.setdefault(does, []).append(rank)
     verbs = {"is": "are", "waits": "wait", "leaves": "leave"}
     groups = [
@@ -193,7 +195,7 @@ def stall_words(hang: Hang) -> str:
     return f"no step for {hang.silent_s:.0f} s" + (f": {', '.join(groups)}" if groups else "")
 
 
-def _doing(hang: Hang, rank: int) -> tuple[str, str] | None:
+def _rank_verb_and_object(hang: Hang, rank: int) -> tuple[str, str] | None:
     """Say what a rank does, as a verb and what belongs to it; None: not known."""
     part = dict(hang.parts).get(rank)
     at = f" at {hang.place.partition(' in ')[0]}" if hang.place and rank in hang.ranks[:1] else ""
@@ -206,7 +208,7 @@ def _doing(hang: Hang, rank: int) -> tuple[str, str] | None:
     return ("is", INSIDE[part] + at) if part in INSIDE else ("waits", f"in {part}{at}")
 
 
-def _who(end: JobEnd) -> str:
+def _who_text(end: JobEnd) -> str:
     return ranks_text(end.ranks) if end.ranks else "the command"
 
 

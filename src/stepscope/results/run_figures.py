@@ -44,11 +44,11 @@ Part = Literal["value", "low", "high"]
 _FIGURES = figures_of("run")
 
 
-def _both(key: str, kind: Any, path: str = "") -> RunColumn:
+def _shared_run_column(key: str, kind: Any, path: str = "") -> RunColumn:
     return RunColumn(kind, path or f"run.{key}", key, key)
 
 
-def _figure(key: str, part: Part = "value", *, bench: str | None = "") -> RunColumn:
+def _figure_column(key: str, part: Part = "value", *, bench: str | None = "") -> RunColumn:
     """Return the column of a declared figure. bench: its key in stepscope.bench/1, where that is another; None: it is not
     there."""
     declared = _FIGURES[key]
@@ -62,78 +62,78 @@ _PINNED = (
     RunColumn(str, "run.label", csv="label"),
     RunColumn(str, "run.group", csv="group"),
     RunColumn(str, "run.source", csv="source"),
-    _both("status", Status),
-    _both("error", str | None),
+    _shared_run_column("status", Status),
+    _shared_run_column("error", str | None),
     RunColumn(str, "run.workload", "workload"),
     RunColumn(Mapping[str, Any], "run.model_options", "model"),
     RunColumn(str | None, "run.model", csv="model"),
-    _both("dataset", str),
-    _both("dataset_size", int | None),
+    _shared_run_column("dataset", str),
+    _shared_run_column("dataset_size", int | None),
     RunColumn(str, "run.strategy_key", "strategy"),
     RunColumn(str | None, "run.strategy", csv="strategy"),
     RunColumn(Mapping[str, Any], "run.strategy_options", "strategy_options"),
-    _both("precision", str),
-    _both("accumulation", int),
-    _both("world_size", int),
-    _both("micro_batch", int),
-    _both("global_batch", int),
-    _both("device", str),
-    _both("backend", str),
+    _shared_run_column("precision", str),
+    _shared_run_column("accumulation", int),
+    _shared_run_column("world_size", int),
+    _shared_run_column("micro_batch", int),
+    _shared_run_column("global_batch", int),
+    _shared_run_column("device", str),
+    _shared_run_column("backend", str),
     RunColumn(str | None, "run.hardware", csv="hardware"),
-    _both("num_parameters", int | None),
+    _shared_run_column("num_parameters", int | None),
     RunColumn(int | None, "steps", "steps"),
     RunColumn(int | None, "run.epochs_asked", "epochs"),
     RunColumn(int | None, "epochs", csv="epochs"),
     RunColumn(int | None, "dropped_epochs", csv="dropped_epochs"),
-    _figure("step_ns", bench="step_ns_median"),
-    _figure("step_ns", "low"),
-    _figure("step_ns", "high"),
-    _figure("samples_per_s"),
-    _figure("samples_per_s", "low", bench=None),
-    _figure("samples_per_s", "high", bench=None),
+    _figure_column("step_ns", bench="step_ns_median"),
+    _figure_column("step_ns", "low"),
+    _figure_column("step_ns", "high"),
+    _figure_column("samples_per_s"),
+    _figure_column("samples_per_s", "low", bench=None),
+    _figure_column("samples_per_s", "high", bench=None),
     RunColumn(str, "run.unit", csv="unit"),
-    _figure("comm_bytes_per_step"),
-    _figure("exposed_comm_ns", bench="exposed_comm_ns_median"),
+    _figure_column("comm_bytes_per_step"),
+    _figure_column("exposed_comm_ns", bench="exposed_comm_ns_median"),
     RunColumn(str | None, "run.comm_source", "comm_source"),
-    _figure("train_loss"),
-    _figure("best_accuracy", bench=None),
-    _figure("test_accuracy"),
+    _figure_column("train_loss"),
+    _figure_column("best_accuracy", bench=None),
+    _figure_column("test_accuracy"),
     RunColumn(tuple[int, ...] | None, "run.samples_seen_per_rank", "samples_seen_per_rank"),
-    _figure("peak_memory_bytes"),
-    _figure("speedup"),
-    _figure("speedup", "low", bench=None),
-    _figure("speedup", "high", bench=None),
-    _figure("efficiency"),
+    _figure_column("peak_memory_bytes"),
+    _figure_column("speedup"),
+    _figure_column("speedup", "low", bench=None),
+    _figure_column("speedup", "high", bench=None),
+    _figure_column("efficiency"),
     RunColumn(Scaling | None, "scaled", "scaling"),
     RunColumn(Scaling | None, "scaling", csv="scaling"),
     RunColumn(str | None, "run.baseline_id", "baseline_cell_id"),
     RunColumn(str | None, "row.baseline_id", csv="baseline_run_id"),
     RunColumn(str | None, "row.basis", csv="basis"),
-    _both("rating", str | None, "row.rating"),
-    _both("epoch_ns", float | None, "epoch.value"),
-    _both("epoch_ns_low", float | None, "epoch.low"),
-    _both("epoch_ns_high", float | None, "epoch.high"),
-    _both("epoch_estimated", bool | None),
+    _shared_run_column("rating", str | None, "row.rating"),
+    _shared_run_column("epoch_ns", float | None, "epoch.value"),
+    _shared_run_column("epoch_ns_low", float | None, "epoch.low"),
+    _shared_run_column("epoch_ns_high", float | None, "epoch.high"),
+    _shared_run_column("epoch_estimated", bool | None),
     RunColumn(int | None, "run.steps_per_epoch", "steps_per_epoch"),
-    _figure("exposed_comm_ns", "low"),
-    _figure("exposed_comm_ns", "high"),
+    _figure_column("exposed_comm_ns", "low"),
+    _figure_column("exposed_comm_ns", "high"),
     RunColumn(float | None, "target.accuracy", csv="target_accuracy"),
     RunColumn(int | None, "target.reached_epochs", csv="target_epochs"),
     RunColumn(float | None, "target.time_ns", csv="target_ns"),
     RunColumn(float | None, "target.speedup", csv="target_speedup"),
     RunColumn(int | None, "run.threads_per_rank", "threads_per_rank"),
     RunColumn(Mapping[str, Any], "run.varied", "varied"),
-    _both("notes", tuple[str, ...]),
-    _both("model_flop", float | None),
-    _figure("mfu"),
-    _figure("hfu"),
+    _shared_run_column("notes", tuple[str, ...]),
+    _shared_run_column("model_flop", float | None),
+    _figure_column("mfu"),
+    _figure_column("hfu"),
 )
 """Columns in their order, as docs/reference/formats.md pins it for stepscope.bench/1."""
 
 MORE = tuple(key for key, figure in _FIGURES.items() if not any(column.value is figure for column in _PINNED))
 """Figures of a run that no format pins: the last columns."""
 
-COLUMNS = (*_PINNED, *map(_figure, MORE))
+COLUMNS = (*_PINNED, *map(_figure_column, MORE))
 BENCH: Mapping[str, RunColumn] = {column.bench: column for column in COLUMNS if column.bench}
 CSV: Mapping[str, RunColumn] = {column.csv: column for column in COLUMNS if column.csv}
 

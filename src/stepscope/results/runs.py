@@ -91,7 +91,7 @@ def build_runs(layout: RunLayout, cells: Sequence[CellSpec], *, plans: Plans | N
     if plans is None:
         plans = {cell.cell_id: plan_of(cell) for cell in cells}
     runs = [
-        replace(_run(layout, cell, plans.get(cell.cell_id)), varied=varied)
+        replace(_cell_run(layout, cell, plans.get(cell.cell_id)), varied=varied)
         for cell, varied in zip(cells, varied_settings(cells), strict=True)
     ]
     return with_baselines(labelled(runs))
@@ -111,7 +111,7 @@ def labelled(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
             model=label.model,
             strategy=label.mode,
             label=f"{label.mode} on {counted(run.world_size or 0, 'rank')}",
-            group=_group(run, label.model),
+            group=_group_name(run, label.model),
         )
         for run, label in zip(runs, cell_labels(runs), strict=True)
     )
@@ -123,7 +123,7 @@ def run_of(cell: CellResult, plan: Planned | Unavailable | None = None) -> Train
     return run
 
 
-def _run(layout: RunLayout, spec: CellSpec, plan: Planned | Unavailable | None) -> TrainingRun:
+def _cell_run(layout: RunLayout, spec: CellSpec, plan: Planned | Unavailable | None) -> TrainingRun:
     """Return the run of a cell; names that tell it apart are filled in afterwards (:func:`labelled`)."""
     folder = layout.cell(spec.cell_id)
     empty = replace(planned_run(spec, plan), source=layout.root.name)
@@ -133,7 +133,7 @@ def _run(layout: RunLayout, spec: CellSpec, plan: Planned | Unavailable | None) 
         return replace(empty, status="error", error=f"status unreadable: {error.what}")
     if status is None:
         return replace(empty, status="interrupted", error="not run yet")
-    run = replace(empty, status=status.status, error=_reason(status))
+    run = replace(empty, status=status.status, error=_why_no_result(status))
     try:
         cell = read_cell(folder)
     except DataError as error:
@@ -146,9 +146,9 @@ def _run(layout: RunLayout, spec: CellSpec, plan: Planned | Unavailable | None) 
 def _measured_run(cell: CellResult, plan: Planned | Unavailable | None) -> TrainingRun:
     run = planned_run(cell.spec, plan)
     if cell.status is not None:
-        run = replace(run, status=cell.status.status, error=_reason(cell.status))
-    run = _facts(run, cell)
-    return _figures(run, cell, plan) if run.status == "ok" else _partial(run, cell)
+        run = replace(run, status=cell.status.status, error=_why_no_result(cell.status))
+    run = _run_with_rank_facts(run, cell)
+    return _run_with_figures(run, cell, plan) if run.status == "ok" else _partial_run(run, cell)
 
 
 _OF_SPEC = (
@@ -167,7 +167,7 @@ def planned_run(spec: CellSpec, plan: Planned | Unavailable | None = None) -> Tr
         source="",
         status="interrupted",
         **{name: getattr(spec, name) for name in _OF_SPEC},
-        scaling=_scaling(spec),
+        scaling=_spec_scaling(spec),
         num_parameters=plan.num_parameters if isinstance(plan, Planned) else None,
         settings={
             **settings_of(spec),
@@ -180,7 +180,7 @@ def planned_run(spec: CellSpec, plan: Planned | Unavailable | None = None) -> Tr
     )
 
 
-def _scaling(spec: CellSpec) -> Scaling | None:
+def _spec_scaling(spec: CellSpec) -> Scaling | None:
     """Return what is kept as ranks are added. Ranks that divide the model leave the global batch as it is; None: ranks of
     both kinds, where the batches of the run and its baseline decide."""
     shards = mesh.size(spec.mesh, spec.world_size, "dp")
@@ -189,16 +189,16 @@ def _scaling(spec: CellSpec) -> Scaling | None:
     return "strong" if spec.batch_rule == "global_batch" or shards == 1 else None
 
 
-def _group(run: TrainingRun, model: str) -> str:
+def _group_name(run: TrainingRun, model: str) -> str:
     parts = [f"{model} on {run.dataset}", run.precision or ""]
     if (run.accumulation or 1) > 1:
         parts.append(f"accumulation {run.accumulation}")
     return ", ".join(parts)
 
 
-def _facts(run: TrainingRun, cell: CellResult) -> TrainingRun:
+def _run_with_rank_facts(run: TrainingRun, cell: CellResult) -> TrainingRun:
     """Return what the ranks said about the machine, the model and the data; it goes before the spec's word."""
-    run = replace(run, phases=_phases(cell), epochs=_epochs(cell))
+    run = replace(run, phases=_phase_times(cell), epochs=_cell_epochs(cell))
     if not cell.summaries:
         return run
     first = cell.summaries[0]
@@ -212,7 +212,7 @@ def _facts(run: TrainingRun, cell: CellResult) -> TrainingRun:
     )
 
 
-def _partial(run: TrainingRun, cell: CellResult) -> TrainingRun:
+def _partial_run(run: TrainingRun, cell: CellResult) -> TrainingRun:
     """Return the run of a cell that did not finish: what it measured is kept and counted, but is no result."""
     timed = max((sum(not step.warmup for step in rank.steps) for rank in cell.samples), default=0)
     if not timed:
@@ -224,12 +224,14 @@ def _partial(run: TrainingRun, cell: CellResult) -> TrainingRun:
     return replace(run, notes=(note,))
 
 
-def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | None) -> TrainingRun:
+def _run_with_figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | None) -> TrainingRun:
+    """Return the run with its measured figures: step, throughput, communication, memory, learning, and notes on what
+    lacks."""
     spec = cell.spec
     common, table = common_steps(cell.samples, spec.world_size), cell_table(cell)
     timed = {} if table is None else table.by_round(table.step_ns)
     step = measured.estimate(timed)
-    notes = list(_notes(cell, common, step, plan))
+    notes = list(_cell_notes(cell, common, step, plan))
     notes += measured.stability_notes(timed)
     run = replace(
         run,
@@ -289,7 +291,7 @@ def _estimated_epoch(run: TrainingRun) -> TrainingRun:
     return replace(run, epoch_ns=epoch, epoch_estimated=True)
 
 
-def _phases(cell: CellResult) -> PhaseTimes | None:
+def _phase_times(cell: CellResult) -> PhaseTimes | None:
     """Return medians of what the slowest rank spends in each phase; None where communication was not measured."""
     table = cell_table(cell)
     if table is None or "communication" not in table.parts_ns:
@@ -299,9 +301,9 @@ def _phases(cell: CellResult) -> PhaseTimes | None:
     )
 
 
-def _epochs(cell: CellResult) -> tuple[Epoch, ...]:
+def _cell_epochs(cell: CellResult) -> tuple[Epoch, ...]:
     """Return the epochs of the last round that all ranks have; times are the slowest rank's."""
-    per_rank = [_last_round(summary.epochs) for summary in cell.summaries]
+    per_rank = [_epochs_of_last_round(summary.epochs) for summary in cell.summaries]
     if len(per_rank) < cell.spec.world_size or not all(per_rank):
         return ()
     warmup = measured.warmup_epochs(cell.samples)
@@ -320,14 +322,15 @@ def _epochs(cell: CellResult) -> tuple[Epoch, ...]:
     )
 
 
-def _last_round(epochs: Sequence[EpochResult]) -> list[EpochResult]:
+def _epochs_of_last_round(epochs: Sequence[EpochResult]) -> list[EpochResult]:
     last = max((e.round for e in epochs), default=0)
     return [e for e in epochs if e.round == last]
 
 
-def _notes(
+def _cell_notes(
     cell: CellResult, common: CommonSteps, step: Measured | None, plan: Planned | Unavailable | None
 ) -> list[str]:
+    """Return the notes of a cell: its ranks', its planted fault, and why a figure lacks."""
     notes = [note for summary in cell.summaries for note in summary.notes]
     if cell.spec.inject is not None:
         notes.append(f"planted: {injection_of(cell.spec.inject).words} (inject {cell.spec.inject})")
@@ -342,7 +345,7 @@ def _notes(
     return notes
 
 
-def _reason(status: CellStatus) -> str | None:
+def _why_no_result(status: CellStatus) -> str | None:
     """Say why a cell has no result, in one line: rank and host, then the reason or the exception's last line."""
     if status.status == "ok":
         return None

@@ -75,7 +75,7 @@ def scaling_rows(
     rows = []
     for run in runs:
         base = by_run.get(run.run_id) or (run if run.run_id in bases else None)
-        row = None if base is None else _row(run, base, drop_epochs, targets)
+        row = None if base is None else _scaling_row(run, base, drop_epochs, targets)
         rows += [] if row is None else [row]
     by_id = {run.run_id: run for run in runs}
     doubted = {
@@ -84,7 +84,7 @@ def scaling_rows(
         if row.efficiency > SUPERLINEAR and not superlinear_reasons(by_id[row.run_id], by_run[row.run_id])
     }
     return tuple(
-        _rated(row, by_id[row.run_id], by_run[row.run_id], doubted, among=len(runs)) if not row.is_baseline else row
+        _rated_row(row, by_id[row.run_id], by_run[row.run_id], doubted, among=len(runs)) if not row.is_baseline else row
         for row in rows
     )
 
@@ -96,7 +96,7 @@ def shards(strategy: str | None) -> bool:
 
 def is_plain(run: TrainingRun) -> bool:
     """Whether the run's process shares its work with no other."""
-    return _strategy(run) in PLAIN
+    return _strategy_name(run) in PLAIN
 
 
 def superlinear_reasons(run: TrainingRun, base: TrainingRun) -> tuple[str, ...]:
@@ -147,9 +147,11 @@ def beside_ranks(run: TrainingRun, base: TrainingRun, *, among: int) -> dict[str
     for name, (ours, theirs) in texts.items():
         if isinstance(ours, str) and isinstance(theirs, str):
             alone = base.world_size == 1 and not shards(theirs)
-            if (not alone and _kind_of(ours) != _kind_of(theirs)) or _bits(ours) != (_bits(theirs) or _bits(ours)):
+            if (not alone and _strategy_kind(ours) != _strategy_kind(theirs)) or _type_names(ours) != (
+                _type_names(theirs) or _type_names(ours)
+            ):
                 facts[name] = ours, theirs
-    if _differ(run.precision, base.precision):
+    if _differ_if_known(run.precision, base.precision):
         facts["precision"] = run.precision, base.precision
     ranks = (run.world_size or 1) / (base.world_size or 1)
     batches = (
@@ -167,18 +169,20 @@ def beside_ranks(run: TrainingRun, base: TrainingRun, *, among: int) -> dict[str
     return facts
 
 
-def _kind_of(strategy: str) -> str:
+def _strategy_kind(strategy: str) -> str:
     """Return a strategy's name without its numbers, which are often those of the ranks, but for a stage of ZeRO and the bits
     of a type."""
     stages = re.findall(r"(?:zero|stage)[\s_-]*(?:stage)?[\s_-]*(\d)", strategy.lower())
-    return "".join([*re.findall(r"[a-z]", strategy.lower()), *stages, *_bits(strategy)])
+    return "".join([*re.findall(r"[a-z]", strategy.lower()), *stages, *_type_names(strategy)])
 
 
-def _bits(strategy: str) -> list[str]:
+def _type_names(strategy: str) -> list[str]:
     return re.findall(r"(?:fp|bf|tf|float|int)\d+", strategy.lower())
 
 
-def _rated(row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Container[str], *, among: int) -> ScalingRow:
+def _rated_row(
+    row: ScalingRow, run: TrainingRun, base: TrainingRun, doubted: Container[str], *, among: int
+) -> ScalingRow:
     """Return ``row`` with its rating: none beside a super-linear row of the same baseline, which may be wrong for all of
     them."""
     if row.baseline_id in doubted or row.efficiency > SUPERLINEAR:
@@ -210,12 +214,12 @@ def with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
     for run in runs:
         if run.run_id in bases:
             kinds.setdefault(bases[run.run_id], set()).add(run.scaling)
-    with_ids = [_based(run, bases.get(run.run_id), kinds.get(run.run_id, set())) for run in runs]
+    with_ids = [_run_with_base_scaling(run, bases.get(run.run_id), kinds.get(run.run_id, set())) for run in runs]
     by_id = {run.run_id: run for run in with_ids}
-    return tuple(_noted(run, by_id.get(run.baseline_id or "")) for run in with_ids)
+    return tuple(_run_noting_no_speedup(run, by_id.get(run.baseline_id or "")) for run in with_ids)
 
 
-def _based(run: TrainingRun, base_id: str | None, kinds: set[Scaling | None]) -> TrainingRun:
+def _run_with_base_scaling(run: TrainingRun, base_id: str | None, kinds: set[Scaling | None]) -> TrainingRun:
     """Return ``run`` with the kind of scaling of the runs measured against it, where ``kinds`` is one: it says neither
     itself."""
     if not kinds or base_id is not None:
@@ -223,7 +227,7 @@ def _based(run: TrainingRun, base_id: str | None, kinds: set[Scaling | None]) ->
     return replace(run, baseline_id=run.run_id, scaling=next(iter(kinds)) if len(kinds) == 1 else run.scaling)
 
 
-def _noted(run: TrainingRun, base: TrainingRun | None) -> TrainingRun:
+def _run_noting_no_speedup(run: TrainingRun, base: TrainingRun | None) -> TrainingRun:
     if base is None or base is run or run.samples_per_s is None or base.samples_per_s is not None:
         return run
     note = f"no speed-up: the baseline {base.run_id} has no result ({base.status})"
@@ -252,7 +256,7 @@ def find_baseline(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun 
     meant.
     """
     ranks = run.world_size or 0
-    fewer = [r for r in runs if r.world_size is not None and r.world_size < ranks and _comparable(run, r)]
+    fewer = [r for r in runs if r.world_size is not None and r.world_size < ranks and _are_comparable(run, r)]
     for there in ([r for r in fewer if r.status == "ok"], fewer):
         there = [r for r in there if scaling_of(run, r) is not None] or there
         fewest = min((r.world_size or 0 for r in there), default=0)
@@ -260,20 +264,20 @@ def find_baseline(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun 
         if len({scaling_of(run, r) for r in first}) > 1:
             return None
         if first:
-            return _preferred(run, first)
+            return _preferred_baseline(run, first)
     return None
 
 
-def _preferred(run: TrainingRun, first: Sequence[TrainingRun]) -> TrainingRun:
+def _preferred_baseline(run: TrainingRun, first: Sequence[TrainingRun]) -> TrainingRun:
     """Choose the baseline among several runs on the same number of ranks, all comparable with ``run``."""
 
     def order(other: TrainingRun) -> tuple[int, tuple[bool, ...]]:
-        name = _strategy(other)
-        kind = 0 if name == "single" else 1 if name in PLAIN else 2 if name == _strategy(run) else 3
-        return kind, _distance(run, other)
+        name = _strategy_name(other)
+        kind = 0 if name == "single" else 1 if name in PLAIN else 2 if name == _strategy_name(run) else 3
+        return kind, _difference_key(run, other)
 
     best = min(order(other) for other in first)
-    repeats = grouped([other for other in first if order(other) == best], _strategy)
+    repeats = grouped([other for other in first if order(other) == best], _strategy_name)
     middles = [_by_speed(members)[len(members) // 2] for members in repeats.values()]
     return _by_speed(middles)[-1]
 
@@ -292,21 +296,23 @@ def _by_speed(runs: Sequence[TrainingRun]) -> list[TrainingRun]:
     return list(runs)
 
 
-def _comparable(run: TrainingRun, other: TrainingRun) -> bool:
+def _are_comparable(run: TrainingRun, other: TrainingRun) -> bool:
+    """Whether a run can be another's baseline: the same work on the same machine, with the batch that their scaling
+    keeps."""
     if other.group != run.group or other.world_size is None:
         return False
     if other.run_id == run.run_id:
         return True
-    if other.unit != run.unit or _differ(other.device, run.device):
+    if other.unit != run.unit or _differ_if_known(other.device, run.device):
         return False
     ours = run.workload is not None and other.workload is not None
     if ours and not _same_settings(run, other):
         return False
-    if not (ours and other.source == run.source) and _differ(other.hardware, run.hardware):
+    if not (ours and other.source == run.source) and _differ_if_known(other.hardware, run.hardware):
         return False  # one run folder is of one machine
     if run.scaling == "strong":
-        return not _differ(other.global_batch, run.global_batch)
-    return not (ours or run.scaling == "weak") or not _differ(other.micro_batch, run.micro_batch)
+        return not _differ_if_known(other.global_batch, run.global_batch)
+    return not (ours or run.scaling == "weak") or not _differ_if_known(other.micro_batch, run.micro_batch)
 
 
 def _same_settings(run: TrainingRun, other: TrainingRun) -> bool:
@@ -326,7 +332,9 @@ def _same_settings(run: TrainingRun, other: TrainingRun) -> bool:
     return run_settings == other_settings
 
 
-def _distance(run: TrainingRun, other: TrainingRun) -> tuple[bool, ...]:
+def _difference_key(run: TrainingRun, other: TrainingRun) -> tuple[bool, ...]:
+    """Return a key by which the run that differs least in settings and place comes first."""
+
     def env(side: TrainingRun) -> dict[str, Any]:
         return {key: value for key, value in side.settings.items() if key.startswith("env.")}
 
@@ -342,11 +350,11 @@ def _distance(run: TrainingRun, other: TrainingRun) -> tuple[bool, ...]:
     )
 
 
-def _strategy(run: TrainingRun) -> str | None:
+def _strategy_name(run: TrainingRun) -> str | None:
     return run.strategy_key or run.strategy
 
 
-def _differ(one: object, other: object) -> bool:
+def _differ_if_known(one: object, other: object) -> bool:
     return one is not None and other is not None and one != other
 
 
@@ -354,8 +362,9 @@ _Speedup = tuple[Estimate, str, float | None]
 """The speed-up, what it is computed from, and that of medians where it is one of means."""
 
 
-def _row(run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequence[float]) -> ScalingRow | None:
-    ratio = _speedup(run, base, drop_epochs)
+def _scaling_row(run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequence[float]) -> ScalingRow | None:
+    """Return the row of a run beside its baseline; None where both have no figure in common, or ranks are unknown."""
+    ratio = _speedup_over(run, base, drop_epochs)
     if ratio is None or run.world_size is None or base.world_size is None:
         return None
     speedup, basis, of_medians = ratio
@@ -382,7 +391,7 @@ def _row(run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequenc
     )
 
 
-def _speedup(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup | None:
+def _speedup_over(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup | None:
     """Return the throughput over the baseline's, from the best figures that both have: timed steps, epochs of the same data,
     rates.
 
@@ -390,41 +399,41 @@ def _speedup(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedup 
     """
     rates = None if run.samples_per_s is None else base.samples_per_s
     if run.samples_per_s is not None and rates is not None and run.step_ns is not None and base.step_ns is not None:
-        return _ratio(run.samples_per_s, rates, "median step")
+        return _speedup_ratio(run.samples_per_s, rates, "median step")
     if same_data(run, base):
         of_epochs = _of_epochs(run, base, drop_epochs)
         if of_epochs is not None:
             return of_epochs
         if run.epoch_ns is not None and base.epoch_ns is not None:
-            return _ratio(base.epoch_ns, run.epoch_ns, "epoch time")
+            return _speedup_ratio(base.epoch_ns, run.epoch_ns, "epoch time")
     if run.samples_per_s is not None and rates is not None:
-        return _ratio(run.samples_per_s, rates, "throughput")
+        return _speedup_ratio(run.samples_per_s, rates, "throughput")
     if run.step_ns is None or base.step_ns is None:
         return None
     if run.global_batch and base.global_batch:
-        return _ratio(
+        return _speedup_ratio(
             base.step_ns, run.step_ns, "step time and global batch", scale=run.global_batch / base.global_batch
         )
     kind = scaling_of(run, base)
     if kind is None or not run.world_size or not base.world_size:
         return None
     work = run.world_size / base.world_size if kind == "weak" else 1.0
-    return _ratio(base.step_ns, run.step_ns, f"step time, {kind} scaling", scale=work)
+    return _speedup_ratio(base.step_ns, run.step_ns, f"step time, {kind} scaling", scale=work)
 
 
-def _ratio(top: Measured, bottom: Measured, basis: str, *, scale: float = 1.0) -> _Speedup | None:
+def _speedup_ratio(top: Measured, bottom: Measured, basis: str, *, scale: float = 1.0) -> _Speedup | None:
     """Return top / bottom, measured independently: the relative half-widths of their intervals add in quadrature."""
     if top.value <= 0 or bottom.value <= 0:
         return None
     value = scale * top.value / bottom.value
-    low = _reach(top.low, top.value, bottom.value, bottom.high)
-    high = _reach(top.value, top.high, bottom.low, bottom.value)
+    low = _combined_reach(top.low, top.value, bottom.value, bottom.high)
+    high = _combined_reach(top.value, top.high, bottom.low, bottom.value)
     if low is None or high is None:
         return Estimate(value=value), basis, None
     return Estimate(value=value, low=value * math.exp(-low), high=value * math.exp(high)), basis, None
 
 
-def _reach(*ends: float | None) -> float | None:
+def _combined_reach(*ends: float | None) -> float | None:
     """Add the lengths in log of two one-sided intervals (from, to, from, to) in quadrature; None where an end is unknown."""
     positive = [end for end in ends if end is not None and end > 0]
     if len(positive) < len(ends):
@@ -438,15 +447,15 @@ def _of_epochs(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedu
     if not times or not base_times:
         return None
     ratio = ratio_of_means(base_times, times, rng=np.random.default_rng(BOOTSTRAP_SEED))
-    return ratio, _basis(run, base, drop_epochs), median(base_times) / median(times)
+    return ratio, _epochs_basis(run, base, drop_epochs), median(base_times) / median(times)
 
 
-def _basis(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> str:
-    epochs, base_epochs = _span(steady_epochs(run, drop_epochs)), _span(steady_epochs(base, drop_epochs))
+def _epochs_basis(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> str:
+    epochs, base_epochs = _epoch_range(steady_epochs(run, drop_epochs)), _epoch_range(steady_epochs(base, drop_epochs))
     return f"mean of {epochs}" if epochs == base_epochs else f"mean of {epochs}, of the baseline's {base_epochs}"
 
 
-def _span(epochs: Sequence[Epoch]) -> str:
+def _epoch_range(epochs: Sequence[Epoch]) -> str:
     numbers = [e.number for e in epochs]
     first, last = min(numbers), max(numbers)
     return f"epoch {first}" if len(epochs) == 1 else f"epochs {first} to {last}"

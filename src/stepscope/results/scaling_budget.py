@@ -65,10 +65,12 @@ def scaling_budgets(
 ) -> tuple[tuple[ScalingBudget, ...], tuple[str, ...]]:
     """Return a budget for every job or imported run with a baseline on fewer ranks, and why there is none for others."""
     notes: list[str] = []
-    traced = _of_traces(evidence, stated, notes)
+    traced = _trace_budgets(evidence, stated, notes)
     by_id = {run.run_id: run for run in evidence.runs if run.workload is None}  # cells of ours have rules of their own
     rows = {row.run_id: row for row in evidence.scaling if not row.is_baseline and row.baseline_id in by_id}
-    runs = [_of_run(by_id[key], by_id[row.baseline_id], row, drop_epochs) for key, row in rows.items() if key in by_id]
+    runs = [
+        _run_budget(by_id[key], by_id[row.baseline_id], row, drop_epochs) for key, row in rows.items() if key in by_id
+    ]
     mixed = {key for key, run in by_id.items() if epochs_mixed(run)}
     notes += [
         f"{run.run_id} holds the epochs of several trainings"
@@ -77,16 +79,17 @@ def scaling_budgets(
     ]
     groups = grouped(by_id.values(), lambda run: run.group)
     runs += [
-        _undecided(run, tuple(by_id.values()) if run.baseline_id else groups[run.group])
+        _undecided_budget(run, tuple(by_id.values()) if run.baseline_id else groups[run.group])
         for run in by_id.values()
         if run.run_id not in rows and run.run_id not in mixed
     ]
     return (*traced, *filter(None, runs)), tuple(NoScaling(f"no scaling verdict: {why}") for why in notes)
 
 
-def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> list[ScalingBudget]:
+def _trace_budgets(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> list[ScalingBudget]:
+    """Return the budgets of traced jobs on more ranks beside the one on fewest; a note where that is not one alone."""
     given = [job for job in evidence.traces if job.cell_id is None]
-    jobs = [traced for job in given if len(given) > 1 and (traced := _traced(job)) is not None]
+    jobs = [traced for job in given if len(given) > 1 and (traced := _traced_job(job)) is not None]
     fewest = min((job.world for job in jobs), default=0)
     bases = [job for job in jobs if job.world == fewest]
     others = [job for job in jobs if job.world > fewest]
@@ -106,14 +109,14 @@ def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> 
         if devices and base_devices and devices != base_devices:
             notes.append(f"{job.job.name} ran on {devices}, {bases[0].job.name} on {base_devices}")
             continue
-        pairs.append(_pair(job, bases[0], stated))
+        pairs.append(_pair_budget(job, bases[0], stated))
     return pairs
 
 
-def _traced(job: TraceEvidence) -> _Traced | None:
+def _traced_job(job: TraceEvidence) -> _Traced | None:
     """Read the steps of a traced job; None where the number of ranks is unknown, or no step was recorded."""
     ranks = [rank for rank in job.summary.ranks if rank.steps and not rank.partial]
-    world = _world(job.summary)
+    world = _world_size(job.summary)
     if world is None or not ranks:
         return None
     numbers = set.intersection(*({step.step for step in rank.steps if step.parts.window_ns} for rank in ranks))
@@ -128,13 +131,13 @@ def _traced(job: TraceEvidence) -> _Traced | None:
         job=job,
         world=world,
         steps=tuple(float(max(windows[number])) for number in sorted(numbers)),
-        parts=_parts(job.summary, ranks, numbers),
+        parts=_mean_parts_ns(job.summary, ranks, numbers),
         flop=fmean(flop) if len(flop) == len(ranks) else None,
         ranks=len(ranks),
     )
 
 
-def _world(summary: TraceSummary) -> int | None:
+def _world_size(summary: TraceSummary) -> int | None:
     """Return the number of ranks as recorded; a single rank that took part in no collective is a job of one."""
     if summary.world_size is not None:
         return summary.world_size
@@ -144,7 +147,7 @@ def _world(summary: TraceSummary) -> int | None:
     return 1 if alone else None
 
 
-def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) -> dict[str, float]:
+def _mean_parts_ns(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) -> dict[str, float]:
     """Return the mean of a step's parts over ranks and steps; with what the slowest rank takes beyond the mean they sum to
     the step.
 
@@ -195,7 +198,8 @@ def _lost_ns(rank_pass: RankPass, waits: RankWaitTotal, numbers: set[int]) -> in
     return int(waited) + sum(ahead for call, ahead in calls if call.step in numbers)
 
 
-def _pair(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:
+def _pair_budget(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:
+    """Return the budget of two traced jobs; both readings where the kind of scaling is unknown."""
     scaling, why = (stated, "as stated with --scaling") if stated else _by_work(run, base)
     ratio = ratio_of_means(base.steps, run.steps, rng=np.random.default_rng(BOOTSTRAP_SEED))
     times = tuple(Measured(value=fmean(side.steps), n=len(side.steps)) for side in (base, run))
@@ -203,7 +207,7 @@ def _pair(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:
     for kind in (scaling,) if scaling else ("strong", "weak"):
         work = run.world / base.world if kind == "weak" else 1.0
         readings.append(
-            _reading(
+            _scaling_reading(
                 kind, ratio.times(work), run.world / base.world,
                 times[1].value, times[0].value, base.parts, run.parts,
             )
@@ -237,7 +241,7 @@ def _by_work(run: _Traced, base: _Traced) -> tuple[Scaling | None, str | None]:
     return ("strong", why) if abs(share / divided - 1) <= SAME_WORK else (None, None)
 
 
-def _reading(
+def _scaling_reading(
     scaling: Scaling | None,
     speedup: Estimate,
     ratio: float,
@@ -246,11 +250,12 @@ def _reading(
     base_parts: Mapping[str, float],
     parts: Mapping[str, float],
 ) -> ScalingReading:
+    """Return speed-up and loss, ns, by part under one kind of scaling. ratio: of the ranks; time, base_time: steps in ns."""
     efficiency = speedup.value / ratio
     lost = time * (1 - efficiency)
     scale = time * efficiency / base_time
-    base_parts, parts = ({key: _resolved(ns) for key, ns in part_ns.items()} for part_ns in (base_parts, parts))
-    loss = {key: _resolved(parts[key] - base_parts[key] * scale) for key in parts}
+    base_parts, parts = ({key: _resolved_ns(ns) for key, ns in part_ns.items()} for part_ns in (base_parts, parts))
+    loss = {key: _resolved_ns(parts[key] - base_parts[key] * scale) for key in parts}
     return ScalingReading(
         scaling=scaling,
         speedup=speedup.value,
@@ -267,7 +272,7 @@ def _reading(
                 ideal_ns=base_parts[key] * scale,
                 run_ns=parts[key],
                 lost_ns=loss[key],
-                share=_share(loss[key], lost),
+                share=_loss_share(loss[key], lost),
             )
             for key in parts
             if base_parts[key] or parts[key]
@@ -275,27 +280,28 @@ def _reading(
     )
 
 
-def _share(part_ns: float, lost_ns: float) -> float | None:
+def _loss_share(part_ns: float, lost_ns: float) -> float | None:
     """Return the part's share of the loss; floats of a single part may differ from it by what no clock resolves."""
     is_part = lost_ns > 0 and 0 <= part_ns <= lost_ns + RESOLUTION_NS
     return min(1.0, part_ns / lost_ns) if is_part else None
 
 
-def _resolved(ns: float) -> float:
+def _resolved_ns(ns: float) -> float:
     return 0.0 if abs(ns) < RESOLUTION_NS else ns
 
 
-def _of_run(run: TrainingRun, base: TrainingRun, row: ScalingRow, drop_epochs: int) -> ScalingBudget | None:
-    unit, times = _run_times(run, base, drop_epochs)
+def _run_budget(run: TrainingRun, base: TrainingRun, row: ScalingRow, drop_epochs: int) -> ScalingBudget | None:
+    """Return the budget of a run beside its baseline, by steps or epochs; None where both lack either."""
+    unit, times = _unit_and_times(run, base, drop_epochs)
     if times is None:
         return None
     ranks = (row.baseline_world_size, row.world_size)
     readings = [(row.scaling, Estimate(value=row.speedup, low=row.low, high=row.high))]
-    decided_by = _batches(run, base, row.scaling)
-    return _budget(run, base, unit, times, ranks, readings, basis=row.basis, decided_by=decided_by)
+    decided_by = _why_this_scaling(run, base, row.scaling)
+    return _two_run_budget(run, base, unit, times, ranks, readings, basis=row.basis, decided_by=decided_by)
 
 
-def _undecided(run: TrainingRun, runs: Sequence[TrainingRun]) -> ScalingBudget | None:
+def _undecided_budget(run: TrainingRun, runs: Sequence[TrainingRun]) -> ScalingBudget | None:
     """Return both readings of the step times of a run and its baseline, whose batches no file tells."""
     base = baseline_of(run, runs)
     if base is None or run.step_ns is None or base.step_ns is None:
@@ -306,14 +312,14 @@ def _undecided(run: TrainingRun, runs: Sequence[TrainingRun]) -> ScalingBudget |
     strong = base.step_ns.value / run.step_ns.value
     weak = strong * (run.world_size / base.world_size)
     readings: list[_ScaledSpeedup] = [("strong", Estimate(value=strong)), ("weak", Estimate(value=weak))]
-    return _budget(run, base, "step", times, ranks, readings, basis="step time", decided_by=None)
+    return _two_run_budget(run, base, "step", times, ranks, readings, basis="step time", decided_by=None)
 
 
 _ScaledSpeedup = tuple[Scaling | None, Estimate]
 """Scaling and speed-up."""
 
 
-def _budget(
+def _two_run_budget(
     run: TrainingRun,
     base: TrainingRun,
     unit: str,
@@ -327,7 +333,10 @@ def _budget(
     """Return the budget of two runs. unit: what the times are of. times, ranks: the baseline's and the run's."""
     parts, base_parts = _run_parts(run, unit), _run_parts(base, unit)
     keys = set(parts) & set(base_parts)
-    base_parts, parts = _only(base_parts, keys, times[0].value), _only(parts, keys, times[1].value)
+    base_parts, parts = (
+        _parts_and_rest_ns(base_parts, keys, times[0].value),
+        _parts_and_rest_ns(parts, keys, times[1].value),
+    )
     a_unit = "an epoch" if unit == "epoch" else "a step"
     return ScalingBudget(
         base=_name_beside(base, run),
@@ -341,7 +350,7 @@ def _budget(
         time=times[1],
         decided_by=decided_by,
         readings=tuple(
-            _reading(*reading, ranks[1] / ranks[0], times[1].value, times[0].value, base_parts, parts)
+            _scaling_reading(*reading, ranks[1] / ranks[0], times[1].value, times[0].value, base_parts, parts)
             for reading in readings
         ),
         no_interval=None if readings[0][1].low is not None else _why_no_interval(unit, [length.n for length in times]),
@@ -355,6 +364,7 @@ def _name_beside(run: TrainingRun, other: TrainingRun) -> str:
 
 
 def _why_no_interval(unit: str, samples: Iterable[int | None]) -> str:
+    """Say why a budget has no interval."""
     counts = [sample or 1 for sample in samples]
     if max(counts) == 1:
         return "one sample each: no interval"
@@ -363,7 +373,11 @@ def _why_no_interval(unit: str, samples: Iterable[int | None]) -> str:
     return "the files do not record the variation of samples: no interval"
 
 
-def _run_times(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> tuple[str, tuple[Measured, Measured] | None]:
+def _unit_and_times(
+    run: TrainingRun, base: TrainingRun, drop_epochs: int
+) -> tuple[str, tuple[Measured, Measured] | None]:
+    """Return what the times of baseline and run are of (step or epoch), and the times, ns; None: nothing of both is
+    timed."""
     if run.step_ns is not None and base.step_ns is not None:
         return "step", (base.step_ns, run.step_ns)
     epochs = [steady_times(side, drop_epochs) for side in (base, run)]
@@ -389,7 +403,7 @@ def _run_parts(run: TrainingRun, unit: str) -> dict[str, float]:
     return {"exposed_comm": 0.0} if run.world_size == 1 else {}
 
 
-def _only(parts: Mapping[str, float], keys: set[str], time: float) -> dict[str, float]:
+def _parts_and_rest_ns(parts: Mapping[str, float], keys: set[str], time: float) -> dict[str, float]:
     """Return the parts that both sides tell, and the rest of the time, so that they sum to it; nothing where none is
     known."""
     if not keys:
@@ -398,7 +412,8 @@ def _only(parts: Mapping[str, float], keys: set[str], time: float) -> dict[str, 
     return {**kept, "rest": time - sum(kept.values())}
 
 
-def _batches(run: TrainingRun, base: TrainingRun, scaling: Scaling | None) -> str | None:
+def _why_this_scaling(run: TrainingRun, base: TrainingRun, scaling: Scaling | None) -> str | None:
+    """Say what shows the kind of scaling; None: nothing does."""
     if scaling == "strong" and run.global_batch is not None and run.global_batch == base.global_batch:
         return f"both have a global batch of {run.global_batch}"
     if scaling == "weak" and run.micro_batch is not None and run.micro_batch == base.micro_batch:
@@ -421,7 +436,8 @@ LEAST = 0.05
 
 def verdict(budget: ScalingBudget) -> tuple[str, ...]:
     """Give the answer in one line for each reading: speed-up, interval or why none, efficiency."""
-    ranks = f"{_on(budget.run, budget.world_size)} against {_on(budget.base, budget.base_world_size, short=True)}"
+    base = _name_on_ranks(budget.base, budget.base_world_size, short=True)
+    ranks = f"{_name_on_ranks(budget.run, budget.world_size)} against {base}"
     lines = []
     for reading in budget.readings:
         interval = budget.no_interval if reading.low is None or reading.high is None else None
@@ -439,7 +455,7 @@ def verdict(budget: ScalingBudget) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _on(name: str, ranks: int, *, short: bool = False) -> str:
+def _name_on_ranks(name: str, ranks: int, *, short: bool = False) -> str:
     """Write ``8-gpus on 8 ranks``; a name that says so already is left as it is."""
     if name.endswith(f"on {counted(ranks, 'rank')}"):
         return name
@@ -452,7 +468,7 @@ def loss(budget: ScalingBudget, reading: ScalingReading) -> str:
     In times with their signs, which sum to the loss, where parts gained: ``2.4 ms lost: +2.7 ms ..., -0.3 ms ...``.
     """
     text = (
-        f"{_a(budget.unit)} takes {format_duration(budget.time.value)}, {format_duration(reading.ideal_ns)} would be"
+        f"{_articled(budget.unit)} takes {format_duration(budget.time.value)}, {format_duration(reading.ideal_ns)} would be"
         f" ideal ({format_duration(budget.base_time.value)} on {counted(budget.base_world_size, 'rank')})"
     )
     if reading.lost_ns <= 0:
@@ -460,12 +476,12 @@ def loss(budget: ScalingBudget, reading: ScalingReading) -> str:
     text, least = f"{text}: {format_duration(reading.lost_ns)} lost", LEAST * reading.lost_ns
     worth = [part for part in ranked(reading) if abs(part.lost_ns) >= least]
     if any(part.lost_ns < 0 for part in worth):
-        return f"{text}: {', '.join(f'{_signed(part.lost_ns)} {PARTS[part.key]}' for part in worth)}"
+        return f"{text}: {', '.join(f'{_signed_duration(part.lost_ns)} {PARTS[part.key]}' for part in worth)}"
     shares = ", ".join(f"{format_percent(part.lost_ns / reading.lost_ns)} {PARTS[part.key]}" for part in worth[:4])
     return text + (f"; of the loss {shares}" if shares else "")
 
 
-def _signed(ns: float) -> str:
+def _signed_duration(ns: float) -> str:
     return f"{'-' if ns < 0 else '+'}{format_duration(abs(ns))}"
 
 
@@ -474,5 +490,5 @@ def ranked(reading: ScalingReading) -> list[ScalingPart]:
     return sorted(reading.parts, key=lambda part: -part.lost_ns)
 
 
-def _a(unit: str) -> str:
+def _articled(unit: str) -> str:
     return f"an {unit}" if unit[0] in "aeiou" else f"a {unit}"

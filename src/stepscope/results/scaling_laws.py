@@ -76,15 +76,16 @@ def fit_amdahl(points: Sequence[SizePoint]) -> ScalingLaw | Unavailable:
     Interval: parametric bootstrap. Each point is drawn again with the larger of its own measured spread and the fit's
     residual (then Student's t with the degrees of freedom left over). s is not negative.
     """
-    return _fit(points, coherency=False)
+    return _fitted_law(points, coherency=False)
 
 
 def fit_usl(points: Sequence[SizePoint]) -> ScalingLaw | Unavailable:
     """Fit the universal scalability law, otherwise as :func:`fit_amdahl`; neither s nor k is negative."""
-    return _fit(points, coherency=True)
+    return _fitted_law(points, coherency=True)
 
 
-def _fit(points: Sequence[SizePoint], *, coherency: bool) -> ScalingLaw | Unavailable:
+def _fitted_law(points: Sequence[SizePoint], *, coherency: bool) -> ScalingLaw | Unavailable:
+    """Return the law fitted to these points, with intervals of resampled times. coherency: whether it has that term."""
     usable = [p for p in points if p.world_size >= 1 and p.speedup.value > 0 and math.isfinite(p.speedup.value)]
     sizes = len({p.world_size for p in usable})
     if sizes < MIN_SIZES:
@@ -94,26 +95,26 @@ def _fit(points: Sequence[SizePoint], *, coherency: bool) -> ScalingLaw | Unavai
     time = n / np.array([p.speedup.value for p in usable])
     columns = [np.ones_like(n), n - 1.0, n * (n - 1.0)][: 3 if coherency else 2]
     design = np.stack(columns, axis=1) / time[:, None]  # relative to the measured time: every size counts the same
-    best = _solve(design, np.ones((n.size, 1)))[:, 0]
+    best = _nonnegative_solution(design, np.ones((n.size, 1)))[:, 0]
     residual = design @ best - 1.0
     free = n.size - design.shape[1]
-    draws = _draws(usable, float(np.sqrt((residual**2).sum() / free)), free)
-    solved = _solve(design, draws.T)
+    draws = _drawn_times(usable, float(np.sqrt((residual**2).sum() / free)), free)
+    solved = _nonnegative_solution(design, draws.T)
     error = float(np.abs(1.0 / (residual + 1.0) - 1.0).max())
     return ScalingLaw(
-        serial_fraction=_parameter(best, solved, 1),
-        coherency=_parameter(best, solved, 2) if coherency else Estimate(value=0.0),
+        serial_fraction=_parameter_estimate(best, solved, 1),
+        coherency=_parameter_estimate(best, solved, 2) if coherency else Estimate(value=0.0),
         max_relative_error=error,
         sizes=sizes,
     )
 
 
-def _parameter(best: Floats, solved: Floats, index: int) -> Estimate:
+def _parameter_estimate(best: Floats, solved: Floats, index: int) -> Estimate:
     low, high = percentile_interval(solved[index] / solved[0])
     return Estimate(value=float(best[index] / best[0]), low=low, high=high)
 
 
-def _draws(points: Sequence[SizePoint], residual: float, free: int) -> Floats:
+def _drawn_times(points: Sequence[SizePoint], residual: float, free: int) -> Floats:
     """Draw the measured times again, relative to themselves [resamples, points]."""
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     own = np.array([_own_spread(p.speedup) for p in points])
@@ -129,7 +130,7 @@ def _own_spread(speedup: Estimate) -> float:
     return math.log(speedup.high / speedup.low) / (2 * _Z95)
 
 
-def _solve(design: Floats, targets: Floats) -> Floats:
+def _nonnegative_solution(design: Floats, targets: Floats) -> Floats:
     """Solve non-negative least squares for every column of ``targets`` [points, m] -> [parameters, m].
 
     At most two parameters can be held at 0 (the first, 1/L, is always positive): all subsets are solved and the best

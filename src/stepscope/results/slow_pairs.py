@@ -27,7 +27,7 @@ shaped hosts, 2026-11).
 SCALES = 6.0
 """A pair is slow also only from this many standard deviations of the like's own scatter on, whichever is more: with normal
 scatter fewer than one clean pair in 10^8 lies that far out; heavier tails are why it is not less. Over the pairs of one rank
-scatter averages out, and few pairs know their own scatter badly: see :func:`_limit`."""
+scatter averages out, and few pairs know their own scatter badly: see :func:`_slow_ratio_limit`."""
 
 EXPLAINED = 0.75
 """A host's way out (in) is slow when this share of its pairs in that direction is slow: one in four may be missed."""
@@ -94,7 +94,7 @@ def slow_pairs(rows: Sequence[CommRow]) -> tuple[PairsVerdict, ...]:
     The time compared is the smallest of a pair's calls, because disturbances only ever add to it, and the reference is the
     lower quartile over pairs, which stays clean while fewer than three in four are slow.
     """
-    return tuple(_verdict(cell_id, cell) for cell_id, cell in cells_of(rows, "pairs").items())
+    return tuple(_cell_verdict(cell_id, cell) for cell_id, cell in cells_of(rows, "pairs").items())
 
 
 @record
@@ -116,34 +116,35 @@ Measurements = Mapping[tuple[int, bool], Mapping[Pair, _Compared]]
 """Measurements by size and whether both directions ran at once."""
 
 
-def _verdict(cell_id: str, rows: Sequence[CommRow]) -> PairsVerdict:
+def _cell_verdict(cell_id: str, rows: Sequence[CommRow]) -> PairsVerdict:
+    """Return which pairs and ends of a cell are slow, or why nothing was compared."""
     world = rows[0].world_size
     hosts = max((row.rank_hosts for row in rows), key=len)
     kinds: dict[tuple[int, bool, str], dict[Pair, float]] = defaultdict(dict)
     for row in rows:
         if row.peer is not None and row.size_bytes is not None and row.time_ns_min and row.status == "ok":
-            path = _path(row.peer, hosts)
+            path = _pair_path(row.peer, hosts)
             kinds[row.size_bytes, row.bidirectional, path][row.peer] = row.time_ns_min
-    measured = _compared(kinds)
+    measured = _pair_measurements(kinds)
     if not measured:
         return PairsVerdict(cell_id=cell_id, world_size=world, compared=0, unavailable=_why_not(kinds, world))
-    ends = _ends(measured, hosts, world)
+    ends = _slow_ends(measured, hosts, world)
     return PairsVerdict(
         cell_id=cell_id,
         world_size=world,
         compared=sum(map(len, measured.values())),
-        pairs=_slow(measured, ends),
+        pairs=_slow_pairs_of(measured, ends),
         ends=ends,
     )
 
 
-def _compared(kinds: Mapping[tuple[int, bool, str], Mapping[Pair, float]]) -> Measurements:
+def _pair_measurements(kinds: Mapping[tuple[int, bool, str], Mapping[Pair, float]]) -> Measurements:
     """Compare every pair that has enough like it."""
     measured: dict[tuple[int, bool], dict[Pair, _Compared]] = defaultdict(dict)
     for (size, both, path), times in kinds.items():
         if len(times) < MIN_PAIRS:
             continue
-        typical, scatter = _typical(list(times.values()))
+        typical, scatter = _typical_and_scatter(list(times.values()))
         for pair, time in times.items():
             measured[size, both][pair] = _Compared(
                 time_ns=time, typical_ns=typical, scatter=scatter, count=len(times), path=path
@@ -151,7 +152,7 @@ def _compared(kinds: Mapping[tuple[int, bool, str], Mapping[Pair, float]]) -> Me
     return measured
 
 
-def _typical(times: Sequence[float]) -> tuple[float, float]:
+def _typical_and_scatter(times: Sequence[float]) -> tuple[float, float]:
     """Return the typical time of pairs that should be alike, and the standard deviation of its logarithm.
 
     Both from the fastest half alone, so that slow pairs do not excuse themselves.
@@ -162,7 +163,7 @@ def _typical(times: Sequence[float]) -> tuple[float, float]:
     return math.exp(middle), statistics.median(abs(x - middle) for x in fast) / _HALF_NORMAL_MAD
 
 
-def _limit(scatter: float, count: int, *, pairs: int = 1) -> float:
+def _slow_ratio_limit(scatter: float, count: int, *, pairs: int = 1) -> float:
     """Return the ratio from which on one pair, or most of the ``pairs`` of a rank, is slow.
 
     The median of k values scatters 1.25 / sqrt(k) times as much as one. The scatter itself is known from half of ``count``
@@ -176,7 +177,7 @@ def _limit(scatter: float, count: int, *, pairs: int = 1) -> float:
     return max(SLOW, math.exp(SCALES * unsure * averaged * scatter))
 
 
-def _path(peer: Pair, hosts: Sequence[str]) -> str:
+def _pair_path(peer: Pair, hosts: Sequence[str]) -> str:
     if max(peer) >= len(hosts):
         return ""
     return "same host" if hosts[peer[0]] == hosts[peer[1]] else "between hosts"
@@ -189,7 +190,7 @@ def _why_not(kinds: Mapping[tuple[int, bool, str], Mapping[Pair, float]], world:
     return f"{world} ranks have at most {most} similar pairs; naming a slow pair needs {MIN_PAIRS}"
 
 
-def _ends(measured: Measurements, hosts: Sequence[str], world: int) -> tuple[SlowEnd, ...]:
+def _slow_ends(measured: Measurements, hosts: Sequence[str], world: int) -> tuple[SlowEnd, ...]:
     """Return slow ends: hosts first (all their ranks together), then single ranks of hosts that are not slow as a whole.
 
     An end is named from one direction at a time where that was measured: it tells the way out from the way in.
@@ -253,7 +254,7 @@ def _slow_units(
 
 def _slow_ratios(pairs: Sequence[_Compared]) -> list[float]:
     """Return the ratios of those pairs of one unit that count as slow among ``pairs``."""
-    limit = max(_limit(c.scatter, c.count, pairs=len(pairs)) for c in pairs)
+    limit = max(_slow_ratio_limit(c.scatter, c.count, pairs=len(pairs)) for c in pairs)
     return [c.ratio for c in pairs if c.ratio > limit]
 
 
@@ -267,14 +268,14 @@ def _slow_both_ways(unit: int, unit_of: Mapping[int, int], pairs: Mapping[Pair, 
     return not its or len(_slow_ratios(its)) >= EXPLAINED * len(its)
 
 
-def _slow(measured: Measurements, ends: Sequence[SlowEnd]) -> tuple[SlowPair, ...]:
+def _slow_pairs_of(measured: Measurements, ends: Sequence[SlowEnd]) -> tuple[SlowPair, ...]:
     """Return slow pairs, worst first, with what explains and confirms them. Of a slow end all that take SLOW times as
     long."""
     suspects = []
     for (size, both), pairs in measured.items():
         for pair, compared in pairs.items():
-            explained = any(_explains(end, pair, both=both) for end in ends)
-            limit = SLOW if explained else _limit(compared.scatter, compared.count)
+            explained = any(_end_explains_pair(end, pair, both=both) for end in ends)
+            limit = SLOW if explained else _slow_ratio_limit(compared.scatter, compared.count)
             if compared.ratio > limit:
                 suspects.append(
                     SlowPair(
@@ -295,7 +296,8 @@ def _slow(measured: Measurements, ends: Sequence[SlowEnd]) -> tuple[SlowPair, ..
     return tuple(sorted(judged, key=lambda p: (-p.ratio, p.peer)))
 
 
-def _explains(end: SlowEnd, pair: Pair, *, both: bool) -> bool:
+def _end_explains_pair(end: SlowEnd, pair: Pair, *, both: bool) -> bool:
+    """Whether a pair is slow because this end is. both: whatever the direction."""
     out, into = pair[0] in end.ranks, pair[1] in end.ranks
     if out == into:
         return False

@@ -155,14 +155,14 @@ def slow_ranks(table: StepTable) -> tuple[Slow, ...]:
     from 3 steps on, where they come last in every step.
     """
     groups = _of_slow_groups(table)
-    chronic = list((groups | _chronic(table, groups)).values())
+    chronic = list((groups | _chronic_ranks(table, groups)).values())
     if chronic or table.steps < LEAST_STEPS:
         return tuple(sorted(chronic, key=lambda slow: -slow.stake_fraction))
-    rotating = _rotating(table)
-    return (rotating,) if rotating is not None else _accidents(table)
+    rotating = _rotating_rank(table)
+    return (rotating,) if rotating is not None else _single_slow_steps(table)
 
 
-def _chronic(table: StepTable, of_groups: Mapping[int, Slow]) -> dict[int, Slow]:
+def _chronic_ranks(table: StepTable, of_groups: Mapping[int, Slow]) -> dict[int, Slow]:
     """Return the ranks that are slow by themselves, beside those of groups (``of_groups``)."""
     levels = np.median(excess_ns(table), axis=1)
     likely = levels > MIN_EXCESS * np.median(table.own_ns - excess_ns(table), axis=1)
@@ -170,13 +170,15 @@ def _chronic(table: StepTable, of_groups: Mapping[int, Slow]) -> dict[int, Slow]
         alone = np.delete(levels, list(of_groups))
         likely &= levels > np.median(alone) + mad(alone) * NormalDist().inv_cdf(1 - FALSE / table.ranks)
     slow_by_rank = {}
-    middles = _middles(table)
+    middles = _parts_medians_ns(table)
     for rank in (set(np.flatnonzero(likely).tolist()) - of_groups.keys()) if table.steps >= LEAST_STEPS else ():
         excess = excess_ns(table)[rank]
         others = table.own_ns[rank] - excess
         slow = chronic_excess(excess, others)
         if slow is not None:
-            slow_by_rank[rank] = _slow(table, rank, slow, excess, others, parts=_beyond(table, rank, middles=middles))
+            slow_by_rank[rank] = _chronic_rank(
+                table, rank, slow, excess, others, parts=_parts_beyond_ns(table, rank, middles=middles)
+            )
     return slow_by_rank
 
 
@@ -186,18 +188,19 @@ def _of_slow_groups(table: StepTable) -> dict[int, Slow]:
         return _of_slow_hosts(table) if table.steps >= HOST_STEPS else {}
     slow_by_rank: dict[int, Slow] = {}
     for group in slow_groups(table.own_ns, table.hosts):
-        slow_by_rank = _of_slow_group(table, group) | slow_by_rank
+        slow_by_rank = _ranks_of_slow_group(table, group) | slow_by_rank
     return slow_by_rank
 
 
-def _of_slow_group(table: StepTable, group: SlowGroup) -> dict[int, Slow]:
+def _ranks_of_slow_group(table: StepTable, group: SlowGroup) -> dict[int, Slow]:
+    """Return the ranks of a slow group, each with what it takes beyond the ranks outside."""
     middles = np.median(np.delete(late_parts_ns(table), group.members, axis=1), axis=1)
     slow_by_rank = {}
     for rank in group.members:
         excess = table.own_ns[rank] - group.middle_ns
         slow = replace(group.excess, excess_ns=float(np.median(excess)))
-        parts = _beyond(table, rank, middles=middles)
-        slow_by_rank[rank] = _slow(table, rank, slow, excess, group.middle_ns, parts=parts, of=group.kind)
+        parts = _parts_beyond_ns(table, rank, middles=middles)
+        slow_by_rank[rank] = _chronic_rank(table, rank, slow, excess, group.middle_ns, parts=parts, of=group.kind)
     return slow_by_rank
 
 
@@ -218,7 +221,9 @@ def _of_slow_hosts(table: StepTable) -> dict[int, Slow]:
                     low_ns=float(excess.min()),
                     others_ns=float(np.median(middle)),
                 )
-                slow_by_rank[rank] = _slow(table, rank, slow, excess, middle, parts=_beyond(table, rank), of="host")
+                slow_by_rank[rank] = _chronic_rank(
+                    table, rank, slow, excess, middle, parts=_parts_beyond_ns(table, rank), of="host"
+                )
     return slow_by_rank
 
 
@@ -234,7 +239,7 @@ def _always_last(fastest: Numbers, rest: Numbers, ranks: int) -> bool:
     return bool(clear) or count / ranks / comb(count, ranks) ** steps < HOST_P
 
 
-def _slow(
+def _chronic_rank(
     table: StepTable,
     rank: int,
     slow: Excess,
@@ -245,7 +250,7 @@ def _slow(
     of: Literal["rank", "host", "rail"] = "rank",
 ) -> Slow:
     """Describe a chronically slow rank. parts: what each of ``PARTS`` takes beyond the others'."""
-    part, part_ns = _part(parts, slow.excess_ns)
+    part, part_ns = _main_part_and_ns(parts, slow.excess_ns)
     rest = 0.0 if table.samples is None else float(np.median(np.delete(table.samples, rank)))
     return Slow(
         kind="chronic",
@@ -265,7 +270,8 @@ def _slow(
     )
 
 
-def _rotating(table: StepTable) -> Slow | None:
+def _rotating_rank(table: StepTable) -> Slow | None:
+    """Return the slowness that moves from rank to rank; None where it costs too little."""
     lead = np.asarray(excess_ns(table).max(axis=0))
     middle, typical = float(np.median(lead)), typical_ns(table)
     if middle <= MIN_ROTATING * typical:
@@ -289,7 +295,7 @@ def _rotating(table: StepTable) -> Slow | None:
     )
 
 
-def _accidents(table: StepTable) -> tuple[Slow, ...]:
+def _single_slow_steps(table: StepTable) -> tuple[Slow, ...]:
     """Return single steps in which one rank was far beyond its usual, by rank; empty unless they cost enough together."""
     middle = np.median(excess_ns(table), axis=1, keepdims=True)
     spread = 1.4826 * np.median(np.abs(excess_ns(table) - middle), axis=1, keepdims=True)
@@ -302,12 +308,12 @@ def _accidents(table: StepTable) -> tuple[Slow, ...]:
         return ()
     counts = Counter({rank: int(last[rank].sum()) for rank in range(table.ranks) if last[rank].any()})
     accidents = []
-    middles = _middles(table)
+    middles = _parts_medians_ns(table)
     for rank, count in counts.items():
         which = last[rank]
         excess = excess_ns(table)[rank][which]
         usual = float(np.median(excess))
-        part, part_ns = _part(_beyond(table, rank, which, middles=middles), usual)
+        part, part_ns = _main_part_and_ns(_parts_beyond_ns(table, rank, which, middles=middles), usual)
         accidents.append(
             Slow(
                 kind="one-off",
@@ -327,12 +333,12 @@ def _accidents(table: StepTable) -> tuple[Slow, ...]:
     return tuple(sorted(accidents, key=lambda slow: -slow.stake_fraction))
 
 
-def _middles(table: StepTable) -> Numbers | None:
+def _parts_medians_ns(table: StepTable) -> Numbers | None:
     """Return the median of all ranks, ns [parts, steps], where they are so many that none of them moves it; else None."""
     return np.asarray(np.median(late_parts_ns(table), axis=1)) if table.ranks >= MANY else None
 
 
-def _beyond(
+def _parts_beyond_ns(
     table: StepTable, rank: int, which: NDArray[np.bool_] | slice = slice(None), *, middles: Numbers | None = None
 ) -> Numbers:
     """Return what a rank takes beyond ``middles`` in the median of these steps, ns [parts]; without them, beyond the other
@@ -342,7 +348,7 @@ def _beyond(
     return np.asarray(np.median((late_parts_ns(table)[:, rank] - middles)[:, which], axis=1))
 
 
-def _part(beyond_ns: Numbers, excess_ns: float) -> tuple[str | None, float | None]:
+def _main_part_and_ns(beyond_ns: Numbers, excess_ns: float) -> tuple[str | None, float | None]:
     """Return the part of the step that holds at least half of the excess, and its ns; (None, None) without one."""
     at = int(np.argmax(beyond_ns))
     return (PARTS[at], float(beyond_ns[at])) if beyond_ns[at] >= 0.5 * excess_ns else (None, None)
@@ -429,11 +435,11 @@ def slow_groups(own_ns: Numbers, hosts: tuple[str, ...]) -> tuple[SlowGroup, ...
     levels = np.median(own_ns - np.median(own_ns, axis=0), axis=1)
     least = MIN_EXCESS * float(np.median(own_ns))
     likely = []
-    for kind, members in _groups(hosts):
+    for kind, members in _rank_groups(hosts):
         inside = np.zeros(levels.size, dtype=bool)
         inside[members] = True
         excess = float(np.median(levels[inside]) - np.median(levels[~inside]))
-        if excess > least and _least(levels[inside]) - np.median(levels[~inside]) >= ALIKE * excess:
+        if excess > least and _nearly_least(levels[inside]) - np.median(levels[~inside]) >= ALIKE * excess:
             likely.append((kind, inside))
     groups = []
     for kind, inside in likely:
@@ -441,7 +447,7 @@ def slow_groups(own_ns: Numbers, hosts: tuple[str, ...]) -> tuple[SlowGroup, ...
         for _, theirs in likely:
             if not (theirs & inside).any():
                 others &= ~theirs
-        if not others.any() or _least(levels[inside]) <= -_least(-levels[others]):
+        if not others.any() or _nearly_least(levels[inside]) <= -_nearly_least(-levels[others]):
             continue
         middle = np.median(own_ns[others], axis=0)
         excess_of = chronic_excess(np.median(own_ns[inside], axis=0) - middle, middle)
@@ -457,12 +463,12 @@ def slow_groups(own_ns: Numbers, hosts: tuple[str, ...]) -> tuple[SlowGroup, ...
     return tuple(groups)
 
 
-def _least(levels: Numbers) -> float:
+def _nearly_least(levels: Numbers) -> float:
     """Return what nearly all exceed or reach; of fewer than ten the least."""
     return float(np.quantile(levels, 1 - NEARLY_ALL, method="lower"))
 
 
-def _groups(hosts: tuple[str, ...]) -> Iterator[tuple[Literal["host", "rail"], list[int]]]:
+def _rank_groups(hosts: tuple[str, ...]) -> Iterator[tuple[Literal["host", "rail"], list[int]]]:
     """Yield ranks that share a host, then those that share a rail; no group of one rank, and none that is all ranks."""
     rails = rails_of(hosts)
     placed = [rank for rank, rail in enumerate(rails) if rail is not None]

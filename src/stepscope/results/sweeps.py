@@ -80,7 +80,7 @@ def gains(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> tup
             inside=inside,
             hidden_after=hidden[after.run.run_id],
             hidden_inside=hidden[inside.run.run_id],
-            step=_against(inside, after),
+            step=_step_comparison(inside, after),
         )
         for after in timed
         if after_backward(plans[after.cell_id])
@@ -96,7 +96,8 @@ def traces_of(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) ->
     return {cell.run.run_id: trace for cell, trace in pairs}
 
 
-def _against(inside: CellEvidence, after: CellEvidence) -> ComparedFigure:
+def _step_comparison(inside: CellEvidence, after: CellEvidence) -> ComparedFigure:
+    """Return the comparison of two steps whose intervals are known."""
     assert inside.run.step_ns is not None
     assert after.run.step_ns is not None
     return figure(
@@ -132,16 +133,18 @@ def hidden_of(trace: TraceEvidence) -> Hidden | None:
 
 def overlap_conclusions(overlaps: Sequence[OverlapGain]) -> tuple[str, ...]:
     """Say of each gain what share of communication is hidden, and how much shorter the step is, as far as both are shown."""
-    return tuple(". ".join(_sentences(gain)) for gain in overlaps)
+    return tuple(". ".join(_overlap_sentences(gain)) for gain in overlaps)
 
 
-def _sentences(gain: OverlapGain) -> Iterator[str]:
+def _overlap_sentences(gain: OverlapGain) -> Iterator[str]:
     inside, after = gain.inside.run, gain.after.run
     hidden, none = gain.hidden_inside, gain.hidden_after
-    span = "" if hidden.share.low is None else f"{_percent(hidden.share.low)} to {_percent(hidden.share.high)} "
+    span = (
+        "" if hidden.share.low is None else f"{_percent_text(hidden.share.low)} to {_percent_text(hidden.share.high)} "
+    )
     yield (
-        f"{inside.label} hides {_percent(hidden.share.value)} of its communication under computation"
-        f" ({span}in {counted(hidden.share.n or 0, 'profiled step')}); {after.label} hides {_percent(none.share.value)}"
+        f"{inside.label} hides {_percent_text(hidden.share.value)} of its communication under computation"
+        f" ({span}in {counted(hidden.share.n or 0, 'profiled step')}); {after.label} hides {_percent_text(none.share.value)}"
     )
     yield step_said(gain)
     if gain.step.verdict != "better" and gain.inside.spec.device == "cpu" and gain.inside.spec.network is None:
@@ -160,21 +163,21 @@ def step_said(gain: OverlapGain) -> str:
         return f"Whether overlap shortens the step is not shown: {times}, too few steps for an interval"
     if step.verdict == "better":
         return (
-            f"With overlap the step is {_percent(1 - step.ratio)} shorter: {times} "
-            f"(95% interval {_percent(1 - step.high)} to {_percent(1 - step.low)})"
+            f"With overlap the step is {_percent_text(1 - step.ratio)} shorter: {times} "
+            f"(95% interval {_percent_text(1 - step.high)} to {_percent_text(1 - step.low)})"
         )
     if step.verdict == "worse":
         return (
-            f"With overlap the step is {_percent(step.ratio - 1)} longer: {times} "
-            f"(95% interval {_percent(step.low - 1)} to {_percent(step.high - 1)})"
+            f"With overlap the step is {_percent_text(step.ratio - 1)} longer: {times} "
+            f"(95% interval {_percent_text(step.low - 1)} to {_percent_text(step.high - 1)})"
         )
     return (
-        f"A shorter step is not shown: {times} (95% interval {_percent(1 - step.low)} shorter to "
-        f"{_percent(step.high - 1)} longer)"
+        f"A shorter step is not shown: {times} (95% interval {_percent_text(1 - step.low)} shorter to "
+        f"{_percent_text(step.high - 1)} longer)"
     )
 
 
-def _percent(share: float | None) -> str:
+def _percent_text(share: float | None) -> str:
     return format_percent(share or 0.0)
 
 
@@ -226,13 +229,14 @@ def bucket_sweeps(cells: Sequence[CellEvidence], *, least_sizes: int = LEAST_SIZ
     done = {id(cell.result): cell for cell in cells if cell.run.status == "ok" and cell.run.step_ns is not None}
     sweeps = []
     for kind in bucket_kinds(cell.result for cell in done.values()).values():
-        sized = [size for result in kind if (size := _sized(done[id(result)])) is not None]
+        sized = [size for result in kind if (size := _sized_step(done[id(result)])) is not None]
         if len(sized) >= least_sizes:
             sweeps.append(BucketSweep(sizes=tuple(sorted(sized, key=lambda size: size.cap_mb))))
     return tuple(sweeps)
 
 
-def _sized(cell: CellEvidence) -> SizedStep | None:
+def _sized_step(cell: CellEvidence) -> SizedStep | None:
+    """Return the step of a bucket size; None where size or time is unknown."""
     cap, step, exposed = bucket_cap(cell.spec), cell.run.step_ns, cell.run.exposed_comm_ns
     buckets = tuple(op.size_bytes for op in plan_of(cell.spec) if op.phase == "backward")
     if cap is None or step is None or not buckets:
@@ -248,19 +252,20 @@ def bucket_conclusions(sweeps: Iterable[BucketSweep]) -> tuple[str, ...]:
 
 
 def _sweep_lines(sweep: BucketSweep) -> list[str]:
+    """Say which bucket size is fastest, and why the smallest and the largest are slower."""
     best, least, most = sweep.best, sweep.sizes[0], sweep.sizes[-1]
     lines = [
         f"{best.cell.run.label}: {best.cap_mb:g} MiB is fastest of {len(sweep.sizes)} sizes measured,"
         f" {format_duration(best.step.value)} a step with {counted(len(best.buckets), 'bucket')}"
     ]
     if least is not best:
-        lines.append(f"{_slower(least, best)}: {_why_small(least, best)}")
+        lines.append(f"{_slower_words(least, best)}: {_why_small(least, best)}")
     if most is not best:
-        lines.append(f"{_slower(most, best)}: {_why_large(most, best, sweep.gradient_bytes)}")
+        lines.append(f"{_slower_words(most, best)}: {_why_large(most, best, sweep.gradient_bytes)}")
     return lines
 
 
-def _slower(size: SizedStep, best: SizedStep) -> str:
+def _slower_words(size: SizedStep, best: SizedStep) -> str:
     share, surely = format_percent(size.step.value / best.step.value - 1), best.step.below(size.step)
     if not surely:
         why = "too few steps" if surely is None else "the intervals overlap"
@@ -269,10 +274,11 @@ def _slower(size: SizedStep, best: SizedStep) -> str:
 
 
 def _why_small(least: SizedStep, best: SizedStep) -> str:
+    """Say why small buckets are slower: more calls, and what each costs."""
     more = len(least.buckets) - len(best.buckets)
     if more <= 0:
         return f"it makes the same {counted(len(least.buckets), 'bucket')}"
-    text = f"{counted(len(least.buckets), 'all-reduce')} of about {_mean(least)} instead of {len(best.buckets)}"
+    text = f"{counted(len(least.buckets), 'all-reduce')} of about {_mean_bucket_text(least)} instead of {len(best.buckets)}"
     if best.step.below(least.step):
         per_bucket = format_duration((least.step.value - best.step.value) / more)
         text += f"; the step grows by {per_bucket} for each of the {more} more"
@@ -280,6 +286,7 @@ def _why_small(least: SizedStep, best: SizedStep) -> str:
 
 
 def _why_large(most: SizedStep, best: SizedStep, gradient_bytes: int) -> str:
+    """Say why large buckets are slower: they start later, so that more of them is exposed."""
     largest = max(most.buckets, default=0)
     share = format_percent(largest / gradient_bytes) if gradient_bytes else "all"
     text = f"{share} of the gradients travel in one bucket, which starts when the last of them is ready"
@@ -292,7 +299,7 @@ def _why_large(most: SizedStep, best: SizedStep, gradient_bytes: int) -> str:
     )
 
 
-def _mean(size: SizedStep) -> str:
+def _mean_bucket_text(size: SizedStep) -> str:
     return format_bytes_binary(sum(size.buckets) / max(1, len(size.buckets)))
 
 
@@ -320,34 +327,38 @@ def memory_by_batch(
 
     Groups of one batch tell nothing, and are left out.
     """
-    shown = [run for run in runs if run.micro_batch is not None and (_peak(run) is not None or run.status in FAILED)]
+    shown = [
+        run for run in runs if run.micro_batch is not None and (_peak_bytes(run) is not None or run.status in FAILED)
+    ]
     counted = {cell.run.run_id: memory.sizes for cell in cells if (memory := held_by(cell)) is not None}
-    groups = (_group(group, counted) for group in grouped(shown, _but_for_batch).values())
+    groups = (_memory_group(group, counted) for group in grouped(shown, _but_for_batch).values())
     return tuple(group for group in groups if len({batch.micro_batch for batch in group}) > 1)
 
 
-def _group(runs: Sequence[TrainingRun], counted: Mapping[str, Mapping[str, int]]) -> tuple[BatchMemory, ...]:
+def _memory_group(runs: Sequence[TrainingRun], counted: Mapping[str, Mapping[str, int]]) -> tuple[BatchMemory, ...]:
+    """Return the memory of runs that differ in the batch alone, small batches first, with the growth a sample, bytes."""
     ordered = sorted(runs, key=lambda run: run.micro_batch or 0)
-    ran = [run for run in ordered if _peak(run) is not None]
+    ran = [run for run in ordered if _peak_bytes(run) is not None]
     growth = {
-        larger.run_id: ((_peak(larger) or 0) - (_peak(smaller) or 0)) / (_batch(larger) - _batch(smaller))
+        larger.run_id: ((_peak_bytes(larger) or 0) - (_peak_bytes(smaller) or 0))
+        / (_micro_batch(larger) - _micro_batch(smaller))
         for smaller, larger in pairwise(ran)
-        if _batch(larger) > _batch(smaller)
+        if _micro_batch(larger) > _micro_batch(smaller)
     }
     return tuple(
         BatchMemory(
-            run=run, micro_batch=_batch(run), peak_bytes=_peak(run), per_sample_bytes=growth.get(run.run_id),
+            run=run, micro_batch=_micro_batch(run), peak_bytes=_peak_bytes(run), per_sample_bytes=growth.get(run.run_id),
             held_bytes=counted.get(run.run_id, {}),
         )
         for run in ordered
     )  # fmt: skip
 
 
-def _batch(run: TrainingRun) -> int:
+def _micro_batch(run: TrainingRun) -> int:
     return run.micro_batch or 0
 
 
-def _peak(run: TrainingRun) -> int | None:
+def _peak_bytes(run: TrainingRun) -> int | None:
     return run.peak_memory_bytes if run.status == "ok" else None
 
 

@@ -150,17 +150,17 @@ def numbers_of(text: str) -> tuple[int, ...]:
 def text_hang_of(signs: Iterable[Sign], world_size: int | None = None) -> TextHang:
     """Compare what ranks say of calls that ran into their timeout. world_size: where it is known from elsewhere."""
     signs = tuple(signs)
-    statuses = [sign for sign in signs if sign.kind == "group-status" and _rank(sign) is not None]
+    statuses = [sign for sign in signs if sign.kind == "group-status" and _sign_rank(sign) is not None]
     positions = tuple(
         Position(
-            rank=_rank(sign) or 0,
-            group=_group(sign) or "",
+            rank=_sign_rank(sign) or 0,
+            group=_sign_group(sign) or "",
             enqueued=int(sign.values["enqueued"]),
             completed=int(sign.values["completed"]),
         )
         for sign in statuses
     )
-    waits = _waits([sign for sign in signs if sign.kind in ("timeout", "timeout-cut")], statuses)
+    waits = _rank_waits([sign for sign in signs if sign.kind in ("timeout", "timeout-cut")], statuses)
     calls = []
     for group, of_group in grouped(waits, lambda wait: wait.group).items():
         waiting = {wait.rank for wait in of_group}
@@ -183,7 +183,7 @@ def text_hang_of(signs: Iterable[Sign], world_size: int | None = None) -> TextHa
     return TextHang(
         calls=tuple(calls),
         positions=positions,
-        names={_group(status) or "": _name(status) for status in statuses},
+        names={_sign_group(status) or "": _group_text(status) for status in statuses},
         world_size=world_size or (worlds.pop() if len(worlds) == 1 else None),
         scattered=bool(apart)
         and (max(apart) - min(apart) > APART or not all(c.sure for c in calls if c.group is None)),
@@ -215,17 +215,17 @@ def hang_of(signs: Iterable[Sign]) -> Hang | None:
     )
 
 
-def _rank(sign: Sign) -> int | None:
+def _sign_rank(sign: Sign) -> int | None:
     if sign.rank is not None:
         return sign.rank
     return int(sign.values["member"]) if "member" in sign.values else None
 
 
-def _group(sign: Sign) -> str | None:
+def _sign_group(sign: Sign) -> str | None:
     return sign.values.get("group") or sign.values.get("number")
 
 
-def _name(sign: Sign) -> str:
+def _group_text(sign: Sign) -> str:
     """Return a group as its line has it: its number on that rank, its own id where that differs, its name."""
     number, group, name = (sign.values.get(key) for key in ("number", "group", "name"))
     if name == "default_pg":
@@ -235,9 +235,9 @@ def _name(sign: Sign) -> str:
     return f"process group {number}{f' ({inside})' if inside else ''}"
 
 
-def _in_order(one: Sign, other: Sign) -> bool:
+def _may_be_one_group(one: Sign, other: Sign) -> bool:
     """Whether two lines can be of one group: its members are numbered in the order of their ranks."""
-    rank, member = ((_rank(s) or 0, int(s.values.get("member", _rank(s) or 0))) for s in (one, other))
+    rank, member = ((_sign_rank(s) or 0, int(s.values.get("member", _sign_rank(s) or 0))) for s in (one, other))
     return (rank[0] < member[0], rank[0] > member[0]) == (rank[1] < member[1], rank[1] > member[1])
 
 
@@ -246,21 +246,23 @@ def _line_of(sign: Sign) -> tuple[str | None, ...]:
     return tuple(sign.values.get(key) for key in ("member", "sequence", "ran"))
 
 
-def _waits(timeouts: Sequence[Sign], statuses: Sequence[Sign]) -> list[Wait]:
+def _rank_waits(timeouts: Sequence[Sign], statuses: Sequence[Sign]) -> list[Wait]:
     """Return the waits of ranks, each once: the line of a status says the group of the timeout with the same number."""
     at = grouped((s for s in statuses if "at" in s.values), lambda sign: int(sign.values["at"]))
     waits: dict[Wait, None] = {}
     prefixed = {_line_of(sign) for sign in timeouts if sign.rank is not None}
     for sign in timeouts:
-        rank, number = _rank(sign), sign.values.get("sequence")
+        rank, number = _sign_rank(sign), sign.values.get("sequence")
         repeated = sign.rank is None and _line_of(sign) in prefixed
         if rank is None or number is None or repeated:
             continue
         same = at.get(int(number), [])
-        groups = {_group(s) for s in same if _rank(s) == rank}
+        groups = {_sign_group(s) for s in same if _sign_rank(s) == rank}
         if not groups:
-            by_group = grouped(same, _group)
-            groups = {group for group, others in by_group.items() if all(_in_order(other, sign) for other in others)}
+            by_group = grouped(same, _sign_group)
+            groups = {
+                group for group, others in by_group.items() if all(_may_be_one_group(other, sign) for other in others)
+            }
         ran, timeout, elements = (sign.values.get(key) for key in ("ran", "timeout", "elements"))
         wait = Wait(
             rank=rank,
@@ -276,10 +278,10 @@ def _waits(timeouts: Sequence[Sign], statuses: Sequence[Sign]) -> list[Wait]:
     reported = {(wait.rank, wait.group, wait.sequence) for wait in waits}
     for sequence, same in at.items():
         for sign in same:
-            rank = _rank(sign)
-            if rank is not None and (rank, _group(sign), sequence) not in reported:
+            rank = _sign_rank(sign)
+            if rank is not None and (rank, _sign_group(sign), sequence) not in reported:
                 member = int(sign.values.get("member", rank))
-                waits[Wait(rank=rank, member=member, sequence=sequence, group=_group(sign))] = None
+                waits[Wait(rank=rank, member=member, sequence=sequence, group=_sign_group(sign))] = None
     return list(waits)
 
 

@@ -97,7 +97,7 @@ def text_jobs(signs: Iterable[Sign]) -> tuple[TextJob, ...]:
 
     A file that may be of two of them is of the one whose files lie nearest in the folders, else alone.
     """
-    files = [_file(source, of_file) for source, of_file in grouped(signs, lambda sign: sign.source).items()]
+    files = [_log_file(source, of_file) for source, of_file in grouped(signs, lambda sign: sign.source).items()]
     every = _Files(files)
     if not any(map(every.differ, files)):
         return ()
@@ -120,7 +120,7 @@ def text_jobs(signs: Iterable[Sign]) -> tuple[TextJob, ...]:
     )
 
 
-def _file(source: str, signs: list[Sign]) -> _File:
+def _log_file(source: str, signs: list[Sign]) -> _File:
     worlds = {int(s.values["world"]) for s in signs if s.kind == "world" and _WORLD.search(s.text)}
     attempt = _ATTEMPT.search(source)
     timed = ((int(s.rank), time_ns(s.time)) for s in signs if s.kind in _WAITED and s.rank is not None)

@@ -88,13 +88,15 @@ def watched(job: ProfiledJob, *, written_unix_ns: int | None, now_unix_ns: int) 
         hosts=len({diary.header.host for diary in newest}),
         silent_s=silent_s,
         ended_as=sentence,
-        happened=tuple(sorted((*_events(job), *_restarts(job), *_errors(job)), key=lambda event: event.at_unix_ns))[
-            -LATEST:
-        ],
+        happened=tuple(
+            sorted(
+                (*_diary_events(job), *_restart_events(job), *_error_events(job)), key=lambda event: event.at_unix_ns
+            )
+        )[-LATEST:],
     )
 
 
-def _events(job: ProfiledJob) -> Iterable[Happened]:
+def _diary_events(job: ProfiledJob) -> Iterable[Happened]:
     """Yield the events of the ranks; what several have noted of the same step is one."""
     every = ((diary, event) for diary in job.diaries for event in diary.events)
     for (_, kind, step, what), same in grouped(
@@ -109,7 +111,7 @@ def _events(job: ProfiledJob) -> Iterable[Happened]:
         )
 
 
-def _restarts(job: ProfiledJob) -> Iterable[Happened]:
+def _restart_events(job: ProfiledJob) -> Iterable[Happened]:
     """Yield each time that the launcher started ranks again."""
     for restart, again in grouped(job.diaries, lambda diary: diary.header.restart).items():
         if restart:
@@ -120,7 +122,7 @@ def _restarts(job: ProfiledJob) -> Iterable[Happened]:
             )
 
 
-def _errors(job: ProfiledJob) -> Iterable[Happened]:
+def _error_events(job: ProfiledJob) -> Iterable[Happened]:
     """Yield errors that GPUs and network ports have counted, at the time of the last one."""
     for error in () if job.steps is None else counted_errors(job.steps):
         ranks = {diary.rank for diary in job.steps.diaries if diary.header.host == error.host} if job.steps else set()

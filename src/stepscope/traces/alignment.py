@@ -70,29 +70,31 @@ def align_clocks(ranks: Sequence[RankCommunication], instances: Sequence[Instanc
     """
     look = {r.rank: r for r in sorted(ranks, key=lambda r: r.rank)}
     shifts = base_shifts(ranks)
-    usable = [i for i in instances if _usable(i, look)]
+    usable = [i for i in instances if _is_usable(i, look)]
     counts: dict[int, int] = defaultdict(int)
     for instance in usable:
         for m in instance.members:
             counts[m.rank] += 1
     if not counts:
-        fits = tuple(_based(_unfitted(r, "no collective in common"), shifts) for r in look)
+        fits = tuple(_rebased_fit(_unknown_fit(r, "no collective in common"), shifts) for r in look)
         return ClockAlignment(
             reference_rank=None,
             fits=fits,
             text="clocks not compared: no collective appears on two ranks" if len(look) > 1 else "one rank",
         )
     reference = min(counts, key=lambda r: (-counts[r], r))
-    lines = _lines(usable, look, shifts, reference)
+    lines = _lines_by_rank(usable, look, shifts, reference)
     fits_by_rank = _one_per_host(lines, look, reference)
     step_ns = _between_steps(look[reference])
-    decided = [_decided(rank, fits_by_rank.get(rank), look, reference, step_ns) for rank in look]
-    chosen = [_based(f, shifts, reference=reference) for f in decided]
-    uncorrected = [_uncorrected(f) for f in decided]
-    as_recorded = [_based(f, shifts, reference=reference) for f in uncorrected]
-    if uncorrected != decided and _impossible(usable, look, chosen) > _impossible(usable, look, as_recorded):
+    decided = [_clock_fit(rank, fits_by_rank.get(rank), look, reference, step_ns) for rank in look]
+    chosen = [_rebased_fit(f, shifts, reference=reference) for f in decided]
+    uncorrected = [_fit_without_correction(f) for f in decided]
+    as_recorded = [_rebased_fit(f, shifts, reference=reference) for f in uncorrected]
+    if uncorrected != decided and _impossible_count(usable, look, chosen) > _impossible_count(
+        usable, look, as_recorded
+    ):
         chosen = as_recorded
-    return ClockAlignment(reference_rank=reference, fits=tuple(chosen), text=_text(chosen))
+    return ClockAlignment(reference_rank=reference, fits=tuple(chosen), text=_clocks_text(chosen))
 
 
 def corrected(fit: ClockFit, time_ns: int) -> int:
@@ -133,18 +135,18 @@ def fit_line(times_ns: Ints, differences_ns: Ints) -> _Line:
     base = int(median(differences_ns))
     y = (differences_ns - base).astype(np.float64)
     level = median(y)
-    flat = _scale(y - level)
+    flat = _robust_deviation(y - level)
     constant = _Line(at_ns=at, offset=base + level, drift=0.0, residual=flat, count=len(x), span_ns=high - low)
     if len(x) < _MIN_FOR_DRIFT or high == low:
         return constant
     slope = _theil_sen(x, y)
     start = median(y - slope * x)
     rest = y - start - slope * x
-    scale = _scale(rest)
+    scale = _robust_deviation(rest)
     kept = np.abs(rest) <= 3 * max(scale, 1.0)
     if kept.sum() >= _MIN_FOR_DRIFT and np.ptp(x[kept]) > 0:
         slope, start = (float(v) for v in np.polyfit(x[kept], y[kept], 1))
-        scale = _scale(y - start - slope * x)
+        scale = _robust_deviation(y - start - slope * x)
     steep = abs(slope) * (high - low)
     if abs(slope) > _MAX_DRIFT or steep <= 3 * scale or scale > 0.7 * flat:
         return constant
@@ -158,17 +160,17 @@ def _theil_sen(x: Floats, y: Floats) -> float:
     return median(slopes) if slopes.size else 0.0
 
 
-def _scale(values: Floats) -> float:
+def _robust_deviation(values: Floats) -> float:
     return _SIGMA * median(np.abs(values - median(values)))
 
 
-def _usable(instance: Instance, look: Mapping[int, RankCommunication]) -> bool:
+def _is_usable(instance: Instance, look: Mapping[int, RankCommunication]) -> bool:
     if len(instance.members) < 2 or (instance.confidence or 0.0) < _SURE:
         return False
-    return all(_at(m.rank, m.position, look).op in TOGETHER for m in instance.members)
+    return all(_collective_at(m.rank, m.position, look).op in TOGETHER for m in instance.members)
 
 
-def _lines(
+def _lines_by_rank(
     usable: Sequence[Instance], look: Mapping[int, RankCommunication], shifts: dict[int, int], reference: int
 ) -> dict[int, _Line]:
     """Each reachable rank's line, level by level outwards from the reference."""
@@ -180,7 +182,7 @@ def _lines(
         numbers: dict[int, list[int | None]] = defaultdict(list)
         later = []
         for instance in waiting:
-            ends = {m.rank: _at(m.rank, m.position, look).end_ns + shifts[m.rank] for m in instance.members}
+            ends = {m.rank: _collective_at(m.rank, m.position, look).end_ns + shifts[m.rank] for m in instance.members}
             reference_ends = [e - round(lines[r].value(e)) for r, e in ends.items() if r in lines]
             new = [r for r in ends if r not in lines]
             if not new:
@@ -189,7 +191,7 @@ def _lines(
                 later.append(instance)
                 continue
             common = median_low(reference_ends)
-            step = _at(instance.members[0].rank, instance.members[0].position, look).step
+            step = _collective_at(instance.members[0].rank, instance.members[0].position, look).step
             for r in new:
                 times[r].append(ends[r])
                 differences[r].append(ends[r] - common)
@@ -247,13 +249,14 @@ def _one_per_host(lines: dict[int, _Line], look: Mapping[int, RankCommunication]
     return result
 
 
-def _decided(
+def _clock_fit(
     rank: int, line: _Line | None, look: Mapping[int, RankCommunication], reference: int, step_ns: float | None
 ) -> ClockFit:
+    """Return the fit of one rank's clock against the reference: same host, corrected, or why it is unknown."""
     if rank == reference:
-        return replace(_unfitted(rank, "reference rank of the comparison"), status="reference")
+        return replace(_unknown_fit(rank, "reference rank of the comparison"), status="reference")
     if line is None:
-        return _unfitted(rank, "no collective in common with a compared rank")
+        return _unknown_fit(rank, "no collective in common with a compared rank")
     fit = ClockFit(
         rank=rank,
         status="unknown",
@@ -288,7 +291,7 @@ def _decided(
     return replace(fit, status="corrected", reason=f"differs by up to {format_duration(line.furthest())}")
 
 
-def _based(fit: ClockFit, shifts: dict[int, int], *, reference: int | None = None) -> ClockFit:
+def _rebased_fit(fit: ClockFit, shifts: dict[int, int], *, reference: int | None = None) -> ClockFit:
     """Return the fit in terms of the rank's own recorded times, its base time included."""
     ahead = shifts[fit.rank] - (0 if reference is None else shifts[reference])
     at = fit.at_ns - shifts[fit.rank]
@@ -305,7 +308,7 @@ def _based(fit: ClockFit, shifts: dict[int, int], *, reference: int | None = Non
     )
 
 
-def _uncorrected(fit: ClockFit) -> ClockFit:
+def _fit_without_correction(fit: ClockFit) -> ClockFit:
     """Return the fit without its correction."""
     if fit.status != "corrected":
         return fit
@@ -313,23 +316,27 @@ def _uncorrected(fit: ClockFit) -> ClockFit:
     return Contradicted(**fields)
 
 
-def _unfitted(rank: int, reason: str) -> ClockFit:
+def _unknown_fit(rank: int, reason: str) -> ClockFit:
     return ClockFit(
         rank=rank, status="unknown", offset_ns=0.0, drift=0.0, at_ns=0, residual_ns=None, collectives=0, reason=reason
     )
 
 
-def _impossible(usable: Sequence[Instance], look: Mapping[int, RankCommunication], fits: Sequence[ClockFit]) -> int:
+def _impossible_count(
+    usable: Sequence[Instance], look: Mapping[int, RankCommunication], fits: Sequence[ClockFit]
+) -> int:
+    """Count the collectives that, on the corrected clocks, one rank leaves before another enters."""
     by_rank = {f.rank: f for f in fits}
     count = 0
     for instance in usable:
-        spans = [(_at(m.rank, m.position, look), by_rank[m.rank]) for m in instance.members]
+        spans = [(_collective_at(m.rank, m.position, look), by_rank[m.rank]) for m in instance.members]
         last = max(corrected(fit, c.start_ns) for c, fit in spans)
         count += last > min(corrected(fit, c.end_ns) for c, fit in spans)
     return count
 
 
-def _text(fits: Sequence[ClockFit]) -> str:
+def _clocks_text(fits: Sequence[ClockFit]) -> str:
+    """Say how many clocks were corrected, by how much at most, and how many could not be compared."""
     moved = [f for f in fits if f.status == "corrected"]
     unknown = [f for f in fits if f.status == "unknown"]
     if moved:
@@ -342,5 +349,5 @@ def _text(fits: Sequence[ClockFit]) -> str:
     return text
 
 
-def _at(rank: int, position: int, look: Mapping[int, RankCommunication]) -> RankCollective:
+def _collective_at(rank: int, position: int, look: Mapping[int, RankCommunication]) -> RankCollective:
     return look[rank].collectives[position]

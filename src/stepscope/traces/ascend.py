@@ -48,11 +48,11 @@ def with_devices(events: Events, labels: Mapping[str, str]) -> Events:
         work &= ~events.named(_OPERATION.match)  # the same again, on the stream that it runs on
     copies = work & events.named(_COPIES.match)
     category[work & ~copies] = Category.KERNEL
-    category[copies & ~_inside(events, copies, collectives)] = Category.MEMCPY
+    category[copies & ~_inside_mask(events, copies, collectives)] = Category.MEMCPY
     category[calls] = Category.RUNTIME
     device = (category >= Category.KERNEL) & (category <= Category.MEMSET) & open_
-    threads, thread = _joined(events, roles)
-    number = np.array([_number(thread) for _, thread in events.threads], dtype=np.int32)
+    threads, thread = _joined_threads(events, roles)
+    number = np.array([_trailing_number(thread) for _, thread in events.threads], dtype=np.int32)
     stream = events.stream.astype(np.int32)
     stream[device] = np.where(stream[device] == NONE, number[events.thread[device]], stream[device])
     # The streams of communication are numbered by themselves.
@@ -67,16 +67,18 @@ def with_devices(events: Events, labels: Mapping[str, str]) -> Events:
     )
 
 
-def _joined(events: Events, roles: list[str]) -> tuple[tuple[tuple[str, str], ...], Codes]:
+def _joined_threads(events: Events, roles: list[str]) -> tuple[tuple[tuple[str, str], ...], Codes]:
     """Return the threads, and those of the events, with the calls of CANN in the process that makes them, and the
     communication in the process of its device."""
     python = next((pid for (pid, _), role in zip(events.threads, roles, strict=True) if "Python" in role), None)
-    devices = {_device(role): pid for (pid, _), role in zip(events.threads, roles, strict=True) if ASCEND in role}
+    devices = {
+        _device_number(role): pid for (pid, _), role in zip(events.threads, roles, strict=True) if ASCEND in role
+    }
 
     def moved(pid: str, role: str) -> str:
         if python is not None and _CANN.search(role):
             return python
-        return devices.get(_device(role), pid) if _COMMUNICATION.search(role) else pid
+        return devices.get(_device_number(role), pid) if _COMMUNICATION.search(role) else pid
 
     codes: dict[tuple[str, str], int] = {}
     new = [
@@ -88,7 +90,7 @@ def _joined(events: Events, roles: list[str]) -> tuple[tuple[tuple[str, str], ..
     return tuple(codes), np.array(new, dtype=np.int32)[events.thread]
 
 
-def _device(role: str) -> int:
+def _device_number(role: str) -> int:
     """The number of the device that a process is of: ``Ascend Hardware NPU 3``."""
     match = re.search(r"NPU[ _]?(\d+)", role)
     return int(match[1]) if match else 0
@@ -102,13 +104,13 @@ def rank_of_folder(path: Path) -> int | None:
     return next((int(match[1]) for match in numbers if match is not None), None)
 
 
-def _inside(events: Events, chosen: NDArray[np.bool_], outer: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _inside_mask(events: Events, chosen: NDArray[np.bool_], outer: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Mark the chosen events that begin while one of the outer ones lasts."""
     within = np.zeros(len(events), dtype=bool)
     within[chosen] = holds(events.spans(outer), events.ts_ns[chosen])
     return within
 
 
-def _number(text: str) -> int:
+def _trailing_number(text: str) -> int:
     digits = re.search(r"(\d+)\s*$", text)
     return int(digits[1]) % (1 << 15) if digits else 0

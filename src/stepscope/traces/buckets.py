@@ -50,7 +50,7 @@ def bucket_rows(view: RankView) -> tuple[BucketRow, ...]:
     DistributedDataParallel and gradient hooks launch theirs.
     """
     events = view.events
-    hooks = _hooks(events)
+    hooks = _gradient_hooks(events)
     if not hooks:
         return ()
     starts = column(hooks, "start")
@@ -73,7 +73,7 @@ def bucket_rows(view: RankView) -> tuple[BucketRow, ...]:
         if collective.size_bytes is not None and collective.dtype in DTYPE_BYTES:
             elements = collective.size_bytes // DTYPE_BYTES[collective.dtype]
         # A step's last bucket leaves with its last gradient: what is ready after it belongs to the next one.
-        members, source, why = _members(elements, copied, hooks[previous_hook + 1 : at + 1], launch)
+        members, source, why = _bucket_members(elements, copied, hooks[previous_hook + 1 : at + 1], launch)
         done = hooks[at].done if activity_of(view).source != "device" else None if ready[i] == NONE else ready[i]
         rows.append(
             BucketRow(
@@ -99,7 +99,8 @@ def bucket_rows(view: RankView) -> tuple[BucketRow, ...]:
     return tuple(rows)
 
 
-def _hooks(events: Events) -> list[_Hook]:
+def _gradient_hooks(events: Events) -> list[_Hook]:
+    """Return the calls of gradient hooks in order of time, each with the shape of the gradient that it accumulates."""
     codes = {n: c for c, n in enumerate(events.names) if n in (_HOOKED, _ACCUMULATE)}
     if _HOOKED not in codes:
         return []
@@ -135,7 +136,7 @@ class _Copies:
         at = max(self._next, int(np.searchsorted(self._times, after)))
         begin, left = at, elements
         while left > 0 and at < len(self._shapes) and (shape := self._shapes[at]) is not None:
-            left -= _elements(shape)
+            left -= _element_count(shape)
             at += 1
         if left != 0 or at == begin:
             return None
@@ -143,9 +144,10 @@ class _Copies:
         return tuple(s for s in self._shapes[begin:at] if s is not None)
 
 
-def _members(
+def _bucket_members(
     elements: int | None, copied: _Copies, since: list[_Hook], launch: int
 ) -> tuple[tuple[str, ...] | None, str | None, str | None]:
+    """Return the gradients of a bucket, how they are known, or why they are not."""
     if elements is None:
         return None, None, "the bucket's elements are not recorded"
     if (taken := copied.take(elements, after=launch)) is not None:
@@ -154,12 +156,13 @@ def _members(
     recorded = [s for s in shapes if s is not None]
     if not recorded or len(recorded) < len(shapes):
         return None, None, "the shapes of gradients are not recorded (record_shapes=True records them)"
-    if sum(_elements(s) for s in recorded) == elements:
+    if sum(_element_count(s) for s in recorded) == elements:
         return tuple(recorded), "accumulated", None
     return None, None, "the gradients that became ready since the previous bucket do not add up to its size"
 
 
 def _first_shape(dims: str) -> str | None:
+    """Return the shape of the first input; None where it is not recorded."""
     try:
         first = msgspec.json.decode(dims)[0]
     except (msgspec.DecodeError, IndexError, TypeError, KeyError):
@@ -168,7 +171,7 @@ def _first_shape(dims: str) -> str | None:
     return str(first) if is_shape else None
 
 
-def _elements(shape: str) -> int:
+def _element_count(shape: str) -> int:
     return math.prod(msgspec.json.decode(shape, type=list[int]))
 
 
@@ -182,7 +185,7 @@ def backward_passes(view: RankView, *, layers: Container[str] = ()) -> BackwardP
     begins = pass_starts(events)
     if not len(marks) or not len(begins):
         return None
-    ends = _until(events, begins, marks)
+    ends = _pass_ends_ns(events, begins, marks)
     step = spans.place(marks.starts, marks.ends, begins)
     chosen = [c for c in communication(view).collectives if c.op in REDUCTIONS and group_name(c) not in layers]
     called = column(chosen, "called_ns")
@@ -229,7 +232,7 @@ def pass_starts(events: Events) -> Ints:
     return starts
 
 
-def _until(events: Events, begins: Ints, marks: Marks) -> Ints:
+def _pass_ends_ns(events: Events, begins: Ints, marks: Marks) -> Ints:
     """Return where each pass ends for what is launched: at the next pass, forward operator, optimizer, or step."""
     bounds = np.sort(
         np.concatenate([begins, marks.starts, marks.ends, _optimizer_steps(events), events.ts_ns[with_nodes(events)]])

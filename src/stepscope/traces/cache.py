@@ -90,26 +90,27 @@ def cached(
     except OSError:
         return load()  # which says what is wrong
     for part in (False, True) if device_only else (False,):
-        stored = _read(place / _entry(path, device_only=part), path, state)
+        stored = _cached_trace(place / _entry_name(path, device_only=part), path, state)
         if stored is not None:
             return stored
     trace = load()
     try:
         place.mkdir(parents=True, exist_ok=True)
-        _write(place / _entry(path, device_only=trace.partial), trace, state)
-        _prune(place, limit_bytes)
+        _write_entry(place / _entry_name(path, device_only=trace.partial), trace, state)
+        _prune_folder(place, limit_bytes)
     except OSError as error:
         text = f"not kept in the cache: {error.strerror or error}"
         return replace(trace, notes=(*trace.notes, Note(kind="skipped", text=text)))
     return trace
 
 
-def _entry(path: Path, *, device_only: bool) -> str:
+def _entry_name(path: Path, *, device_only: bool) -> str:
     digest = hashlib.blake2b(str(path.resolve()).encode(errors="surrogateescape"), digest_size=16)
     return f"{digest.hexdigest()}{'-device' if device_only else ''}{_ENDING}"
 
 
-def _write(entry: Path, trace: RankTrace, state: os.stat_result) -> None:
+def _write_entry(entry: Path, trace: RankTrace, state: os.stat_result) -> None:
+    """Write a trace's columns and a header into the entry; it takes its place only when everything was written."""
     arrays = {name: getattr(trace.events, name) for name in _COLUMNS}
     if trace.events.memory is not None:
         arrays |= {f"memory.{name}": getattr(trace.events.memory, name) for name in _MEMORY}
@@ -148,7 +149,7 @@ def _write(entry: Path, trace: RankTrace, state: os.stat_result) -> None:
         raise
 
 
-def _read(entry: Path, path: Path, state: os.stat_result) -> RankTrace | None:
+def _cached_trace(entry: Path, path: Path, state: os.stat_result) -> RankTrace | None:
     """The trace that the entry holds; None when there is none, or it is stale or damaged."""
     try:
         with entry.open("rb") as file:
@@ -172,7 +173,7 @@ def _read(entry: Path, path: Path, state: os.stat_result) -> RankTrace | None:
     except (OSError, msgspec.DecodeError, OverflowError):
         return None
     with suppress(OSError):
-        os.utime(entry)  # for _prune: it was used
+        os.utime(entry)  # for _prune_folder: it was used
     arrays: dict[str, Any] = {}
     offset = 0
     for column in header.columns:
@@ -197,7 +198,7 @@ def _read(entry: Path, path: Path, state: os.stat_result) -> RankTrace | None:
     )
 
 
-def _prune(folder: Path, limit_bytes: int) -> None:
+def _prune_folder(folder: Path, limit_bytes: int) -> None:
     """Remove what was not used for longest, until the rest fits; other processes may do the same."""
     entries = []
     for entry in folder.glob(f"*{_ENDING}"):

@@ -34,7 +34,7 @@ def begun_apart(
     """Return the passes without such waits, and which ranks' captures begin behind the others'; none where none was cut."""
     fits = {fit.rank: fit for fit in job.clocks.fits}
     begins = {r.rank: corrected(fits[r.rank], r.begins_ns) for r in ranks if r.begins_ns is not None}
-    cuts = _waits(ranks, job, begins)
+    cuts = _waits_for_captures(ranks, job, begins)
     if not cuts:
         return passes, ()
     first = median(begins[rank] for rank in cuts)
@@ -44,10 +44,14 @@ def begun_apart(
         QualityFact(kind="captures-apart", rank=rank, time_ns=by, names=others, matters=False)
         for rank, by in later.items()
     ]
-    return [_without(p, cuts[p.facts.rank]) if later and p.facts.rank in cuts else p for p in passes], tuple(facts)
+    return [_pass_without_waits(p, cuts[p.facts.rank]) if later and p.facts.rank in cuts else p for p in passes], tuple(
+        facts
+    )
 
 
-def _waits(ranks: Sequence[RankCommunication], job: JobCollectives, begins: Mapping[int, int]) -> dict[int, Spans]:
+def _waits_for_captures(
+    ranks: Sequence[RankCommunication], job: JobCollectives, begins: Mapping[int, int]
+) -> dict[int, Spans]:
     """Return by rank, on its own clock, when it waited in a collective in which the capture of another rank began.
 
     Ranks that did so for short are left out.
@@ -64,7 +68,7 @@ def _waits(ranks: Sequence[RankCommunication], job: JobCollectives, begins: Mapp
     return {rank: cut for rank, cut in cuts.items() if cut.measure >= APART_SHARE * _window_ns(look[rank])}
 
 
-def _without(rank: RankPass, cut: Spans) -> RankPass:
+def _pass_without_waits(rank: RankPass, cut: Spans) -> RankPass:
     """Return the rank's pass as if it had entered a collective only when the captures of all of its ranks had begun."""
     communication, budget = rank.communication, rank.budget
     assert communication is not None
@@ -77,13 +81,15 @@ def _without(rank: RankPass, cut: Spans) -> RankPass:
 
     def parts(row: Parts, low: int) -> Parts:
         less, idle = (spans.clip(s, low=low, high=low + row.window_ns).measure for s in (cut, waited))
-        return _less(row, window_ns=idle, comm_ns=less, overlap_ns=less - idle, exposed_comm_ns=idle, busy_ns=idle)
+        return _row_with_less(
+            row, window_ns=idle, comm_ns=less, overlap_ns=less - idle, exposed_comm_ns=idle, busy_ns=idle
+        )
 
     def group(row: GroupBudget) -> GroupBudget:
         inside = of_group.get(row.group, ())
         busy = spans.union(column(inside, "start_ns"), column(inside, "end_ns"))
         less, idle = (spans.intersect(s, busy).measure for s in (cut, waited))
-        return _less(row, comm_ns=less, exposed_ns=idle)
+        return _row_with_less(row, comm_ns=less, exposed_ns=idle)
 
     # Whose phase a collective is of is not kept: it is the one that communicates most.
     most = max(rank.phases, key=lambda phase: phase.exposed_comm_ns, default=None)
@@ -92,7 +98,7 @@ def _without(rank: RankPass, cut: Spans) -> RankPass:
         budget=replace(budget, parts=parts(budget.parts, budget.start_ns)),
         steps=tuple(replace(step, parts=parts(step.parts, step.start_ns)) for step in rank.steps),
         phases=tuple(
-            _less(phase, exposed_comm_ns=waited.measure, comm_ns=cut.measure) if phase is most else phase
+            _row_with_less(phase, exposed_comm_ns=waited.measure, comm_ns=cut.measure) if phase is most else phase
             for phase in rank.phases
         ),
         groups=tuple(map(group, rank.groups)),
@@ -100,7 +106,7 @@ def _without(rank: RankPass, cut: Spans) -> RankPass:
             communication,
             exposed=exact(spans.subtract(exposed, cut)),
             collectives=tuple(
-                _less(replace(c, start_ns=c.start_ns + less), exposed_ns=less) if less else c
+                _row_with_less(replace(c, start_ns=c.start_ns + less), exposed_ns=less) if less else c
                 for c, less in zip(calls, shorter, strict=True)
             ),
         ),
@@ -110,7 +116,7 @@ def _without(rank: RankPass, cut: Spans) -> RankPass:
 Row = TypeVar("Row", Parts, PhaseBudget, GroupBudget, RankCollective)
 
 
-def _less(row: Row, **ns: int) -> Row:
+def _row_with_less(row: Row, **ns: int) -> Row:
     """Return it with so much less in these columns, nothing below 0."""
     return replace(row, **{name: max(0, getattr(row, name) - less) for name, less in ns.items()})
 

@@ -62,7 +62,7 @@ def work_of(view: RankView) -> NDArray[np.int8]:
 def classes_of(view: RankView) -> Classes:
     """Classify every event of a rank. The only rank of a job does not communicate: nothing is unknown there."""
     events = view.events
-    work, open_ = _by_name(events, view.wanted.classes)
+    work, open_ = _class_by_name(events, view.wanted.classes)
     unknown = np.flatnonzero(open_ & (work == Work.NOT_DEVICE) & (events.category == Category.KERNEL))
     if open_.any() and not view.trace.partial:
         chosen = np.flatnonzero(open_)
@@ -80,7 +80,7 @@ def classes_of(view: RankView) -> Classes:
 
 def undecided_share(events: Events, stated: Sequence[StatedClass]) -> float:
     """Return the share of the kernels' time whose names decide nothing."""
-    work, open_ = _by_name(events, stated)
+    work, open_ = _class_by_name(events, stated)
     kernels = events.category == Category.KERNEL
     spent = int(events.dur_ns[kernels].sum())
     return int(events.dur_ns[open_ & (work == Work.NOT_DEVICE)].sum()) / spent if spent else 0.0
@@ -140,11 +140,11 @@ def unused_classes(view: RankView) -> tuple[str, ...]:
     """Return the patterns of stated classes that fit no kernel of the rank."""
     events, stated = view.events, view.wanted.classes
     names = [events.names[code] for code in events.codes(events.category == Category.KERNEL)]
-    patterns = zip(stated, _patterns(stated), strict=True)
+    patterns = zip(stated, _stated_matchers(stated), strict=True)
     return tuple(pattern for (_, pattern), (fits, _) in patterns if not any(map(fits, names)))
 
 
-def _patterns(stated: Sequence[StatedClass]) -> list[tuple[Callable[[str], bool], Work]]:
+def _stated_matchers(stated: Sequence[StatedClass]) -> list[tuple[Callable[[str], bool], Work]]:
     if not stated:
         return []
     from stepscope.traces.stated_classes import matcher
@@ -152,7 +152,7 @@ def _patterns(stated: Sequence[StatedClass]) -> list[tuple[Callable[[str], bool]
     return [(matcher(pattern), STATED[kind]) for kind, pattern in stated]
 
 
-def _by_name(events: Events, stated: Sequence[StatedClass]) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+def _class_by_name(events: Events, stated: Sequence[StatedClass]) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
     """Return the class of every event as category, user and name tell it, and the kernels that an operator may decide:
     NOT_DEVICE where the name says nothing."""
     work = np.zeros(len(events), dtype=np.int8)
@@ -161,7 +161,7 @@ def _by_name(events: Events, stated: Sequence[StatedClass]) -> tuple[NDArray[np.
     kernels = category == Category.KERNEL
     by_name = np.zeros(len(events.names), dtype=np.int8)
     sure = np.zeros(len(events.names), dtype=bool)
-    patterns = _patterns(stated)
+    patterns = _stated_matchers(stated)
     for code in events.codes(kernels):
         name = events.names[code]
         stated_kind = next((kind for fits, kind in patterns if fits(name)), None)
@@ -226,7 +226,7 @@ def _by_operator(events: Events, chosen: Ints) -> NDArray[np.int8]:
     points = events.ts_ns[launch[linked]]
     thread = events.thread[launch[linked]].astype(np.int64)
     around = np.flatnonzero(spoken)
-    around = around[_contains(events, around, thread, points)]
+    around = around[_contains_mask(events, around, thread, points)]
     tree = nest_events(events, around)
     place = tree.innermost(thread, points)
     inside = np.flatnonzero(place != NONE)
@@ -237,7 +237,7 @@ def _by_operator(events: Events, chosen: Ints) -> NDArray[np.int8]:
     return by_operator
 
 
-def _contains(events: Events, spans: Ints, thread: Ints, points: Ints) -> NDArray[np.bool_]:
+def _contains_mask(events: Events, spans: Ints, thread: Ints, points: Ints) -> NDArray[np.bool_]:
     """Whether any of the points (thread, time) lies within each of these events: few do, and only those are nested."""
     inside = np.zeros(len(spans), dtype=bool)
     of = events.thread[spans]

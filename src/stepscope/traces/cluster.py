@@ -83,18 +83,19 @@ def read_on_cluster(
     """
     outcomes: dict[Path, tuple[RankPass, ...] | StepscopeError] = {}
     order = sorted(files, key=size_of, reverse=True)  # so that no worker starts a long one last
-    with _quiet(), _connected(scheduler, min(workers, len(files))) as client:
+    with _dask_silenced(), _connected_client(scheduler, min(workers, len(files))) as client:
         _require_workers(client)
-        lost = _read(client, work, _batches(order, size_of), outcomes, done)
+        lost = _unread_batches(client, work, _file_batches(order, size_of), outcomes, done)
         for file in (file for batch in lost for file in batch):
             # One after the other: whatever ends a worker now is the file that it reads.
-            if _read(client, work, [[file]], outcomes, done):
-                outcomes[file] = _given_up(file)
+            if _unread_batches(client, work, [[file]], outcomes, done):
+                outcomes[file] = _killed_workers_error(file)
                 done(file)
     return outcomes
 
 
-def _batches(files: Sequence[Path], size_of: Callable[[Path], int]) -> list[list[Path]]:
+def _file_batches(files: Sequence[Path], size_of: Callable[[Path], int]) -> list[list[Path]]:
+    """Return the files in order, in batches of few files and bytes."""
     batches: list[list[Path]] = []
     left = 0
     for file in files:
@@ -106,7 +107,7 @@ def _batches(files: Sequence[Path], size_of: Callable[[Path], int]) -> list[list
     return batches
 
 
-def _read(
+def _unread_batches(
     client: Client,
     work: Callable[[Path], tuple[RankPass, ...]],
     batches: Sequence[Sequence[Path]],
@@ -120,7 +121,7 @@ def _read(
     pending = {client.submit(_pass_each, work, batch, __version__, pure=False): batch for batch in batches}
     try:
         while pending:
-            for future in _finished(client, list(pending), read=len(outcomes)):
+            for future in _finished_futures(client, list(pending), read=len(outcomes)):
                 batch = pending.pop(future)
                 error = future.exception()
                 if isinstance(error, KilledWorker):
@@ -150,7 +151,7 @@ def _pass_each(
     return [outcome_of(work, file) for file in files]
 
 
-def _finished(client: Client, pending: Sequence[Future], *, read: int) -> Collection[Future]:
+def _finished_futures(client: Client, pending: Sequence[Future], *, read: int) -> Collection[Future]:
     """Return finished futures as soon as there are any. Raises MissingError where nobody is left to finish them."""
     from distributed import wait
 
@@ -175,7 +176,7 @@ def _finished(client: Client, pending: Sequence[Future], *, read: int) -> Collec
             ) from error
 
 
-def _given_up(file: Path) -> NotReadError:
+def _killed_workers_error(file: Path) -> NotReadError:
     return NotReadError(
         f"{file}: not read",
         why="the processes that read it were killed each time: a worker's memory may be too small for it",
@@ -184,7 +185,9 @@ def _given_up(file: Path) -> NotReadError:
 
 
 @contextmanager
-def _connected(scheduler: str | None, workers: int) -> Iterator[Client]:
+def _connected_client(scheduler: str | None, workers: int) -> Iterator[Client]:
+    """Yield a client of the scheduler; of a cluster on this machine where none is named. Raises MissingError where none
+    answers."""
     from distributed import Client, LocalCluster
 
     if scheduler is None:
@@ -219,6 +222,7 @@ def _connected(scheduler: str | None, workers: int) -> Iterator[Client]:
 
 
 def _require_workers(client: Client) -> None:
+    """Raise MissingError where no worker comes in time."""
     try:
         client.wait_for_workers(1, timeout=WORKERS_S)
     except TimeoutError as error:
@@ -230,7 +234,7 @@ def _require_workers(client: Client) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _dask_silenced() -> Iterator[None]:
     """Silence dask's own messages: the caller says once what is lost and why."""
     import dask
     import distributed  # noqa: F401 - with its settings

@@ -47,12 +47,12 @@ def inputs_of(shapes: Shapes) -> Inputs:
     if not isinstance(dims, list) or not isinstance(types, list):
         return Inputs(first=None, second=None, dtype=None)
     types += [""] * (len(dims) - len(types))
-    counts = [_elements(d, t) for d, t in zip(dims, types, strict=False)][:2]
+    counts = [_tensor_elements(d, t) for d, t in zip(dims, types, strict=False)][:2]
     dtype = next((torch_name for t in types[:2] if (torch_name := dtype_named(str(t)))), None)
     return Inputs(first=counts[0] if counts else None, second=counts[1] if len(counts) > 1 else None, dtype=dtype)
 
 
-def _elements(dims: Any, kind: Any) -> int | None:
+def _tensor_elements(dims: Any, kind: Any) -> int | None:
     """A 0-dimensional tensor and a missing one are both ``[]``: the type tells them apart."""
     if not isinstance(dims, list):
         return None
@@ -74,9 +74,9 @@ def whole_of_launch(op: str, inputs: Inputs, ranks: int | None) -> int | None:
     """
     first, second = inputs.first, inputs.second
     if op in _WHOLE_IS_INPUT_TIMES_RANKS:
-        return first if first is not None else _times(second, ranks)
+        return first if first is not None else _elements_times_ranks(second, ranks)
     if op in _WHOLE_IS_OUTPUT_TIMES_RANKS:
-        return second if second is not None else _times(first, ranks)
+        return second if second is not None else _elements_times_ranks(first, ranks)
     if op in ("all_to_all", "all_to_all_v"):
         return max((n for n in (first, second) if n is not None), default=None)
     return first
@@ -85,7 +85,7 @@ def whole_of_launch(op: str, inputs: Inputs, ranks: int | None) -> int | None:
 def whole_of_span(op: str, inputs: Inputs, ranks: int | None) -> int | None:
     """Elements of S from a backend's own span (``nccl:*``, ``gloo:*``), which records its inputs alone."""
     if op in _WHOLE_IS_INPUT_TIMES_RANKS:
-        return _times(inputs.first, ranks)
+        return _elements_times_ranks(inputs.first, ranks)
     return inputs.first if op != "scatter" else None
 
 
@@ -94,7 +94,7 @@ def sized(elements: int | None, dtype: str | None) -> int | None:
     return None if elements is None or dtype is None else elements * DTYPE_BYTES[dtype]
 
 
-def _times(elements: int | None, ranks: int | None) -> int | None:
+def _elements_times_ranks(elements: int | None, ranks: int | None) -> int | None:
     return None if elements is None or ranks is None else elements * ranks
 
 
@@ -257,15 +257,15 @@ def identities(events: Events, kernels: Ints, launch: Ints, groups: Groups) -> l
     names = [events.names[code] for code in events.name[kernels].tolist()]
     streams = events.stream[kernels].tolist()
     return [
-        _identity(call, name, groups, stream=None if stream == NONE else stream)
-        for call, name, stream in zip(_calls(events, kernels, launch), names, streams, strict=True)
+        _collective_identity(call, name, groups, stream=None if stream == NONE else stream)
+        for call, name, stream in zip(_host_calls(events, kernels, launch), names, streams, strict=True)
     ]
 
 
-def _identity(call: _Call, kernel: str, groups: Groups, *, stream: int | None) -> Identity:
+def _collective_identity(call: _Call, kernel: str, groups: Groups, *, stream: int | None) -> Identity:
     """Arguments tell most, then the launching operator, then the backend's span, then the kernel's name."""
     args = call.args
-    op, source, spelled = _op(call, kernel)
+    op, source, spelled = _op_and_source(call, kernel)
     pairs = [(args.in_elements, args.out_elements)] if args else []
     pairs += [(call.operator_inputs.first, call.operator_inputs.second)] if call.operator_inputs else []
     by_shapes = next((n for pair in pairs if (n := ranks_by_shapes(op, pair))), None)
@@ -289,7 +289,7 @@ def _identity(call: _Call, kernel: str, groups: Groups, *, stream: int | None) -
         sequence=args.sequence if args else None,
         comms_id=args.comms_id if args else None,
         direction=direction,
-        peers=_peers(call, group, direction, groups) if op == "send_recv" else None,
+        peers=_message_peers(call, group, direction, groups) if op == "send_recv" else None,
         stream=stream,
     )
 
@@ -297,7 +297,9 @@ def _identity(call: _Call, kernel: str, groups: Groups, *, stream: int | None) -
 _ENDS = re.compile(r"send (\d+)->(\d+)|recv (\d+)<-(\d+)")
 
 
-def _peers(call: _Call, group: CollectiveGroup | None, direction: str | None, groups: Groups) -> tuple[int, int] | None:
+def _message_peers(
+    call: _Call, group: CollectiveGroup | None, direction: str | None, groups: Groups
+) -> tuple[int, int] | None:
     """Return (source, destination) of a message as ranks of the job; None where one of them is not recorded.
 
     torch (ProcessGroupNCCL::send, recv) records who receives at the sender alone and who sends at the receiver alone, as a
@@ -316,18 +318,18 @@ def _peers(call: _Call, group: CollectiveGroup | None, direction: str | None, gr
         place = destination if direction == "send" else source
         if groups.rank is None or place is None or direction is None:
             return None
-        own, other = groups.rank, _member(place, members, own=groups.rank)
+        own, other = groups.rank, _member_rank(place, members, own=groups.rank)
     return (own, other) if direction == "send" else (other, own)
 
 
-def _member(place: int, members: Sequence[int] | None, *, own: int) -> int:
+def _member_rank(place: int, members: Sequence[int] | None, *, own: int) -> int:
     """Return the rank at this place of the group, or of this number where the group has no such place but this rank."""
     if members is None or place >= len(members) or members[place] == own:
         return place
     return members[place]
 
 
-def _op(call: _Call, kernel: str) -> tuple[str, str, str]:
+def _op_and_source(call: _Call, kernel: str) -> tuple[str, str, str]:
     """Return the op, where it comes from, and how it was spelled there. NCCL runs a barrier as an all_reduce."""
     if call.operator and op_named(call.operator) == "barrier":
         return "barrier", "launch", call.operator
@@ -341,7 +343,7 @@ def _op(call: _Call, kernel: str) -> tuple[str, str, str]:
     return op_of_kernel(kernel), "kernel_name", kernel
 
 
-def _calls(events: Events, kernels: Ints, launch: Ints) -> list[_Call]:
+def _host_calls(events: Events, kernels: Ints, launch: Ints) -> list[_Call]:
     """Return for each kernel the host's calls around its launch, and the arguments on itself or on any of them."""
     if not len(kernels):
         return []
@@ -355,13 +357,13 @@ def _calls(events: Events, kernels: Ints, launch: Ints) -> list[_Call]:
     owners = {int(events.external_id[i]): i for i in events.collectives if events.external_id[i] != NONE}
     calls = []
     for kernel, call, place in zip(kernels.tolist(), launch.tolist(), inside.tolist(), strict=True):
-        around = _around(events, tree, place)
+        around = _call_around(events, tree, place)
         args = events.collectives.get(kernel) or around.args or _by_external(events, owners, kernel, call)
         calls.append(replace(around, args=args))
     return calls
 
 
-def _around(events: Events, tree: Nest, place: int) -> _Call:
+def _call_around(events: Events, tree: Nest, place: int) -> _Call:
     """Collect the calls around a place from the innermost outwards; the innermost of each kind counts."""
     args: CollectiveArgs | None = None
     operator: tuple[str, Inputs | None] | None = None

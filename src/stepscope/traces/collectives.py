@@ -89,7 +89,7 @@ def communication(view: RankView) -> RankCommunication:
         launched = column(calls, "launch_ns")
     exposed = ends - starts - spans.measure_within(activity.compute, starts, ends)
     hidden = _hidden_under(events, activity, starts, ends)
-    steps = _steps(windows_of(view), starts, launched)
+    steps = _step_numbers(windows_of(view), starts, launched)
     own = own_times(activity, idle_gaps(view), starts, ends)
     collectives = tuple(
         RankCollective(
@@ -119,7 +119,7 @@ def communication(view: RankView) -> RankCommunication:
     )
 
 
-def _steps(windows: StepWindows, starts: Ints, launched: Ints) -> Ints:
+def _step_numbers(windows: StepWindows, starts: Ints, launched: Ints) -> Ints:
     """Return the number of the step that called each collective, else of the step in whose device time it ran, or NONE.
 
     Without a recorded launch, where others have one, it may have been called before the capture: the first step has none.

@@ -95,7 +95,7 @@ def critical_path(view: RankView) -> CriticalPath | Unavailable:
         inferred += guess
         if segments[-1].low <= begin:
             break
-    parts, contributors = _account(walk, segments, begin, finish)
+    parts, contributors = _parts_and_contributors(walk, segments, begin, finish)
     threads = [(s.thread, s.first == NONE) for s in segments if not s.part]
     return CriticalPath(
         rank=view.rank,
@@ -125,17 +125,19 @@ def legs(view: RankView) -> RankLegs | Unavailable:
         return Unavailable("nothing ran in the trace")
     walked: dict[_Node, tuple[int | None, NDArray[np.int64]]] = {}
     comm = walk.collectives
-    last = _leg(walk, [], end[0], walked)
+    last = _path_leg(walk, [], end[0], walked)
     return RankLegs(
         rank=view.rank,
         end_ns=end[1],
         last=last,
-        legs=tuple(_leg(walk, *walk.before(place)[:2], walked) for place in comm.tolist()),
+        legs=tuple(_path_leg(walk, *walk.before(place)[:2], walked) for place in comm.tolist()),
         durations_ns=tuple((walk.ends[comm] - walk.starts[comm]).tolist()),
     )
 
 
-def _leg(walk: Walk, link: list[_Segment], node: _Node | None, walked: dict[_Node, tuple[int | None, Ints]]) -> PathLeg:
+def _path_leg(
+    walk: Walk, link: list[_Segment], node: _Node | None, walked: dict[_Node, tuple[int | None, Ints]]
+) -> PathLeg:
     """Sum up ``link`` and the path from ``node`` back to the first collective; ``walked`` keeps nodes' totals."""
     chain: list[tuple[_Node, Ints]] = []
     back_to: int | None = None
@@ -154,10 +156,10 @@ def _leg(walk: Walk, link: list[_Segment], node: _Node | None, walked: dict[_Nod
         total = total + spent
         walked[visited] = back_to, total
     total = total + walk.totals(link)
-    return PathLeg(parts=_parts(total), back_to=back_to)
+    return PathLeg(parts=_path_parts(total), back_to=back_to)
 
 
-def _parts(total: Ints) -> PathParts:
+def _path_parts(total: Ints) -> PathParts:
     return PathParts(**dict(zip(_PARTS, total.tolist(), strict=True)))
 
 
@@ -318,7 +320,7 @@ class Walk:
         return result
 
 
-def _account(
+def _parts_and_contributors(
     walk: Walk, segments: list[_Segment], begin: int, finish: int
 ) -> tuple[PathParts, tuple[PathContributor, ...]]:
     """Parts and top contributors of the segments inside [begin, finish)."""
@@ -343,7 +345,7 @@ def _account(
             runs.append((run, spent))
     if runs:
         places, on_device = map(np.concatenate, zip(*runs, strict=True))
-        _add(amounts, walk.events.names, walk.events.name[walk.device[places]], walk.part[places], on_device)
+        _add_spent(amounts, walk.events.names, walk.events.name[walk.device[places]], walk.part[places], on_device)
     names = [*walk.events.names, "outside operators"]
     for thread, covered in on_threads.items():
         flat, union = walk.host.flat(thread), spans.union(*np.array(covered, dtype=np.int64).T)
@@ -352,7 +354,7 @@ def _account(
         used = np.flatnonzero(lengths > 0)
         event = flat.event[used]
         name = np.where(event == NONE, len(names) - 1, walk.events.name[np.maximum(event, 0)])
-        _add(amounts, names, name, _PART_OF_HOST[flat.kind[used]], lengths[used])
+        _add_spent(amounts, names, name, _PART_OF_HOST[flat.kind[used]], lengths[used])
     by_part = dict.fromkeys(_INDEX, 0)
     for (part, _), ns in amounts.items():
         by_part[part] += ns
@@ -366,7 +368,7 @@ def _account(
     return PathParts(**{f"{part}_ns": ns for part, ns in by_part.items()}), contributors
 
 
-def _add(
+def _add_spent(
     amounts: Counter[tuple[str, str]], names: Sequence[str], name: NDArray[np.integer[Any]], part: Ints, spent: Ints
 ) -> None:
     """Add what was spent to ``amounts`` by part and name."""
@@ -402,8 +404,8 @@ def cross_rank_path(legs: Sequence[RankLegs], matched: Sequence[MatchedCollectiv
         seen.add((rank, place))
         collectives += 1
         match = at.get((rank, place))
-        entered = _entered(match, rank, by_rank)
-        moved = None if match is None else _transfer(match, rank)
+        entered = _last_rank_and_place(match, rank, by_rank)
+        moved = None if match is None else _transfer_ns(match, rank)
         if moved is None or entered is None:
             unmatched += 1
             transfer += by_rank[rank].durations_ns[place]
@@ -412,7 +414,7 @@ def cross_rank_path(legs: Sequence[RankLegs], matched: Sequence[MatchedCollectiv
             hops += entered[0] != rank
             rank, place = entered
         leg = by_rank[rank].legs[place]
-    shares = tuple(RankShare(rank=r, parts=_parts(spent[r])) for r in sorted(spent))
+    shares = tuple(RankShare(rank=r, parts=_path_parts(spent[r])) for r in sorted(spent))
     return CrossRankPath(
         end_rank=end,
         total_ns=transfer + sum(s.parts.total_ns for s in shares),
@@ -424,7 +426,9 @@ def cross_rank_path(legs: Sequence[RankLegs], matched: Sequence[MatchedCollectiv
     )
 
 
-def _entered(match: MatchedCollective | None, rank: int, legs: Mapping[int, RankLegs]) -> tuple[int, int] | None:
+def _last_rank_and_place(
+    match: MatchedCollective | None, rank: int, legs: Mapping[int, RankLegs]
+) -> tuple[int, int] | None:
     """Return where the path goes on: the rank that all others waited for, and the collective's place there."""
     if match is None:
         return None
@@ -434,7 +438,7 @@ def _entered(match: MatchedCollective | None, rank: int, legs: Mapping[int, Rank
     return next(((r.rank, r.position) for r in match.ranks if r.rank == last and last in legs), None)
 
 
-def _transfer(match: MatchedCollective, rank: int) -> int | None:
+def _transfer_ns(match: MatchedCollective, rank: int) -> int | None:
     """Return the time that the collective takes on this rank once all have begun it: its transfer, and how much later than
     the first rank this one leaves it; for a message, the time until this rank is done with it. None where it is not split.
     """

@@ -185,6 +185,7 @@ class ColumnBuilder:
         self._take(events)
 
     def _take(self, events: list[Event]) -> None:
+        """Add events: spans to the columns, all others one by one. Times that cannot be read are counted and left out."""
         spans = [e for e in events if e.ph == "X" and e.dur is not None and e.ts is not NO_TEXT]
         if len(spans) < len(events):
             self._others([e for e in events if e.ph != "X" or e.dur is None or e.ts is NO_TEXT])
@@ -198,6 +199,7 @@ class ColumnBuilder:
         self._spans(spans, times)
 
     def _spans(self, events: Sequence[Any], ts_ns: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Add spans that begin at these times, ns; those of a negative or impossible duration are counted and left out."""
         duration = np.array([e.dur for e in events], dtype=np.float64)
         wrong = ~((duration >= 0) & (duration <= RANGE_US))
         if wrong.any():
@@ -218,7 +220,7 @@ class ColumnBuilder:
         add("category").append(codes)
         add("name").append(np.array([names[e.name] for e in events], dtype=np.int32))
         add("thread").append(np.array([threads[e.pid, e.tid] for e in events], dtype=np.int32))
-        correlation, external_id, streams, device, sequence, forward_thread = _links(args)
+        correlation, external_id, streams, device, sequence, forward_thread = _link_columns(args)
         add("correlation").append(correlation)
         add("external_id").append(external_id)
         add("stream").append(narrow(streams))
@@ -246,7 +248,7 @@ class ColumnBuilder:
             if e.name in WITH_VALUES and a.values is not NO_TEXT:
                 self._values[i] = bytes(a.values).decode()
             if a.collective is not None:
-                self._collectives[i] = _collective(a)
+                self._collectives[i] = _collective_args(a)
             if a.flops > 0:
                 self._flop[i] = a.flops
             if 0 <= a.connection < 2**63:
@@ -258,13 +260,14 @@ class ColumnBuilder:
                     self._copied[i] = size
 
     def _others(self, events: Sequence[Any]) -> None:
+        """Take what is no span: names of processes, allocations, and a count of what PyTorch's profiler does not write."""
         for e in events:
             phase = e.ph
             if phase in _FLOW and phase:
                 continue
             if phase == "M":
                 if e.name in ("process_name", "process_labels") and e.args is not None:
-                    label = f"{_label(e.args.label)} {_label(e.args.labels)}".strip()
+                    label = f"{_label_text(e.args.label)} {_label_text(e.args.labels)}".strip()
                     earlier = self.process_labels.get(_id_text(e.pid), "")
                     self.process_labels[_id_text(e.pid)] = f"{earlier} {label}".strip()
             elif phase in ("i", "I"):
@@ -392,7 +395,7 @@ def _is_rare(a: Args) -> bool:
     return a.collective is not None or a.flops > 0 or a.copied != NONE or a.size != NONE or a.connection != NONE
 
 
-def _links(args: list[Args]) -> list[NDArray[np.int64]]:
+def _link_columns(args: list[Args]) -> list[NDArray[np.int64]]:
     """The six columns of numbers, in the order of _LINKS."""
     try:
         table = np.fromiter(chain.from_iterable(map(_LINKS, args)), np.int64, 6 * len(args))
@@ -401,7 +404,8 @@ def _links(args: list[Args]) -> list[NDArray[np.int64]]:
         return [wide([as_number(v) for v in column]) for column in zip(*map(_LINKS, args), strict=True)]
 
 
-def _collective(a: Args) -> CollectiveArgs:
+def _collective_args(a: Args) -> CollectiveArgs:
+    """Return what an event's arguments say of a collective."""
     ranks = bytes(a.group_ranks).strip(b'"').decode(errors="replace")
     return CollectiveArgs(
         name=a.collective or "",
@@ -420,6 +424,8 @@ def _collective(a: Args) -> CollectiveArgs:
 
 
 def _memory_row(e: Any) -> tuple[int, int, int, int, int, int] | None:
+    """Return an allocation: time in ns, bytes, allocated, reserved, device type and number; None where a number is out of
+    range."""
     ts = _time_of(e.ts)
     a = e.args
     row = (a.memory_bytes, a.allocated, a.reserved, a.device_type, a.device_id)
@@ -436,6 +442,7 @@ def _time_of(ts: Any) -> int | None:
 
 
 def _memory_table(rows: list[tuple[int, int, int, int, int, int]]) -> MemoryInstants:
+    """Return the allocations in order of time, as columns."""
     table = np.array(sorted(rows, key=lambda r: r[0]), dtype=np.int64)
     return MemoryInstants(
         ts_ns=table[:, 0],
@@ -447,7 +454,7 @@ def _memory_table(rows: list[tuple[int, int, int, int, int, int]]) -> MemoryInst
     )
 
 
-def _label(raw: msgspec.Raw) -> str:
+def _label_text(raw: msgspec.Raw) -> str:
     return bytes(raw).strip(b'"').decode(errors="replace")
 
 

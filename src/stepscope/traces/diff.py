@@ -50,16 +50,17 @@ def work_profile(view: RankView) -> WorkProfile | Unavailable:
         for name in PARTS
     ]
     kernels = events.where(Category.KERNEL)
-    series += _series(events, "kernel", kernels, events.ts_ns[kernels], events.dur_ns[kernels], edges)
+    series += _step_series(events, "kernel", kernels, events.ts_ns[kernels], events.dur_ns[kernels], edges)
     chosen = events.where(Category.CPU_OP)
     tree = nest_events(events, chosen)
-    series += _series(events, "operator", tree.index, tree.starts, tree.self_ns, host)
+    series += _step_series(events, "operator", tree.index, tree.starts, tree.self_ns, host)
     return WorkProfile(rank=view.rank, marked=marked, source=activity.source, steps=numbers, series=tuple(series))
 
 
-def _series(
+def _step_series(
     events: Events, kind: str, indices: NDArray[np.integer[Any]], starts: Ints, spent: Ints, edges: Ints
 ) -> list[StepSeries]:
+    """Return the longest names of one kind: their ns in each step, and their calls. edges: of the steps."""
     steps = len(edges) - 1
     step = np.searchsorted(edges, starts, side="right") - 1
     inside = (step >= 0) & (step < steps)
@@ -119,17 +120,17 @@ def diff_profiles(before: WorkProfile, after: WorkProfile, *, limit: int | None 
     if before.source != after.source:
         raise UsageError(
             "the two traces cannot be compared",
-            why=f"times of one are from {_source(before)}, of the other from {_source(after)}",
+            why=f"times of one are from {_source_words(before)}, of the other from {_source_words(after)}",
             fix="compare two captures of the same kind of device",
         )
-    a, b = (_of_kind(profile, "part")[STEP].per_step_ns for profile in (before, after))
+    a, b = (_series_by_name(profile, "part")[STEP].per_step_ns for profile in (before, after))
     blocks = step_blocks(a, least=MOST_BLOCKS), step_blocks(b, least=MOST_BLOCKS)
     step = change(block_medians(a, blocks[0]), block_medians(b, blocks[1]))
     p_value = None if step is None else step.p_value
-    rows = {kind: _tested(before, after, kind, blocks) for kind in ("part", "kernel", "operator")}
+    rows = {kind: _tested_rows(before, after, kind, blocks) for kind in ("part", "kernel", "operator")}
     rows["part"] = [replace(row, p_value=p_value) if row.name == STEP else row for row in rows["part"]]
     shown = {kind: every if kind == "part" else every[:limit] for kind, every in rows.items()}
-    verdict, why = _verdict(len(a), len(b), step)
+    verdict, why = _change_verdict(len(a), len(b), step)
     return TraceDiff(
         rank_before=before.rank,
         rank_after=after.rank,
@@ -152,7 +153,7 @@ CAUTION = "steps of one capture depend on each other: repeat both runs to confir
 """Beside every test over the steps of traces."""
 
 
-def _verdict(before: int, after: int, step: Change | None) -> tuple[str, str]:
+def _change_verdict(before: int, after: int, step: Change | None) -> tuple[str, str]:
     if step is None:
         return "not tested", "a step on one side takes no time"
     verdict, why = step_verdict(step, f"over {before} + {after} steps")
@@ -182,9 +183,9 @@ def step_verdict(step: Change, over: str) -> tuple[str, str]:
     return _DIFFERENT.get(step.outcome, step.outcome), rests
 
 
-def _rows(before: WorkProfile, after: WorkProfile, kind: str) -> list[DiffRow]:
+def _untested_rows(before: WorkProfile, after: WorkProfile, kind: str) -> list[DiffRow]:
     """Every quantity of one kind, without a test; the parts in their order, names by how much they changed."""
-    old, new = _of_kind(before, kind), _of_kind(after, kind)
+    old, new = _series_by_name(before, kind), _series_by_name(after, kind)
     rows = []
     for name in dict.fromkeys([*old, *new]):
         was, now = (float(np.median(_per_step(s.get(name), p))) for s, p in ((old, before), (new, after)))
@@ -203,23 +204,23 @@ def _rows(before: WorkProfile, after: WorkProfile, kind: str) -> list[DiffRow]:
                 after_ns=now,
                 delta_ns=now - was,
                 ratio=now / was if was else None,
-                before_calls=_calls(old.get(name), before, kind),
-                after_calls=_calls(new.get(name), after, kind),
+                before_calls=_calls_per_step(old.get(name), before, kind),
+                after_calls=_calls_per_step(new.get(name), after, kind),
                 p_value=None,
             )
         )
     return rows if kind == "part" else sorted(rows, key=lambda r: (-abs(r.delta_ns), r.name))
 
 
-def _tested(before: WorkProfile, after: WorkProfile, kind: str, blocks: tuple[int, int]) -> list[DiffRow]:
+def _tested_rows(before: WorkProfile, after: WorkProfile, kind: str, blocks: tuple[int, int]) -> list[DiffRow]:
     """The rows of one kind with their p values, corrected for all of them; a row of one side only has none."""
-    rows = _rows(before, after, kind)
+    rows = _untested_rows(before, after, kind)
     tested = [row.name for row in rows if row.presence == "both"]
     if not tested:
         return rows
     sides = zip((before, after), blocks, strict=True)
     tables = [
-        block_medians(np.array([_of_kind(side, kind)[name].per_step_ns for name in tested]).T, length)
+        block_medians(np.array([_series_by_name(side, kind)[name].per_step_ns for name in tested]).T, length)
         for side, length in sides
     ]
     outcome = row_p_values(*tables)
@@ -229,7 +230,7 @@ def _tested(before: WorkProfile, after: WorkProfile, kind: str, blocks: tuple[in
     return [replace(row, p_value=p_values.get(row.name)) for row in rows]
 
 
-def _of_kind(profile: WorkProfile, kind: str) -> dict[str, StepSeries]:
+def _series_by_name(profile: WorkProfile, kind: str) -> dict[str, StepSeries]:
     return {s.name: s for s in profile.series if s.kind == kind}
 
 
@@ -238,11 +239,11 @@ def _per_step(series: StepSeries | None, profile: WorkProfile) -> Sequence[int]:
     return (0,) * len(profile.steps) if series is None else series.per_step_ns
 
 
-def _calls(series: StepSeries | None, profile: WorkProfile, kind: str) -> float | None:
+def _calls_per_step(series: StepSeries | None, profile: WorkProfile, kind: str) -> float | None:
     if kind == "part":
         return None
     return 0.0 if series is None or series.calls is None else series.calls / len(profile.steps)
 
 
-def _source(profile: WorkProfile) -> str:
+def _source_words(profile: WorkProfile) -> str:
     return "the device" if profile.source == "device" else "the CPU's operators"

@@ -32,14 +32,14 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
     named: set[Path] = set()
     for given in paths:
         if (url := url_of(given)) is not None:
-            behind = _behind(url)
+            behind = _remote_files(url)
             named.update(cast("Path", file) for file in behind if not file.listed)
             traces.update((cast("Path", file), None) for file in behind)
             continue
         path = Path(given)
         if _is_folder(path):
             try:
-                files = _in_folder(path)
+                files = _files_in_folder(path)
             except OSError as error:
                 raise unreadable(path, error) from error
             if not files:
@@ -59,16 +59,16 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
                     why="it is a device, a pipe or a socket",
                     fix="write the trace to a file first",
                 )
-            files = [_readable(path)]
+            files = [_readable_path(path)]
             named.update(files)
         else:
             matches = glob.glob(str(given), recursive=True)  # noqa: PTH207 - Path.glob refuses absolute patterns
             files = [Path(p) for p in sorted(matches, key=natural)]
-            files = [_readable(f) for f in files if f.is_file()]
+            files = [_readable_path(f) for f in files if f.is_file()]
             if not files:
                 raise DataError(
                     f"{given}: no such file or folder",
-                    why=_why_missing(path),
+                    why=_why_path_missing(path),
                     fix=nearest_path(path, "check the path; a glob must match at least one file"),
                 )
             named.update(files)
@@ -76,7 +76,7 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
     return list(traces), named
 
 
-def _behind(url: str) -> list[RemoteFile]:
+def _remote_files(url: str) -> list[RemoteFile]:
     from stepscope.traces.remote import files_at
 
     files = sorted(files_at(url, RANK_FOLDER), key=lambda file: natural(file.url))
@@ -89,7 +89,7 @@ def _behind(url: str) -> list[RemoteFile]:
     return files
 
 
-def _readable(path: Path) -> Path:
+def _readable_path(path: Path) -> Path:
     """Return the path itself, or for a report of Nsight Systems its export."""
     if path.suffix not in REPORTS:
         return path
@@ -120,26 +120,26 @@ TRACE_FOLDERS = ("trace", "traces", "profile_traces", "torch_profile", "torch_pr
 """In a job's folder: where stepscope, torchtitan, Megatron-LM and others write its traces."""
 
 
-def _in_folder(folder: Path) -> list[Path]:
+def _files_in_folder(folder: Path) -> list[Path]:
     if (folder / ASCEND_VIEW).is_file():
         return [folder / ASCEND_VIEW]
     files = [f for f in folder.iterdir() if f.is_file() and f.name.endswith(SUFFIXES)]
     reports = sorted(f for suffix in REPORTS for f in folder.glob(f"*{suffix}"))
-    files += [_readable(f) for f in reports if f.with_suffix(".sqlite") not in files]
+    files += [_readable_path(f) for f in reports if f.with_suffix(".sqlite") not in files]
     inner = [folder / name for name in TRACE_FOLDERS if (folder / name).is_dir()] if not files else []
     if len(inner) == 1:
-        return _in_folder(inner[0])
+        return _files_in_folder(inner[0])
     if not files:
         return in_rank_folders(folder) or _in_windows(folder)
-    return sorted(files, key=_by_name)
+    return sorted(files, key=_natural_key)
 
 
 def in_rank_folders(folder: Path) -> list[Path]:
     """Return the trace files in the folder's folders of ranks; none where it is no folder."""
     if not folder.is_dir():
         return []
-    ranks = sorted((d for d in folder.iterdir() if d.is_dir() and is_of_ranks(d)), key=_by_name)
-    return [file for rank in ranks for file in _in_folder(rank)]
+    ranks = sorted((d for d in folder.iterdir() if d.is_dir() and is_of_ranks(d)), key=_natural_key)
+    return [file for rank in ranks for file in _files_in_folder(rank)]
 
 
 WINDOW_FOLDER = re.compile(r"(step|iter|iteration|epoch|cycle|window|capture)[-_]?\d+", re.IGNORECASE)
@@ -147,8 +147,8 @@ WINDOW_FOLDER = re.compile(r"(step|iter|iteration|epoch|cycle|window|capture)[-_
 
 def _in_windows(folder: Path) -> list[Path]:
     """Return the trace files in the folder's folders of windows: ``iteration_10``."""
-    windows = sorted((d for d in folder.iterdir() if d.is_dir() and WINDOW_FOLDER.fullmatch(d.name)), key=_by_name)
-    return [file for window in windows for file in _in_folder(window)]
+    windows = sorted((d for d in folder.iterdir() if d.is_dir() and WINDOW_FOLDER.fullmatch(d.name)), key=_natural_key)
+    return [file for window in windows for file in _files_in_folder(window)]
 
 
 def _inner_folders(folder: Path) -> str:
@@ -165,11 +165,11 @@ def _has_traces(folder: Path) -> bool:
         return False
 
 
-def _by_name(path: Path) -> list[tuple[int, str]]:
+def _natural_key(path: Path) -> list[tuple[int, str]]:
     return natural(path.name)
 
 
-def _why_missing(path: Path) -> str:
+def _why_path_missing(path: Path) -> str:
     parent = path.parent
     if not parent.exists():
         return f"{parent} does not exist"

@@ -108,7 +108,7 @@ class EventStream:
                 if chunk.startswith(b"["):
                     return self._read_bare(chunk)
                 self.offset = self.source.bytes_read - len(chunk)
-            before, chunk = len(chunk), _squeezed(chunk)
+            before, chunk = len(chunk), _squeezed_blanks(chunk)
             passed += before - len(chunk)
             parts.append(chunk)
             size += len(chunk)
@@ -270,7 +270,7 @@ class EventStream:
         )
 
 
-def _squeezed(chunk: bytes) -> bytes:
+def _squeezed_blanks(chunk: bytes) -> bytes:
     """Replace many blanks at a chunk's ends by one; a chunk of nothing but blanks becomes empty."""
     inner = chunk.strip(_SPACE)
     if len(chunk) - len(inner) < 128:
@@ -304,18 +304,20 @@ def meta_from(header: dict[str, Any]) -> TraceMeta:
     """Read the header leniently: a field of an unexpected type counts as not recorded."""
     distributed = header.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
-    devices = [d for d in _list(header.get("deviceProperties")) if isinstance(d, dict)]
-    memory = _integer(devices[0].get("totalGlobalMem")) if devices else None
+    devices = [d for d in _as_list(header.get("deviceProperties")) if isinstance(d, dict)]
+    memory = _as_integer(devices[0].get("totalGlobalMem")) if devices else None
     return TraceMeta(
-        rank=_first(_integer(distributed.get("rank")), _integer(header.get(f"{_OWN}rank"))),
-        world_size=_first(_integer(distributed.get("world_size")), _integer(header.get(f"{_OWN}world_size"))),
-        backend=_string(distributed.get("backend")),
-        host=_string(header.get("host_name")),
-        groups=tuple(_groups(_list(distributed.get("pg_config")))),
+        rank=_recorded_or_own(_as_integer(distributed.get("rank")), _as_integer(header.get(f"{_OWN}rank"))),
+        world_size=_recorded_or_own(
+            _as_integer(distributed.get("world_size")), _as_integer(header.get(f"{_OWN}world_size"))
+        ),
+        backend=_as_string(distributed.get("backend")),
+        host=_as_string(header.get("host_name")),
+        groups=tuple(_process_groups(_as_list(distributed.get("pg_config")))),
         device_names=tuple(str(d["name"]) for d in devices if d.get("name")),
         device_memory_bytes=memory,
-        base_time_ns=_integer(header.get("baseTimeNanoseconds")),
-        stepscope={k.removeprefix(_OWN): _own(v) for k, v in header.items() if k.startswith(_OWN)},
+        base_time_ns=_as_integer(header.get("baseTimeNanoseconds")),
+        stepscope={k.removeprefix(_OWN): _own_metadata(v) for k, v in header.items() if k.startswith(_OWN)},
     )
 
 
@@ -332,22 +334,22 @@ def unread_categories(foreign: Mapping[tuple[str, str], int], labels: Mapping[st
     return dict(counts.most_common())
 
 
-def _first(recorded: int | None, own: int | None) -> int | None:
+def _recorded_or_own(recorded: int | None, own: int | None) -> int | None:
     """Return what the profiler recorded (it does where torch.distributed is initialised), else what our own metadata say."""
     return own if recorded is None else recorded
 
 
-def _groups(entries: list[Any]) -> list[ProcessGroup]:
+def _process_groups(entries: list[Any]) -> list[ProcessGroup]:
     groups = []
     for entry in entries:
         if not isinstance(entry, dict):
             continue
-        ranks = [r for r in _list(entry.get("ranks")) if isinstance(r, int)]
+        ranks = [r for r in _as_list(entry.get("ranks")) if isinstance(r, int)]
         groups.append(
             ProcessGroup(
                 name=str(entry.get("pg_name", "")),
                 description=str(entry.get("pg_desc", "")),
-                size=_integer(entry.get("pg_size")),
+                size=_as_integer(entry.get("pg_size")),
                 ranks=tuple(ranks),
                 backend=str(entry.get("backend_config", "")),
             )
@@ -355,7 +357,7 @@ def _groups(entries: list[Any]) -> list[ProcessGroup]:
     return groups
 
 
-def _own(value: Any) -> object:
+def _own_metadata(value: Any) -> object:
     """Decode our own metadata, which is JSON inside a JSON string."""
     if not isinstance(value, str):
         return value
@@ -365,11 +367,12 @@ def _own(value: Any) -> object:
         return value
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _integer(value: Any) -> int | None:
+def _as_integer(value: Any) -> int | None:
+    """Return a whole number, whether written as such, as a float or as a text; None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -379,5 +382,5 @@ def _integer(value: Any) -> int | None:
     return None
 
 
-def _string(value: Any) -> str | None:
+def _as_string(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None

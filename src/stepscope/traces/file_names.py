@@ -109,15 +109,15 @@ def rank_from_name(path: Path) -> int | None:
 
 def ranks_by_name(files: Sequence[Path]) -> dict[str, NamedRank]:
     """Return for every file, by its path, the rank that its name states beside the others'."""
-    texts = {str(file): _text(file) for file in files}
-    fields = {name: _fields(text) for name, text in texts.items()}
-    chosen, how = _chosen(fields, texts)
+    texts = {str(file): _name_text(file) for file in files}
+    fields = {name: _name_fields(text) for name, text in texts.items()}
+    chosen, how = _chosen_ranks(fields, texts)
     named: dict[str, NamedRank] = {}
     for name, text in texts.items():
         rank, used = chosen.get(name, (None, ()))
         own = text.rfind("/") + 1
         of_rank = [f for f in fields[name] if f in used or f.is_id or f.axis not in ("", "capture")]
-        stem = _without(text[own:], [f.moved(-own) for f in of_rank if f.start >= own])
+        stem = _text_without_fields(text[own:], [f.moved(-own) for f in of_rank if f.start >= own])
         when = tuple(f.value for f in fields[name] if f.is_time or f.axis == "capture")
         sure = rank is not None and any(f.axis == "rank" for f in used)
         named[name] = NamedRank(rank=rank, sure=sure, how=how, stem=stem, when=when)
@@ -127,7 +127,7 @@ def ranks_by_name(files: Sequence[Path]) -> dict[str, NamedRank]:
 Chosen = dict[str, tuple[int, tuple[_Field, ...]]]
 
 
-def _chosen(fields: Mapping[str, Sequence[_Field]], texts: Mapping[str, str]) -> tuple[Chosen, str]:
+def _chosen_ranks(fields: Mapping[str, Sequence[_Field]], texts: Mapping[str, str]) -> tuple[Chosen, str]:
     """Return the rank of each file and the numbers that state it; and how, in words."""
     by_axis = {name: {f.axis: f for f in row} for name, row in fields.items()}  # the last of an axis: the file's own
     if any("rank" in axes for axes in by_axis.values()):
@@ -191,7 +191,7 @@ def _by_process(fields: Mapping[str, Sequence[_Field]], texts: Mapping[str, str]
         if not ids:
             return {}
         handlers |= ids[-1].axis == "process"
-        keys[name] = (_without(texts[name][: ids[-1].start], []), ids[-1].value)
+        keys[name] = (_text_without_fields(texts[name][: ids[-1].start], []), ids[-1].value)
         used[name] = tuple(row)
     if not handlers and len({number for _, number in keys.values()}) == 1:
         return {}
@@ -204,13 +204,14 @@ def home(path: PurePath) -> PurePath:
     return next((f for f in path.parents if not _FOLDER.fullmatch(f.name)), path.parent)
 
 
-def _text(path: Path) -> str:
+def _name_text(path: Path) -> str:
     """The file's name without its ending, behind those of its folders that are of a rank, or a number alone."""
     whole = path.parent / path.name  # a file behind a URL, too
     return _ENDING.sub("", whole.relative_to(home(whole)).as_posix())
 
 
-def _fields(text: str) -> list[_Field]:
+def _name_fields(text: str) -> list[_Field]:
+    """Return the numbers in a file's name, each with the axis that the word before it names."""
     numbers = []
     handler = _HANDLER.search(text)
     for match in _FIELD.finditer(text):
@@ -222,7 +223,7 @@ def _fields(text: str) -> list[_Field]:
     return numbers
 
 
-def _without(text: str, fields: Iterable[_Field]) -> str:
+def _text_without_fields(text: str, fields: Iterable[_Field]) -> str:
     """The text without these numbers, the words of their axes, and marks at its ends."""
     for field in sorted(fields, key=lambda f: -f.start):
         text = text[: field.word if field.axis else field.start] + text[field.end :].lstrip("])")

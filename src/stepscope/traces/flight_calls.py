@@ -37,17 +37,17 @@ class Signature:
 def signature(entry: FlightEntry) -> Signature:
     """Op, elements and dtype as they must be equal on every rank. Shapes may differ: only elements are sent."""
     if entry.op in _BY_INPUT or entry.is_p2p:
-        return Signature(entry.op, _numel(entry.input_sizes), _dtype(entry.input_dtypes))
+        return Signature(entry.op, _total_numel(entry.input_sizes), _dtypes_text(entry.input_dtypes))
     if entry.op in _BY_OUTPUT:
-        return Signature(entry.op, _numel(entry.output_sizes), _dtype(entry.output_dtypes))
+        return Signature(entry.op, _total_numel(entry.output_sizes), _dtypes_text(entry.output_dtypes))
     if entry.op == "all_to_all":
-        return Signature(entry.op, None, _dtype(entry.input_dtypes))
+        return Signature(entry.op, None, _dtypes_text(entry.input_dtypes))
     return Signature(entry.op, None, None)
 
 
 def call_text(entries: Sequence[FlightEntry]) -> str:
     """``all_reduce [100] float32``: the tensors passed in, or handed out where that is what all ranks share."""
-    return " and ".join(_text(e) for e in entries)
+    return " and ".join(_entry_text(e) for e in entries)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -61,22 +61,23 @@ def group_text(name: str, description: str | None) -> str:
     return f"group {name}" if description is None else f'group {name} "{description}"'
 
 
-def _text(entry: FlightEntry) -> str:
+def _entry_text(entry: FlightEntry) -> str:
+    """Write a call with the shapes and type of what it moves: ``all_reduce [1024] float32``."""
     by_output = entry.op in _BY_OUTPUT
     sizes = entry.output_sizes if by_output else entry.input_sizes
     dtypes = entry.output_dtypes if by_output else entry.input_dtypes
     shapes = [f"[{', '.join(map(str, s))}]" for s in sizes]
     if len(shapes) > 3:
         shapes = [*shapes[:2], f"... {len(shapes)} tensors"]
-    dtype = _dtype(dtypes)
+    dtype = _dtypes_text(dtypes)
     return " ".join([entry.op, *shapes, *([dtype] if dtype else [])])
 
 
-def _numel(sizes: Sequence[Sequence[int]]) -> int | None:
+def _total_numel(sizes: Sequence[Sequence[int]]) -> int | None:
     return sum(math.prod(s) for s in sizes) if sizes else None
 
 
-def _dtype(dtypes: Sequence[str]) -> str | None:
+def _dtypes_text(dtypes: Sequence[str]) -> str | None:
     return "+".join(sorted(set(dtypes))) or None
 
 
@@ -151,7 +152,7 @@ def group_views(dumps: Sequence[FlightDump], *, world_size: int | None) -> tuple
         inside = [d for d in readable if d.rank in members]
         of_group = {d.rank: [e for e in d.entries if e.group == name] for d in inside}
         counted = not any(e.is_p2p for entries in of_group.values() for e in entries)
-        lines = {d.rank: _line(d, name, of_group[d.rank], use_counters=counted) for d in inside}
+        lines = {d.rank: _group_on_rank(d, name, of_group[d.rank], use_counters=counted) for d in inside}
         views.append(GroupView(name=name, description=description, members=members, lines=lines))
     return tuple(views)
 
@@ -159,6 +160,7 @@ def group_views(dumps: Sequence[FlightDump], *, world_size: int | None) -> tuple
 def _members_by_name(
     dumps: Sequence[FlightDump], world_size: int | None
 ) -> dict[tuple[str, tuple[int, ...]], str | None]:
+    """Return (name, ranks) -> description of every group; ranks that no dump lists are guessed."""
     described: dict[str, str | None] = {}
     listed: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     seen: dict[str, set[int]] = defaultdict(set)
@@ -182,7 +184,8 @@ def _guessed_members(description: str | None, seen: Iterable[int], world_size: i
     return tuple(sorted(seen))
 
 
-def _line(dump: FlightDump, name: str, entries: Sequence[FlightEntry], *, use_counters: bool) -> GroupOnRank:
+def _group_on_rank(dump: FlightDump, name: str, entries: Sequence[FlightEntry], *, use_counters: bool) -> GroupOnRank:
+    """Return what one rank called in a group: its calls by number, the last one called and completed, and its messages."""
     calls = grouped((entry for entry in entries if not entry.is_p2p), lambda entry: entry.sequence)
     counters = next((g for g in dump.groups if g.name == name), FlightGroup(name=name))
     enqueued = counters.last_enqueued if use_counters else None
@@ -220,9 +223,9 @@ def missing_calls(group: GroupView) -> list[FlightFinding]:
             continue  # nobody is kept from anything: they are only behind, as the leaves of a broadcast are
         call = _call_at(group, sequence)
         where = (
-            f"in which {_wait(inside)}"
+            f"in which {_wait_words(inside)}"
             if inside
-            else f"which {ranks_text(called)} called; {_wait(waiting)} in later ones"
+            else f"which {ranks_text(called)} called; {_wait_words(waiting)} in later ones"
         )
         findings.append(
             group.finding(
@@ -245,15 +248,15 @@ def stuck_inside(group: GroupView) -> list[FlightFinding]:
     """
     places: dict[int, list[int]] = defaultdict(list)
     for rank, line in sorted(group.lines.items()):
-        done = max((_completed(o) for r, o in group.lines.items() if r != rank), default=0)
-        first = next((s for s in line.pending() if s <= done and _synchronises(line, s)), None)
+        done = max((_last_completed(o) for r, o in group.lines.items() if r != rank), default=0)
+        first = next((s for s in line.pending() if s <= done and _is_synchronising(line, s)), None)
         if first is not None:
             places[first].append(rank)
     findings = []
     for sequence, ranks in sorted(places.items()):
-        out = tuple(r for r, line in sorted(group.lines.items()) if _completed(line) >= sequence)
+        out = tuple(r for r, line in sorted(group.lines.items()) if _last_completed(line) >= sequence)
         call = _call_at(group, sequence, ranks)
-        ahead = max(_completed(group.lines[r]) for r in out) - sequence
+        ahead = max(_last_completed(group.lines[r]) for r in out) - sequence
         more = f" and {counted(ahead, 'later one')}" if ahead else ""
         verb = "is" if len(ranks) == 1 else "are"
         findings.append(
@@ -282,7 +285,7 @@ def unfinished(group: GroupView) -> FlightFinding | None:
     call = _call_at(group, sequence)
     what = f"collective {sequence} of {group.text}{_in_brackets(call)}"
     if absent:
-        text = f"{_wait(waiting)} in {what}; {ranks_text(absent)} left no dump, so it is unknown whether they called it"
+        text = f"{_wait_words(waiting)} in {what}; {ranks_text(absent)} left no dump, so it is unknown whether they called it"
     else:
         text = f"all {len(waiting)} ranks called {what} and none left it"
     kind: Kind = "incomplete_dump" if absent else "stuck_inside"
@@ -299,7 +302,7 @@ def point_to_point(group: GroupView) -> list[FlightFinding]:
     """
     calls = grouped(
         (entry for line in group.lines.values() for entry in line.p2p),
-        lambda entry: (entry.op == "send", _pair(group, entry)),
+        lambda entry: (entry.op == "send", _message_pair(group, entry)),
     )
     findings = []
     for pair in sorted({pair for _, pair in calls if pair is not None}):
@@ -308,17 +311,18 @@ def point_to_point(group: GroupView) -> list[FlightFinding]:
             continue
         ours, theirs = calls.get((True, pair), []), calls.get((False, pair), [])
         if len(ours) != len(theirs):
-            findings.append(_unmet(group, source, destination, ours, theirs))
+            findings.append(_unmet_finding(group, source, destination, ours, theirs))
         for send, recv in zip(ours, theirs, strict=False):
             if signature(send).numel != signature(recv).numel or signature(send).dtype != signature(recv).dtype:
-                findings.append(_unequal(group, source, destination, send, recv))
+                findings.append(_unequal_finding(group, source, destination, send, recv))
                 break
     return findings
 
 
-def _unmet(
+def _unmet_finding(
     group: GroupView, source: int, destination: int, sends: Sequence[FlightEntry], recvs: Sequence[FlightEntry]
 ) -> FlightFinding:
+    """Return the finding of a send or receive whose other side was never called."""
     waits_to_send = len(sends) > len(recvs)
     waiting, absent = (source, destination) if waits_to_send else (destination, source)
     entry = sends[len(recvs)] if waits_to_send else recvs[len(sends)]
@@ -337,7 +341,10 @@ def _unmet(
     )
 
 
-def _unequal(group: GroupView, source: int, destination: int, send: FlightEntry, recv: FlightEntry) -> FlightFinding:
+def _unequal_finding(
+    group: GroupView, source: int, destination: int, send: FlightEntry, recv: FlightEntry
+) -> FlightFinding:
+    """Return the finding of a message whose two sides differ in size or type."""
     sizes = signature(send).numel != signature(recv).numel
     return group.finding(
         "size_mismatch" if sizes else "dtype_mismatch",
@@ -354,7 +361,7 @@ def _unequal(group: GroupView, source: int, destination: int, send: FlightEntry,
     )
 
 
-def _pair(group: GroupView, entry: FlightEntry) -> tuple[int, int] | None:
+def _message_pair(group: GroupView, entry: FlightEntry) -> tuple[int, int] | None:
     """Return the global ranks (from, to) of a message."""
     if entry.source is None or entry.destination is None:
         return None
@@ -363,11 +370,11 @@ def _pair(group: GroupView, entry: FlightEntry) -> tuple[int, int] | None:
     return group.members[entry.source], group.members[entry.destination]
 
 
-def _completed(line: GroupOnRank) -> int:
+def _last_completed(line: GroupOnRank) -> int:
     return line.last_completed or 0
 
 
-def _synchronises(line: GroupOnRank, sequence: int) -> bool:
+def _is_synchronising(line: GroupOnRank, sequence: int) -> bool:
     calls = line.calls.get(sequence, ())
     return bool(calls) and all(c.op in SYNCHRONISING for c in calls)
 
@@ -382,5 +389,5 @@ def _in_brackets(call: str | None) -> str:
     return "" if call is None else f" ({call})"
 
 
-def _wait(ranks: Sequence[int]) -> str:
+def _wait_words(ranks: Sequence[int]) -> str:
     return f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"

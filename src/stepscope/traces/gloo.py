@@ -63,9 +63,9 @@ def gloo_calls(events: Events, groups: Groups) -> list[GlooCall]:
     not begun. reduce_scatter runs as ``gloo:all_reduce`` of the whole input; its list form as one all_reduce per
     rank, which count as one collective here. O(n log n).
     """
-    spans = _spans(events, groups)
+    spans = _gloo_spans(events, groups)
     waiting: dict[tuple[str, int | str], deque[_Launch]] = defaultdict(deque)
-    launches = deque(_launches(events, groups))
+    launches = deque(_c10d_launches(events, groups))
     calls: list[GlooCall] = []
     open_at: dict[int, int] = {}  # id of a list reduce_scatter's launch -> its place in calls
     for span in spans:
@@ -74,9 +74,9 @@ def gloo_calls(events: Events, groups: Groups) -> list[GlooCall]:
             op, size = _shown_as(launch)
             waiting[op, _UNSIZED if size is None else size].append(launch)
             waiting[op, _ANY].append(launch)
-        caller = _oldest(waiting, span)
+        caller = _oldest_launch(waiting, span)
         if caller is None:
-            calls.append(_call(span, None))
+            calls.append(_gloo_call(span, None))
             continue
         caller.spans_left -= 1
         if id(caller) in open_at:
@@ -85,11 +85,12 @@ def gloo_calls(events: Events, groups: Groups) -> list[GlooCall]:
             continue
         if caller.spans_left > 0:
             open_at[id(caller)] = len(calls)
-        calls.append(_call(span, caller))
+        calls.append(_gloo_call(span, caller))
     return calls
 
 
-def _oldest(waiting: dict[tuple[str, int | str], deque[_Launch]], span: _Span) -> _Launch | None:
+def _oldest_launch(waiting: dict[tuple[str, int | str], deque[_Launch]], span: _Span) -> _Launch | None:
+    """Return the oldest launch of the span's operation and size, or of unknown size, that still lacks spans; None: none."""
     size = span.inputs.first if span.inputs else None
     heads: list[_Launch] = []
     for key in (_ANY,) if size is None else (size, _UNSIZED):
@@ -113,7 +114,8 @@ def _shown_as(launch: _Launch) -> tuple[str, int | None]:
     return op, inputs.second if op in ("all_gather", "gather", "all_to_all") else inputs.first
 
 
-def _launches(events: Events, groups: Groups) -> list[_Launch]:
+def _c10d_launches(events: Events, groups: Groups) -> list[_Launch]:
+    """Return the host's calls of collectives in order, each with the number of spans that it makes."""
     named = [op_named(n) if n.startswith("c10d::") else None for n in events.names]
     chosen = np.array([op is not None for op in named], dtype=bool)
     if not chosen.any():
@@ -122,7 +124,7 @@ def _launches(events: Events, groups: Groups) -> list[_Launch]:
     result = []
     for i in indices.tolist():
         op = named[int(events.name[i])] or ""
-        inputs = _inputs(events, i)
+        inputs = _event_inputs(events, i)
         parts = 1
         if op == "reduce_scatter" and inputs is not None and inputs.second is None:
             only = groups.on_gloo[0] if len(groups.on_gloo) == 1 else None
@@ -131,7 +133,8 @@ def _launches(events: Events, groups: Groups) -> list[_Launch]:
     return result
 
 
-def _spans(events: Events, groups: Groups) -> list[_Span]:
+def _gloo_spans(events: Events, groups: Groups) -> list[_Span]:
+    """Return Gloo's own spans in order, each with the group of its thread where that is known."""
     ops = [op_named(n) if n.startswith("gloo:") else None for n in events.names]
     chosen = np.array([op is not None for op in ops], dtype=bool)
     if not chosen.any():
@@ -143,7 +146,7 @@ def _spans(events: Events, groups: Groups) -> list[_Span]:
         _Span(
             name=events.name_of(i),
             op=ops[int(events.name[i])] or "",
-            inputs=_inputs(events, i),
+            inputs=_event_inputs(events, i),
             start_ns=int(events.ts_ns[i]),
             end_ns=int(events.end_ns[i]),
             group=by_thread.get(int(events.thread[i]), groups.only),
@@ -169,12 +172,13 @@ def _group_of_threads(
     return {workers[tid]: groups.on_gloo[at // _WORKERS] for at, tid in enumerate(sorted(workers))}
 
 
-def _inputs(events: Events, i: int) -> Inputs | None:
+def _event_inputs(events: Events, i: int) -> Inputs | None:
     shape = int(events.shape[i])
     return None if shape == NONE else inputs_of(events.shapes[shape])
 
 
-def _call(span: _Span, launch: _Launch | None) -> GlooCall:
+def _gloo_call(span: _Span, launch: _Launch | None) -> GlooCall:
+    """Return one call: operation, size and group from the span and from its launch, where one is known."""
     op = launch.op if launch else span.op
     inputs = launch.inputs if launch else None
     group, ranks = span.group, span.group.size if span.group else None

@@ -66,6 +66,8 @@ class Groups:
         return group, ranks or (group.size if group else None)
 
     def _completed(self, args: CollectiveArgs) -> CollectiveGroup:
+        """Return the group that arguments name, with size and ranks from the metadata where they lack; ranks that
+        contradict are left out."""
         recorded = self._recorded.get(args.group_name or "")
         ranks = ranks_in(args.group_ranks) or (recorded.ranks if recorded else None)
         size = args.group_size
@@ -74,7 +76,7 @@ class Groups:
         if ranks is not None and size is not None and len(ranks) != size:
             ranks = None
         description = args.group_description or (recorded.description if recorded else "")
-        return shared(args.group_name or "", description, size, _short(ranks))
+        return shared(args.group_name or "", description, size, _short_members(ranks))
 
 
 def ranks_in(text: str | None) -> tuple[int, ...] | None:
@@ -87,7 +89,7 @@ def ranks_in(text: str | None) -> tuple[int, ...] | None:
 def _from_config(group: ProcessGroup) -> CollectiveGroup:
     ranks = group.ranks if group.size in (None, len(group.ranks)) else ()
     size = group.size if group.size is not None else len(group.ranks) or None
-    return shared(group.name, group.description, size, _short(ranks or None))
+    return shared(group.name, group.description, size, _short_members(ranks or None))
 
 
 Members = range | tuple[int, ...] | None
@@ -101,7 +103,7 @@ def shared(name: str, description: str, size: int | None, ranks: Members) -> Col
     )
 
 
-def _short(ranks: tuple[int, ...] | None) -> Members:
+def _short_members(ranks: tuple[int, ...] | None) -> Members:
     """The same members as a range where they are evenly spaced, as those of meshes are."""
     if ranks is None or len(ranks) < 2 or ranks[1] <= ranks[0]:
         return ranks
@@ -109,11 +111,11 @@ def _short(ranks: tuple[int, ...] | None) -> Members:
     return spaced if len(spaced) == len(ranks) and tuple(spaced) == ranks else ranks
 
 
-def _packed(group: CollectiveGroup) -> tuple[Callable[..., CollectiveGroup], tuple[object, ...]]:
-    return shared, (group.name, group.description, group.size, _short(group.ranks))
+def _reduced_group(group: CollectiveGroup) -> tuple[Callable[..., CollectiveGroup], tuple[object, ...]]:
+    return shared, (group.name, group.description, group.size, _short_members(group.ranks))
 
 
-copyreg.pickle(CollectiveGroup, _packed)  # a rank's pass travels between processes
+copyreg.pickle(CollectiveGroup, _reduced_group)  # a rank's pass travels between processes
 
 
 UNNAMED = ""

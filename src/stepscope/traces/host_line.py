@@ -105,7 +105,7 @@ class HostLine:
         events = self._events
         calls = np.flatnonzero(blocking(events))
         ends = events.end_ns[device]
-        accounts = _accounts(events, calls)
+        accounts = _wait_accounts(events, calls)
         streams = np.where(accounts != NONE, events.stream[accounts], NONE)
         places = {int(s): np.flatnonzero(events.stream[device] == s) for s in distinct(streams) if s != NONE}
         places[NONE] = np.arange(len(device))
@@ -252,11 +252,11 @@ class StreamWaits:
         """Return when the last wait began that can delay a launch by ``calls[i]`` on ``streams[i]``; NEVER without one."""
         times = self.events.ts_ns[calls]
         with_stream, unrecorded = self.streams != NONE, ~self.recorded
-        on_stream = _last(self.streams[with_stream], self.times[with_stream], streams, times)
-        on_thread = _last(
+        on_stream = _last_places_before(self.streams[with_stream], self.times[with_stream], streams, times)
+        on_thread = _last_places_before(
             self.threads[unrecorded], self.times[unrecorded], self.events.thread[calls].astype(np.int64), times
         )
-        return np.maximum(_times(self.times[with_stream], on_stream), _times(self.times[unrecorded], on_thread))
+        return np.maximum(_times_at(self.times[with_stream], on_stream), _times_at(self.times[unrecorded], on_thread))
 
 
 def stream_waits(events: Events, calls: Ints, streams: Ints, communicates: NDArray[np.bool_]) -> StreamWaits:
@@ -269,22 +269,22 @@ def stream_waits(events: Events, calls: Ints, streams: Ints, communicates: NDArr
     waits = events.where(Category.RUNTIME, Category.DRIVER)
     waits = waits[events.named(STREAM_WAIT.match)[waits]]
     times, threads = events.ts_ns[waits], events.thread[waits].astype(np.int64)
-    accounts = _accounts(events, waits)
+    accounts = _wait_accounts(events, waits)
     recorded = accounts != NONE
     named = np.where(recorded, events.lane(accounts), NONE)
     if len(waits) and not recorded.all():
         thread, called = events.thread[calls].astype(np.int64), events.ts_ns[calls]
         own = ~communicates
         # Of the next one: what is last when time runs backwards.
-        following = _last(thread, -called, threads, -times)
-        before = _last(thread[own], called[own], threads, times)
+        following = _last_places_before(thread, -called, threads, -times)
+        before = _last_places_before(thread[own], called[own], threads, times)
         last = np.full(len(waits), NONE, dtype=np.int64)
         last[before != NONE] = streams[own][before[before != NONE]]
         named = np.where(recorded, named, np.where(following != NONE, streams[following], last))
     return StreamWaits(events=events, times=times, threads=threads, streams=named, recorded=recorded)
 
 
-def _accounts(events: Events, waits: Ints) -> Ints:
+def _wait_accounts(events: Events, waits: Ints) -> Ints:
     """The profiler's own account of each wait, an event (cuda_sync) that names a stream; NONE without one."""
     sync = events.where(Category.SYNC)
     sync = sync[(events.correlation[sync] != NONE) & (events.stream[sync] != NONE)]
@@ -294,7 +294,7 @@ def _accounts(events: Events, waits: Ints) -> Ints:
     return accounts
 
 
-def _last(keys: Ints, times: Ints, wanted: Ints, before: Ints) -> Ints:
+def _last_places_before(keys: Ints, times: Ints, wanted: Ints, before: Ints) -> Ints:
     """Find for each of ``wanted`` the last entry's place with this key and a time below ``before``; NONE without one."""
     if not len(keys):
         return np.full(len(wanted), NONE, dtype=np.int64)
@@ -309,7 +309,7 @@ def _last(keys: Ints, times: Ints, wanted: Ints, before: Ints) -> Ints:
     return np.where((at >= 0) & (keys[place] == wanted), place, NONE)
 
 
-def _times(times: Ints, places: Ints) -> Ints:
+def _times_at(times: Ints, places: Ints) -> Ints:
     """The times at these places, NEVER at NONE."""
     if not len(times):
         return np.full(len(places), NEVER, dtype=np.int64)

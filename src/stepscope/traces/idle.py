@@ -91,7 +91,7 @@ def idle_causes(view: RankView) -> tuple[IdleCause, ...]:
     """
     named = _ON_CPU if activity_of(view).source == "cpu_spans" else {}
     return tuple(
-        _cause(view.rank, named.get(cause, cause), values, _main_call(gaps_of(view), cause, values))
+        _idle_cause(view.rank, named.get(cause, cause), values, _main_call(gaps_of(view), cause, values))
         for cause, values in gaps_of(view).by_cause.items()
         if values.any()
     )
@@ -106,7 +106,7 @@ def idle_gaps(view: RankView) -> IdleGaps:
         return IdleGaps(holes=spans.EMPTY, by_cause={})
     holes = spans.gaps(activity.busy, low=window[0], high=window[1])
     if activity.source == "cpu_spans":
-        return IdleGaps(holes=holes, by_cause=_on_cpu(holes, phases["data"]), window=window)
+        return IdleGaps(holes=holes, by_cause=_cpu_gap_causes_ns(holes, phases["data"]), window=window)
     starts, ends = holes.starts, holes.ends
     following = np.searchsorted(events.ts_ns[activity.indices], ends, side="left")
     behind = following == len(launches.launch)  # the last work: nothing comes that could have been launched by then
@@ -118,7 +118,7 @@ def idle_gaps(view: RankView) -> IdleGaps:
     late = linked & (launched > starts)
     late_ns = np.where(late, launched - starts, 0)
     amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
-    returned, held_ns, waited = _returned(view, call, starts, launched, late)
+    returned, held_ns, waited = _host_returns(view, call, starts, launched, late)
     in_data = spans.measure_within(phases["data"], returned, np.maximum(launched, returned))
     loading = late & (2 * in_data > launched - returned)
     loads = _first_load(phases["data"], returned)
@@ -149,7 +149,7 @@ def idle_gaps(view: RankView) -> IdleGaps:
         "host_late": np.where(late & ~behind, events.name[call], NONE),
         "dependency": _waits_meanwhile(view, holes, amount["dependency"]),
         "data": longest_in(events, loading_functions(events), holes, NONE),
-        "unknown": _pages(view, following, ~linked & ~behind & ~unseen),
+        "unknown": _page_copy_names(view, following, ~linked & ~behind & ~unseen),
     }
     return IdleGaps(holes=holes, by_cause=amount, window=window, calls=calls, names=events.names)
 
@@ -168,7 +168,7 @@ _UNIFIED = re.compile(r"memcpy.*unified|unified.*memcpy|managed_?(to|2)_?|_?(to|
 """Copies by which the driver moves pages of unified memory, when either side touches them: no call launches them."""
 
 
-def _pages(view: RankView, following: Ints, unlinked: NDArray[np.bool_]) -> Ints:
+def _page_copy_names(view: RankView, following: Ints, unlinked: NDArray[np.bool_]) -> Ints:
     """Return for each gap that ends with such a copy its name, NONE for others."""
     events, indices = view.events, activity_of(view).indices
     work = indices[np.minimum(following, len(indices) - 1)]
@@ -215,7 +215,7 @@ def _holds_lost(view: RankView, holes: Spans) -> NDArray[np.bool_]:
     return np.searchsorted(called, holes.ends) > np.searchsorted(called, np.minimum(since, holes.starts))
 
 
-def _returned(
+def _host_returns(
     view: RankView, call: Ints, starts: Ints, launched: Ints, late: NDArray[np.bool_]
 ) -> tuple[Ints, Ints, Ints]:
     """Return for each gap when the host came back from the calls that held it at the gap's start (that start where none
@@ -302,7 +302,7 @@ def _host_lines(events: Events) -> Ints:
     return line
 
 
-def _on_cpu(holes: Spans, loading: Spans) -> dict[str, Ints]:
+def _cpu_gap_causes_ns(holes: Spans, loading: Spans) -> dict[str, Ints]:
     in_data = spans.measure_within(loading, holes.starts, holes.ends)
     return {"data": in_data, "host_late": holes.ends - holes.starts - in_data}
 
@@ -318,7 +318,8 @@ def _main_call(gaps: IdleGaps, cause: str, values: Ints) -> str | None:
     return gaps.names[int(np.bincount(calls[has_call], weights=values[has_call]).argmax())]
 
 
-def _cause(rank: int, cause: str, values: NDArray[np.int64], call: str | None) -> IdleCause:
+def _idle_cause(rank: int, cause: str, values: NDArray[np.int64], call: str | None) -> IdleCause:
+    """Return the row of one cause. values: ns of each gap."""
     return IdleCause(
         rank=rank,
         cause=cause,
@@ -381,6 +382,7 @@ def gaps_of(view: RankView) -> IdleGaps:
 
 
 def _long_gap(view: RankView, gaps: IdleGaps, marks: Marks, place: int) -> LongGap:
+    """Return the gap at this place: its step, its main cause, and what the host was in."""
     start, end = int(gaps.holes.starts[place]), int(gaps.holes.ends[place])
     step = int(np.searchsorted(marks.starts, start, side="right")) - 1
     return LongGap(
@@ -433,7 +435,7 @@ def launch_statistics(view: RankView) -> LaunchStatistics | None:
             launches_per_s=None, queue=None, unavailable=why,
         )  # fmt: skip
     short = ends - starts < call_ns
-    late, follows = _late(events, launches.of[device], launches.launch[device])
+    late, follows = _late_launch_counts(events, launches.of[device], launches.launch[device])
     one_each = distinct(call)
     host_ns = int((events.end_ns[one_each]).max() - events.ts_ns[one_each].min())
     return LaunchStatistics(
@@ -441,8 +443,8 @@ def launch_statistics(view: RankView) -> LaunchStatistics | None:
         launched=len(work),
         unlinked=total - len(work),
         early=int((starts < called).sum()),
-        delay=_summary(starts - called),
-        call=_summary(events.dur_ns[one_each]),
+        delay=_delay_summary(starts - called),
+        call=_delay_summary(events.dur_ns[one_each]),
         short_count=int(short.sum()),
         short_ns=int((ends - starts)[short].sum()),
         short_call_ns=int(call_ns[short].sum()),
@@ -454,7 +456,7 @@ def launch_statistics(view: RankView) -> LaunchStatistics | None:
     )
 
 
-def _late(events: Events, work: Ints, launch: Ints) -> tuple[int, int]:
+def _late_launch_counts(events: Events, work: Ints, launch: Ints) -> tuple[int, int]:
     """Count, of the linked events with a predecessor on their stream, those launched after it had ended, and all of them."""
     place = events.lane(work)
     order = np.lexsort((events.ts_ns[work], place))
@@ -504,6 +506,7 @@ def queue_length(launched: Ints, started: Ints) -> QueueLength | None:
 
 
 def _longest_by_slice(begins: Ints, edges: Ints, level: Ints, lasting: Ints) -> Ints:
+    """Return for each slice of time the highest level in it."""
     real = lasting > 0
     edges, level = edges[real], level[real]
     at_start = level[np.maximum(np.searchsorted(edges, begins, side="right") - 1, 0)]
@@ -512,7 +515,8 @@ def _longest_by_slice(begins: Ints, edges: Ints, level: Ints, lasting: Ints) -> 
     return longest
 
 
-def _summary(values: Ints) -> DelaySummary:
+def _delay_summary(values: Ints) -> DelaySummary:
+    """Return the quantiles of delays, ns."""
     p90, p99 = np.quantile(values, [0.9, 0.99])
     return DelaySummary(
         count=len(values),

@@ -47,7 +47,7 @@ def text_bytes(files: Iterable[Path]) -> int:
     return sum(f.stat().st_size * (1 if f.suffix == ".json" else _PACKED_RATIO) for f in files)
 
 
-def _nothing(*_: object) -> None:
+def _ignore_progress(*_: object) -> None:
     """Stand in where nobody listens."""
 
 
@@ -61,10 +61,10 @@ class ReadingListener:
     it, workers of this machine read where there is much to read.
     """
 
-    started: Callable[[Sequence[Path]], None] = _nothing
-    advanced: Advanced = _nothing
-    done: Callable[[Path], None] = _nothing
-    meanwhile: Callable[[], None] = _nothing
+    started: Callable[[Sequence[Path]], None] = _ignore_progress
+    advanced: Advanced = _ignore_progress
+    done: Callable[[Path], None] = _ignore_progress
+    meanwhile: Callable[[], None] = _ignore_progress
     left_out: LeaveOut | None = None
     log: Callable[[str], None] | None = None
 
@@ -85,7 +85,7 @@ def analyse_captures(
     files, skipped = trace_files(paths)
     there = len(files)
     if wanted.sample is not None:
-        files = _sampled(files, wanted.sample, wanted.ranks)
+        files = _sampled_files(files, wanted.sample, wanted.ranks)
     listener.started(files)
     notes = [FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped]
     named = {str(paths)} if isinstance(paths, str | Path) else set(map(str, paths))
@@ -94,9 +94,9 @@ def analyse_captures(
     outcomes = (
         _on_cluster(files, wanted, listener, notes)
         if _for_cluster(wanted, listener, files)
-        else _outcomes(files, wanted, listener)
+        else _read_outcomes(files, wanted, listener)
     )
-    passes = _without_joined(_readable(outcomes, listener.left_out), notes)
+    passes = _without_joined(_readable_passes(outcomes, listener.left_out), notes)
     by_capture = None if _once_each(passes) else captures(passes)
     # What cannot be told apart is refused below.
     by_capture = _one_window(by_capture or {"": passes}, wanted.window, notes)
@@ -148,9 +148,11 @@ def only_capture(summaries: Mapping[str, TraceSummary]) -> TraceSummary:
 def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> TraceSummary:
     """Put together what the ranks say; ``passes`` ascend by rank."""
     world = next((p.facts.world_size for p in passes if p.facts.world_size is not None), None)
-    notes = (*notes, *(FileNote(rank=None, kind="missing", text=text) for text in _differences(passes, world)))
+    notes = (*notes, *(FileNote(rank=None, kind="missing", text=text) for text in _job_differences(passes, world)))
     if all(p.partial or p.budget is None for p in passes):
-        return TraceSummary(world_size=world, ranks=tuple(passes), verdicts=_unread(passes), notes=notes)
+        return TraceSummary(
+            world_size=world, ranks=tuple(passes), verdicts=_verdicts_without_device(passes), notes=notes
+        )
     from stepscope.traces.activity import verdict_of
     from stepscope.traces.quality import job_quality
     from stepscope.traces.waiting import job_collectives
@@ -199,7 +201,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
                 for r, p in ((p.facts.rank, p) for p in passes)
                 if p.budget is not None and not p.partial
             ),
-            *_unread(passes),
+            *_verdicts_without_device(passes),
         ),
         notes=notes,
         collectives=collectives,
@@ -211,7 +213,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     )
 
 
-def _unread(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:
+def _verdicts_without_device(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:
     """Return the verdict on ranks whose device was not read: there is none, and why."""
     return tuple(
         RankVerdict(
@@ -223,7 +225,7 @@ def _unread(passes: Sequence[RankPass]) -> tuple[RankVerdict, ...]:
     )
 
 
-def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[str]:
+def _job_differences(passes: Sequence[RankPass], world: int | None) -> Iterator[str]:
     """Say what keeps the given traces from being the whole job, side by side."""
     lacking = missing_ranks(passes)[0]
     shown = listed([f"rank {rank}" for rank in lacking], at_most=4)
@@ -264,9 +266,9 @@ def _job_path(passes: Sequence[RankPass], job: JobCollectives | None) -> CrossRa
     return cross_rank_path(legs, job.instances)
 
 
-def _outcomes(files: Sequence[Path], wanted: Wanted, listener: ReadingListener) -> Iterator[tuple[Path, Outcome]]:
+def _read_outcomes(files: Sequence[Path], wanted: Wanted, listener: ReadingListener) -> Iterator[tuple[Path, Outcome]]:
     """Yield what each file gives, in their order; where processes read them, when all are finished."""
-    work, quick = _work(files, wanted), wanted.device_only
+    work, quick = _file_reader(files, wanted), wanted.device_only
     if wanted.processes != 1 and text_bytes(files) >= (SCANNED_FROM_BYTES if quick else PARALLEL_FROM_BYTES):
         from stepscope.core.forks import usable_cores
 
@@ -277,8 +279,8 @@ def _outcomes(files: Sequence[Path], wanted: Wanted, listener: ReadingListener) 
             work = partial(work, processes=count)
         elif count > 1:
             # By size, so that no process starts a long one last.
-            order = sorted(files, key=_size, reverse=True)
-            meanwhile = partial(_get_ready, listener, quick=quick)
+            order = sorted(files, key=_file_bytes, reverse=True)
+            meanwhile = partial(_import_analysis, listener, quick=quick)
             finished = dict(
                 zip(order, _side_by_side(work, order, min(count, len(files)), listener.done, meanwhile), strict=True)
             )
@@ -291,7 +293,7 @@ def _outcomes(files: Sequence[Path], wanted: Wanted, listener: ReadingListener) 
             listener.done(file)
 
 
-def _work(files: Sequence[Path], wanted: Wanted) -> partial[tuple[RankPass, ...]]:
+def _file_reader(files: Sequence[Path], wanted: Wanted) -> partial[tuple[RankPass, ...]]:
     return partial(passes_of, wanted=wanted, names=ranks_by_name(files))
 
 
@@ -338,11 +340,11 @@ def _on_cluster(
     from stepscope.traces.cluster import NotReadError, read_on_cluster
 
     outcomes = read_on_cluster(
-        _work(files, wanted),
+        _file_reader(files, wanted),
         files,
         scheduler=wanted.scheduler,
         workers=wanted.processes or usable_cores(),
-        size_of=_size,
+        size_of=_file_bytes,
         done=listener.done,
     )
     gone = {file: error for file, error in outcomes.items() if isinstance(error, NotReadError)}
@@ -352,11 +354,11 @@ def _on_cluster(
     yield from ((file, outcomes[file]) for file in files if file not in gone)
 
 
-def _size(file: Path) -> int:
+def _file_bytes(file: Path) -> int:
     return file.stat().st_size
 
 
-def _get_ready(listener: ReadingListener, *, quick: bool) -> None:
+def _import_analysis(listener: ReadingListener, *, quick: bool) -> None:
     """Import what comes after the reading, which takes as long as reading a rank of 1 MB."""
     if not quick:
         import stepscope.traces.activity
@@ -365,7 +367,7 @@ def _get_ready(listener: ReadingListener, *, quick: bool) -> None:
     listener.meanwhile()
 
 
-def _readable(outcomes: Iterable[tuple[Path, Outcome]], left_out: LeaveOut | None) -> list[RankPass]:
+def _readable_passes(outcomes: Iterable[tuple[Path, Outcome]], left_out: LeaveOut | None) -> list[RankPass]:
     """Return the passes, files that cannot be read left out. Raises the first DataError where none is left."""
     passes: list[RankPass] = []
     damaged: list[tuple[Path, DataError]] = []
@@ -391,13 +393,15 @@ def _side_by_side(
     done: Callable[[Path], None],
     meanwhile: partial[None],
 ) -> Iterable[Outcome]:
+    """Return the outcomes of files that processes read; ``meanwhile`` runs beside them. Raises MissingError where one was
+    killed."""
     from stepscope.core.forks import ProcessKilledError, can_fork, map_forked
 
     if can_fork():
         try:
             return map_forked(work, files, count, done=done, meanwhile=meanwhile)
         except ProcessKilledError as error:
-            raise _killed() from error
+            raise _killed_error() from error
     from concurrent.futures import as_completed
     from concurrent.futures.process import BrokenProcessPool
 
@@ -412,10 +416,10 @@ def _side_by_side(
                 done(futures[future])
             return [future.result() for future in futures]
     except BrokenProcessPool as error:
-        raise _killed() from error
+        raise _killed_error() from error
 
 
-def _killed() -> MissingError:
+def _killed_error() -> MissingError:
     return MissingError(
         "a process that was reading traces was killed",
         why="the machine probably ran out of memory",
@@ -435,7 +439,7 @@ def captures(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
         return _by_numbers(passes)
     groupings = [
         groups
-        for groups in (_by_name(passes), _by_time(passes))
+        for groups in (_passes_by_name(passes), _passes_by_time(passes))
         if len(groups) > 1 and all(_once_each(group) for group in groups.values())
     ]
     return min(groupings, key=len, default=None) or _by_numbers(passes)
@@ -461,7 +465,7 @@ def _by_numbers(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
 def _of_windows(groups: Mapping[str, Sequence[RankPass]]) -> list[str] | None:
     """Return the names of captures that one job took one after the other, the oldest first; None where their files are
     called otherwise than by numbers, as those of different jobs are."""
-    called = [{re.sub(r"\d+", "#", name) for name in _by_name(group)} for group in groups.values()]
+    called = [{re.sub(r"\d+", "#", name) for name in _passes_by_name(group)} for group in groups.values()]
     if any(names != called[0] for names in called):
         return None
     starts = {name: [p.facts.unix_ns for p in group if p.facts.unix_ns is not None] for name, group in groups.items()}
@@ -500,7 +504,8 @@ def _once_each(passes: Iterable[RankPass]) -> bool:
     return max(Counter(p.facts.rank for p in passes).values(), default=0) <= 1
 
 
-def _by_name(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
+def _passes_by_name(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
+    """Return the passes of each capture, told apart by the names of files and their folders."""
     files = [Path(rank_pass.facts.file) for rank_pass in passes]
     names = ranks_by_name(files)
     one_place = len(set(map(home, files))) == 1
@@ -513,7 +518,7 @@ def _by_name(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
     return grouped(passes, name)
 
 
-def _by_time(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
+def _passes_by_time(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
     """Traces whose stretches of time overlap are of one capture; none where a time is unknown."""
     timed = [(rank_pass.facts.unix_ns, rank_pass) for rank_pass in passes if rank_pass.facts.unix_ns is not None]
     if len(timed) < len(passes):
@@ -532,7 +537,7 @@ _NAMED = 4
 """Groups that the note names; the rest is a number."""
 
 
-def _sampled(files: Sequence[Path], ranks: Collection[int], stated: Mapping[str, int]) -> list[Path]:
+def _sampled_files(files: Sequence[Path], ranks: Collection[int], stated: Mapping[str, int]) -> list[Path]:
     """Return the files of these ranks, as the user states them, or as their names do: looking into files takes as long as
     reading them. Raises UsageError."""
     names = ranks_by_name(files)
@@ -556,13 +561,13 @@ def _left_open(summary: TraceSummary, files: int) -> tuple[FileNote, ...]:
         f"a sample, {counted(len(read), 'rank')} of {files:,} files: unknown are stragglers among the others, what those "
         "wait for, and whether one of these waited for one of them, which counts as transfer"
     ]
-    if lacking := _incomplete(summary):
+    if lacking := _incomplete_groups(summary):
         shown = [f"{name} ({seen:,} of {size:,} ranks)" for name, (seen, size) in lacking.items()]
         texts.append(f"groups that are not complete in the sample: {listed(shown, at_most=_NAMED)}")
     return tuple(FileNote(rank=None, kind="missing", text=text) for text in texts)
 
 
-def _incomplete(summary: TraceSummary) -> dict[str, tuple[int, int]]:
+def _incomplete_groups(summary: TraceSummary) -> dict[str, tuple[int, int]]:
     """Return by name how many ranks of a group were read, and its size, for groups alone that lack some."""
     seen: dict[tuple[str, object, int], set[int]] = defaultdict(set)
     for rank in summary.ranks:

@@ -135,23 +135,23 @@ def kernel_kind(name: str) -> str:
     """The kind of one compute kernel. ``fused``: made by a compiler from several such; ``other``: the name tells nothing."""
     if re.match(_FUSED, name):
         return FUSED
-    if _multiplies(name):
+    if _is_product(name):
         units = uses_tensor_cores(name)
         if units:
             return MATRIX_TENSOR
         if kernel_dtype(name) == "fp32":
             return MATRIX_FP32
         return MATRIX_VECTOR if units is False else MATRIX_UNKNOWN
-    return BANDWIDTH if _moves(name) else OTHER
+    return BANDWIDTH if _is_copy_like(name) else OTHER
 
 
 @lru_cache(maxsize=1 << 14)
-def _multiplies(name: str) -> bool:
+def _is_product(name: str) -> bool:
     lower = name.lower()
     return holds_any(lower, _PRODUCT_WORDS) and re.search(_PRODUCT, lower) is not None and not re.search(_HELPER, name)
 
 
-def _moves(name: str) -> bool:
+def _is_copy_like(name: str) -> bool:
     return re.search(_BANDWIDTH, name.lower()) is not None or re.search(_HELPER, name) is not None
 
 
@@ -273,13 +273,13 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 def spelled_out(name: str) -> str:
     """A name without what it is a template of or takes, its words apart: ``two_shot_all_reduce_kernel``."""
     if name.startswith("_ZN"):
-        name = "::".join(_identifiers(name)) or name
+        name = "::".join(_mangled_identifiers(name)) or name
     bare = _ANONYMOUS.sub("", name)
     own = bare.partition("(")[0].partition("<")[0] or bare
     return _HUMP.sub("_", own).lower()
 
 
-def _identifiers(mangled: str) -> list[str]:
+def _mangled_identifiers(mangled: str) -> list[str]:
     """The namespaces and the name in a mangled one: ``_ZN5aiter4nameE`` -> aiter, name."""
     parts, rest = [], mangled[3:]
     while (size := re.match(r"K?(\d+)", rest)) is not None:
@@ -294,7 +294,7 @@ def work_named(name: str) -> tuple[Work, bool]:
     if is_communication(name):
         return Work.COMMUNICATION, True
     # As its kind says, whose types and units a class does without: their patterns take longer than all else to compile.
-    if re.match(_FUSED, name) or _multiplies(name) or re.search(_COMPUTING, spelled_out(name)):
+    if re.match(_FUSED, name) or _is_product(name) or re.search(_COMPUTING, spelled_out(name)):
         return Work.COMPUTE, True
     return Work.COMPUTE if names_computation(name) else Work.NOT_DEVICE, False
 
@@ -304,6 +304,6 @@ def names_computation(name: str) -> bool:
     spelled = spelled_out(name)
     if re.search(_MOVES, spelled):
         return False
-    if re.match(_FUSED, name) or _multiplies(name) or _moves(name):
+    if re.match(_FUSED, name) or _is_product(name) or _is_copy_like(name):
         return True
     return re.search(_COMPUTES, spelled) is not None

@@ -73,6 +73,7 @@ def kernel_table(view: RankView) -> KernelTable | None:
 
 
 def _tensor_shares(totals: Ints, computes: NDArray[np.bool_], tensor: list[bool | None]) -> dict[str, float | None]:
+    """Return the shares of computation in kernels that use tensor cores, that do not, and of which it is unknown."""
     compute_ns = int(totals[computes].sum())
 
     def share(wanted: bool | None) -> float | None:
@@ -113,13 +114,13 @@ def sequence_rows(view: RankView) -> tuple[SequenceRow, ...]:
     sequences: list[tuple[int, Ints]] = []  # length, places of non-overlapping occurrences
     code, valid = base, compute
     for length in range(2, max(LENGTHS) + 1):
-        code, valid = _extended(code, valid, base, joined, length)
+        code, valid = _extended_codes(code, valid, base, joined, length)
         if not valid.any():
             break
         if length in LENGTHS:
-            sequences += _frequent(code, valid, length, before)
+            sequences += _frequent_sequences(code, valid, length, before)
     rows = []
-    for length, places in _closed(sequences, device, events.name):
+    for length, places in _closed_sequences(sequences, device, events.name):
         total = int((before[places + length] - before[places]).sum())
         gap = int((gaps[places + length - 1] - gaps[places]).sum())
         first = int(places[0])
@@ -138,7 +139,7 @@ def sequence_rows(view: RankView) -> tuple[SequenceRow, ...]:
     return tuple(rows[:MOST_SEQUENCES])
 
 
-def _extended(
+def _extended_codes(
     code: Ints, valid: NDArray[np.bool_], base: Ints, joined: NDArray[np.bool_], length: int
 ) -> tuple[Ints, NDArray[np.bool_]]:
     """Codes of the sequences of ``length`` from those one shorter: place i stands for the kernels i .. i+length-1."""
@@ -152,7 +153,7 @@ def _extended(
     return result, longer
 
 
-def _frequent(code: Ints, valid: NDArray[np.bool_], length: int, before: Ints) -> list[tuple[int, Ints]]:
+def _frequent_sequences(code: Ints, valid: NDArray[np.bool_], length: int, before: Ints) -> list[tuple[int, Ints]]:
     """The sequences of this length with at least ``MIN_COUNT`` occurrences apart, those with most time only."""
     places = np.flatnonzero(valid)
     places = places[np.argsort(code[places], kind="stable")]
@@ -164,13 +165,13 @@ def _frequent(code: Ints, valid: NDArray[np.bool_], length: int, before: Ints) -
     often = often[np.argsort(-spent[often], kind="stable")][:CANDIDATES]
     sequences = []
     for low, high in zip(first[often].tolist(), last[often].tolist(), strict=True):
-        apart = _apart(places[low:high], length)
+        apart = _places_apart(places[low:high], length)
         if len(apart) >= MIN_COUNT:
             sequences.append((length, apart))
     return sequences
 
 
-def _apart(places: Ints, length: int) -> Ints:
+def _places_apart(places: Ints, length: int) -> Ints:
     """The places, first come first served, whose sequences do not overlap. ``places`` ascend."""
     if len(places) < 2 or int(np.diff(places).min()) >= length:
         return places
@@ -182,7 +183,9 @@ def _apart(places: Ints, length: int) -> Ints:
     return np.array(kept, dtype=np.int64)
 
 
-def _closed(sequences: list[tuple[int, Ints]], device: Ints, name: NDArray[np.int32]) -> list[tuple[int, Ints]]:
+def _closed_sequences(
+    sequences: list[tuple[int, Ints]], device: Ints, name: NDArray[np.int32]
+) -> list[tuple[int, Ints]]:
     """Keep the sequences that no longer one with the same number of occurrences contains."""
     kept: list[tuple[int, Ints]] = []
     inside: set[tuple[int, bytes]] = set()
@@ -234,7 +237,7 @@ def copy_table(view: RankView) -> CopyTable | None:
     for code in distinct(events.name[chosen]).tolist():
         by_name[code] = kinds.setdefault(copy_kind(events.names[code]), len(kinds))
     kind_of = by_name[events.name[chosen]]
-    size = _sizes(events, chosen)
+    size = _event_bytes(events, chosen)
     rows = []
     for (kind, memory), number in kinds.items():
         members = kind_of == number
@@ -266,7 +269,7 @@ def copy_table(view: RankView) -> CopyTable | None:
     )
 
 
-def _sizes(events: Events, chosen: Ints) -> Ints:
+def _event_bytes(events: Events, chosen: Ints) -> Ints:
     """Bytes of each event, -1 where not recorded."""
     sizes = np.full(len(chosen), -1, dtype=np.int64)
     if events.copied_bytes:

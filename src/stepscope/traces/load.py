@@ -124,7 +124,7 @@ def read_part(path: Path, start: int, end: int, device_only: bool) -> DecodedPar
     gc.disable()  # as in load_file; this process ends with its work
     builder = ColumnBuilder(path)
     try:
-        for block in _blocks(path, start, end):
+        for block in _event_blocks(path, start, end):
             if device_only:
                 if not builder.add_device(block):
                     return None
@@ -135,7 +135,7 @@ def read_part(path: Path, start: int, end: int, device_only: bool) -> DecodedPar
     return builder.packed()
 
 
-def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
+def _event_blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
     """Yield whole events at a time, as EventStream does."""
     with path.open("rb", buffering=0) as file:
         file.seek(start)
@@ -200,7 +200,7 @@ def load_file(
 
     ``advanced`` is told again and again how many of the file's bytes are read. Raises DataError.
     """
-    read = partial(_read, path, processes=processes, advanced=advanced or _no_one)
+    read = partial(_read_trace, path, processes=processes, advanced=advanced or _no_one)
     if cache:
         from stepscope.traces.cache import cached  # hashing is not needed for anything else
 
@@ -242,7 +242,9 @@ def _no_one(path: Path, taken: int) -> None:
     pass
 
 
-def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanced = _no_one) -> RankTrace:
+def _read_trace(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanced = _no_one) -> RankTrace:
+    """Return the trace of a file, read by several processes where it is large. Raises NoTraceError for a file that is
+    none."""
     builder = ColumnBuilder(path)
     hole = None
     device_only = device_only and compiled() is not None
@@ -278,7 +280,7 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
         from stepscope.traces.mtia import waits_left_out
 
         events = waits_left_out(events, builder.process_labels)
-    elif not unread and (foreign := _foreign(builder, len(events), meta)):
+    elif not unread and (foreign := _foreign_content(builder, len(events), meta)):
         raise _not_a_trace(path, foreign)
     if (first := sampled_from(meta.stepscope)) is not None:
         from stepscope.traces.sampled import without_sampled  # of windows that `profile` took alone
@@ -302,7 +304,7 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
     )
 
 
-def _foreign(builder: ColumnBuilder, spans: int, meta: TraceMeta) -> str | None:
+def _foreign_content(builder: ColumnBuilder, spans: int, meta: TraceMeta) -> str | None:
     """Say of a file in which no span has a category of PyTorch's profiler which it has, and of one without any span what it
     holds; None for any other file."""
     counts: Counter[str] = Counter()
@@ -356,9 +358,9 @@ def trace_files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], l
     """The trace files among ``paths``, and what was skipped. Raises DataError when a named file is none."""
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files, named = candidates(given)
-    kept, notes = _traces_of(files, named)
+    kept, notes = _traces_and_notes(files, named)
     if not kept and (inner := [f for path in given if url_of(path) is None for f in in_rank_folders(Path(path))]):
-        kept, more = _traces_of(inner, named)
+        kept, more = _traces_and_notes(inner, named)
         notes += more
     if not kept:
         from stepscope.traces.discover import how_to_record
@@ -371,7 +373,8 @@ def trace_files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], l
     return kept, notes
 
 
-def _traces_of(files: Iterable[Path], named: Collection[Path]) -> tuple[list[Path], list[Note]]:
+def _traces_and_notes(files: Iterable[Path], named: Collection[Path]) -> tuple[list[Path], list[Note]]:
+    """Return the files that are traces, and notes on the others. Raises NoTraceError for one that the user named."""
     kept: list[Path] = []
     notes: list[Note] = []
     for file in files:
@@ -383,11 +386,13 @@ def _traces_of(files: Iterable[Path], named: Collection[Path]) -> tuple[list[Pat
         elif file in named:
             raise _not_a_trace(file, why)
         else:
-            notes.append(Note(kind="beside" if _whole(file) else "missing", text=f"{file.name}: not a trace: {why}"))
+            notes.append(
+                Note(kind="beside" if _ends_as_json(file) else "missing", text=f"{file.name}: not a trace: {why}")
+            )
     return kept, notes
 
 
-def _whole(file: Path) -> bool:
+def _ends_as_json(file: Path) -> bool:
     """Whether a text file ends as JSON does: one that breaks off may have been a trace."""
     if file.suffix != ".json":
         return True  # what is packed and breaks off is unreadable

@@ -72,13 +72,13 @@ def _served_as(name: str) -> str:
 def step_marks(events: Events) -> Marks:
     """The marks of the best kind that there is: the profiler's; ranges that repeat, where there are no more of them than
     updates of the parameters; the spans from one end of an optimizer's step to the next."""
-    if len(marked := _by_profiler(events)):
+    if len(marked := _profiler_marks(events)):
         return marked
-    updates = _updates(events)
+    updates = _update_spans(events)
     ranges = _by_range(events, updates)
     if ranges is not None and (len(updates) < 2 or len(ranges) <= len(updates) + 1):
         return ranges
-    return _between(updates.ends, "optimizer")
+    return _marks_between(updates.ends, "optimizer")
 
 
 @once
@@ -87,7 +87,8 @@ def marks_of(view: RankView) -> Marks:
     return step_marks(view.events)
 
 
-def _by_profiler(events: Events) -> Marks:
+def _profiler_marks(events: Events) -> Marks:
+    """Return the steps that torch.profiler marks, by their own numbers."""
     numbers = np.full(len(events.names), NONE, dtype=np.int64)
     for code, name in enumerate(events.names):
         if name.startswith("ProfilerStep") and (match := PROFILER_STEP.match(name)):
@@ -97,7 +98,7 @@ def _by_profiler(events: Events) -> Marks:
     return Marks(numbers=numbers[events.name[marks]], starts=events.ts_ns[marks], ends=events.end_ns[marks])
 
 
-def _updates(events: Events) -> spans.Spans:
+def _update_spans(events: Events) -> spans.Spans:
     """When the parameters are updated: steps of several optimizers without a backward pass between them are one."""
     called = events.spans(events.of(Category.USER_ANNOTATION, Category.CPU_OP) & events.begins(_OPTIMIZER))
     if len(called) < 2:
@@ -128,7 +129,7 @@ def _by_range(events: Events, updates: spans.Spans) -> Marks | None:
     best, longest = None, 0
     for label, codes in groups.items():
         chosen = events.by_start(annotated & np.isin(events.name, codes))
-        outer = _outermost(events, chosen)
+        outer = _outermost_events(events, chosen)
         length = int(events.dur_ns[outer].sum())
         if len(outer) > 1 and length > longest:
             best, longest = (label, outer), length
@@ -139,7 +140,7 @@ def _by_range(events: Events, updates: spans.Spans) -> Marks | None:
     served = label == _SERVED.pattern
     backward = np.sort(events.ts_ns[events.forward_thread > 0])
     if not served and len(backward) and (np.searchsorted(backward, ends) == np.searchsorted(backward, starts)).all():
-        return None if len(updates) > 1 else _between(ends, "range")
+        return None if len(updates) > 1 else _marks_between(ends, "range")
     names = [events.name_of(int(i)) for i in outer]
     matches = [_RANGE.match(name) for name in names]
     own = [int(match[1]) if match and match[1] else NONE for match in matches]
@@ -150,7 +151,7 @@ def _by_range(events: Events, updates: spans.Spans) -> Marks | None:
     return Marks(numbers=numbers, starts=starts, ends=ends, by="range", kinds=kinds)
 
 
-def _outermost(events: Events, chosen: Ints) -> Ints:
+def _outermost_events(events: Events, chosen: Ints) -> Ints:
     """Those that do not begin inside an earlier one; by start."""
     if len(chosen) < 2:
         return chosen
@@ -159,7 +160,7 @@ def _outermost(events: Events, chosen: Ints) -> Ints:
     return outer
 
 
-def _between(ends: Ints, by: str) -> Marks:
+def _marks_between(ends: Ints, by: str) -> Marks:
     """Steps from each of these times to the next; what lies before the first one is a part of a step."""
     count = max(len(ends) - 1, 0)
     return Marks(
@@ -190,12 +191,14 @@ def whole_window(view: RankView, low: int, high: int) -> tuple[int, int]:
     if not len(working):
         return low, high
     first, last = int(working[0]), int(working[-1])
-    while last > first and marks.ends[last] > high and not _launches(events, marks.starts[last], marks.ends[last]):
+    while (
+        last > first and marks.ends[last] > high and not _launches_within(events, marks.starts[last], marks.ends[last])
+    ):
         last -= 1
     return min(low, int(marks.starts[first])), max(high, int(marks.ends[first : last + 1].max()))
 
 
-def _launches(events: Events, start: int, end: int) -> bool:
+def _launches_within(events: Events, start: int, end: int) -> bool:
     """Whether the host launched any of the device's work in [start, end); True where launches were not recorded."""
     host = events.of(Category.RUNTIME, Category.DRIVER) & (events.correlation != NONE)
     if not host.any():

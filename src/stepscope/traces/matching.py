@@ -34,26 +34,28 @@ def match_collectives(ranks: Sequence[RankCommunication]) -> tuple[Instance, ...
         times_seen: dict[Key, int] = defaultdict(int)
         for position, c in enumerate(rank.collectives):
             member = Member(rank=rank.rank, position=position)
-            key, method = _number(c, names)
+            key, method = _match_key(c, names)
             if key is not None:
                 # Coalesced collectives share one number.
                 numbered[(*key, times_seen[key])].append((member, method))
                 times_seen[key] += 1
                 continue
-            channel = _channel(c, names, by_stream=by_stream)
+            channel = _order_key(c, names, by_stream=by_stream)
             if channel is None:
-                alone.append(_alone(member))
+                alone.append(_lone_instance(member))
             else:
                 ordered[channel][rank.rank].append(position)
     look = {r.rank: r for r in ranks}
-    instances = alone + [_numbered(members, look) for members in numbered.values()]
+    instances = alone + [_numbered_instance(members, look) for members in numbered.values()]
     shifts, hosts = base_shifts(ranks), {r.rank: r.host for r in ranks}
     for by_rank in ordered.values():
-        instances.extend(_in_order(by_rank, look, shifts, hosts))
-    return _in_time(instances, look, shifts)
+        instances.extend(_instances_by_order(by_rank, look, shifts, hosts))
+    return _instances_by_time(instances, look, shifts)
 
 
-def _number(c: RankCollective, names: dict[int, Key | None]) -> tuple[Key | None, str]:
+def _match_key(c: RankCollective, names: dict[int, Key | None]) -> tuple[Key | None, str]:
+    """Return the key that all ranks' parts of one collective share, and what it rests on; (None, "") where order alone
+    tells."""
     if c.op == "send_recv" and (c.peers is not None or c.group is None or c.group.size != 2):
         return None, ""
     if c.comms_id is not None:
@@ -64,7 +66,7 @@ def _number(c: RankCollective, names: dict[int, Key | None]) -> tuple[Key | None
     return None, ""
 
 
-def _channel(c: RankCollective, names: dict[int, Key | None], *, by_stream: bool) -> Key | None:
+def _order_key(c: RankCollective, names: dict[int, Key | None], *, by_stream: bool) -> Key | None:
     """Return what puts collectives in one order on all ranks: their group; where it is unknown, their stream."""
     group = names.get(id(c.group))
     if c.op == "send_recv":
@@ -107,15 +109,15 @@ def _group_keys(ranks: Iterable[RankCommunication]) -> dict[int, Key | None]:
     return keys
 
 
-def _numbered(members: list[tuple[Member, str]], look: dict[int, RankCommunication]) -> Instance:
+def _numbered_instance(members: list[tuple[Member, str]], look: dict[int, RankCommunication]) -> Instance:
     parts = [m for m, _ in members]
-    ops = {_of(m, look).op for m in parts} - {"unknown"}
-    sizes = {_of(m, look).size_bytes for m in parts} - {None}
+    ops = {_collective_of(m, look).op for m in parts} - {"unknown"}
+    sizes = {_collective_of(m, look).size_bytes for m in parts} - {None}
     doubtful = len(ops) > 1 or (len(sizes) > 1 and ops.isdisjoint(_UNEVEN))
-    return _instance(parts, members[0][1], 0.5 if doubtful else 1.0)
+    return _instance_of(parts, members[0][1], 0.5 if doubtful else 1.0)
 
 
-def _in_order(
+def _instances_by_order(
     by_rank: dict[int, list[int]],
     look: dict[int, RankCommunication],
     shifts: dict[int, int],
@@ -124,7 +126,7 @@ def _in_order(
     """Match one group's collectives. The rank with most of them leads; the others' are paired with its, and with each other
     where they captured what it did not."""
     if len(by_rank) == 1:
-        return [_alone(Member(rank=rank, position=p)) for rank, places in by_rank.items() for p in places]
+        return [_lone_instance(Member(rank=rank, position=p)) for rank, places in by_rank.items() for p in places]
     leader = min(by_rank, key=lambda r: (-len(by_rank[r]), r))
     codes = _Codes()
     lead = codes.line(look[leader], by_rank[leader], shifts[leader], first=leader == min(by_rank))
@@ -155,13 +157,13 @@ def _in_order(
         for position, at in zip(by_rank[rank], pairing.to.tolist(), strict=True):
             member = Member(rank=rank, position=position)
             if pairing.method == "order_and_time" and at == -1:
-                leftover.append(_alone(member))
+                leftover.append(_lone_instance(member))
                 continue
             add(at, member, pairing.confidence, pairing.method)
-    return leftover + [_instance(m, methods.get(at, "alone"), sure.get(at)) for at, m in members.items()]
+    return leftover + [_instance_of(m, methods.get(at, "alone"), sure.get(at)) for at, m in members.items()]
 
 
-def _kind(c: RankCollective, *, first: bool) -> str:
+def _op_with_direction(c: RankCollective, *, first: bool) -> str:
     """Return the operation, and of a message between two ranks its direction: what one sends is what the other receives."""
     if c.op != "send_recv" or c.direction is None or c.peers is not None:
         return c.op
@@ -178,7 +180,10 @@ class _Codes:
         """Return the collectives at ``positions`` in codes. first: this is the lowest of the ranks that are compared."""
         chosen = [rank.collectives[p] for p in positions]
         return RankOrder(
-            op=np.array([self._ops.setdefault(_kind(c, first=first), len(self._ops)) for c in chosen], dtype=np.int64),
+            op=np.array(
+                [self._ops.setdefault(_op_with_direction(c, first=first), len(self._ops)) for c in chosen],
+                dtype=np.int64,
+            ),
             together=np.array([c.op in TOGETHER for c in chosen], dtype=np.bool_),
             size=np.array(
                 [0 if c.size_bytes is None or c.op in _UNEVEN else c.size_bytes + 1 for c in chosen], dtype=np.int64
@@ -190,25 +195,27 @@ class _Codes:
         )
 
 
-def _in_time(
+def _instances_by_time(
     instances: list[Instance], look: dict[int, RankCommunication], shifts: dict[int, int]
 ) -> tuple[Instance, ...]:
+    """Return the instances in the order of their first start on the common clock."""
+
     def start(instance: Instance) -> tuple[int, int, int]:
-        first = min(_of(m, look).start_ns + shifts[m.rank] for m in instance.members)
+        first = min(_collective_of(m, look).start_ns + shifts[m.rank] for m in instance.members)
         return first, instance.members[0].rank, instance.members[0].position
 
     return tuple(sorted(instances, key=start))
 
 
-def _instance(members: list[Member], method: str, confidence: float | None) -> Instance:
+def _instance_of(members: list[Member], method: str, confidence: float | None) -> Instance:
     if len(members) == 1:
-        return _alone(members[0])
+        return _lone_instance(members[0])
     return Instance(members=tuple(sorted(members, key=lambda m: m.rank)), method=method, confidence=confidence)
 
 
-def _alone(member: Member) -> Instance:
+def _lone_instance(member: Member) -> Instance:
     return Instance(members=(member,), method="alone", confidence=None)
 
 
-def _of(member: Member, look: dict[int, RankCommunication]) -> RankCollective:
+def _collective_of(member: Member, look: dict[int, RankCommunication]) -> RankCollective:
     return look[member.rank].collectives[member.position]

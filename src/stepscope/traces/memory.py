@@ -24,11 +24,12 @@ def memory_timeline(view: RankView) -> tuple[DeviceMemory, ...] | Unavailable:
     if memory is None or not len(memory):
         return Unavailable("the trace records no memory events (profile_memory=True records them)")
     kinds = memory.device_type.astype(np.int64) * (2**31) + memory.device
-    timelines = [_device(view, memory, np.flatnonzero(kinds == kind)) for kind in distinct(kinds).tolist()]
+    timelines = [_device_memory(view, memory, np.flatnonzero(kinds == kind)) for kind in distinct(kinds).tolist()]
     return tuple(sorted(timelines, key=lambda d: (d.device_type != "gpu", d.device_type, d.device or 0)))
 
 
-def _device(view: RankView, memory: MemoryInstants, instants: Ints) -> DeviceMemory:
+def _device_memory(view: RankView, memory: MemoryInstants, instants: Ints) -> DeviceMemory:
+    """Return the memory of one device: its peak, by step and phase, and over time, bytes."""
     marks, phases = marks_of(view), phases_of(view)
     times, size = memory.ts_ns[instants], memory.size_bytes[instants]
     allocated, reserved = memory.allocated_bytes[instants], memory.reserved_bytes[instants]
@@ -64,7 +65,7 @@ def _device(view: RankView, memory: MemoryInstants, instants: Ints) -> DeviceMem
         times_ns=tuple(grid.tolist()),
         allocated_bytes=tuple(highest[0].tolist()),
         reserved_bytes=tuple(highest[1].tolist()) if has_reserved else None,
-        steps=_by_step(marks, times, allocated, before=int(allocated[0] - size[0])),
+        steps=_step_memory(marks, times, allocated, before=int(allocated[0] - size[0])),
         phases=_by_phase(phases, times, allocated, before=int(allocated[0] - size[0])),
     )
 
@@ -77,7 +78,9 @@ def _by_slice(times: Ints, *series: Ints) -> tuple[Ints, list[Ints]]:
     return times[0] + number[first] * width, [np.maximum.reduceat(s, first) for s in series]
 
 
-def _by_step(marks: Marks, times: Ints, allocated: Ints, *, before: int) -> tuple[StepMemory, ...]:
+def _step_memory(marks: Marks, times: Ints, allocated: Ints, *, before: int) -> tuple[StepMemory, ...]:
+    """Return each step's peak, and what was allocated at its end, bytes. before: what was allocated before the first
+    instant."""
     rows = []
     level = np.concatenate([[before], allocated])
     for number, start, end in zip(marks.numbers.tolist(), marks.starts.tolist(), marks.ends.tolist(), strict=True):

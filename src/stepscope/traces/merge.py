@@ -57,8 +57,8 @@ def merge_traces(files: Mapping[int, Path], output: Path, *, clocks: ClockAlignm
     fits = {f.rank: f for f in clocks.fits} if clocks else {}
     order = sorted(files)
     parts, notes = [], []
-    with _writing(output) as out:
-        out.write(_header(order, clocks))
+    with _open_output(output) as out:
+        out.write(_merged_header(order, clocks))
         first = True
         for slot, rank in enumerate(order):
             merger = _RankMerger(rank, slot, len(order), fits.get(rank))
@@ -85,11 +85,13 @@ class _RankMerger:
         self._count = 0
 
     def events(self, path: Path) -> Iterator[bytes]:
+        """Yield a rank's events as text, with the names of its processes at the end. Raises NoTraceError for a file that
+        is none."""
         source = ByteSource(path)
         stream = EventStream(source)
         try:
             for block in stream:
-                yield from self._rewritten(_decoded(block, path, stream.offset))
+                yield from self._rewritten(_decoded_events(block, path, stream.offset))
         except NotATrace as error:
             raise NoTraceError(
                 f"{path}: not a PyTorch profiler trace",
@@ -99,10 +101,11 @@ class _RankMerger:
         self.notes += [n.text for n in (*source.notes, *stream.notes)]
         for original, pid in self._pids.items():
             if pid not in self._named:
-                yield self._metadata(pid, "process_name", {"name": self._label(_text(original))})
+                yield self._metadata(pid, "process_name", {"name": self._label(_raw_text(original))})
             yield self._metadata(pid, "process_sort_index", {"sort_index": pid})
 
     def part(self) -> MergedRank:
+        """Return what the merged file holds of this rank."""
         return MergedRank(
             rank=self.rank,
             event_count=self._count,
@@ -112,6 +115,7 @@ class _RankMerger:
         )
 
     def _rewritten(self, events: list[dict[str, msgspec.Raw]]) -> Iterator[bytes]:
+        """Yield events with processes, times and ids of their own in the merged file."""
         texts = []
         for event in events:
             fields = cast("dict[str, Any]", event)
@@ -133,12 +137,13 @@ class _RankMerger:
                 args = bytes(fields["args"])
                 if b'"correlation"' in args or b'ternal id"' in args:
                     fields["args"] = self._own_args(args)
-            texts.append(b",\n  {\n    " + _joined(fields) + b"\n  }")
+            texts.append(b",\n  {\n    " + _joined_fields(fields) + b"\n  }")
         self._count += len(texts)
         if texts:
             yield b"".join(texts)
 
     def _pid(self, original: bytes) -> int:
+        """Return the number of a process in the merged file. Raises DataError for too many processes."""
         if original not in self._pids:
             if len(self._pids) == PIDS_PER_RANK:
                 raise DataError(
@@ -153,20 +158,22 @@ class _RankMerger:
         return f"rank {self.rank}: {name}" if name.strip() else f"rank {self.rank}"
 
     def _process_label(self, args: bytes) -> bytes:
+        """Return the arguments that name a process, with its rank in the name."""
         try:
             inner = _OBJECT.decode(args)
         except msgspec.DecodeError:
             return args
         changed = cast("dict[str, Any]", inner)
-        changed["name"] = msgspec.json.encode(self._label(_text(bytes(changed.get("name", b'""')))))
-        return b"{" + _joined(changed) + b"}"
+        changed["name"] = msgspec.json.encode(self._label(_raw_text(bytes(changed.get("name", b'""')))))
+        return b"{" + _joined_fields(changed) + b"}"
 
     def _metadata(self, pid: int, name: str, args: dict[str, object]) -> bytes:
         event = {"ph": "M", "name": name, "pid": pid, "tid": 0, "ts": 0, "args": args}
         fields = {key: msgspec.json.encode(value) for key, value in event.items()}
-        return b",\n  {\n    " + _joined(fields) + b"\n  }"
+        return b",\n  {\n    " + _joined_fields(fields) + b"\n  }"
 
     def _moved_text(self, fit: ClockFit, text: bytes) -> bytes:
+        """Return a time, in microseconds, on the common clock; one that cannot be read stays as it is."""
         try:
             time_ns = int(from_texts([text])[0])
         except ValueError:
@@ -178,6 +185,7 @@ class _RankMerger:
         return b"%s%d.%03d" % (b"-" if moved < 0 else b"", whole, rest)
 
     def _own_args(self, args: bytes) -> bytes:
+        """Return arguments with ids of this rank alone; 0 means none and stays."""
         try:
             fields = cast("dict[str, Any]", _OBJECT.decode(args))
         except msgspec.DecodeError:
@@ -187,7 +195,7 @@ class _RankMerger:
                 text = bytes(fields[key])
                 if text not in (b"0", b'"0"'):  # 0 links nothing, on any rank
                     fields[key] = self._own_id(text)
-        return b"{" + _joined(fields) + b"}"
+        return b"{" + _joined_fields(fields) + b"}"
 
     def _own_id(self, text: bytes) -> bytes:
         """Whole numbers interleave (id * ranks + place of the rank), so that none needs a limit; others get a
@@ -195,11 +203,12 @@ class _RankMerger:
         if text.isdigit():
             return b"%d" % (int(text) * self._slots + self._slot)
         if text.startswith(b'"'):
-            return msgspec.json.encode(f"{self.rank}:{_text(text)}")
+            return msgspec.json.encode(f"{self.rank}:{_raw_text(text)}")
         return text
 
 
-def _decoded(block: bytes, path: Path, offset: int) -> list[dict[str, msgspec.Raw]]:
+def _decoded_events(block: bytes, path: Path, offset: int) -> list[dict[str, msgspec.Raw]]:
+    """Return the events of a block, repaired where needed. Raises DataError where that fails."""
     for mend in (False, True):
         try:
             return _EVENTS.decode(b"[" + (repaired(block).text if mend else block) + b"]")
@@ -212,7 +221,7 @@ def _decoded(block: bytes, path: Path, offset: int) -> list[dict[str, msgspec.Ra
     )
 
 
-def _joined(fields: Mapping[str, Any]) -> bytes:
+def _joined_fields(fields: Mapping[str, Any]) -> bytes:
     """Join fields in Kineto's own spelling, which readers recognise."""
     return b", ".join([_KEYS[key] + text for key, text in fields.items()])
 
@@ -230,13 +239,14 @@ class _Keys(dict[str, bytes]):
 _KEYS = _Keys()
 
 
-def _text(raw: bytes) -> str:
+def _raw_text(raw: bytes) -> str:
     if raw.startswith(b'"'):
         return str(msgspec.json.decode(raw))
     return raw.decode(errors="replace")
 
 
-def _header(ranks: list[int], clocks: ClockAlignment | None) -> bytes:
+def _merged_header(ranks: list[int], clocks: ClockAlignment | None) -> bytes:
+    """Return the beginning of the merged file: whose ranks, and how their clocks were moved."""
     merged = {
         "ranks": ranks,
         "pids_per_rank": PIDS_PER_RANK,
@@ -251,14 +261,14 @@ def _header(ranks: list[int], clocks: ClockAlignment | None) -> bytes:
 
 
 @contextmanager
-def _writing(output: Path) -> Iterator[IO[bytes]]:
+def _open_output(output: Path) -> Iterator[IO[bytes]]:
     """Open the output, packed if its name says so; it takes its place only when everything was written."""
     make_dir(output.parent)
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             if output.name.endswith(".gz"):
-                with _packer()(filename="", mode="wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as packed:
+                with _gzip_packer()(filename="", mode="wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as packed:
                     yield packed
             else:
                 yield file
@@ -270,7 +280,7 @@ def _writing(output: Path) -> Iterator[IO[bytes]]:
             temporary.unlink()
 
 
-def _packer() -> Callable[..., Any]:
+def _gzip_packer() -> Callable[..., Any]:
     try:
         from isal import igzip
     except ImportError:

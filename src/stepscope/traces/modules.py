@@ -47,14 +47,16 @@ def module_rows(view: RankView) -> tuple[ModuleRow, ...] | Unavailable:
     On a GPU times are the device's, of what was launched; on CPU traces the operators' own.
     """
     events = view.events
-    first = next(((ranges, mark) for category, mark in MARKS if len(ranges := _marked(events, category, mark))), None)
+    first = next(
+        ((ranges, mark) for category, mark in MARKS if len(ranges := _marked_events(events, category, mark))), None
+    )
     if first is None:
         return Unavailable("no ranges of modules: `stepscope profile --modules` or with_stack=True record them")
     chosen, mark = first
     names = [name.removeprefix(mark) for name in events.names]
     tree = nest_events(events, chosen)
     on_device = activity_of(view).source == "device"
-    work, host = _device_work(view) if on_device else _operators(events)
+    work, host = _device_work(view) if on_device else _outer_operators(events)
     forward, backward = _modules_of(events, tree, host)
     kinds = work_of(view)[work] if on_device else None
     duration = events.dur_ns[work]
@@ -69,7 +71,7 @@ def module_rows(view: RankView) -> tuple[ModuleRow, ...] | Unavailable:
     computing = None if comm is None else ~comm
     there, back = total(forward, computing), total(backward, computing)
     sent = None if comm is None else total(forward, comm) + total(backward, comm)
-    kept = _kept(events, tree, code, count)
+    kept = _kept_bytes(events, tree, code, count)
     calls = np.bincount(code, minlength=count)
     used = np.flatnonzero(calls)
     order = used[np.argsort(-(there + back)[used], kind="stable")]
@@ -87,7 +89,7 @@ def module_rows(view: RankView) -> tuple[ModuleRow, ...] | Unavailable:
     )
 
 
-def _marked(events: Events, category: Category, mark: str) -> Ints:
+def _marked_events(events: Events, category: Category, mark: str) -> Ints:
     return np.flatnonzero((events.category == category) & events.begins(mark))
 
 
@@ -98,7 +100,7 @@ def _device_work(view: RankView) -> tuple[Ints, Ints]:
     return launches.of[linked], launches.launch[linked]
 
 
-def _operators(events: Events) -> tuple[Ints, Ints]:
+def _outer_operators(events: Events) -> tuple[Ints, Ints]:
     """Operators that are inside no other, which are their own calls."""
     chosen = events.where(Category.CPU_OP)
     tree = nest_events(events, chosen)
@@ -126,7 +128,7 @@ def _modules_of(events: Events, tree: Nest, host: Ints) -> tuple[Ints, Ints]:
     return forward, backward
 
 
-def _kept(events: Events, tree: Nest, code: NDArray[np.integer[Any]], count: int) -> Ints | None:
+def _kept_bytes(events: Events, tree: Nest, code: NDArray[np.integer[Any]], count: int) -> Ints | None:
     """Bytes that each module's calls allocated and did not release; None without memory events.
 
     Memory events do not name their thread: those of the thread with most module calls count.
@@ -148,7 +150,7 @@ def divided_layers(view: RankView) -> DividedLayers | None:
     A step whose calls are those of the plan that ``bench --profile`` leaves in the trace has the plan's names. Others are
     numbered by the forward pass; the backward pass visits them in reverse.
     """
-    plan = _plan(view)
+    plan = _planned_calls(view)
     tensor = {g.group for g in group_budgets(view) if g.kind == "tp"} | ({UNNAMED} if plan else set())
     calls = [c for c in communication(view).collectives if c.launch_ns is not None and group_name(c) in tensor]
     if not calls:
@@ -159,17 +161,17 @@ def divided_layers(view: RankView) -> DividedLayers | None:
     for _, same_step in groupby(calls, key=lambda c: c.step):
         step_calls = list(same_step)
         back = (pass_at(phases_of(view), column(step_calls, "launch_ns")) == BACKWARD).tolist()
-        ops = _planned(step_calls, [p for p in plan if p.group == "tp"]) or _planned(step_calls, plan)
+        ops = _plan_places(step_calls, [p for p in plan if p.group == "tp"]) or _plan_places(step_calls, plan)
         if ops:
             named = True
             rows += [
-                _row(c, layer_of(p.module), back=b)
+                _layer_call(c, layer_of(p.module), back=b)
                 for c, p, b in zip(step_calls, ops, back, strict=True)
                 if p.group == "tp"
             ]
         else:
             layers = by_order(step_calls, back, word="call")
-            rows += [_row(c, layer, back=b) for c, layer, b in zip(step_calls, layers, back, strict=True)]
+            rows += [_layer_call(c, layer, back=b) for c, layer, b in zip(step_calls, layers, back, strict=True)]
     return DividedLayers(
         rank=view.rank,
         named_by="plan" if named else "order",
@@ -192,7 +194,7 @@ class _Op(NamedTuple):
     module: str
 
 
-def _plan(view: RankView) -> list[_Op]:
+def _planned_calls(view: RankView) -> list[_Op]:
     """The planned calls of a step; nothing where none is of a tensor-parallel group."""
     plan: Any = view.meta.stepscope.get("communication_plan")
     ops = [
@@ -207,7 +209,7 @@ def _plan(view: RankView) -> list[_Op]:
     return ops if any(op.group == "tp" for op in ops) else []
 
 
-def _planned(calls: Sequence[RankCollective], plan: Sequence[_Op]) -> list[_Op]:
+def _plan_places(calls: Sequence[RankCollective], plan: Sequence[_Op]) -> list[_Op]:
     """Each call's place in the plan, whose groups take turns as they like; nothing where they are not the same calls."""
     waiting: dict[tuple[str, int | None], deque[_Op]] = defaultdict(deque)
     for op in plan:
@@ -219,7 +221,8 @@ def _planned(calls: Sequence[RankCollective], plan: Sequence[_Op]) -> list[_Op]:
     return [waiting[c.op, c.size_bytes].popleft() for c in calls]
 
 
-def _row(call: RankCollective, layer: str | None, *, back: bool) -> LayerCall:
+def _layer_call(call: RankCollective, layer: str | None, *, back: bool) -> LayerCall:
+    """Return the row of one call. back: it is of the backward pass."""
     return LayerCall(
         step=call.step,
         layer=layer,
@@ -244,7 +247,7 @@ def annotation_rows(view: RankView) -> tuple[AnnotationRow, ...]:
     chosen = events.where(Category.USER_ANNOTATION)
     if not len(chosen):
         return ()
-    label_of, labels = _labels(events, chosen)
+    label_of, labels = _name_labels(events, chosen)
     tree = nest_events(events, chosen)
     label = label_of[events.name[tree.index]]
     count = len(labels)
@@ -274,7 +277,7 @@ def annotation_rows(view: RankView) -> tuple[AnnotationRow, ...]:
     )
 
 
-def _labels(events: Events, chosen: Ints) -> tuple[Ints, list[str]]:
+def _name_labels(events: Events, chosen: Ints) -> tuple[Ints, list[str]]:
     """Row of every name code (NONE: no annotation), and the text of every row."""
     rows: dict[str, int] = {}
     table = np.full(len(events.names), NONE, dtype=np.int64)

@@ -71,7 +71,7 @@ class Nest:
         if not len(self) or not len(points):
             return np.full(len(points), NONE, dtype=np.int64)
         positions = np.empty(len(points), dtype=np.int64)
-        for part in _slices(len(points)):
+        for part in _count_slices(len(points)):
             positions[part] = self._line.innermost(threads[part], points[part])
         return positions
 
@@ -80,7 +80,7 @@ class Nest:
         order = np.argsort(labels, kind="stable")
         label = labels[order]
         same = label[1:] == label[:-1]
-        groups = _dense(label)
+        groups = _dense_numbers(label)
         del label
         reach = _running_max(groups, self._line.ends[order])
         del groups
@@ -141,7 +141,7 @@ class _Line:
     def parents(self) -> Ints:
         """Parent of each span with length by its place among them, NONE at the root; places into all spans."""
         depth = self._depths()
-        for part in _slices(self._count):
+        for part in _count_slices(self._count):
             depth[part] = self._last(np.arange(part.start, part.stop), depth[part] - 1)
         return depth
 
@@ -168,7 +168,7 @@ class _Line:
 _AT_A_TIME = 1 << 18
 
 
-def _slices(count: int) -> Iterator[slice]:
+def _count_slices(count: int) -> Iterator[slice]:
     """Yield 0 .. count in pieces whose intermediate results need little memory."""
     return (slice(low, min(low + _AT_A_TIME, count)) for low in range(0, count, _AT_A_TIME))
 
@@ -223,7 +223,7 @@ def _cut_off(starts: Ints, ends: Ints) -> None:
     ends[:] = new
 
 
-def _dense(labels: Ints) -> Ints:
+def _dense_numbers(labels: Ints) -> Ints:
     """Number the runs of equal labels 0, 1, 2, ..."""
     if not len(labels):
         return np.zeros(0, dtype=np.int64)
@@ -254,7 +254,7 @@ def union_by_group(groups: Ints, starts: Ints, ends: Ints, *, count: int) -> Int
         return np.zeros(count, dtype=np.int64)
     order = np.lexsort((starts, groups))
     group, begin, end = groups[order].astype(np.int64), starts[order], ends[order]
-    reach = _running_max(_dense(group), end)
+    reach = _running_max(_dense_numbers(group), end)
     before = begin.copy()
     same = group[1:] == group[:-1]
     before[1:] = np.where(same, np.maximum(begin[1:], reach[:-1]), begin[1:])

@@ -135,6 +135,7 @@ class _Export:
         self.notes: list[Note] = []
 
     def read(self) -> RankTrace:
+        """Return the trace that the export holds. Raises DataError for a file that is none, or of several processes."""
         present = [t for t in _TABLES if t.table in self.columns]
         if not present or "StringIds" not in self.columns:
             raise _not_an_export(self.path, "it has none of the tables that nsys exports")
@@ -166,6 +167,7 @@ class _Export:
         )
 
     def _check_processes(self) -> None:
+        """Raise DataError where the GPU work is of several processes."""
         processes: set[int] = set()
         for table in (t for t in _TABLES if t.category in DEVICE):
             if "globalPid" in self.columns.get(table.table, ()):
@@ -179,6 +181,7 @@ class _Export:
             )
 
     def _read_table(self, table: _Table) -> None:
+        """Add the rows of one table; columns that it lacks are unset."""
         columns = self.columns[table.table]
         missing = {"start", "end"}.difference(columns)
         if missing:
@@ -205,6 +208,7 @@ class _Export:
             self.notes.append(Note(kind="assumed", text=text))
 
     def _label(self, table: _Table, columns: Sequence[str]) -> str:
+        """Return the SQL of an event's name, from the columns that the table has."""
         if table.table == "NVTX_EVENTS":
             return f"COALESCE({', '.join([*(c for c in ('text', 'textId') if c in columns), repr(''), repr('')])})"
         needed = re.findall(r"[A-Za-z]*(?:Kind|Name|Id|Type)\b", table.name)
@@ -213,6 +217,7 @@ class _Export:
         return table.name if all(n in columns for n in needed) else str(NONE)
 
     def _add(self, table: _Table, rows: list[tuple[Any, ...]]) -> None:
+        """Add rows to the columns; those without an end, or with numbers out of range, are counted and left out."""
         whole = [r for r in rows if _all_whole(r[:7]) and max(map(abs, (r[0], r[1], r[5]))) < _MOST]
         self.no_numbers += len(rows) - len(whole)
         rows, labels = whole, [r[7] for r in whole]
@@ -242,8 +247,8 @@ class _Export:
             "category": category,
             "name": np.array([names.setdefault(t, len(names)) for t in texts], dtype=np.int32),
             "thread": self._threads(place, thread, on_device=table.on_device),
-            "stream": _small(thread if table.on_device else np.full(len(start), NONE)),
-            "device": _small(place if table.on_device else np.full(len(start), NONE)),
+            "stream": _as_int32(thread if table.on_device else np.full(len(start), NONE)),
+            "device": _as_int32(place if table.on_device else np.full(len(start), NONE)),
             "correlation": np.where(correlation > 0, correlation, NONE),  # 0: not launched by a call
             "sequence": sequence,
         }
@@ -254,6 +259,7 @@ class _Export:
         self.count += len(start)
 
     def _texts(self, table: _Table, labels: list[Any]) -> list[str]:
+        """Return the names of events: strings of the export, or made of a copy's kind."""
         if table.name_is_id or table.table == "NVTX_EVENTS":
             strings = self._strings({x for x in labels if isinstance(x, int)})
             if table.table == "NVTX_EVENTS":
@@ -263,12 +269,13 @@ class _Export:
         if table.category is Category.MEMCPY:
             return [_copy_name(x) for x in labels]
         if table.category is Category.MEMSET:
-            return [f"Memset ({_of(_MEMORY, x, 'Unknown')})" for x in labels]
+            return [f"Memset ({_table_text(_MEMORY, x, 'Unknown')})" for x in labels]
         if table.category is Category.SYNC:
             return [_sync_name(x) for x in labels]
         return [str(x) for x in labels]
 
     def _strings(self, ids: set[int]) -> dict[int, str]:
+        """Return id -> text, of the export's strings."""
         wanted = sorted(ids)
         strings: dict[int, Any] = {}
         for i in range(0, len(wanted), 500):
@@ -278,6 +285,7 @@ class _Export:
         return {i: "" if text is None else str(text) for i, text in strings.items()}
 
     def _threads(self, place: Ints, thread: Ints, *, on_device: bool) -> NDArray[np.int32]:
+        """Return the number of each event's thread; on a device a thread is a stream."""
         pairs, codes = np.unique(np.stack([place, thread], axis=1), axis=0, return_inverse=True)
         table = []
         for first, second in pairs.tolist():
@@ -287,6 +295,8 @@ class _Export:
         return np.array(table, dtype=np.int32)[codes.reshape(-1)]
 
     def _events(self) -> Events:
+        """Return all columns as events, unset where nsys records nothing."""
+
         def column(key: str, dtype: Any) -> Any:
             parts = self.parts.get(key)
             return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype=dtype)
@@ -303,6 +313,7 @@ class _Export:
         )  # fmt: skip
 
     def _meta(self) -> TraceMeta:
+        """Return host, GPUs and the start of the session, as far as the export has them."""
         gpus = self._optional("TARGET_INFO_GPU", "SELECT name, totalMemory FROM TARGET_INFO_GPU ORDER BY id")
         host = self._optional(
             "TARGET_INFO_SYSTEM_ENV", "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
@@ -352,7 +363,7 @@ def _process_and_thread(global_id: int) -> tuple[str, str]:
     return str(global_id >> 24 & 0xFFFFFF), str(global_id & 0xFFFFFF)
 
 
-def _small(values: Ints) -> NDArray[np.int32]:
+def _as_int32(values: Ints) -> NDArray[np.int32]:
     """Convert to int32, with NONE for what is unset (2**32 - 1) or absent."""
     return np.where((values < 0) | (values > 2**31 - 1), NONE, values).astype(np.int32)
 
@@ -362,10 +373,10 @@ def _copy_name(label: Any) -> str:
     kinds = [int(x) for x in str(label).split() if x.isdecimal()]
     if len(kinds) != 3:
         return "Memcpy ?"
-    copy = _of(_COPIES, kinds[0], "?")
+    copy = _table_text(_COPIES, kinds[0], "?")
     if "Unified" in copy:
         return f"Memcpy {copy}"
-    return f"Memcpy {copy} ({_of(_MEMORY, kinds[1], 'Unknown')} -> {_of(_MEMORY, kinds[2], 'Unknown')})"
+    return f"Memcpy {copy} ({_table_text(_MEMORY, kinds[1], 'Unknown')} -> {_table_text(_MEMORY, kinds[2], 'Unknown')})"
 
 
 def _sync_name(label: Any) -> str:
@@ -378,7 +389,7 @@ def _sync_name(label: Any) -> str:
     return "Context Sync" if stream == _UNSET else "Stream Sync"
 
 
-def _of(table: Sequence[str], code: Any, otherwise: str) -> str:
+def _table_text(table: Sequence[str], code: Any, otherwise: str) -> str:
     return table[code] if isinstance(code, int) and 0 <= code < len(table) else otherwise
 
 

@@ -31,12 +31,12 @@ Dims = list[list[int]]
 UNKNOWN = -1
 
 
-def _mm(dims: Dims) -> int:
+def _mm_flop(dims: Dims) -> int:
     (m, k), (_, n) = dims[0], dims[1]
     return 2 * m * k * n
 
 
-def _bmm(dims: Dims) -> int:
+def _bmm_flop(dims: Dims) -> int:
     (b, m, k), (_, _, n) = dims[0], dims[1]
     return 2 * b * m * k * n
 
@@ -48,7 +48,7 @@ def _grouped_mm(dims: Dims) -> int:
     return 2 * groups * left[-2] * left[-1] * right[-1]
 
 
-def _mv(dims: Dims) -> int:
+def _mv_flop(dims: Dims) -> int:
     return 2 * prod(dims[0])
 
 
@@ -57,25 +57,25 @@ def _added_to(product: Callable[[Dims], int]) -> Callable[[Dims], int]:
     return lambda dims: product(dims[1:])
 
 
-def _dot(dims: Dims) -> int:
+def _dot_flop(dims: Dims) -> int:
     return 2 * dims[0][0]
 
 
 MATRIX_PRODUCTS: dict[str, Callable[[Dims], int]] = {
-    "aten::mm": _mm,
-    "aten::addmm": _added_to(_mm),
-    "aten::_addmm_activation": _added_to(_mm),
-    "aten::_scaled_mm": _mm,
-    "aten::_scaled_mm_v2": _mm,
+    "aten::mm": _mm_flop,
+    "aten::addmm": _added_to(_mm_flop),
+    "aten::_addmm_activation": _added_to(_mm_flop),
+    "aten::_scaled_mm": _mm_flop,
+    "aten::_scaled_mm_v2": _mm_flop,
     "aten::_grouped_mm": _grouped_mm,
     "aten::_scaled_grouped_mm": _grouped_mm,
     "aten::_scaled_grouped_mm_v2": _grouped_mm,
-    "_C::cutlass_scaled_mm": _added_to(_mm),
-    "aten::bmm": _bmm,
-    "aten::baddbmm": _added_to(_bmm),
-    "aten::mv": _mv,
-    "aten::addmv": _added_to(_mv),
-    "aten::dot": _dot,
+    "_C::cutlass_scaled_mm": _added_to(_mm_flop),
+    "aten::bmm": _bmm_flop,
+    "aten::baddbmm": _added_to(_bmm_flop),
+    "aten::mv": _mv_flop,
+    "aten::addmv": _added_to(_mv_flop),
+    "aten::dot": _dot_flop,
 }
 """FLOP from the dimensions of the inputs. Operators that only call one of these (aten::matmul, aten::linear) have
 none of their own: nothing is counted twice.
@@ -85,7 +85,7 @@ Values = list[str]
 """What the profiler writes of inputs that are no tensors: ``["", "", "[2, 2]", "True"]``."""
 
 
-def _attention(first: int, causal: int, products: float) -> Callable[[Dims, Values], int]:
+def _attention_flop(first: int, causal: int, products: float) -> Callable[[Dims, Values], int]:
     """Return the FLOP formula of attention. first: the query's place among the inputs; causal: that of ``is_causal``;
     products: of one S x S x D each.
 
@@ -103,7 +103,7 @@ def _attention(first: int, causal: int, products: float) -> Callable[[Dims, Valu
 
 def _flash_attention(first: int, causal: int, products: float) -> Callable[[Dims, Values], int]:
     """The same of the flash_attn library, which has heads behind the sequence; a window's sides are behind ``causal``."""
-    of_sdp = _attention(first, causal, products)
+    of_sdp = _attention_flop(first, causal, products)
 
     def count(dims: Dims, values: Values) -> int:
         if any(side != "-1" for side in values[causal + 1 : causal + 3]):
@@ -118,7 +118,8 @@ FORWARD, BACKWARD = 2, 5
 """Products of fused attention: QK^T and PV; backward computes QK^T again, then the gradients of P, V, Q and K."""
 
 
-def _convolution(dims: Dims, values: Values) -> int:
+def _convolution_flop(dims: Dims, values: Values) -> int:
+    """Return the FLOP of a convolution; of a transposed one each input element meets the whole kernel."""
     image, weight = dims[0], dims[1]
     if values[6] != "False":
         return 2 * prod(image) * prod(weight[1:])  # transposed: every input element meets the whole kernel
@@ -146,17 +147,17 @@ def _convolution_backward(dims: Dims, values: Values) -> int:
 
 _SDP = "aten::_scaled_dot_product"
 WITH_SCALARS: dict[str, Callable[[Dims, Values], int]] = {
-    f"{_SDP}_flash_attention": _attention(0, 4, FORWARD),
-    f"{_SDP}_flash_attention_backward": _attention(1, 11, BACKWARD),
-    f"{_SDP}_flash_attention_for_cpu": _attention(0, 4, FORWARD),
-    f"{_SDP}_flash_attention_for_cpu_backward": _attention(1, 7, BACKWARD),
-    f"{_SDP}_efficient_attention": _attention(0, 6, FORWARD),
-    f"{_SDP}_efficient_attention_backward": _attention(1, 11, BACKWARD),
-    f"{_SDP}_cudnn_attention": _attention(0, 6, FORWARD),
-    f"{_SDP}_cudnn_attention_backward": _attention(1, 14, BACKWARD),
+    f"{_SDP}_flash_attention": _attention_flop(0, 4, FORWARD),
+    f"{_SDP}_flash_attention_backward": _attention_flop(1, 11, BACKWARD),
+    f"{_SDP}_flash_attention_for_cpu": _attention_flop(0, 4, FORWARD),
+    f"{_SDP}_flash_attention_for_cpu_backward": _attention_flop(1, 7, BACKWARD),
+    f"{_SDP}_efficient_attention": _attention_flop(0, 6, FORWARD),
+    f"{_SDP}_efficient_attention_backward": _attention_flop(1, 11, BACKWARD),
+    f"{_SDP}_cudnn_attention": _attention_flop(0, 6, FORWARD),
+    f"{_SDP}_cudnn_attention_backward": _attention_flop(1, 14, BACKWARD),
     "flash_attn::_flash_attn_forward": _flash_attention(0, 5, FORWARD),
     "flash_attn::_flash_attn_backward": _flash_attention(1, 11, BACKWARD),
-    "aten::convolution": _convolution,
+    "aten::convolution": _convolution_flop,
     "aten::convolution_backward": _convolution_backward,
 }
 """FLOP from dimensions and the other inputs (torch 2.13, native_functions.yaml)."""
@@ -203,7 +204,9 @@ def flop_by_event(events: Events, indices: NDArray[np.integer[Any]]) -> tuple[In
     pairs, inverse = np.unique(
         names[chosen].astype(np.int64) * len(events.shapes) + shapes[chosen], return_inverse=True
     )
-    values = [_count(products[int(p) // len(events.shapes)], events.shapes[int(p) % len(events.shapes)]) for p in pairs]
+    values = [
+        _input_flop(products[int(p) // len(events.shapes)], events.shapes[int(p) % len(events.shapes)]) for p in pairs
+    ]
     result[chosen] = np.array(values, dtype=np.int64)[inverse]
     return result, "shapes", None
 
@@ -256,7 +259,8 @@ _PACKED = "c10::Float4_e2m1fn_x2"
 """Two numbers of FP4 an element, along the dimension that products sum over."""
 
 
-def _count(formula: Callable[[Dims], int], inputs: Shapes) -> int:
+def _input_flop(formula: Callable[[Dims], int], inputs: Shapes) -> int:
+    """Return the FLOP of one call; UNKNOWN where its shapes do not fit the formula."""
     try:
         dims = msgspec.json.decode(inputs.dims, type=Dims)
         return formula(dims) * (2 if _PACKED in inputs.types else 1)
@@ -302,6 +306,7 @@ def links_of(view: RankView) -> OperatorLinks:
 
 
 def _by_external_id(events: Events, tree: Nest, call: Ints) -> Ints:
+    """Return the place of the operator that was open when each call was made and has its external id; NONE: none."""
     wanted, when = events.external_id[call], events.ts_ns[call]
     place = find(events.external_id[tree.index], wanted)
     if not len(tree):
@@ -329,7 +334,7 @@ def operator_table(view: RankView) -> OperatorTable | None:
     outer = tree.outermost_of(labels)
     count = len(used)
     launched_ns = sums(links.owner[owned], spent[owned], len(tree))
-    flop, flop_known, source, why_not = _flop(events, tree, labels, count)
+    flop, flop_known, source, why_not = _flop_by_row(events, tree, labels, count)
     host_self = sums(labels, tree.self_ns, count)
     host_total = sums(labels[outer], (tree.ends - tree.starts)[outer], count)
     device_self = sums(labels, launched_ns, count)
@@ -378,7 +383,7 @@ def operator_table(view: RankView) -> OperatorTable | None:
     )
 
 
-def _flop(
+def _flop_by_row(
     events: Events, tree: Nest, labels: Ints, count: int
 ) -> tuple[Ints, NDArray[np.bool_], str | None, str | None]:
     """Return FLOP by row, whether they are known for all of its calls, where they are from, and why there are none."""
@@ -416,14 +421,14 @@ def layer_calls(events: Events) -> LayerCalls:
     linear: Counter[tuple[int, int]] = Counter()
     embedding: Counter[tuple[int, int]] = Counter()
     attention: Counter[tuple[Shape, Shape]] = Counter()
-    for name, dims in _outermost(events):
-        if name == LINEAR and _sized(dims, 1, 2):
+    for name, dims in _outermost_operators(events):
+        if name == LINEAR and _has_dimensions(dims, 1, 2):
             linear[dims[1][0], dims[1][1]] += 1
-        elif name == ADDMM and _sized(dims, 2, 2):  # Conv1D of GPT-2: its weight lies the other way round
+        elif name == ADDMM and _has_dimensions(dims, 2, 2):  # Conv1D of GPT-2: its weight lies the other way round
             linear[dims[2][1], dims[2][0]] += 1
-        elif name == EMBEDDING and _sized(dims, 0, 2):
+        elif name == EMBEDDING and _has_dimensions(dims, 0, 2):
             embedding[dims[0][0], dims[0][1]] += 1
-        elif name == ATTENTION and _sized(dims, 0, 4) and _sized(dims, 1, 4):
+        elif name == ATTENTION and _has_dimensions(dims, 0, 4) and _has_dimensions(dims, 1, 4):
             attention[tuple(dims[0]), tuple(dims[1])] += 1
     back = events.named(lambda name: name.startswith(_FUSED) and name.endswith("_backward"))
     back &= events.category == Category.CPU_OP
@@ -432,7 +437,8 @@ def layer_calls(events: Events) -> LayerCalls:
     )
 
 
-def _outermost(events: Events) -> Iterator[tuple[str, list[Any]]]:
+def _outermost_operators(events: Events) -> Iterator[tuple[str, list[Any]]]:
+    """Yield (name, shapes of inputs) of the operators of a layer that are in no other such operator."""
     wanted = events.named(lambda name: name in (LINEAR, ADDMM, EMBEDDING, ATTENTION))
     chosen = np.flatnonzero(wanted & (events.category == Category.CPU_OP) & (events.shape >= 0))
     until: dict[int, int] = {}
@@ -449,7 +455,7 @@ def _outermost(events: Events) -> Iterator[tuple[str, list[Any]]]:
             yield events.name_of(at), dims
 
 
-def _sized(dims: list[Any], place: int, length: int) -> bool:
+def _has_dimensions(dims: list[Any], place: int, length: int) -> bool:
     """Whether the input at ``place`` is a tensor of so many dimensions."""
     sizes = dims[place] if place < len(dims) else None
     return isinstance(sizes, list) and len(sizes) == length and all(isinstance(n, int) for n in sizes)

@@ -75,7 +75,7 @@ def pair(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pairing:
     if best.agreement == 1.0:
         to = np.arange(len(other), dtype=np.int64) + best.shift
         return Pairing(to, "order_shifted" if best.shift else "order", best.confidence)
-    return _by_time(reference, other, one_clock=one_clock)
+    return _pairing_by_time(reference, other, one_clock=one_clock)
 
 
 @record
@@ -91,34 +91,34 @@ class _Shift:
 def _best_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> _Shift:
     """The shift under which most agree in kind; of several, the one in time if clocks agree, else the one under
     which the step numbers agree, else the steadiest. Confidence falls with how well the next best would do."""
-    plain = _judge(reference, other, 0)
-    if len(reference) == len(other) and plain.agreement == 1.0 and _in_time(reference, plain):
+    plain = _judged_shift(reference, other, 0)
+    if len(reference) == len(other) and plain.agreement == 1.0 and _ends_are_near(reference, plain):
         return replace(plain, confidence=_PROVEN)
-    shifts = _candidates(reference, other)
-    agreements = [_agreement(reference, other, s) for s in shifts]
+    shifts = _candidate_shifts(reference, other)
+    agreements = [_kind_agreement(reference, other, s) for s in shifts]
     highest = max(agreements)
-    alike = [_judge(reference, other, s) for s, a in zip(shifts, agreements, strict=True) if a >= highest - 1e-9]
+    alike = [_judged_shift(reference, other, s) for s, a in zip(shifts, agreements, strict=True) if a >= highest - 1e-9]
     closest = min(alike, key=lambda j: (abs(j.offset_ns) + j.spread_ns, abs(j.shift)))
     numbered = [j for j in alike if j.same_step >= _SAME_STEP]
-    in_time = one_clock or _in_time(reference, closest)
+    in_time = one_clock or _ends_are_near(reference, closest)
     if in_time and (one_clock or closest in numbered or len(numbered) != 1):
-        return replace(closest, confidence=_sure([abs(j.offset_ns) + j.spread_ns for j in alike]))
+        return replace(closest, confidence=_match_confidence([abs(j.offset_ns) + j.spread_ns for j in alike]))
     if len(numbered) == 1 and len(alike) > 1:
         return replace(numbered[0], confidence=_AGAINST_TIME if in_time else _BY_STEP)
     among = numbered or alike
     steady = 1.5 * min(j.spread_ns for j in among) + _STEADY_NS
     best = min(among, key=lambda j: (j.spread_ns > steady, abs(j.offset_ns), abs(j.shift)))
-    return replace(best, confidence=_sure([j.spread_ns for j in among]))
+    return replace(best, confidence=_match_confidence([j.spread_ns for j in among]))
 
 
-def _sure(costs: list[float]) -> float:
+def _match_confidence(costs: list[float]) -> float:
     """Return _PROVEN where the least cost is far below the next, _GUESSED where both are alike."""
     costs = sorted(costs)
     doubt = min(1.0, (costs[0] + 1) / (costs[1] + 1)) if len(costs) > 1 else 0.0
     return _PROVEN - (_PROVEN - _GUESSED) * doubt
 
 
-def _in_time(reference: RankOrder, judged: _Shift) -> bool:
+def _ends_are_near(reference: RankOrder, judged: _Shift) -> bool:
     """Whether the ends lie so close that a shift by one would lie farther off: no other shift needs a look."""
     if len(reference) < 2:
         return True
@@ -126,10 +126,11 @@ def _in_time(reference: RankOrder, judged: _Shift) -> bool:
     return abs(judged.offset_ns) + judged.spread_ns < spacing / 4
 
 
-def _candidates(reference: RankOrder, other: RankOrder) -> list[int]:
+def _candidate_shifts(reference: RankOrder, other: RankOrder) -> list[int]:
+    """Return the shifts worth a look: near 0, near the difference in length, near what time and rare calls suggest."""
     n, m = len(reference), len(other)
     tried = set(range(-NEAR_SHIFTS, NEAR_SHIFTS + 1)) | {n - m + k for k in range(-2, 3)}
-    order, near = _nearest(reference, other)
+    order, near = _order_and_nearest(reference, other)
     by_time = order[np.minimum(near, n - 1)] - np.arange(m)
     values, counts = np.unique(by_time, return_counts=True)
     common = int(values[np.argmax(counts)])
@@ -139,7 +140,7 @@ def _candidates(reference: RankOrder, other: RankOrder) -> list[int]:
     return sorted(s for s in tried if min(n, m + s) - max(0, s) >= least) or [0]
 
 
-def _nearest(reference: RankOrder, other: RankOrder) -> tuple[Ints, Ints]:
+def _order_and_nearest(reference: RankOrder, other: RankOrder) -> tuple[Ints, Ints]:
     """Return the reference's collectives in the order of their ends, and the place in it of each of the other's."""
     order = np.argsort(reference.ends_ns, kind="stable")
     return order, np.searchsorted(reference.ends_ns[order], other.ends_ns)
@@ -160,22 +161,23 @@ def _rare_shifts(reference: RankOrder, other: RankOrder) -> set[int]:
     return set(np.subtract.outer(there, at).ravel().tolist())
 
 
-def _overlap(reference: RankOrder, other: RankOrder, shift: int) -> tuple[slice, slice]:
+def _overlap_slices(reference: RankOrder, other: RankOrder, shift: int) -> tuple[slice, slice]:
     low, high = max(0, shift), max(0, shift, min(len(reference), len(other) + shift))
     return slice(low, high), slice(low - shift, high - shift)
 
 
-def _agreement(reference: RankOrder, other: RankOrder, shift: int) -> float:
+def _kind_agreement(reference: RankOrder, other: RankOrder, shift: int) -> float:
     """Share of the overlap in which both ranks did the same kind of thing; 0 without overlap."""
-    a, b = _overlap(reference, other, shift)
+    a, b = _overlap_slices(reference, other, shift)
     if a.start == a.stop:
         return 0.0
-    agree = _compatible(reference.op[a], other.op[b]) & _compatible(reference.size[a], other.size[b])
+    agree = _compatible_mask(reference.op[a], other.op[b]) & _compatible_mask(reference.size[a], other.size[b])
     return int(np.count_nonzero(agree)) / len(agree)
 
 
-def _judge(reference: RankOrder, other: RankOrder, shift: int) -> _Shift:
-    a, b = _overlap(reference, other, shift)
+def _judged_shift(reference: RankOrder, other: RankOrder, shift: int) -> _Shift:
+    """Return how well a shift fits: share of the same kind, spread of the ends in ns, share in the same step."""
+    a, b = _overlap_slices(reference, other, shift)
     if a.start == a.stop:
         return _Shift(shift=shift, agreement=0.0, spread_ns=np.inf, offset_ns=np.inf)
     stride = max(1, (a.stop - a.start) // _SAMPLES)
@@ -183,37 +185,37 @@ def _judge(reference: RankOrder, other: RankOrder, shift: int) -> _Shift:
     steps = (reference.step[a] == other.step[b]) & (other.step[b] >= 0)
     return _Shift(
         shift=shift,
-        agreement=_agreement(reference, other, shift),
-        spread_ns=_unsteadiness(apart),
+        agreement=_kind_agreement(reference, other, shift),
+        spread_ns=_typical_jump(apart),
         offset_ns=median(apart),
         same_step=int(np.count_nonzero(steps)) / len(steps),
     )
 
 
-def _unsteadiness(apart: NDArray[np.float64]) -> float:
+def _typical_jump(apart: NDArray[np.float64]) -> float:
     """Typical jump of a series from one value to the next: indifferent to offset and drift, mild on outliers."""
     if len(apart) < 2:
         return 0.0
     return float(np.mean(np.sqrt(np.abs(np.diff(apart)))) ** 2)
 
 
-def _compatible(a: Ints, b: Ints) -> NDArray[np.bool_]:
+def _compatible_mask(a: Ints, b: Ints) -> NDArray[np.bool_]:
     return np.asarray((a == b) | (a == 0) | (b == 0), dtype=np.bool_)
 
 
-def _by_time(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pairing:
+def _pairing_by_time(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pairing:
     """Pair the nearest ends of the same kind, both ways, where either side has gaps (lost events, sampled traces).
 
     How far the clocks are apart is voted for by all pairs of one kind that lie near each other.
     """
     to = np.full(len(other), -1, dtype=np.int64)
-    ours, theirs = _neighbours(reference, other)
+    ours, theirs = _neighbour_pairs(reference, other)
     if not len(ours):
         return Pairing(to, "order_and_time", 0.0)
     apart = other.ends_ns[ours] - reference.ends_ns[theirs]
     spacing = median(np.diff(np.sort(reference.ends_ns))) if len(reference) > 1 else np.inf
     close = min(max(spacing / 4, 50_000.0), _CLOSE_NS)
-    offset, sure = (0.0, True) if one_clock else _voted(apart, close)
+    offset, sure = (0.0, True) if one_clock else _voted_difference(apart, close)
     error = np.abs(apart - offset)
     kept = error <= close
     ours, theirs, error = ours[kept], theirs[kept], error[kept]
@@ -226,20 +228,20 @@ def _by_time(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pair
     return Pairing(to, "order_and_time", 0.9 if sure else 0.5)
 
 
-def _neighbours(reference: RankOrder, other: RankOrder) -> tuple[Ints, Ints]:
+def _neighbour_pairs(reference: RankOrder, other: RankOrder) -> tuple[Ints, Ints]:
     """Pairs (other's index, reference's index) of one kind, the nearest few in time of each."""
-    order, near = _nearest(reference, other)
+    order, near = _order_and_nearest(reference, other)
     steps = np.arange(-_NEIGHBOURS, _NEIGHBOURS)
     there = near[:, None] + steps[None, :]
     valid = (there >= 0) & (there < len(reference))
     ours = np.repeat(np.arange(len(other)), len(steps))[valid.ravel()]
     theirs = order[there.ravel()[valid.ravel()]]
-    alike = _compatible(reference.op[theirs], other.op[ours])
-    alike &= _compatible(reference.size[theirs], other.size[ours])
+    alike = _compatible_mask(reference.op[theirs], other.op[ours])
+    alike &= _compatible_mask(reference.size[theirs], other.size[ours])
     return ours[alike], theirs[alike]
 
 
-def _voted(apart: Ints, close: float) -> tuple[float, bool]:
+def _voted_difference(apart: Ints, close: float) -> tuple[float, bool]:
     """The difference around which most values lie within ``close``, and whether no other has nearly as many."""
     values = np.sort(apart).astype(np.float64)
     reach = np.searchsorted(values, values + close, side="right") - np.arange(len(values))
@@ -310,7 +312,7 @@ def step_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> St
         if (common := sum(s + steps in numbers for s in other_steps)) and 2 * common >= min(
             len(numbers), len(other_steps)
         ):
-            joined = _joined(reference, other, there, here, numbers, steps)
+            joined = _joined_steps(reference, other, there, here, numbers, steps)
             if steps == 0 and joined.alike == 1.0 and possible(joined):
                 return same
             joins.append(joined)
@@ -332,7 +334,7 @@ class _Joined:
     apart_ns: float
 
 
-def _joined(
+def _joined_steps(
     reference: RankOrder, other: RankOrder, there: dict[Place, int], here: list[Place], numbers: set[int], steps: int
 ) -> _Joined:
     """Compare the ranks with the other's steps moved by ``steps``: how many calls of the common steps find their like, how

@@ -17,7 +17,7 @@ class OtherFile:
     instead: str
 
 
-def _entry(mark: bytes, title: str, instead: str) -> OtherFile:
+def _other(mark: bytes, title: str, instead: str) -> OtherFile:
     return OtherFile(mark=re.compile(mark, re.DOTALL | re.IGNORECASE), title=title, instead=instead)
 
 
@@ -30,27 +30,27 @@ WHAT_IF = "a timeline of operations as a what-if analysis of stragglers writes i
 CHAKRA = "a Chakra execution trace of operators and what they depend on, without the device's times"
 
 OTHER_FILES = (
-    _entry(
+    _other(
         rb'"schema"\s*:\s*"[\d.]+-chakra|\[pytorch\|profiler\|execution_(?:trace|graph)\||"ctrl_deps"\s*:|'
         rb"\A[\x00-\xff]{1,2}(?:\n[\x03-\x0f]\d+\.\d+\.\d+|\x12[\x00-\xff]{1,2}\n[\x00-\xff](?:schema|version|pid))",
         CHAKRA,
         "give the profiler's own export of the same steps: profile(execution_trace_observer=...) and "
         "prof.export_chrome_trace write one each",
     ),
-    _entry(rb'"traceEvents"\s*:\s*(?:null|\{|")', "a trace whose traceEvents is not a list", "export it again"),
-    _entry(
+    _other(rb'"traceEvents"\s*:\s*(?:null|\{|")', "a trace whose traceEvents is not a list", "export it again"),
+    _other(
         rb'\A\s*\{[^\n]*"ph"\s*:[^\n]*\},?\s*\n\s*\{', "one event a line, without a list around them",
         "make one list of them: jq -s . FILE > trace.json",
     ),
-    _entry(rb"\A\s*[\[{]\s*\{?\s*'", "Python objects as print writes them, which is not JSON", "write it with json.dump"),
-    _entry(rb"\Aversion https://git-lfs", "a pointer of Git LFS, without the content itself", "git lfs pull"),
-    _entry(rb"\A\s*<(?:!doctype|html|\?xml)", "a web page or XML", "download the file itself; its page may need a login"),
-    _entry(rb"\APK\x03\x04", "a zip archive", _UNPACK),
-    _entry(rb"\ABZh\d", "packed with bzip2", _UNPACK),
-    _entry(rb"\A\xfd7zXZ", "packed with xz", _UNPACK),
-    _entry(rb"\A\x04\x22\x4d\x18", "packed with lz4", _UNPACK),
-    _entry(rb"\A.{257}ustar", "a tar archive", _UNPACK),
-    _entry(rb"\A\x80[\x02-\x05]", "a Python pickle", _PROFILE),
+    _other(rb"\A\s*[\[{]\s*\{?\s*'", "Python objects as print writes them, which is not JSON", "write it with json.dump"),
+    _other(rb"\Aversion https://git-lfs", "a pointer of Git LFS, without the content itself", "git lfs pull"),
+    _other(rb"\A\s*<(?:!doctype|html|\?xml)", "a web page or XML", "download the file itself; its page may need a login"),
+    _other(rb"\APK\x03\x04", "a zip archive", _UNPACK),
+    _other(rb"\ABZh\d", "packed with bzip2", _UNPACK),
+    _other(rb"\A\xfd7zXZ", "packed with xz", _UNPACK),
+    _other(rb"\A\x04\x22\x4d\x18", "packed with lz4", _UNPACK),
+    _other(rb"\A.{257}ustar", "a tar archive", _UNPACK),
+    _other(rb"\A\x80[\x02-\x05]", "a Python pickle", _PROFILE),
 )  # fmt: skip
 
 _WHAT_IF_NAMES = re.compile(

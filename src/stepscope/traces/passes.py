@@ -125,7 +125,7 @@ def passes_of(events: Events, *, backward: Spans, optimizer: Spans) -> Passes:
         return Passes(evaluation=spans.EMPTY, after_backward=spans.EMPTY)
     last = int(events.end_ns[operators].max()) if len(operators) else int(ends[-1])
     following = np.append(starts[1:], max(last, int(ends[-1])))
-    evaluation = _evaluations(events, operators, graph, ends, following, with_node)
+    evaluation = _evaluation_spans(events, operators, graph, ends, following, with_node)
     # Without sequence numbers, what lies between two backward passes may be a forward pass.
     forward = np.append(kinds[1:] == _BACKWARD, False) & (len(graph) == 0)
     after = (kinds == _BACKWARD) & ~forward & (following > ends)
@@ -154,7 +154,7 @@ def with_nodes(events: Events) -> Ints:
     return operators[np.argsort(events.ts_ns[operators], kind="stable")]
 
 
-def _evaluations(
+def _evaluation_spans(
     events: Events, operators: Ints, graph: Ints, begins: Ints, ends: Ints, with_node: NDArray[np.bool_]
 ) -> Spans:
     """Stretches [begins[i], ends[i]) between two marks that run most of the model's layers, none with a node; before the
@@ -222,7 +222,7 @@ def cpu_work(events: Events) -> CpuWork:
     work[operators] = Work.COMPUTE
     work[gloo] = Work.COMMUNICATION
     called = comm_calls(events)
-    waits = _waits(events, operators, called, gloo)
+    waits = _wait_spans(events, operators, called, gloo)
     comm = events.spans(gloo)
     marks = step_marks(events)
     return CpuWork(
@@ -243,7 +243,7 @@ def _in_operators(events: Events, operators: Ints, calls: Ints) -> Spans:
     return spans.join(*parts)
 
 
-def _waits(events: Events, operators: Ints, calls: Ints, gloo: Ints) -> Spans:
+def _wait_spans(events: Events, operators: Ints, calls: Ints, gloo: Ints) -> Spans:
     """Return when the rank is blocked on a collective: no thread is in an operator that computes, in a call or loading data,
     and the next one of these begins after one of gloo's spans has ended; until the end of the last such span.
 

@@ -43,12 +43,12 @@ def plausible(events: Events) -> tuple[Events, tuple[QualityFact, ...]]:
         return events, ()
     middle = int(np.partition(events.ts_ns, len(events) // 2)[len(events) // 2])
     away = (np.abs(events.ts_ns - middle) > APART_NS) | (events.end_ns - middle > APART_NS)
-    called = _called(events, ~away)
-    away |= _astray(events, ~away, called)
-    twice = _twice(events, ~away)
+    called = _called_range_ns(events, ~away)
+    away |= _astray_mask(events, ~away, called)
+    twice = _repeated_mask(events, ~away)
     kept = ~away & ~twice
     whole = bool(kept.all())
-    places, ends = _outlasting(events if whole else selected(events, kept), called)
+    places, ends = _outlasting_events(events if whole else selected(events, kept), called)
     if whole and not len(places):
         return events, ()
     from stepscope.records.trace_quality import QualityFact  # few traces have such times
@@ -64,7 +64,7 @@ def plausible(events: Events) -> tuple[Events, tuple[QualityFact, ...]]:
                     kind=kind,
                     count=int((gone & of).sum()),
                     of=int(of.sum()),
-                    names=_names(events, np.flatnonzero(gone & of)),
+                    names=_first_names(events, np.flatnonzero(gone & of)),
                     matters=kind != "repeated" and of is device,
                 )
             )
@@ -80,18 +80,18 @@ def plausible(events: Events) -> tuple[Events, tuple[QualityFact, ...]]:
                 count=len(places),
                 of=int(events.is_device.sum()),
                 time_ns=claimed - int(duration[places].sum()),
-                names=_names(events, places),
+                names=_first_names(events, places),
             )
         )
         events = replace(events, dur_ns=duration)
     return events, tuple(facts)
 
 
-def _names(events: Events, chosen: Ints) -> tuple[str, ...]:
+def _first_names(events: Events, chosen: Ints) -> tuple[str, ...]:
     return tuple(dict.fromkeys(events.name_of(int(i)) for i in chosen[:100]))[:3]
 
 
-def _called(events: Events, kept: NDArray[np.bool_]) -> tuple[int, int] | None:
+def _called_range_ns(events: Events, kept: NDArray[np.bool_]) -> tuple[int, int] | None:
     """When the first call of the runtime begins and the last one ends; None without any."""
     calls = kept & events.of(Category.RUNTIME, Category.DRIVER)
     return (int(events.ts_ns[calls].min()), int(events.end_ns[calls].max())) if calls.any() else None
@@ -101,7 +101,7 @@ def _very_far(called: tuple[int, int]) -> int:
     return max(OUTSIDE_NS, FAR * (called[1] - called[0]))
 
 
-def _astray(events: Events, kept: NDArray[np.bool_], called: tuple[int, int] | None) -> NDArray[np.bool_]:
+def _astray_mask(events: Events, kept: NDArray[np.bool_], called: tuple[int, int] | None) -> NDArray[np.bool_]:
     """Return which device events lie outside of all calls and cannot: they start before their launch, or behind what was
     launched later on their stream, or very far away. Where many do, the clocks differ or calls were not recorded."""
     astray = np.zeros(len(events), dtype=bool)
@@ -128,7 +128,7 @@ def _astray(events: Events, kept: NDArray[np.bool_], called: tuple[int, int] | N
     return astray
 
 
-def _twice(events: Events, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _repeated_mask(events: Events, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which device events stand in the file before, with the same start, length, name, launch and stream."""
     twice = np.zeros(len(events), dtype=bool)
     device = np.flatnonzero(events.is_device & kept & (events.dur_ns > 0))
@@ -145,7 +145,7 @@ def _twice(events: Events, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return twice
 
 
-def _outlasting(events: Events, called: tuple[int, int] | None) -> tuple[Ints, Ints]:
+def _outlasting_events(events: Events, called: tuple[int, int] | None) -> tuple[Ints, Ints]:
     """Return the device events that last until ``OUTLASTS_NS`` beyond the start of the next of their stream, and that
     start; of the last one, very far beyond all calls, and the end of those. Work of graphs is left as it is."""
     none = np.empty(0, dtype=np.int64)

@@ -23,6 +23,7 @@ AHEAD_NS, MOST_AHEAD = 100_000, 0.1
 
 
 def _missing_kernels(view: RankView) -> Iterator[QualityFact]:
+    """Yield how many launches have no kernel, or captured ones none, and copies where nothing else lacks."""
     launches = lost_launches(view)
     captured, of, lost = len(launches.captured), len(launches.calls), len(launches.lost)
     if any(note.kind == "truncated" for note in view.trace.notes):
@@ -45,7 +46,8 @@ def _unused_classes(view: RankView) -> Iterator[QualityFact]:
         yield QualityFact(kind="unused-classes", rank=view.rank, names=unused, matters=False)
 
 
-def _clocks(view: RankView) -> Iterator[QualityFact]:
+def _clock_facts(view: RankView) -> Iterator[QualityFact]:
+    """Yield that kernels begin clearly before their launches, and by how much, where many do."""
     launches, events = launches_of(view), view.events
     begins = events.ts_ns[launches.of[launches.linked]]
     ahead = events.ts_ns[launches.launch[launches.linked]] - begins
@@ -62,7 +64,7 @@ def _clocks(view: RankView) -> Iterator[QualityFact]:
 
 CHECKS: tuple[Callable[[RankView], Iterable[QualityFact]], ...] = (
     _missing_kernels,
-    _clocks,
+    _clock_facts,
     _unknown_kernels,
     _unused_classes,
 )

@@ -82,7 +82,7 @@ def analyse(trace: RankTrace, wanted: Wanted = EVERY) -> RankPass:
         backend=meta.backend,
         device_name=meta.device_names[0] if meta.device_names else None,
         host=meta.host,
-        unix_ns=_unix(events, meta.base_time_ns),
+        unix_ns=_unix_range_ns(events, meta.base_time_ns),
         setup=setup_of(meta),
     )
     view = RankView(trace, wanted)
@@ -111,7 +111,8 @@ _UNIX_FROM_NS = 10**18
 """2001: times beyond are since 1970 by themselves."""
 
 
-def _unix(events: Events, base_ns: int | None) -> tuple[int, int] | None:
+def _unix_range_ns(events: Events, base_ns: int | None) -> tuple[int, int] | None:
+    """Return the first begin and the last end as Unix ns; None where the times count from something else."""
     if not len(events):
         return None
     first, last = int(events.ts_ns.min()), int(events.end_ns.max())
@@ -126,7 +127,7 @@ _WRAPPERS = (("ddp", "ddp"), ("fsdp1", "fsdp"), ("fsdp2", "fsdp2"))
 
 def setup_of(meta: TraceMeta) -> JobSetup | None:
     """The job's set-up; None where the trace was not recorded by `stepscope profile`."""
-    return setup_of_model(_facts(meta.stepscope.get("model")))
+    return setup_of_model(_as_facts(meta.stepscope.get("model")))
 
 
 def setup_of_model(model: Mapping[str, Any]) -> JobSetup | None:
@@ -136,100 +137,103 @@ def setup_of_model(model: Mapping[str, Any]) -> JobSetup | None:
     from stepscope.records.profile import JobSetup  # few traces are of jobs that `stepscope profile` ran
 
     machine, optimizer, pipeline, settings, loaders = (
-        _facts(model.get(name)) for name in ("machine", "optimizer", "pipeline", "settings", "loaders")
+        _as_facts(model.get(name)) for name in ("machine", "optimizer", "pipeline", "settings", "loaders")
     )
-    schedule = next((_facts(entry) for entry in _list(pipeline.get("schedules"))), {})
-    wrapped, units = _objects(model.get("ddp")), _objects(model.get("fsdp2"))
-    hooks = [_list(wrapper["comm_hooks"]) for wrapper in wrapped if "comm_hooks" in wrapper]
-    resharded = [flag for unit in units if (flag := _flag(unit.get("resharded"))) is not None]
+    schedule = next((_as_facts(entry) for entry in _as_sequence(pipeline.get("schedules"))), {})
+    wrapped, units = _object_facts(model.get("ddp")), _object_facts(model.get("fsdp2"))
+    hooks = [_as_sequence(wrapper["comm_hooks"]) for wrapper in wrapped if "comm_hooks" in wrapper]
+    resharded = [flag for unit in units if (flag := _as_flag(unit.get("resharded"))) is not None]
     return JobSetup(
-        objects=tuple(str(name) for name in _list(model.get("objects"))),
-        device=next((str(device) for device in _list(optimizer.get("devices"))), None),
-        compiled=any(map(_number, _facts(model.get("compiled")).values())) if machine else None,
-        cores=_number(machine.get("cores")),
-        threads=_number(machine.get("threads")),
+        objects=tuple(str(name) for name in _as_sequence(model.get("objects"))),
+        device=next((str(device) for device in _as_sequence(optimizer.get("devices"))), None),
+        compiled=any(map(_as_number, _as_facts(model.get("compiled")).values())) if machine else None,
+        cores=_as_number(machine.get("cores")),
+        threads=_as_number(machine.get("threads")),
         wrapped=tuple(key for key, fact in _WRAPPERS if model.get(fact)),
-        mesh=_mesh(_list(model.get("dtensor"))),
-        loader=_loader([_facts(loader) for loader in _list(loaders.get("iterating"))] or _objects(loaders)),
-        bucket_cap_bytes=_same(wrapped, "bucket_cap_bytes", _number),
-        parameters=_parameters(_facts(optimizer.get("parameters"))),
-        micro_batches=_number(schedule.get("microbatches")),
-        chunks=len(_list(pipeline.get("stages"))) or None,
+        mesh=_mesh_dimensions(_as_sequence(model.get("dtensor"))),
+        loader=_loader_setup(
+            [_as_facts(loader) for loader in _as_sequence(loaders.get("iterating"))] or _object_facts(loaders)
+        ),
+        bucket_cap_bytes=_shared_value(wrapped, "bucket_cap_bytes", _as_number),
+        parameters=_parameter_count(_as_facts(optimizer.get("parameters"))),
+        micro_batches=_as_number(schedule.get("microbatches")),
+        chunks=len(_as_sequence(pipeline.get("stages"))) or None,
         schedule=str(schedule["class"]) if "class" in schedule else None,
-        backend=_text(_facts(model.get("distributed")).get("backend")),
-        fused=bool(_facts(optimizer["options"]).get("fused")) if "options" in optimizer else None,
+        backend=_as_text(_as_facts(model.get("distributed")).get("backend")),
+        fused=bool(_as_facts(optimizer["options"]).get("fused")) if "options" in optimizer else None,
         comm_hooks=tuple(str(name) for names in hooks for name in names) if hooks else None,
         resharded=any(resharded) if resharded else None,
-        matmul_precision=_text(settings.get("matmul_precision")),
-        frozen=_number(settings.get("gc_frozen")),
-        collects=_flag(settings.get("gc")),
-        start_method=_text(settings.get("start_method")),
-        compiler=_flag(settings.get("compiler")),
-        environment=_variables(model),
+        matmul_precision=_as_text(settings.get("matmul_precision")),
+        frozen=_as_number(settings.get("gc_frozen")),
+        collects=_as_flag(settings.get("gc")),
+        start_method=_as_text(settings.get("start_method")),
+        compiler=_as_flag(settings.get("compiler")),
+        environment=_environment_variables(model),
     )
 
 
-def _variables(model: Mapping[str, Any]) -> Mapping[str, str] | None:
+def _environment_variables(model: Mapping[str, Any]) -> Mapping[str, str] | None:
     """Return environment variables; None: not recorded. A job in which none is set has its settings alone."""
     if "settings" not in model:
         return None
-    return {str(name): str(value) for name, value in _facts(model.get("environment")).items()}
+    return {str(name): str(value) for name, value in _as_facts(model.get("environment")).items()}
 
 
-def _loader(loaders: Sequence[Mapping[str, Any]]) -> LoaderSetup | None:
+def _loader_setup(loaders: Sequence[Mapping[str, Any]]) -> LoaderSetup | None:
+    """Return the settings that all loaders share; None where none is recorded."""
     if not loaders:
         return None
     from stepscope.records.profile import LoaderSetup
 
     return LoaderSetup(
-        workers=_same(loaders, "num_workers", _number),
-        pinned=_same(loaders, "pin_memory", _flag),
-        persistent=_same(loaders, "persistent_workers", _flag),
-        prefetch=_same(loaders, "prefetch_factor", _number),
-        divided=_same(loaders, "distributed_sampler", _flag),
-        streamed=_same(loaders, "iterable", _flag),
+        workers=_shared_value(loaders, "num_workers", _as_number),
+        pinned=_shared_value(loaders, "pin_memory", _as_flag),
+        persistent=_shared_value(loaders, "persistent_workers", _as_flag),
+        prefetch=_shared_value(loaders, "prefetch_factor", _as_number),
+        divided=_shared_value(loaders, "distributed_sampler", _as_flag),
+        streamed=_shared_value(loaders, "iterable", _as_flag),
     )
 
 
-def _objects(recorded: object) -> list[Mapping[str, Any]]:
+def _object_facts(recorded: object) -> list[Mapping[str, Any]]:
     """Return the facts of the objects of one kind: of all that were recorded, else of the first."""
-    facts = _facts(recorded)
-    return [_facts(entry) for entry in _list(facts.get("all"))] or [
-        _facts(facts[key]) for key in ("first",) if key in facts
+    facts = _as_facts(recorded)
+    return [_as_facts(entry) for entry in _as_sequence(facts.get("all"))] or [
+        _as_facts(facts[key]) for key in ("first",) if key in facts
     ]
 
 
-def _same(objects: Sequence[Mapping[str, Any]], name: str, read: Callable[[object], T | None]) -> T | None:
+def _shared_value(objects: Sequence[Mapping[str, Any]], name: str, read: Callable[[object], T | None]) -> T | None:
     """Return the value that all of these objects have; None where they differ."""
     values = [read(facts.get(name)) for facts in objects]
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
-def _mesh(tensors: Sequence[object]) -> tuple[str, ...]:
-    names = (str(name) for tensor in tensors for name in _list(_facts(tensor).get("mesh_dims")))
+def _mesh_dimensions(tensors: Sequence[object]) -> tuple[str, ...]:
+    names = (str(name) for tensor in tensors for name in _as_sequence(_as_facts(tensor).get("mesh_dims")))
     return tuple(dict.fromkeys(names))
 
 
-def _parameters(by_type: Mapping[str, Any]) -> int | None:
-    counts = [_number(_facts(entry).get("elements")) for entry in by_type.values()]
+def _parameter_count(by_type: Mapping[str, Any]) -> int | None:
+    counts = [_as_number(_as_facts(entry).get("elements")) for entry in by_type.values()]
     return sum(n for n in counts if n is not None) or None
 
 
-def _facts(value: object) -> Mapping[str, Any]:
+def _as_facts(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: object) -> Sequence[Any]:
+def _as_sequence(value: object) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else ()
 
 
-def _text(value: object) -> str | None:
+def _as_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _number(value: object) -> int | None:
+def _as_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _flag(value: object) -> bool | None:
+def _as_flag(value: object) -> bool | None:
     return value if isinstance(value, bool) else None

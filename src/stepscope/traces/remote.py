@@ -50,15 +50,15 @@ class RemoteFile:
     def stat(self) -> SimpleNamespace:
         """``st_size``, 0 where the server does not tell."""
         if self._size is None:
-            fs, path = _opened(self.url)
-            self._size = _asked(self.url, lambda: fs.info(path)).get("size") or 0
+            fs, path = _file_system_and_path(self.url)
+            self._size = _library_answer(self.url, lambda: fs.info(path)).get("size") or 0
         return SimpleNamespace(st_size=self._size)
 
     @contextmanager
     def open(self, mode: str = "rb") -> Iterator[IO[bytes]]:
         """Open its bytes from the start. Raises DataError, MissingError."""
-        fs, path = _opened(self.url)
-        with _asked(self.url, lambda: fs.open(path, mode, block_size=BLOCK_BYTES)) as file:
+        fs, path = _file_system_and_path(self.url)
+        with _library_answer(self.url, lambda: fs.open(path, mode, block_size=BLOCK_BYTES)) as file:
             yield _Stream(self.url, file)  # type: ignore[misc] # what ByteSource uses of a file
 
 
@@ -70,10 +70,11 @@ class _Stream:
         self._first, self._at = b"", 0
 
     def read(self, size: int = -1) -> bytes:
+        """Return the next bytes; the first ones are kept, so that the file can be read again from its begin."""
         if self._at < len(self._first):
             chunk = self._first[self._at :]
         else:
-            chunk = _asked(self._url, lambda: self._file.read(size))
+            chunk = _library_answer(self._url, lambda: self._file.read(size))
             if self._at < _REMEMBERED:
                 self._first += chunk
         if size >= 0:
@@ -94,38 +95,38 @@ class _Stream:
 def files_at(url: str, rank_folder: re.Pattern[str]) -> list[RemoteFile]:
     """Return the file itself, the trace files of a folder, or those that a glob matches. rank_folder: what a folder of one
     rank is called. Raises DataError, MissingError."""
-    fs, path = _opened(url)
+    fs, path = _file_system_and_path(url)
     if url.endswith(_DATABASES):
         raise DataError(
             f"{url}: cannot be read in place", why="SQLite needs a file of this machine", fix="copy it here"
         )
     if glob.has_magic(path.partition("?")[0]) and "?" not in path:
-        matches = _asked(url, lambda: fs.glob(path, detail=True))
-        return _files(fs, list(matches.values()))
+        matches = _library_answer(url, lambda: fs.glob(path, detail=True))
+        return _listed_files(fs, list(matches.values()))
     web = url.startswith(_HTTP)
     if web and url.partition("?")[0].endswith(_TEXT):
-        return [RemoteFile(url, size=_asked(url, lambda: fs.info(path)).get("size"))]
+        return [RemoteFile(url, size=_library_answer(url, lambda: fs.info(path)).get("size"))]
     if not web:
-        about = _asked(url, lambda: fs.info(path))
+        about = _library_answer(url, lambda: fs.info(path))
         if about["type"] != "directory":
             return [RemoteFile(url, size=about.get("size"))]
-    return _in_folder(fs, url, path, rank_folder)
+    return _remote_trace_files(fs, url, path, rank_folder)
 
 
-def _in_folder(fs: Any, url: str, path: str, rank_folder: re.Pattern[str]) -> list[RemoteFile]:
+def _remote_trace_files(fs: Any, url: str, path: str, rank_folder: re.Pattern[str]) -> list[RemoteFile]:
     """Return a folder's trace files; where it has none, those of its folder ``trace``, or of its folders of ranks."""
-    entries = _asked(url, lambda: fs.ls(path, detail=True))
-    files = _files(fs, entries)
+    entries = _library_answer(url, lambda: fs.ls(path, detail=True))
+    files = _listed_files(fs, entries)
     if files:
         return files
     folders = {PurePosixPath(entry["name"]).name: entry["name"] for entry in entries if entry["type"] == "directory"}
     inner = (
         [folders["trace"]] if "trace" in folders else [n for name, n in folders.items() if rank_folder.fullmatch(name)]
     )
-    return [file for name in inner for file in _in_folder(fs, fs.unstrip_protocol(name), name, rank_folder)]
+    return [file for name in inner for file in _remote_trace_files(fs, fs.unstrip_protocol(name), name, rank_folder)]
 
 
-def _files(fs: Any, entries: list[dict[str, Any]]) -> list[RemoteFile]:
+def _listed_files(fs: Any, entries: list[dict[str, Any]]) -> list[RemoteFile]:
     return [
         RemoteFile(fs.unstrip_protocol(entry["name"]), size=entry.get("size"), listed=True)
         for entry in entries
@@ -133,7 +134,7 @@ def _files(fs: Any, entries: list[dict[str, Any]]) -> list[RemoteFile]:
     ]
 
 
-def _opened(url: str) -> tuple[Any, str]:
+def _file_system_and_path(url: str) -> tuple[Any, str]:
     """fsspec's file system for the URL, and its path there."""
     try:
         from fsspec.core import url_to_fs
@@ -146,7 +147,7 @@ def _opened(url: str) -> tuple[Any, str]:
         ) from error
     scheme = url.partition(":")[0]
     try:
-        fs, path = _asked(url, lambda: url_to_fs(url))
+        fs, path = _library_answer(url, lambda: url_to_fs(url))
     except ImportError as error:
         needs = known_implementations.get(scheme, {}).get("err", str(error))
         raise MissingError(
@@ -159,15 +160,15 @@ def _opened(url: str) -> tuple[Any, str]:
     return fs, path
 
 
-def _asked(url: str, ask: Callable[[], T]) -> T:
+def _library_answer(url: str, ask: Callable[[], T]) -> T:
     """Return what the library answers, and raise its failures as ours."""
     try:
         return ask()
-    except _failures() as error:
-        raise _explained(url, error) from error
+    except _failure_types() as error:
+        raise _explained_error(url, error) from error
 
 
-def _failures() -> tuple[type[Exception], ...]:
+def _failure_types() -> tuple[type[Exception], ...]:
     """List what libraries loaded so far raise where a server refuses or is not reached: not all of it is an OSError."""
     of = {
         "aiohttp": ("ClientError",),
@@ -182,8 +183,9 @@ def _failures() -> tuple[type[Exception], ...]:
     return tuple(failures)
 
 
-def _explained(url: str, error: Exception) -> StepscopeError:
-    status = _status(error)
+def _explained_error(url: str, error: Exception) -> StepscopeError:
+    """Return our error for a library's: not there, access denied, or not readable."""
+    status = _http_status(error)
     if status == 404 or (isinstance(error, FileNotFoundError) and status is None):
         return DataError(f"{url}: no such file or folder", why="the server has nothing there", fix="check the URL")
     if isinstance(error, PermissionError) or status in (401, 403):
@@ -200,7 +202,7 @@ def _explained(url: str, error: Exception) -> StepscopeError:
     )
 
 
-def _status(error: BaseException | None) -> int | None:
+def _http_status(error: BaseException | None) -> int | None:
     """Return the HTTP status that the error has, or the one that it was raised from: fsspec says "not found" of a page that
     it may not see."""
     while error is not None:

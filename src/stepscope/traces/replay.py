@@ -49,19 +49,19 @@ def rank_steps(view: RankView) -> tuple[RankStep, ...]:
     """
     activity, collectives = activity_of(view), communication(view).collectives
     of_step = grouped(range(len(collectives)), lambda position: collectives[position].step)
-    ready = _ready(view)
+    ready = _ready_ns(view)
     own = spans.join(activity.compute, activity.memory)
-    launched = _launched(view)
-    used = _used(collectives, phases_of(view), launched)
+    launched = _starts_and_launches(view)
+    used = _first_use_ns(collectives, phases_of(view), launched)
     rows = []
     for step in step_budgets(view):
         low, high = step.start_ns, step.start_ns + step.parts.window_ns
         if high <= low:
             continue
-        positions = sorted(of_step.get(step.step, ()), key=lambda p: _launch(collectives[p]))
+        positions = sorted(of_step.get(step.step, ()), key=lambda p: _call_and_start(collectives[p]))
         calls = [collectives[p] for p in positions]
         ends = np.minimum(column(calls, "end_ns"), high)
-        waits = _waits(spans.gaps(own, low=low, high=high), ends, launched, activity.source)
+        waits = _wait_spans_in(spans.gaps(own, low=low, high=high), ends, launched, activity.source)
         progress = RankProgress(low=low, high=high, waits=waits)
         rows.append(
             RankStep(
@@ -71,8 +71,8 @@ def rank_steps(view: RankView) -> tuple[RankStep, ...]:
                 length_ns=progress.length_ns,
                 compute_ns=step.parts.compute_ns,
                 copies_ns=step.parts.exposed_memory_ns,
-                lanes=_lanes(calls),
-                calls=_calls(positions, calls, ready[positions], used[positions], progress),
+                lanes=_lane_count(calls),
+                calls=_step_calls(positions, calls, ready[positions], used[positions], progress),
             )
         )
     return tuple(rows)
@@ -105,9 +105,10 @@ def waited_until(pauses: Spans, ends: Ints) -> Ints:
     return np.maximum(ends[np.searchsorted(ends[:-1], pauses.ends, side="right") - 1], pauses.starts)
 
 
-def _calls(
+def _step_calls(
     positions: Sequence[int], collectives: Sequence[RankCollective], ready: Ints, used: Ints, own: RankProgress
 ) -> tuple[StepCall, ...]:
+    """Return the calls of a step on the rank's own time: from when they could begin, until when their result is needed."""
     ended = column(collectives, "end_ns")
     done = own.at(ended)
     needed = done.copy()
@@ -126,7 +127,7 @@ def _calls(
     )
 
 
-def _waits(pauses: Spans, ends: Ints, launched: tuple[Ints, Ints] | None, source: str) -> Spans:
+def _wait_spans_in(pauses: Spans, ends: Ints, launched: tuple[Ints, Ints] | None, source: str) -> Spans:
     """Find waits: from where computation pauses to the end of the last collective in that pause, if it waited for it."""
     until = waited_until(pauses, ends)
     soon = pauses.ends - until <= RESUMED_WITHIN * (pauses.ends - pauses.starts)
@@ -138,7 +139,9 @@ def _waits(pauses: Spans, ends: Ints, launched: tuple[Ints, Ints] | None, source
     return spans.union(pauses.starts[kept], until[kept])
 
 
-def _used(collectives: Sequence[RankCollective], phases: dict[str, Spans], launched: tuple[Ints, Ints] | None) -> Ints:
+def _first_use_ns(
+    collectives: Sequence[RankCollective], phases: dict[str, Spans], launched: tuple[Ints, Ints] | None
+) -> Ints:
     """Return when computation with what each gather brings begins, as far as the next gather of its pass tells; else NONE.
 
     The last one of a pass is as long after the one before as that one is after its own.
@@ -148,15 +151,15 @@ def _used(collectives: Sequence[RankCollective], phases: dict[str, Spans], launc
     called = column(collectives, "launch_ns")[gathers]
     back = dict(zip(gathers, (pass_at(phases, called) == BACKWARD).tolist(), strict=True))
     for rank_pass in grouped(gathers, lambda i: (collectives[i].step, collectives[i].group, back[i])).values():
-        rank_pass.sort(key=lambda i: _launch(collectives[i]))
+        rank_pass.sort(key=lambda i: _call_and_start(collectives[i]))
         for i, following in pairwise(rank_pass):
-            begins[i] = _begins(collectives[following], launched)
+            begins[i] = _work_begin_ns(collectives[following], launched)
         if len(rank_pass) > 2 and begins[rank_pass[-3]] != NONE:
             begins[rank_pass[-1]] = 2 * begins[rank_pass[-2]] - begins[rank_pass[-3]]
     return begins
 
 
-def _begins(following: RankCollective, launched: tuple[Ints, Ints] | None) -> int:
+def _work_begin_ns(following: RankCollective, launched: tuple[Ints, Ints] | None) -> int:
     if launched is None:
         return following.start_ns
     starts, calls = launched
@@ -164,7 +167,7 @@ def _begins(following: RankCollective, launched: tuple[Ints, Ints] | None) -> in
     return int(later.min()) if len(later) else NONE
 
 
-def _launched(view: RankView) -> tuple[Ints, Ints] | None:
+def _starts_and_launches(view: RankView) -> tuple[Ints, Ints] | None:
     """Starts of the device's own work in their order, and when the host launched each; None where that is unknown."""
     events, launches = view.events, launches_of(view)
     chosen = launches.linked & (activity_of(view).work != Work.COMMUNICATION)
@@ -174,7 +177,7 @@ def _launched(view: RankView) -> tuple[Ints, Ints] | None:
     return events.ts_ns[work], events.ts_ns[call]
 
 
-def _ready(view: RankView) -> Ints:
+def _ready_ns(view: RankView) -> Ints:
     """Return when each could have begun: on a device as the computation launched before it ends, else when it was called."""
     collectives = communication(view).collectives
     starts = column(collectives, "start_ns")
@@ -183,11 +186,11 @@ def _ready(view: RankView) -> Ints:
     return np.where(called == NONE, starts, np.minimum(np.maximum(before, called), starts))
 
 
-def _launch(call: RankCollective) -> tuple[int, int]:
+def _call_and_start(call: RankCollective) -> tuple[int, int]:
     return call.called_ns, call.start_ns
 
 
-def _lanes(calls: Sequence[RankCollective]) -> int:
+def _lane_count(calls: Sequence[RankCollective]) -> int:
     """Count how many ran at once at most, not counting those that merely touch."""
     return max(
         (

@@ -135,7 +135,7 @@ def gradient_sync(view: RankView) -> GradientSync | None:
     calls = [i for i, c in enumerate(collectives) if c.op in REDUCTIONS and c.launch_ns is not None]
     if not len(marks) or not calls:
         return None
-    first, last = _backward(view.events, marks)
+    first, last = _backward_ranges_ns(view.events, marks)
     there = last > first
     if not there.any():
         return None
@@ -152,13 +152,13 @@ def gradient_sync(view: RankView) -> GradientSync | None:
     return GradientSync(
         rank=view.rank,
         steps=int(there.sum()),
-        before=_place(collectives, places["before"]),
-        inside=_place(collectives, places["inside"]),
-        after=_place(collectives, places["after"]),
+        before=_sync_place(collectives, places["before"]),
+        inside=_sync_place(collectives, places["inside"]),
+        after=_sync_place(collectives, places["after"]),
     )
 
 
-def _backward(events: Events, marks: Marks) -> tuple[Ints, Ints]:
+def _backward_ranges_ns(events: Events, marks: Marks) -> tuple[Ints, Ints]:
     """First start and last end of the autograd engine's work in each step; end 0 where a step has none."""
     autograd = autograd_work(events)
     starts, ends = events.ts_ns[autograd], events.end_ns[autograd]
@@ -171,7 +171,7 @@ def _backward(events: Events, marks: Marks) -> tuple[Ints, Ints]:
     return first, last
 
 
-def _place(collectives: Sequence[RankCollective], chosen: Sequence[int]) -> SyncPlace:
+def _sync_place(collectives: Sequence[RankCollective], chosen: Sequence[int]) -> SyncPlace:
     return SyncPlace(
         positions=tuple(chosen),
         total_ns=sum(collectives[i].duration_ns for i in chosen),
@@ -249,9 +249,9 @@ def check_plan(view: RankView) -> ConformanceCheck | None:
     plan = meta.stepscope.get("communication_plan")
     if not isinstance(plan, list):
         return None
-    phases = {phase: _regions(view.events, names) for phase, names in _REGIONS.items()}
+    phases = {phase: _named_regions(view.events, names) for phase, names in _REGIONS.items()}
     phased = any(len(phase) for phase in phases.values())
-    planned = [_planned(op, view, phased=phased) for op in plan]
+    planned = [_planned_call(op, view, phased=phased) for op in plan]
     early = sum(op.get("phase") == "backward" and op["op"] not in _MESSAGES for op in plan)
     launched = [(c, c.launch_ns) for c in communication(view).collectives if c.launch_ns is not None]
     differences: list[str] = []
@@ -259,7 +259,7 @@ def check_plan(view: RankView) -> ConformanceCheck | None:
     inside = 0
     for number, start, end in zip(marks.numbers.tolist(), marks.starts.tolist(), marks.ends.tolist(), strict=True):
         step_calls = [(c, phase_of(phases, at) or "") for c, at in launched if start <= at < end]
-        outcome = _differences(planned, step_calls)
+        outcome = _plan_differences(planned, step_calls)
         differences += [f"step {number}: {text}" for text in outcome.texts]
         certain |= outcome.certain
         inside += sum(phase == "backward" for _, phase in step_calls)
@@ -276,17 +276,18 @@ def check_plan(view: RankView) -> ConformanceCheck | None:
     )
 
 
-def _regions(events: Events, names: tuple[str, ...]) -> Spans:
+def _named_regions(events: Events, names: tuple[str, ...]) -> Spans:
     marked = (events.category == Category.USER_ANNOTATION) & events.named(lambda n: n in names)
     return events.spans(marked)
 
 
-def _planned(op: Mapping[str, Any], view: RankView, *, phased: bool) -> _Planned:
+def _planned_call(op: Mapping[str, Any], view: RankView, *, phased: bool) -> _Planned:
+    """Return one entry of a plan as a call, with its group's size and ranks. phased: calls of another phase are others."""
     message = op["op"] in _MESSAGES
     size = int(op["numel"]) * DTYPE_BYTES[str(op["dtype"])]
     phase = str(op.get("phase", "")) if phased and not message else ""
     group = str(op.get("group", "dp"))
-    members = _group(group, view)
+    members = _group_size_and_members(group, view)
     return _Planned(
         call=Call("send_recv" if message else str(op["op"]), size, phase),
         group=group,
@@ -295,7 +296,7 @@ def _planned(op: Mapping[str, Any], view: RankView, *, phased: bool) -> _Planned
     )
 
 
-def _group(name: str, view: RankView) -> tuple[int | None, tuple[int, ...] | None]:
+def _group_size_and_members(name: str, view: RankView) -> tuple[int | None, tuple[int, ...] | None]:
     """Return a group's number of ranks and its members; None where the trace does not tell the mesh."""
     shape, world = view.meta.stepscope.get("mesh"), view.meta.world_size
     if not isinstance(shape, Mapping) or world is None:
@@ -303,7 +304,8 @@ def _group(name: str, view: RankView) -> tuple[int | None, tuple[int, ...] | Non
     return mesh.size(shape, world, name), mesh.members(shape, world, view.rank, name)
 
 
-def _differences(planned: Sequence[_Planned], seen: Iterable[tuple[RankCollective, str]]) -> _Differences:
+def _plan_differences(planned: Sequence[_Planned], seen: Iterable[tuple[RankCollective, str]]) -> _Differences:
+    """Return what the plan has and the trace does not, and the other way round, as texts."""
     left, extra = list(planned), list[tuple[RankCollective, Call]]()
     # What the trace knows most of has the choice: the rest fits more of the plan.
     for c, phase in sorted(seen, key=lambda e: (e[0].size_bytes is None, e[0].group is None, e[0].group_size is None)):
@@ -315,30 +317,30 @@ def _differences(planned: Sequence[_Planned], seen: Iterable[tuple[RankCollectiv
         else:
             left.remove(partner)
     missing = Counter(f"{p.call}" + ("" if p.group == "dp" else f" on {p.group}") for p in left)
-    more = Counter(f"{call}{_on(c)}" for c, call in extra)
+    more = Counter(f"{call}{_group_words(c)}" for c, call in extra)
     texts = [f"missing {n} x {what}" for what, n in sorted(missing.items())]
     texts += [f"{n} x {what} that the plan does not have" for what, n in sorted(more.items())]
-    return _Differences(tuple(texts), certain=not _rearranged(left, extra))
+    return _Differences(tuple(texts), certain=not _may_be_rearranged(left, extra))
 
 
-def _rearranged(left: Sequence[_Planned], extra: Sequence[tuple[RankCollective, Call]]) -> bool:
+def _may_be_rearranged(left: Sequence[_Planned], extra: Sequence[tuple[RankCollective, Call]]) -> bool:
     """Whether what was seen beyond the plan may be what is missing of it: the same bytes of an operation in other pieces,
     or gathers that were called ahead, among the same ranks as far as they are known."""
     wanted, called = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for p in left:
-        wanted[_kind(p.call)] += p.call.size_bytes
+        wanted[_call_kind(p.call)] += p.call.size_bytes
     for c, call in extra:
-        if c.size_bytes is None or not any(_kind(p.call) == _kind(call) and p.may_be(c) for p in left):
+        if c.size_bytes is None or not any(_call_kind(p.call) == _call_kind(call) and p.may_be(c) for p in left):
             return False
-        called[_kind(call)] += call.size_bytes
+        called[_call_kind(call)] += call.size_bytes
     return wanted == called
 
 
-def _kind(call: Call) -> tuple[str, str]:
+def _call_kind(call: Call) -> tuple[str, str]:
     return call.op, "" if call.op in _AHEAD else call.phase
 
 
-def _on(seen: RankCollective) -> str:
+def _group_words(seen: RankCollective) -> str:
     if seen.group is not None and seen.group.description:
         return f" on {seen.group.description}"
     return f" on {seen.group_size} ranks" if seen.group_size is not None else ""

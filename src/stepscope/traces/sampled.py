@@ -27,10 +27,13 @@ def without_sampled(events: Events, first: int) -> Events:
     begin = int(marks.starts[rich].min())
     kept = events.ts_ns < begin
     shape, source = events.shape.copy(), np.full(len(events), NONE, dtype=np.int64)
-    spans = [_calls(events, a, b) for a, b in zip(marks.starts[rich].tolist(), marks.ends[rich].tolist(), strict=True)]
-    agreed = _agreed(events, spans)
+    spans = [
+        _calls_by_name(events, a, b)
+        for a, b in zip(marks.starts[rich].tolist(), marks.ends[rich].tolist(), strict=True)
+    ]
+    agreed = _agreed_calls(events, spans)
     starts = marks.starts[~rich].tolist()
-    steps = [_calls(events, start, end) for start, end in zip(starts, [*starts[1:], begin], strict=True)]
+    steps = [_calls_by_name(events, start, end) for start, end in zip(starts, [*starts[1:], begin], strict=True)]
     products = {name for name in agreed if events.names[name] in MATRIX_PRODUCTS or events.names[name] in WITH_SCALARS}
     if any(len(step.get(name, ())) != len(agreed[name]) for step in steps for name in products):
         agreed = {name: calls for name, calls in agreed.items() if name not in products}
@@ -44,7 +47,7 @@ def without_sampled(events: Events, first: int) -> Events:
     return selected(replace(events, shape=shape), kept, source)
 
 
-def _calls(events: Events, start: int, end: int) -> dict[int, Ints]:
+def _calls_by_name(events: Events, start: int, end: int) -> dict[int, Ints]:
     """Map an operator's name to its calls that begin in [start, end), in order."""
     inside = (events.ts_ns >= start) & (events.ts_ns < end)
     chosen = events.by_start(inside & events.of(Category.CPU_OP, Category.USER_ANNOTATION))
@@ -54,7 +57,7 @@ def _calls(events: Events, start: int, end: int) -> dict[int, Ints]:
     return {int(names[part[0]]): chosen[part] for part in np.split(order, borders) if len(part)}
 
 
-def _agreed(events: Events, steps: list[dict[int, Ints]]) -> dict[int, Ints]:
+def _agreed_calls(events: Events, steps: list[dict[int, Ints]]) -> dict[int, Ints]:
     """Map an operator's name to its calls in the last of these steps, where all call it as often and with the same shapes.
 
     Where one operator that computes differs, no operator that computes is in it: a part of a step's FLOP is no figure.

@@ -62,7 +62,7 @@ class BlockScanner:
         shape: Callable[[tuple[bytes, bytes]], int],
     ) -> None:
         self._module = compiled()
-        self._scanner = self._module.scanner(_keys(), _text_bits()) if self._module else None
+        self._scanner = self._module.scanner(_argument_keys(), _text_bits()) if self._module else None
         self._code, self._place, self._shape = code, place, shape
         self._names = np.empty(0, dtype=np.int32)
         self._threads = np.empty(0, dtype=np.int32)
@@ -84,10 +84,12 @@ class BlockScanner:
         ts, dur, category, name, thread, shape, *links, starts, ends, special = (
             np.frombuffer(column, dtype=np.int64) for column in columns
         )
-        self.categories += map(_text, categories)
-        self._names = _grown(self._names, [self._code(_text(text)) for text in names])
-        self._threads = _grown(self._threads, [self._place((_id(pid), _id(tid))) for pid, tid in threads])
-        self._shapes = np.append(_grown(self._shapes[:-1], list(map(self._shape, shapes))), self._shapes[-1:])
+        self.categories += map(_decoded_text, categories)
+        self._names = _appended(self._names, [self._code(_decoded_text(text)) for text in names])
+        self._threads = _appended(
+            self._threads, [self._place((_decoded_id(pid), _decoded_id(tid))) for pid, tid in threads]
+        )
+        self._shapes = np.append(_appended(self._shapes[:-1], list(map(self._shape, shapes))), self._shapes[-1:])
         values: dict[str, NDArray[Any]] = dict(zip(LINKS, links, strict=True))
         for key in ("stream", "device", "forward_thread"):
             values[key] = narrow(values[key])
@@ -100,22 +102,22 @@ class BlockScanner:
         )  # fmt: skip
 
 
-def _grown(values: NDArray[np.int32], more: list[int]) -> NDArray[np.int32]:
+def _appended(values: NDArray[np.int32], more: list[int]) -> NDArray[np.int32]:
     return np.append(values, np.array(more, dtype=np.int32)) if more else values
 
 
-def _text(raw: bytes) -> str:
+def _decoded_text(raw: bytes) -> str:
     text: str = msgspec.json.decode(b'"' + raw + b'"') if b"\\" in raw else raw.decode()
     return text
 
 
-def _id(raw: bytes) -> int | str | None:
+def _decoded_id(raw: bytes) -> int | str | None:
     decoded: int | str | None = msgspec.json.decode(raw) if raw else None
     return decoded
 
 
 @cache
-def _keys() -> list[tuple[bytes, int]]:
+def _argument_keys() -> list[tuple[bytes, int]]:
     """What the arguments that decode.py reads are called in the text, and what becomes of each."""
     names = {spec.name: spec.encode_name.encode() for spec in msgspec.structs.fields(Args)}
     first = LINKS + _TEXTS

@@ -50,7 +50,7 @@ def slow_operators(passes: Sequence[RankPass], ranks: Collection[int]) -> tuple[
             continue
         step = next(row.after_ns for row in diff.parts if row.name == "window")
         rows = diff.kernels if late.source == "device" else diff.operators
-        excesses += [_excess(row, rank, usual) for row in rows if _counts(row, step)][:MOST]
+        excesses += [_operator_excess(row, rank, usual) for row in rows if _surely_longer(row, step)][:MOST]
     return tuple(sorted(excesses, key=lambda excess: -excess.excess_ns))
 
 
@@ -82,25 +82,26 @@ def slow_step_operators(passes: Sequence[RankPass]) -> tuple[OperatorExcess, ...
                 steps=tuple(np.array(profile.steps)[slow].tolist()),
             )
             for (of, name), took in rows.items()
-            if of == kind and _works(name) and took[slow].min() > took[~slow].max()
+            if of == kind and _is_own_work(name) and took[slow].min() > took[~slow].max()
         ]
         worth = [operator for operator in excess if operator.excess_ns >= WORTH_SLOW * more]
         candidates.append(sorted(worth, key=lambda operator: -operator.excess_ns)[:MOST])
     return tuple(max(candidates, key=lambda candidate: sum(one.excess_ns for one in candidate), default=()))
 
 
-def _works(name: str) -> bool:
+def _is_own_work(name: str) -> bool:
     """Whether it is work of the rank's own: one that others wait for takes no longer to communicate."""
     return name != OTHERS and not is_communication(name) and not name.startswith(_COLLECTIVES)
 
 
-def _counts(row: DiffRow, step_ns: float) -> bool:
+def _surely_longer(row: DiffRow, step_ns: float) -> bool:
     """Whether the late rank surely takes longer for it."""
     sure = row.p_value is not None and row.p_value < CERTAIN
-    return _works(row.name) and sure and row.delta_ns >= WORTH * step_ns
+    return _is_own_work(row.name) and sure and row.delta_ns >= WORTH * step_ns
 
 
-def _excess(row: DiffRow, rank: int, against: int) -> OperatorExcess:
+def _operator_excess(row: DiffRow, rank: int, against: int) -> OperatorExcess:
+    """Return what a late rank takes longer for one operator than the rank it is compared with, ns a step."""
     return OperatorExcess(
         rank=rank,
         against=against,

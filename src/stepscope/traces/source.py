@@ -39,10 +39,10 @@ _LAYERS = 3
 
 def is_packed(head: bytes) -> bool:
     """Whether a file that begins with these four bytes is packed, or its text of another encoding."""
-    return head[:2] == _GZIP_MAGIC or head == _ZSTD_MAGIC or _encoding(head) is not None
+    return head[:2] == _GZIP_MAGIC or head == _ZSTD_MAGIC or _text_encoding(head) is not None
 
 
-def _encoding(head: bytes) -> str | None:
+def _text_encoding(head: bytes) -> str | None:
     """Return the encoding of a text that begins with these four bytes; None for UTF-8."""
     if head in (b"\xff\xfe\0\0", b"\0\0\xfe\xff"):
         return "utf-32"
@@ -115,7 +115,7 @@ class ByteSource:
                 return
             packed, head = cast("IO[bytes]", _Unpacked(chain([first], inner))), first[:4]
         chunks = iter(lambda: packed.read(self.chunk_bytes), b"")
-        encoding = _encoding(head)
+        encoding = _text_encoding(head)
         yield from chunks if encoding is None else self._decoded(chunks, encoding)
 
     def _decoded(self, chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
@@ -133,7 +133,7 @@ class ByteSource:
 
     def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
         """Yield all members of a gzip file; a stream that breaks off gives what it holds, and a note."""
-        inflater, errors = _inflate()
+        inflater, errors = _inflater()
         packed = b""
         while packed := _next_member(file, packed):
             if not packed.startswith(_GZIP_MAGIC):
@@ -209,7 +209,7 @@ def _next_member(file: IO[bytes], packed: bytes) -> bytes:
     return packed
 
 
-def _inflate() -> tuple[Callable[..., Any], tuple[type[Exception], ...]]:
+def _inflater() -> tuple[Callable[..., Any], tuple[type[Exception], ...]]:
     """A decompressobj as zlib's, and what it raises on corrupt data: isal where installed, 2x to 3x faster."""
     try:
         from isal import isal_zlib
@@ -313,17 +313,17 @@ def _mended_piece(piece: bytes, before: bytes, after: bytes) -> Repair | None:
     except UnicodeDecodeError:
         piece = piece.decode(errors="replace").encode()
         kinds["bytes that are not UTF-8"] += 1
-    piece = _count(_CONTROL, b" ", piece, kinds, "control characters")
-    piece = _count(_NAN, rb"\1null", piece, kinds, "NaN or infinite numbers")
-    piece = _mended(_BAD_ESCAPE, rb"\\", piece, kinds, "invalid backslash escapes")
-    piece = _mended(_LONE_SURROGATE, rb"\ufffd", piece, kinds, "incomplete characters")
+    piece = _counted_replacement(_CONTROL, b" ", piece, kinds, "control characters")
+    piece = _counted_replacement(_NAN, rb"\1null", piece, kinds, "NaN or infinite numbers")
+    piece = _mended_text(_BAD_ESCAPE, rb"\\", piece, kinds, "invalid backslash escapes")
+    piece = _mended_text(_LONE_SURROGATE, rb"\ufffd", piece, kinds, "incomplete characters")
     problem = why_invalid(before + piece + after)
     if problem is None:
         return Repair(piece, kinds)
 
     def mend_name(match: re.Match[bytes]) -> bytes:
-        inner = _mended(_UNESCAPED_QUOTE, rb"\"", match[2], kinds, "unescaped quotes in names")
-        inner = _count(_RAW_BREAK, b" ", inner, kinds, "line breaks in names")
+        inner = _mended_text(_UNESCAPED_QUOTE, rb"\"", match[2], kinds, "unescaped quotes in names")
+        inner = _counted_replacement(_RAW_BREAK, b" ", inner, kinds, "line breaks in names")
         return match[1] + inner + match[3]
 
     named = _NAME.sub(mend_name, piece)
@@ -333,14 +333,14 @@ def _mended_piece(piece: bytes, before: bytes, after: bytes) -> Repair | None:
     return None
 
 
-def _count(pattern: re.Pattern[bytes], new: bytes, text: bytes, kinds: Counter[str], kind: str) -> bytes:
+def _counted_replacement(pattern: re.Pattern[bytes], new: bytes, text: bytes, kinds: Counter[str], kind: str) -> bytes:
     text, count = pattern.subn(new, text)
     if count:
         kinds[kind] += count
     return text
 
 
-def _mended(pattern: re.Pattern[bytes], new: bytes, text: bytes, kinds: Counter[str], kind: str) -> bytes:
+def _mended_text(pattern: re.Pattern[bytes], new: bytes, text: bytes, kinds: Counter[str], kind: str) -> bytes:
     """Put ``new`` for every match outside the pattern's group, which holds what is right."""
     count = 0
 

@@ -59,10 +59,11 @@ def ranks_in(trace: RankTrace, places: WorkPlaces, *, alone: bool) -> tuple[Rank
         return (replace(trace, quality=(*trace.quality, fact)),)
     if len(parts.numbers) <= 1:
         return (trace,)
-    return tuple(_divided(trace, parts))
+    return tuple(_rank_traces(trace, parts))
 
 
-def _divided(trace: RankTrace, parts: _Parts) -> Iterator[RankTrace]:
+def _rank_traces(trace: RankTrace, parts: _Parts) -> Iterator[RankTrace]:
+    """Yield the trace of each rank in a file, with the events that all share; a note says how they were separated."""
     events, count = trace.events, len(parts.numbers)
     what = f"{count} devices in one process" if parts.how == "device" else f"{count} ranks in one file"
     ranks = [f"rank {number} is {name}" for number, name in zip(parts.numbers, parts.names, strict=True)]
@@ -100,7 +101,7 @@ def _memory_of(memory: MemoryInstants | None, own: Events) -> MemoryInstants | N
 
 def _by_label(trace: RankTrace, places: WorkPlaces) -> _Parts | None:
     """Tell ranks apart by what processes are called (``rank 3: python``) or by their ids (``[TP3] 712``)."""
-    labels = [_label(pid, trace.meta.processes.get(pid, "")) for pid in places.pids]
+    labels = [_rank_and_label(pid, trace.meta.processes.get(pid, "")) for pid in places.pids]
     keys = {labels[process] for process, _ in places.devices} | {labels[process] for process in places.hosts}
     if None in keys or len(keys) < 2:
         return None
@@ -120,7 +121,7 @@ def _by_label(trace: RankTrace, places: WorkPlaces) -> _Parts | None:
     )
 
 
-def _label(pid: str, label: str) -> tuple[int | None, str] | None:
+def _rank_and_label(pid: str, label: str) -> tuple[int | None, str] | None:
     """Return (rank, text) that a process's name or id states; None where neither does."""
     if match := _RANK_LABEL.search(label):
         return int(match[1]), match[0]
@@ -137,10 +138,10 @@ def _by_launch(trace: RankTrace, places: WorkPlaces) -> _Parts | None:
     if len(hosts) < 2:
         return None
     device = np.flatnonzero(places.place != NONE)
-    launched = _launchers(events, places, device)
+    launched = _launcher_hosts(events, places, device)
     owner, assumed = launched, False
     if launched is None:
-        by_place = _in_order(events, places, device)
+        by_place = _launcher_hosts_by_order(events, places, device)
         if by_place is None:
             return None
         owner, assumed = by_place
@@ -171,7 +172,7 @@ def _by_launch(trace: RankTrace, places: WorkPlaces) -> _Parts | None:
     )
 
 
-def _launchers(events: Events, places: WorkPlaces, device: Ints) -> Ints | None:
+def _launcher_hosts(events: Events, places: WorkPlaces, device: Ints) -> Ints | None:
     """Return for each of these device events which host launched it, by the numbers that link launches and kernels; None
     where those of several hosts are alike."""
     calls = np.flatnonzero(events.of(Category.RUNTIME, Category.DRIVER) & (events.correlation > 0))
@@ -198,7 +199,7 @@ def _launchers(events: Events, places: WorkPlaces, device: Ints) -> Ints | None:
     return owner
 
 
-def _in_order(events: Events, places: WorkPlaces, device: Ints) -> tuple[Ints, bool] | None:
+def _launcher_hosts_by_order(events: Events, places: WorkPlaces, device: Ints) -> tuple[Ints, bool] | None:
     """Return the same of files whose ranks number launches alike: a host for each device, by how many of its kernels begin
     after their launches, then by order; and whether that is assumed. None where devices are not as many as hosts."""
     keys = [key_of(process, number) for process, number in places.devices]
@@ -224,6 +225,7 @@ def _in_order(events: Events, places: WorkPlaces, device: Ints) -> tuple[Ints, b
 
 
 def _plausible_launches(events: Events, device: Ints, calls: Ints) -> int:
+    """Count the device's events that begin after the host's call of the same number."""
     order = np.argsort(events.correlation[calls], kind="stable")
     numbers, starts = events.correlation[calls][order], events.ts_ns[calls][order]
     place = np.minimum(np.searchsorted(numbers, events.correlation[device]), max(len(numbers) - 1, 0))

@@ -79,12 +79,12 @@ def start_up(view: RankView) -> StartUp:
     runtime = events.of(Category.RUNTIME, Category.DRIVER)
     ranges = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
     named = events.named(_LOADS.match, runtime) | events.named(_COMPILES.match, ranges)
-    cold, filled = named | _cold(view, runtime), _first_memory(view, runtime)
+    cold, filled = named | _cold_mask(view, runtime), _first_memory(view, runtime)
     chosen = events.by_start((cold if _comes_once(view, np.flatnonzero(cold)) else filled) | filled)
     return StartUp(calls=chosen, when=events.spans(chosen))
 
 
-def _cold(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _cold_mask(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which calls and operators are cold: among the first ones, and far longer than all later ones of their name. Of
     an operator some must come later, and it must not wait for the device, or for data."""
     events, window = view.events, activity_of(view).window
@@ -95,13 +95,13 @@ def _cold(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
     long = np.flatnonzero(takes & ~events.named(_WAITS.match, takes))
     if not len(long):
         return cold
-    first = _first(view, runtime)
+    first = _first_mask(view, runtime)
     waits = events.spans(events.named(_WAITS.match, runtime))
     for index in long[first[long]].tolist():
         alike = np.flatnonzero((events.name == events.name[index]) & (events.category == events.category[index]))
         later = events.dur_ns[alike[~first[alike]]]
         length = int(events.dur_ns[index])
-        if operators[index] and (not len(later) or 2 * _within(waits, events, index) > length):
+        if operators[index] and (not len(later) or 2 * _wait_within_ns(waits, events, index) > length):
             continue
         others = events.dur_ns[alike[alike != index]]
         usual = max(float(spans.median(others)), 1.0) if len(others) else 1.0
@@ -121,12 +121,12 @@ def _first_memory(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool
     return first if COLD_TIMES * later <= spent else np.zeros(len(events), dtype=bool)
 
 
-def _within(waits: Spans, events: Events, index: int) -> int:
+def _wait_within_ns(waits: Spans, events: Events, index: int) -> int:
     at = np.array([index])
     return int(spans.measure_within(waits, events.ts_ns[at], events.end_ns[at])[0])
 
 
-def _first(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _first_mask(view: RankView, runtime: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return what comes first: all before the second marked step. Without two of them the first ``COLD_SHARE`` of all calls
     and what begins until then, the launch that is a kernel's first, and of ``MANY`` calls of a name the first of them."""
     events, marks = view.events, marks_of(view)

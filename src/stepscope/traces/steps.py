@@ -57,11 +57,11 @@ def step_windows(view: RankView) -> StepWindows:
         when = events.ts_ns[launches.launch[launches.linked]]
         begins = np.append(marks.starts, marks.ends[-1])  # the last one: what was launched after the steps
         owner = np.searchsorted(begins, when, side="right") - 1
-        edges = _begins(events, work, owner, end=window[1], steps=len(begins))
+        edges = _step_begins_ns(events, work, owner, end=window[1], steps=len(begins))
         main = _main_stream(events, activity)
         on_main = np.isin(work, main)
         chosen = on_main | ~np.isin(owner, owner[on_main])
-        by_main = _begins(events, work[chosen], owner[chosen], end=window[1], steps=len(begins))
+        by_main = _step_begins_ns(events, work[chosen], owner[chosen], end=window[1], steps=len(begins))
         computes_until = spans.last_end(events.ts_ns[main], events.end_ns[main], by_main)
         edges = np.where(computes_until > edges, by_main, edges)
         # A step that launched nothing is empty, and begins where the next one does.
@@ -89,7 +89,7 @@ def windows_of(view: RankView) -> StepWindows:
     )
 
 
-def _begins(events: Events, work: Ints, owner: Ints, *, end: int, steps: int) -> Ints:
+def _step_begins_ns(events: Events, work: Ints, owner: Ints, *, end: int, steps: int) -> Ints:
     """Start of each step's first work, ``end`` for a step without any; ``owner`` is negative before the steps."""
     edges = np.full(steps, end, dtype=np.int64)
     inside = owner >= 0

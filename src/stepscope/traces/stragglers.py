@@ -54,14 +54,16 @@ def lateness(split: Sequence[MatchedCollective], work: RankWork) -> dict[int, La
     for rank, places in by_rank.items():
         key = tuple(places)
         if key not in shared:
-            shared[key] = _episodes(decided, waits, key, work)
-        late[rank] = _of_rank(rank, shared[key])
+            shared[key] = _rank_episodes(decided, waits, key, work)
+        late[rank] = _rank_lateness(rank, shared[key])
     return late
 
 
-def _episodes(
+def _rank_episodes(
     decided: Sequence[MatchedCollective], waits: Sequence[bool], places: Sequence[int], work: RankWork
 ) -> list[Episode]:
+    """Return a rank's collectives in episodes: one ends where the rank waits, so that it starts again in time with the
+    others."""
     episodes: list[Episode] = []
     ended = True
     for place in places:
@@ -74,7 +76,8 @@ def _episodes(
     return episodes
 
 
-def _of_rank(rank: int, episodes: Sequence[Episode]) -> Late:
+def _rank_lateness(rank: int, episodes: Sequence[Episode]) -> Late:
+    """Return how late a rank was: episodes that it ended last, its skew in ns, and the chance of each."""
     late = Late()
     for episode in episodes:
         late.instances += len(episode)
@@ -106,7 +109,7 @@ def delay_ns(
     lateness again in every collective that carries it. Sets that one peer is in carry the same lateness too: the larger
     counts.
     """
-    idle = _idle(work, episodes)
+    idle = _idle_ns(work, episodes)
     total: dict[int, int] = defaultdict(int)
     for at, episode in enumerate(episodes):
         sets: dict[frozenset[int], list[int]] = defaultdict(list)
@@ -126,7 +129,7 @@ def delay_ns(
     return min(max(total.values(), default=0), work.window_ns)
 
 
-def _idle(work: RankWork, episodes: Sequence[Episode]) -> Mapping[int, Mapping[int, int]]:
+def _idle_ns(work: RankWork, episodes: Sequence[Episode]) -> Mapping[int, Mapping[int, int]]:
     """Return by rank and episode how long the rank communicates in it without computing, each moment once."""
     places: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for at, episode in enumerate(episodes):
@@ -182,14 +185,14 @@ def find_stragglers(
     work = RankWork(ranks, split)
     by_rank = lateness(split, work)
     if stages or is_grid(split):
-        stragglers = _in_grid(ranks, job, by_rank, work, skew, stages or [tuple(r.rank for r in ranks)])
+        stragglers = _stragglers_in_grid(ranks, job, by_rank, work, skew, stages or [tuple(r.rank for r in ranks)])
     elif len(steps) >= LEAST_STEPS:
-        stragglers = _by_steps(by_rank, work, skew)
+        stragglers = _stragglers_by_steps(by_rank, work, skew)
     else:
-        stragglers = _short(by_rank, work, split, steps=len(steps))
+        stragglers = _stragglers_of_few_steps(by_rank, work, split, steps=len(steps))
     stragglers.sort(key=lambda s: (-s.share_of_skew, s.rank))
     waits = waits_of(job)
-    pattern = "alone" if max(map(len, stages), default=2) == 1 else _pattern(stragglers, split, skew)
+    pattern = "alone" if max(map(len, stages), default=2) == 1 else _skew_pattern(stragglers, split, skew)
     return StragglerReport(
         stragglers=tuple(stragglers),
         pattern=pattern,
@@ -200,7 +203,7 @@ def find_stragglers(
         else sum(total.exposed_ns for total in job.totals),
         instances=len(split),
         steps=len(steps),
-        text=_text(stragglers, split, pattern, len(steps)),
+        text=_stragglers_text(stragglers, split, pattern, len(steps)),
     )
 
 
@@ -208,7 +211,7 @@ WHOLE_STEPS = 2
 """From so many on, steps that the capture holds in full decide alone."""
 
 
-def _in_grid(
+def _stragglers_in_grid(
     ranks: Sequence[RankCommunication],
     job: JobCollectives,
     by_rank: Mapping[int, Late],
@@ -216,6 +219,7 @@ def _in_grid(
     skew: int,
     stages: Sequence[Stage],
 ) -> list[Straggler]:
+    """Return the ranks that are slower than those that do the same work, by stage of a pipeline or part of a mesh."""
     own_ns, traced = work.own_ns(), {r.rank for r in ranks}
     # What a rank did before its first collective is no part of its own time: it lacks in that step.
     begun = {c.step for r in ranks for c in r.collectives if c.own.from_window_start}
@@ -227,14 +231,16 @@ def _in_grid(
         pairs_of = _own_and_others(own_ns.values(), members)
         for rank in pairs_of.keys() & members:
             pairs = pairs_of[rank]
-            if not _slower(pairs, _spread(own_ns.values(), members, rank)):
+            if not _is_slower(pairs, _peer_spread_ns(own_ns.values(), members, rank)):
                 continue
             peers = tuple(r for r in members if r != rank)
             stragglers.append(_grid_straggler(ranks, job, work, rank, peers, pairs, by_rank.get(rank, Late()), skew))
-    return _together(ranks, job, stragglers)
+    return _stragglers_with_savings(ranks, job, stragglers)
 
 
-def _together(ranks: Sequence[RankCommunication], job: JobCollectives, stragglers: list[Straggler]) -> list[Straggler]:
+def _stragglers_with_savings(
+    ranks: Sequence[RankCommunication], job: JobCollectives, stragglers: list[Straggler]
+) -> list[Straggler]:
     """Return late ranks, each with its part of what all as fast as their peers would save: one alone hides another."""
     if len(stragglers) < 2:
         return stragglers
@@ -253,14 +259,14 @@ def _together(ranks: Sequence[RankCommunication], job: JobCollectives, straggler
     return shared
 
 
-def _spread(steps: Iterable[Mapping[int, float]], members: Collection[int], rank: int) -> float:
+def _peer_spread_ns(steps: Iterable[Mapping[int, float]], members: Collection[int], rank: int) -> float:
     """How far the others' own times lie apart, median over steps, ns; 0 for one other. Of others that are clearly slow, too,
     fewer than half, it is that of the rest."""
     others = [sorted(own for r, own in values.items() if r != rank and r in members) for values in steps]
-    return median([_range(values) for values in others if values] or [0.0])
+    return median([_clear_range(values) for values in others if values] or [0.0])
 
 
-def _range(ordered: Sequence[float]) -> float:
+def _clear_range(ordered: Sequence[float]) -> float:
     for count in range(len(ordered) // 2 + 1, len(ordered)):
         least, most = ordered[0], ordered[count - 1]
         if ordered[count] - most >= max(CLEAR_NOISE * (most - least), CLEAR_EXCESS * most):
@@ -268,9 +274,9 @@ def _range(ordered: Sequence[float]) -> float:
     return ordered[-1] - ordered[0]
 
 
-def _slower(pairs: Sequence[Pair], spread: float) -> bool:
+def _is_slower(pairs: Sequence[Pair], spread: float) -> bool:
     """Whether a rank is slow by its own time and its peers' in every step."""
-    excess, others = _excess(pairs)
+    excess, others = _excess_and_others_ns(pairs)
     if len(pairs) >= LEAST_STEPS:
         return chronic_excess(excess, others) is not None
     middle, typical = median(excess), median(others)
@@ -289,12 +295,13 @@ def _grid_straggler(
     late: Late,
     skew: int,
 ) -> Straggler:
+    """Return a straggler of a grid with its evidence: its own time beside its peers', and what the job would save."""
     from stepscope.traces.without import saved_ns  # where somebody is late alone
 
-    excess = _excess(pairs)[0]
+    excess = _excess_and_others_ns(pairs)[0]
     ratio = median([own / others for own, others in pairs if others] or [1.0])
     causes = work.own_causes(rank, peers)
-    cause, explained_ns = _cause(causes)
+    cause, explained_ns = _main_cause_and_ns(causes)
     saved = saved_ns(ranks, job, {rank: peers})
     steps = counted(len(pairs), "step") if work.step_count else "the capture"
     a_step = " a step" if work.step_count else ""
@@ -337,11 +344,11 @@ def binomial_tail(at_least: int, chances: Sequence[float]) -> float:
         return 1.0
     exactly = np.ones(1)
     for chance, trials in Counter(chances).items():
-        exactly = np.convolve(exactly, _binomial(chance, trials))
+        exactly = np.convolve(exactly, _binomial_probabilities(chance, trials))
     return min(1.0, float(exactly[at_least:].sum()))
 
 
-def _binomial(chance: float, trials: int) -> NDArray[np.float64]:
+def _binomial_probabilities(chance: float, trials: int) -> NDArray[np.float64]:
     """P(exactly k successes) for k = 0 .. trials."""
     k = np.arange(trials + 1)
     if chance >= 1.0:
@@ -356,9 +363,10 @@ def _binomial(chance: float, trials: int) -> NDArray[np.float64]:
     return np.asarray(np.exp(logs))
 
 
-def _short(
+def _stragglers_of_few_steps(
     by_rank: Mapping[int, Late], work: RankWork, split: Sequence[MatchedCollective], *, steps: int
 ) -> list[Straggler]:
+    """Return the ranks that are last more often than chance has it, of a capture too short for steps."""
     stragglers = []
     skew, by_step = sum(m.skew_ns or 0 for m in split), _skew_by_step(split)
     ranks = {r.rank for m in split for r in m.ranks}
@@ -368,14 +376,14 @@ def _short(
             continue
         p = min(1.0, binomial_tail(len(late.ended), late.chances) * len(by_rank))
         p = min(p, CLEAR_P) if _clearly_last(late) else p
-        over = _times(len(late.chances), late.instances)
+        over = _trials_text(len(late.chances), late.instances)
         if (whole := _p_of_steps(rank, by_step, len(ranks))) is not None and whole > p:
             p, over = whole, counted(len(by_step), "step")
         if p >= MAX_P:
             continue
         rests = counted(steps, "step") if steps else "no recorded steps"
         stragglers.append(
-            _straggler(
+            _described_straggler(
                 rank,
                 "short",
                 late,
@@ -411,6 +419,7 @@ def _p_of_steps(rank: int, by_step: Sequence[Counter[int]], ranks: int) -> float
 
 
 def _clearly_last(late: Late) -> bool:
+    """Whether a rank ends all its episodes last, by far more than the others are apart."""
     if len(late.ended) < max(CLEAR_WAITS, len(late.chances)):
         return False
     worst = [max(episode, key=lambda m: m.skew_ns or 0) for episode in late.ended]
@@ -419,14 +428,15 @@ def _clearly_last(late: Late) -> bool:
     return min(leads) >= CLEAR_LEAD * max(others, max(leads) - min(leads))
 
 
-def _times(episodes: int, collectives: int) -> str:
+def _trials_text(episodes: int, collectives: int) -> str:
     """The trials of the test: one a collective, or one for collectives that overlap computation until a rank waits."""
     if episodes == collectives:
         return counted(collectives, "collective")
     return f"{counted(episodes, 'independent wait')} in {counted(collectives, 'collective')}"
 
 
-def _by_steps(by_rank: Mapping[int, Late], work: RankWork, skew: int) -> list[Straggler]:
+def _stragglers_by_steps(by_rank: Mapping[int, Late], work: RankWork, skew: int) -> list[Straggler]:
+    """Return the ranks whose own time is longer in the median step, by more than its interval."""
     own_ns = work.own_ns()
     pairs_of: dict[frozenset[int], dict[int, list[Pair]]] = {}  # ranks that met share theirs
     stragglers = []
@@ -435,11 +445,11 @@ def _by_steps(by_rank: Mapping[int, Late], work: RankWork, skew: int) -> list[St
         if met not in pairs_of:
             pairs_of[met] = _own_and_others(own_ns.values(), met)
         pairs = pairs_of[met].get(rank, [])
-        slow = chronic_excess(*_excess(pairs)) if late.ended else None
+        slow = chronic_excess(*_excess_and_others_ns(pairs)) if late.ended else None
         if slow is None:
             continue
         stragglers.append(
-            _straggler(
+            _described_straggler(
                 rank,
                 "steps",
                 late,
@@ -470,13 +480,13 @@ def _own_and_others(steps: Iterable[Mapping[int, float]], ranks: Collection[int]
     return pairs
 
 
-def _excess(pairs: Sequence[Pair]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _excess_and_others_ns(pairs: Sequence[Pair]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return how much longer the rank took, and the others' time."""
     own, others = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
     return own - others, others
 
 
-def _straggler(
+def _described_straggler(
     rank: int,
     rule: str,
     late: Late,
@@ -489,9 +499,10 @@ def _straggler(
     excess_ns: float | None = None,
     excess_low_ns: float | None = None,
 ) -> Straggler:
+    """Return a straggler with its evidence: how often it is last, by how much, and what it does in that time."""
     causes = work.causes(rank, late.last)
-    cause, explained_ns = _cause(causes)
-    late_ns = delay_ns(work, rank, late.ended, lambda m: _behind(m, rank))
+    cause, explained_ns = _main_cause_and_ns(causes)
+    late_ns = delay_ns(work, rank, late.ended, lambda m: _behind_ns(m, rank))
     worst = max(late.last, key=lambda m: m.skew_ns or 0)
     largest = (worst.skew_ns or 0) / late.skew_ns if late.skew_ns else 0.0
     evidence = [
@@ -502,13 +513,13 @@ def _straggler(
         evidence.append(f"{format_duration(explained_ns)} of it {_WORDS[cause]}")
     if largest >= 0.5 and len(late.last) > 1:
         evidence.append(f"{format_percent(largest)} of its skew in one {worst.op}")
-    before = sum(m.skew_ns or 0 for m in late.last if work.began_late(m, rank, _behind(m, rank)))
+    before = sum(m.skew_ns or 0 for m in late.last if work.began_late(m, rank, _behind_ns(m, rank)))
     if before >= 0.5 * late.skew_ns:
         evidence.append("it was already late at its first device work in the capture")
     return Straggler(
         rank=rank,
         rule=rule,
-        kind=_kind(late, work),
+        kind=_straggler_kind(late, work),
         share_of_skew=share,
         times_last=len(late.last),
         instances=late.instances,
@@ -526,7 +537,7 @@ def _straggler(
     )
 
 
-def _kind(late: Late, work: RankWork) -> str:
+def _straggler_kind(late: Late, work: RankWork) -> str:
     """Return ``chronic`` for a rank that is last in most steps; with fewer than three steps, in most collectives."""
     if work.step_count >= 3:
         hit = {m.step for m in late.last if m.step is not None}
@@ -536,7 +547,7 @@ def _kind(late: Late, work: RankWork) -> str:
     return "chronic" if 2 * len(late.last) >= late.instances else "rotating"
 
 
-def _behind(m: MatchedCollective, rank: int) -> int:
+def _behind_ns(m: MatchedCollective, rank: int) -> int:
     """How long after the median of the others a rank entered."""
     own = next(r.start_ns for r in m.ranks if r.rank == rank)
     others = [r.start_ns for r in m.ranks if r.rank != rank]
@@ -544,7 +555,7 @@ def _behind(m: MatchedCollective, rank: int) -> int:
     return own - base - round(median([s - base for s in others]))
 
 
-def _cause(causes: Sequence[CauseShare]) -> tuple[str, int]:
+def _main_cause_and_ns(causes: Sequence[CauseShare]) -> tuple[str, int]:
     """The kind of time that makes up at least half of what the rank took longer than its peers, and how much."""
     longer = sum(max(c.excess_ns, 0) for c in causes)
     by_name: Counter[str] = Counter()
@@ -556,7 +567,8 @@ def _cause(causes: Sequence[CauseShare]) -> tuple[str, int]:
     return (name, most) if most >= _EXPLAINS * longer else ("unknown", 0)
 
 
-def _pattern(stragglers: Sequence[Straggler], split: Sequence[MatchedCollective], skew: int) -> str:
+def _skew_pattern(stragglers: Sequence[Straggler], split: Sequence[MatchedCollective], skew: int) -> str:
+    """Name what the skew of a job is: a straggler's kind, none, a one-off, undecided or rotating."""
     if stragglers:
         return stragglers[0].kind
     transfer = sum(m.transfer_ns or 0 for m in split)
@@ -578,7 +590,10 @@ def _mostly_last(split: Sequence[MatchedCollective], skew: int) -> tuple[int, fl
     return (rank, most / skew) if skew and most >= _MOSTLY * skew else None
 
 
-def _text(stragglers: Sequence[Straggler], split: Sequence[MatchedCollective], pattern: str, steps: int) -> str:
+def _stragglers_text(
+    stragglers: Sequence[Straggler], split: Sequence[MatchedCollective], pattern: str, steps: int
+) -> str:
+    """Say which ranks are stragglers and why, or why none is named."""
     if stragglers:
         return "; ".join(f"rank {s.rank}: {s.evidence}" for s in stragglers)
     if pattern == "alone":

@@ -65,8 +65,8 @@ def timeline_spans(view: RankView) -> RankSpans | None:
             )
             for kind in KINDS
         ),
-        named=tuple(_longest(view)),
-        gaps=tuple(_gaps(gaps_of(view))),
+        named=tuple(_longest_spans(view)),
+        gaps=tuple(_longest_idle_spans(gaps_of(view))),
     )
 
 
@@ -102,8 +102,8 @@ def waiting_apart(given: RankSpans, waits: Spans) -> RankSpans:
             kinds.append(kind_spans)
             continue
         whole = unpack(kind_spans.packed, origin=given.start_ns, unit=given.unit_ns)
-        waited = _closed(spans.intersect(whole, waits), given.merged_ns)
-        rest = _closed(spans.subtract(whole, waits), given.merged_ns)
+        waited = _gaps_closed(spans.intersect(whole, waits), given.merged_ns)
+        rest = _gaps_closed(spans.subtract(whole, waits), given.merged_ns)
         share = spans.intersect(whole, waits).measure / max(1, whole.measure)
         waited_ns = round(kind_spans.total_ns * share)
         for kind, part, total in (
@@ -126,10 +126,11 @@ def fewer(by_kind: Mapping[str, Spans], *, limit: int) -> tuple[dict[str, Spans]
     if surplus <= 0:
         return dict(by_kind), 0
     longest = int(np.partition(gaps, surplus - 1)[surplus - 1])
-    return {kind: _closed(s, longest) for kind, s in by_kind.items()}, longest
+    return {kind: _gaps_closed(s, longest) for kind, s in by_kind.items()}, longest
 
 
-def _closed(given: Spans, longest_gap: int) -> Spans:
+def _gaps_closed(given: Spans, longest_gap: int) -> Spans:
+    """Return the spans with short gaps between them filled."""
     if len(given) < 2:
         return given
     opens = np.concatenate([[True], given.starts[1:] - given.ends[:-1] > longest_gap])
@@ -138,7 +139,7 @@ def _closed(given: Spans, longest_gap: int) -> Spans:
     return union(given.starts[first], given.ends[last])
 
 
-def _longest(view: RankView) -> Iterator[NamedSpan]:
+def _longest_spans(view: RankView) -> Iterator[NamedSpan]:
     """The longest events of the activity, in order of start."""
     events = view.events
     chosen = heapq.nlargest(MAX_NAMED, activity_of(view).indices.tolist(), key=lambda i: int(events.dur_ns[i]))
@@ -146,11 +147,11 @@ def _longest(view: RankView) -> Iterator[NamedSpan]:
         yield NamedSpan(
             start_ns=int(events.ts_ns[index]),
             duration_ns=int(events.dur_ns[index]),
-            name=_short(events.names[events.name[index]]),
+            name=_short_name(events.names[events.name[index]]),
         )
 
 
-def _gaps(gaps: IdleGaps) -> Iterator[IdleSpan]:
+def _longest_idle_spans(gaps: IdleGaps) -> Iterator[IdleSpan]:
     """The longest gaps, in order of start."""
     lengths = gaps.holes.ends - gaps.holes.starts
     if not len(lengths):
@@ -161,5 +162,5 @@ def _gaps(gaps: IdleGaps) -> Iterator[IdleSpan]:
         yield IdleSpan(start_ns=int(gaps.holes.starts[at]), duration_ns=int(lengths[at]), cause=causes[int(most[at])])
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"

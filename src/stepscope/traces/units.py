@@ -49,7 +49,7 @@ def sharded_units(view: RankView) -> ShardedUnits | None:
         return None
     times = column(calls, "launch_ns")
     in_backward = (pass_at(phases_of(view), times) == BACKWARD).tolist()
-    units = _annotated(events, calls)
+    units = _annotated_units(events, calls)
     named_by = "annotation" if any(u is not None for u in units) else "order"
     if named_by == "order":
         calls, in_backward = _of_sharding_groups(calls, in_backward)
@@ -63,10 +63,10 @@ def sharded_units(view: RankView) -> ShardedUnits | None:
     on_gpu = memory.reserved_bytes[memory.device_type == _ON_GPU] if memory is not None else ()
     return ShardedUnits(
         rank=view.rank,
-        wrapper=_wrapper(view),
+        wrapper=_wrapper_name(view),
         named_by=named_by,
         source=activity.source,
-        calls=_rows(activity, kept),
+        calls=_unit_calls(activity, kept),
         reserved_bytes=int(max(on_gpu)) if len(on_gpu) else None,
         capacity_bytes=view.meta.device_memory_bytes,
         host_ns=0 if activity.source == "device" else _host_ns(events, activity),
@@ -84,7 +84,8 @@ def _host_ns(events: Events, activity: Activity) -> int:
     return int(spans.subtract(ranges, activity.comm).measure)
 
 
-def _wrapper(view: RankView) -> str:
+def _wrapper_name(view: RankView) -> str:
+    """Name what shards the model, by its annotations."""
     names = view.events.names
     if any(n.startswith("FSDP::") for n in names):
         return "fsdp2"
@@ -93,7 +94,7 @@ def _wrapper(view: RankView) -> str:
     return "deepspeed" if "deepspeed" in frameworks_of(view.events, view.meta) else "unknown"
 
 
-def _annotated(events: Events, calls: Sequence[RankCollective]) -> list[str | None]:
+def _annotated_units(events: Events, calls: Sequence[RankCollective]) -> list[str | None]:
     """The unit that FSDP2's annotation around each launch names."""
     matches = {code: _FSDP2.match(name) for code, name in enumerate(events.names) if name.startswith("FSDP::")}
     names = {code: match[1] or ROOT for code, match in matches.items() if match}
@@ -145,7 +146,7 @@ def by_order(calls: Sequence[RankCollective], in_backward: Sequence[bool], *, wo
             if not before:
                 left = {}
             at = left.get(call.op, len(forward)) - 1
-            while at >= 0 and not _alike(forward[at], call):
+            while at >= 0 and not _may_be_one_unit(forward[at], call):
                 at -= 1
             units.append(f"{word} {at}" if at >= 0 else None)
             if at >= 0:
@@ -154,13 +155,15 @@ def by_order(calls: Sequence[RankCollective], in_backward: Sequence[bool], *, wo
     return units
 
 
-def _alike(a: RankCollective, b: RankCollective) -> bool:
+def _may_be_one_unit(a: RankCollective, b: RankCollective) -> bool:
     """Return whether two calls are of one unit, as far as sizes tell; gradients may be reduced in another type than
     parameters are gathered in."""
     return None in (a.size_bytes, b.size_bytes) or a.dtype != b.dtype or a.size_bytes == b.size_bytes
 
 
-def _rows(activity: Activity, kept: Sequence[tuple[RankCollective, bool, str | None]]) -> tuple[UnitCall, ...]:
+def _unit_calls(activity: Activity, kept: Sequence[tuple[RankCollective, bool, str | None]]) -> tuple[UnitCall, ...]:
+    """Return the calls of units with their exposed ns, and of gathers whether they ran early and how much room there was,
+    ns."""
     rows = []
     blocks = spans.union(activity.comm.starts, activity.comm.ends + QUEUED_NS)
 
@@ -220,7 +223,7 @@ def unit_copies(view: RankView) -> tuple[UnitCopies, ...]:
     events, activity, launches, edges = view.events, activity_of(view), launches_of(view), windows_of(view).edges
     indices, work = activity.indices, activity.work
     starts, ends = events.ts_ns[indices], events.end_ns[indices]
-    kinds = _kinds(events, activity, np.where(launches.linked, events.ts_ns[np.maximum(launches.launch, 0)], -1))
+    kinds = _copy_kinds(events, activity, np.where(launches.linked, events.ts_ns[np.maximum(launches.launch, 0)], -1))
     if len(edges):
         kinds[(starts < edges[0]) | (starts >= edges[-1])] = ""
     copies = kinds != ""
@@ -251,7 +254,7 @@ def unit_copies(view: RankView) -> tuple[UnitCopies, ...]:
     return tuple(sorted(rows, key=lambda row: -row.exposed_ns))
 
 
-def _kinds(events: Events, activity: Activity, called: Ints) -> NDArray[np.object_]:
+def _copy_kinds(events: Events, activity: Activity, called: Ints) -> NDArray[np.object_]:
     """Tell what each event of ``activity`` copies, by where its launch was ``called``; "" for what is no copy of a unit."""
     host = events.of(Category.USER_ANNOTATION, Category.CPU_OP)
     kinds = np.full(len(called), "", dtype=object)

@@ -29,7 +29,7 @@ def unread_device(events: Events, meta: TraceMeta, *, cut: bool) -> Iterator[Qua
         names = tuple(f"{category} ({counted(n, 'event')})" for category, n in meta.unread.items())
         yield QualityFact(kind="unknown-device", count=sum(meta.unread.values()), names=names)
         return
-    for signs in (_launches, _operators, _allocations, _backend):
+    for signs in (_launch_signs, _operator_signs, _allocation_signs, _backend_signs):
         count, names = signs(events, meta)
         if count and names:
             yield QualityFact(kind="cut-before" if cut else "not-recorded", count=count, names=names)
@@ -39,7 +39,7 @@ def unread_device(events: Events, meta: TraceMeta, *, cut: bool) -> Iterator[Qua
         return
     ranges = events.of(Category.USER_ANNOTATION)
     if ranges.any() and not events.of(Category.CPU_OP, Category.RUNTIME, Category.DRIVER).any():
-        count, names = _signs(events, ranges)
+        count, names = _event_signs(events, ranges)
         yield QualityFact(kind="only-annotations", count=count, names=names)
 
 
@@ -56,27 +56,27 @@ _DEVICE_BACKENDS = frozenset({"nccl", "rccl", "xccl", "ccl", "hccl", "mccl", "cn
 Signs = tuple[int, tuple[str, ...]]
 
 
-def _launches(events: Events, _: TraceMeta) -> Signs:
-    return _signs(events, events.of(Category.RUNTIME, Category.DRIVER) & events.named(_LAUNCH.search))
+def _launch_signs(events: Events, _: TraceMeta) -> Signs:
+    return _event_signs(events, events.of(Category.RUNTIME, Category.DRIVER) & events.named(_LAUNCH.search))
 
 
-def _operators(events: Events, _: TraceMeta) -> Signs:
+def _operator_signs(events: Events, _: TraceMeta) -> Signs:
     host = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
-    return _signs(events, host & events.named(_ON_DEVICE.search))
+    return _event_signs(events, host & events.named(_ON_DEVICE.search))
 
 
-def _allocations(events: Events, _: TraceMeta) -> Signs:
+def _allocation_signs(events: Events, _: TraceMeta) -> Signs:
     count = 0 if events.memory is None else int((events.memory.device_type > 0).sum())
     return count, ("allocations of its memory",)
 
 
-def _backend(events: Events, meta: TraceMeta) -> Signs:
+def _backend_signs(events: Events, meta: TraceMeta) -> Signs:
     backends = {meta.backend or "", *(group.backend for group in meta.groups)}
     words = {word for backend in backends for word in re.split(r"[^a-z]+", backend.lower())}
     calls = events.of(Category.CPU_OP) & events.begins(COMM_LAUNCHES)
     return int(calls.sum()), tuple(f"collectives of {word}" for word in sorted(words & _DEVICE_BACKENDS))
 
 
-def _signs(events: Events, chosen: NDArray[np.bool_]) -> Signs:
+def _event_signs(events: Events, chosen: NDArray[np.bool_]) -> Signs:
     names = dict.fromkeys(events.name_of(int(i)) for i in np.flatnonzero(chosen)[:1000])
     return int(chosen.sum()), tuple(names)[:3]

@@ -54,7 +54,7 @@ def utilisation(view: RankView) -> Utilisation:
     if model_flop is not None or hardware_flop is not None:
         source = "given"
     else:
-        hardware_flop, model_flop, source, incomplete, why = _executed(view, cut=cut)
+        hardware_flop, model_flop, source, incomplete, why = _executed_flop(view, cut=cut)
         if why is None and work.coverage is not None:
             coverage = work.coverage
             if coverage < MIN_COVERAGE:
@@ -129,7 +129,7 @@ def utilisation(view: RankView) -> Utilisation:
         ),
         formula=FORMULA,
         unavailable="; ".join(reasons) or None,
-        error=_impossible(mfu, hfu),
+        error=_why_impossible(mfu, hfu),
     )
 
 
@@ -139,7 +139,8 @@ def _no_name(events: Events) -> str:
     return "no device in this trace, and the peak of a CPU is unknown"
 
 
-def _impossible(mfu: float | None, hfu: float | None) -> str | None:
+def _why_impossible(mfu: float | None, hfu: float | None) -> str | None:
+    """Say why MFU or HFU cannot be; None: both can."""
     high = [f"{label} {value:.2f}" for label, value in (("MFU", mfu), ("HFU", hfu)) if value is not None and value > 1]
     if not high and mfu is not None and hfu is not None and hfu < mfu:
         return f"HFU {hfu:.2f} is below MFU {mfu:.2f}: what ran holds the model's FLOP; one of the two counts is wrong"
@@ -151,7 +152,7 @@ def _impossible(mfu: float | None, hfu: float | None) -> str | None:
     )
 
 
-def _executed(
+def _executed_flop(
     view: RankView, *, cut: bool
 ) -> tuple[float | None, float | None, str | None, tuple[str, ...], str | None]:
     """Return FLOP per step as executed and as the model asks, where they are from, what is not counted, or why they are not
@@ -262,6 +263,8 @@ def _input_types(inputs: Shapes) -> str | None:
 
 
 def _input_dtype(events: Events, *, gpu: bool) -> tuple[str | None, str | None]:
+    """Return the type that most matrix products take, and how it is known; (None, None): not recorded, or TF32 may replace
+    it."""
     codes = [c for c, n in enumerate(events.names) if n in MATRIX_PRODUCTS]
     chosen = np.isin(events.name, codes) & (events.shape != NONE) & (events.category == Category.CPU_OP)
     calls: dict[str, int] = {}

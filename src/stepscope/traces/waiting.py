@@ -61,22 +61,27 @@ def job_collectives(ranks: Sequence[RankCommunication]) -> JobCollectives:
     def on_reference(rank: int, time_ns: int) -> int:
         return corrected(fits[rank], time_ns)
 
-    matched = [_measured(i, look, on_reference, tolerance_ns=3 * residual) for i in instances]
+    matched = [_measured_match(i, look, on_reference, tolerance_ns=3 * residual) for i in instances]
     matched.sort(key=lambda m: (m.start_ns, m.ranks[0].rank))
     if 2 * sum(m.unsplit == APART for m in matched) > sum(m.op in TOGETHER and len(m.ranks) > 1 for m in matched):
         clocks = replace(clocks, text="clocks do not agree, or the calls were matched wrongly")
     return JobCollectives(
-        instances=tuple(matched), clocks=clocks, totals=wait_totals(matched, look), notes=tuple(_notes(matched, ranks))
+        instances=tuple(matched),
+        clocks=clocks,
+        totals=wait_totals(matched, look),
+        notes=tuple(_matching_notes(matched, ranks)),
     )
 
 
-def _measured(
+def _measured_match(
     instance: Instance,
     look: Mapping[int, RankCommunication],
     on_reference: Callable[[int, int], int],
     *,
     tolerance_ns: float,
 ) -> MatchedCollective:
+    """Return a matched collective with its waiting, transfer and skew, ns, on the reference's clock, or why they are not
+    split."""
     members = instance.members
     parts = [(m.rank, look[m.rank].collectives[m.position]) for m in members]
     calls = [c for _, c in parts]
@@ -105,7 +110,7 @@ def _measured(
     waits = [min(last, e) - s for s, e in zip(starts, ends, strict=True)]  # no longer than it was inside
     lasts = tuple(r for (r, _), w in zip(parts, waits, strict=True) if w == 0) if last > first else ()
     transfer = max(between, 0) if split else None
-    message = _message(calls, starts, ends) if unsplit == MESSAGE else None
+    message = _message_waits_and_transfer_ns(calls, starts, ends) if unsplit == MESSAGE else None
     if message is not None:
         waits, transfer, unsplit = *message, None
     size = max((c.size_bytes for c in calls if c.size_bytes is not None), default=None)
@@ -151,7 +156,7 @@ def _measured(
     )
 
 
-def _message(
+def _message_waits_and_transfer_ns(
     calls: Sequence[RankCollective], starts: Sequence[int], ends: Sequence[int]
 ) -> tuple[list[int], int] | None:
     """Return how long each side of a message waits for the other, and the transfer, ns; None where a side is missing.
@@ -179,6 +184,7 @@ def _bus_factor(op: str, ranks: int | None) -> float | None:
 
 
 def _why_unsplit(op: str, ranks: int, confidence: float | None, *, impossible: bool) -> str | None:
+    """Say why waiting and transfer are not told apart; None: they are."""
     if ranks < 2:
         return "seen on one rank only"
     if op == "send_recv":
@@ -192,7 +198,8 @@ def _why_unsplit(op: str, ranks: int, confidence: float | None, *, impossible: b
     return None
 
 
-def _notes(matched: Sequence[MatchedCollective], ranks: Sequence[RankCommunication]) -> list[str]:
+def _matching_notes(matched: Sequence[MatchedCollective], ranks: Sequence[RankCommunication]) -> list[str]:
+    """Return notes on collectives that were seen on one rank alone, lack ranks, or were matched with doubt."""
     notes = []
     if len(ranks) > 1 and matched:
         alone = sum(len(m.ranks) == 1 != m.group_size for m in matched)

@@ -51,17 +51,17 @@ def pack(given: Spans, *, origin: int, unit: int) -> str:
     numbers = np.empty(2 * len(starts), dtype=np.uint64)
     numbers[0::2] = np.concatenate([starts[:1], starts[1:] - ends[:-1]])
     numbers[1::2] = ends - starts
-    return base64.b64encode(_leb128(numbers)).decode()
+    return base64.b64encode(_leb128_bytes(numbers)).decode()
 
 
 def unpack(packed: str, *, origin: int, unit: int) -> Spans:
     """The inverse of :func:`pack`, to within a unit."""
-    numbers = _numbers(base64.b64decode(packed))
+    numbers = _leb128_numbers(base64.b64decode(packed))
     edges = np.cumsum(numbers) * unit + origin
     return union(edges[0::2], edges[1::2])
 
 
-def _leb128(numbers: NDArray[np.uint64]) -> bytes:
+def _leb128_bytes(numbers: NDArray[np.uint64]) -> bytes:
     """Seven bits a byte, lowest first, the top bit set on all but a number's last byte."""
     sizes = np.ones(len(numbers), dtype=np.int64)
     for bits in range(7, 64, 7):
@@ -77,8 +77,8 @@ def _leb128(numbers: NDArray[np.uint64]) -> bytes:
     return out.tobytes()
 
 
-def _numbers(data: bytes) -> Ints:
-    """Read what :func:`_leb128` wrote."""
+def _leb128_numbers(data: bytes) -> Ints:
+    """Read what :func:`_leb128_bytes` wrote."""
     raw = np.frombuffer(data, dtype=np.uint8)
     if not len(raw):
         return np.zeros(0, dtype=np.int64)
@@ -107,11 +107,11 @@ def wait_totals(
     alone: dict[int, Spans] = {}
     exposed: dict[int, tuple[int, list[int]]] = {}
     for rank, part in parts.items():
-        entered, met, left = _times(part, ranks[rank])
+        entered, met, left = _entry_full_exit_ns(part, ranks[rank])
         alone[rank] = spans.subtract(spans.union(entered, met), spans.union(met, left))
         waits = spans.intersect(alone[rank], spans_of(ranks[rank].exposed))
         exposed[rank] = waits.measure, _by_call(part, spans.measure_within(waits, entered, met), ranks[rank])
-    ahead = _ahead(instances, {rank: by_call for rank, (_, by_call) in exposed.items()})
+    ahead = _ahead_ns(instances, {rank: by_call for rank, (_, by_call) in exposed.items()})
     return tuple(
         RankWaitTotal(
             rank=rank,
@@ -128,7 +128,7 @@ def wait_totals(
     )
 
 
-def _times(part: Sequence[RankWaiting], rank: RankCommunication) -> tuple[Ints, Ints, Ints]:
+def _entry_full_exit_ns(part: Sequence[RankWaiting], rank: RankCommunication) -> tuple[Ints, Ints, Ints]:
     """Return, on the rank's own clock, when it entered each collective, when all had, and when it left."""
     own = [rank.collectives[wait.position] for wait in part]
     entered = column(own, "start_ns")
@@ -144,7 +144,8 @@ def _by_call(part: Sequence[RankWaiting], values: Ints, rank: RankCommunication)
     return by_call
 
 
-def _ahead(instances: Sequence[MatchedCollective], waited: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+def _ahead_ns(instances: Sequence[MatchedCollective], waited: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """Return by rank and call what its transfer takes beyond that of the last rank, ns: it was ahead."""
     ahead = {rank: [0] * len(by_call) for rank, by_call in waited.items()}
     for m in instances:
         if not m.last_ranks:
@@ -181,7 +182,7 @@ class RankWork:
     def __init__(self, ranks: Sequence[RankCommunication], split: Sequence[MatchedCollective]) -> None:
         self._ranks = {r.rank: r for r in ranks}
         self.step_count = len({m.step for m in split if m.step is not None})
-        self.met = _met(split)
+        self.met = _largest_meetings(split)
         self.window_ns = max((r.window_ns[1] - r.window_ns[0] for r in ranks if r.window_ns is not None), default=0)
 
     def own_ns(self) -> dict[int, dict[int, float]]:
@@ -226,12 +227,12 @@ class RankWork:
 
     def causes(self, rank: int, instances: Sequence[MatchedCollective]) -> tuple[CauseShare, ...]:
         """Return by kind of own time, over these instances, the rank's, the median of the others', and the difference."""
-        return _compared(rank, ({r.rank: self._spent(r) for r in m.ranks} for m in instances))
+        return _compared_causes(rank, ({r.rank: self._spent(r) for r in m.ranks} for m in instances))
 
     def own_causes(self, rank: int, peers: Collection[int]) -> tuple[CauseShare, ...]:
         """Return by kind of own time, over all of the rank's collectives, the rank's, the median of its peers', and the
         difference."""
-        return _compared(rank, [{r: self._all_spent(r) for r in (rank, *peers)}])
+        return _compared_causes(rank, [{r: self._all_spent(r) for r in (rank, *peers)}])
 
     def _spent(self, part: RankWaiting) -> Counter[str]:
         """Return the ns by kind since its previous collective, and what it computed during that."""
@@ -240,6 +241,7 @@ class RankWork:
         return spent
 
     def _all_spent(self, rank: int) -> Counter[str]:
+        """Return what the rank spent in the whole capture by kind, ns."""
         collectives = self._ranks[rank].collectives
         begins, ends = self._once(rank, range(len(collectives)))
         totals = Counter(compute=int((ends - begins - self._exposed(rank, begins, ends)).sum()))
@@ -275,7 +277,7 @@ def _by_kind(own: OwnTime) -> Counter[str]:
     return Counter({kind: getattr(own, f"{kind}_ns") for kind in _KINDS})
 
 
-def _compared(rank: int, rows: Iterable[Mapping[int, Mapping[str, int]]]) -> tuple[CauseShare, ...]:
+def _compared_causes(rank: int, rows: Iterable[Mapping[int, Mapping[str, int]]]) -> tuple[CauseShare, ...]:
     """Return by kind the rank's ns in all rows, the median of the others' in each, and the difference, largest first."""
     own_ns, peers_ns = Counter[str](), Counter[str]()
     for row in rows:
@@ -290,7 +292,7 @@ def _compared(rank: int, rows: Iterable[Mapping[int, Mapping[str, int]]]) -> tup
     return tuple(sorted(shares, key=lambda c: -c.excess_ns))
 
 
-def _met(split: Sequence[MatchedCollective]) -> dict[int, frozenset[int]]:
+def _largest_meetings(split: Sequence[MatchedCollective]) -> dict[int, frozenset[int]]:
     """Return for each rank the largest set of ranks that met in one collective, itself among them."""
     largest: dict[int, frozenset[int]] = {}
     for members in {frozenset(r.rank for r in m.ranks) for m in split}:

@@ -109,15 +109,15 @@ def loosely(event: LooseEvent) -> Event:
     for spec in _FIELDS:
         if spec.encode_name in fields:
             raw = fields[spec.encode_name]
-            setattr(args, spec.name, raw if spec.type is msgspec.Raw else _read(raw, spec.type, spec.default))
+            setattr(args, spec.name, raw if spec.type is msgspec.Raw else _read_value(raw, spec.type, spec.default))
     return Event(
-        ph=_read(event.ph, str, ""), cat=_read(event.cat, str, ""), name=_read(event.name, str, ""),
-        pid=_read(event.pid, int | str | None, None), tid=_read(event.tid, int | str | None, None),
-        ts=event.ts, dur=_read(event.dur, float | None, None), args=args,
+        ph=_read_value(event.ph, str, ""), cat=_read_value(event.cat, str, ""), name=_read_value(event.name, str, ""),
+        pid=_read_value(event.pid, int | str | None, None), tid=_read_value(event.tid, int | str | None, None),
+        ts=event.ts, dur=_read_value(event.dur, float | None, None), args=args,
     )  # fmt: skip
 
 
-def _read(raw: msgspec.Raw, kind: Any, otherwise: Any) -> Any:
+def _read_value(raw: msgspec.Raw, kind: Any, otherwise: Any) -> Any:
     """The value as this type, from ``7``, ``7.0`` or ``"7"``; ``otherwise`` when it is something else."""
     if raw is NO_TEXT:
         return otherwise
@@ -214,9 +214,9 @@ def from_texts(texts: Sequence[bytes]) -> NDArray[np.int64]:
     if alike is not None:
         return alike
     try:
-        values = [int(t[:-4] + t[-3:]) if t[-4:-3] == b"." else _exact(t) for t in texts]
+        values = [int(t[:-4] + t[-3:]) if t[-4:-3] == b"." else _exact_ns(t) for t in texts]
     except ValueError:
-        values = [_exact(t) for t in texts]
+        values = [_exact_ns(t) for t in texts]
     if values and max(max(values), -min(values)) > _RANGE_NS:
         raise ValueError("a time too large for 64 bits of nanoseconds")
     return np.array(values, dtype=np.int64)
@@ -244,7 +244,8 @@ def _three_decimals(texts: Sequence[bytes]) -> NDArray[np.int64] | None:
     return values.astype(np.int64) if values.max() <= _RANGE_NS else None
 
 
-def _exact(text: bytes) -> int:
+def _exact_ns(text: bytes) -> int:
+    """Return a time in microseconds as whole ns, exactly. Raises ValueError for anything else."""
     text = text.strip(b'" ')
     if text.isdigit() and len(text) < 20:
         return int(text) * 1000

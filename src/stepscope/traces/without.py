@@ -73,23 +73,24 @@ def saved_ns(ranks: Sequence[RankCommunication], job: JobCollectives, late: Mapp
     for r in ranks:
         if r.window_ns is None:
             return None
-        scripts[r.rank] = _script(r, *r.window_ns, begins_ns=corrected(fits[r.rank], r.window_ns[0]))
+        scripts[r.rank] = _rank_script(r, *r.window_ns, begins_ns=corrected(fits[r.rank], r.window_ns[0]))
     calls = {r.rank: r.collectives for r in ranks}
     parts = {
-        (p.rank, p.position): _part(p, calls[p.rank][p.position], m, meeting=meeting, last=last)
+        (p.rank, p.position): _moved_part(p, calls[p.rank][p.position], m, meeting=meeting, last=last)
         for meeting, m in enumerate(job.instances)
         for last in [max(p.start_ns for p in m.ranks)]
         for p in m.ranks
     }
     faster = {
-        rank: _replaced(scripts[rank], [scripts[p] for p in peers if p in scripts and p not in late])
+        rank: _script_with_peers_time(scripts[rank], [scripts[p] for p in peers if p in scripts and p not in late])
         for rank, peers in late.items()
     }
     measured, without = (_length_ns(chosen, parts) for chosen in (scripts, scripts | faster))
     return None if measured is None or without is None else max(0, measured - without)
 
 
-def _script(rank: RankCommunication, low: int, high: int, *, begins_ns: int) -> _Script:
+def _rank_script(rank: RankCommunication, low: int, high: int, *, begins_ns: int) -> _Script:
+    """Return what a rank does between low and high in order: calls and waits, on its own time."""
     calls = rank.collectives
     starts, ends = column(calls, "start_ns"), column(calls, "end_ns")
     exposed = spans_of(rank.exposed)
@@ -107,11 +108,12 @@ def _script(rank: RankCommunication, low: int, high: int, *, begins_ns: int) -> 
         actions=actions,
         kinds=[(calls[position].op, calls[position].direction, waits) for position, waits in actions],
         work_ns=np.diff(own.at(at[order]), prepend=0, append=own.length_ns).tolist(),
-        behind=_behind(calls),
+        behind=_queued_behind(calls),
     )
 
 
-def _behind(collectives: Sequence[RankCollective]) -> dict[int, int]:
+def _queued_behind(collectives: Sequence[RankCollective]) -> dict[int, int]:
+    """Return the place of each collective that the stream began as soon as another ended -> that one's place."""
     before: dict[int | None, int] = {}
     behind: dict[int, int] = {}
     for position, c in enumerate(collectives):
@@ -122,14 +124,14 @@ def _behind(collectives: Sequence[RankCollective]) -> dict[int, int]:
     return behind
 
 
-def _part(part: RankWaiting, call: RankCollective, m: MatchedCollective, *, meeting: int, last: int) -> _Part:
+def _moved_part(part: RankWaiting, call: RankCollective, m: MatchedCollective, *, meeting: int, last: int) -> _Part:
     """Return its part. It leaves before the others come as the sender of a buffered message, or the root of a broadcast."""
     alone = len(m.ranks) > 1 and m.op not in TOGETHER and call.direction != "recv" and part.end_ns < last
     took = part.end_ns - part.start_ns if alone else max(0, part.end_ns - last)
     return _Part(meeting=meeting, ranks=len(m.ranks), alone=alone, took_ns=took)
 
 
-def _replaced(own: _Script, peers: Sequence[_Script]) -> _Script:
+def _script_with_peers_time(own: _Script, peers: Sequence[_Script]) -> _Script:
     """The rank's capture with its peers' own time: action by action where they do the same, else as much of all of it."""
     alike = [peer.work_ns for peer in peers if peer.kinds == own.kinds]
     if alike:

@@ -93,7 +93,7 @@ def job_signs(view: RankView, frameworks: Iterable[str] = ()) -> JobSigns:
     """What the names of a rank's events say of its job, which uses these frameworks."""
     events, launches = view.events, launches_of(view)
     used = events.codes(events.of(Category.KERNEL, Category.CPU_OP, Category.USER_ANNOTATION))
-    signs = {sign for code in used for sign in _signs(events.names[code])}
+    signs = {sign for code in used for sign in _workload_signs(events.names[code])}
     loads = {workers: _time_in(events, parts) for workers, parts in _LOADERS.items()}
     replayed = launches.launch[launches.linked]
     return JobSigns(
@@ -107,7 +107,7 @@ def job_signs(view: RankView, frameworks: Iterable[str] = ()) -> JobSigns:
 
 
 @lru_cache(maxsize=1 << 14)
-def _signs(name: str) -> tuple[str, ...]:
+def _workload_signs(name: str) -> tuple[str, ...]:
     """Return what a name speaks of: a server, a training, PyTorch."""
     lower = name.lower()
     return tuple(sign for sign, pattern in _SIGNS if pattern.search(lower))

@@ -23,7 +23,7 @@ from stepscope.results.epochs import PER_EPOCH
 from stepscope.results.evidence import Evidence
 from stepscope.results.joining import require_stated
 from stepscope.results.open import load_evidence
-from stepscope.results.scaling_budget import _reading, loss, verdict
+from stepscope.results.scaling_budget import _scaling_reading, loss, verdict
 
 STEPS = 8
 
@@ -214,7 +214,7 @@ def test_a_part_that_lost_more_than_the_whole_is_no_share_of_it() -> None:
     """24 ms on 1 rank, 15 ms on 2: 3 ms lost, of which communication takes 4 and input gains 1."""
     base = {"compute": 20e6, "exposed_comm": 0.0, "input": 4e6}
     parts = {"compute": 10e6, "exposed_comm": 4e6, "input": 1e6}
-    reading = _reading("strong", Estimate(value=1.6), 2.0, 15e6, 24e6, base, parts)
+    reading = _scaling_reading("strong", Estimate(value=1.6), 2.0, 15e6, 24e6, base, parts)
     assert reading.lost_ns == pytest.approx(3e6)
     assert parts_of(reading) == pytest.approx({"compute": 0.0, "exposed_comm": 4e6, "input": -1e6})
     assert {part.key: part.share for part in reading.parts} == {"compute": 0.0, "exposed_comm": None, "input": None}
@@ -228,7 +228,7 @@ def test_a_part_that_lost_more_than_the_whole_is_no_share_of_it() -> None:
     table = scaling_budget_view.scaling_budget_table([budget])
     at = [column.key for column in table.columns].index("share")
     assert [row.values[at].raw for row in table.rows] == [None, 0.0, None, 1.0]
-    gained = _reading(
+    gained = _scaling_reading(
         "strong", Estimate(value=1.6), 2.0, 15e6, 24e6, base, {"compute": 10e6, "exposed_comm": 3e6, "input": 2e6}
     )
     assert [part.share for part in gained.parts] == pytest.approx([0.0, 1.0, 0.0])

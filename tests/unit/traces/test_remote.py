@@ -16,7 +16,7 @@ from stepscope.core.words import url_of
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.traces.discover import candidates
 from stepscope.traces.job import analyse_captures, analyse_job
-from stepscope.traces.remote import RemoteFile, _explained, _status, _Stream
+from stepscope.traces.remote import RemoteFile, _explained_error, _http_status, _Stream
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
@@ -155,5 +155,5 @@ def test_a_status_is_found_in_what_an_error_was_raised_from(status: int, said: s
     inner.status = status  # type: ignore[attr-defined]
     error = FileNotFoundError("u")
     error.__cause__ = inner
-    assert _status(error) == status
-    assert said in _explained("u", error).what
+    assert _http_status(error) == status
+    assert said in _explained_error("u", error).what

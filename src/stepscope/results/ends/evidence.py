@@ -138,9 +138,11 @@ class EndEvidence(CommandEnd):
             first = next(
                 (f for f in ordered if f.rank is not None), first
             )  # a launcher's own exception follows a rank's
-        return [first, *(f for f in ordered if f is not first and _alike(f, first))]
+        return [first, *(f for f in ordered if f is not first and _same_failure(f, first))]
 
     def _order(self, fate: Fate) -> tuple[float, bool, bool, int]:
+        """Return a key by which the first to end comes first; those without a time come last, before them the one the
+        launcher noticed."""
         return (
             fate.at_ns,
             fate.rank is None,
@@ -153,7 +155,7 @@ TOGETHER_NS = 5_000_000_000
 """Ranks that raise the same exception at the same place within this time failed side by side, none of another."""
 
 
-def _alike(fate: Fate, first: Fate) -> bool:
+def _same_failure(fate: Fate, first: Fate) -> bool:
     same = (fate.exception, fate.place, fate.code) == (first.exception, first.place, first.code)
     return same and fate.at_ns - first.at_ns <= TOGETHER_NS
 

@@ -40,40 +40,41 @@ def judge(evidence: EndEvidence) -> End:
 def _ended_well(evidence: EndEvidence) -> End | None:
     failed = evidence.first("failed") + evidence.first("oom", "host_oom")
     if evidence.code == 0 and not any(fate.rank is not None and fate.stepped for fate in failed):
-        return _finished(evidence)
+        return _finished_end(evidence)
     return None
 
 
-def _finished(evidence: EndEvidence) -> End:
+def _finished_end(evidence: EndEvidence) -> End:
     if not evidence.steps and not evidence.windows:
         return End(kind="no-steps", message=evidence.unrecorded)
     return End(kind="ok" if evidence.windows or not evidence.asked else "short")
 
 
-def _interrupted(evidence: EndEvidence) -> End | None:
+def _interrupted_end(evidence: EndEvidence) -> End | None:
     """Whoever ended stepscope itself ended the job, unless a rank had failed before."""
     sent_ns = min((at_ns for _, at_ns in evidence.signals), default=None)
     before = (*evidence.first("failed"), *evidence.first("oom", "host_oom"), *evidence.first("timeout"))
     if sent_ns is None or any(fate.at_ns <= sent_ns for fate in before):
         return None
     if evidence.hang is not None:
-        return _hung(evidence)
-    return End(kind="interrupted", signal=_name(evidence.signals[0][0]))
+        return _hang_end(evidence)
+    return End(kind="interrupted", signal=_signal_name(evidence.signals[0][0]))
 
 
-def _out_of_memory(evidence: EndEvidence) -> End | None:
+def _oom_end(evidence: EndEvidence) -> End | None:
     culprits = evidence.first("oom", "host_oom")
-    return _blamed("out-of-memory", culprits, evidence) if culprits else None
+    return _blamed_end("out-of-memory", culprits, evidence) if culprits else None
 
 
-def _failed(evidence: EndEvidence) -> End | None:
+def _failed_end(evidence: EndEvidence) -> End | None:
+    """Return the end by a rank that failed by itself, by exception, code or signal; None: none did."""
     culprits = evidence.first("failed")
     if not culprits:
         return None
     number = signal_of(culprits[0].code)
     if culprits[0].exception is not None:
-        return _blamed("crash", culprits, evidence)
-    return _blamed("exit-code" if number is None else _killed(evidence, number), culprits, evidence)
+        return _blamed_end("crash", culprits, evidence)
+    return _blamed_end("exit-code" if number is None else _kill_kind(evidence, number), culprits, evidence)
 
 
 def _past_deadline(evidence: EndEvidence) -> End | None:
@@ -95,19 +96,19 @@ def _at_work(beat: Heartbeat, deadline: Deadline) -> bool:
     return deadline.now_ns - beat.moved_ns <= patience_ns
 
 
-def _hanging(evidence: EndEvidence) -> End | None:
-    return _hung(evidence) if evidence.hang is not None or evidence.first("timeout") else None
+def _hang_end_if_any(evidence: EndEvidence) -> End | None:
+    return _hang_end(evidence) if evidence.hang is not None or evidence.first("timeout") else None
 
 
-def _unknown(evidence: EndEvidence) -> End | None:
-    return _finished(evidence) if evidence.code is None and not evidence.first("victim") else None
+def _end_without_cause(evidence: EndEvidence) -> End | None:
+    return _finished_end(evidence) if evidence.code is None and not evidence.first("victim") else None
 
 
 def _launcher_ended(evidence: EndEvidence) -> End | None:
     launcher = evidence.launcher
     if not launcher.ended or any(victim.at_ns <= launcher.gone_ns for victim in evidence.first("victim")):
         return None
-    return _from_outside(_killed(evidence, signal_of(evidence.code)), evidence)
+    return _from_outside(_kill_kind(evidence, signal_of(evidence.code)), evidence)
 
 
 def _stopped_alone(evidence: EndEvidence) -> End | None:
@@ -120,31 +121,31 @@ def _stopped_alone(evidence: EndEvidence) -> End | None:
     times = [fate.gone_ns for fate in (first, *ranked.values()) if fate.gone_ns is not None]
     apart_ns = -APART_NS if any(fate.sort == "victim" for fate in ranked.values()) else APART_NS
     alone = len(times) > len(ranked) and min(times[1:]) - times[0] > apart_ns
-    return _blamed("killed", [first], evidence) if alone else None
+    return _blamed_end("killed", [first], evidence) if alone else None
 
 
-def _stopped(evidence: EndEvidence) -> End | None:
+def _stopped_end(evidence: EndEvidence) -> End | None:
     stopped, victims = evidence.first("stopped"), evidence.first("victim")
     if stopped and (not victims or stopped[0].at_ns < victims[0].at_ns):
         return _from_outside("killed", evidence)  # who left no word may have been stopped, too
     return None
 
 
-def _vanished(evidence: EndEvidence) -> End | None:
+def _vanished_end(evidence: EndEvidence) -> End | None:
     """Blame a rank that left neither words nor a code where others did: the first that was gone, or stopped to write."""
     silent = [fate for fate in evidence.fates if fate.silent and fate.sort == "fine" and fate.code is None]
     if not silent:
         return None
     noticed = evidence.launcher.noticed
     first = min(silent, key=lambda fate: (fate.at_ns, fate.last_ns, fate.rank != noticed))
-    return _blamed(_killed(evidence), [first], evidence)
+    return _blamed_end(_kill_kind(evidence), [first], evidence)
 
 
 def _lost_each_other(evidence: EndEvidence) -> End | None:
     """Blame who stopped first where heartbeats tell, else the first victim, for want of a better one."""
     victims = evidence.first("victim")
     if not victims or evidence.beats is None:
-        return _blamed("crash", victims[:1], evidence) if victims else None
+        return _blamed_end("crash", victims[:1], evidence) if victims else None
     first, statement = victims[0], next(iter(differed(evidence)), None)
     return replace(
         _stopped_first("lost", evidence, statement),
@@ -154,46 +155,46 @@ def _lost_each_other(evidence: EndEvidence) -> End | None:
     )
 
 
-def _by_code(evidence: EndEvidence) -> End:
+def _end_by_code(evidence: EndEvidence) -> End:
     if signal_of(evidence.code) is not None:
-        return _from_outside(_killed(evidence), evidence)
-    return End(kind="exit-code", victims=_victims(evidence, ()))
+        return _from_outside(_kill_kind(evidence), evidence)
+    return End(kind="exit-code", victims=_victim_ranks(evidence, ()))
 
 
 _KINDS: tuple[Callable[[EndEvidence], End | None], ...] = (
     _ended_well,
-    _interrupted,
-    _out_of_memory,
-    _failed,
+    _interrupted_end,
+    _oom_end,
+    _failed_end,
     _past_deadline,
-    _hanging,
-    _unknown,
+    _hang_end_if_any,
+    _end_without_cause,
     _launcher_ended,
     _stopped_alone,
-    _stopped,
-    _vanished,
+    _stopped_end,
+    _vanished_end,
     _lost_each_other,
-    _by_code,
+    _end_by_code,
 )
 
 
-def _killed(evidence: EndEvidence, number: int | None = signal.SIGKILL) -> EndKind:
+def _kill_kind(evidence: EndEvidence, number: int | None = signal.SIGKILL) -> EndKind:
     """Return the kind of a kill: out of memory where the kernel says so, or where there was no memory left."""
     memory = number == signal.SIGKILL and (evidence.oom_kills or evidence.memory_low)
     return "out-of-memory" if memory else "killed"
 
 
-def _blamed(kind: EndKind, culprits: Sequence[Fate], evidence: EndEvidence) -> End:
+def _blamed_end(kind: EndKind, culprits: Sequence[Fate], evidence: EndEvidence) -> End:
     """Return the end by processes that failed by themselves, the first of them before the others."""
     first = culprits[0]
     number = None if first.code is None or first.code >= 0 else -first.code
     if kind == "killed" and number is None:
         number = _signal_from_outside(evidence)
-    step, exact = _step(first, evidence)
+    step, exact = _failed_step(first, evidence)
     return End(
         kind=kind,
         ranks=tuple(dict.fromkeys(fate.rank for fate in culprits if fate.rank is not None)),
-        victims=_victims(evidence, culprits),
+        victims=_victim_ranks(evidence, culprits),
         host=first.process[0] or None,
         exception=first.exception,
         message=first.message,
@@ -202,7 +203,7 @@ def _blamed(kind: EndKind, culprits: Sequence[Fate], evidence: EndEvidence) -> E
         step_exact=exact,
         phase=first.phase,
         rank_code=first.code,
-        signal=_name(number),
+        signal=_signal_name(number),
         since_ns=None if math.isinf(first.at_ns) else first.at_ns,
         of_host=first.sort == "host_oom",
         likely=kind == "out-of-memory" and first.sort not in ("oom", "host_oom") and not evidence.oom_kills,
@@ -216,19 +217,20 @@ def _from_outside(kind: EndKind, evidence: EndEvidence) -> End:
     last = min(beats.values(), key=lambda beat: (beat.step, beat.rank), default=None)
     return End(
         kind=kind,
-        victims=_victims(evidence, ()),
+        victims=_victim_ranks(evidence, ()),
         host=evidence.host or None if launcher.ended else None,
         phase=None if last is None else last.phase,
         step=None if last is None else last.step,
-        signal=_name(_signal_from_outside(evidence)) if kind == "killed" else None,
+        signal=_signal_name(_signal_from_outside(evidence)) if kind == "killed" else None,
         launcher=launcher.ended,
         running=launcher.running if launcher.ended else (),
         facts=differed(evidence),
     )
 
 
-def _hung(evidence: EndEvidence) -> End:
-    hang = _given_up(evidence) or evidence.hang
+def _hang_end(evidence: EndEvidence) -> End:
+    """Return the end by a hang. Raises AssertionError without one."""
+    hang = _hang_behind_timeouts(evidence) or evidence.hang
     assert hang is not None
     victims = tuple(rank for rank in hang.waiting if rank not in hang.ranks)
     return End(
@@ -242,11 +244,11 @@ def _stopped_first(kind: Literal["hang", "lost"], evidence: EndEvidence, stateme
     absent = next((rank for rank in range(evidence.world_size) if rank not in beats), None)
     if absent is not None:
         return End(kind=kind, ranks=(absent,), phase="start", deadline=evidence.deadline)
-    last, ahead = (end(beats.values(), key=_progress) for end in (min, max))
+    last, ahead = (end(beats.values(), key=_progress_key) for end in (min, max))
     if statement is not None and calls is not None and calls.rank is not None:
         last = beats[calls.rank]
     calls_of = last.collectives_enqueued, ahead.collectives_enqueued
-    missed = statement is None and None not in calls_of and _progress(ahead)[0] > _progress(last)[0]
+    missed = statement is None and None not in calls_of and _progress_key(ahead)[0] > _progress_key(last)[0]
     hang = Hang(
         ranks=(last.rank,),
         silent_s=0.0 if evidence.deadline is None else (evidence.deadline.now_ns - ahead.moved_ns) / 1e9,
@@ -265,18 +267,18 @@ def _stopped_first(kind: Literal["hang", "lost"], evidence: EndEvidence, stateme
     )
 
 
-def _progress(beat: Heartbeat) -> tuple[int, int, int]:
+def _progress_key(beat: Heartbeat) -> tuple[int, int, int]:
     return beat.collectives_enqueued or 0, beat.step, beat.time_ns
 
 
-def _victims(evidence: EndEvidence, culprits: Sequence[Fate]) -> tuple[int, ...]:
+def _victim_ranks(evidence: EndEvidence, culprits: Sequence[Fate]) -> tuple[int, ...]:
     """Return the ranks that ended through others, in the order in which they did."""
     blamed = {fate.rank for fate in culprits}
     harmed = (fate.rank for fate in evidence.fates if fate not in culprits and fate.sort in _HARMED)
     return tuple(dict.fromkeys(rank for rank in harmed if rank is not None and rank not in blamed))
 
 
-def _step(first: Fate, evidence: EndEvidence) -> tuple[int | None, bool]:
+def _failed_step(first: Fate, evidence: EndEvidence) -> tuple[int | None, bool]:
     """Return the step in which a rank failed, and whether that is sure: a killed one has not written its last steps.
 
     Others got no further than it. Ranks that are told of to the last step bound it, and so does what it left in memory.
@@ -302,11 +304,11 @@ def _signal_from_outside(evidence: EndEvidence) -> int | None:
     return None
 
 
-def _name(number: int | None) -> str | None:
+def _signal_name(number: int | None) -> str | None:
     return None if number is None else SIGNALS.get(number, f"signal {number}")
 
 
-def _given_up(evidence: EndEvidence) -> Hang | None:
+def _hang_behind_timeouts(evidence: EndEvidence) -> Hang | None:
     """Return the hang behind the timeouts of ranks, or None where no rank timed out.
 
     A timeout is the evidence of those that waited. At fault is who did not enter; where that is not known, nobody is

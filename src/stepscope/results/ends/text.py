@@ -92,7 +92,7 @@ class TextEnd:
 def text_end(signs: Iterable[Sign]) -> TextEnd | None:
     """Judge what signs tell of an end; None where they tell of none."""
     signs = with_ranks(signs)
-    ends = _fates(signs)
+    ends = _text_fates(signs)
     stopped = [sign for sign in signs if sign.kind == "cancelled" and not _after_failure(sign, ends)]
     if not ends and not stopped:
         return None
@@ -104,7 +104,7 @@ def text_end(signs: Iterable[Sign]) -> TextEnd | None:
         code=None,
         fates=[one.fate for one in ends],
         launcher=Launcher(noticed=noticed),
-        signals=[(int(sign.values.get("signal", signal.SIGTERM)), int(_sent(sign, ends))) for sign in stopped],
+        signals=[(int(sign.values.get("signal", signal.SIGTERM)), int(_signal_time(sign, ends))) for sign in stopped],
         oom_kills=sum(int(sign.values.get("kills", 1)) for sign in signs if sign.kind == "kernel-oom"),
     )
     end = judge(evidence)
@@ -155,7 +155,7 @@ def _after_failure(sign: Sign, ends: Iterable[TextFate]) -> bool:
     )
 
 
-def _sent(sign: Sign, ends: Sequence[TextFate]) -> float:
+def _signal_time(sign: Sign, ends: Sequence[TextFate]) -> float:
     """Return when a signal came; without a time, after all that has one."""
     at_ns = time_ns(sign.time)
     if not math.isinf(at_ns):
@@ -207,10 +207,11 @@ class _Read:
     block: dict[str, str] = field(default_factory=dict)
 
 
-def _fates(signs: Sequence[Sign]) -> list[TextFate]:
+def _text_fates(signs: Sequence[Sign]) -> list[TextFate]:
+    """Return how each process of a log ended, each once: what its own lines say goes before a launcher's table."""
     read = _Read()
     for sign in signs:
-        _take(read, sign)
+        _take_sign(read, sign)
     of_rank = grouped(map(_of_stream, read.groups.values()), lambda one: one.fate.rank)
     ends: list[TextFate] = []
     rows = {row.rank: row for row in read.rows}
@@ -277,7 +278,8 @@ def _of_stream(groups: list[list[TextFate]]) -> TextFate:
     return next((one for one in reversed(firsts) if "exception" in one.sign.values), firsts[-1])
 
 
-def _take(read: _Read, sign: Sign) -> None:
+def _take_sign(read: _Read, sign: Sign) -> None:
+    """Add one sign to what is read, by its kind."""
     kind, values = sign.kind, sign.values
     stream = (sign.source, sign.rank, sign.host if sign.rank is None else None)
     if kind == "traceback":
@@ -303,6 +305,7 @@ def _take_wait(read: _Read, sign: Sign) -> None:
 
 
 def _take_failure(read: _Read, sign: Sign, stream: Stream) -> None:
+    """Add a failure to what is read: its sort, and the place that the traceback before it names."""
     exception, message = sign.values.get("exception"), sign.values.get("message", sign.text)
     if exception is not None and class_name(exception) in _LAUNCHERS:
         read.frames.pop(stream, None)
@@ -371,13 +374,14 @@ def _take_code(read: _Read, sign: Sign) -> None:
         return
     process = (sign.host or "", int(values.get("process", 0)))
     local = values.get("local_rank")
-    for rank in _tasks(values["tasks"]) if "tasks" in values else [sign.rank]:
+    for rank in _task_numbers(values["tasks"]) if "tasks" in values else [sign.rank]:
         fate = Fate(rank=rank, process=process, sort=sort, code=code, at_ns=time_ns(sign.time))
         local_rank = int(local) if local is not None and rank is None else None
         read.codes.append(TextFate(fate=fate, sign=sign, local_rank=local_rank))
 
 
-def _tasks(text: str) -> list[int]:
+def _task_numbers(text: str) -> list[int]:
+    """Return the tasks of ``0-3,7``; no more than 4096."""
     tasks: list[int] = []
     for part in text.split(","):
         begin, _, end = part.partition("-")

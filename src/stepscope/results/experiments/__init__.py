@@ -64,6 +64,7 @@ class Expectation:
 
     @property
     def _obstacle(self) -> str:
+        """Why the figure cannot be judged; empty: it can."""
         if self.expected is None or self.measured is None:
             return self.missing or "not measured"
         if self.exact:
@@ -80,11 +81,11 @@ class Expectation:
         if self.expected is None or self.measured is None:
             return False
         slack = self.tolerance * abs(self.expected.value)
-        low, high = (_end(self.expected, side) + sign * slack for side, sign in (("low", -1), ("high", 1)))
-        return low <= _end(self.measured, "high") and _end(self.measured, "low") <= high
+        low, high = (_interval_end(self.expected, side) + sign * slack for side, sign in (("low", -1), ("high", 1)))
+        return low <= _interval_end(self.measured, "high") and _interval_end(self.measured, "low") <= high
 
 
-def _end(figure: Measured, side: str) -> float:
+def _interval_end(figure: Measured, side: str) -> float:
     end = getattr(figure, side)
     return figure.value if end is None else float(end)
 

@@ -54,13 +54,13 @@ def judge(evidence: Evidence) -> tuple[Expectation, ...]:
         ours = sorted(
             (row for row in rows if row.world_size == world and row.size_bytes), key=lambda r: r.size_bytes or 0
         )
-        line = _line(ours[::2])
-        checks += [_size(row, line) for row in ours[1::2]]
-        checks += [_step(cell, line) for cell in finished(evidence) if cell.spec.world_size == world]
+        line = _fitted_line(ours[::2])
+        checks += [_size_expectation(row, line) for row in ours[1::2]]
+        checks += [_step_expectation(cell, line) for cell in finished(evidence) if cell.spec.world_size == world]
     return tuple(checks)
 
 
-def _line(rows: Sequence[CommRow]) -> Line | str:
+def _fitted_line(rows: Sequence[CommRow]) -> Line | str:
     """The line through these sizes, or why there is none."""
     try:
         fit = calibrate(rows, run="", machine=NOWHERE).fits[0]
@@ -80,9 +80,10 @@ def _made_of(line: Line | str) -> str:
     )
 
 
-def _size(row: CommRow, line: Line | str) -> Expectation:
+def _size_expectation(row: CommRow, line: Line | str) -> Expectation:
+    """Return the check of one size: its time beside that of the line."""
     size = row.size_bytes or 0
-    return _checked(
+    return _line_expectation(
         f"{OP}, {row.world_size} ranks", format_size(size), line,
         None if isinstance(line, str) else line_time_ns(line, size),
         Measured(value=row.time_ns or 0.0, low=row.time_ns_low, high=row.time_ns_high),
@@ -90,18 +91,20 @@ def _size(row: CommRow, line: Line | str) -> Expectation:
     )  # fmt: skip
 
 
-def _step(cell: CellEvidence, line: Line | str) -> Expectation:
+def _step_expectation(cell: CellEvidence, line: Line | str) -> Expectation:
+    """Return the check of a cell's step: its exposed communication beside the sum of its calls by the line."""
     plan = specs_of(cell.spec).comm_plan
     total = None if isinstance(line, str) else sum(line_time_ns(line, op.size_bytes) for op in plan)
-    return _checked(
+    return _line_expectation(
         cell.run.label, f"{counted(len(plan), 'blocking all-reduce')} of a step", line, total, cell.run.exposed_comm_ns,
         hint="in a step, ranks also wait for each other before they reduce, and caches are cold",
     )  # fmt: skip
 
 
-def _checked(
+def _line_expectation(
     subject: str, quantity: str, line: Line | str, expected: float | None, measured: Measured | None, **words: Any
 ) -> Expectation:
+    """Return the check of a time, ns, against the line; missing where there is no line."""
     return Expectation(
         subject=subject, quantity=quantity, unit="time", measured=measured, **words,
         model="line through every second size", expected=None if expected is None else Measured(value=expected),

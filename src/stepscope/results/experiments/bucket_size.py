@@ -20,10 +20,15 @@ HINT = (
 def judge(evidence: Evidence) -> tuple[Expectation, ...]:
     cells = finished(evidence)
     costs = comm_costs(evidence)
-    return tuple(check for sweep in bucket_sweeps(cells, least_sizes=1) for check in _expectations(sweep, costs, cells))
+    return tuple(
+        check for sweep in bucket_sweeps(cells, least_sizes=1) for check in _sweep_expectations(sweep, costs, cells)
+    )
 
 
-def _expectations(sweep: BucketSweep, costs: CommCosts | None, cells: Sequence[CellEvidence]) -> list[Expectation]:
+def _sweep_expectations(
+    sweep: BucketSweep, costs: CommCosts | None, cells: Sequence[CellEvidence]
+) -> list[Expectation]:
+    """Return the checks of a sweep of bucket sizes: the step of each, and the fastest."""
     sized = {size.cap_mb: size for size in sweep.sizes}
     first = sweep.sizes[0].cell
     prediction: BucketChoice | str = "no collective was measured beside the run"
@@ -42,7 +47,7 @@ def _expectations(sweep: BucketSweep, costs: CommCosts | None, cells: Sequence[C
         )
         for cap, size in sized.items()
     ]  # fmt: skip
-    best = _shortest({cap: float(steps[cap]) for cap in sized}) if sized.keys() <= steps.keys() else None
+    best = _predicted_fastest({cap: float(steps[cap]) for cap in sized}) if sized.keys() <= steps.keys() else None
     checks.append(
         Expectation(
             subject=subject, quantity="fastest bucket size, MiB", unit="whole", expected=best, measured=sweep.fastest_mb,
@@ -52,7 +57,7 @@ def _expectations(sweep: BucketSweep, costs: CommCosts | None, cells: Sequence[C
     return checks
 
 
-def _shortest(predicted: dict[float, float]) -> Measured:
+def _predicted_fastest(predicted: dict[float, float]) -> Measured:
     """Return the size predicted to be fastest, of those that ran: the model may prefer one that did not. Its interval holds
     those that the model takes for equal."""
     best = min(predicted, key=lambda cap: predicted[cap])

@@ -42,10 +42,11 @@ _MODELS = {
 
 
 def judge(evidence: Evidence) -> tuple[Expectation, ...]:
-    return tuple(check for cell in finished(evidence) for check in _cell(cell))
+    return tuple(check for cell in finished(evidence) for check in _memory_expectations(cell))
 
 
-def _cell(cell: CellEvidence) -> list[Expectation]:
+def _memory_expectations(cell: CellEvidence) -> list[Expectation]:
+    """Return the checks of a cell: bytes of each kind as planned and as counted."""
     memory = held_by(cell)
     plan = None if memory is None else memory.plan
     planned = {} if memory is None or plan is None else {

@@ -43,10 +43,11 @@ TOLERANCE = 0.15
 
 def judge(evidence: Evidence) -> tuple[Expectation, ...]:
     products = [row for row in evidence.comm if row.kind == "matmul" and row.status == "ok" and row.flops_per_s]
-    return tuple(check for cell in finished(evidence) for check in _cell(cell, products))
+    return tuple(check for cell in finished(evidence) for check in _mfu_expectations(cell, products))
 
 
-def _cell(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
+def _mfu_expectations(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
+    """Return the checks of a cell's FLOP/s: against its largest product alone, and against the peak; none without times."""
     run = cell.run
     if run.model_flop is None or run.step_ns is None or run.phases is None:
         return []
@@ -55,8 +56,8 @@ def _cell(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
     here = [row for row in products if row.world_size == cell.spec.world_size] or list(products)
     alike = next((row for row in here if row.numel == cell.spec.micro_batch**2), None)
     share = (run.phases.forward_ns + run.phases.backward_compute_ns) / run.step_ns.value
-    expected = None if alike is None else _rate(alike).mapped(lambda rate: rate * share)
-    peak, is_peak, whose = _peak(cell, here)
+    expected = None if alike is None else _row_flop_per_s(alike).mapped(lambda rate: rate * share)
+    peak, is_peak, whose = _peak_flop_per_s(cell, here)
     missing = f"no product of {cell.spec.micro_batch} x {cell.spec.micro_batch} was measured"
     size = f"{cell.spec.micro_batch} x {cell.spec.micro_batch}"
     model = f"{size} product alone x the passes' share of the step"
@@ -76,7 +77,7 @@ def _cell(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
     ]  # fmt: skip
 
 
-def _rate(row: CommRow) -> Measured:
+def _row_flop_per_s(row: CommRow) -> Measured:
     """Return the row's FLOP/s, with the interval that its time gives."""
     rate, time = row.flops_per_s or 0.0, row.time_ns_median
     if not time or not row.time_ns_low or not row.time_ns_high:
@@ -84,7 +85,7 @@ def _rate(row: CommRow) -> Measured:
     return Measured(value=rate, low=rate * time / row.time_ns_high, high=rate * time / row.time_ns_low)
 
 
-def _peak(cell: CellEvidence, products: Sequence[CommRow]) -> tuple[float | None, bool, str]:
+def _peak_flop_per_s(cell: CellEvidence, products: Sequence[CommRow]) -> tuple[float | None, bool, str]:
     """Return the FLOP/s to take a share of, whether they are the device's peak, and whose they are: the best product's where
     no peak is known.
 

@@ -43,10 +43,11 @@ HINT = (
 def judge(evidence: Evidence) -> tuple[Expectation, ...]:
     """Check every cell on several ranks; ``naive`` gives the communication that there is to hide."""
     cells = [cell for cell in finished(evidence) if cell.spec.world_size > 1]
-    return tuple(check for cell in cells for check in _cell(evidence, cell, cells))
+    return tuple(check for cell in cells for check in _overlap_expectations(evidence, cell, cells))
 
 
-def _cell(evidence: Evidence, cell: CellEvidence, cells: list[CellEvidence]) -> list[Expectation]:
+def _overlap_expectations(evidence: Evidence, cell: CellEvidence, cells: list[CellEvidence]) -> list[Expectation]:
+    """Return the checks of a cell: exposed communication, and but for ``naive`` its overlap efficiency."""
     costs = comm_costs(evidence)
     prediction = "no collective was measured beside the run" if costs is None else costs.timeline(cell.result)
     line, missing = (prediction, "") if isinstance(prediction, Timeline) else (None, prediction)
@@ -63,7 +64,11 @@ def _cell(evidence: Evidence, cell: CellEvidence, cells: list[CellEvidence]) -> 
         return checks
     naive = next((c for c in cells if c.spec.strategy == "naive" and same_work(c.result, cell.result)), None)
     whole = None if naive is None else naive.run.exposed_comm_ns
-    reached = None if line is None or not whole or not whole.value else _efficiency(cell, line.compute_ns, whole.value)
+    reached = (
+        None
+        if line is None or not whole or not whole.value
+        else _measured_efficiency(cell, line.compute_ns, whole.value)
+    )
     if reached is not None and reached.value > 1:  # nothing hides more than there is
         reached, missing = (
             None,
@@ -81,7 +86,7 @@ def _cell(evidence: Evidence, cell: CellEvidence, cells: list[CellEvidence]) -> 
     return checks
 
 
-def _efficiency(cell: CellEvidence, compute_ns: float, comm_ns: float) -> Measured | None:
+def _measured_efficiency(cell: CellEvidence, compute_ns: float, comm_ns: float) -> Measured | None:
     """Return the overlap efficiency, from the step as it ran, its computation without reductions, and the communication of
     ``naive``."""
     step = cell.run.step_ns
