@@ -213,17 +213,17 @@ def meanings_of(name: str) -> tuple[Meaning, ...]:
     text = name.strip().lower()
     bracket = _BRACKETS.match(text)
     base, unit = (plain(bracket[1]), plain(bracket[2])) if bracket else (plain(text), "")
-    if rate := _rate(unit) or _rate(base):
+    if rate := _rate_meaning(unit) or _rate_meaning(base):
         whole = f"{base}_{unit}"
         of_rank = rate.role == "samples_per_s" and _PER_RANK.search(whole) is not None
         return () if _NOT_TRAINING.search(whole) else (replace(rate, per_rank=of_rank),)
     meanings = list(_meanings_in_unit(base, unit))
-    for tail in _tails(base) if not unit else ():
+    for tail in _unit_tails(base) if not unit else ():
         meanings += _meanings_in_unit(base.removesuffix(f"_{tail}"), tail)
     return tuple(meanings)
 
 
-def _tails(base: str) -> Iterable[str]:
+def _unit_tails(base: str) -> Iterable[str]:
     """Yield what may be a unit at the end of a name: ``ms`` of ``step_ms``, ``gb_s`` of ``busbw_gb_s``."""
     words = base.split("_")
     return ("_".join(words[-count:]) for count in (1, 2) if len(words) > count)
@@ -237,7 +237,8 @@ def _meanings_in_unit(base: str, unit: str) -> Iterable[Meaning]:
             yield Meaning(role, units[unit] if unit else own, unit=unit)
 
 
-def _rate(text: str) -> Meaning | None:
+def _rate_meaning(text: str) -> Meaning | None:
+    """Return what a name of a rate, or of a step's time, means; None: it is neither."""
     if match := _RATE.search(text):
         return Meaning("samples_per_s", item=_ITEMS[match[1]])
     if _STEP_RATE.search(text):
@@ -273,7 +274,7 @@ def columns_of(names: Sequence[str], stated: Mapping[str, str] | None = None) ->
             possible[index] = next(filter(None, readings), ())
     per_epoch = any(meaning.role == "epoch" for meanings in possible.values() for meaning in meanings)
     by_role: dict[str, tuple[int, Meaning]] = {}
-    for index in sorted(possible, key=lambda i: (plain(names[i]) not in wanted, _priority(possible[i], names[i]))):
+    for index in sorted(possible, key=lambda i: (plain(names[i]) not in wanted, _role_priority(possible[i], names[i]))):
         for meaning in possible[index]:
             if meaning.role == "time_ns" and meaning.scale is None and per_epoch:
                 meaning = replace(meaning, scale=TIMES["s"])
@@ -289,13 +290,13 @@ def columns_of(names: Sequence[str], stated: Mapping[str, str] | None = None) ->
     return Columns(tuple(names), by_role, unclear, tuple(i for i in possible if i not in used and i not in unclear))
 
 
-def _priority(meanings: Sequence[Meaning], name: str) -> int:
+def _role_priority(meanings: Sequence[Meaning], name: str) -> int:
     """Return how early a name stands among those of its role."""
     if not meanings:
         return 0
     names = NAMES.get(meanings[0].role, "").split()
     base = plain(_BRACKETS.sub(r"\1", name.strip().lower()))
-    spelled = (base, *(base.removesuffix(f"_{tail}") for tail in _tails(base)))
+    spelled = (base, *(base.removesuffix(f"_{tail}") for tail in _unit_tails(base)))
     return next((names.index(spelling) for spelling in spelled if spelling in names), len(names))
 
 

@@ -172,6 +172,7 @@ class _Begun:
 
     @classmethod
     def of(cls, path: Path) -> _Begun | None:
+        """Return the header and layout of a diary; None where its first line is not whole."""
         with path.open("rb", buffering=0) as file:
             head, newline, _ = file.read(HEADER_USUALLY).partition(b"\n")
             if not newline:
@@ -180,7 +181,7 @@ class _Begun:
             size = os.fstat(file.fileno()).st_size
         if not newline:
             return None
-        header = _decoded(path, head, DiaryHeader)
+        header = _decoded_record(path, head, DiaryHeader)
         named = set(header.columns)
         whole = named.issuperset(FIRST_COLUMNS) and len(named) == len(header.columns)
         if not whole or header.record != RECORD.format(len(named)):
@@ -210,12 +211,14 @@ class _Begun:
             delay=delay,
             micro_steps=rows["micro_steps"],
             flags=rows["flags"],
-            events=_events(events, first) if here is None or events.name in here else (),
-            end=_end(ended) if here is None or ended.name in here else None,
+            events=_diary_events(events, first) if here is None or events.name in here else (),
+            end=_rank_end(ended) if here is None or ended.name in here else None,
             first=first,
             made=self.made,
-            samples=_samples(samples) if here is None or samples.name in here else _NONE,
-            groups=_groups(groups) if here is None or (groups.name in here and self.header.rank < GROUPS_OF) else None,
+            samples=_sample_columns(samples) if here is None or samples.name in here else _NONE,
+            groups=_rank_groups(groups)
+            if here is None or (groups.name in here and self.header.rank < GROUPS_OF)
+            else None,
             devices=read_hardware(devices, last=hardware) if here is None or devices.name in here else None,
             load=read_hardware(load, last=hardware) if here is None or load.name in here else None,
         )
@@ -224,7 +227,7 @@ class _Begun:
 _NONE: Mapping[str, Numbers] = {name: np.empty(0) for name in SAMPLE_COLUMNS}
 
 
-def _samples(path: Path) -> Mapping[str, Numbers]:
+def _sample_columns(path: Path) -> Mapping[str, Numbers]:
     """Read the last samples by column; a record cut short is left out."""
     if not path.is_file():
         return _NONE
@@ -232,7 +235,7 @@ def _samples(path: Path) -> Mapping[str, Numbers]:
     return {name: rows[name].astype(np.float64) for name in SAMPLE_COLUMNS}
 
 
-def _events(path: Path, first: int) -> tuple[DiaryEvent, ...]:
+def _diary_events(path: Path, first: int) -> tuple[DiaryEvent, ...]:
     """Read the events of steps beyond ``first``; unless that is the beginning, the last ones of a long file alone."""
     if not path.is_file():
         return ()
@@ -241,19 +244,19 @@ def _events(path: Path, first: int) -> tuple[DiaryEvent, ...]:
         lines: Sequence[bytes] = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, skipped).split(b"\n")[
             bool(skipped) : -1
         ]
-    events = (_decoded(path, line, DiaryEvent) for line in lines)
+    events = (_decoded_record(path, line, DiaryEvent) for line in lines)
     return tuple(event for event in events if event.step > first)
 
 
-def _end(path: Path) -> RankEnd | None:
-    return _decoded(path, path.read_bytes(), RankEnd) if path.is_file() else None
+def _rank_end(path: Path) -> RankEnd | None:
+    return _decoded_record(path, path.read_bytes(), RankEnd) if path.is_file() else None
 
 
-def _groups(path: Path) -> RankGroups | None:
-    return _decoded(path, path.read_bytes(), RankGroups) if path.is_file() else None
+def _rank_groups(path: Path) -> RankGroups | None:
+    return _decoded_record(path, path.read_bytes(), RankGroups) if path.is_file() else None
 
 
-def _decoded(path: Path, text: bytes, kind: type[Any]) -> Any:
+def _decoded_record(path: Path, text: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.convert(json.loads(text), kind)
     except (ValueError, msgspec.ValidationError) as error:

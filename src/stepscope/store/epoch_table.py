@@ -105,7 +105,7 @@ class EpochOrder:
         """What to tell a reader; None: every epoch stands once and in order."""
         if not self.duplicates and not self.backwards:
             return None
-        twice = f"{_ranges(self.duplicates)} appear more than once" if self.duplicates else "epochs go backwards"
+        twice = f"{_epoch_ranges(self.duplicates)} appear more than once" if self.duplicates else "epochs go backwards"
         if self.alternating:
             return (
                 f"{twice} and rows of {self.series} series alternate: {self.series} jobs wrote this file at the same time; "
@@ -136,7 +136,7 @@ def epoch_order(numbers: Sequence[int]) -> EpochOrder:
     )
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _epoch_ranges(numbers: Sequence[int]) -> str:
     """Write numbers as ``epochs 6 to 20`` or ``epochs 3, 5, 7``."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"epochs {numbers[0]} to {numbers[-1]}"
@@ -189,7 +189,7 @@ class _Header:
 
 def is_epoch_table(text: str) -> bool:
     """Whether a file's beginning is the header of such a table: ``epoch``, and a loss or an accuracy."""
-    header = _header(next((line for line in text.removeprefix("\ufeff").splitlines() if line.strip()), ""))
+    header = _header_of(next((line for line in text.removeprefix("\ufeff").splitlines() if line.strip()), ""))
     return header is not None and any(name in header.columns for name in _RESULTS)
 
 
@@ -208,10 +208,10 @@ def read_epoch_table(path: Path) -> EpochTable:
     return table.finish()
 
 
-def _header(line: str) -> _Header | None:
+def _header_of(line: str) -> _Header | None:
     """Read a line as a header; None where it is none (no column is called ``epoch``)."""
     delimiter = delimiter_of(line)
-    names = _split(line, delimiter)
+    names = _split_cells(line, delimiter)
     by_role = {role: (at, meaning.scale or 1.0) for role, (at, meaning) in columns_of(names).by_role.items()}
     if len(names) < 2 or "epoch" not in by_role:
         return None
@@ -225,7 +225,7 @@ def _header(line: str) -> _Header | None:
     return _Header(names=tuple(names), delimiter=delimiter, columns=columns, clock=clock)
 
 
-def _split(line: str, delimiter: str) -> list[str]:
+def _split_cells(line: str, delimiter: str) -> list[str]:
     return [cell.strip() for cell in next(csv.reader([line.rstrip("\n")], delimiter=delimiter), [])]
 
 
@@ -262,7 +262,8 @@ class _Reading:
                 yield line
 
     def take(self, line: str) -> None:
-        header, before = _header(line), self.header
+        """Read one line: the header, a second one, or a row."""
+        header, before = _header_of(line), self.header
         if header is None and before is not None:
             self._row(before, line)
             return
@@ -297,7 +298,8 @@ class _Reading:
         return header
 
     def _row(self, header: _Header, line: str) -> None:
-        cells = _split(line, header.delimiter)
+        """Read a row of epochs; one that does not fit the header is left out and noted."""
+        cells = _split_cells(line, header.delimiter)
         while len(cells) > len(header.names) and not cells[-1]:
             cells.pop()
         if refused := self._refused(header, line, cells):
@@ -327,15 +329,16 @@ class _Reading:
             has = counted(len(header.names), "column")
             return f"{counted(len(cells), 'cell')} where the header has {has}{cut}"
         text = cells[header.columns["number"][0]]
-        epoch = _number(text)
+        epoch = _plain_number(text)
         if epoch is None or not 0 <= epoch < MOST_EPOCHS or not epoch.is_integer():
             return f"{text[:40]!r} is not an epoch number"
         measured = [cells[index] for name, (index, _) in header.columns.items() if name != "number"]
-        zeros = len(measured) > 1 and all(_number(cell) == 0 for cell in measured)
+        zeros = len(measured) > 1 and all(_plain_number(cell) == 0 for cell in measured)
         return f"epoch {epoch:.0f} is filled with zeros" if zeros else None
 
     def _value(self, header: _Header, index: int, text: str, name: str, scale: float) -> float | None:
-        value, why = _number(text), ""
+        """Return a cell's figure in base units; None, with a note, where it is no possible one."""
+        value, why = _plain_number(text), ""
         if value is not None:
             value *= scale
             if header.clock and name == "duration_ns":
@@ -367,7 +370,7 @@ class _Reading:
         elif not epochs:
             empty = f"{path}: no finished epoch: the file holds only its header"
         elif "step" in map(plain, self.header.names) and len({epoch.number for epoch in epochs}) < len(epochs):
-            epochs = _merged(epochs)
+            epochs = _merged_epochs(epochs)
             self.more.append(f"{path}: rows are per step: rows of one epoch are joined, the last value counts")
         numbers, times = [epoch.number for epoch in epochs], [epoch.duration_ns for epoch in epochs]
         order, remarks = epoch_order(numbers), []
@@ -382,14 +385,14 @@ class _Reading:
                 "is left out"
             )
         epochs = [replace(epoch, duration_ns=time) for epoch, time in zip(epochs, times, strict=True)]
-        epochs, notes = _fractions(path, epochs)
+        epochs, notes = _epochs_as_fractions(path, epochs)
         return EpochTable(
             epochs=tuple(epochs),
             order=order,
             repeated_headers=self.repeated_headers,
             notes=(
-                *_some(path, self.rows, "row", "left out"),
-                *_some(path, self.cells, "cell", "taken as unknown"),
+                *_first_rows_notes(path, self.rows, "row", "left out"),
+                *_first_rows_notes(path, self.cells, "cell", "taken as unknown"),
                 *self.more,
                 *notes,
             ),
@@ -399,17 +402,17 @@ class _Reading:
         )
 
 
-def _some(path: Path, notes: Sequence[str], what: str, became: str) -> list[str]:
+def _first_rows_notes(path: Path, notes: Sequence[str], what: str, became: str) -> list[str]:
     more = len(notes) - NAMED_ROWS
     return [*notes[:NAMED_ROWS], *[f"{path}: {counted(more, f'more {what}')} {became}"] * (more > 0)]
 
 
-def _number(text: str) -> float | None:
+def _plain_number(text: str) -> float | None:
     """Read a number without a unit and without commas, of which one may be a decimal point."""
     return None if "," in text else bare(text)
 
 
-def _merged(epochs: Sequence[Epoch]) -> list[Epoch]:
+def _merged_epochs(epochs: Sequence[Epoch]) -> list[Epoch]:
     """Return one Epoch for each number, with the last known value of several rows."""
     by_number: dict[int, Epoch] = {}
     for epoch in epochs:
@@ -420,7 +423,7 @@ def _merged(epochs: Sequence[Epoch]) -> list[Epoch]:
     return list(by_number.values())
 
 
-def _fractions(path: Path, epochs: Sequence[Epoch]) -> tuple[list[Epoch], list[str]]:
+def _epochs_as_fractions(path: Path, epochs: Sequence[Epoch]) -> tuple[list[Epoch], list[str]]:
     """Turn accuracies into fractions: a column with values from above 1 up to 100 is in per cent, others are unknown."""
     notes = []
     read = list(epochs)

@@ -122,7 +122,7 @@ def read_configs(files: Iterable[Path]) -> tuple[tuple[ExperimentConfig, ...], t
             notes.append(f"{file}: not read: {getattr(error, 'line', error)}")
             continue
         if isinstance(document.value, dict):
-            configs.append(ExperimentConfig(name=str(file), leaves=dict(_leaves(document.value, ()))))
+            configs.append(ExperimentConfig(name=str(file), leaves=dict(_config_leaves(document.value, ()))))
             notes += [str(problem) for problem in document.problems if not problem.advice][:3]
     return tuple(configs), tuple(notes)
 
@@ -134,8 +134,8 @@ def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool,
     name), by ``experiment_name``, or by lying in it. alone: no other experiment is looked at, then the only configuration
     beside it counts too where it names no folder.
     """
-    naming = [c for c in configs if _names(c, folder, whole=True)]
-    naming = naming or [c for c in configs if unique and _names(c, folder, whole=False)]
+    naming = [c for c in configs if _ends_as_folder(c, folder, whole=True)]
+    naming = naming or [c for c in configs if unique and _ends_as_folder(c, folder, whole=False)]
     naming = naming or [c for c in configs if folder.name in c.texts(("experiment_name",))]
     naming = naming or [c for c in configs if Path(c.name).parent == folder]
     if not naming and alone and len(configs) == 1 and not configs[0].texts(_OUTPUT):
@@ -151,13 +151,14 @@ def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool,
             names = ", ".join(sorted(".".join(key) for key in differing)[:5])
             notes.append(f"{naming[0].name} and {other.name} both name this run and differ in {names}: left open")
     merged = ExperimentConfig(name=naming[0].name, leaves=leaves)
-    settings, unclear = _settings(merged)
+    settings, unclear = _config_settings(merged)
     return ExperimentFacts(
         source=merged.name, settings=settings, model=merged.section("model"), notes=(*notes, *unclear)
     )
 
 
-def _settings(config: ExperimentConfig) -> tuple[dict[str, Any], list[str]]:
+def _config_settings(config: ExperimentConfig) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings of a configuration, each where all its places agree, and notes on those that do not."""
     settings: dict[str, Any] = {}
     used: set[tuple[str, ...]] = set()
     notes = []
@@ -183,7 +184,7 @@ def _settings(config: ExperimentConfig) -> tuple[dict[str, Any], list[str]]:
     return settings, notes
 
 
-def _names(config: ExperimentConfig, folder: Path, *, whole: bool) -> bool:
+def _ends_as_folder(config: ExperimentConfig, folder: Path, *, whole: bool) -> bool:
     """Whether an output folder of the configuration ends as ``folder`` does; ``whole``: with all of its names."""
     for text in config.texts(_OUTPUT):
         parts = [p for p in PurePosixPath(_SEPARATORS.sub("/", text.strip())).parts if p not in (".", "..")]
@@ -193,10 +194,11 @@ def _names(config: ExperimentConfig, folder: Path, *, whole: bool) -> bool:
     return False
 
 
-def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _config_leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield (path, plain value) of a configuration; a list counts as one value."""
     if isinstance(value, dict):
         for key, entry in value.items():
-            yield from _leaves(entry, (*path, key))
+            yield from _config_leaves(entry, (*path, key))
     elif isinstance(value, list):
         yield path, tuple(entry for entry in value if not isinstance(entry, dict | list))
     elif path:
@@ -245,7 +247,7 @@ def name_facts(name: str) -> NameFacts:
     kept = words[1:] if len(words) > 1 and _KEY.fullmatch(words[0]) else words
     lengths = [int(match[1]) for word in kept if (match := _EPOCHS.fullmatch(word.lower()))]
     subject = [w for w in kept if not _EPOCHS.fullmatch(w.lower()) and not _PLACES.fullmatch(w.lower())]
-    dataset, rest = _dataset(subject)
+    dataset, rest = _dataset_and_rest(subject)
     return NameFacts(
         subject=" ".join([dataset, *rest] if dataset else subject),
         dataset=dataset,
@@ -257,7 +259,7 @@ def name_facts(name: str) -> NameFacts:
 
 def readable_dataset(name: str) -> str:
     """Return ``IMDB`` for ``imdb_hash``, ``AG News`` for ``ag_news``; a name that is not known stays as it is."""
-    dataset, _ = _dataset([word for word in _SPLIT.split(name) if word])
+    dataset, _ = _dataset_and_rest([word for word in _SPLIT.split(name) if word])
     return dataset or name
 
 
@@ -273,7 +275,7 @@ def short_ids(names: Sequence[str], places: Mapping[int, str]) -> list[str]:
     ]
 
 
-def _dataset(words: Sequence[str]) -> tuple[str | None, list[str]]:
+def _dataset_and_rest(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return (known data set that the words begin with, the words after it)."""
     for end in range(len(words), 0, -1):
         dataset = DATASETS.get("".join(words[:end]).lower())

@@ -141,10 +141,10 @@ def files_below(folder: Path) -> tuple[Path, ...]:
                 why="it is not a folder of results",
                 fix="pass the folder of one experiment",
             )
-    return tuple(path for path in sorted(paths) if _is_file(path))
+    return tuple(path for path in sorted(paths) if _is_readable_file(path))
 
 
-def _is_file(path: Path) -> bool:
+def _is_readable_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:
@@ -285,9 +285,9 @@ class Importer(Form):
     def read(self, path: Path, stated: Stated | None = None) -> Imported:
         """Read all of ``path``; notes name the files of a folder that were left out."""
         imported = self.read_files(Candidate(path, stated or Stated()))
-        others = [_name(file, path) for file in imported.left_out if file.reason == OTHER_KIND]
+        others = [_name_in_folder(file, path) for file in imported.left_out if file.reason == OTHER_KIND]
         notes = [
-            f"{file.reason if file.path in file.reason else f'{_name(file, path)}: {file.reason}'}; left out"
+            f"{file.reason if file.path in file.reason else f'{_name_in_folder(file, path)}: {file.reason}'}; left out"
             for file in imported.left_out
             if file.reason != OTHER_KIND
         ]
@@ -297,7 +297,7 @@ class Importer(Form):
         return replace(imported, notes=(*imported.notes, *notes))
 
 
-def _name(left_out: LeftOut, folder: Path) -> str:
+def _name_in_folder(left_out: LeftOut, folder: Path) -> str:
     return str(Path(left_out.path).relative_to(folder))
 
 

@@ -157,7 +157,7 @@ def blocks_of(path: Path) -> Iterator[tuple[int | None, bytes]]:
 
     Raises DataError for a file that cannot be read.
     """
-    size = _size(path)
+    size = _size_if_large(path)
     gap: int | None = None
     left = _BLOCK if size is None else _START
     with reading(path) as file:
@@ -169,7 +169,7 @@ def blocks_of(path: Path) -> Iterator[tuple[int | None, bytes]]:
                 left = file.seek(size - _END)
 
 
-def _size(path: Path) -> int | None:
+def _size_if_large(path: Path) -> int | None:
     """Return the size of a log too large to be read as a whole; None: it is none, or packed."""
     size = path.stat().st_size
     with opened(path) as file:
@@ -178,6 +178,7 @@ def _size(path: Path) -> int | None:
 
 @cache
 def _ends_between(path: Path, start: int, end: int) -> int:
+    """Count the ends of lines in a part of a file."""
     ends = 0
     with path.open("rb") as file:
         file.seek(start)
@@ -188,7 +189,7 @@ def _ends_between(path: Path, start: int, end: int) -> int:
 
 def parts_read(paths: Iterable[Path]) -> tuple[str, ...]:
     """Return a note for each log of which only parts are read."""
-    sizes = ((path, _size(path) if path.suffix.lower() in SUFFIXES else None) for path in paths)
+    sizes = ((path, _size_if_large(path) if path.suffix.lower() in SUFFIXES else None) for path in paths)
     return tuple(
         f"{path}: its first {_START >> 20} MiB and last {_END >> 20} MiB of {size / (1 << 30):.1f} GiB are read: figures, "
         "and how the job ended, are of these"

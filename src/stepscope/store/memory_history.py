@@ -150,7 +150,7 @@ def _take_stacks_of_frees(frees: Sequence[tuple[Life, Sequence[Any]]]) -> None:
     """Give blocks without a stack that of their release: with ``context="alloc"`` it is the request's own, with
     ``context="all"`` (the default) the release's."""
     checked = [pair for pair in frees if pair[0].begins >= 0 and pair[0].stack][:_CHECKED]
-    if checked and all(_python(life.stack) == _python(stack) for life, stack in checked):
+    if checked and all(_python_frames(life.stack) == _python_frames(stack) for life, stack in checked):
         for life, stack in frees:
             life.stack = life.stack or stack
 
@@ -162,7 +162,7 @@ def requested(block: SegmentPiece) -> int:
 
 def judge(lives: Sequence[Life], facts: Mapping[int, tuple[str, str]]) -> None:
     """Give every life its kind and module. facts: address -> (kind, tensor's name) of what lives at the snapshot."""
-    stages = _Stages(lives, with_stacks=any(_python(life.stack) for life in lives))
+    stages = _Stages(lives, with_stacks=any(_python_frames(life.stack) for life in lives))
     sizes: set[int] = set()
     for life in lives:
         if life.ends is not None:
@@ -171,12 +171,12 @@ def judge(lives: Sequence[Life], facts: Mapping[int, tuple[str, str]]) -> None:
             life.kind, name = fact
             life.module = name.rpartition(".")[0] or life.module
         elif stages.of(life) == _IN_SETUP:
-            life.kind = _kind(life, stages, sizes, named=bool(facts))
+            life.kind = _block_kind(life, stages, sizes, named=bool(facts))
         if life.kind == PARAMETER or life.begins < 0:
             sizes.add(life.size)
     for life in lives:
         if life.ends is not None or life.address not in facts:
-            life.kind = _kind(life, stages, sizes, named=bool(facts))
+            life.kind = _block_kind(life, stages, sizes, named=bool(facts))
         life.module = life.module or call_sites(life.stack)
     _parameters_of_gradients(lives)
 
@@ -194,7 +194,7 @@ def _parameters_of_gradients(lives: Sequence[Life]) -> None:
             life.kind = PARAMETER
 
 
-def _kind(life: Life, stages: _Stages, sizes: set[int], *, named: bool) -> str:
+def _block_kind(life: Life, stages: _Stages, sizes: set[int], *, named: bool) -> str:
     """Judge the kind of a block. sizes: of known parameters. named: all that lives at the snapshot in modules and optimizers
     has its kind already."""
     stage = stages.of(life)
@@ -259,8 +259,8 @@ class _Stages:
     def _stage_and_bucket(self, life: Life) -> tuple[int, bool]:
         key = tuple(map(id, life.stack))
         if key not in self._by_stack:
-            frames = _python(life.stack)
-            self._by_stack[key] = _stage(frames), bool(frames) and frames[0][0].endswith(_BUCKETS)
+            frames = _python_frames(life.stack)
+            self._by_stack[key] = _stage_of_stack(frames), bool(frames) and frames[0][0].endswith(_BUCKETS)
         return self._by_stack[key]
 
     def end_of_run(self, life: Life) -> int:
@@ -277,7 +277,8 @@ class _Stages:
         return until - bisect_right(self._backwards, life.begins)
 
 
-def _stage(frames: Sequence[_Frame]) -> int:
+def _stage_of_stack(frames: Sequence[_Frame]) -> int:
+    """Return the stage of the step that a stack is from: backward, optimizer, forward, setup or something else."""
     if not frames or "/torch/" in frames[-1][0]:  # autograd's thread begins inside torch
         return _IN_BACKWARD
     if any("/torch/optim/" in file for file, _, _ in frames):
@@ -295,7 +296,7 @@ _Frame = tuple[str, object, str]
 """A Python frame: file, line, function."""
 
 
-def _python(stack: Sequence[Any]) -> list[_Frame]:
+def _python_frames(stack: Sequence[Any]) -> list[_Frame]:
     """Return the Python frames of a stack, innermost first."""
     return [
         (str(f["filename"]).replace("\\", "/"), f.get("line", "?"), str(f.get("name", "")))
@@ -306,18 +307,18 @@ def _python(stack: Sequence[Any]) -> list[_Frame]:
 
 def place(stack: Sequence[Any]) -> str:
     """Name the innermost Python frame outside torch, its file with the folder it is in: ``model.py:120 forward``."""
-    frames = _python(stack)
+    frames = _python_frames(stack)
     if not frames:
         return TORCH_ONLY if stack else UNKNOWN_PLACE
     file, line, name = next((frame for frame in frames if "/torch/" not in frame[0]), frames[0])
-    return f"{_short(file)}:{line} {name}".rstrip()
+    return f"{_short_path(file)}:{line} {name}".rstrip()
 
 
 def call_sites(stack: Sequence[Any]) -> str:
     """Name where the user's innermost modules were called: ``model.py:253 > model.py:382``; empty outside of modules."""
-    frames = _python(stack)
+    frames = _python_frames(stack)
     sites = [
-        f"{_short(file)}:{line}"
+        f"{_short_path(file)}:{line}"
         for (inner_file, _, inner), (file, line, _) in pairwise(frames)
         if inner in ("_call_impl", "_wrapped_call_impl")
         and inner_file.endswith("/torch/nn/modules/module.py")
@@ -326,7 +327,7 @@ def call_sites(stack: Sequence[Any]) -> str:
     return " > ".join(reversed(sites[:2]))
 
 
-def _short(file: str) -> str:
+def _short_path(file: str) -> str:
     return "/".join(PurePosixPath(file).parts[-2:])
 
 
@@ -363,7 +364,7 @@ def with_history(record: MemorySnapshot, trace: Sequence[AllocatorEvent], lives:
     if capacity is None and driver_free is not None:
         capacity = reserved_then + driver_free
     times = [event.time_us for event in trace if event.time_us is not None]
-    levels = _levels(lives, len(trace))
+    levels = _levels_by_kind(lives, len(trace))
     total = levels.sum(axis=1)
     peak = int(np.argmax(total))  # events before it
     at_peak = alive(lives, peak - 1)
@@ -378,17 +379,17 @@ def with_history(record: MemorySnapshot, trace: Sequence[AllocatorEvent], lives:
         oom_events=len(failed),
         oom_request_bytes=None if last is None else last.size,
         oom_driver_free_bytes=driver_free,
-        driver_allocations=_count(trace, _GROWS),
-        driver_frees=_count(trace, _SHRINKS),
-        retries=_retries(trace),
-        late_allocations=_count(late, ("alloc",)),
-        late_driver_allocations=_count(late, _GROWS),
-        late_driver_frees=_count(late, _SHRINKS),
-        late_retries=_retries(late),
+        driver_allocations=_event_count(trace, _GROWS),
+        driver_frees=_event_count(trace, _SHRINKS),
+        retries=_retry_count(trace),
+        late_allocations=_event_count(late, ("alloc",)),
+        late_driver_allocations=_event_count(late, _GROWS),
+        late_driver_frees=_event_count(late, _SHRINKS),
+        late_retries=_retry_count(late),
         peak_holders=holders(at_peak, lambda life: place(life.stack)),
         peak_modules=holders([life for life in at_peak if life.module], lambda life: life.module),
         peak_kinds=by_kind(at_peak),
-        over_time=_over_time(trace, levels, total),
+        over_time=_memory_over_time(trace, levels, total),
     )
 
 
@@ -410,7 +411,7 @@ def by_kind(lives: Sequence[Life]) -> tuple[tuple[str, int], ...]:
     return tuple((kind, size) for kind, size in sizes.items() if size)
 
 
-def _levels(lives: Sequence[Life], events: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def _levels_by_kind(lives: Sequence[Life], events: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Return bytes by kind, before the first event and after each."""
     changes = np.zeros((events + 1, len(KINDS)), dtype=np.int64)
     for life in lives:
@@ -421,7 +422,7 @@ def _levels(lives: Sequence[Life], events: int) -> np.ndarray[tuple[int, int], n
     return np.cumsum(changes, axis=0)
 
 
-def _over_time(
+def _memory_over_time(
     trace: Sequence[AllocatorEvent],
     levels: np.ndarray[tuple[int, int], np.dtype[np.int64]],
     total: np.ndarray[tuple[int], np.dtype[np.int64]],
@@ -449,11 +450,11 @@ def _half_of_requests(trace: Sequence[AllocatorEvent]) -> int:
     return requests[len(requests) // 2 - 1] + 1 if len(requests) > 1 else len(trace)
 
 
-def _count(trace: Sequence[AllocatorEvent], actions: Container[str]) -> int:
+def _event_count(trace: Sequence[AllocatorEvent], actions: Container[str]) -> int:
     return sum(event.action in actions for event in trace)
 
 
-def _retries(trace: Sequence[AllocatorEvent]) -> int:
+def _retry_count(trace: Sequence[AllocatorEvent]) -> int:
     """Count how often segments were given back directly before one was asked for."""
     done = [event.action for event in trace if event.action != "oom"]
     return sum(before in _SHRINKS and action in _GROWS for before, action in pairwise(done))

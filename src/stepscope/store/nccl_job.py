@@ -46,7 +46,7 @@ _KINDS: list[tuple[str, re.Pattern[str], _Handler]] = []
 """Kinds of lines in the order in which they are tried; what every call prints comes first."""
 
 
-def _reads(marker: str, pattern: str) -> Callable[[_Handler], _Handler]:
+def _reading_lines(marker: str, pattern: str) -> Callable[[_Handler], _Handler]:
     """Give a handler the lines that hold the marker and fit the pattern. Numbers are bounded: some lines are damaged."""
 
     def kept(handler: _Handler) -> _Handler:
@@ -125,6 +125,7 @@ class NcclJob:
         self.messages.setdefault(key, Message(text=parsed.text, device=parsed.device)).count += 1
 
     def new_member(self, process: Process) -> NcclMember:
+        """Return a new member of a process; beyond the most that are kept it is only counted."""
         member = NcclMember(process=process)
         if self._members < MEMBERS_KEPT:
             self._members += 1
@@ -135,6 +136,7 @@ class NcclJob:
         return member
 
     def _name_host(self, process: Process) -> None:
+        """Give a process whose line was torn the host of another process of the same file that fits."""
         hosts = {other.host for other in self.processes.values() if not other.glued and other.file == process.file}
         fitting = [
             h
@@ -183,17 +185,18 @@ class _Line:
 
     # Lines about a communicator, each line by the thread that initialises it or by one that connects it later.
 
-    @_reads("opCount ", r"^(?:.* comm )?([^ ]*)")
+    @_reading_lines("opCount ", r"^(?:.* comm )?([^ ]*)")
     def _called(self) -> None:
         if len(self.process.members) > 1:
             self.process.called[self.parsed.tid] = self.match[1]
 
-    @_reads(
+    @_reading_lines(
         " Bytes -> Algo ",
         r"^(?:(\w+): )?(\d{1,19}) Bytes -> Algo (\w+) proto (\w+)"
         r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\}| time [\d.]+)$",
     )
     def _choice(self) -> None:
+        """Add the choice of algorithm and protocol for a size; of very many sizes, by powers of two."""
         choice = _choice_of(*self.match.groups())
         member = self._chooser()
         if choice not in member.choices and len(member.choices) >= SIZES_KEPT:
@@ -201,12 +204,13 @@ class _Line:
             choice = choice._replace(low_bytes=1 << bits, high_bytes=(2 << bits) - 1, channels=None)
         member.choices[choice] = member.choices.get(choice, 0) + 1
 
-    @_reads(
+    @_reading_lines(
         " via ",
         r"(?:Channel|Ring) (\d{1,4})(?:/\d{1,9})? ?: (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?(?: \[(send|receive)\])?"
         r" via (.+?)(?: comm (0x[0-9a-f]+) nRanks \d{1,9})?$",
     )
     def _link(self) -> None:
+        """Add a link to the way between two ranks; one of an unknown form is counted."""
         channel, source, destination, end, via, pointer = self.match.groups()
         net = _NET.match(via)
         if net is None and not _NEAR.match(via):
@@ -224,18 +228,19 @@ class _Line:
             way.gdrdma = net[4] is not None and way.gdrdma is not False
             way.proxy_rank = way.proxy_rank if net[3] is None else int(net[3])
 
-    @_reads(" via ", r"^CollNet \d{1,9}(?:/\d{1,9})? ?: \d{1,9} \[(?:send|receive)\] via (COLLNET/[^/]+)")
+    @_reading_lines(" via ", r"^CollNet \d{1,9}(?:/\d{1,9})? ?: \d{1,9} \[(?:send|receive)\] via (COLLNET/[^/]+)")
     def _collnet(self) -> None:
         member = self.process.beginning.get(self.parsed.tid)
         if member is not None and self.match[1] not in member.networks:
             member.networks.append(self.match[1])
 
-    @_reads(
+    @_reading_lines(
         "- Init ",
         r"comm (0x[0-9a-f]+) rank (\d{1,6}) n[rR]anks (\d{1,6}) cudaDev (-?\d{1,9})(?: nvmlDev (-?\d{1,9}))?"
         r"(?: busId ([0-9a-f]+))?(.*?) ?- Init (START|COMPLETE)$",
     )
     def _init(self) -> None:
+        """Begin, or complete, a communicator of a rank."""
         pointer, rank, nranks, cuda, nvml, bus, rest, stage = self.match.groups()
         if int(cuda) != self.parsed.device or int(rank) >= int(nranks):
             self.job.torn += 1  # two lines that look like one: a device says so of itself
@@ -258,12 +263,12 @@ class _Line:
             member.initialised = True
             self.process.beginning.pop(self.parsed.tid, None)
 
-    @_reads(" COMPLETE", r"comm (0x[0-9a-f]+) rank \d{1,9} .*(Destroy|Abort) COMPLETE$")
+    @_reading_lines(" COMPLETE", r"comm (0x[0-9a-f]+) rank \d{1,9} .*(Destroy|Abort) COMPLETE$")
     def _ended(self) -> None:
         if (member := by_pointer(self.process, self.match[1])) is not None:
             member.ended = "destroyed" if self.match[2] == "Destroy" else "aborted"
 
-    @_reads(
+    @_reading_lines(
         " coll channels",
         r"(\d{1,9}) coll channels,(?: (\d{1,9}) collnet channels,)?(?: (\d{1,9}) nvls channels,)? (\d{1,9}) p2p channels, "
         r"(\d{1,9}) p2p channels per peer$",
@@ -272,13 +277,14 @@ class _Line:
         counts = tuple(None if n is None else int(n) for n in self.match.groups())
         self._initialising().channels = counts
 
-    @_reads("Channel ", r"^Channel (\d{1,4})(?:/\d{1,9})? ?:((?:\s+\d{1,9})+)$")
+    @_reading_lines("Channel ", r"^Channel (\d{1,4})(?:/\d{1,9})? ?:((?:\s+\d{1,9})+)$")
     def _ring(self) -> None:
         order = tuple(int(r) for r in self.match[2].split())
         self._initialising().rings[int(self.match[1])] = order
 
-    @_reads("Trees ", r"Trees ")
+    @_reading_lines("Trees ", r"Trees ")
     def _trees(self) -> None:
+        """Add the parent in each channel's tree."""
         member = self._initialising()
         for channel, drawn in _TREE.findall(self.parsed.text):
             # Before NCCL 2.8 a second tree follows, the first one mirrored.
@@ -288,50 +294,50 @@ class _Line:
                 if re.fullmatch(r"-?\d{1,6}", parent):
                     member.parents[int(channel)] = int(parent)
 
-    @_reads(" nNodes ", r"comm (0x[0-9a-f]+) rank \d{1,9} nRanks \d{1,9} nNodes (\d{1,9}) ")
+    @_reading_lines(" nNodes ", r"comm (0x[0-9a-f]+) rank \d{1,9} nRanks \d{1,9} nNodes (\d{1,9}) ")
     def _nodes(self) -> None:
         if (member := by_pointer(self.process, self.match[1])) is not None:
             member.nodes = int(self.match[2])
 
-    @_reads("NVLS multicast support", r"^NVLS multicast support is (not )?available on dev (\d{1,9})")
+    @_reading_lines("NVLS multicast support", r"^NVLS multicast support is (not )?available on dev (\d{1,9})")
     def _nvls(self) -> None:
         self._initialising().nvls = self.match[1] is None
 
     # Lines about the process, its host and its surroundings.
 
-    @_reads("Using network ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
-    @_reads("Assigned NET plugin ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
+    @_reading_lines("Using network ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
+    @_reading_lines("Assigned NET plugin ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
     def _network(self) -> None:
         member = self.process.beginning.get(self.parsed.tid)
         networks = member.networks if member is not None else self.process.networks.setdefault(self.parsed.tid, [])
         if self.match[1] not in networks:
             networks.append(self.match[1])
 
-    @_reads("CCL version", r"^[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?$")
+    @_reading_lines("CCL version", r"^[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?$")
     def _version(self) -> None:
         self.process.versions[self.match[1]] = None
 
-    @_reads("set by environment", r"(\w+) set by environment to (.*?)\.?$")
+    @_reading_lines("set by environment", r"(\w+) set by environment to (.*?)\.?$")
     def _setting(self) -> None:
         self.job.settings[self.match[1], self.match[2]] = None
 
-    @_reads("NET/Plugin", r"^NET/Plugin ?: Loaded net plugin (.+)$")
+    @_reading_lines("NET/Plugin", r"^NET/Plugin ?: Loaded net plugin (.+)$")
     def _plugin(self) -> None:
         self.job.plugins[self.match[1]] = None
 
-    @_reads("NET/Plugin", r"^NET/Plugin ?: ((?:No plugin found|Could not find).*)$")
+    @_reading_lines("NET/Plugin", r"^NET/Plugin ?: ((?:No plugin found|Could not find).*)$")
     def _no_plugin(self) -> None:
         self.job.no_plugin[self.match[1].strip()] = None
 
-    @_reads("Using [", r"^NET/[^:]+: Using (\[\d{1,9}\].+?)(?: ?\[RO\])?(?:; OOB .*)?$")
+    @_reading_lines("Using [", r"^NET/[^:]+: Using (\[\d{1,9}\].+?)(?: ?\[RO\])?(?:; OOB .*)?$")
     def _nics(self) -> None:
         self.job.nics.setdefault(self.process.host, {}).update(dict.fromkeys(_NIC.findall(self.match[1])))
 
-    @_reads("GPU Direct RDMA ", r"GPU Direct RDMA (Enabled|Disabled) for HCA \d{1,9} '([^']+)'")
+    @_reading_lines("GPU Direct RDMA ", r"GPU Direct RDMA (Enabled|Disabled) for HCA \d{1,9} '([^']+)'")
     def _gdr(self) -> None:
         self.job.gdr.setdefault(self.process.host, {})[self.match[2]] = self.match[1] == "Enabled"
 
-    @_reads(" -> ", r"^(\S+:\d{1,9}) -> (\d{1,9})(?: |$)")
+    @_reading_lines(" -> ", r"^(\S+:\d{1,9}) -> (\d{1,9})(?: |$)")
     def _returned(self) -> None:
         if int(self.match[2]) > 0:
             self.job.message("returned", self.process, self.match[1], self.parsed)
@@ -361,12 +367,13 @@ class _Line:
 
 @lru_cache(maxsize=4096)
 def _choice_of(op: str | None, size: str, algorithm: str, protocol: str, low: str | None, high: str) -> Choice:
+    """Return a choice as NCCL prints it, with its names spelled out."""
     return Choice(
         op=op,
         low_bytes=int(size),
         high_bytes=int(size),
-        algorithm=_spelled(algorithm, _ALGORITHMS),
-        protocol=_spelled(protocol, _PROTOCOLS),
+        algorithm=_spelled_name(algorithm, _ALGORITHMS),
+        protocol=_spelled_name(protocol, _PROTOCOLS),
         channels=None if low is None else (int(low), int(high)),
     )
 
@@ -377,7 +384,7 @@ def _with_residue(longer: str, shorter: str, *, anything: bool) -> bool:
     return bool(residue) and residue != longer and (anything or _RESIDUE.fullmatch(residue) is not None)
 
 
-def _spelled(text: str, names: tuple[str, ...]) -> str:
+def _spelled_name(text: str, names: tuple[str, ...]) -> str:
     if text.isdecimal():
         return names[int(text)] if len(text) == 1 and int(text) < len(names) else text
     plain = text.replace("_", "").lower()

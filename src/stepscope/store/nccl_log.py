@@ -54,8 +54,8 @@ def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
     files: list[NcclLogFile] = []
     notes: list[str] = []
     versions: dict[int, dict[str, None]] = defaultdict(dict)
-    for path, named in _files(given).items():
-        read = _read(job, len(files), path, versions[len(files)])
+    for path, named in _files_and_named(given).items():
+        read = _read_log(job, len(files), path, versions[len(files)])
         if read.nccl_lines:
             files.append(read)
         elif named:
@@ -75,17 +75,17 @@ def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
     stated = [v for printed in versions.values() for v in printed]
     stated += [v for p in job.processes.values() for v in p.versions]
     every = tuple(dict.fromkeys(stated))
-    communicators = tuple(_communicators(job, every, notes))
+    communicators = tuple(_job_communicators(job, every, notes))
     result = NcclDebug(
         versions=every,
         communicators=communicators,
-        messages=tuple(_messages(job)),
-        hosts=tuple(_hosts(job)),
+        messages=tuple(_nccl_messages(job)),
+        hosts=tuple(_nccl_hosts(job)),
         net_plugins=tuple(job.plugins),
         no_plugin=tuple(job.no_plugin),
         settings=tuple(sorted(job.settings)),
         files=tuple(files),
-        notes=(*notes, *_notes(job, files, communicators)),
+        notes=(*notes, *_log_notes(job, files, communicators)),
         networks=_all_networks(job),
     )
     if not (result.communicators or result.messages or result.hosts or result.networks):
@@ -106,7 +106,7 @@ def _all_networks(job: NcclJob) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*of_members, *of_threads]))
 
 
-def _files(given: Sequence[Path]) -> dict[Path, bool]:
+def _files_and_named(given: Sequence[Path]) -> dict[Path, bool]:
     """Return every file, and whether it was named itself rather than found in a folder."""
     named: dict[Path, bool] = {}
     for path in given:
@@ -118,7 +118,8 @@ def _files(given: Sequence[Path]) -> dict[Path, bool]:
     return named
 
 
-def _read(job: NcclJob, number: int, path: Path, versions: dict[str, None]) -> NcclLogFile:
+def _read_log(job: NcclJob, number: int, path: Path, versions: dict[str, None]) -> NcclLogFile:
+    """Read the lines of one log into the job, and return how many are NCCL's and how many torn."""
     lines = Lines(path)
     nccl, torn = 0, -job.torn
     for line in lines:
@@ -152,7 +153,8 @@ def _what_instead(read: NcclLogFile) -> str:
     return f"none of its {counted(read.lines, 'line')} is one that NCCL writes"
 
 
-def _communicators(job: NcclJob, versions: tuple[str, ...], notes: list[str]) -> Iterator[NcclCommunicator]:
+def _job_communicators(job: NcclJob, versions: tuple[str, ...], notes: list[str]) -> Iterator[NcclCommunicator]:
+    """Yield the communicators of a job, whose members its processes print."""
     groups: dict[tuple[object, ...], list[NcclMember]] = defaultdict(list)
     for process in job.processes.values():
         for member in process.members:
@@ -164,9 +166,9 @@ def _communicators(job: NcclJob, versions: tuple[str, ...], notes: list[str]) ->
         if key[0] == "size" and len({m.rank for m in members}) < len(members):
             apart += len(members)
             for member in members:
-                yield _communicator([member], versions, notes)
+                yield _joined_communicator([member], versions, notes)
         else:
-            yield _communicator(members, versions, notes)
+            yield _joined_communicator(members, versions, notes)
     if apart:
         notes.append(
             f"{counted(apart, 'rank')} shown separately: NCCL before 2.18 does not name its communicators, and several of "
@@ -174,7 +176,10 @@ def _communicators(job: NcclJob, versions: tuple[str, ...], notes: list[str]) ->
         )
 
 
-def _communicator(members: Sequence[NcclMember], versions: tuple[str, ...], notes: list[str]) -> NcclCommunicator:
+def _joined_communicator(
+    members: Sequence[NcclMember], versions: tuple[str, ...], notes: list[str]
+) -> NcclCommunicator:
+    """Return a communicator as its members state it; what contradicts is noted."""
     first = members[0]
     by_rank: dict[int, NcclMember] = {}
     for member in members:
@@ -186,23 +191,24 @@ def _communicator(members: Sequence[NcclMember], versions: tuple[str, ...], note
     ranked = [m for m in members if m.rank is not None]
     if len(ranked) > len(by_rank):
         notes.append(
-            f"communicator {_id(first) or 'without a name'}: {counted(len(ranked) - len(by_rank), 'rank')} reported twice; "
+            f"communicator {_communicator_id(first) or 'without a name'}: "
+            f"{counted(len(ranked) - len(by_rank), 'rank')} reported twice; "
             "the first one counts (is a log among the files twice?)"
         )
         members = list(by_rank.values())
     channels = next((m.channels for m in members if m.channels), (None,) * 5)
     nvls = [m.nvls for m in members if m.nvls is not None]
     return NcclCommunicator(
-        id=_id(first),
+        id=_communicator_id(first),
         nranks=first.nranks,
-        versions=tuple(dict.fromkeys(v for m in members for v in m.process.versions)) or _only(versions),
+        versions=tuple(dict.fromkeys(v for m in members for v in m.process.versions)) or _only_version(versions),
         nodes=next((m.nodes for m in members if m.nodes is not None), None),
-        networks=tuple(dict.fromkeys(n for m in members for n in _networks(m))),
-        ranks=tuple(_rank(by_rank[r]) for r in sorted(by_rank)),
-        rings=tuple(_rings(members, first.nranks)),
-        trees=tuple(_trees(by_rank, first.nranks)),
-        links=tuple(_links(members)),
-        choices=tuple(_choices(members)),
+        networks=tuple(dict.fromkeys(n for m in members for n in _member_networks(m))),
+        ranks=tuple(_nccl_rank(by_rank[r]) for r in sorted(by_rank)),
+        rings=tuple(_nccl_rings(members, first.nranks)),
+        trees=tuple(_nccl_trees(by_rank, first.nranks)),
+        links=tuple(_nccl_links(members)),
+        choices=tuple(_nccl_choices(members)),
         coll_channels=channels[0],
         collnet_channels=channels[1],
         nvls_channels=channels[2],
@@ -212,20 +218,21 @@ def _communicator(members: Sequence[NcclMember], versions: tuple[str, ...], note
     )
 
 
-def _id(member: NcclMember) -> str | None:
+def _communicator_id(member: NcclMember) -> str | None:
     return str(member.key[1]) if member.key and member.key[0] == "id" else None
 
 
-def _only(versions: tuple[str, ...]) -> tuple[str, ...]:
+def _only_version(versions: tuple[str, ...]) -> tuple[str, ...]:
     """Return the job's version, where there is one, for ranks that state none."""
     return versions if len(versions) == 1 else ()
 
 
-def _networks(member: NcclMember) -> Iterable[str]:
+def _member_networks(member: NcclMember) -> Iterable[str]:
     return member.networks or [n for names in member.process.networks.values() for n in names]
 
 
-def _rank(member: NcclMember) -> NcclRank:
+def _nccl_rank(member: NcclMember) -> NcclRank:
+    """Return a member as a rank; -1: it does not say which."""
     return NcclRank(
         rank=member.rank if member.rank is not None else -1,
         host=member.process.host,
@@ -238,7 +245,8 @@ def _rank(member: NcclMember) -> NcclRank:
     )
 
 
-def _rings(members: Sequence[NcclMember], nranks: int | None) -> Iterator[NcclRing]:
+def _nccl_rings(members: Sequence[NcclMember], nranks: int | None) -> Iterator[NcclRing]:
+    """Yield the ring of each channel, as its first member prints it; impossible orders are left out."""
     orders: dict[int, tuple[int, ...]] = {}
     for member in members:
         for channel, order in member.rings.items():
@@ -249,14 +257,15 @@ def _rings(members: Sequence[NcclMember], nranks: int | None) -> Iterator[NcclRi
             yield NcclRing(channel=channel, ranks=order, complete=len(order) == nranks)
 
 
-def _trees(by_rank: dict[int, NcclMember], nranks: int | None) -> Iterator[NcclTree]:
+def _nccl_trees(by_rank: dict[int, NcclMember], nranks: int | None) -> Iterator[NcclTree]:
     channels = sorted({c for m in by_rank.values() for c in m.parents})
     for channel in channels:
         parents = tuple(by_rank[r].parents.get(channel) if r in by_rank else None for r in range(nranks or 0))
         yield NcclTree(channel=channel, parents=parents)
 
 
-def _links(members: Sequence[NcclMember]) -> Iterator[NcclLink]:
+def _nccl_links(members: Sequence[NcclMember]) -> Iterator[NcclLink]:
+    """Yield the links between ranks: transport, channels and NICs."""
     ways: dict[tuple[int, int, str], Way] = {}
     for member in members:
         for key, way in member.ways.items():
@@ -274,7 +283,8 @@ def _links(members: Sequence[NcclMember]) -> Iterator[NcclLink]:
         )
 
 
-def _choices(members: Sequence[NcclMember]) -> Iterator[NcclChoice]:
+def _nccl_choices(members: Sequence[NcclMember]) -> Iterator[NcclChoice]:
+    """Yield how often each algorithm and protocol was chosen for a size."""
     calls: dict[Choice, int] = defaultdict(int)
     for member in members:
         for choice, count in member.choices.items():
@@ -283,7 +293,8 @@ def _choices(members: Sequence[NcclMember]) -> Iterator[NcclChoice]:
         yield NcclChoice(**choice._asdict(), calls=calls[choice])
 
 
-def _messages(job: NcclJob) -> Iterator[NcclMessage]:
+def _nccl_messages(job: NcclJob) -> Iterator[NcclMessage]:
+    """Yield warnings and errors, each with how often it came."""
     for (process, kind, device, place), message in job.messages.items():
         yield NcclMessage(
             kind=kind,
@@ -302,7 +313,8 @@ def _rank_on(process: Process, device: int) -> int | None:
     return max(of_device, key=lambda m: m.nranks or 0).rank if of_device else None
 
 
-def _hosts(job: NcclJob) -> Iterator[NcclHost]:
+def _nccl_hosts(job: NcclJob) -> Iterator[NcclHost]:
+    """Yield the NICs of each host, and which of them can reach GPUs directly."""
     for host in dict.fromkeys([*job.nics, *job.gdr]):
         gdr = job.gdr.get(host, {})
         yield NcclHost(
@@ -313,7 +325,8 @@ def _hosts(job: NcclJob) -> Iterator[NcclHost]:
         )
 
 
-def _notes(job: NcclJob, files: Sequence[NcclLogFile], communicators: Sequence[NcclCommunicator]) -> Iterator[str]:
+def _log_notes(job: NcclJob, files: Sequence[NcclLogFile], communicators: Sequence[NcclCommunicator]) -> Iterator[str]:
+    """Yield notes on several versions, and on what was torn or left out."""
     if len(versions := {v for c in communicators for v in c.versions}) > 1:
         mixed = any(len(c.versions) > 1 for c in communicators)
         where = "in one job" if mixed else "in these logs, each in communicators of its own: several jobs"

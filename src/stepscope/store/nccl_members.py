@@ -73,7 +73,7 @@ def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
     headers = list(_HEADER.finditer(line))
     if not headers:
         bare = _BARE.search(line)
-        return (None if bare is None else _unnamed(bare)), 0
+        return (None if bare is None else _line_without_process(bare)), 0
     last = headers[-1]
     host, pid, tid, device, place, level = last.groups()
     parsed = ParsedLine(
@@ -89,7 +89,7 @@ def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
     return parsed, len(headers) - 1
 
 
-def _unnamed(bare: re.Match[bytes]) -> ParsedLine:
+def _line_without_process(bare: re.Match[bytes]) -> ParsedLine:
     """Return a line that does not say who printed it: each device is taken for a process, no device for 0."""
     number, place, level = bare.groups()
     device = int(number or 0)

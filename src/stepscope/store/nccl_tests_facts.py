@@ -60,7 +60,7 @@ def facts_of(table: LoggedRun, name: str, given: int | None) -> Facts:
             fix=f"leave out --world-size for {name}",
         )
     span = _printed_factor(table)
-    op = _op(table, name, span, ranks=listed or given)
+    op = _table_op(table, name, span, ranks=listed or given)
     measured = _ranks_from(op, span)
     if listed and measured is not None and measured > listed:
         notes.append(
@@ -83,13 +83,13 @@ def facts_of(table: LoggedRun, name: str, given: int | None) -> Facts:
         notes.append(f"no list of devices: {counted(ranks, 'rank')}, because busbw / algbw of {op} is {factor:.4g}")
     if span is not None and not span[0] <= factor <= span[1]:
         notes.append(
-            f"busbw / algbw is {_middle(span):.4g} and {op} on {counted(ranks, 'rank')} has {factor:.4g}: "
+            f"busbw / algbw is {_span_middle(span):.4g} and {op} on {counted(ranks, 'rank')} has {factor:.4g}: "
             "busbw is shown as the log prints it"
         )
-        factor = _middle(span)
+        factor = _span_middle(span)
     if (groups := len({d.group for d in table.devices.values()})) > 1:
         notes.append(f"{groups} groups of {ranks} ranks ran at the same time (NCCL_TESTS_SPLIT)")
-    if missing := _missing(table):
+    if missing := _missing_devices(table):
         notes.append(f"the list of devices lacks {counted(missing, 'rank')}")
     if table.libraries:
         notes.append(", ".join(table.libraries))
@@ -101,18 +101,18 @@ def facts_of(table: LoggedRun, name: str, given: int | None) -> Facts:
         bus_factor=factor,
         hosts=hosts if table.devices and listed else None,
         gpu=gpus[0] if len(gpus) == 1 else None,
-        hardware=_hardware(gpus, len(table.devices), hosts) if table.devices and listed else None,
+        hardware=_hardware_text(gpus, len(table.devices), hosts) if table.devices and listed else None,
         notes=tuple(notes),
     )
 
 
-def _hardware(gpus: Sequence[str], ranks: int, hosts: int) -> str:
+def _hardware_text(gpus: Sequence[str], ranks: int, hosts: int) -> str:
     return f"{ranks} x {' and '.join(gpus)}" + (f" on {hosts} hosts" if hosts > 1 else "")
 
 
 def ranks_listed(table: LoggedRun) -> int | None:
     """Count the ranks of one communicator in the list of devices; None without a whole list."""
-    if not table.devices or table.devices_torn or _missing(table):
+    if not table.devices or table.devices_torn or _missing_devices(table):
         return None
     groups: dict[int, int] = {}
     for device in table.devices.values():
@@ -120,7 +120,7 @@ def ranks_listed(table: LoggedRun) -> int | None:
     return max(groups.values())
 
 
-def _missing(table: LoggedRun) -> int:
+def _missing_devices(table: LoggedRun) -> int:
     return max(table.devices, default=-1) + 1 - len(table.devices)
 
 
@@ -140,7 +140,7 @@ def _printed_factor(table: LoggedRun) -> tuple[float, float] | None:
     return (low, high) if low <= high < math.inf else None
 
 
-def _middle(span: tuple[float, float]) -> float:
+def _span_middle(span: tuple[float, float]) -> float:
     return (span[0] + span[1]) / 2
 
 
@@ -157,7 +157,7 @@ def _ranks_from(op: str, span: tuple[float, float] | None) -> int | None:
     return fitting[0] if len(fitting) == 1 and 2 <= fitting[0] <= LARGEST_WORLD else None
 
 
-def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks: int | None) -> str:
+def _table_op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks: int | None) -> str:
     """Return the collective: the program's, else of the commands before the table the one that fits, else the name's."""
     if table.started is not None:
         if table.started not in PROGRAMS:
@@ -166,7 +166,7 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
                 why=f"known are {', '.join(PROGRAMS)}",
             )
         return PROGRAMS[table.started]
-    fits = _fitting(table, span, ranks)
+    fits = _op_filter(table, span, ranks)
     ran = list(dict.fromkeys(PROGRAMS[p] for p in table.programs if p in PROGRAMS))
     possible = [op for op in ran if fits(op)]
     if len(possible) == 1 or (possible and not _op_in_name(name)):
@@ -175,7 +175,7 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
     if called is not None and fits(called):
         return called
     if called is not None and not ran:
-        seen = "" if span is None else f"busbw / algbw is {_middle(span):.4g}, "
+        seen = "" if span is None else f"busbw / algbw is {_span_middle(span):.4g}, "
         if seen and ranks is not None:
             seen += f"{called} on {counted(ranks, 'rank')} has {OF_WHOLE_BUFFERS[called](ranks):.4g}, "
         raise DataError(
@@ -196,11 +196,13 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
     )
 
 
-def _fitting(table: LoggedRun, span: tuple[float, float] | None, ranks: int | None) -> Callable[[str], bool]:
+def _op_filter(table: LoggedRun, span: tuple[float, float] | None, ranks: int | None) -> Callable[[str], bool]:
+    """Return whether an operation can be that of a table, by its reductions, roots, and busbw over algbw."""
     reduces = any(row.redop is not None for row in table.rows)
     roots = {row.root for row in table.rows}  # -1: the program has none
 
     def fits(op: str) -> bool:
+        """Whether the table can be of this operation."""
         if reduces != (op in _REDUCING) or (op in _ROOTED and roots == {-1}):
             return False
         if span is None:

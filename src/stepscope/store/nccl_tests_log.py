@@ -157,7 +157,7 @@ def read_tables(path: Path, *, headless: bool = False) -> Log:
     reader = _Reader(path)
     reader.inside = headless
     lines = nccl = 0
-    for coloured in _blocks(path):
+    for coloured in _line_blocks(path):
         block = _COLOURS.sub(b"", coloured) if b"\x1b" in coloured else coloured
         nccl += block.count(b" NCCL INFO ") + block.count(b" NCCL WARN ")
         if reader.inside or any(marker in block for marker in _MARKERS):
@@ -178,7 +178,7 @@ def read_tables(path: Path, *, headless: bool = False) -> Log:
     return Log(tables=reader.finish(), nccl_lines=nccl, lines=lines)
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+def _line_blocks(path: Path) -> Iterator[bytes]:
     """Yield whole lines, many at a time, and the whole words of a last one without its end; of a longer line than any of
     interest, its end."""
     rest = b""
@@ -330,12 +330,13 @@ class _Reader:
             if len(words) != len(titles) + titles.count("timestamp"):  # which is a date and a time
                 return None
             words = [words[i] for i in (*range(min(places)), *places)]
-        row = _row(begins, words, line)
+        row = _logged_row(begins, words, line)
         if row is None or (titles and (row.root is None) == ("root" in titles)):
             return None
         return None if inconsistent(row, timed=not self._table.cpu_time) else row
 
     def _take(self, row: LoggedRow) -> None:
+        """Add a row. Raises DataError for more than any job prints."""
         self._rows += 1
         if self._rows > MAX_ROWS:
             raise DataError(
@@ -372,6 +373,7 @@ class _Reader:
         self._averages = 0
 
     def _setup(self, setup: re.Match[str], text: str) -> None:
+        """Begin a table with the settings that its head states."""
         self._next()
         table = self._table
         table.threads, table.gpus = int(setup["threads"]), int(setup["gpus"])
@@ -417,12 +419,12 @@ def _more_columns(titles: Sequence[str]) -> tuple[int, ...] | None:
     return places
 
 
-def _row(begins: re.Match[str], words: list[str], line: int) -> LoggedRow | None:
+def _logged_row(begins: re.Match[str], words: list[str], line: int) -> LoggedRow | None:
     """Read a row from its words; None for one that was cut off or run through by another process."""
     middle, figures = words[:-_NUMBERS], words[-_NUMBERS:]
     if len(figures) < _NUMBERS or len(middle) > 2:
         return None
-    out, into = _figures(figures[:4]), _figures(figures[4:])
+    out, into = _logged_figures(figures[:4]), _logged_figures(figures[4:])
     if out is None or into is None:
         return None
     # Before 2.12 each program had its own columns: broadcast a root and no redop, all_gather neither.
@@ -445,7 +447,8 @@ def _row(begins: re.Match[str], words: list[str], line: int) -> LoggedRow | None
     )
 
 
-def _figures(words: list[str]) -> LoggedFigures | None:
+def _logged_figures(words: list[str]) -> LoggedFigures | None:
+    """Return the figures of one form; None where a word is no figure."""
     *numbers, errors = words
     if not all(n == "N/A" or _NUMBER.fullmatch(n) for n in numbers) or not _ERRORS.fullmatch(errors):
         return None

@@ -63,6 +63,7 @@ def read_created(path: Path) -> str | None:
 
 
 def read_run(root: Path) -> RunRecord:
+    """Return the record of a run folder. Raises DataError for any other folder."""
     layout = RunLayout(root)
     if not layout.is_there:
         raise DataError(
@@ -82,17 +83,17 @@ def read_cells(layout: RunLayout) -> tuple[CellSpec, ...]:
 
 def read_samples(path: Path) -> RankSamples | None:
     """Read one rank's samples; None when the rank died before it wrote the header."""
-    parts = _headed(path, SamplesHeader, StepSample)
+    parts = _header_and_lines(path, SamplesHeader, StepSample)
     return None if parts is None else RankSamples(header=parts[0], steps=parts[1])
 
 
 def read_comm_samples(path: Path) -> RankCommSamples | None:
     """Read one rank's samples of a comm cell; None when there is no file or the rank died before it wrote the header."""
-    parts = _headed(path, CommHeader, CommSample) if path.exists() else None
+    parts = _header_and_lines(path, CommHeader, CommSample) if path.exists() else None
     return None if parts is None else RankCommSamples(header=parts[0], samples=parts[1])
 
 
-def _headed(path: Path, header: type[T], line: type[L]) -> tuple[T, tuple[L, ...]] | None:
+def _header_and_lines(path: Path, header: type[T], line: type[L]) -> tuple[T, tuple[L, ...]] | None:
     """Read the record on the first line, and those of all others; None without a whole first line."""
     head, newline, body = read_bytes(path).partition(b"\n")
     if not newline:
@@ -101,6 +102,7 @@ def _headed(path: Path, header: type[T], line: type[L]) -> tuple[T, tuple[L, ...
 
 
 def read_cell(layout: CellLayout) -> CellResult:
+    """Return a cell's spec, status, samples and summaries, of the ranks that left them."""
     samples = (read_samples(path) for path in sorted(layout.root.glob("samples-*.jsonl")))
     return CellResult(
         spec=read_record(layout.spec, CellSpec),
@@ -156,11 +158,11 @@ def header_bytes(path: Path) -> int | None:
 def steps_in(path: Path, header: int | None = None) -> int:
     """Count the whole records of a diary. header: ``header_bytes`` of this file, where it is known."""
     header = header or header_bytes(path)
-    return 0 if header is None else max(path.stat().st_size - header, 0) // _record(path, header)[0].size
+    return 0 if header is None else max(path.stat().st_size - header, 0) // _record_layout(path, header)[0].size
 
 
 @lru_cache(maxsize=1 << 14)
-def _record(path: Path, header: int) -> tuple[struct.Struct, tuple[str, ...]]:
+def _record_layout(path: Path, header: int) -> tuple[struct.Struct, tuple[str, ...]]:
     """Return the layout of a diary's record and the names of its first columns. header: bytes of it, which never change."""
     with path.open("rb") as file:
         head = file.read(header)
@@ -188,7 +190,7 @@ def _last_steps(path: Path, most: int, *, first: int = 0) -> list[tuple[float, f
     """Return (whole, outside) of the last steps, at most so many, ns. first: steps at the begin that do not count."""
     if (header := header_bytes(path)) is None:
         return []
-    record, columns = _record(path, header)
+    record, columns = _record_layout(path, header)
     data = records_at_end(path, header, record.size, max(min(most, steps_in(path, header) - first), 0))
     whole, outside = columns.index("whole_ns"), columns.index("outside_ns")
     return [(step[whole], step[outside]) for step in record.iter_unpack(data)]
@@ -232,7 +234,7 @@ def read_json(path: Path) -> Any:
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}:{error.lineno}:{error.colno}: not readable as JSON",
-            why=_why(data, error),
+            why=_why_damaged(data, error),
             fix="copy the file again, or write it again with the tool that created it",
         ) from error
     except (ValueError, RecursionError) as error:
@@ -275,20 +277,21 @@ def amount(value: Any) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-def _natural(value: Any) -> int | None:
+def _natural_number(value: Any) -> int | None:
     number = whole(value)
     return number if number is not None and 0 <= number < 2**62 else None
 
 
-def _of(kind: type[T]) -> Callable[[Any], T | None]:
+def _kind_filter(kind: type[T]) -> Callable[[Any], T | None]:
     return lambda value: value if isinstance(value, kind) else None
 
 
-def _objects(value: Any) -> list[dict[str, Any]] | None:
+def _object_list(value: Any) -> list[dict[str, Any]] | None:
     return value if isinstance(value, list) and all(isinstance(entry, dict) for entry in value) else None
 
 
-def _why(data: bytes, error: json.JSONDecodeError) -> str:
+def _why_damaged(data: bytes, error: json.JSONDecodeError) -> str:
+    """Say why a text is no JSON: empty, zero bytes, cut off, or what the parser says."""
     if not data.strip():
         return "the file is empty"
     if not data.strip(b"\0"):
@@ -316,22 +319,22 @@ class Fields:
 
     def whole(self, key: str) -> int:
         """Return a whole number, 0 or more; also written as 8.0."""
-        return self._checked(key, _natural, "a whole number, 0 or more")
+        return self._checked(key, _natural_number, "a whole number, 0 or more")
 
     def count(self, key: str) -> int:
         """Return a whole number of 1 or more."""
         return self._checked(key, count, "a whole number of 1 or more")
 
     def text(self, key: str) -> str:
-        return self._checked(key, _of(str), "a text")
+        return self._checked(key, _kind_filter(str), "a text")
 
     def part(self, key: str) -> Fields:
         """Return an object inside this one."""
-        return Fields(self.source, self._checked(key, _of(dict), "an object"), self._path(key))
+        return Fields(self.source, self._checked(key, _kind_filter(dict), "an object"), self._path(key))
 
     def parts(self, key: str) -> tuple[Fields, ...]:
         """Return a list of objects."""
-        entries = self._checked(key, _objects, "a list of objects")
+        entries = self._checked(key, _object_list, "a list of objects")
         return tuple(Fields(self.source, entry, f"{self._path(key)}[{i}]") for i, entry in enumerate(entries))
 
     def maybe(self, how: Callable[[str], T], key: str) -> T | None:
@@ -347,7 +350,7 @@ class Fields:
         value = check(self.values.get(key))
         if value is not None:
             return value
-        what, why = f"{self._path(key)} is {_short(self.values.get(key))}", f"expected {expected}"
+        what, why = f"{self._path(key)} is {_short_repr(self.values.get(key))}", f"expected {expected}"
         if key not in self.values:
             has = ", ".join(list(self.values)[:8])
             what, why = f"no {self._path(key)}", f"there are: {has}" if has else "the object is empty"
@@ -361,10 +364,10 @@ def read_fields(path: Path) -> Fields:
     """The JSON object in a file. Raises DataError where it is damaged, far too large, or holds something else."""
     document = read_json(path)
     if not isinstance(document, dict):
-        raise DataError(f"{path}: holds no JSON object", why=f"it holds {_short(document)}")
+        raise DataError(f"{path}: holds no JSON object", why=f"it holds {_short_repr(document)}")
     return Fields(str(path), document)
 
 
-def _short(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

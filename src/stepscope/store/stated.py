@@ -39,11 +39,11 @@ def parse_world_sizes(text: str) -> dict[str, int]:
                 why="a job runs on a whole number of ranks, 1 or more",
                 fix=_FIX,
             )
-        _put(sizes, name, int(number), option="--world-size")
+        _put_value(sizes, name, int(number), option="--world-size")
     return sizes
 
 
-def _put(values: dict[str, T], name: str, value: T, *, option: str) -> None:
+def _put_value(values: dict[str, T], name: str, value: T, *, option: str) -> None:
     """Put a value to a name. Raises UsageError where it has another one."""
     if values.setdefault(name, value) != value:
         raise UsageError(f"{option} gives {name} twice: {values[name]} and {value}", fix="leave one of them out")
@@ -72,7 +72,7 @@ def parse_columns(text: str) -> dict[str, str]:
         name, _, meaning = (piece.strip() for piece in part.strip().rpartition("="))
         if not (name and meaning):
             raise UsageError(f"--columns {text!r}: {part.strip()!r} is not COLUMN=MEANING", fix=fix)
-        _put(meanings, name, meaning, option="--columns")
+        _put_value(meanings, name, meaning, option="--columns")
     return meanings
 
 
@@ -88,7 +88,7 @@ def stated_world_sizes(
     """
     sizes: dict[str, int] = {}
     for name, ranks in stated.world_size.items():
-        fitting = _fitting(name, names, files)
+        fitting = _fitting_runs(name, names, files)
         if len(fitting) > 1:
             typed = f"{name}={ranks}" if name else f"{ranks}"
             raise UsageError(
@@ -99,7 +99,7 @@ def stated_world_sizes(
                 fix=f"name each run: --world-size {','.join(f'{run}={ranks}' for run in fitting[:_LISTED])}",
             )
         for run_id in fitting:
-            _put(sizes, run_id, ranks, option="--world-size")
+            _put_value(sizes, run_id, ranks, option="--world-size")
     return sizes
 
 
@@ -108,8 +108,8 @@ def with_stated(runs: Sequence[TrainingRun], stated: Stated) -> tuple[TrainingRu
 
     Raises UsageError as ``stated_world_sizes``, and for ranks that contradict what a run's file says.
     """
-    sizes = stated_world_sizes({run.run_id: _names(run) for run in runs}, stated, _files(runs))
-    return tuple(_with_stated(run, sizes.get(run.run_id), stated) for run in runs)
+    sizes = stated_world_sizes({run.run_id: _run_names(run) for run in runs}, stated, _files_by_run(runs))
+    return tuple(_run_with_stated(run, sizes.get(run.run_id), stated) for run in runs)
 
 
 def stated_ranks(title: str, path: str, stated: Stated, *, listed: bool) -> int | None:
@@ -131,10 +131,10 @@ def require_known(runs: Iterable[TrainingRun], stated: Stated, tables: Iterable[
     tables: (title, file) of tables of measured collectives, which may have the name instead.
     """
     by_id = {run.run_id: run for run in runs}
-    names = {run_id: _names(run) for run_id, run in by_id.items()}
+    names = {run_id: _run_names(run) for run_id, run in by_id.items()}
     tables = tuple(tables)
     for name, ranks in stated.world_size.items():
-        fitting = _fitting(name, names, _files(by_id.values()))
+        fitting = _fitting_runs(name, names, _files_by_run(by_id.values()))
         if not fitting:
             if any(_names_table(name, title, path) for title, path in tables):
                 continue
@@ -161,7 +161,8 @@ def require_agreement(run: TrainingRun, ranks: int) -> None:
         )
 
 
-def _with_stated(run: TrainingRun, ranks: int | None, stated: Stated) -> TrainingRun:
+def _run_with_stated(run: TrainingRun, ranks: int | None, stated: Stated) -> TrainingRun:
+    """Return the run with what the user states of it. Raises UsageError where the file says otherwise."""
     missing = dict(run.missing)
     if ranks is not None:
         require_agreement(run, ranks)
@@ -182,17 +183,17 @@ def _with_stated(run: TrainingRun, ranks: int | None, stated: Stated) -> Trainin
     )
 
 
-def _names(run: TrainingRun) -> tuple[str, ...]:
+def _run_names(run: TrainingRun) -> tuple[str, ...]:
     experiment = run.settings.get("experiment")
     return (run.label, experiment) if isinstance(experiment, str) else (run.label,)
 
 
-def _files(runs: Iterable[TrainingRun]) -> dict[str, str]:
+def _files_by_run(runs: Iterable[TrainingRun]) -> dict[str, str]:
     """Return the file that each run is from; some importers add the line."""
     return {run.run_id: re.sub(r":\d+$", "", run.source) for run in runs}
 
 
-def _is_file(name: str, path: str) -> bool:
+def _names_file(name: str, path: str) -> bool:
     """Return whether a name is that of the file, with or without folders before it and endings behind it."""
     parts, whole = PurePath(name).parts, PurePath(path)
     while parts and whole.name:
@@ -206,10 +207,10 @@ def _is_file(name: str, path: str) -> bool:
 
 def _names_table(name: str, title: str, path: str) -> bool:
     """Return whether a stated name is of this table: a part of its title, its file's, or its whole source's."""
-    return name.endswith("/") or name.casefold() in title.casefold() or _is_file(name, path)
+    return name.endswith("/") or name.casefold() in title.casefold() or _names_file(name, path)
 
 
-def _fitting(name: str, names: Mapping[str, Sequence[str]], files: Mapping[str, str] | None = None) -> list[str]:
+def _fitting_runs(name: str, names: Mapping[str, Sequence[str]], files: Mapping[str, str] | None = None) -> list[str]:
     """Return ids of the runs that a stated name fits: the exact ones if there are any, else those that contain it, else
     those of the file with this name."""
     bare = name.removesuffix("/")
@@ -222,4 +223,4 @@ def _fitting(name: str, names: Mapping[str, Sequence[str]], files: Mapping[str, 
         return list(names)
     part = name.casefold()
     partly = [run_id for run_id, others in names.items() if any(part in text.casefold() for text in (run_id, *others))]
-    return partly or [run_id for run_id, path in (files or {}).items() if _is_file(name, path)]
+    return partly or [run_id for run_id, path in (files or {}).items() if _names_file(name, path)]

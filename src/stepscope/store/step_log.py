@@ -104,7 +104,7 @@ class Printed:
         spans = {name: slice(match.start(name) + begins, match.end(name) + begins) for name in texts}
         return Places(
             begins=begins,
-            form=_form(line),
+            form=_line_form(line),
             step=spans.get("step"),
             epoch=(spans["epoch"], spans["steps"]) if "epoch" in spans and "steps" in spans else None,
             length=spans.get("steps"),
@@ -155,6 +155,7 @@ class Places:
             return None
 
         def column(place: slice) -> Any:
+            """Return the number at this place of every line."""
             weight, weights = 1, []
             for sign in reversed(lines[0][place]):
                 digit = chr(sign).isdigit()
@@ -182,7 +183,7 @@ def _of_groups(text: bytes) -> float:
 
 
 @lru_cache(1000)
-def _who(prefix: bytes) -> int | None:
+def _line_rank(prefix: bytes) -> int | None:
     return without_prefix(prefix)[0]
 
 
@@ -192,8 +193,8 @@ class LoggedJob:
 
     rank: of the lines that count; None: no launcher names it. facts: what it says of itself, as printed. total: the step at
     which it is complete. done: it says that it is. ends: of each group that ended a line of a step, what stood there.
-    goes_on: more stands behind the groups. form: of the last line of a step, see :func:`_form`. length: steps of an epoch,
-    as it states them; 0: it does not.
+    goes_on: more stands behind the groups. form: of the last line of a step, see :func:`_line_form`. length: steps of an
+    epoch, as it states them; 0: it does not.
     """
 
     line: int
@@ -225,7 +226,7 @@ class LoggedJob:
         if (places := shapes.get(form)) is not None and (not places.facts or places.facts <= self.facts.keys()):
             self.form, self.goes_on, self.length = places.form, True, places.length_of(raw)
             last = self.last
-            who, step, values = _who(raw[: places.begins]), places.number_of(raw, last), places.values(raw)
+            who, step, values = _line_rank(raw[: places.begins]), places.number_of(raw, last), places.values(raw)
             if who != self.rank or not -1 < last < step:
                 return self._step(number, who, step, values)
             self.points.append(LoggedStep(step, None, values))
@@ -240,7 +241,7 @@ class LoggedJob:
             if self._is_torn(line, match):
                 lines.leave_out(number)
                 return None
-            self.form = _form(line)
+            self.form = _line_form(line)
             if form not in shapes:
                 shapes.update({form: self.printed.places_of(raw, line, match)} if len(shapes) < _MOST_SHAPES else {})
             groups = {
@@ -268,7 +269,7 @@ class LoggedJob:
         if len(raws) < _MANY or not places or not places.facts <= self.facts.keys() or not self.points:
             return False
         read = places.of_many(raws)
-        if read is None or _who(raws[0][: places.begins]) != self.rank:
+        if read is None or _line_rank(raws[0][: places.begins]) != self.rank:
             return False
         steps, values = read
         if not all(map(operator.lt, [self.last, *steps], steps)):
@@ -379,7 +380,7 @@ class LoggedJob:
         """Return whether a line of a step is torn before its next number."""
         if self.printed is not None and _is_in(line, self.printed.start):
             return True
-        begun = _form(line.rstrip()) if len(line) < 2 * len(self.form) else b""
+        begun = _line_form(line.rstrip()) if len(line) < 2 * len(self.form) else b""
         return b"#" in begun and self.form.startswith(begun)
 
     def _is_torn(self, line: bytes, match: re.Match[bytes]) -> bool:
@@ -434,7 +435,7 @@ def _is_in(line: bytes, pattern: re.Pattern[bytes] | None) -> bool:
     return pattern is not None and pattern.search(line) is not None
 
 
-def _form(line: bytes) -> bytes:
+def _line_form(line: bytes) -> bytes:
     """Return the line with ``#`` for each number."""
     return _NUMBERS.sub(b"#", line)
 

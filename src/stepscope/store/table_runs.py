@@ -73,11 +73,13 @@ def runs_of(lines: Sequence[TableLine]) -> tuple[TrainingRun, ...]:
     kinds = _kinds_of(lines)
     by_run = _by_run(lines, kinds)
     runs = [
-        _run(members, kinds) if len(members) == 1 or members[0].columns.has("epoch") else _of_repeats(members, kinds)
+        _table_run(members, kinds)
+        if len(members) == 1 or members[0].columns.has("epoch")
+        else _of_repeats(members, kinds)
         for members in by_run
     ]
     rated = _with_rates_of_all(runs, [members[0] for members in by_run])
-    return _with_scaling(with_own_scaling(with_unique_ids(rated)))
+    return _runs_with_scaling(with_own_scaling(with_unique_ids(rated)))
 
 
 def _with_rates_of_all(runs: Sequence[TrainingRun], lines: Sequence[TableLine]) -> list[TrainingRun]:
@@ -169,11 +171,11 @@ def _kinds_of(lines: Sequence[TableLine]) -> _Kinds:
         and not (len(set(value)) == len(lines) and any(_AN_ID.fullmatch(text) for text in value))
         and len(set(zip(strategies, value, strict=True))) > len(set(strategies))
     )
-    found_kinds = _Kinds((*names, *_splits(lines)), len({line.cell("hardware") for line in lines}) > 1)
-    return _nightly(lines, found_kinds) or found_kinds
+    found_kinds = _Kinds((*names, *_split_columns(lines)), len({line.cell("hardware") for line in lines}) > 1)
+    return _kinds_over_days(lines, found_kinds) or found_kinds
 
 
-def _nightly(lines: Sequence[TableLine], kinds: _Kinds) -> _Kinds | None:
+def _kinds_over_days(lines: Sequence[TableLine], kinds: _Kinds) -> _Kinds | None:
     """Return ``kinds`` without the columns of day and code, where runs of a kind are of many days (a history), else None."""
     days = (name for name in kinds.names if _WHEN.search(plain(name)))
     when = next((name for name in days if all(_A_DATE.fullmatch(of(line, name)) for line in lines)), None)
@@ -181,12 +183,12 @@ def _nightly(lines: Sequence[TableLine], kinds: _Kinds) -> _Kinds | None:
         return None
     rest = tuple(name for name in kinds.names if name != when and not _A_NAME.search(plain(name)))
     without_day = _Kinds(rest, kinds.hardware, when)
-    of_kind = grouped(lines, lambda line: _identity(line, without_day)[:-1])
+    of_kind = grouped(lines, lambda line: _row_identity(line, without_day)[:-1])
     most = max(len(set(map(without_day.day, members))) for members in of_kind.values())
     return without_day if most >= MIN_RUNS else None
 
 
-def _splits(lines: Sequence[TableLine]) -> Iterator[str]:
+def _split_columns(lines: Sequence[TableLine]) -> Iterator[str]:
     """Yield columns of how the model is split, where jobs on as many ranks differ in them: other work for each rank."""
     names = dict.fromkeys(
         name for line in lines for name in line.columns.names if SPLIT.get(plain(name), "data") != "data"
@@ -200,9 +202,9 @@ def _by_run(lines: Sequence[TableLine], kinds: _Kinds) -> list[list[TableLine]]:
 
     def key(line: TableLine) -> object:
         if line.columns.has("epoch"):
-            return id(line.table), _identity(line, kinds)
+            return id(line.table), _row_identity(line, kinds)
         if any(plain(name) in REPEATS for name in line.table.names):  # a column numbers the samples of one run
-            return id(line.table), _identity(line, kinds), *map(line.cell, _KEPT_BY_REPEATS)
+            return id(line.table), _row_identity(line, kinds), *map(line.cell, _KEPT_BY_REPEATS)
         return id(line.row)
 
     return list(grouped(lines, key).values())
@@ -211,7 +213,8 @@ def _by_run(lines: Sequence[TableLine], kinds: _Kinds) -> list[list[TableLine]]:
 _KEPT_BY_REPEATS = ("accumulation", "sequence_length", "dataset", "dataset_size", "backend", "device", "steps")
 
 
-def _identity(line: TableLine, kinds: _Kinds) -> tuple[str, ...]:
+def _row_identity(line: TableLine, kinds: _Kinds) -> tuple[str, ...]:
+    """Return what tells the runs of a table apart."""
     roles = (
         "model",
         "strategy",
@@ -226,21 +229,22 @@ def _identity(line: TableLine, kinds: _Kinds) -> tuple[str, ...]:
     return (*(line.cell(role) for role in roles), *kinds.texts(line), kinds.day(line))
 
 
-def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
+def _table_run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
+    """Return the run of its rows, one each epoch. Raises DataError where they contradict each other."""
     line = members[0]
     status, error = _row_end(line)
     ok = status == "ok"
     world_size, strategy = line.count("world_size"), line.text("strategy")
     micro, accumulation = line.count("micro_batch"), line.count("accumulation")
     steps = line.count("steps") if line.columns.has("steps") else None
-    epochs, notes = _epochs(members, world_size) if line.columns.has("epoch") and ok else ((), ())
-    size = _same(members, "dataset_size")
+    epochs, notes = _run_epochs(members, world_size) if line.columns.has("epoch") and ok else ((), ())
+    size = _same_count(members, "dataset_size")
     epoch_ns = fmean(e.duration_ns for e in epochs if e.duration_ns) if any(e.duration_ns for e in epochs) else None
     epoch_ns = epoch_ns or (line.amount("epoch_ns") if ok else None)
-    step_ns, (rate, of_one, rate_unit) = _step_ns(line) if ok else None, _rate(line, world_size, ok=ok)
+    step_ns, (rate, of_one, rate_unit) = _row_step_ns(line) if ok else None, _rates_and_unit(line, world_size, ok=ok)
     if rate is None and size is not None and epoch_ns:
         rate, rate_unit = size * 1e9 / epoch_ns, "samples"
-    batch, sequence = _batch(line, world_size, step_ns, rate, rate_unit)
+    batch, sequence = _batch_and_sequence(line, world_size, step_ns, rate, rate_unit)
     memory = line.amount("peak_memory") if ok else None
     accuracy = None if epochs else fraction(line, "validation_accuracy")
     n = len(epochs) or steps
@@ -249,7 +253,7 @@ def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
     return TrainingRun(
         run_id=_run_id(line, kinds),
         label=label(strategy, world_size, *([f"{micro} a rank"] if micro else []), *filter(None, [kinds.day(line)])),
-        group=_group(line, kinds, sequence),
+        group=_group_name(line, kinds, sequence),
         source=line.row.where,
         status=status,
         error=error,
@@ -258,11 +262,11 @@ def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
         dataset=line.text("dataset"),
         dataset_size=size,
         strategy=strategy,
-        precision=_precision(line),
+        precision=_row_precision(line),
         accumulation=accumulation,
         micro_batch=micro,
         global_batch=batch,
-        scaling=_scaling(members),
+        scaling=_stated_scaling(members),
         device=None if device is None else device.partition(":")[0],
         backend=line.text("backend"),
         hardware=hardware,
@@ -277,7 +281,7 @@ def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
         train_loss=loss(members[-1], "train_loss") if ok else None,
         test_accuracy=accuracy,
         peak_memory_bytes=whole(memory),
-        settings=_settings(line, sequence),
+        settings=_other_settings(line, sequence),
         missing={} if world_size is not None else {"world_size": "no column states the number of ranks"},
         notes=notes,
     )
@@ -285,7 +289,7 @@ def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
 
 def _of_repeats(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
     """Make one run of several samples: means with their spread, and the highest peak. Notes count failed samples."""
-    every = [_run([line], kinds) for line in members]
+    every = [_table_run([line], kinds) for line in members]
     done = [run for run in every if run.status == "ok"]
     if not done:
         return every[0]
@@ -348,12 +352,12 @@ def _failed_status(state: str) -> Status:
     return "interrupted" if state.lower() in _BROKEN_OFF else "error"
 
 
-def _step_ns(line: TableLine) -> float | None:
+def _row_step_ns(line: TableLine) -> float | None:
     per_s = line.amount("steps_per_s")
     return line.amount("step_ns") or (1e9 / per_s if per_s else None)
 
 
-def _rate(line: TableLine, world_size: int | None, *, ok: bool) -> tuple[float | None, float | None, str]:
+def _rates_and_unit(line: TableLine, world_size: int | None, *, ok: bool) -> tuple[float | None, float | None, str]:
     """Return (throughput of all ranks, that of one where only it is known, what it counts)."""
     if not line.columns.has("samples_per_s"):
         return None, None, "samples"
@@ -364,7 +368,7 @@ def _rate(line: TableLine, world_size: int | None, *, ok: bool) -> tuple[float |
     return (None, value, unit) if world_size is None else (value * world_size, None, unit)
 
 
-def _batch(
+def _batch_and_sequence(
     line: TableLine, world_size: int | None, step_ns: float | None, rate: float | None, unit: str
 ) -> tuple[int | None, int | None]:
     """Return (global batch, sequence length), checked against each other and against step time and throughput.
@@ -375,7 +379,7 @@ def _batch(
     micro, accumulation = line.count("micro_batch"), line.count("accumulation")
     if batch is None and world_size == 1 and accumulation in (None, 1):
         batch = micro or line.count("batch_size")
-    replicas = _replicas(line, world_size)
+    replicas = _replica_count(line, world_size)
     if batch is not None and micro is not None and replicas is not None and line.columns.has("global_batch"):
         ranks = micro * replicas * (accumulation or 1)
         if batch != ranks and (accumulation is not None or batch % ranks):
@@ -412,7 +416,7 @@ SPLIT = {
 _OF_MODEL = re.compile(r"(?:^|[^a-z])(?:tp|pp|cp|ep|3d|2d|4d|5d|megatron|tensor|pipe(?:line)?|hybrid)(?![a-z])", re.I)
 
 
-def _replicas(line: TableLine, world_size: int | None) -> int | None:
+def _replica_count(line: TableLine, world_size: int | None) -> int | None:
     """Count the ranks that get samples of their own; None where the model is split over an unknown number of them."""
     ways: dict[str, int] = {}
     for name, cell in zip(line.columns.names, line.row.cells, strict=True):
@@ -427,7 +431,7 @@ def _replicas(line: TableLine, world_size: int | None) -> int | None:
     return world_size // split if world_size % split == 0 else None
 
 
-def _epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[tuple[Epoch, ...], tuple[str, ...]]:
+def _run_epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[tuple[Epoch, ...], tuple[str, ...]]:
     """Read the epochs of a run, with notes. Raises DataError for an epoch that stands twice."""
     seen: dict[int, TableLine] = {}
     for line in members:
@@ -442,7 +446,7 @@ def _epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[tuple
             )
         seen[int(value)] = line
     in_order = [line for _, line in sorted(seen.items())]
-    times, notes = _times(sorted(seen), in_order)
+    times, notes = _epoch_times_ns(sorted(seen), in_order)
     epochs = tuple(
         Epoch(
             number=at,
@@ -451,14 +455,16 @@ def _epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[tuple
             train_accuracy=fraction(line, "train_accuracy"),
             validation_loss=loss(line, "validation_loss"),
             validation_accuracy=fraction(line, "validation_accuracy"),
-            samples_per_s=_rate(line, world_size, ok=True)[0],
+            samples_per_s=_rates_and_unit(line, world_size, ok=True)[0],
         )
         for at, line, time in zip(sorted(seen), in_order, times, strict=True)
     )
     return epochs, notes
 
 
-def _times(numbers: Sequence[int], lines: Sequence[TableLine]) -> tuple[Sequence[float | None], tuple[str, ...]]:
+def _epoch_times_ns(
+    numbers: Sequence[int], lines: Sequence[TableLine]
+) -> tuple[Sequence[float | None], tuple[str, ...]]:
     """Return the time of each epoch, and a note where a column counts from the start of the training.
 
     Raises DataError for a column ``time`` that may do so.
@@ -478,7 +484,7 @@ def _times(numbers: Sequence[int], lines: Sequence[TableLine]) -> tuple[Sequence
     return times, ()
 
 
-def _same(members: Sequence[TableLine], role: str) -> int | None:
+def _same_count(members: Sequence[TableLine], role: str) -> int | None:
     """Return a count that all rows of a run share. Raises DataError where they differ."""
     values = [line.count(role) for line in members]
     if len(set(values)) > 1:
@@ -486,7 +492,7 @@ def _same(members: Sequence[TableLine], role: str) -> int | None:
     return values[0]
 
 
-def _scaling(members: Sequence[TableLine]) -> Any:
+def _stated_scaling(members: Sequence[TableLine]) -> Any:
     """Return ``weak`` or ``strong`` where a cell of the row says just one of them, else None."""
     line = members[0]
     words = {line.row.cells[i].lower() for i in line.columns.others}
@@ -494,7 +500,7 @@ def _scaling(members: Sequence[TableLine]) -> Any:
     return stated.pop() if len(stated) == 1 else None
 
 
-def _with_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
+def _runs_with_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
     """Find the kind of scaling also by the sizes of data sets; note it as missing where only epochs are timed."""
     first = first_runs(runs)
     scaled = []
@@ -531,12 +537,12 @@ def _run_id(line: TableLine, kinds: _Kinds) -> str:
         if place is not None and place[0] in line.table.varying:
             parts.append(f"{prefix}{line.cell(role)}")
         if role == "hardware":
-            parts += [of(line, name) for name in kinds.names if _varies(line.table, name)]
+            parts += [of(line, name) for name in kinds.names if _column_varies(line.table, name)]
     parts += [kinds.day(line)] if kinds.day(line) else []
     return f"{stem}-{slug(*parts)}" if slug(*parts) else stem
 
 
-def _varies(table: TextTable, name: str) -> bool:
+def _column_varies(table: TextTable, name: str) -> bool:
     return name in table.names and table.names.index(name) in table.varying
 
 
@@ -546,14 +552,14 @@ _ID_PARTS = (
 )  # fmt: skip
 
 
-def _group(line: TableLine, kinds: _Kinds, sequence: int | None) -> str:
-    texts = [line.text("model"), line.text("dataset"), _precision(line)]
+def _group_name(line: TableLine, kinds: _Kinds, sequence: int | None) -> str:
+    texts = [line.text("model"), line.text("dataset"), _row_precision(line)]
     texts += [f"sequences of {sequence}" if sequence else None]
     texts += [*kinds.texts(line), line.text("hardware") if kinds.hardware else None]
     return ", ".join(text for text in texts if text) or line.table.source.stem
 
 
-def _settings(line: TableLine, sequence: int | None) -> dict[str, Any]:
+def _other_settings(line: TableLine, sequence: int | None) -> dict[str, Any]:
     """Return what else the row says, as plain values."""
     settings: dict[str, Any] = {} if sequence is None else {"sequence_length": sequence}
     if batch := line.text("batch_size"):
@@ -566,6 +572,6 @@ def _settings(line: TableLine, sequence: int | None) -> dict[str, Any]:
     return settings
 
 
-def _precision(line: TableLine) -> str | None:
+def _row_precision(line: TableLine) -> str | None:
     text = line.text("precision")
     return {"true": "amp", "false": None}.get(text.lower(), text) if text else None

@@ -102,26 +102,27 @@ class TextTable:
 def read_tables(path: Path) -> tuple[TextTable, ...]:
     """Read every table of a file. Raises DataError: damaged, or a row with more or fewer cells than its header."""
     suffix, head = path.suffix.lower(), head_of(path, _LOOKED_AT).decode(errors="replace")
-    if (blocks := _form(suffix, head)) is not None:
+    if (blocks := _table_splitter(suffix, head)) is not None:
         text = read_text(path)
-        return tuple(_table(path, *block) for block in blocks(path, text))
+        return tuple(_table_of_rows(path, *block) for block in blocks(path, text))
     if _has_json_lines(suffix, head):
-        return (_json_lines(path, read_text(path)),)
-    return (_records(path, read_json(path)),)
+        return (_table_of_json_lines(path, read_text(path)),)
+    return (_table_of_records(path, read_json(path)),)
 
 
 def headers(file: Candidate) -> tuple[Sequence[str], ...]:
     """Return the headers in a file's beginning, for telling what it is; of several JSON records, the names of the first."""
-    return _headers(file.path.suffix.lower(), file.text.removeprefix("\ufeff"))
+    return _table_headers(file.path.suffix.lower(), file.text.removeprefix("\ufeff"))
 
 
 @lru_cache(4)
-def _headers(suffix: str, text: str) -> tuple[Sequence[str], ...]:
-    blocks = _form(suffix, text)
+def _table_headers(suffix: str, text: str) -> tuple[Sequence[str], ...]:
+    """Return the names of each table's columns."""
+    blocks = _table_splitter(suffix, text)
     if blocks is None:
         several = text.lstrip()[:1] == "[" or _has_json_lines(suffix, text)
         return tuple(map(tuple, records_in(text, 1 if several else 0)))
-    if blocks is _delimited:  # its rows may be cut off
+    if blocks is _delimited_table:  # its rows may be cut off
         first = next((line for line in text.splitlines() if line.strip()), "")
         return (next(csv.reader([first], delimiter=delimiter_of(first)), []),)
     return tuple(rows[0][1] for rows, *_ in blocks(Path(), text))
@@ -152,15 +153,19 @@ _Block = tuple[list[_Cells], bool, bool]
 """(where, cells) of a header and its rows, whether the last one may be cut off, whether 125,000 counts as 125000."""
 
 
-def _form(suffix: str, text: str) -> Callable[[Path, str], Iterator[_Block]] | None:
+def _table_splitter(suffix: str, text: str) -> Callable[[Path, str], Iterator[_Block]] | None:
     """Return what splits a text into tables, by its name, and by how a ``.txt`` begins; None: it is JSON."""
     if suffix in (".json", *JSON_LINES):
         return None
     lines = text.splitlines()
     if suffix in (".md", ".markdown") or (suffix == ".txt" and any(map(_is_rule, lines))):
-        return _markdown
+        return _markdown_tables
     first = [line for line in lines[:9] if line.strip()][:2]
-    return _spaced if suffix == ".txt" and not all(delimiter_of(line) in line for line in first) else _delimited
+    return (
+        _spaced_tables
+        if suffix == ".txt" and not all(delimiter_of(line) in line for line in first)
+        else _delimited_table
+    )
 
 
 def read_text(path: Path) -> str:
@@ -179,7 +184,8 @@ def read_text(path: Path) -> str:
     return text
 
 
-def _delimited(path: Path, text: str) -> Iterator[_Block]:
+def _delimited_table(path: Path, text: str) -> Iterator[_Block]:
+    """Yield the table of a text with one delimiter. Raises DataError for a damaged one."""
     delimiter = delimiter_of(next(line for line in text.splitlines() if line.strip()))
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     try:
@@ -193,7 +199,8 @@ def delimiter_of(line: str) -> str:
     return max(",;\t", key=line.count)
 
 
-def _markdown(path: Path, text: str) -> Iterator[_Block]:
+def _markdown_tables(path: Path, text: str) -> Iterator[_Block]:
+    """Yield the tables in Markdown."""
     lines = text.splitlines()
     for at, (head, rule) in enumerate(pairwise(lines), start=1):
         if not _is_rule(rule) or "|" not in head:
@@ -202,21 +209,21 @@ def _markdown(path: Path, text: str) -> Iterator[_Block]:
         last = lines[at + len(body)].rstrip()
         ends = at + 1 + len(body) == len(lines) and not text.endswith(("\n", "\r"))
         cut = not last.endswith("|") and (ends or head.rstrip().endswith("|"))
-        rows = [(f"{path}:{number}", _cells(line)) for number, line in enumerate(body, at + 2)]
-        yield [(f"{path}:{at}", _cells(head)), *rows], cut, True
+        rows = [(f"{path}:{number}", _markdown_cells(line)) for number, line in enumerate(body, at + 2)]
+        yield [(f"{path}:{at}", _markdown_cells(head)), *rows], cut, True
 
 
-def _cells(line: str) -> tuple[str, ...]:
+def _markdown_cells(line: str) -> tuple[str, ...]:
     inner = line.strip().removeprefix("|")
     inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
     return tuple(_MARKS.sub(r"\1", cell).replace("\\|", "|").strip() for cell in _PIPE.split(inner))
 
 
 def _is_rule(line: str) -> bool:
-    return "|" in line and "-" in line and all(_RULE.fullmatch(cell) for cell in _cells(line))
+    return "|" in line and "-" in line and all(_RULE.fullmatch(cell) for cell in _markdown_cells(line))
 
 
-def _spaced(path: Path, text: str) -> Iterator[_Block]:
+def _spaced_tables(path: Path, text: str) -> Iterator[_Block]:
     """Yield the tables of a text: a line of names, with rows of as many cells under it, in which there are numbers."""
     lines = [
         (f"{path}:{at}", line.strip()) for at, line in enumerate(text.splitlines(), 1) if not _FRAME.fullmatch(line)
@@ -261,7 +268,9 @@ def _without_cut_cell(names: Sequence[str], body: Sequence[TextRow]) -> tuple[Se
     return [*others, replace(last, cells=(*last.cells[:-1], ""))], [note]
 
 
-def _table(path: Path, rows: Sequence[_Cells], cut: bool, thousands: bool) -> TextTable:
+def _table_of_rows(path: Path, rows: Sequence[_Cells], cut: bool, thousands: bool) -> TextTable:
+    """Return a table; a cut last row, and what follows a second header, are noted. Raises DataError for a row of another
+    length."""
     (at, names), *others = rows
     body: Sequence[TextRow] = [TextRow(where, cells, names) for where, cells in others]
     body, notes = _without_cut_cell(names, body) if cut and body else (body, [])
@@ -316,7 +325,9 @@ def _with_points(
     return changed, [f"decimal commas are read in: {', '.join(names[index] for index in columns)}"]
 
 
-def _json_lines(path: Path, text: str) -> TextTable:
+def _table_of_json_lines(path: Path, text: str) -> TextTable:
+    """Return the table of a record each line; a last line that is cut off is left out and noted. Raises DataError for
+    others."""
     objects: list[tuple[str, Any]] = []
     lines = [(f"{path}:{number}", line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     for where, line in lines:
@@ -325,20 +336,20 @@ def _json_lines(path: Path, text: str) -> TextTable:
         except (ValueError, RecursionError) as error:
             if objects and where == lines[-1][0] and not text.endswith(("\n", "\r")):
                 note = f"{where}: the last line {NO_END} and is cut off: it is left out"
-                return replace(_of_objects(path, objects), notes=(note,))
+                return replace(_table_of_objects(path, objects), notes=(note,))
             raise DataError(f"{where}: not readable as JSON", why=str(error), fix="copy the file again") from error
-    return _of_objects(path, objects)
+    return _table_of_objects(path, objects)
 
 
-def _records(path: Path, document: Any) -> TextTable:
+def _table_of_records(path: Path, document: Any) -> TextTable:
     """Read a list of objects; an object with one list of objects, which share the rest; or an object that is a record."""
     if isinstance(document, list):
-        return _of_objects(path, [(f"{path}: [{i}]", entry) for i, entry in enumerate(document)])
+        return _table_of_objects(path, [(f"{path}: [{i}]", entry) for i, entry in enumerate(document)])
     if not isinstance(document, dict):
         raise DataError(f"{path}: no table", why="it holds neither an object nor a list of objects")
-    lists = {".".join(way): (way, members) for way, members in _lists(document, ())}
+    lists = {".".join(way): (way, members) for way, members in _object_lists(document, ())}
     if not lists:
-        return replace(_of_objects(path, [(str(path), document)]), single=True)
+        return replace(_table_of_objects(path, [(str(path), document)]), single=True)
     if len(lists) > 1:
         raise DataError(
             f"{path}: {len(lists)} lists of records: {', '.join(lists)}",
@@ -349,18 +360,19 @@ def _records(path: Path, document: Any) -> TextTable:
     if plain(way[-1]) in REPEATS:  # each is a sample of the one run that the rest describes
         members = [{"repeat": at, **member} for at, member in enumerate(members)]
     objects = [(f"{path}: {place}[{i}]", member) for i, member in enumerate(members)]
-    return _of_objects(path, objects, dict(_leaves(document, (), on_way=way)))
+    return _table_of_objects(path, objects, dict(_plain_leaves(document, (), on_way=way)))
 
 
-def _of_objects(
+def _table_of_objects(
     path: Path, objects: Sequence[tuple[str, Any]], shared: Mapping[tuple[str, ...], tuple[int, str]] | None = None
 ) -> TextTable:
+    """Return the table of objects, a row each. shared: what all of them have. Raises DataError for what is no object."""
     rows: list[tuple[str, dict[str, str]]] = []
     nested: set[str] = set()
     for where, entry in objects:
         if not isinstance(entry, dict):
             raise DataError(f"{where}: no record", why="expected an object with one value per name")
-        leaves = {**(shared or {}), **dict(_leaves(entry, ()))}
+        leaves = {**(shared or {}), **dict(_plain_leaves(entry, ()))}
         nested |= {name for way in leaves if len(way) > 1 for name in (way[-1], ".".join(way))}
         nested -= {way[0] for way in leaves if len(way) == 1}
         rows.append((where, _values_by_name(leaves)))
@@ -383,28 +395,28 @@ def _values_by_name(leaves: Mapping[tuple[str, ...], tuple[int, str]]) -> dict[s
     return values
 
 
-def _leaves(
+def _plain_leaves(
     value: Mapping[str, Any], path: tuple[str, ...], *, on_way: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], tuple[int, str]]]:
     """Yield (path, (distance, text)) of every plain value: nearest is what leads to the records, then the least deep."""
     for key, entry in value.items():
         if isinstance(entry, dict):
-            yield from _leaves(entry, (*path, key), on_way=on_way)
+            yield from _plain_leaves(entry, (*path, key), on_way=on_way)
         elif not isinstance(entry, list):
             aside = path != on_way[: len(path)]
             distance = len(path) + 100 if aside and on_way else 50 - len(path) if on_way else len(path)
-            yield (*path, key), (distance, _text(entry))
+            yield (*path, key), (distance, _cell_text(entry))
 
 
-def _lists(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
+def _object_lists(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
     if isinstance(value, dict):
         for key, entry in value.items():
-            yield from _lists(entry, (*path, str(key)))
+            yield from _object_lists(entry, (*path, str(key)))
     elif isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
         yield path, value
 
 
-def _text(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -283,22 +283,27 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
     fields, notes = dict(scalars.fields), [*scalars.notes, *scalars.unread]
     notes += lacking
     percent = {role for role, values in series.items() if role.endswith("accuracy") and values and max(values) > 1}
-    world_size, rate, unit, of_one = fields.get("world_size"), _steady(series.get("samples_per_s", [])), None, None
+    world_size, rate, unit, of_one = (
+        fields.get("world_size"),
+        _steady_median(series.get("samples_per_s", [])),
+        None,
+        None,
+    )
     if rate is not None:
         meaning = chosen["samples_per_s"][1]
         unit = meaning.item
         if meaning.per_rank:
             rate, of_one = (None, rate) if world_size is None else (rate.times(world_size), None)
             notes.append("the logged rate is per rank: the throughput is that times the number of ranks")
-    step = _steady(series.get("step_ns", [])) or _steady(
+    step = _steady_median(series.get("step_ns", [])) or _steady_median(
         [1e9 / rate_logged for rate_logged in series.get("steps_per_s", [])]
     )
     loss_name, _ = chosen.get("train_loss", (None, None))
     if step is None and "step_ns" not in fields:
         step = _by_wall_clock(scalars.points, loss_name)
         notes += [_WALL] if step is not None else []
-    parts = _parts(series)
-    epochs = _epochs(scalars.points, chosen, percent)
+    parts = _mean_parts_ns(series)
+    epochs = _logged_epochs(scalars.points, chosen, percent)
     accuracy = series.get("validation_accuracy") or []
     losses = series.get("train_loss") or []
     if not_finite := sum(loss_name in point.values for point in scalars.points) - len(losses):
@@ -313,11 +318,11 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
         "unit": unit or "samples",
         "epochs": epochs,
         "train_loss": losses[-1] if losses else None,
-        "test_accuracy": None if epochs or not accuracy else _fraction("validation_accuracy", accuracy[-1], percent),
+        "test_accuracy": None if epochs or not accuracy else _as_fraction("validation_accuracy", accuracy[-1], percent),
         "peak_memory_bytes": round(max(series["peak_memory"])) if series.get("peak_memory") else None,
     }
     made |= {key: value for key, value in fields.items() if value is not None}
-    made["step_change"] = _changed(scalars.points, chosen)
+    made["step_change"] = _step_change(scalars.points, chosen)
     if made["world_size"] is None:
         made["missing"] = made.get("missing") or {"world_size": NO_RANKS}
     run = TrainingRun(
@@ -337,7 +342,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] | None = None) -> Import
     )
 
 
-def _parts(series: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _mean_parts_ns(series: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return mean ns of the parts of a step that are logged, without a first one that starts up; what they leave of logged
     steps is computation where only the loader is timed, else other."""
     steps = series.get("step_ns") or []
@@ -352,7 +357,7 @@ def _parts(series: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return parts
 
 
-def _changed(points: Sequence[LoggedStep], chosen: Mapping[str, tuple[str, Meaning]]) -> StepChange | None:
+def _step_change(points: Sequence[LoggedStep], chosen: Mapping[str, tuple[str, Meaning]]) -> StepChange | None:
     """Find where steps change their level, in the figure that says most of their time: their time itself, or a rate."""
     for role, (name, meaning) in ((role, chosen[role]) for role in _RATES if role in chosen):
         logged = [(p.step, p.values[name] * (meaning.scale or 1.0)) for p in points if name in p.values]
@@ -363,7 +368,7 @@ def _changed(points: Sequence[LoggedStep], chosen: Mapping[str, tuple[str, Meani
     return None
 
 
-def _steady(values: Sequence[float]) -> Measured | None:
+def _steady_median(values: Sequence[float]) -> Measured | None:
     """Return the median after the first (warm-up), with its interval where they are enough and independent enough."""
     kept = values[1:] or values
     return measured_median(kept) if kept else None
@@ -377,10 +382,10 @@ def _by_wall_clock(points: Iterable[LoggedStep], name: str | None) -> Measured |
         for a, b in pairwise(timed)
         if a.wall_s is not None and b.wall_s is not None and b.step > a.step and b.wall_s > a.wall_s
     ]
-    return _steady(times_ns)
+    return _steady_median(times_ns)
 
 
-def _epochs(
+def _logged_epochs(
     points: Sequence[LoggedStep], chosen: Mapping[str, tuple[str, Meaning]], percent: Container[str]
 ) -> tuple[Epoch, ...]:
     """Return what was last logged in each epoch. Epochs may be whole numbers, or how much of the data was seen (0.5)."""
@@ -400,11 +405,11 @@ def _epochs(
             figure, meaning = chosen.get(role, ("", Meaning(role)))
             value = point.values.get(figure, math.nan) * (meaning.scale or 1.0)
             if math.isfinite(value):
-                values[target] = _fraction(role, value, percent)
+                values[target] = _as_fraction(role, value, percent)
     none = {"duration_ns": None, "train_loss": None}
     return tuple(Epoch(number=at, **(none | by_number[at])) for at in sorted(by_number) if by_number[at])
 
 
-def _fraction(role: str, value: float, percent: Container[str]) -> float:
+def _as_fraction(role: str, value: float, percent: Container[str]) -> float:
     """Return ``value``; an accuracy in per cent as a fraction."""
     return value / 100 if role in percent else value

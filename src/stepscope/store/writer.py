@@ -172,12 +172,13 @@ def csv_text(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_field, names))
-    writer.writerows([_field(value) for value in row] for row in rows)
+    writer.writerow(map(_csv_field, names))
+    writer.writerows([_csv_field(value) for value in row] for row in rows)
     return text.getvalue()
 
 
-def _field(value: Any) -> str | int | float:
+def _csv_field(value: Any) -> str | int | float:
+    """Return a value as a cell: nothing for None, JSON for lists, a text that begins as a formula with a quote before it."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -148,7 +148,7 @@ def read_yaml(file: FilePath) -> Document:
 def parse_yaml(text: str, *, source: str) -> Document:
     """Read the one document in ``text``; ``source`` names it in errors. Syntax errors raise UsageError."""
     try:
-        node = _compose(text)
+        node = _yaml_node(text)
         reader = _Reader(source)
         value = None if node is None else reader.read(node, ())
     except yaml.YAMLError as error:
@@ -158,7 +158,7 @@ def parse_yaml(text: str, *, source: str) -> Document:
     return Document(source=source, value=value, marks=reader.marks, problems=tuple(reader.problems))
 
 
-def _compose(text: str) -> yaml.Node | None:
+def _yaml_node(text: str) -> yaml.Node | None:
     loader = yaml.SafeLoader(text)
     try:
         return loader.get_single_node()
@@ -176,6 +176,7 @@ def parse_value(text: str, *, source: str) -> Any:
 
 
 def _syntax_error(error: yaml.YAMLError, source: str) -> UsageError:
+    """Return our error for one of the parser's: place, problem, and how to fix it."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
@@ -201,6 +202,7 @@ class _Reader:
     num_values: int = 0
 
     def read(self, node: yaml.Node, path: Path) -> Any:
+        """Return the value of a node; what is wrong is collected. Raises UsageError for too many values."""
         self.num_values += 1
         if self.num_values > MAX_VALUES:
             raise UsageError(f"{self.source}: more than {MAX_VALUES} values", fix="write fewer, or use fewer aliases")
@@ -216,6 +218,7 @@ class _Reader:
         return value
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        """Return a mapping; a key that is given twice is complained of."""
         self._check_tag(node, path, "tag:yaml.org,2002:map")
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -231,6 +234,7 @@ class _Reader:
         return values
 
     def _key(self, node: yaml.Node, path: Path) -> str | None:
+        """Return a key as text; None, with a complaint, for any other."""
         if not isinstance(node, yaml.ScalarNode):
             self._complain(node, path, "a key must be text")
             return None
@@ -248,6 +252,7 @@ class _Reader:
             self._complain(node, path, f"tags are not supported: remove {_tag_text(node.tag)}")
 
     def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        """Return a plain value; one of an unclear type is complained of."""
         text = str(node.value)
         if node.style is not None:  # quoted or a block: text, whatever it looks like
             self._check_tag(node, path, "tag:yaml.org,2002:str")

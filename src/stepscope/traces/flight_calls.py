@@ -223,9 +223,9 @@ def missing_calls(group: GroupView) -> list[FlightFinding]:
             continue  # nobody is kept from anything: they are only behind, as the leaves of a broadcast are
         call = _call_at(group, sequence)
         where = (
-            f"in which {_wait_words(inside)}"
+            f"in which {_wait_text(inside)}"
             if inside
-            else f"which {ranks_text(called)} called; {_wait_words(waiting)} in later ones"
+            else f"which {ranks_text(called)} called; {_wait_text(waiting)} in later ones"
         )
         findings.append(
             group.finding(
@@ -285,7 +285,7 @@ def unfinished(group: GroupView) -> FlightFinding | None:
     call = _call_at(group, sequence)
     what = f"collective {sequence} of {group.text}{_in_brackets(call)}"
     if absent:
-        text = f"{_wait_words(waiting)} in {what}; {ranks_text(absent)} left no dump, so it is unknown whether they called it"
+        text = f"{_wait_text(waiting)} in {what}; {ranks_text(absent)} left no dump, so it is unknown whether they called it"
     else:
         text = f"all {len(waiting)} ranks called {what} and none left it"
     kind: Kind = "incomplete_dump" if absent else "stuck_inside"
@@ -389,5 +389,5 @@ def _in_brackets(call: str | None) -> str:
     return "" if call is None else f" ({call})"
 
 
-def _wait_words(ranks: Sequence[int]) -> str:
+def _wait_text(ranks: Sequence[int]) -> str:
     return f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"

@@ -27,7 +27,7 @@ def declared(key: str) -> Form:
 
 
 @cache
-def _by_rank(names: tuple[str, ...]) -> tuple[tuple[str, Form], ...]:
+def _forms_by_rank(names: tuple[str, ...]) -> tuple[tuple[str, Form], ...]:
     return tuple(sorted(((key, declared(key)) for key in names), key=lambda entry: entry[1].rank))
 
 
@@ -43,7 +43,7 @@ def detect(path: Path, stated: Stated | None = None) -> tuple[str, Importer] | N
         likely = islice((file for file in candidate.files if not is_about(file)), LOOKED_AT)
         matches = [importer_of_file for file in likely if (importer_of_file := detect(file, stated)) is not None]
         return min(matches, key=lambda match: match[1].rank, default=None)
-    for key, form in _by_rank(REGISTRY.names()):
+    for key, form in _forms_by_rank(REGISTRY.names()):
         if form.may_be(candidate) and (importer := REGISTRY.load(key)).recognises(candidate):
             return key, importer
     return None
@@ -58,13 +58,13 @@ def read_foreign(path: Path, stated: Stated | None = None) -> Imported:
         titles = ", ".join(declared(key).title for key in REGISTRY.names())
         raise DataError(
             f"{path}: not a file or folder that stepscope can read",
-            why="it is not a run folder or a trace, and no importer recognises it" + _empty(path),
+            why="it is not a run folder or a trace, and no importer recognises it" + _empty_suffix(path),
             fix=f"stepscope reads run folders, traces, and: {titles}",
         )
     return match[1].read(path, stated or Stated())
 
 
-def _empty(path: Path) -> str:
+def _empty_suffix(path: Path) -> str:
     if path.is_file() and path.stat().st_size == 0:
         return "; the file is empty"
     return ""

@@ -45,7 +45,7 @@ _STAGED = "a log of the pipeline engine names its data-parallel ranks, not how m
 _TIMED = "the log does not name the model: logs of one folder count as one model; its timer leaves out the first steps"
 
 
-def _knows(candidate: Candidate) -> bool:
+def _knows_deepspeed(candidate: Candidate) -> bool:
     text = candidate.start  # the words first: an expression looks at each digit
     timed = b"SamplesPerSec=" in text and _TIMER.search(text)
     staged = b"samples/sec: " in text and _PIPELINE.search(text)
@@ -62,7 +62,7 @@ def _is_torn(line: bytes, *, goes_on: bool) -> bool:
     return staged > 1 or (staged == 1 and (_PIPELINE.search(line) is None or len(_STAGED_STEP.findall(line)) > 1))
 
 
-def _moment(line: bytes) -> float | None:
+def _line_time_s(line: bytes) -> float | None:
     """Return when the line was written, seconds; None where it does not say, or the time is damaged."""
     when = _WHEN.search(line)
     try:
@@ -72,7 +72,7 @@ def _moment(line: bytes) -> float | None:
     return None if moment is None or when is None else moment.timestamp() + int(when[2]) / 1e3
 
 
-def _precision(settings: Mapping[str, str]) -> str | None:
+def _deepspeed_precision(settings: Mapping[str, str]) -> str | None:
     for key, name in (("bfloat16_enabled", "bf16"), ("fp16_enabled", "fp16"), ("float16_enabled", "fp16")):
         if settings.get(key) == "True":
             return name
@@ -91,6 +91,7 @@ class _Job(LoggedJob):
     staged: bool = False
 
     def read(self, lines: LogLines, number: int, raw: bytes, _form: bytes) -> Self | None:
+        """Read one line; return the job that it begins or continues, None where it says nothing of one."""
         _, line = without_prefix(raw)
         job = type(self)(line=number) if _BEGINS in line and self.points else self
         if match := _SETTING.search(line):
@@ -122,11 +123,12 @@ class _Job(LoggedJob):
         if step != job.last:
             job.points.append(LoggedStep(step))
         point = job.points[-1]
-        point.wall_s = point.wall_s or _moment(line)
+        point.wall_s = point.wall_s or _line_time_s(line)
         point.values |= {name: number_of(text) for name, text in values.items()}
         return job
 
     def run_fields(self) -> dict[str, Any]:
+        """Return the fields of the run: ranks, strategy, batch, and mean ns of the parts of its step."""
         data, batch = self.count("world_size"), self.count("train_batch_size")
         world = None if self.staged else data
         stage = self.facts.get("zero_optimization_stage")
@@ -141,7 +143,7 @@ class _Job(LoggedJob):
             "parts_ns": self._means(),
             "strategy": strategy,
             "label": label(strategy, world),
-            "precision": _precision(self.facts),
+            "precision": _deepspeed_precision(self.facts),
             "global_batch": batch,
             "micro_batch": self.count("train_micro_batch_size_per_gpu"),
             "accumulation": self.count("gradient_accumulation_steps"),
@@ -164,6 +166,7 @@ class _Job(LoggedJob):
         return None
 
     def notes(self) -> list[str]:
+        """Return notes on what the loss scaler skipped and where the step's time goes."""
         notes = [_TIMED]
         if self.skipped:
             notes.append(f"{self.skipped} of {self.last} steps were skipped by the loss scaler")
@@ -178,7 +181,7 @@ IMPORTER = job_log(
     "deepspeed_log",
     title="log of DeepSpeed",
     job=lambda line: _Job(line=line),
-    recognises=_knows,
+    recognises=_knows_deepspeed,
     marks=("SamplesPerSec=", "samples/sec: ", "DeepSpeed"),
     deep=True,
     rank=45,

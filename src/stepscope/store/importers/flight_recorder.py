@@ -151,7 +151,7 @@ def from_plain(plain: Any, *, rank: int, source: str) -> FlightDump:
         dump = msgspec.convert(plain, _Dump, strict=False)  # counters are numbers in pickles, texts in JSON
     except msgspec.ValidationError as error:
         raise DataError(f"{source}: damaged flight recorder dump", why=str(error)) from error
-    return _record(dump, rank, source)
+    return _flight_dump(dump, rank, source)
 
 
 def _from_json(data: bytes, source: str) -> Any:
@@ -162,6 +162,7 @@ def _from_json(data: bytes, source: str) -> Any:
 
 
 def _rank_in(path: Path) -> int:
+    """Return the rank in a file's name. Raises DataError for a name without a number."""
     numbers = _NUMBER.findall(path.stem if path.suffix in (".json", ".pickle", ".pkl") else path.name)
     if not numbers:
         raise DataError(
@@ -172,9 +173,12 @@ def _rank_in(path: Path) -> int:
     return int(numbers[-1])
 
 
-def _record(dump: _Dump, rank: int, source: str) -> FlightDump:
-    entries = tuple(_entry(e, source) for e in sorted(dump.entries, key=lambda e: (e.record_id, e.collective_seq_id)))
-    groups = _groups(dump, entries, source)
+def _flight_dump(dump: _Dump, rank: int, source: str) -> FlightDump:
+    """Return the dump of one rank. Raises DataError where its groups contradict its name."""
+    entries = tuple(
+        _flight_entry(e, source) for e in sorted(dump.entries, key=lambda e: (e.record_id, e.collective_seq_id))
+    )
+    groups = _flight_groups(dump, entries, source)
     for group in groups:
         if group.ranks is not None and rank not in group.ranks:
             raise DataError(
@@ -185,13 +189,14 @@ def _record(dump: _Dump, rank: int, source: str) -> FlightDump:
         rank=rank,
         entries=entries,
         groups=groups,
-        kept=_kept(dump, entries),
+        kept=_kept_calls(dump, entries),
         version=dump.version,
         source=source,
     )
 
 
-def _entry(e: _Entry, source: str) -> FlightEntry:
+def _flight_entry(e: _Entry, source: str) -> FlightEntry:
+    """Return one recorded call. Raises DataError for a state that torch does not write."""
     if e.state not in ("scheduled", "started", "completed"):
         raise DataError(f"{source}: damaged flight recorder dump", why=f"a call's state is {e.state!r}")
     name = e.profiling_name.partition(":")[2] or e.profiling_name
@@ -217,13 +222,14 @@ def _entry(e: _Entry, source: str) -> FlightEntry:
     )
 
 
-def _groups(dump: _Dump, entries: tuple[FlightEntry, ...], source: str) -> tuple[FlightGroup, ...]:
+def _flight_groups(dump: _Dump, entries: tuple[FlightEntry, ...], source: str) -> tuple[FlightGroup, ...]:
+    """Return the groups of a dump; counters of a group with messages are left out, which count them, too."""
     status = _status_by_name(dump)
     described = dict(e.process_group for e in dump.entries)
     configs = {name: c for name, c in dump.pg_config.items() if name}  # gloo writes one without a name
     with_p2p = {e.group for e in entries if e.is_p2p}
     groups = []
-    for name in sorted({*described, *configs}, key=_natural):
+    for name in sorted({*described, *configs}, key=_natural_key):
         config = configs.get(name)
         counters = status.get(name)
         # With point-to-point calls in it the counter is now this count, now that.
@@ -231,25 +237,26 @@ def _groups(dump: _Dump, entries: tuple[FlightEntry, ...], source: str) -> tuple
         groups.append(
             FlightGroup(
                 name=name,
-                description=_described(described.get(name) or (config.desc if config else "")),
-                ranks=_ranks(config.ranks, source) if config else None,
-                last_enqueued=_counted(counters.last_enqueued_collective) if usable and counters else None,
-                last_completed=_counted(counters.last_completed_collective) if usable and counters else None,
+                description=_description_or_none(described.get(name) or (config.desc if config else "")),
+                ranks=_listed_ranks(config.ranks, source) if config else None,
+                last_enqueued=_count_or_zero(counters.last_enqueued_collective) if usable and counters else None,
+                last_completed=_count_or_zero(counters.last_completed_collective) if usable and counters else None,
             )
         )
     return tuple(groups)
 
 
-def _counted(value: int) -> int:
+def _count_or_zero(value: int) -> int:
     """Return a count, for which -1 stands where there is none yet."""
     return max(0, value)
 
 
-def _described(text: str) -> str | None:
+def _description_or_none(text: str) -> str | None:
     return None if text in ("", "undefined") else text
 
 
-def _ranks(text: str, source: str) -> tuple[int, ...] | None:
+def _listed_ranks(text: str, source: str) -> tuple[int, ...] | None:
+    """Return the ranks of a text; None: it lists none. Raises DataError for anything else."""
     try:
         ranks = json.loads(text)
     except ValueError as error:
@@ -275,7 +282,8 @@ def _status_by_name(dump: _Dump) -> dict[str, _Status]:
     return {name: dump.pg_status[number] for number, name in name_by_number.items() if number in dump.pg_status}
 
 
-def _kept(dump: _Dump, entries: tuple[FlightEntry, ...]) -> Kept:
+def _kept_calls(dump: _Dump, entries: tuple[FlightEntry, ...]) -> Kept:
+    """Say which calls the ring has kept: all, the latest, or those that have not ended."""
     ids = sorted({e.record_id for e in entries})
     if not ids:
         happened = any(s.last_enqueued_collective > 0 for s in dump.pg_status.values())
@@ -286,11 +294,11 @@ def _kept(dump: _Dump, entries: tuple[FlightEntry, ...]) -> Kept:
     return "latest" if contiguous and any(e.state == "completed" for e in entries) else "pending"
 
 
-def _natural(name: str) -> tuple[int, str]:
+def _natural_key(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdigit() else (2**63, name)
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_dump(candidate: Candidate) -> bool:
     """Return whether it is a pickle with the recorder's keys, or JSON that has them."""
     head = candidate.head
     if head.startswith(PROTOCOL_MARK):
@@ -300,7 +308,7 @@ def _recognises(candidate: Candidate) -> bool:
     return b'"pg_config"' in head or b'"collective_seq_id"' in head
 
 
-def _import(source: Candidate) -> Imported:
+def _import_dumps(source: Candidate) -> Imported:
     path = source.path
     if source.is_folder:
         folder = read_folder(path, only=source.only)
@@ -310,8 +318,8 @@ def _import(source: Candidate) -> Imported:
 
 IMPORTER = Importer(
     title="flight recorder dumps of torch",
-    recognises=_recognises,
-    read_files=_import,
+    recognises=_recognises_dump,
+    read_files=_import_dumps,
     rank=20,
     marks=("pg_config", "collective_seq_id", "nccl_version"),
 )

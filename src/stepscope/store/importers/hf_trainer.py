@@ -29,16 +29,17 @@ _WHOLE = (
 )
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_state(candidate: Candidate) -> bool:
     text = candidate.text
     return candidate.path.name == FILE or ('"log_history"' in text and text.lstrip().startswith("{"))
 
 
-def _read(source: Candidate) -> Imported:
+def _read_states(source: Candidate) -> Imported:
+    """Read the runs of the Trainer's states, of each folder the latest one. Raises DataError where none can be read."""
     files = [file for file in source.files if file.name == FILE] if source.is_folder else [source.path]
     runs: list[Imported] = []
     left_out: list[LeftOut] = []
-    for folder, states in grouped(files, _folder).items():
+    for folder, states in grouped(files, _output_folder).items():
         read = []
         for file in states:
             try:
@@ -49,17 +50,18 @@ def _read(source: Candidate) -> Imported:
             raise DataError(left_out[0].reason, fix="pass the state of another checkpoint")
         if read:
             latest = max(read, key=lambda pair: finite(pair[1].values.get("global_step")) or 0)
-            runs.append(_run(folder, *latest))
+            runs.append(_trainer_run(folder, *latest))
     return joined("hf_trainer", source, runs, left_out=left_out)
 
 
-def _folder(file: Path) -> Path:
+def _output_folder(file: Path) -> Path:
     """Return the Trainer's output folder: states of its checkpoints are earlier ones of the same run."""
     folder = file.absolute().parent
     return folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder
 
 
-def _run(folder: Path, file: Path, state: Fields) -> Imported:
+def _trainer_run(folder: Path, file: Path, state: Fields) -> Imported:
+    """Return the run of one state: its logged steps, and the summary at its end."""
     log = state.parts("log_history")
     points: dict[int, LoggedStep] = {}
     summary: dict[str, Any] = {}
@@ -79,7 +81,7 @@ def _run(folder: Path, file: Path, state: Fields) -> Imported:
     done, most = state.maybe(state.whole, "global_step") or 0, state.maybe(state.whole, "max_steps") or 0
     rate = finite(summary.get("train_samples_per_second"))
     finished = done >= most > 0
-    from_summary: dict[str, Any] = {} if not summary else {"step_ns": _step_ns(summary, most)}
+    from_summary: dict[str, Any] = {} if not summary else {"step_ns": _confirmed_step_ns(summary, most)}
     return run_of(
         Scalars(
             source=str(file),
@@ -99,7 +101,7 @@ def _run(folder: Path, file: Path, state: Fields) -> Imported:
     )
 
 
-def _step_ns(summary: dict[str, Any], steps: int) -> Measured | None:
+def _confirmed_step_ns(summary: dict[str, Any], steps: int) -> Measured | None:
     """Return the step time from the runtime if that confirms the rate of three decimals (0.003 steps/s: 286 to 400 s)."""
     per_s, runtime_s = finite(summary.get("train_steps_per_second")), finite(summary.get("train_runtime"))
     if not per_s:
@@ -112,7 +114,7 @@ def _step_ns(summary: dict[str, Any], steps: int) -> Measured | None:
 IMPORTER = Importer(
     title="trainer_state.json of the Hugging Face Trainer",
     marks=("trainer_state.json", "log_history"),
-    recognises=_recognises,
-    read_files=_read,
+    recognises=_recognises_state,
+    read_files=_read_states,
     rank=30,
 )

@@ -8,11 +8,12 @@ from stepscope.store.log_lines import SUFFIXES, parts_read
 from stepscope.store.text_signs import signs_beside
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_text(candidate: Candidate) -> bool:
     return candidate.path.suffix.lower() in SUFFIXES and bool(signs_beside((candidate.path,)))
 
 
-def _read(source: Candidate) -> Imported:
+def _read_signs(source: Candidate) -> Imported:
+    """Read the signs of a job's texts; files without one are left out."""
     signs = {path: signs_beside((path,)) for path in source.files}
     return Imported(
         format="job_text",
@@ -23,4 +24,6 @@ def _read(source: Candidate) -> Imported:
     )
 
 
-IMPORTER = Importer(title="text of a job that failed or hangs", recognises=_recognises, read_files=_read, rank=98)
+IMPORTER = Importer(
+    title="text of a job that failed or hangs", recognises=_recognises_text, read_files=_read_signs, rank=98
+)

@@ -95,6 +95,7 @@ class _Readings:
         self.all.append(MachineReading(tool=tool, device=device, facts=self.facts))
 
     def take(self, line: str) -> None:
+        """Read one line: of a query's table, of a matrix, or of a known form."""
         prefix = _PREFIX.match(line)
         host = prefix and prefix[1]
         of = f"{f'task {host}' if host.isdigit() else host} " if host else ""
@@ -132,6 +133,7 @@ class _Readings:
             self.facts.setdefault(f"{self.section} {name}", value)
 
     def take_form(self, kind: str, match: re.Match[str], of: str) -> None:
+        """Read a line of a known form: a section, a card, a port or a fact."""
         value = match[kind]
         if kind == "section":
             self.section = section = value.lower()
@@ -184,6 +186,7 @@ class _Readings:
             self.take_row(match["row"], value.split(), of)
 
     def take_row(self, row: str, cells: list[str], of: str) -> None:
+        """Read a row of bandwidths, GB/s, between devices."""
         tool = "p2pBandwidthLatencyTest" if "P2P=" in self.test else "nvbandwidth"
         first = "host" if "host" in self.test else f"GPU {row}"
         for column, cell in enumerate(cells):
@@ -193,11 +196,12 @@ class _Readings:
                 self.add(tool, of + " -> ".join(ends[::-1] if self.arrow == "<-" else ends), float(cell) * 1e9, **model)
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_readings(candidate: Candidate) -> bool:
     return _KNOWN.search(candidate.text) is not None or _KNOWN.search(_PREFIX.sub("", candidate.text)) is not None
 
 
-def _read(source: Candidate) -> Imported:
+def _read_readings(source: Candidate) -> Imported:
+    """Read what tools say of a machine, of every file."""
     all_readings: list[MachineReading] = []
     for path in source.files:
         readings = _Readings()
@@ -214,8 +218,8 @@ def _read(source: Candidate) -> Imported:
 
 IMPORTER = Importer(
     title="output of nvidia-smi, ibstat, perftest, nvbandwidth, p2pBandwidthLatencyTest",
-    recognises=_recognises,
-    read_files=_read,
+    recognises=_recognises_readings,
+    read_files=_read_readings,
     rank=92,
     marks=(
         "BW Test", "BW average[", "nvbandwidth Version", "P2P=", "NVSMI LOG", "NVIDIA-SMI", " Reasons", "CA '",

@@ -47,14 +47,14 @@ _NO_WORLD = (
 )
 
 
-def _knows(candidate: Candidate) -> bool:
+def _knows_megatron(candidate: Candidate) -> bool:
     text = candidate.start
     return _WORLD.search(text) is not None or (
         _ITERATION.search(text) is not None and b"elapsed time per iteration" in text
     )
 
 
-def _with_scaling(runs: tuple[TrainingRun, ...]) -> tuple[TrainingRun, ...]:
+def _with_strong_scaling(runs: tuple[TrainingRun, ...]) -> tuple[TrainingRun, ...]:
     """Call runs on several numbers of ranks strong scaling: those of one group have the same model and global batch."""
     groups = grouped(runs, lambda run: run.group)
     several = [name for name, members in groups.items() if len({run.world_size for run in members}) > 1]
@@ -64,19 +64,19 @@ def _with_scaling(runs: tuple[TrainingRun, ...]) -> tuple[TrainingRun, ...]:
 _NO_COMPARISON = "jobs with different models or batches are not compared: each has its own group"
 
 
-def _rate(items: int, step: Measured) -> Measured:
+def _items_per_s(items: int, step: Measured) -> Measured:
     """Return items a second, as sure as the step."""
     value, low, high = (None if ns is None else items / ns * 1e9 for ns in (step.value, step.high, step.low))
     return Measured(value=value or 0.0, low=low, high=high, n=step.n)
 
 
-def _accumulation(batch: int | None, micro: int | None, data: int | None) -> int | None:
+def _accumulation_steps(batch: int | None, micro: int | None, data: int | None) -> int | None:
     if batch is None or micro is None or data is None or batch % (micro * data):
         return None
     return batch // (micro * data)
 
 
-def _precision(arguments: Mapping[str, str]) -> str | None:
+def _megatron_precision(arguments: Mapping[str, str]) -> str | None:
     if not arguments:
         return None
     flags = [key for key in ("bf16", "fp16") if arguments.get(key) == "True"]
@@ -147,6 +147,7 @@ class _Job(LoggedJob):
     memory_ranks: set[int] = field(default_factory=set)
 
     def read(self, lines: LogLines, number: int, raw: bytes, _form: bytes) -> Self | None:
+        """Read one line; return the job that it begins or continues, None where it says nothing of one."""
         line, job = without_colours(raw), self
         if b"using world size" in line and (world := _WORLD.search(line)):
             return self._begins(lines.path, number, line, world)
@@ -164,6 +165,7 @@ class _Job(LoggedJob):
         return None if job is self else job
 
     def _begins(self, path: Path, number: int, line: bytes, world: re.Match[bytes]) -> Self:
+        """Return the job that a line of its layout begins. Raises DataError where ranks and layout contradict each other."""
         tensor, pipeline = (int(match[1]) if (match := part.search(line)) else 1 for part in (_TENSOR, _PIPELINE))
         ranks = int(world[1])
         data = int(world[2]) if world[2] else ranks // max(1, tensor)
@@ -202,6 +204,7 @@ class _Job(LoggedJob):
             self.validation_loss = finite(match[1])
 
     def _iteration(self, lines: LogLines, number: int, line: bytes, at: re.Match[bytes] | None) -> None:
+        """Add a line of an iteration; a torn one is left out."""
         elapsed, batch = _ELAPSED.search(line), _BATCH.search(line)
         if at is None:
             if elapsed is not None:  # its beginning went to another line; others only speak of such lines
@@ -252,11 +255,12 @@ class _Job(LoggedJob):
 
     def group(self, _: Path) -> str:
         batch = self._batch()[0]
-        sequence, precision = self.count("seq_length"), _precision(self.facts)
+        sequence, precision = self.count("seq_length"), _megatron_precision(self.facts)
         size = f"batch {batch or ('ramped' if self.batches else '?')}"
         return ", ".join([self._model, size, f"sequences of {sequence or '?'}", *([precision] if precision else [])])
 
     def run_fields(self) -> dict[str, Any]:
+        """Return the fields of the run: layout, batches, settings."""
         batch, micro = self._batch()
         layout = None if self.data is None else f"dp{self.data} tp{self.tensor} pp{self.pipeline}"
         split = {"tensor_parallel": self.tensor, "pipeline_parallel": self.pipeline, "data_parallel": self.data}
@@ -268,8 +272,8 @@ class _Job(LoggedJob):
             "world_size": self.world_size,
             "model": self._model,
             "strategy": layout,
-            "precision": _precision(self.facts),
-            "accumulation": _accumulation(batch, micro, self.data),
+            "precision": _megatron_precision(self.facts),
+            "accumulation": _accumulation_steps(batch, micro, self.data),
             "micro_batch": micro,
             "global_batch": batch,
             "device": "cuda",
@@ -283,12 +287,13 @@ class _Job(LoggedJob):
         }
 
     def run(self, path: Path, run_id: str, unread: Sequence[str]) -> Imported:
+        """Return the run with its items a second, and no change of the step where the batch grew."""
         for point in self.points:
             _without_doubles(point.values)
         imported = super().run(path, run_id, unread)
         (run,) = imported.runs
         items = (run.global_batch or 0) * (self.count("seq_length") or 1)
-        rate = None if run.step_ns is None or not items else _rate(items, run.step_ns)
+        rate = None if run.step_ns is None or not items else _items_per_s(items, run.step_ns)
         change = None if len(self.batches) > 1 else run.step_change
         return replace(imported, runs=(replace(run, samples_per_s=rate, step_change=change),))
 
@@ -306,6 +311,7 @@ class _Job(LoggedJob):
         return self.last >= (self.total or 0)
 
     def notes(self) -> list[str]:
+        """Return notes on what the step time rests on, and where the log ends."""
         interval = self.count("log_interval")
         figures = f"means of {interval} iterations" if interval and interval > 1 else "iterations"
         kept = max(1, len(self.points) - 1)
@@ -350,10 +356,10 @@ IMPORTER = job_log(
     "megatron_log",
     title="log of a Megatron-LM or Megatron-DeepSpeed job",
     job=lambda line: _Job(line=line),
-    recognises=_knows,
+    recognises=_knows_megatron,
     marks=("using world size", "elapsed time per iteration"),
     deep=True,
-    compared=_with_scaling,
+    compared=_with_strong_scaling,
     remarks=lambda runs: (_NO_COMPARISON,) if len({run.group for run in runs}) > 1 else (),
     rank=40,
 )

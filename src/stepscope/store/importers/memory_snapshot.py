@@ -100,14 +100,15 @@ def read_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
             why="no device has a segment or a recorded event",
             fix="take it while the model is on the GPU, after torch.cuda.memory._record_memory_history()",
         )
-    return tuple(_device(snapshot, device, source) for device in devices)
+    return tuple(_device_snapshot(snapshot, device, source) for device in devices)
 
 
 _KINDS = {"parameter": PARAMETER, "buffer": PARAMETER, "gradient": GRADIENT, "optimizer": OPTIMIZER}
 """The hook's word for a kind -> the kind."""
 
 
-def _device(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
+def _device_snapshot(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
+    """Return the snapshot of one device: segments, blocks in use by kind, and the history of allocations, bytes."""
     segments = [s for s in snapshot.segments if s.device == device]
     blocks = [b for s in segments for b in s.blocks]
     live = [b for b in blocks if b.state == _LIVE]
@@ -138,8 +139,8 @@ def _device(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
         named=bool(facts),
         rank=None if job is None else job.rank,
         step=None if job is None else job.step,
-        settings=_settings(snapshot.allocator_settings),
-        notes=tuple(_notes(segments, allocated, trace)),
+        settings=_allocator_settings(snapshot.allocator_settings),
+        notes=tuple(_snapshot_notes(segments, allocated, trace)),
     )
     return with_history(record, trace, lives) if trace else record
 
@@ -159,11 +160,12 @@ def _frames_of_2_0(block: SegmentPiece) -> list[Any]:
     return frames if isinstance(frames, list) else []
 
 
-def _settings(settings: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _allocator_settings(settings: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((str(key), str(value)) for key, value in settings.items()))
 
 
-def _notes(segments: Sequence[_Segment], allocated: int, trace: Sequence[AllocatorEvent]) -> Iterable[str]:
+def _snapshot_notes(segments: Sequence[_Segment], allocated: int, trace: Sequence[AllocatorEvent]) -> Iterable[str]:
+    """Yield where a snapshot contradicts itself."""
     stated = [s.allocated_size for s in segments if s.allocated_size is not None]
     if len(stated) == len(segments) and sum(stated) != allocated:
         yield f"its segments state {sum(stated)} bytes in use and their live blocks have {allocated}"
@@ -174,12 +176,13 @@ def _notes(segments: Sequence[_Segment], allocated: int, trace: Sequence[Allocat
         yield "no history: call torch.cuda.memory._record_memory_history() before the steps to see peaks and places"
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_pickle(candidate: Candidate) -> bool:
     """Return whether it is a pickle, any that nothing else claims (so that one with code is refused and said so)."""
     return candidate.head.startswith(PROTOCOL_MARK)
 
 
-def _import(source: Candidate) -> Imported:
+def _import_snapshots(source: Candidate) -> Imported:
+    """Read one snapshot, or those of a folder; files that are none are left out."""
     path = source.path
     if not source.is_folder:
         return Imported(format="memory_snapshot", path=str(path), memory=read_snapshot(path))
@@ -200,4 +203,6 @@ def _import(source: Candidate) -> Imported:
     return Imported(format="memory_snapshot", path=str(path), memory=tuple(snapshots), left_out=tuple(left_out))
 
 
-IMPORTER = Importer(title="memory snapshot of torch", recognises=_recognises, read_files=_import, rank=70)
+IMPORTER = Importer(
+    title="memory snapshot of torch", recognises=_recognises_pickle, read_files=_import_snapshots, rank=70
+)

@@ -57,7 +57,7 @@ class _Experiment:
     notes: tuple[str, ...]
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_metrics(candidate: Candidate) -> bool:
     """Return whether rows are epochs of one run; where columns tell runs apart, it is a table of runs by epoch."""
     (names,) = headers(candidate) or ((),)
     columns = columns_of(names, candidate.stated.columns)
@@ -70,18 +70,19 @@ def _recognises(candidate: Candidate) -> bool:
     return all(len({row[at].strip() for row in rows}) < 2 for at in of_runs)
 
 
-def _read(source: Candidate) -> Imported:
+def _read_experiments(source: Candidate) -> Imported:
+    """Read the epochs of each experiment, with the facts of configurations beside them."""
     path, stated, files = source.path, source.stated, source.files
     tables = [file for file in files if source.only or not source.is_folder or file.name.lower() == FILE]
     tables = [file for file in tables if file.suffix.lower() not in CONFIG_SUFFIXES]
     configs, notes = read_configs(config_files(path, files if source.is_folder else ()))
-    names = [_name(file) for file in tables]
+    names = [_experiment_name(file) for file in tables]
     counts = Counter(names)
     experiments = []
-    for file, name, run_id in zip(tables, names, short_ids(names, _places(path, tables)), strict=True):
-        folder = _folder(file)
+    for file, name, run_id in zip(tables, names, short_ids(names, _places_below(path, tables)), strict=True):
+        folder = _experiment_folder(file)
         facts = facts_of(folder, configs, unique=counts[name] == 1, alone=len(tables) == 1)
-        experiments.append(_experiment(run_id, name, file, facts, path.is_dir()))
+        experiments.append(_read_experiment(run_id, name, file, facts, path.is_dir()))
     if all(experiment.table is None for experiment in experiments):
         raise DataError(
             experiments[0].error or str(path),
@@ -92,14 +93,14 @@ def _read(source: Candidate) -> Imported:
         *notes,
         *(note for experiment in experiments if experiment.table is not None for note in experiment.table.notes),
     )
-    groups = _groups(experiments)
-    runs = [_run(experiment, group, stated) for experiment, group in zip(experiments, groups, strict=True)]
+    groups = _group_names(experiments)
+    runs = [_experiment_run(experiment, group, stated) for experiment, group in zip(experiments, groups, strict=True)]
     runs = list(with_stated(runs, stated))
     timed = any(e.duration_ns is not None for run in runs for e in run.epochs)
     return Imported(
         format="metrics_csv",
         path=str(path),
-        runs=_labelled(runs),
+        runs=_labelled_runs(runs),
         notes=notes,
         remarks=(
             *(
@@ -113,7 +114,7 @@ def _read(source: Candidate) -> Imported:
     )
 
 
-def _experiment(run_id: str, name: str, file: Path, facts: ExperimentFacts, one_of_many: bool) -> _Experiment:
+def _read_experiment(run_id: str, name: str, file: Path, facts: ExperimentFacts, one_of_many: bool) -> _Experiment:
     try:
         table, error = read_epoch_table(file), None
     except DataError as damaged:
@@ -134,12 +135,13 @@ def _experiment(run_id: str, name: str, file: Path, facts: ExperimentFacts, one_
     )
 
 
-def _run(experiment: _Experiment, group: str, stated: Stated) -> TrainingRun:
+def _experiment_run(experiment: _Experiment, group: str, stated: Stated) -> TrainingRun:
+    """Return the run of an experiment: its epochs, and what its configuration or name says."""
     epochs = experiment.table.epochs if experiment.table is not None else ()
     facts = experiment.facts
     ddp = facts.flag("use_ddp")
     world_size = 1 if ddp is False else facts.count("world_size")
-    settings, notes = _settings(experiment, world_size)
+    settings, notes = _settings_and_notes(experiment, world_size)
     return TrainingRun(
         run_id=experiment.run_id,
         label=experiment.name,
@@ -148,18 +150,18 @@ def _run(experiment: _Experiment, group: str, stated: Stated) -> TrainingRun:
         status="ok" if epochs else "interrupted" if experiment.table is not None else "error",
         error=experiment.error,
         world_size=world_size,
-        model=_model(facts),
-        dataset=_dataset(experiment),
+        model=_model_text(facts),
+        dataset=_experiment_dataset(experiment),
         dataset_size=facts.count("dataset_size"),
         strategy="single"
         if ddp is False
         else "ddp"
         if ddp or (facts.source is None and experiment.from_name.ddp)
         else None,
-        precision=_precision(facts),
+        precision=_facts_precision(facts),
         accumulation=facts.count("accumulation"),
-        micro_batch=_batch(facts, "micro_batch", world_size),
-        global_batch=_batch(facts, "global_batch", world_size),
+        micro_batch=_global_batch(facts, "micro_batch", world_size),
+        global_batch=_global_batch(facts, "global_batch", world_size),
         scaling=stated.scaling or "strong",
         backend=facts.text("backend") if ddp else None,
         epoch_estimated=False if epochs else None,
@@ -172,7 +174,7 @@ def _run(experiment: _Experiment, group: str, stated: Stated) -> TrainingRun:
     )
 
 
-def _settings(experiment: _Experiment, world_size: int | None) -> tuple[dict[str, Any], list[str]]:
+def _settings_and_notes(experiment: _Experiment, world_size: int | None) -> tuple[dict[str, Any], list[str]]:
     """Return (what else is known, as settings; notes on it for a reader)."""
     settings: dict[str, Any] = {**experiment.facts.settings, "experiment": experiment.name}
     if experiment.from_name.epochs is not None:
@@ -203,7 +205,7 @@ def _settings(experiment: _Experiment, world_size: int | None) -> tuple[dict[str
     return settings, notes
 
 
-def _batch(facts: ExperimentFacts, name: str, world_size: int | None) -> int | None:
+def _global_batch(facts: ExperimentFacts, name: str, world_size: int | None) -> int | None:
     """Return the batch of its own name; on one rank also the bare ``batch_size``."""
     own = facts.count(name)
     if own is not None or world_size != 1 or facts.get("accumulation") not in (None, 1):
@@ -211,16 +213,16 @@ def _batch(facts: ExperimentFacts, name: str, world_size: int | None) -> int | N
     return facts.count("batch_size")
 
 
-def _precision(facts: ExperimentFacts) -> str | None:
+def _facts_precision(facts: ExperimentFacts) -> str | None:
     return "amp" if facts.get("precision") is True else facts.text("precision")
 
 
-def _dataset(experiment: _Experiment) -> str | None:
+def _experiment_dataset(experiment: _Experiment) -> str | None:
     stated = experiment.facts.text("dataset")
     return experiment.from_name.dataset if stated is None else readable_dataset(stated)
 
 
-def _model(facts: ExperimentFacts) -> str | None:
+def _model_text(facts: ExperimentFacts) -> str | None:
     """Describe a model as ``transformer_sequence_classifier 2x128``: kind, layers and width as far as known."""
     if not facts.model:
         return None
@@ -235,11 +237,11 @@ def _model(facts: ExperimentFacts) -> str | None:
     return " ".join(part for part in (kind, size) if part) or None
 
 
-def _groups(experiments: Sequence[_Experiment]) -> list[str]:
+def _group_names(experiments: Sequence[_Experiment]) -> list[str]:
     """Say what is trained on what. Different models or data never share a name; lengths of training do not
     either, where one of them has several.
     """
-    keys = [_key(experiment) for experiment in experiments]
+    keys = [_group_key(experiment) for experiment in experiments]
     texts = [_group_text(experiment) for experiment in experiments]
     names = list(texts)
     for members in grouped(range(len(texts)), texts.__getitem__).values():
@@ -247,17 +249,17 @@ def _groups(experiments: Sequence[_Experiment]) -> list[str]:
             values = {at: keys[at][name] for at in members}
             if len({repr(value) for value in values.values()}) > 1:
                 for at in members:
-                    names[at] += _difference(name, values[at], values.values())
+                    names[at] += _difference_text(name, values[at], values.values())
     return names
 
 
-def _key(experiment: _Experiment) -> dict[str, Any]:
+def _group_key(experiment: _Experiment) -> dict[str, Any]:
     facts = experiment.facts
     planned = experiment.from_name.epochs if facts.source is None else facts.get("epochs")
     return {"model": dict(facts.model), "data": facts.get("dataset"), "epochs": planned}
 
 
-def _difference(name: str, value: Any, others: Any) -> str:
+def _difference_text(name: str, value: Any, others: Any) -> str:
     if name != "model":
         return f", {value} epochs" if name == "epochs" else f", {name} {value}"
     varied = {key for one in others for key in one if len({repr(other.get(key)) for other in others}) > 1}
@@ -265,15 +267,16 @@ def _difference(name: str, value: Any, others: Any) -> str:
 
 
 def _group_text(experiment: _Experiment) -> str:
+    """Write what is trained on what, with the precision."""
     if experiment.facts.source is None:
         return experiment.from_name.subject or experiment.name
-    parts = [part for part in (_model(experiment.facts), _dataset(experiment)) if part]
+    parts = [part for part in (_model_text(experiment.facts), _experiment_dataset(experiment)) if part]
     text = " on ".join(parts) or experiment.from_name.subject or experiment.name
-    precision = _precision(experiment.facts)
+    precision = _facts_precision(experiment.facts)
     return f"{text}, {precision}" if precision else text
 
 
-def _labelled(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
+def _labelled_runs(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
     """Give runs labels that tell those of a group apart: by ranks, and by id where that is not enough."""
     labels = [label(run.strategy if run.strategy != "single" else None, run.world_size) for run in runs]
     counts = Counter((run.group, text) for run, text in zip(runs, labels, strict=True))
@@ -284,6 +287,7 @@ def _labelled(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
 
 
 def _why_missing(experiment: _Experiment, ddp: bool | None) -> str:
+    """Say why the number of ranks is unknown."""
     if experiment.facts.source is None:
         why = "no configuration names this experiment"
     elif ddp:
@@ -293,22 +297,26 @@ def _why_missing(experiment: _Experiment, ddp: bool | None) -> str:
     return f"{why} (its name says {experiment.from_name.ranks_text})" if experiment.from_name.ranks_text else why
 
 
-def _name(file: Path) -> str:
-    folder = _folder(file)
+def _experiment_name(file: Path) -> str:
+    folder = _experiment_folder(file)
     return folder.name if file.name.lower() == FILE and folder.name else file.stem
 
 
-def _folder(file: Path) -> Path:
+def _experiment_folder(file: Path) -> Path:
     """Return the experiment's folder; its real one where the file was given without."""
     return file.parent if file.parent.name not in ("", "..") else file.absolute().parent
 
 
-def _places(path: Path, files: Sequence[Path]) -> Mapping[int, str]:
+def _places_below(path: Path, files: Sequence[Path]) -> Mapping[int, str]:
     """Return where each file lies below ``path``, which tells experiments of one name apart."""
     root = path if path.is_dir() else path.parent
     return {at: file.parent.relative_to(root).as_posix() for at, file in enumerate(files)}
 
 
 IMPORTER = Importer(
-    title="metrics.csv of experiments", recognises=_recognises, read_files=_read, rank=80, suffixes=(".csv", ".tsv")
+    title="metrics.csv of experiments",
+    recognises=_recognises_metrics,
+    read_files=_read_experiments,
+    rank=80,
+    suffixes=(".csv", ".tsv"),
 )

@@ -16,12 +16,13 @@ __all__ = ["IMPORTER", "read_nccl_debug"]
 _LINE = re.compile(rb"(?:^|[ \n])NCCL (?:INFO|WARN) ")
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_nccl_lines(candidate: Candidate) -> bool:
     """Return whether NCCL's lines are near the begin, and no table of nccl-tests (which says more and is asked first)."""
     return _LINE.search(candidate.head) is not None
 
 
-def _import(source: Candidate) -> Imported:
+def _import_nccl_log(source: Candidate) -> Imported:
+    """Read NCCL's lines and the signs beside them; signs alone where no line of NCCL is whole."""
     signs = signs_beside(source.files)
     try:
         nccl = read_nccl_debug(source.only or source.path)
@@ -32,4 +33,6 @@ def _import(source: Candidate) -> Imported:
     return Imported(format="nccl_debug", path=str(source.path), nccl=nccl, signs=signs, notes=nccl.notes)
 
 
-IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read_files=_import, rank=60, marks=("NCCL ",))
+IMPORTER = Importer(
+    title="NCCL_DEBUG log", recognises=_recognises_nccl_lines, read_files=_import_nccl_log, rank=60, marks=("NCCL ",)
+)

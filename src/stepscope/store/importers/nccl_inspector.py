@@ -77,7 +77,7 @@ class _Group:
     calls: dict[tuple[str, int], dict[int, tuple[array[int], array[float]]]] = field(default_factory=dict)
 
 
-def _lines(path: Path, notes: Counter[str]) -> Iterator[_Line]:
+def _written_lines(path: Path, notes: Counter[str]) -> Iterator[_Line]:
     """Yield what was written, a line each or indented; what is no such object is counted."""
     decoder, whole = msgspec.json.Decoder(_Line), b""
     with reading(path) as file:
@@ -93,9 +93,9 @@ def _lines(path: Path, notes: Counter[str]) -> Iterator[_Line]:
     notes["damaged lines left out"] += bool(whole.strip())
 
 
-def _take(path: Path, groups: dict[tuple[str, int], _Group], notes: Counter[str]) -> None:
+def _take_file(path: Path, groups: dict[tuple[str, int], _Group], notes: Counter[str]) -> None:
     """Put the calls of a file to their communicators."""
-    for line in _lines(path, notes):
+    for line in _written_lines(path, notes):
         head, call = line.header, line.coll_perf
         if call is None:
             continue
@@ -118,7 +118,7 @@ def _take(path: Path, groups: dict[tuple[str, int], _Group], notes: Counter[str]
             times.append(us)
 
 
-def _judged(group: _Group, notes: Counter[str]) -> tuple[list[CommRow], Arrivals | None]:
+def _rows_and_arrivals(group: _Group, notes: Counter[str]) -> tuple[list[CommRow], Arrivals | None]:
     """Return a row for each operation and size of a communicator, and who came last to its calls."""
     rows, together = [], 0
     late, late_ns, transfer_ns = [0] * group.ranks, [0.0] * group.ranks, 0.0
@@ -154,14 +154,15 @@ def _judged(group: _Group, notes: Counter[str]) -> tuple[list[CommRow], Arrivals
     return rows, arrivals
 
 
-def _read(source: Candidate) -> Imported:
+def _read_inspector(source: Candidate) -> Imported:
+    """Read the calls of all files by communicator. Raises DataError where none has a collective with a time."""
     groups: dict[tuple[str, int], _Group] = {}
     notes: Counter[str] = Counter()
-    others = [path for path in source.files if source.is_folder and not _recognises(Candidate(path))]
+    others = [path for path in source.files if source.is_folder and not _recognises_inspector(Candidate(path))]
     for path in source.files:
         if path not in others:
-            _take(path, groups, notes)
-    judged = [_judged(group, notes) for group in groups.values()]
+            _take_file(path, groups, notes)
+    judged = [_rows_and_arrivals(group, notes) for group in groups.values()]
     lines = tuple(f"{number:,} {what}" for what, number in notes.items() if number)
     if not groups:
         raise DataError(
@@ -180,14 +181,14 @@ def _read(source: Candidate) -> Imported:
     )
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_inspector(candidate: Candidate) -> bool:
     return candidate.text.lstrip()[:1] == "{" and '"header"' in candidate.text
 
 
 IMPORTER = Importer(
     title="JSON lines of the NCCL Inspector",
-    recognises=_recognises,
-    read_files=_read,
+    recognises=_recognises_inspector,
+    read_files=_read_inspector,
     rank=25,
     marks=("coll_perf", "inspector_output_format_version"),
 )

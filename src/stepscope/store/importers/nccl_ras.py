@@ -48,7 +48,7 @@ class _Answer:
     timestamp: str | None = None
 
 
-def _answer(path: Path) -> _Answer:
+def _last_answer(path: Path) -> _Answer:
     """Return the last answer of a file. Raises DataError for a damaged one."""
     text, last, at = read_bytes(path).decode(errors="replace"), None, 0
     try:
@@ -61,8 +61,10 @@ def _answer(path: Path) -> _Answer:
         ) from error
 
 
-def _signs(path: Path) -> tuple[Sign, ...]:
-    answer = _answer(path)
+def _ras_signs(path: Path) -> tuple[Sign, ...]:
+    """Return the signs of the last answer: of each communicator its size, and of its members who is gone, behind or in
+    error."""
+    answer = _last_answer(path)
     communicators = sorted(answer.communicators, key=lambda one: -one.size)
     job = communicators[0] if len({one.size for one in communicators[:2]}) == len(communicators[:2]) > 0 else None
     """The communicator whose ranks are the job's: the only largest."""
@@ -77,6 +79,7 @@ def _signs(path: Path) -> tuple[Sign, ...]:
         )  # fmt: skip
 
     def of_communicator(one: _Communicator) -> Iterator[Sign]:
+        """Yield the signs of one communicator."""
         yield sign("ras-world" if one is job else "ras-answer", one, world=one.size)
         for member in one.missing_ranks:
             silent = {state: 1 for state in ("unresponsive", "considered_dead") if member.status.get(state)}
@@ -105,8 +108,9 @@ def _signs(path: Path) -> tuple[Sign, ...]:
     return tuple(signs.values())
 
 
-def _read(source: Candidate) -> Imported:
-    answers, left_out = read_each(source, _recognises, _signs, suffixes=_SUFFIXES)
+def _read_answers(source: Candidate) -> Imported:
+    """Read the signs of every answer; a remark where all ranks answered."""
+    answers, left_out = read_each(source, _recognises_ras, _ras_signs, suffixes=_SUFFIXES)
     signs = tuple(s for answer in answers for s in answer)
     well = signs and {sign.kind for sign in signs} <= {"ras-world", "ras-answer"}
     return Imported(
@@ -121,14 +125,14 @@ def _read(source: Candidate) -> Imported:
     )
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_ras(candidate: Candidate) -> bool:
     return '"secondary_hash"' in candidate.text or '"communicators_count"' in candidate.text
 
 
 IMPORTER = Importer(
     title="JSON of ncclras",
-    recognises=_recognises,
-    read_files=_read,
+    recognises=_recognises_ras,
+    read_files=_read_answers,
     rank=25,
     marks=("secondary_hash", "communicators_count"),
 )

@@ -63,8 +63,8 @@ def read_json_run(path: Path) -> Log:
         warmup=whole(config.get("warmup_iters")),
         iterations=whole(config.get("iterations")),
         together=whole(config.get("aggregated_iterations")) or 1,
-        started=_program(document, results),
-        devices=_devices(document.get("devices") or config.get("devices"), config),
+        started=_program_name(document, results),
+        devices=_devices_by_rank(document.get("devices") or config.get("devices"), config),
         cpu_time="cpu_time" in str(results[:1]),
         ended=True,  # a document that was cut off is none
     )
@@ -83,7 +83,7 @@ def read_json_run(path: Path) -> Log:
     return Log(tables=(run,) if run.rows else (), nccl_lines=0, lines=0)
 
 
-def _program(document: dict[str, Any], results: list[Any]) -> str | None:
+def _program_name(document: dict[str, Any], results: list[Any]) -> str | None:
     args = document.get("args")
     if isinstance(args, list) and (match := _PROGRAM.search("\n".join(map(str, args)))):
         return match[1]
@@ -91,7 +91,7 @@ def _program(document: dict[str, Any], results: list[Any]) -> str | None:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", first).lower() if isinstance(first, str) else None
 
 
-def _devices(given: Any, config: dict[str, Any]) -> dict[int, LoggedDevice]:
+def _devices_by_rank(given: Any, config: dict[str, Any]) -> dict[int, LoggedDevice]:
     """Read the devices by rank. Of each process, only the first of several ranks is written: the others are on
     the same host."""
     by_rank: dict[int, LoggedDevice] = {}
@@ -109,10 +109,11 @@ def _devices(given: Any, config: dict[str, Any]) -> dict[int, LoggedDevice]:
 
 
 def _json_row(result: Any, number: int) -> LoggedRow | None:
+    """Return the row of one result; None where it is damaged, or nothing was measured."""
     if not isinstance(result, dict):
         return None
     size, count, dtype = whole(result.get("size")), whole(result.get("count")), result.get("type")
-    out, into = _figures(result.get("out_of_place")), _figures(result.get("in_place"))
+    out, into = _json_figures(result.get("out_of_place")), _json_figures(result.get("in_place"))
     root, redop = str(result.get("root", -1)).strip(), str(result.get("redop") or "none").strip()
     if size is None or count is None or not isinstance(dtype, str) or (out is None and into is None):
         return None
@@ -129,7 +130,7 @@ def _json_row(result: Any, number: int) -> LoggedRow | None:
     )
 
 
-def _figures(given: Any) -> LoggedFigures | None:
+def _json_figures(given: Any) -> LoggedFigures | None:
     """Read the figures of one form; None where it was not measured (null)."""
     if not isinstance(given, dict):
         return None
@@ -150,7 +151,8 @@ _REDUCE_OPS = {"prod": "product"}
 _COARSE = 0.02  # relative rounding of a printed rate, from which on no time follows from it
 
 
-def _import(source: Candidate) -> Imported:
+def _import_tests(source: Candidate) -> Imported:
+    """Read the tables of every file as rows; facts that a log leaves open are asked for together."""
     path, stated, files = source.path, source.stated, source.files
     left_out: list[LeftOut] = []
     rows: list[CommRow] = []
@@ -170,7 +172,9 @@ def _import(source: Candidate) -> Imported:
             title = f"{name} table {number + 1}" if len(log.tables) > 1 else name
             try:
                 listed = ranks_listed(table) is not None
-                of_table, remarks, gpus = _table(table, title, stated_ranks(title, str(file), stated, listed=listed))
+                of_table, remarks, gpus = _table_rows(
+                    table, title, stated_ranks(title, str(file), stated, listed=listed)
+                )
             except UsageError as error:
                 unknown.append(error)
                 continue
@@ -182,7 +186,7 @@ def _import(source: Candidate) -> Imported:
             notes += [f"{title}: {note}" for note in remarks]
             hardware |= {gpus: None} if gpus else {}
     if unknown:
-        raise _all_of(unknown)
+        raise _joined_error(unknown)
     if damaged and not rows:
         raise damaged[0]
     nccl = _nccl_of(talking)
@@ -206,7 +210,7 @@ def _import(source: Candidate) -> Imported:
     )
 
 
-def _all_of(errors: Sequence[UsageError]) -> UsageError:
+def _joined_error(errors: Sequence[UsageError]) -> UsageError:
     if len(errors) == 1:
         return errors[0]
     return UsageError(
@@ -226,7 +230,7 @@ def _nccl_of(files: Sequence[Path]) -> NcclDebug | None:
         return None
 
 
-def _table(table: LoggedRun, name: str, given: int | None) -> tuple[list[CommRow], Sequence[str], str | None]:
+def _table_rows(table: LoggedRun, name: str, given: int | None) -> tuple[list[CommRow], Sequence[str], str | None]:
     """Return (rows, notes, devices) of a table.
 
     Raises UsageError for facts that the log leaves open, DataError for those that contradict others.
@@ -246,12 +250,12 @@ def _table(table: LoggedRun, name: str, given: int | None) -> tuple[list[CommRow
         row
         for label, in_place in ways
         for line in table.rows
-        if (row := _row(table, line, facts, f"{name}, {label}", in_place=in_place)) is not None
+        if (row := _comm_row(table, line, facts, f"{name}, {label}", in_place=in_place)) is not None
     ]
-    return rows, (*facts.notes, *notes, *_notes(table)), facts.hardware
+    return rows, (*facts.notes, *notes, *_table_notes(table)), facts.hardware
 
 
-def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_place: bool) -> CommRow | None:
+def _comm_row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_place: bool) -> CommRow | None:
     """Make the record of a row; None for a size of 0 bytes, and for a form that was not measured."""
     figures = row.in_place if in_place else row.out_of_place
     if table.cpu_time:
@@ -259,9 +263,9 @@ def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_pla
     if figures.time_us is None or float(figures.time_us) <= 0 or row.size_bytes == 0:
         return None
     time_ns = float(figures.time_us) * 1e3
-    algbw = _rate(figures.algbw, row.size_bytes / time_ns, figures.time_us)
-    busbw = _rate(figures.busbw, row.size_bytes / time_ns * facts.bus_factor, figures.time_us)
-    correct, error = _checked(table, figures)
+    algbw = _rate_bytes_per_s(figures.algbw, row.size_bytes / time_ns, figures.time_us)
+    busbw = _rate_bytes_per_s(figures.busbw, row.size_bytes / time_ns * facts.bus_factor, figures.time_us)
+    correct, error = _was_right_and_error(table, figures)
     peak = _link_peak(facts)
     fields: dict[str, Any] = {
         "cell_id": cell_id, "status": "ok" if correct is not False else "error", "error": error,
@@ -291,7 +295,7 @@ def _time_from_rate(row: LoggedRow, figures: LoggedFigures) -> str | None:
     return f"{row.size_bytes / algbw / 1e3:.3f}" if algbw and ROUNDING_GB / algbw <= _COARSE else None
 
 
-def _rate(printed: str | None, derived_gb: float, time_us: str) -> float | None:
+def _rate_bytes_per_s(printed: str | None, derived_gb: float, time_us: str) -> float | None:
     """Return bytes/s as printed, or from size and time where those have more digits than the printed rate. None: N/A."""
     if printed is None:
         return None
@@ -300,7 +304,7 @@ def _rate(printed: str | None, derived_gb: float, time_us: str) -> float | None:
     return (derived_gb if coarse else value) * 1e9
 
 
-def _checked(table: LoggedRun, figures: LoggedFigures) -> tuple[bool | None, str | None]:
+def _was_right_and_error(table: LoggedRun, figures: LoggedFigures) -> tuple[bool | None, str | None]:
     """Return whether the result was right, and what was wrong. None: not checked, or the log does not say where."""
     if figures.errors is None:
         return None, None
@@ -327,7 +331,8 @@ def _link_peak(facts: Facts) -> float | None:
     return min(gpu.link.bytes_per_s, (facts.world_size - 1) * gpu.link.peer_bytes_per_s) or None
 
 
-def _notes(table: LoggedRun) -> Iterator[str]:
+def _table_notes(table: LoggedRun) -> Iterator[str]:
+    """Yield notes on rows left out, on what the log did not finish, and on what a figure means."""
     empty = sum(row.size_bytes == 0 for row in table.rows)
     if empty:
         yield f"{counted(empty, 'row')} of 0 bytes left out: the size asked for was below one element a rank"
@@ -362,19 +367,19 @@ def _notes(table: LoggedRun) -> Iterator[str]:
             + (f"; {counted(lost, 'row')} left out, whose algbw has too few digits" if lost else "")
         )
     unsized = Counter(row.size_bytes for row in table.rows if row.size_bytes)
-    twice = [size for size, count in unsized.items() if count > len({_kind(r) for r in table.rows})]
+    twice = [size for size, count in unsized.items() if count > len({_row_kind(r) for r in table.rows})]
     if twice and not table.apart:
         yield f"{counted(len(twice), 'size')} appear more than once in the table"
-    yield from _average(table)
+    yield from _average_notes(table)
     if table.out_of_bounds:
         yield f"wrong results: nccl-tests found {counted(table.out_of_bounds, 'value')} out of bounds"
 
 
-def _kind(row: LoggedRow) -> tuple[str, str | None, int | None]:
+def _row_kind(row: LoggedRow) -> tuple[str, str | None, int | None]:
     return row.dtype, row.redop, row.root
 
 
-def _average(table: LoggedRun) -> Iterator[str]:
+def _average_notes(table: LoggedRun) -> Iterator[str]:
     """Compare the file's own mean of busbw with that of the rows that were read."""
     rates = [
         float(form.busbw) for row in table.rows for form in (row.out_of_place, row.in_place) if form.busbw is not None
@@ -393,15 +398,15 @@ def _average(table: LoggedRun) -> Iterator[str]:
         )
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_tests(candidate: Candidate) -> bool:
     """Return whether a line of a table's header is near the beginning."""
     return begins_table(candidate.text) or is_json(candidate.text)
 
 
 IMPORTER = Importer(
     title="nccl-tests output",
-    recognises=_recognises,
-    read_files=_import,
+    recognises=_recognises_tests,
+    read_files=_import_tests,
     rank=40,
     marks=("nThread", "busbw", "minimum_bytes"),
 )

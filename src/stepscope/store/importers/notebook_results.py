@@ -42,19 +42,20 @@ _NAME = re.compile(r"benchmark_results_(.+)\.json")
 _NAMED = 5
 
 
-def _knows(candidate: Candidate) -> bool:
+def _knows_notebook(candidate: Candidate) -> bool:
     text = candidate.text.lstrip("\ufeff \t\r\n")
     return text.startswith("[") and '"n_gpus"' in text and '"mode"' in text and '"epoch_times"' in text
 
 
-def _import(source: Candidate) -> Imported:
-    files, left_out = read_each(source, _knows, _read_file, suffixes=_SUFFIXES)
+def _import_notebooks(source: Candidate) -> Imported:
+    files, left_out = read_each(source, _knows_notebook, _read_notebook, suffixes=_SUFFIXES)
     files, copies = _without_copies(files)
     imported = joined("notebook_results", source, files, left_out=left_out)
     return replace(imported, notes=(*copies, *imported.notes))
 
 
-def _read_file(path: Path) -> Imported:
+def _read_notebook(path: Path) -> Imported:
+    """Read the runs of one file; damaged rows are noted. Raises DataError for a file that is no list."""
     document = read_json(path)
     if not isinstance(document, list):
         raise DataError(f"{path}: no list of runs", why=f"it holds {type(document).__name__}")
@@ -64,7 +65,7 @@ def _read_file(path: Path) -> Imported:
         try:
             if not isinstance(row, dict):
                 raise DataError(f"{path}: row {at} is not an object", why=f"it is {str(row)[:40]!r}")
-            runs.append(_run(path, Fields(str(path), row, f"row {at}")))
+            runs.append(_notebook_run(path, Fields(str(path), row, f"row {at}")))
         except DataError as error:
             refused.append(error.line)
     if not runs:
@@ -79,7 +80,7 @@ def _read_file(path: Path) -> Imported:
         format="",
         path=str(path),
         runs=tuple(runs),
-        notes=(*notes, *_holes(path, runs)),
+        notes=(*notes, *_missing_row_notes(path, runs)),
         remarks=(
             *[f"{path}: communication was timed for blocking runs only, on rank 0, including its waiting for others"]
             * timed,
@@ -88,7 +89,8 @@ def _read_file(path: Path) -> Imported:
     )
 
 
-def _run(path: Path, row: Fields) -> TrainingRun:
+def _notebook_run(path: Path, row: Fields) -> TrainingRun:
+    """Return the run of one row. Raises DataError for a row that describes none."""
     where = f"{path}: {row.at}"
     mode, size = row.text("mode"), row.text("model_size")
     world_size, accumulation = row.count("n_gpus"), row.maybe(row.count, "grad_accum_steps") or 1
@@ -97,7 +99,7 @@ def _run(path: Path, row: Fields) -> TrainingRun:
     if not isinstance(use_amp, bool) or (strategy == "single" and world_size != 1):
         raise DataError(f"{where}: {mode} on {world_size} GPUs, use_amp {use_amp!r}", why="they do not describe a run")
     notes: list[str] = []
-    epochs = _epochs(where, row.values, notes)
+    epochs = _notebook_epochs(where, row.values, notes)
     precision = "amp" if use_amp else "fp32"
     timed = [e.duration_ns for e in epochs if e.duration_ns is not None]
     settings = row.plain("lr", "n_samples", "batch_size")
@@ -122,18 +124,21 @@ def _run(path: Path, row: Fields) -> TrainingRun:
         scaling="strong",
         device="cuda",
         backend="nccl" if strategy != "single" else None,
-        hardware=_hardware(path, row.values),
+        hardware=_gpu_name(path, row.values),
         num_parameters=count(row.values.get("n_params")),
         epoch_estimated=False,
         epochs=epochs,
         train_loss=epochs[-1].train_loss if epochs else None,
         settings=settings,
         notes=tuple(notes),
-        **_steps(row.values, world_size, accumulation, steady_mean(timed), settings.get("exposed_comm_ns_per_epoch")),
+        **_step_fields(
+            row.values, world_size, accumulation, steady_mean(timed), settings.get("exposed_comm_ns_per_epoch")
+        ),
     )
 
 
-def _epochs(where: str, row: Mapping[str, Any], notes: list[str]) -> tuple[Epoch, ...]:
+def _notebook_epochs(where: str, row: Mapping[str, Any], notes: list[str]) -> tuple[Epoch, ...]:
+    """Return the epochs of a row; those without a time or a finite loss are noted."""
     times, losses = (row[name] if isinstance(row.get(name), list) else [] for name in ("epoch_times", "losses"))
     epochs = []
     for number, (time, loss) in enumerate(zip_longest(times, losses, fillvalue="not there"), 1):
@@ -157,7 +162,7 @@ def _exposed_ns(times: Any) -> float | None:
     return mean.value if mean is not None and len(timed) == len(times) else None
 
 
-def _steps(
+def _step_fields(
     row: Mapping[str, Any],
     world_size: int,
     accumulation: int,
@@ -183,7 +188,7 @@ def _steps(
     return figures
 
 
-def _hardware(path: Path, row: Mapping[str, Any]) -> str | None:
+def _gpu_name(path: Path, row: Mapping[str, Any]) -> str | None:
     """Return the GPU's name from the row, else from the file's name, whose underscores stand for spaces."""
     name = row.get("gpu_name")
     if isinstance(name, str) and name and name != "unknown":
@@ -197,7 +202,7 @@ def _without_copies(files: Iterable[Imported]) -> tuple[list[Imported], list[str
     kept: list[Imported] = []
     notes = []
     for file in sorted(files, key=lambda f: (_NAME.fullmatch(Path(f.path).name) is None, Path(f.path))):
-        same = next((k for k in kept if _same(k, file)), None)
+        same = next((k for k in kept if _same_figures(k, file)), None)
         if same is None:
             kept.append(file)
         else:
@@ -205,14 +210,14 @@ def _without_copies(files: Iterable[Imported]) -> tuple[list[Imported], list[str
     return kept, notes
 
 
-def _same(named: Imported, other: Imported) -> bool:
+def _same_figures(named: Imported, other: Imported) -> bool:
     """Return whether ``other`` holds the same figures, of the same GPU or of one that it does not name."""
     if [(run.run_id, run.epochs) for run in named.runs] != [(run.run_id, run.epochs) for run in other.runs]:
         return False
     return all(b.hardware in (a.hardware, None) for a, b in zip(named.runs, other.runs, strict=True))
 
 
-def _holes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
+def _missing_row_notes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
     """Note the runs that the plan must have had and that left no row: each mode and number of GPUs, for each group."""
     modes = {(run.strategy, run.world_size) for run in runs}
     holes = []
@@ -227,8 +232,8 @@ def _holes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
 
 IMPORTER = Importer(
     title="benchmark_results_*.json of a notebook",
-    recognises=_knows,
-    read_files=_import,
+    recognises=_knows_notebook,
+    read_files=_import_notebooks,
     rank=40,
     marks=("epoch_times",),
 )

@@ -53,7 +53,7 @@ _CLOSURE = ("optimizer_step_and_closure", "optimizer_step_with_closure")
 _BATCH = "run_training_batch"
 
 
-def _rows(path: Path) -> dict[str, tuple[float, int]]:
+def _seconds_and_calls(path: Path) -> dict[str, tuple[float, int]]:
     """Return total seconds and calls by action. Raises DataError for a file that cannot be read."""
     rows: dict[str, tuple[float, int]] = {}
     for _, line in LogLines(path):
@@ -77,13 +77,13 @@ class _Row(NamedTuple):
     calls: int
 
 
-def _amount(cell: str) -> float:
+def _cell_amount(cell: str) -> float:
     """Return a share, ns or a count; 0 where nothing can be read."""
     value, unit = number(cell) or (0.0, "")
     return value * _UNITS.get(unit, 1.0)
 
 
-def _tables(path: Path) -> Iterator[tuple[str, list[_Row]]]:
+def _profiler_tables(path: Path) -> Iterator[tuple[str, list[_Row]]]:
     """Yield (whose time shares are of: ``CUDA``, ``CPU``, rows) of each table. Raises DataError for an unreadable file."""
     tables: list[tuple[list[str], list[dict[str, str]]]] = []
     of: dict[int | None, int] = {}
@@ -99,25 +99,25 @@ def _tables(path: Path) -> Iterator[tuple[str, list[_Row]]]:
     for columns, rows in tables:
         shares = [name for name in columns if name.endswith("%") and not name.startswith("CPU")]
         rows = [row for row in rows if shares[-1] in row]
-        own = next((name for name in reversed(shares) if any(_amount(row[name]) for row in rows)), shares[0])
+        own = next((name for name in reversed(shares) if any(_cell_amount(row[name]) for row in rows)), shares[0])
         yield (
             own.split()[1] if own.startswith("Self") else own.split()[0],
             [
                 _Row(
                     row["Name"],
-                    _amount(row[own]),
-                    _amount(row.get("CPU total", "")),
-                    int(_amount(row.get("# of Calls", "") or row.get("Number of Calls", ""))),
+                    _cell_amount(row[own]),
+                    _cell_amount(row.get("CPU total", "")),
+                    int(_cell_amount(row.get("# of Calls", "") or row.get("Number of Calls", ""))),
                 )
                 for row in rows
             ],
         )
 
 
-def _of_torch(path: Path) -> TrainingRun:
+def _torch_run(path: Path) -> TrainingRun:
     """Return what torch.profiler's table says: of several the one that most shares are in. Raises DataError where no row
     is whole."""
-    device, rows = max(_tables(path), key=lambda table: sum(row.share for row in table[1]), default=("", []))
+    device, rows = max(_profiler_tables(path), key=lambda table: sum(row.share for row in table[1]), default=("", []))
     host = [row for row in rows if row.cpu_ns]
     names = {row.name for row in host}
     there = [row for row in rows if not row.cpu_ns]
@@ -162,8 +162,9 @@ def _of_torch(path: Path) -> TrainingRun:
     )
 
 
-def _of_lightning(path: Path) -> TrainingRun:
-    rows = _rows(path)
+def _lightning_run(path: Path) -> TrainingRun:
+    """Return what Lightning's table says: mean ns of a batch and its parts."""
+    rows = _seconds_and_calls(path)
 
     def took(*names: str) -> float:
         return next((rows[name][0] for name in names if name in rows), 0.0)
@@ -190,8 +191,8 @@ def _of_lightning(path: Path) -> TrainingRun:
     )
 
 
-def _read(path: Path) -> tuple[Imported]:
-    of = _of_torch if _TORCH.search(Candidate(path).head) else _of_lightning
+def _read_profiler_table(path: Path) -> tuple[Imported]:
+    of = _torch_run if _TORCH.search(Candidate(path).head) else _lightning_run
     return (Imported(format="profiler_table", path=str(path), runs=(of(path),)),)
 
 
@@ -200,7 +201,7 @@ IMPORTER = each_file(
     recognises=lambda file: (
         file.path.suffix.lower() in SUFFIXES and any(head.search(file.head) for head in (_TORCH, _HEAD))
     ),
-    read=_read,
+    read=_read_profiler_table,
     reads=SUFFIXES,
     title="table of torch.profiler (key_averages) or of Lightning's simple profiler",
     rank=57,

@@ -32,7 +32,8 @@ _CLOCK = "step time is the difference of {name!r} from row to row: everything be
 _SECONDS = "{name!r} has no unit: taken as seconds; --columns {name}=step_time_ms states another"
 
 
-def _knows(candidate: Candidate) -> bool:
+def _knows_steps(candidate: Candidate) -> bool:
+    """Whether a file holds rows of steps, and nothing that tells runs apart."""
     tables = [columns_of(names, candidate.stated.columns) for names in headers(candidate)]
     if not any(map(_is_of_steps, tables)):
         return False
@@ -57,7 +58,8 @@ def _time_column(columns: Columns) -> tuple[str, int, float | None] | None:
     return min(of_steps, key=lambda column: (column[2] is None, column[0]), default=None)
 
 
-def _read(source: Candidate) -> Imported:
+def _read_steps(source: Candidate) -> Imported:
+    """Read the run of every table of steps."""
     stated = source.stated
 
     def read(path: Path) -> list[Imported]:
@@ -65,16 +67,19 @@ def _read(source: Candidate) -> Imported:
         for table in read_tables(path):
             columns = columns_of(table.names, stated.columns)
             if _is_of_steps(columns):
-                scalars = _scalars(table, columns, path.stem if not source.is_folder else source.path.name)
+                scalars = _table_scalars(table, columns, path.stem if not source.is_folder else source.path.name)
                 runs.append(replace(run_of(scalars, stated.columns), columns=table.names))
         return runs
 
     require_meanings(stated)
-    parts, left_out = read_each(source, lambda file: _knows(Candidate(file.path, stated)), read, suffixes=SUFFIXES)
+    parts, left_out = read_each(
+        source, lambda file: _knows_steps(Candidate(file.path, stated)), read, suffixes=SUFFIXES
+    )
     return joined("steps_csv", source, (run for runs in parts for run in runs), left_out=left_out)
 
 
-def _scalars(table: TextTable, columns: Columns, group: str) -> Scalars:
+def _table_scalars(table: TextTable, columns: Columns, group: str) -> Scalars:
+    """Return the logged steps of a table. Raises DataError where steps do not go up."""
     path, (at, _) = table.source, columns.by_role["step"]
     points = [LoggedStep(row.step(at)) for row in table.rows]
     for row, (before, point) in zip(table.rows[1:], pairwise(points), strict=True):
@@ -92,7 +97,7 @@ def _scalars(table: TextTable, columns: Columns, group: str) -> Scalars:
         if times := _clock_texts(table, index):
             scale = TIMES["s"]
         else:
-            times = [None if value is None or math.isnan(value) else value for value in _figures(table, index)]
+            times = [None if value is None or math.isnan(value) else value for value in _column_figures(table, index)]
         if scale is None:
             unread.append(_SECONDS.format(name=name))
             scale = TIMES["s"]
@@ -101,7 +106,7 @@ def _scalars(table: TextTable, columns: Columns, group: str) -> Scalars:
             for row, point, value in zip(table.rows, points, times, strict=True)
             if value is not None
         ]
-        if role == "time_ns" and _grows(path, name, [value for *_, value in timed]):
+        if role == "time_ns" and _is_clock_column(path, name, [value for *_, value in timed]):
             notes.append(_CLOCK.format(name=name))
             for (_, before, start), (_, point, end) in pairwise(timed):
                 point.values["step_time_ns"] = (end - start) / (point.step - before.step) * scale
@@ -112,7 +117,7 @@ def _scalars(table: TextTable, columns: Columns, group: str) -> Scalars:
                 point.values["step_time_ns"] = time_of_step * scale
     for column_role, (index, _) in columns.by_role.items():
         if column_role not in ("step", "step_ns", "time_ns", "epoch"):
-            for point, value in zip(points, _figures(table, index), strict=True):
+            for point, value in zip(points, _column_figures(table, index), strict=True):
                 if value is not None:
                     point.values[table.names[index]] = value
     if not any(point.values for point in points):
@@ -133,7 +138,7 @@ def _clock_texts(table: TextTable, index: int) -> list[float | None]:
     ]
 
 
-def _grows(path: Path, name: str, times: Sequence[float]) -> bool:
+def _is_clock_column(path: Path, name: str, times: Sequence[float]) -> bool:
     """Return whether the column is a clock. Raises DataError where there are too few rows to know."""
     if len(times) < 2 or not all(a < b for a, b in pairwise(times)):
         return False
@@ -146,14 +151,14 @@ def _grows(path: Path, name: str, times: Sequence[float]) -> bool:
     return True
 
 
-def _figures(table: TextTable, index: int) -> list[float | None]:
+def _column_figures(table: TextTable, index: int) -> list[float | None]:
     return [row.figure(index) for row in table.rows]
 
 
 IMPORTER = Importer(
     title="table of single steps of a run",
-    recognises=_knows,
-    read_files=_read,
+    recognises=_knows_steps,
+    read_files=_read_steps,
     rank=78,
     suffixes=(".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".md", ".markdown", ".txt"),
 )

@@ -73,12 +73,13 @@ class _Document:
         return stated or ("unknown" if "backend" in self.config.values else "nccl")
 
 
-def _knows(candidate: Candidate) -> bool:
+def _knows_suite(candidate: Candidate) -> bool:
     text = candidate.text.lstrip("\ufeff \t\r\n")
     return text.startswith("{") and all(key in text for key in _KEYS)
 
 
-def _read_file(path: Path) -> Iterator[Imported]:
+def _read_suite(path: Path) -> Iterator[Imported]:
+    """Yield what one file holds: collectives and training. Raises DataError where it holds neither."""
     fields = read_fields(path)
     document = _Document(
         path=path,
@@ -88,8 +89,8 @@ def _read_file(path: Path) -> Iterator[Imported]:
         results=fields.part("results"),
     )
     notes: list[str] = []
-    rows = tuple(_comm_rows(document, notes))
-    runs = tuple(_runs(document, notes))
+    rows = tuple(_suite_comm_rows(document, notes))
+    runs = tuple(_suite_runs(document, notes))
     if not rows and not runs:
         raise DataError(
             f"{path}: it holds neither collectives nor training",
@@ -101,7 +102,8 @@ def _read_file(path: Path) -> Iterator[Imported]:
     )
 
 
-def _comm_rows(document: _Document, notes: list[str]) -> Iterator[CommRow]:
+def _suite_comm_rows(document: _Document, notes: list[str]) -> Iterator[CommRow]:
+    """Yield a row for each measured size of its collectives."""
     if communication := document.results.maybe(document.results.part, "communication"):
         for key, entries in communication.values.items():
             if isinstance(entries, dict):
@@ -124,7 +126,7 @@ def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) 
     if op is None:
         notes.append(f"{document.path}: {key}: unknown operation; left out")
         return
-    n = _ranks(document)
+    n = _rank_count(document)
     if op == "send_recv":
         notes.append(f"{document.path}: times of p2p include a barrier of all ranks: they give no link rate")
     for text in sizes.values:
@@ -144,7 +146,7 @@ def _suite_rows(document: _Document, sizes: Fields, key: str, notes: list[str]) 
             numel=size_bytes // 4,
             time_ns_mean=entry.positive("time_ms") * MS,
             iterations=document.config.maybe(document.config.count, "benchmark_iters"),
-            warmup=_warmup(document),
+            warmup=_warmup_steps(document),
             notes=("mean over back-to-back calls on rank 0",),
         )
         rate = entry.maybe(entry.amount, "bandwidth_GB_s")
@@ -177,32 +179,33 @@ def _own_row(document: _Document, key: str, entry: Fields, shared: Mapping[str, 
     if fields.get("asked_bytes") is None:
         fields["asked_bytes"] = fields.get("size_bytes")
     if fields.get("warmup") is None:
-        fields["warmup"] = _warmup(document) if kind != "matmul" else None
+        fields["warmup"] = _warmup_steps(document) if kind != "matmul" else None
     try:
         return msgspec.convert(UNKNOWN | fields, CommRow)
     except msgspec.ValidationError as error:
         raise DataError(f"{document.path}: {at} is damaged", why=str(error)) from error
 
 
-def _warmup(document: _Document) -> int | None:
+def _warmup_steps(document: _Document) -> int | None:
     value = document.config.maybe(document.config.amount, "warmup_iters")
     return None if value is None else int(value)
 
 
-def _ranks(document: _Document) -> int:
+def _rank_count(document: _Document) -> int:
     if document.world_size is None:
         raise DataError(f"{document.path}: no world_size", fix="add the number of ranks of the benchmark")
     return document.world_size
 
 
-def _runs(document: _Document, notes: list[str]) -> Iterator[TrainingRun]:
+def _suite_runs(document: _Document, notes: list[str]) -> Iterator[TrainingRun]:
+    """Yield the runs of its training."""
     training = document.results.maybe(document.results.part, "training")
     if training is None or not training.values:
         return
     if "training_results" not in training.values:
         notes.append(f"{document.path}: results.training has no training_results: not read")
         return
-    n = _ranks(document)
+    n = _rank_count(document)
     rows = training.parts("training_results")
     if rows:
         notes.append(
@@ -214,10 +217,11 @@ def _runs(document: _Document, notes: list[str]) -> Iterator[TrainingRun]:
             f"{document.path}: on {n} ranks each got less than the batch that samples/s assumes: throughput is overstated"
         )
     for row in rows:
-        yield _run(document, row, n)
+        yield _suite_run(document, row, n)
 
 
-def _run(document: _Document, row: Fields, n: int) -> TrainingRun:
+def _suite_run(document: _Document, row: Fields, n: int) -> TrainingRun:
+    """Return one run. Raises DataError where its figures contradict each other."""
     size, batch, total = row.text("model_size"), row.count("batch_size"), row.count("global_batch_size")
     rate, step_ns = row.positive("samples_per_sec"), row.positive("time_per_step_ms") * MS
     where = f"{document.path}: {row.at}"
@@ -264,8 +268,8 @@ def _run(document: _Document, row: Fields, n: int) -> TrainingRun:
 IMPORTER = each_file(
     "suite_results",
     title="JSON of a benchmark suite",
-    recognises=_knows,
-    read=_read_file,
+    recognises=_knows_suite,
+    read=_read_suite,
     reads=(".json",),
     rank=45,
     marks=("warmup_iters",),

@@ -106,7 +106,7 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
     ]
     name = free[0] if len(free) == 1 else "NAME"
     unnamed = [column for column in free if _TIMED.search(plain(column))]
-    series = next((numbered for numbered in _series(free) if len(numbered) >= _WIDE), [])
+    series = next((numbered for numbered in _counting_series(free) if len(numbered) >= _WIDE), [])
     if columns.has("epoch") and not (figures or unnamed or columns.unclear):
         return DataError(
             f"{path}: a table of epochs without times",
@@ -130,11 +130,11 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
         lacks, example = "no column identifies a run", f"{name}=world_size"
     elif series:
         lacks = f"{series[0]} to {series[-1]} are a series: a row holds several steps or epochs of a run"
-        example = f"{series[0]}={_like(series[0])}"
+        example = f"{series[0]}={_known_like(series[0])}"
     elif unnamed:
         which = "is a time or a rate" if len(unnamed) == 1 else "are times or rates"
         lacks = f"{listed(unnamed, at_most=4)} {which}, and no name says that it is of a step or an epoch"
-        example = f"{name if name in unnamed else 'NAME'}={_like(unnamed[0])}"
+        example = f"{name if name in unnamed else 'NAME'}={_known_like(unnamed[0])}"
     state = f"state what a column is: --columns {example} (or {KNOWN}; of collectives op, size_bytes and time_us)"
     long = _SERIES if series else LONG
     if not series and (columns.has(*_OF_A_RUN) or (unnamed and columns.has("world_size"))):  # a row is a run already
@@ -147,7 +147,7 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
     )
 
 
-def _series(names: Sequence[str]) -> list[list[str]]:
+def _counting_series(names: Sequence[str]) -> list[list[str]]:
     """Find names of times and rates that count on: ``step_1_ms``, ``step_2_ms``; percentiles do not."""
     timed = [name for name in names if len(re.findall(r"\d{1,9}", name)) == 1 and _TIMED.search(plain(name))]
     alike = grouped(timed, lambda name: re.sub(r"\d+", "#", plain(name))).values()
@@ -158,7 +158,7 @@ def _number_in(name: str) -> int:
     return int(re.sub(r"\D", "", name))
 
 
-def _like(name: str) -> str:
+def _known_like(name: str) -> str:
     """Return a name that the vocabulary knows, in the unit of a time or a rate of another name."""
     last = plain(name).rpartition("_")[2]
     what = "epoch_time" if "epoch" in plain(name) else "step_time"
@@ -182,14 +182,15 @@ _AS_GIB = "memory in MB and GB is taken as MiB and GiB, as torch and nvidia-smi 
 _NO_SAMPLES = "weak scaling, and no column states the samples per epoch: --columns NAME=dataset_size gives speed-ups"
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _may_be_table(candidate: Candidate) -> bool:
     """Return whether a file may be a table at all, so that its refusal says how it would be read; a text where it is one."""
     if candidate.path.suffix.lower() in TEXTS:
-        return _knows(candidate) and not signs_beside((candidate.path,))
-    return _is_table(candidate) or _knows(candidate)
+        return _knows_table(candidate) and not signs_beside((candidate.path,))
+    return _is_table(candidate) or _knows_table(candidate)
 
 
 def _is_table(candidate: Candidate) -> bool:
+    """Whether a file's names are those of a table: some column has a known meaning."""
     if candidate.path.suffix.lower() != ".json":
         return candidate.path.suffix.lower() in JSON_LINES or any(len(names) > 1 for names in headers(candidate))
     text = candidate.text
@@ -201,7 +202,7 @@ def _is_table(candidate: Candidate) -> bool:
     )
 
 
-def _knows(candidate: Candidate) -> bool:
+def _knows_table(candidate: Candidate) -> bool:
     """Return whether a file holds a table with a figure of a run or a collective."""
     every: Iterable[Sequence[str]] = headers(candidate)
     if candidate.path.suffix.lower() in (".json", *JSON_LINES):
@@ -233,13 +234,14 @@ def _has_figures(columns: Columns) -> bool:
     return (figures or (columns.has("epoch") and columns.has(*RESULTS))) and columns.has(*KEYS)
 
 
-def _read(source: Candidate) -> Imported:
+def _read_tables_of_runs(source: Candidate) -> Imported:
+    """Read all tables as runs or collectives. Raises DataError where no column is known."""
     path, stated = source.path, source.stated
-    recognised = any(_knows(Candidate(file, stated)) for file in source.files)
+    recognised = any(_knows_table(Candidate(file, stated)) for file in source.files)
 
     def reads(file: Candidate) -> bool:
         candidate = Candidate(file.path, stated)
-        return _knows(candidate) if recognised else _is_table(candidate) and not is_about(file.path)
+        return _knows_table(candidate) if recognised else _is_table(candidate) and not is_about(file.path)
 
     parts, left_out = read_each(source, reads, read_tables, suffixes=SUFFIXES)
     every = [pair for part in parts for table in part for pair in by_unit(table)]
@@ -308,7 +310,7 @@ def _read(source: Candidate) -> Imported:
 IMPORTER = Importer(
     title="table of results (CSV, Markdown, JSON records)",
     suffixes=(".csv", ".tsv", ".md", ".markdown", ".json", ".jsonl", ".ndjson", ".txt"),
-    recognises=_recognises,
-    read_files=_read,
+    recognises=_may_be_table,
+    read_files=_read_tables_of_runs,
     rank=95,
 )

@@ -41,18 +41,18 @@ def scalars_of(path: Path) -> Iterator[Scalar | str]:
         with path.open("rb") as file:
             while head := file.read(_HEAD.size):
                 at = file.tell() - len(head)
-                body = _body(head, file.read)
+                body = _record_body(head, file.read)
                 if body is None:
                     yield f"{path}: cut or damaged at byte {at}: the rest is not read"
                     return
-                yield from _event(body)
+                yield from _event_scalars(body)
     except OSError as error:
         raise DataError(f"cannot read {path}", why=error.strerror or str(error)) from error
     except (ValueError, struct.error, IndexError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not an event file of TensorBoard", why=str(error)) from error
 
 
-def _body(head: bytes, read: Callable[[int], bytes]) -> bytes | None:
+def _record_body(head: bytes, read: Callable[[int], bytes]) -> bytes | None:
     """Read the record that the head announces; None where either is cut or fails its checksum."""
     if len(head) < _HEAD.size:
         return None
@@ -65,37 +65,38 @@ def _body(head: bytes, read: Callable[[int], bytes]) -> bytes | None:
     return body[:length]
 
 
-def _event(data: bytes) -> Iterator[Scalar]:
-    event = _fields(data)
+def _event_scalars(data: bytes) -> Iterator[Scalar]:
+    """Yield the scalars of one event."""
+    event = _message_fields(data)
     (wall_s,), step = struct.unpack("<d", event[1][-1]) if 1 in event else (0.0,), event.get(2, [0])[-1]
-    for value in _fields(event.get(5, [b""])[-1]).get(1, []):
-        fields = _fields(value)
+    for value in _message_fields(event.get(5, [b""])[-1]).get(1, []):
+        fields = _message_fields(value)
         number = struct.unpack("<f", fields[2][-1])[0] if 2 in fields else None
         if 8 in fields:
-            number = _tensor(_fields(fields[8][-1]))
+            number = _tensor_number(_message_fields(fields[8][-1]))
         if number is not None:  # images, histograms and texts have none
             yield Scalar(wall_s, step, fields.get(1, [b""])[-1].decode(), number)
 
 
-def _tensor(fields: dict[int, list[Any]]) -> float | None:
+def _tensor_number(fields: dict[int, list[Any]]) -> float | None:
     """Read the only number of a TensorProto; None for anything larger, or of another type."""
     form = _TENSORS.get(fields.get(1, [0])[-1])
     content = next((fields[at][-1] for at in (6, 5, 4) if at in fields), b"")
-    if form is None or struct.calcsize(form) != len(content) or 2 in _fields(fields.get(2, [b""])[-1]):
+    if form is None or struct.calcsize(form) != len(content) or 2 in _message_fields(fields.get(2, [b""])[-1]):
         return None
     return float(struct.unpack(form, content)[0])
 
 
-def _fields(data: bytes) -> dict[int, list[Any]]:
+def _message_fields(data: bytes) -> dict[int, list[Any]]:
     """Return the values of every field of a message: varints as int, the others as bytes. Raises ValueError."""
     fields: dict[int, list[Any]] = {}
     at = 0
     while at < len(data):
-        key, at = _varint(data, at)
+        key, at = _varint_and_end(data, at)
         kind = key & 7
         if kind not in (0, 1, 2, 5):
             raise ValueError(f"wire type {kind} in a protocol buffer")
-        value, start = _varint(data, at) if kind in (0, 2) else (8 if kind == 1 else 4, at)
+        value, start = _varint_and_end(data, at) if kind in (0, 2) else (8 if kind == 1 else 4, at)
         at = start if kind == 0 else start + value
         if at > len(data):
             raise ValueError("a field is longer than its message")
@@ -103,7 +104,7 @@ def _fields(data: bytes) -> dict[int, list[Any]]:
     return fields
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint_and_end(data: bytes, at: int) -> tuple[int, int]:
     """Read a varint, return (number, where it ends); a negative one as the 64-bit two's complement that it is."""
     value = shift = 0
     while True:
@@ -135,17 +136,20 @@ _OTHER_AXIS = re.compile(r" vs \w+$")
 """Megatron charts every figure a second time over the samples or tokens seen: ``lm loss vs samples``."""
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_events(candidate: Candidate) -> bool:
     return MARK in candidate.path.name
 
 
-def _read(source: Candidate) -> Imported:
+def _read_event_files(source: Candidate) -> Imported:
+    """Read the run of each folder. Raises DataError where no file holds a scalar."""
     path = source.path
     folders = grouped((file for file in source.files if MARK in file.name), lambda file: file.parent)
     notes: list[str] = []
     require_meanings(source.stated)
     runs_logged = [
-        logged for folder, files in folders.items() if (logged := _logged(path, folder, files, notes)) is not None
+        logged
+        for folder, files in folders.items()
+        if (logged := _folder_scalars(path, folder, files, notes)) is not None
     ]
     if not runs_logged:
         raise DataError(f"{path}: no scalar in its event files", why="; ".join(notes) or "nothing was logged")
@@ -154,9 +158,9 @@ def _read(source: Candidate) -> Imported:
     return joined("tensorboard", source, (damaged, *runs))
 
 
-def _logged(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> Scalars | None:
+def _folder_scalars(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -> Scalars | None:
     """Read the run of one folder; None where its files hold no scalar."""
-    logs = [log for file in files if (log := _scalars(file, notes))]
+    logs = [log for file in files if (log := _step_scalars(file, notes))]
     if not logs:
         return None
     logs.sort(key=lambda log: log[0].wall_s)
@@ -169,12 +173,13 @@ def _logged(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -
         source=str(folder),
         run_id=slug(name) or "run",
         group=root.name if folder != root and root.is_dir() else name,
-        points=_points(logs, began_again),
+        points=_joined_points(logs, began_again),
         notes=more,
     )
 
 
-def _scalars(file: Path, notes: list[str]) -> list[Scalar]:
+def _step_scalars(file: Path, notes: list[str]) -> list[Scalar]:
+    """Return the scalars of a file whose axis is the step; damage is noted."""
     scalars = []
     for scalar in scalars_of(file):
         if isinstance(scalar, str):
@@ -184,7 +189,7 @@ def _scalars(file: Path, notes: list[str]) -> list[Scalar]:
     return scalars
 
 
-def _points(logs: Sequence[Sequence[Scalar]], began_again: Container[int]) -> list[LoggedStep]:
+def _joined_points(logs: Sequence[Sequence[Scalar]], began_again: Container[int]) -> list[LoggedStep]:
     """Join logs by step: of a job that was started again, what an earlier one logged from the same step on is dropped."""
     points: dict[int, LoggedStep] = {}
     for at, log in enumerate(logs):
@@ -201,5 +206,9 @@ def _points(logs: Sequence[Sequence[Scalar]], began_again: Container[int]) -> li
 
 
 IMPORTER = Importer(
-    title="event files of TensorBoard", recognises=_recognises, read_files=_read, rank=35, marks=("tfevents",)
+    title="event files of TensorBoard",
+    recognises=_recognises_events,
+    read_files=_read_event_files,
+    rank=35,
+    marks=("tfevents",),
 )

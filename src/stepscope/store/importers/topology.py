@@ -18,13 +18,13 @@ _LINK = re.compile(r"^[^\n]*GPU\d+[ \t][^\n]*\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS|SOC
 _PEERS = re.compile(r"^\s*GPU\d+[ \t][^\n]*\b(?:OK|CNS|GNS|TNS)\b", re.MULTILINE)
 
 
-def _recognises(candidate: Candidate) -> bool:
+def _recognises_matrix(candidate: Candidate) -> bool:
     """Return whether there is a row of the matrix: a GPU, and its link to the first device; not of ``topo -p2p``."""
     text = candidate.text
     return _ROW.search(text) is not None and (_LINK.search(text) is not None or _PEERS.search(text) is None)
 
 
-def _import(source: Candidate) -> Imported:
+def _import_matrix(source: Candidate) -> Imported:
     """Read the matrix of the one file; of several in a folder the first, and a line for each other."""
     path, *others = source.files
     data = read_bytes(path)
@@ -44,4 +44,6 @@ def _import(source: Candidate) -> Imported:
     )
 
 
-IMPORTER = Importer(title="nvidia-smi topo -m", recognises=_recognises, read_files=_import, rank=80, marks=("GPU",))
+IMPORTER = Importer(
+    title="nvidia-smi topo -m", recognises=_recognises_matrix, read_files=_import_matrix, rank=80, marks=("GPU",)
+)

@@ -42,6 +42,7 @@ class _Job(LoggedJob):
         return [rate for point in self.points if math.isfinite(rate := point.values["tokens_per_s_per_gpu"])]
 
     def step_ns(self) -> Measured | None:
+        """Return the step, ns, from the median of tokens a second; None where batch, sequence or ranks are unknown."""
         batch, sequence, world = self.count("global_batch"), self.count("sequence_length"), self.ranks
         steady = self.rates[1:] or self.rates
         tokens = median(steady) if steady else 0.0
@@ -50,6 +51,7 @@ class _Job(LoggedJob):
         return Measured(value=batch * sequence / (tokens * world) * 1e9, n=len(steady))
 
     def settings(self) -> dict[str, Any]:
+        """Return pipeline, schedule and sequence length, as far as the log states them."""
         settings: dict[str, Any] = {"pipeline_parallel": self.degrees.get("pp", 1)} if self.degrees else {}
         ranks, stages = settings.get("pipeline_parallel", 1), int(self.facts.get("stages", 0))
         if stages:
@@ -60,6 +62,7 @@ class _Job(LoggedJob):
         return settings | ({"sequence_length": sequence} if sequence else {})
 
     def run_fields(self) -> dict[str, Any]:
+        """Return the fields of the run: layout, step, settings."""
         layout = " ".join(f"{name}{value}" for name, value in self.degrees.items() if value > 1)
         return {
             **super().run_fields(),

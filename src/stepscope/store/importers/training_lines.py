@@ -207,6 +207,7 @@ class _Job(LoggedJob):
             point.step += before
 
     def run_fields(self) -> dict[str, Any]:
+        """Return the fields of the run; MFU as a fraction where the lines state it."""
         stated, share = self.facts.pop("stated_mfu", None), self.facts.pop("mfu_share", None)
         fields = super().run_fields()
         if stated is not None or share is not None:
@@ -218,10 +219,11 @@ class _Job(LoggedJob):
         return fields
 
     def run(self, path: Path, run_id: str, unread: Sequence[str]) -> Imported:
+        """Return the run. Raises DataError where a time counts from the start."""
         self._number_on()
         remarks = self._epochs(path) if self.framework in _OF_EPOCHS else []
         if any("wall_s" in point.values for point in self.points):
-            self.points = _differences(self.points)
+            self.points = _points_by_difference(self.points)
         times = [point.values.get("step_time_s", 0.0) for point in self.points]
         if self.framework == _ANY and len(times) > _LEAST and all(a < b for a, b in pairwise(times)):
             raise DataError(
@@ -229,7 +231,7 @@ class _Job(LoggedJob):
                 why="it may count from the start of the training instead of being the time of a step",
                 fix="print the time of a step",
             )
-        means = _between(self.points, self.length)
+        means = _points_between(self.points, self.length)
         data_s = sum(point.values.get("part_data_s", 0.0) for point in self.points)
         remark = _MEANS.format(run=run_id, count=len(times), share=format_percent(data_s / (sum(times) or 1.0)))
         self.points = means or self.points
@@ -254,7 +256,7 @@ class _Job(LoggedJob):
         return self.facts.get("model") or f"{path.stem} ({self.framework})"
 
 
-def _differences(points: Sequence[LoggedStep]) -> list[LoggedStep]:
+def _points_by_difference(points: Sequence[LoggedStep]) -> list[LoggedStep]:
     """Return the steps between logged ones: their clock counts from the start, ``train_wall_s`` from the line before.
 
     Of a clock of whole seconds, steps are taken together until more than ``_COARSE_S`` have passed.
@@ -273,7 +275,7 @@ def _differences(points: Sequence[LoggedStep]) -> list[LoggedStep]:
     return steps
 
 
-def _between(points: Sequence[LoggedStep], length: int) -> list[LoggedStep]:
+def _points_between(points: Sequence[LoggedStep], length: int) -> list[LoggedStep]:
     """Return the means of all steps between logged ones, from those since the epoch's start that stand in brackets: where
     they tell another share of data than the printed steps; else nothing."""
     steps, printed_s, printed_data_s = [], 0.0, 0.0
@@ -304,7 +306,7 @@ def _clock_s(point: LoggedStep) -> float:
 
 
 @cache
-def _forms() -> tuple[tuple[str, Printed], ...]:
+def _line_forms() -> tuple[tuple[str, Printed], ...]:
     return tuple(
         (name, Printed(step=re.compile(step.encode()), facts=tuple(re.compile(fact.encode()) for fact in facts)))
         for name, step, facts in (*FRAMEWORKS, *OTHERS)
@@ -314,27 +316,29 @@ def _forms() -> tuple[tuple[str, Printed], ...]:
 def _form_of(candidate: Candidate) -> tuple[str, Printed] | None:
     """Return the form that fits most lines of the file's beginning; None: none does. Of no named framework: two lines."""
     lines = [without_prefix(piece)[1] for line in candidate.head.split(b"\n") for piece in line.split(b"\r")]
-    counts = {at: sum(form.step.search(line) is not None for line in lines) for at, (_, form) in enumerate(_forms())}
+    counts = {
+        at: sum(form.step.search(line) is not None for line in lines) for at, (_, form) in enumerate(_line_forms())
+    }
     named = {at: count for at, count in counts.items() if count and at < len(FRAMEWORKS)}
     alike = named or {at: count for at, count in counts.items() if count > 1}
-    return _forms()[max(alike, key=alike.__getitem__)] if alike else None
+    return _line_forms()[max(alike, key=alike.__getitem__)] if alike else None
 
 
-def _begin(line: int, *, name: str, printed: Printed) -> _Job:
+def _begun_job(line: int, *, name: str, printed: Printed) -> _Job:
     return _Job(line=line, printed=printed, framework=name)
 
 
-def _read(path: Path) -> tuple[Imported, ...]:
+def _read_training_lines(path: Path) -> tuple[Imported, ...]:
     form = _form_of(Candidate(path))
     if form is None:
         raise DataError(f"{path}: no line of a training step")
-    return read_jobs(path, partial(_begin, name=form[0], printed=form[1]))
+    return read_jobs(path, partial(_begun_job, name=form[0], printed=form[1]))
 
 
 IMPORTER = each_file(
     "training_lines",
     recognises=lambda file: file.path.suffix.lower() in _READS and _form_of(file) is not None,
-    read=_read,
+    read=_read_training_lines,
     reads=_READS,
     signed=True,
     title="log of a training loop (OpenMMLab, ImageNet example, MetricLogger, timm, detectron2, YOLOX, open_clip, fairseq, "

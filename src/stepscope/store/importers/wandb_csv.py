@@ -18,7 +18,7 @@ _TIMES = ("relative time (wall)", "relative time (process)", "_runtime", "_times
 _OVER_TIME = "the chart's x axis is time: rows count as steps, and step time is unknown"
 
 
-def _knows(candidate: Candidate) -> bool:
+def _knows_wandb(candidate: Candidate) -> bool:
     return any(_is_chart(names) or _is_history(names) for names in headers(candidate))
 
 
@@ -32,19 +32,20 @@ def _is_history(names: Sequence[str]) -> bool:
     return "Name" not in names and "_step" in names and any(name in names for name in ("_runtime", "_timestamp"))
 
 
-def _read(source: Candidate) -> Imported:
+def _read_exports(source: Candidate) -> Imported:
+    """Read all exports; charts of one run are joined by step."""
     require_meanings(source.stated)
-    parts, left_out = read_each(source, _knows, _read_file, suffixes=(".csv",))
+    parts, left_out = read_each(source, _knows_wandb, _read_export, suffixes=(".csv",))
     merged: dict[str, Scalars] = {}
     for scalars in (chart for part in parts for chart in part):
         first = merged.setdefault(scalars.run_id, scalars)
         if first is not scalars:
-            first.points = _together(first.points, scalars.points)
+            first.points = _joined_by_step(first.points, scalars.points)
     runs = (run_of(run_scalars, source.stated.columns) for run_scalars in merged.values())
     return joined("wandb_csv", source, runs, left_out=left_out)
 
 
-def _together(one: Sequence[LoggedStep], other: Sequence[LoggedStep]) -> list[LoggedStep]:
+def _joined_by_step(one: Sequence[LoggedStep], other: Sequence[LoggedStep]) -> list[LoggedStep]:
     """Join the points of several charts of one run by step."""
     points = {point.step: point for point in one}
     for point in other:
@@ -52,7 +53,8 @@ def _together(one: Sequence[LoggedStep], other: Sequence[LoggedStep]) -> list[Lo
     return [points[step] for step in sorted(points)]
 
 
-def _read_file(path: Path) -> list[Scalars]:
+def _read_export(path: Path) -> list[Scalars]:
+    """Return the logged steps of each run of one export. Raises DataError where no column is of steps or times."""
     (table,) = read_tables(path)
     at_step, at_time = (
         next((i for i, name in enumerate(table.names) if name.lower() in names), None) for names in (_STEPS, _TIMES)
@@ -65,11 +67,11 @@ def _read_file(path: Path) -> list[Scalars]:
         )
     history = _is_history(table.names)
     by_run = []
-    for run, columns in _columns(table):
+    for run, columns in _columns_by_run(table):
         points = [
             LoggedStep(
                 step=number if at_step is None else row.step(at_step),
-                wall_s=None if at_time is None or at_step is None else _figure(row, at_time, history),
+                wall_s=None if at_time is None or at_step is None else _cell_figure(row, at_time, history),
                 values=values,
             )
             for number, row in enumerate(table.rows)
@@ -77,7 +79,7 @@ def _read_file(path: Path) -> list[Scalars]:
                 values := {
                     name: value
                     for index, name in columns.items()
-                    if (value := _figure(row, index, history)) is not None
+                    if (value := _cell_figure(row, index, history)) is not None
                 }
             )
         ]
@@ -97,12 +99,12 @@ def _read_file(path: Path) -> list[Scalars]:
     return by_run
 
 
-def _figure(row: TextRow, index: int, history: bool) -> float | None:
+def _cell_figure(row: TextRow, index: int, history: bool) -> float | None:
     """Return a number, None for a text: a history logs any, a chart those of runs that logged nothing."""
     return row.figure(index, words=history or not any(map(str.isdigit, row.cells[index])))
 
 
-def _columns(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
+def _columns_by_run(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
     """Yield (run, index -> metric) of every run; a run's name may hold `` - `` itself."""
     if _is_history(table.names):
         yield table.source.stem, {i: name for i, name in enumerate(table.names) if name and not name.startswith("_")}
@@ -117,8 +119,8 @@ def _columns(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
 
 IMPORTER = Importer(
     title="CSV export of Weights & Biases",
-    recognises=_knows,
-    read_files=_read,
+    recognises=_knows_wandb,
+    read_files=_read_exports,
     rank=70,
     suffixes=(".csv", ".tsv", ".txt"),
 )

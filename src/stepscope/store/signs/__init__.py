@@ -65,11 +65,11 @@ class SignForm:
 
     @property
     def compiled(self) -> re.Pattern[bytes]:
-        return _compiled(self.pattern)
+        return _compiled_pattern(self.pattern)
 
 
 @cache
-def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+def _compiled_pattern(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(pattern)
 
 
@@ -80,7 +80,7 @@ def forms() -> tuple[SignForm, ...]:
 
 
 @cache
-def _marks(there: frozenset[bytes], *, beside: bool = False) -> re.Pattern[bytes]:
+def _marks_pattern(there: frozenset[bytes], *, beside: bool = False) -> re.Pattern[bytes]:
     """Return the pattern of what some line of every sign holds, of marks that are in the file."""
     marks = {form.mark for form in forms() if form.beside == beside and form.mark in there}
     return re.compile(b"|".join(re.escape(mark) for mark in sorted(marks)) or b"(?!)")
@@ -133,9 +133,12 @@ def signs_of(path: Path, there: frozenset[bytes]) -> tuple[Sign, ...]:
     """
     of_file = _Found(path)
     pending: list[tuple[int, bytes]] = []
-    marked, beside = _marks(there), _marks(frozenset(form.mark for form in forms() if form.beside), beside=True)
+    marked, beside = (
+        _marks_pattern(there),
+        _marks_pattern(frozenset(form.mark for form in forms() if form.beside), beside=True),
+    )
     at = 0
-    for number, raw in _near(LogLines(path, texts=True), b"|".join((marked.pattern, beside.pattern))):
+    for number, raw in _lines_near_marks(LogLines(path, texts=True), b"|".join((marked.pattern, beside.pattern))):
         if number > at + 1:
             of_file.before = b""
         at = number
@@ -166,7 +169,7 @@ def signs_of(path: Path, there: frozenset[bytes]) -> tuple[Sign, ...]:
     return of_file.all
 
 
-def _near(file: LogLines, marks: bytes) -> Iterator[tuple[int, bytes]]:
+def _lines_near_marks(file: LogLines, marks: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that hold a mark, also one broken at a seam, and those around them. marks: their pattern.
 
     A log repeats itself: of lines that differ in digits only, one is looked at, with the line before.
@@ -178,7 +181,7 @@ def _near(file: LogLines, marks: bytes) -> Iterator[tuple[int, bytes]]:
         at_hand = [*at_hand[-reach:], *enumerate(lines, first)]
         shapes = shape(without_colours(b"\n".join(line for _, line in at_hand))).split(b"\n")
         pairs = list(pairwise([b"", *shapes]))
-        marked_pairs = {pair for pair in set(pairs) if _says(marked, *pair)}
+        marked_pairs = {pair for pair in set(pairs) if _holds_mark(marked, *pair)}
         if marked_pairs:
             hits = [at for at, pair in enumerate(pairs) if pair in marked_pairs]
             near = {at for hit in hits for at in range(max(fresh, hit - reach), min(len(at_hand), hit + reach))}
@@ -187,7 +190,7 @@ def _near(file: LogLines, marks: bytes) -> Iterator[tuple[int, bytes]]:
         fresh = max(0, fresh - max(0, len(at_hand) - reach))
 
 
-def _says(marked: re.Pattern[bytes], before: bytes, line: bytes) -> bool:
+def _holds_mark(marked: re.Pattern[bytes], before: bytes, line: bytes) -> bool:
     seam = (before[-_SEAM:], line[:_SEAM]) if len(before) >= _NARROW else ()
     return any(marked.search(text) for text in (line, b"".join(seam), b" ".join(seam)))
 
@@ -224,6 +227,7 @@ class _Found:
         )
 
     def _take_from_before(self, whole: bytes, between: bytes, number: int) -> bool:
+        """Whether a sign was found in a line that is joined with the one before it, where it was broken."""
         longer = self.before + between + whole
         for form in forms() if len(self.before) >= _NARROW else ():
             match = None if form.cut or form.beside or form.first else form.search(longer)
@@ -262,14 +266,15 @@ class _Found:
         return None
 
     def _sign(self, form: SignForm, match: re.Match[bytes], line: bytes, number: int) -> Sign:
+        """Return the sign in a line, with rank, host and process from the line's prefix or the line before."""
         values = {name: text.decode(errors="replace").strip() for name, text in match.groupdict().items() if text}
         prefix = line[max(0, match.start() - _PREFIX) : match.start()]
         before = self.before if _WHOSE.fullmatch(self.before) else b""
-        own = values.pop("rank", None) or _first(_RANKS[:_SURE] if "member" in values else _RANKS, prefix)
+        own = values.pop("rank", None) or _first_match(_RANKS[:_SURE] if "member" in values else _RANKS, prefix)
         if own is not None:
             self.before = b""
-        rank = own or _first(_RANKS, before)
-        process = _first((_PROCESS,), prefix)
+        rank = own or _first_match(_RANKS, before)
+        process = _first_match((_PROCESS,), prefix)
         if rank is not None and process is not None:
             self._rank_of[process] = rank
         rank = rank or self._rank_of.get(process) or self._rank
@@ -280,11 +285,11 @@ class _Found:
             line=number,
             text=line[match.start() :].decode(errors="replace").strip()[:_SHOWN],
             rank=None if rank is None else int(rank),
-            host=values.pop("host", None) or _first(_HOSTS, prefix) or _first(_HOSTS, before),
+            host=values.pop("host", None) or _first_match(_HOSTS, prefix) or _first_match(_HOSTS, before),
             time=values.pop("time", None) or (None if time is None else (time[1] or time[2]).decode()),
             values=values,
         )
 
 
-def _first(patterns: Iterable[re.Pattern[bytes]], text: bytes) -> str | None:
+def _first_match(patterns: Iterable[re.Pattern[bytes]], text: bytes) -> str | None:
     return next((match[1].decode() for pattern in patterns if (match := pattern.search(text))), None)
