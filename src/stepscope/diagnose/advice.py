@@ -37,12 +37,13 @@ def advice_for(verdict: JobVerdict, causes: Causes) -> tuple[Advice, ...]:
     facts = facts_of_profiled(causes.job)
     return tuple(
         Advice(text=advice.text, command=advice.command)
-        for advice in _offered(verdict, causes, facts)
+        for advice in _offered_advice(verdict, causes, facts)
         if applies(advice, facts)
     )[:MOST]
 
 
-def _offered(verdict: JobVerdict, causes: Causes, facts: JobFacts) -> Iterable[Advice]:
+def _offered_advice(verdict: JobVerdict, causes: Causes, facts: JobFacts) -> Iterable[Advice]:
+    """Yield what may help against what a verdict names, by its kind."""
     job = causes.job
     if verdict.kind == "input-bound":
         outside = verdict.costs[0].rules == ("before",) or (bool(job.facts) and not job.loaders)
@@ -50,7 +51,7 @@ def _offered(verdict: JobVerdict, causes: Causes, facts: JobFacts) -> Iterable[A
             "see what the loop does before its forward pass; what prepares batches belongs in a DataLoader with "
             "num_workers"
         )
-        return (advise(before, key="loader") if outside else _loader(job, facts),)
+        return (advise(before, key="loader") if outside else _loader_advice(job, facts),)
     if verdict.kind == "straggler" and any(slow.kind == "chronic" and slow.part == "data" for slow in causes.late):
         from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
 
@@ -65,14 +66,14 @@ def _offered(verdict: JobVerdict, causes: Causes, facts: JobFacts) -> Iterable[A
         cause = None if verdict.part_cost is None else verdict.part_cost.cause
         return next((finding for finding in explained if finding.rule == cause), explained[0]).advice
     if verdict.kind == "contended-machine":
-        return (_contended(job, facts),)
+        return (_contended_advice(job, facts),)
     general = GENERAL.get(verdict.kind, ())
     return (general,) if isinstance(general, Advice) else general(job, facts) if callable(general) else general
 
 
-def _loader(job: ProfiledJob, facts: JobFacts) -> Advice:
+def _loader_advice(job: ProfiledJob, facts: JobFacts) -> Advice:
     """Advise more workers where processors are free for them or loading needs none, else cheaper loading."""
-    wanted, loading, conditions, busy = _wanted(facts), facts.loading, [], ""
+    wanted, loading, conditions, busy = _wanted_workers(facts), facts.loading, [], ""
     if wanted is not None and wanted > (job.loader_workers or 0):
         if facts.loader is not None and facts.loader.streamed:
             conditions.append("each worker reads its part of the stream (get_worker_info)")
@@ -86,7 +87,7 @@ def _loader(job: ProfiledJob, facts: JobFacts) -> Advice:
     return advise(f"make loading cheaper: {busy}decode once and store, fewer transforms", key="cheaper loading")
 
 
-def _wanted(facts: JobFacts) -> int | None:
+def _wanted_workers(facts: JobFacts) -> int | None:
     """Return how many workers a rank should have, or None where more do not help."""
     loading = facts.loading
     if loading is not None and loading.used_ns is not None:
@@ -106,7 +107,7 @@ def loader_with(workers: int, facts: JobFacts) -> str:
     return option("loader workers", facts.frameworks, plain=plain).replace("...", str(workers))
 
 
-def _contended(job: ProfiledJob, facts: JobFacts) -> Advice:
+def _contended_advice(job: ProfiledJob, facts: JobFacts) -> Advice:
     """Choose the advice by who takes the processors."""
     assert job.steps is not None
     first = next(iter(contention_of(job.steps)), None)
@@ -137,14 +138,15 @@ def _contended(job: ProfiledJob, facts: JobFacts) -> Advice:
     return advise(f"OMP_NUM_THREADS={fitting}: {why}", key="fewer threads")
 
 
-def _optimizer(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+def _optimizer_advice(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
     name = (job.facts.get("optimizer") or {}).get("class")
     if name in FUSED and facts.setup.fused is not True:
         return (advise(f"one kernel for all parameters: torch.optim.{name}(..., fused=True)", key="fused optimizer"),)
     return (inspect("see what the optimizer's step does: clipping, schedules, copies of parameters"),)
 
 
-def _garbage(_: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+def _garbage_advice(_: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+    """Yield advice on garbage collection: at the same steps on all ranks, without what never dies."""
     if facts.setup.collects is False:
         return (inspect("the job collects by itself: see how often it calls gc.collect()"),)
     every = "gc.disable(), and gc.collect() every so many steps, at the same step on all ranks"
@@ -156,12 +158,12 @@ def _garbage(_: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
     )
 
 
-def _checkpoint(_: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+def _checkpoint_advice(_: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
     over = " (it needs init_process_group('cpu:gloo,cuda:nccl'))" if facts.backend == "nccl" else ""
     return (advise(f"{ASYNC_SAVE}{over}", key="async checkpoint"), advise("save less often", key="rare checkpoint"))
 
 
-def _compute(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+def _compute_advice(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
     """Advise on a GPU what the job has not; on CPUs lower precision is no gain, and only a look is certain."""
     if facts.device == "cuda":
         plain = "torch.set_float32_matmul_precision('high') before the first step: TF32 for products in float32"
@@ -173,7 +175,7 @@ def _compute(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
         yield inspect("see which operators take it", "stepscope profile -- COMMAND")
 
 
-def _bubble(job: ProfiledJob, _facts: JobFacts) -> Iterable[Advice]:
+def _bubble_advice(job: ProfiledJob, _facts: JobFacts) -> Iterable[Advice]:
     yield advise("more micro-batches a step, or an interleaved schedule", key="micro-batches")
     if job.steps_profiled:
         yield inspect(
@@ -185,19 +187,19 @@ GENERAL: Mapping[str, Advice | Callable[[ProfiledJob, JobFacts], Iterable[Advice
     "straggler": inspect("compare its work and its host with another rank's: samples, clocks, other jobs"),
     "uneven-work": advise("give ranks batches of equal work: sort or bucket samples by length", key="even work"),
     "evaluation": advise("evaluate less often, on a part of the data, or in a job of its own", key="rare evaluation"),
-    "checkpointing": _checkpoint,
-    "garbage-collection": _garbage,
+    "checkpointing": _checkpoint_advice,
+    "garbage-collection": _garbage_advice,
     "compilation": advise(
         "see what changes: TORCH_LOGS=recompiles; torch.compile(dynamic=True) where shapes vary",
         key="static shapes",
     ),
     "periodic-pause": inspect("look at what the loop does at those steps: logging, saving, validation"),
-    "optimizer-bound": _optimizer,
-    "pipeline-bubble": _bubble,
+    "optimizer-bound": _optimizer_advice,
+    "pipeline-bubble": _bubble_advice,
     "independent-processes": advise(
         "start them with torchrun, and call torch.distributed.init_process_group() before training", key="torchrun"
     ),
-    "compute-bound": _compute,
+    "compute-bound": _compute_advice,
     "worker-start": lambda _job, facts: in_words_of(
         "keep workers", facts.frameworks, plain="DataLoader(..., persistent_workers=True)"
     ),

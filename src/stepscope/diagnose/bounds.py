@@ -44,25 +44,25 @@ OF_WINDOW = Limit(
 )
 
 
-def _of_step(value: float, source: str) -> Limit:
+def _step_share_limit(value: float, source: str) -> Limit:
     return Limit(value, unit="share of the step", source=source)
 
 
-OF_STEP = _of_step(WORTH, OF_WINDOW.source)
+OF_STEP = _step_share_limit(WORTH, OF_WINDOW.source)
 """From which share on a part of the time is worth a finding."""
 
-_LEFT_EXPOSED = _of_step(0.25, "DDP always leaves its last bucket exposed")
-_UPDATING = _of_step(0.3, "Adam on a device takes 2 to 10%")
+_LEFT_EXPOSED = _step_share_limit(0.25, "DDP always leaves its last bucket exposed")
+_UPDATING = _step_share_limit(0.3, "Adam on a device takes 2 to 10%")
 
 LIMITS: Mapping[Recorder, Mapping[VerdictKind, Limit]] = {
     "cell": {
-        "optimizer-bound": _of_step(
+        "optimizer-bound": _step_share_limit(
             2 * WORTH, "accumulation over 2 micro-steps halves it, and so returns what is worth a finding"
         ),
-        "compute-bound": _of_step(1 - WORTH, "the rest is worth a finding on communication or data"),
+        "compute-bound": _step_share_limit(1 - WORTH, "the rest is worth a finding on communication or data"),
     },
     "diary": {
-        "before-forward": _of_step(0.2, "a guess, 2026-11: metrics of the step before are in it, too"),
+        "before-forward": _step_share_limit(0.2, "a guess, 2026-11: metrics of the step before are in it, too"),
         "communication-bound": _LEFT_EXPOSED,
         "optimizer-bound": _UPDATING,
     },
@@ -74,7 +74,7 @@ LIMITS: Mapping[Recorder, Mapping[VerdictKind, Limit]] = {
         ),
     },
     "log": {
-        "input-bound": _of_step(
+        "input-bound": _step_share_limit(
             0.15, "a loader that is fed in time takes 1 to 5% (OpenMMLab and detectron2 logs, 2026-11)"
         ),
         "communication-bound": _LEFT_EXPOSED,

@@ -39,7 +39,7 @@ def again(evidence: Evidence, cell: CellEvidence, *changes: tuple[str, Any]) -> 
     words = _argv_of(record)
     for key, value in changes:
         axis = isinstance(value, list) or (record is not None and key in (record.matrix.get("axes") or {}))
-        text = _text(value if isinstance(value, list) or not axis else [value])
+        text = _option_value_text(value if isinstance(value, list) or not axis else [value])
         words += ["--set", f"{'axes' if axis else 'base'}.{key}={text}"]
     return shlex.join(words)
 
@@ -64,7 +64,7 @@ def swept_again(evidence: Evidence, *options: str) -> str | None:
     """Return the command of the only run of `comm`, these options in place of its own; None without one or with several."""
     records = [record for record in evidence.records if record.kind == "comm" and record.argv[1:2] == ("comm",)]
     replaced = {word: 1 for word in options if word.startswith("-")}
-    return shlex.join([*_kept(records[0].argv, replaced), *options]) if len(records) == 1 else None
+    return shlex.join([*_kept_words(records[0].argv, replaced), *options]) if len(records) == 1 else None
 
 
 def sweep_budget_ns(evidence: Evidence) -> int:
@@ -102,10 +102,10 @@ def _argv_of(record: RunRecord | None) -> list[str]:
         return ["stepscope", "bench", "MATRIX.yaml"]
     if record.argv[1] != "bench":
         return ["stepscope", "bench", "--preset", record.name]
-    return _kept(record.argv)
+    return _kept_words(record.argv)
 
 
-def _kept(argv: Sequence[str], replaced: Mapping[str, int] = MappingProxyType({})) -> list[str]:
+def _kept_words(argv: Sequence[str], replaced: Mapping[str, int] = MappingProxyType({})) -> list[str]:
     """Return a command's words without those that its repetition must not have, and without the ``replaced``."""
     dropped = {**_DROPPED, **replaced}
     words = ["stepscope", *argv[1:]]  # it may have been called by its path
@@ -120,9 +120,9 @@ def _kept(argv: Sequence[str], replaced: Mapping[str, int] = MappingProxyType({}
     return kept
 
 
-def _text(value: Any) -> str:
+def _option_value_text(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{','.join(_text(element) for element in value)}]"
+        return f"[{','.join(_option_value_text(element) for element in value)}]"
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -228,10 +228,10 @@ def _every_rank_waits(steps: JobSteps, name: str, *, ahead: bool = False) -> boo
 def costs_of(steps: JobSteps, causes: Causes) -> list[TimeCost]:
     """Return everything that takes enough to be named, the contended machine first, then by share; stakes together are at
     most the whole."""
-    return _ordered([*_of_steps(steps, causes), *_between(causes)])
+    return _ordered_costs([*_step_costs(steps, causes), *_event_costs(causes)])
 
 
-def _of_steps(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
+def _step_costs(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     """Yield what is a part of the steps; stakes are as they stand alone."""
     if not causes.sized:
         yield from _seen_in_window(causes, skip=frozenset())
@@ -240,11 +240,15 @@ def _of_steps(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     if part is not None and part.value >= (CROWDED if causes.crowded else CONTENDED):
         yield TimeCost(kind="contended-machine", share=part, stake_fraction=part.value)
     if causes.pipeline:
-        yield from _taken("pipeline-bubble", causes)
+        yield from _whole_part_cost("pipeline-bubble", causes)
     else:
         yield from _late_rank_costs(steps, causes)
-        yield from _communication(steps, causes)
-    timed = [*_input(causes), *_taken("inference", causes), *_taken("optimizer-bound", causes)]
+        yield from _communication_costs(steps, causes)
+    timed = [
+        *_input_costs(causes),
+        *_whole_part_cost("inference", causes),
+        *_whole_part_cost("optimizer-bound", causes),
+    ]
     tiny = tuple(_tiny_operators(causes))
     yield from (*timed, *tiny)
     # Python that prepares batches, and kernels of the optimizer that move memory, are mostly parts that the diary timed.
@@ -258,7 +262,7 @@ def _of_steps(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
             yield cost
 
 
-def _taken(kind: VerdictKind, causes: Causes) -> Iterable[TimeCost]:
+def _whole_part_cost(kind: VerdictKind, causes: Causes) -> Iterable[TimeCost]:
     """Yield a part that is all at stake; but whether an algorithm can do with fewer passes without gradients is unknown."""
     part = causes.of[PART_OF[kind]]
     if part is not None and bound(kind, part, "diary"):
@@ -283,7 +287,7 @@ def _tiny_operators(causes: Causes) -> Iterable[TimeCost]:
             yield TimeCost(kind="host-bound", share=part, rules=("operators",), event_ns=operator_ns)
 
 
-def _input(causes: Causes) -> Iterable[TimeCost]:
+def _input_costs(causes: Causes) -> Iterable[TimeCost]:
     """Yield waiting for data where every rank waits: its share is the ranks' mean, as in the tree; at stake is that of the
     rank which comes last. What one rank alone waits makes it late, and counts there."""
     kinds: tuple[VerdictKind, ...] = ("input-bound", "before-forward")
@@ -325,7 +329,7 @@ def _late_rank_costs(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     if delay is not None and delay.value > 0.5 * CONTENDED:  # who has no processor is late by chance
         return
     if steps.ranks > 1 and any(late_rank.kind == "rotating" for late_rank in late):
-        yield from _taken("uneven-work", causes)
+        yield from _whole_part_cost("uneven-work", causes)
 
 
 def _straggler_cost(steps: JobSteps, causes: Causes, chronic: Sequence[Slow], *, saved: float) -> TimeCost:
@@ -344,7 +348,7 @@ def _straggler_cost(steps: JobSteps, causes: Causes, chronic: Sequence[Slow], *,
     )
 
 
-def _communication(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
+def _communication_costs(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     """Yield exposed communication net of waiting for a late rank; the stake is what the window's cause can return of it."""
     if steps.world_size < 2 or not np.isfinite(steps.comm_ns).all():
         return
@@ -358,13 +362,13 @@ def _communication(steps: JobSteps, causes: Causes) -> Iterable[TimeCost]:
     yield TimeCost(
         kind="communication-bound",
         share=part,
-        stake_fraction=part.value if cause is None else _returned(cause, part.value, causes),
+        stake_fraction=part.value if cause is None else _returned_share(cause, part.value, causes),
         rules=causes.rules("communication-bound"),
         cause=None if cause is None else cause.rule,
     )
 
 
-def _returned(cause: Finding, part: float, causes: Causes) -> float:
+def _returned_share(cause: Finding, part: float, causes: Causes) -> float:
     """Return the share of a timed step that goes with a cause of its communication: of the part, and of the waits for cores
     that its threads have, what goes in the window, and of the host's own time beside it what is not the profiler's.
 
@@ -405,7 +409,8 @@ def _seen_in_window(causes: Causes, *, skip: frozenset[VerdictKind]) -> Iterable
             yield TimeCost(kind=kind, share=part, stake_fraction=value, ranks=finding.ranks, rules=(finding.rule,))
 
 
-def _between(causes: Causes) -> Iterable[TimeCost]:
+def _event_costs(causes: Causes) -> Iterable[TimeCost]:
+    """Yield what happens between steps, a share of the wall time, and pauses that come regularly."""
     for event in causes.events:
         kind = KIND_OF_EVENT.get(event.kind)
         if kind is not None and event.share.value >= WORTH_WALL and event.count >= LEAST_PERIODS:
@@ -433,7 +438,7 @@ def _between(causes: Causes) -> Iterable[TimeCost]:
         )
 
 
-def _ordered(costs: Iterable[TimeCost]) -> list[TimeCost]:
+def _ordered_costs(costs: Iterable[TimeCost]) -> list[TimeCost]:
     """Sort the contended machine first, since it qualifies the rest; then by share, without those that may as well be 0.
     Stakes together are at most the whole."""
     sure = [cost for cost in costs if (half := cost.share.half_width) is None or half < cost.share.value]

@@ -76,15 +76,15 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
             quiet.append(outcome)
         else:
             findings += doubted(outcome, evidence)
-    kept, folded = _folded(_doubtful(findings, looked), looked)
+    kept, folded = _with_folded(_with_doubts(findings, looked), looked)
     return Diagnosis(
-        findings=_capped(_causes_first(sorted(kept, key=_order), looked)),
+        findings=_with_capped_stakes(_causes_first(sorted(kept, key=_order_key), looked)),
         skipped=tuple(sorted(skipped, key=lambda skip: skip.rule)),
         quiet=tuple(sorted((*quiet, *folded), key=lambda quiet_rule: quiet_rule.rule)),
     )
 
 
-def _doubtful(findings: Sequence[Finding], rules: Rules) -> list[Finding]:
+def _with_doubts(findings: Sequence[Finding], rules: Rules) -> list[Finding]:
     """Return ``findings``, those on times with the doubts that others cast on these. Such others come before the problems
     and warnings that they qualify: an observation in doubt is no reason to begin with the noise."""
     doubts = {about: doubt for finding in findings for about, doubt in finding.casts_doubt.items()}
@@ -97,7 +97,7 @@ def _doubtful(findings: Sequence[Finding], rules: Rules) -> list[Finding]:
             reaching = {
                 subject: doubts[subject]
                 for subject in about
-                if subject in doubts and _reaches(doubts[subject], finding)
+                if subject in doubts and _doubt_reaches(doubts[subject], finding)
             }
             touched |= reaching.keys() if finding.severity != "info" else set()
             finding = replace(
@@ -108,17 +108,17 @@ def _doubtful(findings: Sequence[Finding], rules: Rules) -> list[Finding]:
     return [replace(f, priority="doubt") if doubt else f for f, doubt in zip(qualified, raised, strict=True)]
 
 
-def _reaches(doubt: Doubt, finding: Finding) -> bool:
+def _doubt_reaches(doubt: Doubt, finding: Finding) -> bool:
     return doubt.reach is None or finding.stake_fraction is None or finding.stake_fraction <= doubt.reach
 
 
-def _folded(findings: Iterable[Finding], rules: Rules) -> tuple[list[Finding], list[Quiet]]:
+def _with_folded(findings: Iterable[Finding], rules: Rules) -> tuple[list[Finding], list[Quiet]]:
     """Return (``findings``, those folded: symptoms that their causes explain, and praise of time that another finding
     wants); the others lose of their stake what causes have of it."""
     kept, folded = [], []
     for finding in findings:
-        causes = [f for f in findings if _explains(f, finding, rules)]
-        wholes = [f for f in causes if not any(_explains(f, other, rules) for other in causes)]
+        causes = [f for f in findings if _explains_symptom(f, finding, rules)]
+        wholes = [f for f in causes if not any(_explains_symptom(f, other, rules) for other in causes)]
         explained = sum(f.stake_fraction or 0.0 for f in wholes)
         praised = finding.severity == "info" and bool(causes)
         if not praised and (not explained or (finding.stake_fraction is None and explained < SAME_TIME)):
@@ -127,11 +127,11 @@ def _folded(findings: Iterable[Finding], rules: Rules) -> tuple[list[Finding], l
             cause = max(causes, key=lambda f: f.stake_fraction or 0.0)
             folded.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: {cause.rule} names the cause"))
         else:
-            kept.append(_less(finding, (finding.stake_fraction or 0.0) - explained))
+            kept.append(_with_less_stake(finding, (finding.stake_fraction or 0.0) - explained))
     return kept, folded
 
 
-def _explains(cause: Finding, symptom: Finding, rules: Rules) -> bool:
+def _explains_symptom(cause: Finding, symptom: Finding, rules: Rules) -> bool:
     """Whether ``cause`` wants a part of the time that ``symptom`` is about; of the same time, the larger one explains."""
     if cause is symptom or cause.severity == "info" or not _of_one_job(cause, symptom):
         return False
@@ -139,10 +139,10 @@ def _explains(cause: Finding, symptom: Finding, rules: Rules) -> bool:
     if symptom.severity == "info" and (wants.holds(about) or wants.is_about(about)):
         return True
     same = cause.rule != symptom.rule and wants.is_about(about)
-    return about.holds(wants) or (same and _size(cause) > _size(symptom))
+    return about.holds(wants) or (same and _size_key(cause) > _size_key(symptom))
 
 
-def _size(finding: Finding) -> tuple[float, str]:
+def _size_key(finding: Finding) -> tuple[float, str]:
     return finding.stake_fraction or 0.0, finding.rule
 
 
@@ -152,7 +152,7 @@ def _of_one_job(a: Finding, b: Finding) -> bool:
     return not a.runs or not b.runs or not set(a.runs).isdisjoint(b.runs)
 
 
-def _less(finding: Finding, stake: float) -> Finding:
+def _with_less_stake(finding: Finding, stake: float) -> Finding:
     """Return the finding with a smaller stake, and no graver than that stake makes it."""
     if finding.severity == "problem" and finding.priority == "performance" and stake < NO_MATTER_OF_TIME:
         finding = replace(finding, severity="warning")
@@ -165,13 +165,13 @@ def _causes_first(ranked: Sequence[Finding], rules: Rules) -> list[Finding]:
     left, ordered = list(ranked), list[Finding]()
     while left:
         first = left.pop(0)
-        ahead = [f for f in left if f.priority == first.priority and _explains(f, first, rules)]
+        ahead = [f for f in left if f.priority == first.priority and _explains_symptom(f, first, rules)]
         ordered += [*ahead, first]
         left = [f for f in left if f not in ahead]
     return ordered
 
 
-def _capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def _with_capped_stakes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return ``findings`` with stakes of one traced job that sum to at most its step: the first ones keep theirs."""
     left: dict[str, float] = {}
     capped = []
@@ -181,7 +181,9 @@ def _capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             room = left.get(job, 1.0)
             if stake > room:
                 finding = (
-                    _less(finding, room) if room >= TOLD_APART else replace(_less(finding, 0.0), stake_fraction=None)
+                    _with_less_stake(finding, room)
+                    if room >= TOLD_APART
+                    else replace(_with_less_stake(finding, 0.0), stake_fraction=None)
                 )
             left[job] = max(0.0, room - (finding.stake_fraction or 0.0))
         capped.append(finding)
@@ -264,7 +266,7 @@ def lacking(rule: Declared, given: Evidence) -> Skipped | None:
         return replace(rule.blind, command=own_command(rule.blind.command, given))
     reason, command = NEEDS[missing[0]]
     if missing[0] == "traces" and given.traces:
-        named = _ranks(rank for job in given.traces for rank in _cut(job.summary))
+        named = _ranks_text(rank for job in given.traces for rank in _cut_ranks(job.summary))
         reason, command = f"the trace of {named} is truncated, and no step in it is known to be whole", None
     return Skipped(rule=rule.name, reason=reason, command=own_command(command, given))
 
@@ -279,7 +281,7 @@ def page_of(rule: Rule) -> str:
     return page
 
 
-def _order(finding: Finding) -> tuple[bool, int, bool, float, int, bool]:
+def _order_key(finding: Finding) -> tuple[bool, int, bool, float, int, bool]:
     """Sort good news last; the rest by priority, stake and severity, of equals one with a subject first. A problem without a
     stake stands with large ones; of wrong figures, what makes others wrong comes first."""
     stake = finding.stake_fraction
@@ -299,9 +301,9 @@ def without_fragments(evidence: Evidence) -> Evidence:
 def doubted(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
     """Return ``findings``; those of jobs with truncated traces have that among their doubts."""
     why = {
-        job.name: f"the trace of {_ranks(ranks)} is truncated, how much is lost is unknown"
+        job.name: f"the trace of {_ranks_text(ranks)} is truncated, how much is lost is unknown"
         for job in evidence.traces
-        if (ranks := _cut(job.summary))
+        if (ranks := _cut_ranks(job.summary))
     }
     return [replace(f, doubts=(*f.doubts, why[f.job])) if f.job in why else f for f in findings]
 
@@ -310,7 +312,7 @@ def _is_fragment(summary: TraceSummary) -> bool:
     return bool(summary.ranks) and all(_is_cut_pass(rank) and not rank.steps for rank in summary.ranks)
 
 
-def _cut(summary: TraceSummary) -> list[int]:
+def _cut_ranks(summary: TraceSummary) -> list[int]:
     return [rank.facts.rank for rank in summary.ranks if _is_cut_pass(rank)]
 
 
@@ -318,7 +320,7 @@ def _is_cut_pass(rank: RankPass) -> bool:
     return any(note.kind == "truncated" for note in rank.notes)
 
 
-def _ranks(ranks: Iterable[int]) -> str:
+def _ranks_text(ranks: Iterable[int]) -> str:
     numbers = sorted(set(ranks))
     return f"{plural(len(numbers), 'rank')} {listed([str(rank) for rank in numbers], at_most=5)}"
 

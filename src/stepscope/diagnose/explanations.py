@@ -45,7 +45,7 @@ def findings_of(signs: Sequence[Sign], explanations: Iterable[Explanation]) -> l
     findings, left = [], list(signs)
     for explanation in explanations:
         if of := [sign for sign in left if explanation.explains(sign)]:
-            findings.append(_explained(explanation, of))
+            findings.append(_explained_finding(explanation, of))
             left = [sign for sign in left if not explanation.explains(sign)]
     return findings
 
@@ -62,8 +62,9 @@ def without_set(findings: Iterable[Finding], signs: Iterable[Sign]) -> list[Find
     return kept
 
 
-def _explained(explanation: Explanation, signs: Sequence[Sign]) -> Finding:
-    facts, ranks = _facts(signs), _ranks(signs)
+def _explained_finding(explanation: Explanation, signs: Sequence[Sign]) -> Finding:
+    """Return the finding of one explanation, with the lines that it is of."""
+    facts, ranks = _sign_facts(signs), _sign_ranks(signs)
     texts = list(dict.fromkeys(sign.text for sign in signs))
     more = len(texts) - LINES
     return finding(
@@ -87,7 +88,7 @@ def ranks_text(ranks: Iterable[int]) -> str:
     return f"{plural(len(numbers), 'rank')} {in_words(numbers) if len(numbers) <= NAMED else ranges(numbers)}"
 
 
-def _ranks(signs: Sequence[Sign]) -> list[int]:
+def _sign_ranks(signs: Sequence[Sign]) -> list[int]:
     """Return the ranks of signs, and those that they name beside."""
     beside = {int(sign.values["with_rank"]) for sign in signs if "with_rank" in sign.values}
     return sorted({sign.rank for sign in signs if sign.rank is not None} | beside)
@@ -107,11 +108,12 @@ class _Facts(dict[str, str]):
         return f"{_AFTER[of]}{self[of]}{end}" if of in self else ""
 
 
-def _facts(signs: Sequence[Sign]) -> _Facts:
+def _sign_facts(signs: Sequence[Sign]) -> _Facts:
+    """Return what an explanation's texts may name: hosts, ranks, and the values of the signs."""
     hosts = list(dict.fromkeys(sign.host for sign in signs if sign.host))
     if hosts and hosts[0].replace("-", "").isalpha():
         hosts[0] = f"host {hosts[0]}"  # else a word like others, where a sentence begins with it
-    ranks = _ranks(signs)
+    ranks = _sign_ranks(signs)
     of_ranks = f"{plural(len(ranks), 'rank')} {in_words(ranks)}" if ranks else ""
     values: dict[str, dict[str, None]] = {}
     for sign in signs:

@@ -245,7 +245,7 @@ def speaks(topic: str, used: Iterable[str]) -> str | None:
 def option(topic: str, used: Iterable[str], *, plain: str) -> str:
     """Return what to set, in the words of the job's framework; ``plain``: of torch itself, where none has an option."""
     key = speaks(topic, used)
-    return plain if key is None else _option_text(topic, key)
+    return plain if key is None else _framework_option_text(topic, key)
 
 
 def in_words_of(
@@ -260,10 +260,10 @@ def in_words_of(
     what torch has (``plain``)."""
     key = speaks(topic, used)
     named = [key] if key is not None else [k for k in otherwise if k in OPTIONS[topic]]
-    texts = [_option_text(topic, key) for key in named] or [plain] * bool(plain)
+    texts = [_framework_option_text(topic, key) for key in named] or [plain] * bool(plain)
     return tuple(advise(text, key=topic, only_for=only_for) for text in texts)
 
 
-def _option_text(topic: str, framework: str) -> str:
+def _framework_option_text(topic: str, framework: str) -> str:
     only = " (FSDP1 only)" if (topic, framework) in _FSDP1_ONLY else ""
     return f"{NAMES[framework]}: {OPTIONS[topic][framework]}{only}"

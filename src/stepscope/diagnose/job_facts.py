@@ -113,21 +113,21 @@ def facts_of(summary: TraceSummary) -> JobFacts:
     compiled = {s.compiled for s in setups}
     return JobFacts(
         frameworks=used_in(summary),
-        parallel=_parallel(summary),
-        device=_device(summary),
-        compiled=True if True in compiled or _fused(summary) else False if False in compiled else None,
+        parallel=_parallel_kinds(summary),
+        device=_device_kind(summary),
+        compiled=True if True in compiled or _has_fused_kernels(summary) else False if False in compiled else None,
         loader=setup.loader,
         cores=setup.cores,
         threads=setup.threads,
         ranks=summary.world_size or len(summary.ranks) or None,
-        hosts=len(hosts) if all_named and len(summary.ranks) == (summary.world_size or 0) else _least(hosts),
+        hosts=len(hosts) if all_named and len(summary.ranks) == (summary.world_size or 0) else _least_hosts(hosts),
         ranks_a_host=max(hosts.values()) if all_named else None,
-        micro_steps=_passes(summary) or micro_steps(summary),
-        trains=_trains(summary),
-        graphs=_graphs(summary),
-        torch=any(s.torch for s in signs) if (signs := _signs(summary)) else None,
-        loads_in_workers=next((s.loader_workers for s in _signs(summary) if s.loader_workers is not None), None),
-        backend=_backend(summary, setup),
+        micro_steps=_passes_per_step(summary) or micro_steps(summary),
+        trains=_is_training(summary),
+        graphs=_replays_graphs(summary),
+        torch=any(s.torch for s in signs) if (signs := _rank_signs(summary)) else None,
+        loads_in_workers=next((s.loader_workers for s in _rank_signs(summary) if s.loader_workers is not None), None),
+        backend=_backend_name(summary, setup),
         setup=setup,
     )
 
@@ -165,7 +165,7 @@ def _micro_steps_of(job: ProfiledJob) -> int | None:
     return median_low(passes) if passes else None
 
 
-def _backend(summary: TraceSummary, setup: JobSetup) -> str | None:
+def _backend_name(summary: TraceSummary, setup: JobSetup) -> str | None:
     """Return the backend as traces or the job name it, nccl where kernels of the device communicate."""
     named = next((p.facts.backend for p in summary.ranks if p.facts.backend), None) or setup.backend
     if named is not None:
@@ -209,44 +209,45 @@ _SPLIT_SETTINGS = {
 _REPLICAS = ("ddp", "naive", "interleaved", "bucketed", "dp", "dataparallel", "distributeddataparallel", "horovod")
 
 
-def _passes(summary: TraceSummary) -> int | None:
+def _passes_per_step(summary: TraceSummary) -> int | None:
     """Backward passes for each step of the optimizer, median rank."""
     ratios = [p.backward_passes.per_optimizer_step for p in summary.ranks if p.backward_passes is not None]
     counts = [round(ratio) for ratio in ratios if ratio]
     return median_low(counts) if counts else None
 
 
-def _trains(summary: TraceSummary) -> bool | None:
+def _is_training(summary: TraceSummary) -> bool | None:
     """Return whether the job trains, or None where no host events say it."""
     hosted = {row.phase for p in summary.ranks for row in p.phases if row.host_ns}
-    reduces = any(p.gradient_sync is not None or p.buckets or _passes(summary) for p in summary.ranks)
-    if hosted & {"backward", "optimizer"} or reduces or any(signs.updates for signs in _signs(summary)):
+    reduces = any(p.gradient_sync is not None or p.buckets or _passes_per_step(summary) for p in summary.ranks)
+    if hosted & {"backward", "optimizer"} or reduces or any(signs.updates for signs in _rank_signs(summary)):
         return True
-    if any(signs.serves for signs in _signs(summary)):
+    if any(signs.serves for signs in _rank_signs(summary)):
         return False
     return False if "forward" in hosted and all(not p.partial for p in summary.ranks) else None
 
 
-def _signs(summary: TraceSummary) -> list[JobSigns]:
+def _rank_signs(summary: TraceSummary) -> list[JobSigns]:
     return [p.signs for p in summary.ranks if p.signs is not None]
 
 
-def _graphs(summary: TraceSummary) -> bool | None:
-    signs = _signs(summary)
+def _replays_graphs(summary: TraceSummary) -> bool | None:
+    signs = _rank_signs(summary)
     return fmean(s.replayed for s in signs) > 0.5 if signs else None
 
 
-def _fused(summary: TraceSummary) -> bool:
+def _has_fused_kernels(summary: TraceSummary) -> bool:
     """Whether kernels run that only a compiler makes."""
     return any(kind.kind == FUSED for p in summary.ranks if p.mix is not None for kind in p.mix.kinds)
 
 
-def _least(hosts: Counter[str | None]) -> int | None:
+def _least_hosts(hosts: Counter[str | None]) -> int | None:
     """Count the hosts of some ranks only: several are several, one may be one of many, hence None."""
     return len(hosts) if len(hosts) > 1 and None not in hosts else None
 
 
-def _device(summary: TraceSummary) -> str | None:
+def _device_kind(summary: TraceSummary) -> str | None:
+    """Return cuda, rocm or cpu; None: unknown."""
     for rank in summary.ranks:
         name = rank.facts.device_name
         if name is not None or (rank.budget is not None and rank.budget.source == "device"):
@@ -258,11 +259,12 @@ def _device(summary: TraceSummary) -> str | None:
     return "cpu" if any(p.budget is not None and p.budget.source == "cpu_spans" for p in summary.ranks) else None
 
 
-def _parallel(summary: TraceSummary) -> frozenset[str]:
+def _parallel_kinds(summary: TraceSummary) -> frozenset[str]:
+    """Return the kinds of parallelism that groups, buckets and units show."""
     kinds: set[str] = set()
     used = used_in(summary)
     for rank in summary.ranks:
-        kinds |= {group.kind for group in rank.groups if group.kind in _SPLIT and _is(group, rank)}
+        kinds |= {group.kind for group in rank.groups if group.kind in _SPLIT and _is_surely_of_kind(group, rank)}
         if any(row.wrapper == "ddp" for row in rank.buckets):
             kinds.add("ddp")
         if rank.units is not None:
@@ -284,7 +286,7 @@ def _of_setup(setup: JobSetup, used: frozenset[str]) -> frozenset[str]:
     return frozenset(kinds)
 
 
-def _is(group: GroupBudget, rank: RankPass) -> bool:
+def _is_surely_of_kind(group: GroupBudget, rank: RankPass) -> bool:
     """Return whether a group is of its kind beyond doubt: what follows the backward pass is no part of a tensor-parallel
     layer, whatever runs between its reductions."""
     if group.kind != "tp" or group.kind_source == "name" or rank.gradient_sync is None:
@@ -372,17 +374,18 @@ _WHOLE = 0.02
 
 def micro_steps(summary: TraceSummary) -> int | None:
     """Return the passes a step that reduce the same gradients, median rank; None where no step shows any reduction."""
-    counts = [k for p in summary.ranks if (k := _of_rank(p)) is not None]
+    counts = [k for p in summary.ranks if (k := _rank_micro_steps(p)) is not None]
     return median_low(counts) if counts else None
 
 
-def _of_rank(rank: RankPass) -> int | None:
+def _rank_micro_steps(rank: RankPass) -> int | None:
+    """Return how many backward passes a step of this rank has, median; None: nothing shows it."""
     rows = (row for row in rank.buckets if row.step is not None and row.op in ("all_reduce", "reduce_scatter"))
     steps = grouped(rows, lambda row: row.step)
     if not steps:
-        return _of_units(rank)
+        return _unit_micro_steps(rank)
     passes = _forward_passes(rank)
-    return median_low([_of_step(rank, sorted(rows, key=lambda r: r.launch_ns), passes) for rows in steps.values()])
+    return median_low([_step_passes(rank, sorted(rows, key=lambda r: r.launch_ns), passes) for rows in steps.values()])
 
 
 def _forward_passes(rank: RankPass) -> int | None:
@@ -391,19 +394,19 @@ def _forward_passes(rank: RankPass) -> int | None:
     return round(calls / len(rank.steps)) if calls and rank.steps else None
 
 
-def _of_step(rank: RankPass, rows: Sequence[BucketRow], passes: int | None) -> int:
+def _step_passes(rank: RankPass, rows: Sequence[BucketRow], passes: int | None) -> int:
     """Return 1 unless the same sizes follow each other in the same order, and something says that a pass ends between."""
     parameters = rank.facts.setup.parameters if rank.facts.setup is not None else None
     if parameters and passes != 1:
         reduced = sum((row.size_bytes or 0) / DTYPE_BYTES.get(row.dtype or "", 4) for row in rows) / parameters
         whole = round(reduced)
-        return whole if whole > 1 and abs(reduced - whole) <= _WHOLE * whole and _repeats(rows, whole) else 1
+        return whole if whole > 1 and abs(reduced - whole) <= _WHOLE * whole and _sizes_repeat(rows, whole) else 1
     if passes is not None:
-        return passes if passes > 0 and _repeats(rows, passes) else 1
-    return next((k for k in range(len(rows) // 2, 1, -1) if _repeats(rows, k) and _apart(rows, k)), 1)
+        return passes if passes > 0 and _sizes_repeat(rows, passes) else 1
+    return next((k for k in range(len(rows) // 2, 1, -1) if _sizes_repeat(rows, k) and _passes_are_apart(rows, k)), 1)
 
 
-def _repeats(rows: Sequence[BucketRow], times: int) -> bool:
+def _sizes_repeat(rows: Sequence[BucketRow], times: int) -> bool:
     length, rest = divmod(len(rows), times)
     if rest or not length:
         return False
@@ -411,7 +414,7 @@ def _repeats(rows: Sequence[BucketRow], times: int) -> bool:
     return all(kinds[i] == kinds[i % length] for i in range(len(kinds)))
 
 
-def _apart(rows: Sequence[BucketRow], times: int) -> bool:
+def _passes_are_apart(rows: Sequence[BucketRow], times: int) -> bool:
     """Return whether a forward pass fits between two passes: every gap there is longer than any inside one."""
     length = len(rows) // times
     gaps = [b.launch_ns - a.launch_ns for a, b in pairwise(rows)]
@@ -420,7 +423,7 @@ def _apart(rows: Sequence[BucketRow], times: int) -> bool:
     return bool(inside) and min(between) > max(inside)
 
 
-def _of_units(rank: RankPass) -> int | None:
+def _unit_micro_steps(rank: RankPass) -> int | None:
     """Reductions of one sharded unit in a step."""
     if rank.units is None:
         return None

@@ -98,7 +98,7 @@ def remainder(diagnosis: Diagnosis) -> str:
 def shown_by_window(verdict: JobVerdict, diagnosis: Diagnosis) -> str | None:
     """Say what profiled steps add: the operator that a late rank takes longer for, or what explains the verdict."""
     if verdict.operators:
-        return _operator(verdict.operators[0])
+        return _operator_text(verdict.operators[0])
     rules = verdict.costs[0].rules if verdict.costs else ()
     return next((headline(finding) for finding in diagnosis.findings if finding.rule in rules), None)
 
@@ -124,7 +124,7 @@ def looked_at(evidence: Evidence) -> str:
         f"{counted(job.steps.steps, 'step')} of {counted(job.steps.ranks, 'rank')} timed" for job in timed if job.steps
     ]
     if evidence.comm:
-        parts.append(counted(len(evidence.comm), "measured collective") + _measured(evidence.comm))
+        parts.append(counted(len(evidence.comm), "measured collective") + _measured_text(evidence.comm))
     for name, kind in (("nccl", "NCCL log"), ("memory", "memory snapshot")):
         if files := getattr(evidence, name):
             parts.append(counted(len(files), kind))
@@ -148,7 +148,7 @@ def looked_at(evidence: Evidence) -> str:
     return f"{names}{more}: {' · '.join(parts) or 'nothing'}"
 
 
-def _measured(rows: Sequence[CommRow]) -> str:
+def _measured_text(rows: Sequence[CommRow]) -> str:
     """Say what was measured, where that is one or two collectives: `` (all_reduce on 8 ranks, up to 42 GB/s)``."""
     from stepscope.results.labels import comm_ranks_label, op_label
 
@@ -283,7 +283,7 @@ def worded(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> JobVerdict:
 
     job, late = causes.job, causes.late
     straggles = any(cost.kind == "straggler" for cost in verdict.costs)
-    memory, headline = verdict.memory, _first_line(verdict, steps, causes)
+    memory, headline = verdict.memory, _first_verdict_line(verdict, steps, causes)
     if (leak := soon(verdict)) is not None:
         headline = f"Memory leak: {_growth_line(leak, verdict)}"
     elif verdict.ended == "out-of-memory" and memory is not None and memory.growth:
@@ -297,15 +297,15 @@ def worded(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> JobVerdict:
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=(
             *(_late_lines(steps, late) if straggles else ()),
-            *map(_operator, verdict.operators),
+            *map(_operator_text, verdict.operators),
             *(_clock_line(clock, steps.ranks) for clock in verdict.clocks),
         ),
-        notes=tuple(_notes(verdict, steps, causes)),
-        advice=_longer(job) if verdict.kind == "undecided" else advice_for(verdict, causes),
+        notes=tuple(_verdict_notes(verdict, steps, causes)),
+        advice=_longer_job_advice(job) if verdict.kind == "undecided" else advice_for(verdict, causes),
     )
 
 
-def _notes(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> Iterator[str]:
+def _verdict_notes(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> Iterator[str]:
     """Yield what the steps are of, what the tool did to them, what is missing, and what else happened."""
     from stepscope.results.diary import EVENT_WORDS, KIND_OF_EVENT, longest_step
     from stepscope.results.goodput import goodput_of
@@ -376,6 +376,7 @@ WORTH_A_NOTE = 0.005
 
 
 def _late_lines(steps: JobSteps, late: tuple[Slow, ...]) -> Iterator[str]:
+    """Yield a line for each rank, host or rail that is late."""
     for name, slow in slow_things(steps, late):
         for one in slow[:MOST_RANKS] if slow[0].of == "rank" else slow[:1]:
             who = name if one.of != "rank" or one.rank is None else f"rank {steps.rank_numbers[one.rank]}"
@@ -386,7 +387,7 @@ def _late_lines(steps: JobSteps, late: tuple[Slow, ...]) -> Iterator[str]:
             )
 
 
-def _longer(job: ProfiledJob) -> tuple[Advice, ...]:
+def _longer_job_advice(job: ProfiledJob) -> tuple[Advice, ...]:
     """Say what to do about a job of too few steps."""
     import shlex  # of these alone
 
@@ -404,7 +405,7 @@ def percent(share: Estimate) -> str:
     return f"{text} (±{points})"
 
 
-def _first_line(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> str:
+def _first_verdict_line(verdict: JobVerdict, steps: JobSteps, causes: Causes) -> str:
     """Return the first line of the verdict."""
     from stepscope.results.profiled_job import end_sentence
 
@@ -460,20 +461,21 @@ def _memory_line(memory: JobMemory, verdict: JobVerdict) -> str:
 
 
 def _growth_line(growth: MemoryGrowth, verdict: JobVerdict) -> str:
+    """Say how much memory each step takes more, and when it is full."""
     some = len(growth.ranks) < verdict.ranks_seen
     who = f" on rank {listed(growth.ranks, at_most=MOST_RANKS)}" if some else " on every rank"
     who = "" if verdict.ranks_seen == 1 else who
     what = "" if growth.of == "host" else " of device memory"
     where = f" of {growth.host}" if growth.host else ""
     when = "full in" if verdict.ended is None else "would be full after another"
-    full = "" if growth.full_s is None else f"; {growth.of} memory{where} {when} {_rough(growth.full_s)}"
+    full = "" if growth.full_s is None else f"; {growth.of} memory{where} {when} {_rough_duration(growth.full_s)}"
     unit, scale = next(
         (u for u in (("GiB", 2**30), ("MiB", 2**20)) if growth.per_step.value > 0.9 * u[1]), ("KiB", 2**10)
     )
     return f"+{growth.per_step.value / scale:.1f} {unit} a step{what}{who}{full}"
 
 
-def _rough(seconds: float) -> str:
+def _rough_duration(seconds: float) -> str:
     """Say a time as roughly as it is known, being extrapolated: ``40 min``, ``3 h``, ``12 days``."""
     for length, unit in ((172_800.0, 86_400.0), (5_400.0, 3_600.0)):
         if seconds >= length:
@@ -509,7 +511,7 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
 
     much = percent(cost.share)
     if cost.kind == "straggler":
-        return _straggler(cost, steps, late)
+        return _straggler_text(cost, steps, late)
     if cost.kind == "contended-machine":
         full = crowd(steps)
         sentence = f"ranks are ready to run and wait for a processor {much} of the step"
@@ -543,7 +545,8 @@ NEARLY_ALL = 0.95
 """Of a rank's excess: a part that holds less of it is told with its own number."""
 
 
-def _straggler(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
+def _straggler_text(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
+    """Say by how much a rank is late, and the part of the step that it is."""
     slow = next((late_rank for late_rank in late if late_rank.kind == "chronic"), None)
     excess = "" if cost.excess_ns is None else f" {format_duration(cost.excess_ns)} longer"
     if slow is not None and slow.part is not None:
@@ -588,7 +591,8 @@ def slow_things(steps: JobSteps, late: Sequence[Slow]) -> list[tuple[str, list[S
     return rows[:MOST_THINGS]
 
 
-def _operator(excess: OperatorExcess) -> str:
+def _operator_text(excess: OperatorExcess) -> str:
+    """Say what an operator takes longer, on a slow rank or in a slow step."""
     more = format_duration(excess.excess_ns)
     ratio = [] if excess.ratio is None else [f"{excess.ratio - 1:+.0%}"]
     if excess.against is None:

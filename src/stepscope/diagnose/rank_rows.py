@@ -48,6 +48,7 @@ def rank_rows(steps: JobSteps) -> tuple[RankRow, ...]:
         return float(parts[key][rows].mean()) if seen else None
 
     def row(name: str, rows: Sequence[int]) -> RankRow:
+        """Return the row of some ranks: their means, ns."""
         here = {hosts[at] for at in rows}
         return RankRow(
             name=name,

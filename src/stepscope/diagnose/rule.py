@@ -83,7 +83,7 @@ def each_job(
     what = "captures" if len(set(of_jobs)) < len(of_jobs) else "traced jobs"
     firing = [(name, outcome) for name, outcome in outcomes if isinstance(outcome, tuple)]
     if firing:
-        shown = firing if len(firing) <= JOBS_NAMED else [_worst(firing, what)]
+        shown = firing if len(firing) <= JOBS_NAMED else [_worst_job(firing, what)]
         return tuple(
             replace(f, job=name, subject=", ".join(filter(None, (name, f.subject))) if several else f.subject)
             for name, findings in shown
@@ -122,7 +122,7 @@ def folded(findings: Iterable[Finding], repeats: Mapping[str, object] | None = N
 
     repeats: run_id -> what the run repeats (:func:`results.days.repeated`): the same on such runs is one finding.
     """
-    ranked = sorted(_over_time(findings, repeats or {}), key=lambda finding: -(finding.stake_fraction or 0.0))
+    ranked = sorted(_merged_over_time(findings, repeats or {}), key=lambda finding: -(finding.stake_fraction or 0.0))
     rest = ranked[IN_FULL:]
     if len(rest) < 2:
         return tuple(ranked)
@@ -132,9 +132,9 @@ def folded(findings: Iterable[Finding], repeats: Mapping[str, object] | None = N
     others = replace(
         rest[0],
         severity="problem" if any(finding.severity == "problem" for finding in rest) else rest[0].severity,
-        runs=_of_all(rest, lambda finding: finding.runs),
+        runs=_all_run_ids(rest, lambda finding: finding.runs),
         case=None,
-        wrong_runs=_of_all(rest, lambda finding: finding.wrong_runs),
+        wrong_runs=_all_run_ids(rest, lambda finding: finding.wrong_runs),
         title=f"{rest[0].rule}: {counted(len(rest), 'more case')} of the same kind",
         evidence=tuple(lines),
         stake_fraction=None,
@@ -147,7 +147,7 @@ def folded(findings: Iterable[Finding], repeats: Mapping[str, object] | None = N
     return (*ranked[:IN_FULL], others)
 
 
-def _over_time(findings: Iterable[Finding], repeats: Mapping[str, object]) -> list[Finding]:
+def _merged_over_time(findings: Iterable[Finding], repeats: Mapping[str, object]) -> list[Finding]:
     """Merge those ``findings`` that are on runs that repeat each other: the one with most at stake names the others."""
     alike: dict[object, list[Finding]] = {}
     for finding in findings:
@@ -162,18 +162,18 @@ def _over_time(findings: Iterable[Finding], repeats: Mapping[str, object]) -> li
             first = replace(
                 first,
                 evidence=(*first.evidence, f"the same on {counted(len(others), 'other run')}: {listed(others)}"),
-                runs=_of_all(same_kind, lambda f: f.runs),
-                wrong_runs=_of_all(same_kind, lambda f: f.wrong_runs),
+                runs=_all_run_ids(same_kind, lambda f: f.runs),
+                wrong_runs=_all_run_ids(same_kind, lambda f: f.wrong_runs),
             )
         merged.append(first)
     return merged
 
 
-def _of_all(findings: Iterable[Finding], runs: Callable[[Finding], tuple[str, ...]]) -> tuple[str, ...]:
+def _all_run_ids(findings: Iterable[Finding], runs: Callable[[Finding], tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(run_id for finding in findings for run_id in runs(finding)))
 
 
-def _worst(firing: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tuple[str, tuple[Finding, ...]]:
+def _worst_job(firing: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tuple[str, tuple[Finding, ...]]:
     """Return the job with most at stake; its first finding says how many others there are and how bad. what: their noun."""
     stakes = [max(f.stake_fraction or 0.0 for f in findings) for _, findings in firing]
     name, findings = firing[stakes.index(max(stakes))]
@@ -242,23 +242,23 @@ def finding(
         of = name_of(runs[0])
     return Finding(
         title=title,
-        evidence=_given(evidence, str),
+        evidence=_given_items(evidence, str),
         stake_fraction=stake,
         severity=severity or severity_of(stake or 0.0),
         confidence=confidence,
-        advice=_given(map(_unconditional, advice), Advice),
+        advice=_given_items(map(_unconditional_advice, advice), Advice),
         subject=of,
         **facts,
     )
 
 
-def _unconditional(advice: Advices) -> Advice | Iterable[Advice] | Literal[False] | None:
+def _unconditional_advice(advice: Advices) -> Advice | Iterable[Advice] | Literal[False] | None:
     words = (advice,) if isinstance(advice, str) else advice
     is_text = isinstance(words, tuple) and words and isinstance(words[0], str)
     return inspect(*words) if is_text else words  # type: ignore[misc, return-value]
 
 
-def _given(items: Iterable[T | Iterable[T] | Literal[False] | None], kind: type[T]) -> tuple[T, ...]:
+def _given_items(items: Iterable[T | Iterable[T] | Literal[False] | None], kind: type[T]) -> tuple[T, ...]:
     several: Iterable[Iterable[T]] = ((item,) if isinstance(item, kind) else item for item in items if item)  # type: ignore[misc]
     return tuple(item for some in several for item in some if item)
 

@@ -123,14 +123,14 @@ def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
 def of_traces(summary: TraceSummary, diagnosis: Diagnosis, *, rests_on: str, more: str) -> Screen:
     """Make the screen of profiled steps without a diary; tables follow. more: the command that explains every finding."""
     screen = _of_findings(diagnosis, rests_on=rests_on, complete=not summary.losses)
-    screen = _brief(screen, further(diagnosis), diagnosis, also=(), more=more)
+    screen = _brief_screen(screen, further(diagnosis), diagnosis, also=(), more=more)
     return _with_window(screen, summary, diagnosis)
 
 
 def of_runs(evidence: Evidence, diagnosis: Diagnosis, *, figures: Sequence[str], more: str) -> Screen:
     """Make the screen of runs measured side by side; tables follow. figures: the first, in words. more: as of traces."""
     screen = _of_findings(diagnosis, rests_on=narrator.looked_at(evidence), complete=evidence.complete)
-    return _brief(screen, narrator.answers_first(further(diagnosis)), diagnosis, also=figures, more=more)
+    return _brief_screen(screen, narrator.answers_first(further(diagnosis)), diagnosis, also=figures, more=more)
 
 
 def further(diagnosis: Diagnosis) -> tuple[Finding, ...]:
@@ -147,11 +147,11 @@ def _of_findings(diagnosis: Diagnosis, *, rests_on: str, complete: bool, judged:
     clear = narrator.all_clear(diagnosis, complete=complete, judged=judged)
     if clear is not None:
         sound = bool(diagnosis.quiet) and complete and judged
-        return Screen(headline=_sentence(clear), tone="good" if sound else "warning", rests_on=(rests_on,))
+        return Screen(headline=_capitalised(clear), tone="good" if sound else "warning", rests_on=(rests_on,))
     first = diagnosis.findings[0]
     stake = first.stake_fraction
     return Screen(
-        headline=_sentence(narrator.headline(first)),
+        headline=_capitalised(narrator.headline(first)),
         tone="problem" if first.severity == "problem" else "warning",
         stake=f"{narrator.faster(stake)}: {format_percent(stake)} of the time" if stake else "",
         reasons=first.evidence,
@@ -160,7 +160,7 @@ def _of_findings(diagnosis: Diagnosis, *, rests_on: str, complete: bool, judged:
     )
 
 
-def _brief(
+def _brief_screen(
     screen: Screen, following: Sequence[Finding], diagnosis: Diagnosis, *, also: Sequence[str], more: str
 ) -> Screen:
     """Keep no more of each than fits above tables. also: lines before the titles of the findings that follow."""
@@ -186,7 +186,7 @@ def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) ->
     row = int(ranked[(table.ranks - 1) // 2])
     rank = table.rank_numbers[row]
     steps = len(next(p for p in summary.ranks if p.facts.rank == rank).steps)
-    parts = dict(table.parts_ns) | _waits(summary, table, row)
+    parts = dict(table.parts_ns) | _waits_of_rank(summary, table, row)
     return replace(
         screen,
         whole="the window",
@@ -199,7 +199,7 @@ def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) ->
     )
 
 
-def _waits(summary: TraceSummary, table: StepTable, row: int) -> dict[str, Numbers]:
+def _waits_of_rank(summary: TraceSummary, table: StepTable, row: int) -> dict[str, Numbers]:
     """Return what communication of this rank consists of, where it is known."""
     from stepscope.diagnose.trace_facts import MAINLY_LACKING, lacking_share
     from stepscope.traces.waits import waits_of
@@ -214,7 +214,7 @@ def _waits(summary: TraceSummary, table: StepTable, row: int) -> dict[str, Numbe
     return {key: values for key, values in both.items() if values[row, 0]}
 
 
-def _sentence(title: str) -> str:
+def _capitalised(title: str) -> str:
     """Capitalise a title unless it begins with a name as code has it: ``torch.compile``, ``all_reduce``, ``num_workers``."""
     word = title.split(" ", 1)[0]
     plain = word.rstrip(":,").replace("-", "").isalpha() and word.islower()

@@ -144,7 +144,7 @@ def is_amd_device(summary: TraceSummary) -> bool:
     return any(word in (device_name(summary) or "") for word in ("AMD", "Instinct", "Radeon"))
 
 
-def _waited(summary: TraceSummary) -> list[tuple[Parts, RankWaitTotal]]:
+def _parts_and_waits(summary: TraceSummary) -> list[tuple[Parts, RankWaitTotal]]:
     """Return the budget and the waiting of each rank whose waiting is known."""
     from stepscope.traces.waits import waits_of
 
@@ -155,7 +155,7 @@ def _waited(summary: TraceSummary) -> list[tuple[Parts, RankWaitTotal]]:
 
 def waiting_share(summary: TraceSummary) -> float | None:
     """Share of the exposed communication of all ranks that is waiting for another rank; None where it is not known."""
-    pairs = _waited(summary)
+    pairs = _parts_and_waits(summary)
     exposed = sum(parts.exposed_comm_ns for parts, _ in pairs)
     return sum(waited.exposed_ns for _, waited in pairs) / exposed if exposed else None
 
@@ -173,7 +173,7 @@ def lacking_share(summary: TraceSummary) -> float:
 
 def ahead_share(summary: TraceSummary) -> float:
     """Share of the exposed communication of all ranks that is transfer exposed because a rank is ahead of the last one."""
-    pairs = _waited(summary)
+    pairs = _parts_and_waits(summary)
     exposed = sum(parts.exposed_comm_ns for parts, _ in pairs)
     return min(1.0, sum(waited.ahead_ns for _, waited in pairs) / exposed) if exposed else 0.0
 
@@ -183,7 +183,7 @@ def exposed_transfer(summary: TraceSummary) -> float | None:
     without the transfer that is exposed only because the rank is ahead of the last one."""
     shares = [
         max(0, parts.exposed_comm_ns - waited.exposed_ns - waited.ahead_ns) / max(parts.window_ns, 1)
-        for parts, waited in _waited(summary)
+        for parts, waited in _parts_and_waits(summary)
     ]
     return median(shares) if shares else None
 
@@ -310,6 +310,7 @@ def share_rule(
 
     @wraps(report)
     def look_at_job(job: TraceEvidence) -> Statement:
+        """Judge one traced job: the finding where the share is beyond its limit, else how large it is."""
         judged = ranks(job.summary)
         if not judged:
             return unread(job.summary, without)

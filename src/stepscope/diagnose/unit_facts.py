@@ -64,7 +64,7 @@ def buckets_of(total: float, cap: int) -> list[float]:
 
 def message_cost(summary: TraceSummary) -> MessageCost | None:
     """The reductions' cost; None where no size is recorded. Of sizes all alike the whole time counts by the byte."""
-    return fitted(_transfers(summary))
+    return fitted(_bytes_and_ns(summary))
 
 
 def fitted(transfers: Iterable[tuple[int, int]]) -> MessageCost | None:
@@ -73,7 +73,7 @@ def fitted(transfers: Iterable[tuple[int, int]]) -> MessageCost | None:
     if not by_size:
         return None
     points = sorted((size, float(median(ns for _, ns in alike))) for size, alike in by_size.items())
-    pairs = _spread(points)
+    pairs = _thinned_points(points)
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(pairs, 2) if b[0] >= _APART * a[0]]
     if not slopes:
         largest, longest = points[-1]
@@ -83,14 +83,14 @@ def fitted(transfers: Iterable[tuple[int, int]]) -> MessageCost | None:
     return MessageCost(latency_ns=max(0.0, median(ns - size * slope for size, ns in small)), ns_per_byte=slope)
 
 
-def _spread(points: list[tuple[int, float]], most: int = 64) -> list[tuple[int, float]]:
+def _thinned_points(points: list[tuple[int, float]], most: int = 64) -> list[tuple[int, float]]:
     """Return at most so many of the points, the smallest and the largest among them."""
     if len(points) <= most:
         return points
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
-def _transfers(summary: TraceSummary) -> list[tuple[int, int]]:
+def _bytes_and_ns(summary: TraceSummary) -> list[tuple[int, int]]:
     """Return (bytes, ns) of each reduction, without waiting for late ranks where several ranks were traced."""
     instances = summary.collectives.instances if summary.collectives is not None else ()
     matched = [
@@ -204,21 +204,24 @@ def on_units(
     """
 
     def judging(judge: Callable[[Units], Statement]) -> Callable[[TraceEvidence], Statement]:
+        """Return a judge of a traced job from one of its units."""
+
         @wraps(judge)
         def look(job: TraceEvidence) -> Statement:
-            ranks = _judged(job.summary, not_on_cpus)
+            """Judge the units of one traced job; skipped where it has none."""
+            ranks = _judged_ranks(job.summary, not_on_cpus)
             if isinstance(ranks, Skipped):
                 return ranks
-            calls = _matched(ranks)
+            calls = _matched_calls(ranks)
             whole = steps_ns(job.summary, {call[0].step for call in calls}) or 1.0
-            return judge(Units(job=job, ranks=ranks, calls=calls, step_ns=whole, sizes=_sizes(calls)))
+            return judge(Units(job=job, ranks=ranks, calls=calls, step_ns=whole, sizes=_bytes_by_unit(calls)))
 
         return look
 
     return judging
 
 
-def _judged(summary: TraceSummary, not_on_cpus: str | None) -> list[ShardedUnits] | Skipped:
+def _judged_ranks(summary: TraceSummary, not_on_cpus: str | None) -> list[ShardedUnits] | Skipped:
     """Return the ranks whose units can be judged: those on devices, or all where none is."""
     if not read_in_full(summary):
         return unread(summary, "no rank was read in full")
@@ -229,14 +232,14 @@ def _judged(summary: TraceSummary, not_on_cpus: str | None) -> list[ShardedUnits
     return on_device or (units if not_on_cpus is None else Skipped(reason=not_on_cpus))
 
 
-def _matched(sharded: Sequence[ShardedUnits]) -> list[Call]:
+def _matched_calls(sharded: Sequence[ShardedUnits]) -> list[Call]:
     """Group calls by step and place; calls of no step are left out where steps are marked."""
     calls = grouped((call for units in sharded for call in units.calls), lambda call: (call.step, call.place))
     marked = any(step is not None for step, _ in calls)
     return [call for (step, _), call in calls.items() if step is not None or not marked]
 
 
-def _sizes(calls: Sequence[Call]) -> dict[str, int]:
+def _bytes_by_unit(calls: Sequence[Call]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for call, *_ in calls:
         if call.op == "all_gather" and call.unit is not None and call.size_bytes:
@@ -281,7 +284,7 @@ class TracedPipeline:
     @property
     def bubbles(self) -> list[float]:
         """Share of the window of each stage in which its ranks idle, or wait in a message that nothing covers."""
-        return [median(map(_bubble, stage)) for stage in self.stages]
+        return [median(map(_bubble_share, stage)) for stage in self.stages]
 
 
 def traced_pipeline(summary: TraceSummary) -> TracedPipeline | Skipped:
@@ -320,7 +323,7 @@ def _micro_batches(rank: RankPass) -> int | None:
     return int(usual) // 2 if usual >= 2 and usual == int(usual) and not int(usual) % 2 else None
 
 
-def _bubble(rank: RankPass) -> float:
+def _bubble_share(rank: RankPass) -> float:
     """Share of the window in which the rank idles, or waits in a message that nothing covers."""
     assert rank.budget is not None
     messages = sum(g.exposed_ns for g in rank.groups if g.kind == "pp")

@@ -89,7 +89,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     return Judged(
         verdict=of_job,
         evidence=replace(evidence, traces=tuple(traces)),
-        diagnosis=_sized(of_job, causes) if causes.sized else diagnosis,
+        diagnosis=_sized_diagnosis(of_job, causes) if causes.sized else diagnosis,
     )
 
 
@@ -136,7 +136,7 @@ def verdict(table: JobSteps, causes: Causes) -> JobVerdict:
     else:
         apart = "" if kind != "computation-or-python" else "; without profiled ones computation and Python are one"
         confidence = f"measured over {table.steps} steps{apart}"
-    late, change, timed = _late(costs), job_change(table), step_interval(table)
+    late, change, timed = _late_ranks_of(costs), job_change(table), step_interval(table)
     slower = change if change is not None and change.slower else None
     operators: tuple[OperatorExcess, ...] = ()
     if causes.window is not None:
@@ -193,7 +193,7 @@ def borne_out(summary: TraceSummary, verdict: JobVerdict) -> TraceSummary:
     report = summary.stragglers
     if report is None or not verdict.steps_timed:
         return summary
-    late = _late(verdict.costs)
+    late = _late_ranks_of(verdict.costs)
     kept = tuple(straggler for straggler in report.stragglers if straggler.rank in late)
     if len(kept) == len(report.stragglers):
         return summary
@@ -202,11 +202,11 @@ def borne_out(summary: TraceSummary, verdict: JobVerdict) -> TraceSummary:
     return replace(summary, stragglers=replace(report, stragglers=kept, pattern="none", text=text))
 
 
-def _late(costs: Iterable[TimeCost]) -> set[int]:
+def _late_ranks_of(costs: Iterable[TimeCost]) -> set[int]:
     return {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks}
 
 
-def _sized(verdict: JobVerdict, causes: Causes) -> Diagnosis:
+def _sized_diagnosis(verdict: JobVerdict, causes: Causes) -> Diagnosis:
     """The findings of the window, as far as the timed steps bear them out, with the stakes of these.
 
     What the timed steps size is told by the verdict, and by findings that name its cause. A window whose sizes do not hold

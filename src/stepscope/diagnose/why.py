@@ -44,19 +44,19 @@ def why_of(verdict: JobVerdict, causes: Causes) -> tuple[str, ...]:
     ]
     if kind in _COMMUNICATES:
         lines += by_group(verdict)
-        lines += [] if summary is None else _collectives(summary)
+        lines += [] if summary is None else _collective_lines(summary)
     elif kind in KIND_OF_EVENT.values():
-        lines += _events(verdict, causes.events)
+        lines += _event_lines(verdict, causes.events)
     elif kind == "undecided" and summary is not None:
-        lines += [*_collectives(summary), *_operators(summary, sized=verdict.window_sized)]
+        lines += [*_collective_lines(summary), *_operator_lines(summary, sized=verdict.window_sized)]
     elif kind == "input-bound":
-        lines += _loader(job)
+        lines += _loader_lines(job)
     elif kind in _COMPUTES and summary is not None:
-        lines += _operators(summary, sized=verdict.window_sized)
+        lines += _operator_lines(summary, sized=verdict.window_sized)
     return tuple(dict.fromkeys(lines))[:MOST_LINES]
 
 
-def _collectives(summary: TraceSummary) -> Iterator[str]:
+def _collective_lines(summary: TraceSummary) -> Iterator[str]:
     """Say what a step of a rank sends, mean over ranks, by operation and size, the most exposed first."""
     ranks = [p for p in summary.ranks if p.communication is not None and p.steps]
     calls = Counter[tuple[str, int | None]]()
@@ -81,7 +81,7 @@ def _collectives(summary: TraceSummary) -> Iterator[str]:
     yield f"a step of a rank makes {', '.join(named)}{more}"
 
 
-def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
+def _operator_lines(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
     """Say which operators (on devices, kernels) computation is made of, and how many of them a step calls."""
     totals = Counter[str]()
     for rank in summary.ranks:
@@ -103,7 +103,7 @@ def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
         yield f"a step calls {median(counts):,.0f} operators"
 
 
-def _events(verdict: JobVerdict, events: Iterable[Between]) -> Iterator[str]:
+def _event_lines(verdict: JobVerdict, events: Iterable[Between]) -> Iterator[str]:
     """Say which call it is, and how often it was seen."""
     for event in events:
         if KIND_OF_EVENT.get(event.kind) == verdict.marked:
@@ -111,7 +111,7 @@ def _events(verdict: JobVerdict, events: Iterable[Between]) -> Iterator[str]:
             yield f"{what}: {counted(event.count, 'time')} in {counted(verdict.steps_made or 0, 'step')}"
 
 
-def _loader(job: ProfiledJob) -> Iterator[str]:
+def _loader_lines(job: ProfiledJob) -> Iterator[str]:
     """Say how many workers the training loader has, as advice and stake count them."""
     workers = job.loader_workers
     if workers == 0:

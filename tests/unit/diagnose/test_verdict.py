@@ -15,7 +15,7 @@ import pytest
 from tests.diaries import simulate, write_diary, write_gpu, write_load
 from tests.diaries import write_record as profile_record
 
-from stepscope.diagnose.costs import _ordered, _returned, _tiny_operators, causes_of
+from stepscope.diagnose.costs import _ordered_costs, _returned_share, _tiny_operators, causes_of
 from stepscope.diagnose.narrator import below, cost_line, faster, percent
 from stepscope.diagnose.verdict import FEW_STEPS, Judged, borne_out, judge
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, TimeCost, VerdictPart
@@ -183,7 +183,7 @@ def test_a_share_whose_interval_holds_nothing_is_no_cost(low: float | None, high
     """18 %, printed with the wider half of its interval."""
     sure = TimeCost(kind="checkpointing", share=Estimate(value=0.06, low=0.05, high=0.07), stake_fraction=0.06)
     cost = TimeCost(kind="input-bound", share=Estimate(value=0.18, low=low, high=high), stake_fraction=0.18)
-    assert [each.kind for each in _ordered([sure, cost])] == ["input-bound"] * kept + ["checkpointing"]
+    assert [each.kind for each in _ordered_costs([sure, cost])] == ["input-bound"] * kept + ["checkpointing"]
 
 
 @pytest.mark.parametrize(("count", "costs"), [(2, []), (3, ["evaluation"])])
@@ -524,7 +524,7 @@ def test_the_profiler_adds_to_all_that_the_host_does(slowdown: float, stake: flo
     """Half of the window is communication, all of which goes; of the other half two fifths are the wrapper's own."""
     units = replace(of_window("fsdp-small-units", 0.7), stake_on_host=0.2)
     causes: Any = SimpleNamespace(exposed=0.5, slowdown=slowdown, crowding=0.0)
-    assert _returned(units, 0.4, causes) == pytest.approx(stake)
+    assert _returned_share(units, 0.4, causes) == pytest.approx(stake)
 
 
 def test_a_part_that_timed_steps_hardly_have_is_no_finding(tmp_path: Path) -> None:

@@ -45,24 +45,26 @@ LEAST = Limit(200, unit="late requests", source="one training step of a small mo
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: the allocator calls the driver in steady state."""
     looked = [m for m in evidence.memory if m.late_allocations >= LEAST]
     if not looked:
         return skipped(
             "no snapshot has a history long enough to show a settled loop",
             "torch.cuda.memory._record_memory_history(max_entries=200000)",
         )
-    ranked = sorted(looked, key=lambda m: (-m.late_retries, -_share(m)))
-    worst = max(looked, key=_share)
-    return [_report(m) for m in ranked if m.late_retries > MOST_RETRIES or _share(m) > MOST_SHARE] or (
-        f"{worst.late_driver_allocations} of {worst.late_allocations} late requests went to the driver"
-    )
+    ranked = sorted(looked, key=lambda m: (-m.late_retries, -_late_share(m)))
+    worst = max(looked, key=_late_share)
+    return [
+        _allocator_pressure_finding(m) for m in ranked if m.late_retries > MOST_RETRIES or _late_share(m) > MOST_SHARE
+    ] or (f"{worst.late_driver_allocations} of {worst.late_allocations} late requests went to the driver")
 
 
-def _share(memory: MemorySnapshot) -> float:
+def _late_share(memory: MemorySnapshot) -> float:
     return memory.late_driver_allocations / max(1, memory.late_allocations)
 
 
-def _report(memory: MemorySnapshot) -> Finding:
+def _allocator_pressure_finding(memory: MemorySnapshot) -> Finding:
+    """Return the finding, with evidence, stake and advice: the allocator calls the driver in steady state."""
     full, retries = memory.oom_events > 0, memory.late_retries
     smaller = "free memory: use a smaller micro-batch with accumulation; the global batch stays the same"
     if not retries:
@@ -76,7 +78,7 @@ def _report(memory: MemorySnapshot) -> Finding:
         if retries
         else f"{memory.late_driver_allocations} late requests went to the driver: the pool was still growing",
         f"second half of the history: {memory.late_driver_allocations} of {memory.late_allocations} requests went to the "
-        f"driver ({format_percent(_share(memory))}), {counted(memory.late_driver_frees, 'segment')} released",
+        f"driver ({format_percent(_late_share(memory))}), {counted(memory.late_driver_frees, 'segment')} released",
         f"reserved {format_bytes_binary(memory.segment_bytes)} in {counted(memory.segments, 'segment')}",
         [f"{format_bytes_binary(holder.size_bytes)} held at {holder.where}" for holder in memory.peak_holders[:3]],
         memory.history_complete and "the history begins with an empty pool: it includes part of the first step",

@@ -47,28 +47,29 @@ _REPLICATED = ("ddp", "naive", "bucketed", "interleaved")
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: mixed precision does not reduce communication."""
     cells = [c for c in timed_cells(evidence, least_ranks=2) if c.spec.precision.startswith("amp_")]
-    compared = [(c, ratio) for c in cells if (ratio := _ratio(c, evidence.cells)) is not None]
+    compared = [(c, ratio) for c in cells if (ratio := _bytes_ratio(c, evidence.cells)) is not None]
     if not compared:
         return skipped("no finished cell on several ranks uses AMP", "stepscope bench --preset precision")
     same = [c for c, ratio in compared if ratio > SAVED]
     if not same:
         cell, ratio = compared[0]
         return f"{cell.name}: {format_percent(ratio)} of the bytes of FP32"
-    return _report(evidence, sorted(same, key=_share, reverse=True))
+    return _amp_communication_statement(evidence, sorted(same, key=_exposed_share, reverse=True))
 
 
-def _ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
+def _bytes_ratio(cell: TimedCell, cells: Sequence[CellEvidence]) -> float | None:
     """Bytes per step under AMP / in FP32; None where a plan or the number of parameters is unknown."""
     sent, parameters = cell.run.comm_bytes_per_step, cell.run.num_parameters
-    twin = _twin(cell, cells)
+    twin = _fp32_twin(cell, cells)
     full = None if twin is None else twin.run.comm_bytes_per_step
     if full is None and parameters is not None:
         full = FP32_BYTES * parameters
     return None if sent is None or not full else sent / full
 
 
-def _twin(cell: TimedCell, cells: Sequence[CellEvidence]) -> CellEvidence | None:
+def _fp32_twin(cell: TimedCell, cells: Sequence[CellEvidence]) -> CellEvidence | None:
     """Return the same cell in FP32, without a hook of its own."""
     spec = cell.spec
     return next(
@@ -83,14 +84,15 @@ def _twin(cell: TimedCell, cells: Sequence[CellEvidence]) -> CellEvidence | None
     )
 
 
-def _share(cell: TimedCell) -> float:
+def _exposed_share(cell: TimedCell) -> float:
     exposure = exposed(cell.cell.result)
     return 0.0 if exposure is None else exposure.net_ns / cell.step_ns
 
 
-def _report(evidence: Evidence, ranked: list[TimedCell]) -> Statement:
-    cell, share, spec = ranked[0], _share(ranked[0]), ranked[0].spec
-    twin, size = _twin(cell, evidence.cells), cell.run.comm_bytes_per_step or 0
+def _amp_communication_statement(evidence: Evidence, ranked: list[TimedCell]) -> Statement:
+    """Return the finding, or why there is none: mixed precision does not reduce communication."""
+    cell, share, spec = ranked[0], _exposed_share(ranked[0]), ranked[0].spec
+    twin, size = _fp32_twin(cell, evidence.cells), cell.run.comm_bytes_per_step or 0
     fp32 = ": 4 bytes per parameter, as in fp32"
     if twin is not None:
         fp32 = f", fp32: {format_bytes(twin.run.comm_bytes_per_step or 0)}"

@@ -33,6 +33,7 @@ FREE = {"strategy", "strategy_options", "mesh", "world_size", "global_batch", "n
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: the global batch shrank with a larger mesh."""
     fixed = [c for c in evidence.cells if c.run.status == "ok" and c.spec.batch_rule == "micro_batch"]
     divided = [c for c in fixed if _model_ranks(c) > 1]
     if not divided:
@@ -40,7 +41,9 @@ def check(evidence: Evidence) -> Statement:
             "no cell with a fixed micro-batch divides the model over ranks", "stepscope bench --preset tp-vs-dp"
         )
     return [
-        _report(evidence, cell, other) for cell in divided if (other := _larger(evidence, fixed, cell)) is not None
+        _batch_shrank_finding(evidence, cell, other)
+        for cell in divided
+        if (other := _cell_with_larger_batch(evidence, fixed, cell)) is not None
     ] or f"{len(divided)} cells with tensor or pipeline ranks, none beside a larger batch on as many ranks"
 
 
@@ -48,7 +51,7 @@ def _model_ranks(cell: CellEvidence) -> int:
     return mesh.size(cell.spec.mesh, cell.spec.world_size, "tp") * mesh.size(cell.spec.mesh, cell.spec.world_size, "pp")
 
 
-def _larger(evidence: Evidence, fixed: list[CellEvidence], cell: CellEvidence) -> CellEvidence | None:
+def _cell_with_larger_batch(evidence: Evidence, fixed: list[CellEvidence], cell: CellEvidence) -> CellEvidence | None:
     """The cell on as many ranks or fewer with the largest batch, unless this mesh was measured with it, too."""
     spec = cell.spec
     others = [
@@ -68,7 +71,8 @@ def _larger(evidence: Evidence, fixed: list[CellEvidence], cell: CellEvidence) -
     return None if any(too) else most
 
 
-def _report(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Finding:
+def _batch_shrank_finding(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Finding:
+    """Return the finding, with evidence, stake and advice: the global batch shrank with a larger mesh."""
     ours, theirs = cell.spec, other.spec
     factor, rest = divmod(theirs.global_batch, ours.global_batch)
     rate, larger = cell.run.samples_per_s, other.run.samples_per_s

@@ -88,6 +88,7 @@ class _Judged:
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: gradient buckets are too small or too large."""
     timed = {timed_cell.cell.cell_id: timed_cell for timed_cell in timed_cells(evidence, least_ranks=2)}
     kinds = bucket_kinds(tuple(timed_cell.cell.result for timed_cell in timed.values()))
     if not kinds:
@@ -110,18 +111,19 @@ def check(evidence: Evidence) -> Statement:
             continue
         measured = measured_steps(everything, cells[0])
         judged.append(
-            [_judge_cell(timed[cell.spec.cell_id], choice, measured) for cell in cells if cell.spec.cell_id in timed]
+            [_judged_cell(timed[cell.spec.cell_id], choice, measured) for cell in cells if cell.spec.cell_id in timed]
         )
     if not judged:
         return skipped(*reasons[0])
     # Of each kind at most one finding for each direction: that on the cell with the most to gain.
     same = [[one for one in kind if one.fires and one.too_large is large] for kind in judged for large in (True, False)]
-    return [_report(evidence, max(cells, key=lambda one: one.gain)) for cells in same if cells] or "; ".join(
-        map(_quiet, judged[:3])
-    )
+    return [
+        _bucket_size_finding(evidence, max(cells, key=lambda one: one.gain)) for cells in same if cells
+    ] or "; ".join(map(_quiet_text, judged[:3]))
 
 
-def _judge_cell(cell: TimedCell, choice: BucketChoice, measured: dict[str, Measured]) -> _Judged:
+def _judged_cell(cell: TimedCell, choice: BucketChoice, measured: dict[str, Measured]) -> _Judged:
+    """Judge the bucket size of a cell against the sizes measured and predicted."""
     cap = bucket_cap(cell.spec)
     # The candidate that this very size belongs to: sizes in use are always priced.
     in_use = choice.default if cap is None else next(c.timeline for c in choice.candidates if cap in c.bucket_caps_mb)
@@ -131,7 +133,8 @@ def _judge_cell(cell: TimedCell, choice: BucketChoice, measured: dict[str, Measu
     return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured, advice=advice)
 
 
-def _report(evidence: Evidence, worst: _Judged) -> Finding:
+def _bucket_size_finding(evidence: Evidence, worst: _Judged) -> Finding:
+    """Return the finding, with evidence, stake and advice: gradient buckets are too small or too large."""
     cell, cap, named, advice = worst.cell, worst.cap_mb, worst.named_mb, worst.advice
     what = "torch's default bucket size (25 MiB)" if cap is None else f"a bucket size of {cap:g} MiB"
     now, candidates = worst.in_use, worst.choice.candidates
@@ -142,9 +145,9 @@ def _report(evidence: Evidence, worst: _Judged) -> Finding:
     return finding(
         f"{what} is too {'large' if worst.too_large else 'small'}: {named:g} MiB is {format_percent(worst.gain)} faster "
         f"({'measured' if advice.measured else 'predicted'})",
-        f"in use: {_buckets(now)}, {format_duration(now.exposed_ns)} exposed, {format_duration(now.step_ns)} a step"
+        f"in use: {_buckets_text(now)}, {format_duration(now.exposed_ns)} exposed, {format_duration(now.step_ns)} a step"
         f" predicted, {format_duration(cell.step_ns)} measured",
-        f"{named:g} MiB: {_buckets(best)}, {format_duration(best.exposed_ns)} exposed, "
+        f"{named:g} MiB: {_buckets_text(best)}, {format_duration(best.exposed_ns)} exposed, "
         f"{format_duration(best.step_ns)} a step predicted"
         + (f", {format_duration(advice.step.value)} measured" if advice.measured else ""),
         "predicted steps: "
@@ -170,15 +173,16 @@ def _report(evidence: Evidence, worst: _Judged) -> Finding:
     )
 
 
-def _buckets(timeline: Timeline) -> str:
+def _buckets_text(timeline: Timeline) -> str:
     largest = max((b.size_bytes for b in timeline.buckets), default=0)
     return f"{counted(len(timeline.buckets), 'bucket')} of up to {format_size(largest)}"
 
 
-def _quiet(kind: list[_Judged]) -> str:
+def _quiet_text(kind: list[_Judged]) -> str:
+    """Say why the sizes of these cells give no finding."""
     worst = max(kind, key=lambda judged: judged.gain)
     if len(worst.choice.candidates) == 1:
-        return f"{worst.cell.name}: all sizes make the same {_buckets(worst.in_use)}"
+        return f"{worst.cell.name}: all sizes make the same {_buckets_text(worst.in_use)}"
     if worst.advice.refuted is not None:
         foreseen = worst.in_use.step_ns / worst.choice.chosen.timeline.step_ns - 1
         return (

@@ -37,6 +37,7 @@ ROOM = Limit(
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: activations are recomputed though memory is free."""
     cells = [c for c in evidence.cells if c.run.status == "ok" and c.spec.activation_checkpointing != "none"]
     if not cells:
         return skipped("no cell recomputes activations", "stepscope bench --preset checkpointing")
@@ -44,7 +45,11 @@ def check(evidence: Evidence) -> Statement:
     if not judged:
         return skipped("no memory peak, no capacity, or no plan of the activations is known")
     fullest, _, most = max(judged, key=lambda case: case[2])
-    reports = (_report(evidence, cell, more, share) for cell, more, share in judged if share <= ROOM)
+    reports = (
+        _checkpointing_without_need_finding(evidence, cell, more, share)
+        for cell, more, share in judged
+        if share <= ROOM
+    )
     return [report for report in reports if report] or (
         f"{fullest.run.label}: all activations kept, {format_percent(most)} of the memory would be in use, limit "
         f"{format_percent(ROOM)}, or they cost no time"
@@ -67,7 +72,11 @@ def _peak_with_all(evidence: Evidence, cell: CellEvidence) -> tuple[int, float] 
     return None if share is None else (more, share)
 
 
-def _report(evidence: Evidence, cell: CellEvidence, more: int, share: float) -> Finding | None:
+def _checkpointing_without_need_finding(
+    evidence: Evidence, cell: CellEvidence, more: int, share: float
+) -> Finding | None:
+    """Return the finding, with evidence, stake and advice: activations are recomputed though memory is free; None: it is
+    not worth one."""
     facts, mode = specs_of(cell.spec).facts, cell.spec.activation_checkpointing
     again_flops = facts.recomputed_flops_per_sample.get(mode, 0)
     plain = same_but(evidence, cell, activation_checkpointing="none")

@@ -40,7 +40,8 @@ _APART = Limit(
 _DRIFT = Limit(1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst")
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _clock_skew_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: the clocks of the ranks' traces differ."""
     if len(job.summary.ranks) < 2:
         return skipped("only one rank has a trace: no clock to compare with")
     collectives = job.summary.collectives
@@ -58,7 +59,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
             ],
         )
     if moved := [f for f in fits if f.status == "corrected" and not isinstance(f, Rebased)]:
-        return _skew(job, moved, reference)
+        return _skew_finding(job, moved, reference)
     unknown = [f for f in fits if f.status == "unknown"]
     compared = len(fits) - 1 - len(unknown)
     if not compared and unknown:
@@ -67,7 +68,8 @@ def _judge_job(job: TraceEvidence) -> Statement:
     return f"{counted(compared, 'clock')} within {format_duration(_APART)} of rank {reference}'s{more}"
 
 
-def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Statement:
+def _skew_finding(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Statement:
+    """Return the finding of clocks apart: by how much at most, and how fast they drift."""
     most = max(moved, key=lambda f: abs(f.offset_ns))
     steep = max(moved, key=lambda f: abs(f.drift))
     apart = format_duration(abs(most.offset_ns))
@@ -110,7 +112,7 @@ def _keep_together(job: TraceEvidence, moved: list[ClockFit], reference: int) ->
 
 RULE = Rule(
     symptom="the clocks of the ranks' traces differ",
-    look_at_job=_judge_job,
+    look_at_job=_clock_skew_of_job,
     protocol=1,
     thresholds={"offset": _APART, "drift": _DRIFT},
 )

@@ -42,12 +42,13 @@ _DIFFERENCE: dict[Kind, tuple[str, str]] = {
 
 
 def check(evidence: Evidence) -> Statement:
-    return [_report(f) for f in evidence.flight if f.kind in MISMATCHES and f.cause] or (
+    return [_collective_mismatch_finding(f) for f in evidence.flight if f.kind in MISMATCHES and f.cause] or (
         "all calls recorded on at least two ranks match"
     )
 
 
-def _report(mismatch: FlightFinding) -> Finding:
+def _collective_mismatch_finding(mismatch: FlightFinding) -> Finding:
+    """Return the finding, with evidence, stake and advice: ranks called collectives that do not match."""
     who = f"{plural(len(mismatch.ranks), 'rank')} {in_words(mismatch.ranks)}"
     group = mismatch.group_description or (f"group {mismatch.group}" if mismatch.group else "a group")
     place = "a point-to-point call" if mismatch.is_p2p else f"collective {mismatch.sequence}"

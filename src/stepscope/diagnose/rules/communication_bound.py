@@ -80,8 +80,8 @@ LATENCY_SHARE = Limit(0.50, unit="share of the all-reduce", source="if latency d
 class _Cost:
     """One run's communication. share: of the step; cost_ns, step_ns: None where only an efficiency is known.
 
-    fixed_ns: of the rest of the step, what does not grow with the batch (optimizer). causes: see :func:`_causes`. per: what
-    the times are of. waiting_apart: the ranks also wait for each other, which is not in the share.
+    fixed_ns: of the rest of the step, what does not grow with the batch (optimizer). causes: see :func:`_small_causes`.
+    per: what the times are of. waiting_apart: the ranks also wait for each other, which is not in the share.
     """
 
     run: TrainingRun
@@ -127,8 +127,8 @@ def check(evidence: Evidence) -> Statement:
         run for run in evidence.runs if run.status == "ok" and run.world_size is not None and run.world_size > 1
     ]
     alike = grouped(finished, lambda run: (run.group, run.world_size))
-    fastest = [max(runs, key=_pace) for runs in alike.values()]
-    run_costs = [cost for run in fastest if (cost := _cost(evidence, run, costs, compared)) is not None]
+    fastest = [max(runs, key=_runs_pace) for runs in alike.values()]
+    run_costs = [cost for run in fastest if (cost := _communication_cost(evidence, run, costs, compared)) is not None]
     if not run_costs:
         return skipped(
             f"no run on several ranks records its {EXPOSED_COMM}, or its speed-up and batch",
@@ -146,18 +146,20 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _pace(run: TrainingRun) -> float:
+def _runs_pace(run: TrainingRun) -> float:
     if run.samples_per_s is not None:
         return run.samples_per_s.value
     time = run.step_ns or epoch_time(run)
     return 0.0 if time is None or time.value <= 0 else 1e9 / time.value
 
 
-def _cost(evidence: Evidence, run: TrainingRun, costs: CommCosts | None, compared: dict[str, Pair]) -> _Cost | None:
+def _communication_cost(
+    evidence: Evidence, run: TrainingRun, costs: CommCosts | None, compared: dict[str, Pair]
+) -> _Cost | None:
     """Return the cost as the run's steps show it, or its epochs; else as its speed-up lets infer: what the ideal one lacks,
     and only with a fact that blames communication."""
-    latency, in_words = _latency(costs, run)
-    causes = _causes(evidence, run, latency)
+    latency, in_words = _latency_share_and_text(costs, run)
+    causes = _small_causes(evidence, run, latency)
     if run.exposed_comm_ns is not None and run.step_ns is not None and run.step_ns.value > 0:
         step, cost = run.step_ns.value, run.exposed_comm_ns.value
         cell = cell_of(evidence, run)
@@ -219,7 +221,7 @@ def _no_larger(other: int | None, own: int | None) -> bool:
     return other is None or own is None or other <= own
 
 
-def _latency(costs: CommCosts | None, run: TrainingRun) -> tuple[float | None, str]:
+def _latency_share_and_text(costs: CommCosts | None, run: TrainingRun) -> tuple[float | None, str]:
     """Return (latency's share, in words) of one all-reduce of the step's gradients, by the measured collectives."""
     size = run.comm_bytes_per_step or _gradient_bytes(run)
     if costs is None or not size or run.world_size is None:
@@ -244,10 +246,10 @@ def _gradient_bytes(run: TrainingRun) -> int | None:
     return run.num_parameters * (2 if run.precision in ("bf16", "fp16") else 4)
 
 
-def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> dict[str, str]:
+def _small_causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> dict[str, str]:
     """Return what is too small -> the fact that says so, strongest first; empty where nothing known is small."""
     causes = {}
-    batch, length = run.micro_batch, _sequence(evidence, run)
+    batch, length = run.micro_batch, _sequence_length(evidence, run)
     enough = batch is not None and length is not None and batch * length >= MANY_TOKENS
     if batch is not None and batch < SMALL_BATCH and not enough:
         causes["batch too small"] = f"{counted(batch, 'sample')} per rank and micro-step, below {SMALL_BATCH:g}"
@@ -262,7 +264,7 @@ def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> dict
     return causes
 
 
-def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
+def _sequence_length(evidence: Evidence, run: TrainingRun) -> int | None:
     cell = cell_of(evidence, run)
     names = ("max_seq_len", "seq_len", "sequence_length", "max_length")
     value = setting({} if cell is None else cell.spec.model, *names) or setting(run.settings, *names)
@@ -279,7 +281,7 @@ def _report(evidence: Evidence, costs: list[_Cost]) -> Finding:
         f" is {lost}{' without waiting' if worst.waiting_apart else ''}; {named}",
         worst.sentences,
         [f"{cause}: {fact}" for cause, fact in worst.causes.items()],
-        _needed(evidence, worst),
+        _needed_text(evidence, worst),
         rest and f"also {rest}",
         severity="problem",
         stake=worst.share,
@@ -287,21 +289,23 @@ def _report(evidence: Evidence, costs: list[_Cost]) -> Finding:
         + (", waiting included" if worst.per == "epoch" else "")
         if worst.measured
         else "likely: inferred from the speed-up and the sizes; communication was not timed",
-        advice=_advice(evidence, worst),
+        advice=_communication_bound_advice(evidence, worst),
         of=run,
     )
 
 
-def _needed(evidence: Evidence, cost: _Cost) -> str:
+def _needed_text(evidence: Evidence, cost: _Cost) -> str:
     """Say what reaches 80%: batch, accumulation, sequence."""
     run, factor = cost.run, cost.factor
     if not math.isfinite(factor) or factor < LEAST_FACTOR:
         return ""
-    length = _sequence(evidence, run)
+    length = _sequence_length(evidence, run)
     ways = [
-        run.micro_batch is not None and f"a batch of {_up(run.micro_batch * factor)} per rank (now {run.micro_batch})",
-        run.accumulation is not None and f"accumulation of {_up(run.accumulation * factor)} (now {run.accumulation})",
-        length is not None and f"sequences of {_up(length * factor)} tokens (now {length})",
+        run.micro_batch is not None
+        and f"a batch of {_rounded_up(run.micro_batch * factor)} per rank (now {run.micro_batch})",
+        run.accumulation is not None
+        and f"accumulation of {_rounded_up(run.accumulation * factor)} (now {run.accumulation})",
+        length is not None and f"sequences of {_rounded_up(length * factor)} tokens (now {length})",
     ]
     what = " or ".join(way for way in ways if way)
     return (
@@ -310,22 +314,23 @@ def _needed(evidence: Evidence, cost: _Cost) -> str:
     )
 
 
-def _up(value: float) -> int:
+def _rounded_up(value: float) -> int:
     """Return the next whole number, where rounding has not made one already."""
     return math.ceil(value - 1e-6)
 
 
-def _advice(evidence: Evidence, cost: _Cost) -> list[Advices]:
+def _communication_bound_advice(evidence: Evidence, cost: _Cost) -> list[Advices]:
+    """Return what lowers the communication's share: larger batches, accumulation, overlap, another strategy."""
     run, factor = cost.run, cost.factor
     cell = cell_of(evidence, run)
-    more = _up(factor) if math.isfinite(factor) and factor >= LEAST_FACTOR else None
+    more = _rounded_up(factor) if math.isfinite(factor) and factor >= LEAST_FACTOR else None
     advice: list[Advices] = [
         not cost.measured and ("measure the communication first", None if cell is None else profiled(evidence, cell))
     ]
     if more is not None and cell is not None:
         spec = cell.spec
         strong = spec.batch_rule == "global_batch"
-        per_rank = _up(spec.micro_batch * factor)
+        per_rank = _rounded_up(spec.micro_batch * factor)
         larger = (
             ("global_batch", per_rank * spec.world_size * spec.accumulation) if strong else ("micro_batch", per_rank)
         )

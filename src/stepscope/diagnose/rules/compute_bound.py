@@ -47,6 +47,7 @@ MIN_COMPUTE, MOSTLY = (LIMITS[recorder]["compute-bound"] for recorder in ("cell"
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: computation takes nearly all the time (good news)."""
     # Where a strategy communicates inside the passes, they are not computation alone.
     cells = [cell for cell in timed_cells(evidence, least_ranks=2) if cell.run.exposed_comm_ns is not None]
     if not cells:
@@ -58,10 +59,11 @@ def check(evidence: Evidence) -> Statement:
         return None if row is None else row.rating
 
     def report(cell: TimedCell) -> Finding:
+        """Return the finding of a cell: how its computation divides."""
         row = rows.get(cell.run.run_id)
         phases = cell.phases
         return finding(
-            f"compute-bound: {format_percent(min(1.0, _of_step(cell)))} of the step is computation on "
+            f"compute-bound: {format_percent(min(1.0, _compute_share(cell)))} of the step is computation on "
             f"{counted(cell.world_size, 'rank')}",
             f"{cell.run.label}: forward {format_duration(phases.forward_ns)}, backward "
             f"{format_duration(phases.backward_compute_ns)}, optimizer {format_duration(phases.optimizer_ns)} of "
@@ -84,29 +86,30 @@ def check(evidence: Evidence) -> Statement:
     computing = [
         cell
         for cell in cells
-        if bound("compute-bound", _of_step(cell), "cell")
+        if bound("compute-bound", _compute_share(cell), "cell")
         and max(cell.share("exposed_comm"), cell.share("data_wait")) <= MAX_OTHER
     ]
     good = [cell for cell in computing if rating(cell) not in ("poor", "negative")]
     if computing and not good:
         first = computing[0]
         return (
-            f"{first.name}: {format_percent(min(1.0, _of_step(first)))} of the step is computation, which grew with "
+            f"{first.name}: {format_percent(min(1.0, _compute_share(first)))} of the step is computation, which grew with "
             f"the ranks: scaling is {rating(first)}"
         )
-    best = max(cells, key=_of_step)
-    return [report(max(group, key=lambda e: (e.world_size, _of_step(e)))) for group in by_model(good)] or (
-        f"{best.name}: {format_percent(_of_step(best))} of the step is computation, limit "
+    best = max(cells, key=_compute_share)
+    return [report(max(group, key=lambda e: (e.world_size, _compute_share(e)))) for group in by_model(good)] or (
+        f"{best.name}: {format_percent(_compute_share(best))} of the step is computation, limit "
         f"{format_percent(MIN_COMPUTE)}; "
         f"{EXPOSED_COMM} {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER)}"
     )
 
 
-def _of_step(cell: TimedCell) -> float:
+def _compute_share(cell: TimedCell) -> float:
     return cell.share("forward") + cell.share("backward_compute") + cell.share("optimizer")
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _compute_bound_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: computation takes nearly all the time (good news)."""
     ranks, device = read_in_full(job.summary), on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has measurable events")
@@ -149,7 +152,7 @@ RULE = Rule(
     symptom="computation takes nearly all the time (good news)",
     any_of=("cells", "traces"),
     look=check,
-    look_at_job=_judge_job,
+    look_at_job=_compute_bound_of_job,
     good_news=True,
     claims=("computation",),
     whole=True,

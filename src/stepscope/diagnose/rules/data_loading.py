@@ -44,10 +44,11 @@ PROBLEM = Limit(0.30, unit="share of the step", source="without it the job runs 
 
 
 def check(evidence: Evidence) -> Statement:
-    return over_share(evidence, "input-bound", "data_wait", _of_cells, spent="of the step waits for data")
+    return over_share(evidence, "input-bound", "data_wait", _slow_loader_finding, spent="of the step waits for data")
 
 
-def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
+def _slow_loader_finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
+    """Return the finding of cells that wait for data, with more workers where cores are free."""
     cell = ranked[0]
     share, spec = cell.share("data_wait"), cell.spec
     cores = None if evidence.environment is None else evidence.environment.usable_cores
@@ -97,7 +98,7 @@ def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     )
 
 
-def _report(part: RankShares) -> Statement:
+def _data_loading_statement(part: RankShares) -> Statement:
     """Report what a loader costs; where few ranks wait it is fast enough, and something is wrong on those."""
     assert part.job is not None
     ranks, facts = len(part.ranks), facts_of(part.job.summary)
@@ -148,7 +149,7 @@ def _report(part: RankShares) -> Statement:
                 look,
                 key="loader workers",
             ),
-            *([] if library else _of_torch(facts.frameworks)),
+            *([] if library else _torch_loader_advice(facts.frameworks)),
             advise(
                 "make a batch cheaper: decode and augment in advance, store arrays, read from a local disk",
                 key="cheaper loading",
@@ -164,7 +165,7 @@ def _report(part: RankShares) -> Statement:
     )
 
 
-def _of_torch(frameworks: Collection[str]) -> Iterator[Advice]:
+def _torch_loader_advice(frameworks: Collection[str]) -> Iterator[Advice]:
     """Yield what else torch's own loader does."""
     keep = "keep workers between epochs: persistent_workers=True"
     yield from in_words_of("keep workers", frameworks, plain=keep)
@@ -180,7 +181,7 @@ RULE = share_rule(
     without="no rank has measurable events",
     measure=lambda ranks: [idle_share(p, "data") for p in ranks],
     figures=lambda part: f"{part} waits for data",
-    report=_report,
+    report=_data_loading_statement,
     claims=("idle",),
     kind="input-bound",
     protocol=2,

@@ -125,6 +125,7 @@ FAULTS = tuple(
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: a tool of the machine reports a fault of a GPU or a port."""
     states = [reading for reading in evidence.readings if not reading.bytes_per_s]
     active = any(reading.facts.get("state", "").upper() == "ACTIVE" for reading in states)
     looked = [r for r in states if not (active and r.facts.get("link layer") == "Ethernet")]
@@ -140,7 +141,7 @@ def check(evidence: Evidence) -> Statement:
                 named.add((fault.group, r.device))
                 bad.append((r, wrong))
         if bad:
-            findings.append(_of_fault(fault, bad))
+            findings.append(_device_fault_finding(fault, bad))
         elif seen and fault.about:
             absent.append(f"no {fault.about}")
     capped = sum(reading.facts.get("sw power cap") == "Active" for reading in looked)
@@ -157,7 +158,8 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _of_fault(fault: Fault, bad: Sequence[tuple[MachineReading, list[str]]]) -> Finding:
+def _device_fault_finding(fault: Fault, bad: Sequence[tuple[MachineReading, list[str]]]) -> Finding:
+    """Return the finding of one fault, with the devices that have it."""
     return finding(
         f"{listed([r.device for r, _ in bad], at_most=4)}: {fault.title}",
         [

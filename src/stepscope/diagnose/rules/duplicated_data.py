@@ -39,7 +39,8 @@ from stepscope.results.learning import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, Fi
 from stepscope.results.pairs import SHARED, Pair, pairs, sharing_beside
 
 
-def _advice(evidence: Evidence, run: TrainingRun) -> tuple[Advices, ...]:
+def _own_share_advice(evidence: Evidence, run: TrainingRun) -> tuple[Advices, ...]:
+    """Return how each rank gets data of its own, and how to check that."""
     return (
         "give each rank its own share of the data: DataLoader(sampler=DistributedSampler(dataset)) and "
         "sampler.set_epoch(epoch),"
@@ -52,6 +53,7 @@ def _advice(evidence: Evidence, run: TrainingRun) -> tuple[Advices, ...]:
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: every rank trains on all the data instead of its share."""
     by_run = {pair.run.run_id: pair for pair in pairs(evidence)}
     findings: list[Finding] = []
     looked: list[str] = []
@@ -60,14 +62,14 @@ def check(evidence: Evidence) -> Statement:
             continue
         seen, pair = times_seen(run), by_run.get(run.run_id)
         if seen is None and pair is not None and (other := sharing_beside(pair, by_run.values())) is not None:
-            findings.append(_beside_another(evidence, pair, other))
+            findings.append(_finding_beside_another(evidence, pair, other))
             continue
         if seen is not None:
             looked.append(
                 f"{name_of(run)}: each sample is trained on {seen:.2f} times per epoch, limit {SEEN_TOO_OFTEN:g}"
             )
             if seen >= SEEN_TOO_OFTEN:
-                findings.append(_by_count(evidence, run, pair, seen))
+                findings.append(_finding_by_count(evidence, run, pair, seen))
         elif pair is not None and (shown := curves(pair.run, pair.base)) is not None:
             than = "lower" if shown.loss_lower >= 0 else "higher"
             looked.append(
@@ -75,7 +77,7 @@ def check(evidence: Evidence) -> Statement:
                 f" (limit {format_percent(LOSS_LOWER)} lower), epoch time {shown.time_ratio:.2f}x (limit {TIME_KEPT:g}x)"
             )
             if shown.duplicated:
-                findings.append(_by_curves(evidence, pair, shown))
+                findings.append(_finding_by_curves(evidence, pair, shown))
     if findings or looked:
         return findings or looked[0]
     return skipped(
@@ -84,7 +86,8 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _beside_another(evidence: Evidence, pair: Pair, other: Pair) -> Finding:
+def _finding_beside_another(evidence: Evidence, pair: Pair, other: Pair) -> Finding:
+    """Return the finding of an epoch that gets no shorter, beside a run whose epoch does."""
     name, ranks = pair.run.strategy or pair.run.label, pair.ranks
     times = {side: _epoch_text(run) for side, run in (("run", pair.run), ("base", pair.base), ("other", other.run))}
     return finding(
@@ -95,7 +98,7 @@ def _beside_another(evidence: Evidence, pair: Pair, other: Pair) -> Finding:
         severity="problem",
         stake=1 - 1 / pair.relative,
         confidence="likely: from the epoch times beside another strategy's; samples counted on each rank would prove it",
-        advice=_advice(evidence, pair.run),
+        advice=_own_share_advice(evidence, pair.run),
         of=(pair.run, pair.base, other.run),
         priority="wrong",
         wrong_runs=(pair.run.run_id,),
@@ -109,25 +112,27 @@ def _epoch_text(run: TrainingRun) -> str:
     return format_duration(run.epoch_ns.value if run.epoch_ns is not None else median(times))
 
 
-def _by_count(evidence: Evidence, run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
+def _finding_by_count(evidence: Evidence, run: TrainingRun, pair: Pair | None, seen: float) -> Finding:
+    """Return the finding of ranks that count more samples than the data set has."""
     size, counts = run.dataset_size or 0, run.samples_seen_per_rank or ()
     shown = ", ".join(f"{n:,}" for n in counts[:8])
     return finding(
         f"{counted(run.world_size or 0, 'rank')} train on the same data: each sample {seen:.1f} times per epoch",
         f"{round(seen * size):,} samples in an epoch of {size:,}, all ranks together",
         bool(counts) and f"samples by rank: {shown}{', ...' if len(counts) > 8 else ''}",
-        pair is not None and _speed(pair),
+        pair is not None and _speedup_text(pair),
         severity="problem",
         stake=1 - 1 / seen,
         confidence="measured: samples were counted on every rank",
-        advice=_advice(evidence, run),
+        advice=_own_share_advice(evidence, run),
         of=run,
         priority="wrong",
         wrong_runs=(run.run_id,),
     )
 
 
-def _by_curves(evidence: Evidence, pair: Pair, shown: FirstEpochs) -> Finding:
+def _finding_by_curves(evidence: Evidence, pair: Pair, shown: FirstEpochs) -> Finding:
+    """Return the finding of a first epoch that learns more than more ranks on one share could."""
     ours, theirs = shown.later or (0, 0)
     lower = format_percent(shown.loss_lower)
     return finding(
@@ -140,18 +145,18 @@ def _by_curves(evidence: Evidence, pair: Pair, shown: FirstEpochs) -> Finding:
         f" {counted(theirs, 'epoch')}: an epoch on {pair.ranks} makes more than one pass over the data",
         f"epoch time: {shown.time_ratio:.2f}x that of {pair.base_ranks}, not {1 / pair.relative:.2f}x: the ranks do not"
         " share the work",
-        _speed(pair),
+        _speedup_text(pair),
         severity="problem",
         stake=1 - 1 / pair.relative,
         confidence="likely: from the learning curves and the epoch times; samples counted on each rank would prove it",
-        advice=_advice(evidence, pair.run),
+        advice=_own_share_advice(evidence, pair.run),
         of=(pair.run, pair.base),
         priority="wrong",
         wrong_runs=(pair.run.run_id,),
     )
 
 
-def _speed(pair: Pair) -> str:
+def _speedup_text(pair: Pair) -> str:
     return f"speed-up {pair.speedup_text}: duplicated data explains it without slow communication"
 
 

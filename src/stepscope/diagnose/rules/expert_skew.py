@@ -41,7 +41,8 @@ _HALF = Limit(0.5, unit="of the waiting in exchanges", source="stepscope's choic
 _WORTH = Limit(0.05, unit="share of the window", source="stepscope's choice, 2026-11: routing can be balanced")
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _expert_skew_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: ranks wait in all-to-all for the one with the hot expert."""
     summary = job.summary
     if summary.collectives is None:
         return unread(summary, "no collective was recorded")
@@ -54,7 +55,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     split = [i for i in exchanges if i.transfer_ns is not None and i.complete]
     if not split:
         return skipped("no exchange was seen on all of its ranks" if exchanges else "no exchange of all ranks with all")
-    sized = [(i, sizes) for i in split if (sizes := _sizes(summary, i)) is not None]
+    sized = [(i, sizes) for i in split if (sizes := _exchanged_bytes(summary, i)) is not None]
     if not sized:
         return skipped("the sizes of the exchanges are not recorded")
     skewed = [
@@ -99,7 +100,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     )
 
 
-def _sizes(summary: TraceSummary, instance: MatchedCollective) -> dict[int, int] | None:
+def _exchanged_bytes(summary: TraceSummary, instance: MatchedCollective) -> dict[int, int] | None:
     """Bytes that each rank exchanges; None where one is unknown."""
     by_rank = {p.facts.rank: p.communication for p in summary.ranks if p.communication is not None}
     recorded = {r.rank: by_rank[r.rank].collectives[r.position].size_bytes for r in instance.ranks if r.rank in by_rank}
@@ -109,7 +110,7 @@ def _sizes(summary: TraceSummary, instance: MatchedCollective) -> dict[int, int]
 
 RULE = Rule(
     symptom="ranks wait in all-to-all for the one with the hot expert",
-    look_at_job=_judge_job,
+    look_at_job=_expert_skew_of_job,
     claims=("waiting",),
     protocol=2,
     thresholds={"hot": _HOT, "of the waiting": _HALF, "of the window": _WORTH},

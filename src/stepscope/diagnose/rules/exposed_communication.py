@@ -97,18 +97,19 @@ def _judge_job(job: TraceEvidence) -> Statement:
         f"exposed {format_duration(median(p.exposed_comm_ns for p in parts))} per rank; {format_percent(hidden)} of "
         "communication is hidden under computation",
         # A stage waits for its neighbour: nothing of the same micro-batch could run meanwhile.
-        kind != "pp" and (critical if kind == "tp" and forward else _room(summary)),
-        waiting is not None and _waiting(summary, waiting),
+        kind != "pp" and (critical if kind == "tp" and forward else _room_text(summary)),
+        waiting is not None and _waiting_text(summary, waiting),
         cause=_small_messages(summary) if kind in ("small", "one small") else "",
         stake=transfer,
         ranks=(most.facts.rank,),
         at_ns=None if step is None else (step.start_ns, step.start_ns + step.parts.window_ns),
         confidence="measured" if split else "measured; includes waiting for late ranks",
-        advice=_advice(job, waiting if split else None, kind=kind),
+        advice=_exposed_advice(job, waiting if split else None, kind=kind),
     )
 
 
-def _waiting(summary: TraceSummary, waiting: float) -> str:
+def _waiting_text(summary: TraceSummary, waiting: float) -> str:
+    """Say how much of the exposed communication is waiting for the last rank."""
     text = f"{format_percent(waiting)} of the {EXPOSED_COMM} is waiting for the last rank"
     if lacking_share(summary) >= UNKNOWN:
         return f"{text} of those here; what of the rest is waiting for ranks without a trace is unknown"
@@ -127,7 +128,7 @@ def _waiting(summary: TraceSummary, waiting: float) -> str:
     return f"{text}; {format_percent(unknown)} of it is in collectives whose waiting is unknown, mostly {op}"
 
 
-def _room(summary: TraceSummary) -> str:
+def _room_text(summary: TraceSummary) -> str:
     """Say how much of the communication, waiting left out, the computation beside it could hide at the very best."""
     room = compute_to_transfer(summary)
     if room < 1:
@@ -148,12 +149,12 @@ def _forward_share(summary: TraceSummary) -> float:
 def _is_tensor(summary: TraceSummary, forward: float) -> bool:
     """Whether most of the exposed communication is that of tensor-parallel layers. Where groups do not say, reductions of
     both passes do; metrics and losses are reduced between two steps alone, and count as ahead of the backward pass."""
-    if kind := _kind(summary):
+    if kind := _exposed_kind(summary):
         return kind == "tp"
     return IN_EACH_PASS <= forward <= 1 - IN_EACH_PASS and not facts_of(summary).parallel & {"ddp", "sharded"}
 
 
-def _kind(summary: TraceSummary) -> str:
+def _exposed_kind(summary: TraceSummary) -> str:
     """Name what most of the exposed communication is of: pp, ep, ... as groups carry it, "sharded" for units of FSDP."""
     exposed: Counter[str] = Counter()
     for rank in summary.ranks:
@@ -164,9 +165,10 @@ def _kind(summary: TraceSummary) -> str:
 
 
 def _size_or_kind(summary: TraceSummary) -> str:
-    """Return ``_kind``; of gradients and what is unknown ``small`` where most of the exposed time is of small messages
-    (``one small`` of at most one a step), and ``half``, of sharded units ``sharded half``, where it is of 16-bit types."""
-    kind = _kind(summary)
+    """Return ``_exposed_kind``; of gradients and what is unknown ``small`` where most of the exposed time is of small
+    messages (``one small`` of at most one a step), and ``half``, of sharded units ``sharded half``, where it is of 16-bit
+    types."""
+    kind = _exposed_kind(summary)
     calls = [c for p in summary.ranks if p.communication is not None for c in p.communication.collectives]
     exposed = sum(c.exposed_ns for c in calls)
     if not exposed or kind not in ("", "dp", "sharded"):
@@ -265,7 +267,8 @@ def _send_less(summary: TraceSummary, kind: str) -> Iterable[Advices]:
     }.get(kind, (accumulate, half, _MORE_WORK))
 
 
-def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> Iterable[Advices]:
+def _exposed_advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> Iterable[Advices]:
+    """Yield what hides communication of this kind, or tells its waiting apart."""
     if all(p.partial for p in job.summary.ranks):
         text = "rerun without --show budget to see how much of it is waiting for late ranks"
     elif waiting is None and len(job.summary.ranks) == job.summary.world_size:

@@ -57,7 +57,8 @@ _ADVICE = {
 """Against the memory or the kind of copy with most exposed time; pinning only where host memory is copied to the device."""
 
 
-def _report(part: RankShares) -> Statement:
+def _exposed_memcpy_statement(part: RankShares) -> Statement:
+    """Return the finding, or why there is none: exposed copies: nothing runs beside them."""
     rows = [row for p in part.ranks if p.copies is not None for row in p.copies.rows]
     kinds = grouped(rows, lambda row: (row.kind, row.memory))
     ranked = sorted(kinds.items(), key=lambda item: -sum(r.exposed_ns for r in item[1]))
@@ -66,7 +67,7 @@ def _report(part: RankShares) -> Statement:
     return part.finding(
         f"{part} is exposed copies, mostly {_DIRECTION.get(most, 'of other kinds')}"
         + (f" ({memory} memory)" if memory else ""),
-        [_row(*kind, some) for kind, some in ranked[:3]],
+        [_copies_text(*kind, some) for kind, some in ranked[:3]],
         advice=[
             advise(
                 next((_ADVICE[key] for key in keys if key in _ADVICE), "find the operators that copy"),
@@ -77,7 +78,8 @@ def _report(part: RankShares) -> Statement:
     )
 
 
-def _row(kind: str, memory: str | None, rows: list[CopyRow]) -> str:
+def _copies_text(kind: str, memory: str | None, rows: list[CopyRow]) -> str:
+    """Write one kind of copy: its rate, number and exposed time."""
     size = sum(r.size_bytes or 0 for r in rows)
     seconds = sum((r.size_bytes or 0) / r.bytes_per_s for r in rows if r.bytes_per_s)
     rate = f" at {format_bandwidth(size / seconds)}" if seconds else ""
@@ -94,7 +96,7 @@ RULE = share_rule(
     measure=lambda ranks: [p.budget.parts.exposed_memory_ns / window_ns(p) if p.budget else 0.0 for p in ranks],
     limit=_WORTH,
     figures=lambda part: f"exposed copies take {part}",
-    report=_report,
+    report=_exposed_memcpy_statement,
     claims=("copies",),
     whole=True,
     protocol=4,

@@ -58,10 +58,10 @@ def _judge_job(job: TraceEvidence) -> Statement:
         return skipped("only one bucket per step")
     steps = list(several.values())
     last = [step[max(step)] for step in steps]
-    exposed = sum(_exposed(rows) for step in steps for rows in step.values())
+    exposed = sum(_least_exposed_ns(rows) for step in steps for rows in step.values())
     whole = steps_ns(job.summary, several)
-    of_all = sum(map(_exposed, last)) / exposed if exposed else 0.0
-    share = min(1.0, _returned(steps) / whole) if whole else 0.0
+    of_all = sum(map(_least_exposed_ns, last)) / exposed if exposed else 0.0
+    share = min(1.0, _returned_ns(steps) / whole) if whole else 0.0
     last_bucket = f"the last of {median(map(len, steps)):.0f} buckets"
     if of_all < _HALF or share < _WORTH:
         return (
@@ -76,7 +76,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     return finding(
         f"the last gradient bucket is too large: {_WORTH.of(share)} waits for it",
         f"{last_bucket} takes {format_percent(of_all)} of the exposed time of all buckets",
-        f"it holds {size}; {format_duration(median(map(_exposed, last)))} of its transfer are exposed, median of "
+        f"it holds {size}; {format_duration(median(map(_least_exposed_ns, last)))} of its transfer are exposed, median of "
         f"{counted(len(steps), 'step')}",
         len({p.facts.rank for p in job.summary.ranks}) == 1
         and "only one rank's trace: this may include waiting for others",
@@ -99,14 +99,14 @@ def _judge_job(job: TraceEvidence) -> Statement:
     )
 
 
-def _returned(steps: list[Step]) -> float:
+def _returned_ns(steps: list[Step]) -> float:
     """Return what a last bucket of the smallest useful size saves over these steps, ns."""
     rows = [rows for step in steps for rows in step.values()]
     cost = fitted((row[0].size_bytes or 0, min(r.end_ns - r.start_ns for r in row)) for row in rows)
     returned = 0.0
     for step in steps:
         *_, before, last = sorted(step)
-        exposed, size = _exposed(step[last]), max(row.size_bytes or 0 for row in step[last])
+        exposed, size = _least_exposed_ns(step[last]), max(row.size_bytes or 0 for row in step[last])
         smallest = 0.0 if cost is None or not size else cost.of(min(size, cost.useful_bytes))
         returned += max(0.0, min(exposed - smallest, _idle_before(step[before], step[last])))
     return returned
@@ -123,7 +123,7 @@ def _idle_before(before: list[BucketRow], last: list[BucketRow]) -> float:
     return min(idle, default=0.0)
 
 
-def _exposed(rows: list[BucketRow]) -> int:
+def _least_exposed_ns(rows: list[BucketRow]) -> int:
     return min(row.exposed_ns for row in rows)
 
 

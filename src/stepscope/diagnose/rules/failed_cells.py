@@ -41,11 +41,11 @@ _SHOWN = 5
 
 
 def check(evidence: Evidence) -> Statement:
-    asked = ((evidence.cells, _cells), (evidence.comm, _sweeps))
+    asked = ((evidence.cells, _cells_statement), (evidence.comm, _sweeps_statement))
     return together(look(evidence) for there, look in asked if there)
 
 
-def _sweeps(evidence: Evidence) -> Statement:
+def _sweeps_statement(evidence: Evidence) -> Statement:
     """Judge sweeps of `comm`, by the cell that measured them; sizes left out within one are not failures."""
     ends = {
         row.cell_id: row for row in evidence.comm if row.status not in ("ok", *LEFT_OUT) and row.correct is not False
@@ -64,7 +64,7 @@ def _of_sweeps(evidence: Evidence, rows: Sequence[CommRow], total: int) -> Findi
         f"{status_label(row.status)}: {op_label(row)} on {called(row)}: {row.error or NO_REASON}" for row in rows
     ]
     more = len(reasons) - _SHOWN
-    return _ended(
+    return _ended_finding(
         Counter(row.status for row in rows),
         counted(total, "sweep"),
         [*reasons[:_SHOWN], f"and {counted(more, 'other sweep')}" if more > 0 else ""],
@@ -77,10 +77,10 @@ def _of_sweeps(evidence: Evidence, rows: Sequence[CommRow], total: int) -> Findi
     )
 
 
-def _ended(kinds: Counter[Status], whole: str, reasons: Sequence[str], advice: Sequence[Advices]) -> Finding:
+def _ended_finding(kinds: Counter[Status], whole: str, reasons: Sequence[str], advice: Sequence[Advices]) -> Finding:
     """Report what failed, or what was interrupted, of all that ran."""
     part, stopped = kinds.total(), set(kinds) == {INTERRUPTED}
-    end = f"{'was' if part == 1 else 'were'} interrupted" if stopped else f"failed: {_listed(kinds)}"
+    end = f"{'was' if part == 1 else 'were'} interrupted" if stopped else f"failed: {_listed_ends(kinds)}"
     return finding(
         f"{part} of {whole} {end}",
         reasons,
@@ -91,12 +91,13 @@ def _ended(kinds: Counter[Status], whole: str, reasons: Sequence[str], advice: S
     )
 
 
-def _cells(evidence: Evidence) -> Statement:
+def _cells_statement(evidence: Evidence) -> Statement:
+    """Look for cells without a result: failed, interrupted, or finished without a timed step."""
     cells = evidence.cells
     empty = [cell for cell in cells if cell.run.status == "ok" and cell.run.step_ns is None]
     left_out = [cell for cell in cells if cell.run.status in LEFT_OUT]
     ends = ([cell for cell in cells if cell.run.status in ended] for ended in (FAILED, (INTERRUPTED,)))
-    findings = [_failed(evidence, ended) for ended in ends if ended]
+    findings = [_failed_finding(evidence, ended) for ended in ends if ended]
     if empty:
         findings.append(
             finding(
@@ -114,8 +115,8 @@ def _cells(evidence: Evidence) -> Statement:
         kinds = Counter(cell.run.status for cell in left_out)
         findings.append(
             finding(
-                f"{len(left_out)} of {counted(len(cells), 'cell')} did not run: {_listed(kinds)}",
-                _reasons(left_out),
+                f"{len(left_out)} of {counted(len(cells), 'cell')} did not run: {_listed_ends(kinds)}",
+                _reason_lines(left_out),
                 severity="info",
                 confidence="certain: recorded",
             )
@@ -123,14 +124,14 @@ def _cells(evidence: Evidence) -> Statement:
     return findings or f"{counted(len(cells), 'cell')}: none failed, except for lack of memory"
 
 
-def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
+def _failed_finding(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
     """Report cells that failed, or those that were interrupted."""
     kinds = Counter(cell.run.status for cell in cells)
     folder = shlex.quote(evidence.cells[0].run.source)
-    return _ended(
+    return _ended_finding(
         kinds,
         counted(len(evidence.cells), "cell"),
-        _reasons(cells),
+        _reason_lines(cells),
         [
             (
                 "rerun with the same folder: finished cells are kept, the others run"
@@ -144,7 +145,7 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
     )
 
 
-def _reasons(cells: Sequence[CellEvidence]) -> list[str]:
+def _reason_lines(cells: Sequence[CellEvidence]) -> list[str]:
     """Return one line for each different end, with the cells it befell."""
     same = grouped(cells, lambda cell: (cell.run.status, cell.run.error or NO_REASON))
     lines = [
@@ -155,7 +156,7 @@ def _reasons(cells: Sequence[CellEvidence]) -> list[str]:
     return [*lines[:_SHOWN], f"and {counted(more, 'other reason')}" if more > 0 else ""]
 
 
-def _listed(kinds: Counter[Status]) -> str:
+def _listed_ends(kinds: Counter[Status]) -> str:
     return ", ".join(f"{count} {status_label(status)}" for status, count in kinds.items())
 
 

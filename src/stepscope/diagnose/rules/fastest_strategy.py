@@ -37,24 +37,25 @@ _OF_A_STRATEGY = ("strategy", "mesh", "micro_batch")
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: the fastest of several strategies."""
     timed = [
         (run, run.step_ns)
         for run in evidence.runs
         if run.status == "ok" and run.step_ns is not None and (run.world_size or 0) > 1
     ]
     alike = grouped(timed, lambda pair: _same_but_strategy(pair[0])).values()
-    groups = [sorted(group, key=lambda pair: pair[1].value) for group in alike if _several(group)]
+    groups = [sorted(group, key=lambda pair: pair[1].value) for group in alike if _labels_differ(group)]
     if not groups:
         return skipped("no two runs differ in the strategy alone", NEEDS["cells"][1])
     several = len({group[0][0].global_batch for group in groups}) > 1
     names = [run.label for run, _ in groups[0]]
     listed = in_words(names) if len(names) <= 4 else f"{len(names)} strategies"
-    return [_report(group, several=several) for group in groups if group[0][1].below(group[-1][1])] or (
-        f"{groups[0][0][0].group}: no significant difference between {listed}"
-    )
+    return [
+        _fastest_strategy_finding(group, several=several) for group in groups if group[0][1].below(group[-1][1])
+    ] or (f"{groups[0][0][0].group}: no significant difference between {listed}")
 
 
-def _several(group: Sequence[tuple[TrainingRun, Measured]]) -> bool:
+def _labels_differ(group: Sequence[tuple[TrainingRun, Measured]]) -> bool:
     """Whether the labels distinguish the runs: what differs besides the strategy shows nowhere else."""
     strategies = {
         (run.strategy, repr(sorted(run.strategy_options.items())), str(run.settings.get("mesh"))) for run, _ in group
@@ -63,6 +64,7 @@ def _several(group: Sequence[tuple[TrainingRun, Measured]]) -> bool:
 
 
 def _same_but_strategy(run: TrainingRun) -> tuple[object, ...]:
+    """Return a key that runs share which differ in their strategy alone."""
     rest, varied = (
         {key: value for key, value in all_of.items() if not key.startswith(_OF_A_STRATEGY)}
         for all_of in (run.settings, run.varied)
@@ -73,7 +75,7 @@ def _same_but_strategy(run: TrainingRun) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _report(group: Sequence[tuple[TrainingRun, Measured]], *, several: bool) -> Finding:
+def _fastest_strategy_finding(group: Sequence[tuple[TrainingRun, Measured]], *, several: bool) -> Finding:
     """Report the fastest of a group. several: groups of other global batches are judged as well."""
     (fast, fast_step), (slow, slow_step) = group[0], group[-1]
     gain = format_percent(slow_step.value / fast_step.value - 1)

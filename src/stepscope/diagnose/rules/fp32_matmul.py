@@ -29,7 +29,8 @@ from stepscope.diagnose.trace_facts import RankShares, kinds_shares, largest_tex
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, kernel_dtype
 
 
-def _report(part: RankShares) -> Statement:
+def _fp32_matmul_statement(part: RankShares) -> Statement:
+    """Return the finding, or why there is none: FP32 matrix products without TF32 on a GPU that has it."""
     from stepscope.machine.peaks.lookup import has_tf32, peak_ratio
 
     fp32, device = part.kinds(MATRIX_FP32), part.device
@@ -67,7 +68,7 @@ RULE = share_rule(
     without="no compute kernels: a CPU job has none",
     measure=lambda ranks: kinds_shares(ranks, MATRIX_FP32),
     figures=lambda part: f"FP32 products on the vector units take {part}",
-    report=_report,
+    report=_fp32_matmul_statement,
     claims=("computation",),
     protocol=4,
 )

@@ -48,30 +48,32 @@ LEAST_BYTES = Limit(256 << 20, unit="inactive split bytes", source="13 segments 
 
 
 def check(evidence: Evidence) -> Statement:
-    bad = [m for m in evidence.memory if _split(m) and (m.oom_events or not _refilled(m))]
+    """Look for: reserved memory is split into pieces that no request fits."""
+    bad = [m for m in evidence.memory if _is_split(m) and (m.oom_events or not _is_refilled(m))]
     worst = max(evidence.memory, key=lambda m: m.fragmentation_fraction or 0.0)
     split = (
         f"{format_percent(worst.fragmentation_fraction or 0.0)} of {format_bytes_binary(worst.segment_bytes)} reserved "
         "is split"
     )
-    return [_report(m) for m in sorted(bad, key=lambda m: -m.inactive_split_bytes)] or (
+    return [_fragmentation_finding(m) for m in sorted(bad, key=lambda m: -m.inactive_split_bytes)] or (
         f"{split} at the snapshot, but the peak used {format_bytes_binary(worst.peak_requested_bytes or 0)} of it"
-        if _split(worst) and _refilled(worst)
+        if _is_split(worst) and _is_refilled(worst)
         else f"{split} ({format_bytes_binary(worst.inactive_split_bytes)}), limit {format_percent(MOST_SHARE)}"
     )
 
 
-def _refilled(memory: MemorySnapshot) -> bool:
+def _is_refilled(memory: MemorySnapshot) -> bool:
     """Whether the peak used nearly all that is reserved: the pieces that are free now fit its requests."""
     return (memory.peak_requested_bytes or 0) >= USED * memory.segment_bytes
 
 
-def _split(memory: MemorySnapshot) -> bool:
+def _is_split(memory: MemorySnapshot) -> bool:
     share = memory.fragmentation_fraction
     return share is not None and share >= MOST_SHARE and memory.inactive_split_bytes >= LEAST_BYTES
 
 
-def _report(memory: MemorySnapshot) -> Finding:
+def _fragmentation_finding(memory: MemorySnapshot) -> Finding:
+    """Return the finding, with evidence, stake and advice: reserved memory is split into pieces that no request fits."""
     split, failed = memory.inactive_split_bytes, memory.oom_request_bytes
     pieces = format_bytes_binary(split)
     return finding(

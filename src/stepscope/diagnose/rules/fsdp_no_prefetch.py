@@ -35,7 +35,8 @@ _HALF = Limit(0.5, unit="of a pass's gathers", source="stepscope's choice, 2026-
 
 
 @on_units("on CPUs FSDP waits for a gather in the call that starts it: prefetch hides none of it")
-def _judge_units(units: Units) -> Statement:
+def _fsdp_no_prefetch_of_units(units: Units) -> Statement:
+    """Look in the sharded units of a job for: sharded units are gathered after the computation that could hide it."""
     judged = [call for call in units.calls if all(c.early is not None for c in call)]
     if not judged:
         return skipped("one unit a pass: there is nothing to gather ahead")
@@ -43,7 +44,7 @@ def _judge_units(units: Units) -> Statement:
     several = {phase: sum(call[0].phase == phase for call in judged) for phase in ("forward", "backward")}
     of_pass = {phase: [call for call in late if call[0].phase == phase] for phase in several if several[phase]}
     fires = {phase: calls for phase, calls in of_pass.items() if len(calls) >= _HALF * several[phase]}
-    share = units.share((call for fire in fires.values() for call in fire), _hideable)
+    share = units.share((call for fire in fires.values() for call in fire), _hideable_ns)
     counts = ", ".join(f"{len(calls)} of {several[phase]} {phase}" for phase, calls in of_pass.items())
     if share < WORTH:
         return (
@@ -60,7 +61,7 @@ def _judge_units(units: Units) -> Statement:
         "computation could hide",
         cause,
         [
-            f"{phase}: {format_duration(sum(map(_hideable, fire)))} could be hidden, of {format_duration(units.step_ns)}"
+            f"{phase}: {format_duration(sum(map(_hideable_ns, fire)))} could be hidden, of {format_duration(units.step_ns)}"
             for phase, fire in fires.items()
         ],
         host and f"the device idles {launches} because launches are late, those of gathers among them",
@@ -75,13 +76,13 @@ def _judge_units(units: Units) -> Statement:
     )
 
 
-def _hideable(call: Call) -> int:
+def _hideable_ns(call: Call) -> int:
     return min(min_exposed_ns(call), min(c.room_ns for c in call))
 
 
 RULE = Rule(
     symptom="sharded units are gathered after the computation that could hide it",
-    look_at_job=_judge_units,
+    look_at_job=_fsdp_no_prefetch_of_units,
     claims=("communication",),
     kind="communication-bound",
     names_cause=True,

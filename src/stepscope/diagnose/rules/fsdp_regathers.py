@@ -29,7 +29,8 @@ from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
 
 
 @on_units()
-def _judge_units(units: Units) -> Statement:
+def _fsdp_regathers_of_units(units: Units) -> Statement:
+    """Look in the sharded units of a job for: sharded units are gathered twice although memory has room."""
     gathers = [call for call in units.calls if call[0].op == "all_gather" and call[0].unit is not None]
     forward = {(gather[0].step, gather[0].unit) for gather in gathers if gather[0].phase == "forward"}
     again = [e for e in gathers if e[0].phase == "backward" and (e[0].step, e[0].unit) in forward]
@@ -71,7 +72,7 @@ def _judge_units(units: Units) -> Statement:
 
 RULE = Rule(
     symptom="sharded units are gathered twice although memory has room",
-    look_at_job=_judge_units,
+    look_at_job=_fsdp_regathers_of_units,
     claims=("communication",),
     kind="communication-bound",
     names_cause=True,

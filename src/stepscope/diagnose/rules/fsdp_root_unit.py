@@ -31,7 +31,8 @@ _MOST = Limit(0.3, unit="of the gathered bytes", source="stepscope's choice, 202
 
 
 @on_units()
-def _judge_units(units: Units) -> Statement:
+def _fsdp_root_unit_of_units(units: Units) -> Statement:
+    """Look in the sharded units of a job for: the root unit of a sharded model is too large."""
     sizes = units.sizes
     if ROOT not in sizes:
         return skipped("no root unit with a known size: the trace does not name the units")
@@ -58,7 +59,7 @@ def _judge_units(units: Units) -> Statement:
 
 RULE = Rule(
     symptom="the root unit of a sharded model is too large",
-    look_at_job=_judge_units,
+    look_at_job=_fsdp_root_unit_of_units,
     claims=("communication",),
     kind="communication-bound",
     names_cause=True,

@@ -46,11 +46,12 @@ _HALF = Limit(0.5, unit="of the units", source="stepscope's choice, 2026-11: mos
 
 
 @on_units()
-def _judge_units(units: Units) -> Statement:
+def _fsdp_small_units_of_units(units: Units) -> Statement:
+    """Look in the sharded units of a job for: sharded units are too small for the network."""
     if not units.sizes:
         return skipped("the sizes of the units are not recorded")
     cost = units.cost()
-    limit_bytes = _limit(units, cost)
+    limit_bytes = _limit_bytes(units, cost)
     small = {unit for unit, size in units.sizes.items() if size < limit_bytes}
     small_calls = [call for call in units.calls if call[0].unit in small]
     share, on_host = units.share(small_calls), 0.0
@@ -82,7 +83,7 @@ def _judge_units(units: Units) -> Statement:
     )
 
 
-def _limit(units: Units, cost: MessageCost | None) -> float:
+def _limit_bytes(units: Units, cost: MessageCost | None) -> float:
     """The size below which latency takes longer than the transfer, in this job; the table's where latency is unknown."""
     table = _SMALL_ON_CPUS if units.on_cpus else _SMALL
     if cost is None or not cost.latency_ns:
@@ -93,7 +94,7 @@ def _limit(units: Units, cost: MessageCost | None) -> float:
 
 RULE = Rule(
     symptom="sharded units are too small for the network",
-    look_at_job=_judge_units,
+    look_at_job=_fsdp_small_units_of_units,
     claims=("communication",),
     kind="communication-bound",
     names_cause=True,

@@ -35,7 +35,8 @@ _HOST = ("parameters to the device", "gradients to the host")
 
 
 @on_units("sharded on CPUs, where copies of units count as computation")
-def _judge_units(units: Units) -> Statement:
+def _fsdp_wait_on_copy_of_units(units: Units) -> Statement:
+    """Look in the sharded units of a job for: sharded units wait for copies around their collectives."""
     if not any(rank.copies for rank in units.ranks):
         return skipped("the trace shows no copies of units: no ranges or operators of FSDP mark them")
     part = RankShares(
@@ -77,7 +78,7 @@ def _copies_text(kind: str, rows: list[UnitCopies], ranks: int) -> str:
 
 RULE = Rule(
     symptom="sharded units wait for copies around their collectives",
-    look_at_job=_judge_units,
+    look_at_job=_fsdp_wait_on_copy_of_units,
     claims=("copies",),
     kind="communication-bound",
     protocol=3,

@@ -34,6 +34,7 @@ _RATED = ("good", "excellent")
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: scaling is good."""
     compared = [pair for pair in pairs(evidence) if pair.relative > 1 and not pair.mixed]
     if not compared:
         return skipped(
@@ -42,22 +43,23 @@ def check(evidence: Evidence) -> Statement:
         )
     best = max(compared, key=lambda pair: pair.row.efficiency)
     good = by_group(pair for pair in compared if pair.row.rating in _RATED)
-    return [_report(group) for group in good.values()] or (
+    return [_good_scaling_finding(group) for group in good.values()] or (
         f"best efficiency {format_percent(best.row.efficiency)} ({best.row.rating or 'not rated'}), {best.name}; good above"
         f" {format_percent(MIN_EFFICIENCY)}"
     )
 
 
-def _report(group: list[Pair]) -> Finding:
+def _good_scaling_finding(group: list[Pair]) -> Finding:
+    """Return the finding, with evidence, stake and advice: scaling is good."""
     best, *others = sorted(group, key=lambda pair: (-pair.row.world_size, -pair.row.efficiency))
     row, learned = best.row, quality(best.run, best.base)
     kind = f"{row.scaling} scaling" if row.scaling else "strong or weak scaling unknown"
     slower = next((t for t in row.targets if t.speedup is not None and t.speedup < 1), None)
     of = "" if best.base.world_size == 1 else f" against {best.base_ranks}"
     return finding(
-        f"{row.rating} scaling: {row.speedup:.2f}x on {best.ranks}{of}, {_efficiency(best)} efficiency",
+        f"{row.rating} scaling: {row.speedup:.2f}x on {best.ranks}{of}, {_efficiency_text(best)} efficiency",
         f"{best.speedup_text} on {best.ranks} against {best.base_ranks}, {kind}",
-        [f"also {other.run.label}: {other.row.speedup:.2f}x, {_efficiency(other)}" for other in others[:3]],
+        [f"also {other.run.label}: {other.row.speedup:.2f}x, {_efficiency_text(other)}" for other in others[:3]],
         learned is not None
         and learned.is_lower
         and f"its accuracy is {learned.lost * 100:.1f} points lower: see quality-lost",
@@ -69,7 +71,7 @@ def _report(group: list[Pair]) -> Finding:
     )
 
 
-def _efficiency(pair: Pair) -> str:
+def _efficiency_text(pair: Pair) -> str:
     """Efficiency with one decimal: ``87.3%``."""
     return format_percent(pair.row.efficiency, digits=1)
 

@@ -35,6 +35,7 @@ _OMNI_PATH = (
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: NCCL uses InfiniBand or RoCE without GPUDirect RDMA."""
     findings, direct = [], 0
     for log in evidence.nccl:
         for communicator in log.communicators:
@@ -42,16 +43,17 @@ def check(evidence: Evidence) -> Statement:
             without = [f"{link.source} to {link.destination}" for link in over_ib if link.gdrdma is False]
             direct += len(over_ib) - len(without)
             if without:
-                findings.append(_through_host(log, communicator, without))
+                findings.append(_through_host_finding(log, communicator, without))
     return findings or f"{counted(direct, 'link')} over InfiniBand or RoCE, all with GPUDirect RDMA"
 
 
-def _off(name: str, value: str) -> bool:
+def _is_off(name: str, value: str) -> bool:
     """Whether a setting keeps GPUDirect RDMA off over any distance."""
     return name == "NCCL_NET_GDR_LEVEL" and value.upper() in ("LOC", "0")
 
 
-def _through_host(log: NcclDebug, communicator: NcclCommunicator, links: list[str]) -> Finding:
+def _through_host_finding(log: NcclDebug, communicator: NcclCommunicator, links: list[str]) -> Finding:
+    """Return the finding of links that go through the host's memory, with the setting that may be why."""
     cards = list(dict.fromkeys(nic for host in log.hosts for nic in host.nics))
     switched = [f"{name}={value}" for name, value in log.settings if name.startswith("NCCL_NET_GDR")]
     return finding(
@@ -64,7 +66,7 @@ def _through_host(log: NcclDebug, communicator: NcclCommunicator, links: list[st
             *(
                 ("remove the setting, and measure again", f"unset {name}")
                 for name, value in log.settings
-                if _off(name, value)
+                if _is_off(name, value)
             ),
             _OMNI_PATH if any(card.startswith("hfi1") for card in cards) else _MODULE,
             ("see how far the network card is from its GPU", "nvidia-smi topo -m"),

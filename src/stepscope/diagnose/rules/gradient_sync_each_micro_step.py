@@ -37,7 +37,8 @@ from stepscope.diagnose.unit_facts import WORTH
 from stepscope.results.evidence import TraceEvidence
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _gradient_sync_each_micro_step_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: gradients are reduced in every micro-step."""
     ranks = job.summary.ranks
     passes = micro_steps(job.summary)
     if passes is None:
@@ -84,7 +85,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
 
 RULE = Rule(
     symptom="gradients are reduced in every micro-step",
-    look_at_job=_judge_job,
+    look_at_job=_gradient_sync_each_micro_step_of_job,
     claims=("communication",),
     kind="communication-bound",
     names_cause=True,

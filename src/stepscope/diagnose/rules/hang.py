@@ -41,6 +41,7 @@ _INTERRUPTED = (
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: ranks wait in a collective that other ranks never enter or never leave."""
     if not evidence.flight:
         if evidence.flight_recorded:
             return "flight recorders of all ranks: no rank waits for a call of another rank"
@@ -53,21 +54,23 @@ def check(evidence: Evidence) -> Statement:
     for cause in waits:
         # The first cause of each rank: a rank that is stuck somewhere is missing everywhere after.
         if cause.cause and (not cause.ranks or not named.issuperset(cause.ranks)):
-            findings.append(_report(cause, evidence))
+            findings.append(_hang_finding(cause, evidence))
         named.update(cause.ranks if cause.cause else ())
     what = "ranks called different things" if len(waits) < len(evidence.flight) else "no single cause"
     return findings or f"{counted(len(evidence.flight), 'difference')} between ranks: {what}"
 
 
-def _ranks(ranks: Iterable[int]) -> str:
+def _ranks_text(ranks: Iterable[int]) -> str:
     numbers = tuple(ranks)
     return f"{plural(len(numbers), 'rank')} {in_words(numbers)}"
 
 
-def _report(cause: FlightFinding, evidence: Evidence) -> Finding:
+def _hang_finding(cause: FlightFinding, evidence: Evidence) -> Finding:
+    """Return the finding, with evidence, stake and advice: ranks wait in a collective that other ranks never enter or
+    never leave."""
     others = sum(not f.cause for f in evidence.flight)
     follow = "follow" if others > 1 else "follows"
-    who, one = _ranks(cause.ranks), len(cause.ranks) == 1
+    who, one = _ranks_text(cause.ranks), len(cause.ranks) == 1
     group = cause.group_description or (f"group {cause.group}" if cause.group else "")
     of = f"{f' of {group}' if group else ''}: {cause.expected or 'a collective'}"
     text = text_hang_of(evidence.signs)
@@ -103,7 +106,7 @@ def _report(cause: FlightFinding, evidence: Evidence) -> Finding:
         and f"{counted(len(cause.waiting), 'rank')} waiting there: {in_words(cause.waiting)}",
         others > 0 and f"{counted(others, 'other wait')} in other groups or later calls {follow}",
         [
-            f"the log agrees: {_ranks(call.ranks)} timed out in {text.named(call)}"
+            f"the log agrees: {_ranks_text(call.ranks)} timed out in {text.named(call)}"
             for call in text.calls
             if call.sequence == cause.sequence
         ],

@@ -73,22 +73,28 @@ _IF_ALL = ((f"if these are all ranks of the job, {_P2P}", "export NCCL_P2P_DISAB
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: a log says that ranks waited in a collective that others never entered, or called differently."""
     signs = evidence.signs
     if evidence.flight:
         return "flight recorders hold more on the hang than its log"
     worlds = {run.world_size for run in evidence.runs}
     text = text_hang_of(signs, worlds.pop() if len(worlds) == 1 else None)
     kinds = grouped(signs, lambda sign: sign.kind)
-    stated = [*_desync(signs, kinds), *_mismatch(kinds), *_not_joined(signs), *_barrier(kinds)]
+    stated = [
+        *_desync_findings(signs, kinds),
+        *_mismatch_findings(kinds),
+        *_not_joined(signs),
+        *_barrier_findings(kinds),
+    ]
     end = text_end(signs)
     if end is not None and end.by_itself and (text.calls or stated):
-        return _follows(text, stated, end)
+        return _follows_finding(text, stated, end)
     findings = stated or [
-        *_calls(text),
-        *_stuck(kinds),
-        *_ras(signs),
+        *_call_findings(text),
+        *_stuck_findings(kinds),
+        *_ras_findings(signs),
         *_no_dumps(kinds),
-        *_incomplete(kinds, text),
+        *_incomplete_findings(kinds, text),
         *_main_thread(signs),
     ]
     return (
@@ -96,7 +102,7 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _follows(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding:
+def _follows_finding(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding:
     """Report waits behind the end of the rank that they follow from."""
     who = "another process" if end.first is None or end.first.fate.rank is None else f"rank {end.first.fate.rank}"
     lines = [f"{_who(call.inside)} timed out in {text.named(call)}" for call in text.calls[:_MOST_CALLS]]
@@ -112,7 +118,7 @@ def _follows(text: TextHang, stated: Sequence[Finding], end: TextEnd) -> Finding
     )
 
 
-def _problem(
+def _problem_finding(
     title: str, *evidence: Lines, advice: Iterable[Advices], ranks: Iterable[int] = (), of: str | None = None, sure: str
 ) -> Finding:
     """of: what it is about, where that is not ``ranks`` as such."""
@@ -139,7 +145,8 @@ def _look_at(who: str, one: bool) -> Advices:
 # What a report states
 
 
-def _desync(signs: Sequence[Sign], kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+def _desync_findings(signs: Sequence[Sign], kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+    """Yield what torch's own report of a desynchronisation says: who waits in which call."""
     state, waiting = "", []
     for sign in signs:
         if sign.kind == "snapshot":
@@ -156,7 +163,7 @@ def _desync(signs: Sequence[Sign], kinds: dict[str, list[Sign]]) -> Iterator[Fin
                 "desync-never": f"{who} never joined any collective",
                 "desync-inside": f"{who} joined collective #{at} and did not finish it",
             }[kind]
-            yield _problem(
+            yield _problem_finding(
                 title,
                 *dict.fromkeys(waiting),
                 "torch's report on ranks out of step says so",
@@ -166,7 +173,8 @@ def _desync(signs: Sequence[Sign], kinds: dict[str, list[Sign]]) -> Iterator[Fin
             )
 
 
-def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+def _mismatch_findings(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+    """Yield the calls that ranks made under one number and that do not match."""
     calls: dict[int, str] = {}
     sequences: dict[str, None] = {}
     for sign in kinds.get("mismatch", ()):
@@ -174,7 +182,7 @@ def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
             if who in sign.values:
                 number = sign.values.get(f"sequence{end}", "")
                 numbered = sign.values.get("sequence", number) != sign.values.get("sequence2", number)
-                call = _fingerprint(sign, end)
+                call = _fingerprint_text(sign, end)
                 calls.setdefault(int(sign.values[who]), f"{call} as number {number}" if numbered else call)
                 sequences[number] = None
     if not calls:
@@ -185,7 +193,7 @@ def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
         f"{call} on {_who(rank for rank, its in calls.items() if its == call)}"
         for call in dict.fromkeys(calls.values())
     ]
-    yield _problem(
+    yield _problem_finding(
         f"{_who(calls)} {'do not match' if len(calls) > 1 else 'does not match the other ranks'}{at}: {', '.join(called)}",
         "the check of TORCH_DISTRIBUTED_DEBUG=DETAIL compares these calls",
         advice=[_SAME, ("the ranks' stacks show where it is made", "export TORCH_SHOW_CPP_STACKTRACES=1")],
@@ -194,7 +202,8 @@ def _mismatch(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
     )
 
 
-def _fingerprint(sign: Sign, end: str) -> str:
+def _fingerprint_text(sign: Sign, end: str) -> str:
+    """Write one side of a mismatch: its shape and type."""
     values = sign.values
     shape = values.get(f"shape{end}", "")
     dims = [f"{int(word):,}" for word in shape.replace(",", " ").split() if word.isdigit()]
@@ -225,7 +234,7 @@ def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
             f" of {group}" if group else ""
         )
         if sign.kind == "fr-differs":
-            yield _problem(
+            yield _problem_finding(
                 f"{call} is not the same on all ranks, as fr_trace says",
                 facts.get("error", "")[:_SHOWN],
                 advice=[_SAME],
@@ -233,7 +242,7 @@ def _not_joined(signs: Sequence[Sign]) -> Iterator[Finding]:
                 sure="certain that the calls differ; fr_trace compares with the first rank, which may be the wrong one",
             )
             continue
-        yield _problem(
+        yield _problem_finding(
             f"{who} never entered {call}",
             "place" in facts and f"the other ranks call it in {facts['place']}",
             "fr_trace compared the flight recorders",
@@ -248,7 +257,7 @@ def _no_dumps(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
     """What fr_trace could not compare: ranks whose dumps it had not are not accused."""
     ranks = {rank for sign in kinds.get("fr-dumps", ()) for rank in numbers_of(sign.values["ranks"])}
     if ranks:
-        yield _problem(
+        yield _problem_finding(
             f"fr_trace cannot say what is wrong: it has no dump of {_who(ranks)}",
             "a process that was killed, or whose watchdog did not run, writes none; these ranks may as well be elsewhere",
             advice=[
@@ -263,14 +272,15 @@ def _no_dumps(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
         )
 
 
-def _barrier(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+def _barrier_findings(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+    """Yield the ranks that never reached a monitored barrier."""
     reached = {sign.rank for sign in kinds.get("barrier-reached", ()) if sign.rank is not None}
     came = f"{_who(reached)} reached it" if reached else ""
     for text, signs in grouped(kinds.get("barrier", ()), lambda sign: sign.values["ranks"]).items():
         numbers = numbers_of(text)
         who = _who(numbers)
         reports = signs[0].rank is not None and signs[0].rank not in numbers
-        yield _problem(
+        yield _problem_finding(
             f"{who} did not reach gloo's monitored barrier within {int(signs[0].values['waited']) / 1000:g} s",
             came,
             reports and f"rank {signs[0].rank} only reports it",
@@ -282,7 +292,7 @@ def _barrier(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
             sure=_BY_TEXT,
         )
     if reached and "barrier" not in kinds:
-        yield _problem(
+        yield _problem_finding(
             f"{_who(reached)} waited in gloo's monitored barrier for others",
             "rank 0 names those that did not come: its lines are not here",
             advice=["read the output of rank 0"],
@@ -294,35 +304,36 @@ def _barrier(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
 # What the watchdogs of ranks report
 
 
-def _calls(text: TextHang) -> Iterator[Finding]:
+def _call_findings(text: TextHang) -> Iterator[Finding]:
+    """Yield what timeouts say of the calls that ranks waited in: who never called, called another, or that all wait."""
     if not text.calls:
         return
     if text.still:
-        yield _stood_still(text)
+        yield _stood_still_finding(text)
         return
     first, *others = text.calls
     lines = [
-        *_counts(first, text),
+        *_count_lines(first, text),
         *(f"{_who(call.ranks)} timed out in {text.named(call)}" for call in others[:_MOST_CALLS]),
         *_further_on(first, text),
     ]
     waited = f"{_who(first.ranks)} timed out in {text.named(first)}"
     if text.scattered:
         apart = "these numbers are of several process groups: they cannot be compared, and no rank can be named"
-        yield _problem(waited, *lines, apart, advice=_ask(text), ranks=first.ranks, sure=_WAITED)
+        yield _problem_finding(waited, *lines, apart, advice=_ask_advice(text), ranks=first.ranks, sure=_WAITED)
     elif first.never:
-        yield _never(first, waited, lines)
-    elif (sides := _differing(first, text)) is not None:
+        yield _never_called_finding(first, waited, lines)
+    elif (sides := _differing_finding(first, text)) is not None:
         yield sides
     elif text.world_size is not None and len(first.inside) >= text.world_size:
-        yield _everybody(first, text, lines)
+        yield _everybody_waits_finding(first, text, lines)
     else:
-        nothing = all(p.completed <= 0 for p in _positions(first, text)) and first.sequence <= 1
-        yield _problem(
+        nothing = all(p.completed <= 0 for p in _call_positions(first, text)) and first.sequence <= 1
+        yield _problem_finding(
             waited,
             *lines,
             _lines_here(first, text),
-            advice=[*_ask(text), *(_IF_ALL if nothing else ())],
+            advice=[*_ask_advice(text), *(_IF_ALL if nothing else ())],
             ranks=first.ranks,
             sure=_WAITED,
         )
@@ -331,14 +342,14 @@ def _calls(text: TextHang) -> Iterator[Finding]:
 _WAITED = "certain that these ranks waited; these lines do not prove for whom"
 
 
-def _positions(call: WaitedCall, text: TextHang) -> list[Position]:
+def _call_positions(call: WaitedCall, text: TextHang) -> list[Position]:
     """Return how far the ranks of a call came in its group."""
     return [p for p in text.positions if p.group == call.group and p.rank in call.inside]
 
 
-def _counts(call: WaitedCall, text: TextHang) -> list[str]:
+def _count_lines(call: WaitedCall, text: TextHang) -> list[str]:
     """Say what the ranks that waited had enqueued and completed: one line for ranks that agree."""
-    alike = grouped(dict.fromkeys(_positions(call, text)), lambda p: (p.enqueued, p.completed))
+    alike = grouped(dict.fromkeys(_call_positions(call, text)), lambda p: (p.enqueued, p.completed))
     lines = []
     for (enqueued, completed), positions in alike.items():
         more = enqueued - call.sequence
@@ -366,14 +377,15 @@ def _lines_here(call: WaitedCall, text: TextHang) -> str:
     return f"only lines of {_who(here)} are here{world}: who did not come to collective {call.sequence} is not in them"
 
 
-def _ask(text: TextHang) -> list[Advices]:
+def _ask_advice(text: TextHang) -> list[Advices]:
     here = {rank for call in text.calls for rank in call.ranks} | {p.rank for p in text.positions}
     others = sorted(set(range(text.world_size or 0)) - here)
     which = f": {_who(others)}" if others else ""
     return [(f"add the logs of the other ranks{which}, and read them together", "stepscope diagnose FOLDER"), _RECORD]
 
 
-def _stood_still(text: TextHang) -> Finding:
+def _stood_still_finding(text: TextHang) -> Finding:
+    """Return the finding of ranks that waited until the job ended."""
     longest = max(text.still, key=lambda wait: wait.waited_s or 0.0)
     times = [format_duration((seconds or 0.0) * 1e9) for seconds in (longest.waited_s, longest.timeout_s)]
     by_rank = grouped(text.still, lambda wait: wait.rank)
@@ -381,7 +393,7 @@ def _stood_still(text: TextHang) -> Finding:
         f"rank {rank}: {in_words(f'{op_name(w.op)} {w.sequence}' if w.op else w.sequence for w in waits)}"
         for rank, waits in sorted(by_rank.items())
     ]
-    return _problem(
+    return _problem_finding(
         f"{_who(by_rank)} waited {times[0]} in collectives whose timeout is {times[1]}: their processes did not run",
         *calls[:_MOST_CALLS],
         text.scattered
@@ -398,14 +410,15 @@ def _stood_still(text: TextHang) -> Finding:
     )
 
 
-def _never(call: WaitedCall, waited: str, lines: Sequence[str]) -> Finding:
+def _never_called_finding(call: WaitedCall, waited: str, lines: Sequence[str]) -> Finding:
+    """Return the finding of ranks that never called what others wait in."""
     numbers = sorted({p.rank for p in call.never})
     who = _who(numbers)
     what = f"collective {call.sequence}{f', {op_name(call.sides[-1][0][0])}' if call.sides else ''}"
     last = dict.fromkeys(
         f"the last call of rank {p.rank} is {p.enqueued}, completed is {p.completed}" for p in call.never
     )
-    return _problem(
+    return _problem_finding(
         f"{who} never entered {what}, in which {_who(call.inside)} waited",
         waited,
         *last,
@@ -416,7 +429,7 @@ def _never(call: WaitedCall, waited: str, lines: Sequence[str]) -> Finding:
     )
 
 
-def _differing(call: WaitedCall, text: TextHang) -> Finding | None:
+def _differing_finding(call: WaitedCall, text: TextHang) -> Finding | None:
     """Report ranks whose call with one number is another one; None where these may be calls of two groups."""
     sides = call.sides
     if len(sides) < 2 or not call.sure:
@@ -429,7 +442,7 @@ def _differing(call: WaitedCall, text: TextHang) -> Finding | None:
         f"{op_name(op)}{'' if size is None else f' of {size:,} elements'} on {_who(ranks)}"
         for (op, size), ranks in sides
     ]
-    return _problem(
+    return _problem_finding(
         f"collective {call.sequence} is not the same on all ranks: {', '.join(called)}",
         f"all of these ranks are in the call{call.after.replace(', after', ' for')}: they wait for each other",
         advice=[_SAME, ("name the calls that differ", "export TORCH_DISTRIBUTED_DEBUG=DETAIL")],
@@ -439,13 +452,14 @@ def _differing(call: WaitedCall, text: TextHang) -> Finding | None:
     )
 
 
-def _everybody(call: WaitedCall, text: TextHang, lines: Sequence[str]) -> Finding:
-    first = call.sequence <= 1 or (bool(at := _positions(call, text)) and all(p.completed <= 0 for p in at))
+def _everybody_waits_finding(call: WaitedCall, text: TextHang, lines: Sequence[str]) -> Finding:
+    """Return the finding of a call in which all ranks wait: their first one, or one that does not end."""
+    first = call.sequence <= 1 or (bool(at := _call_positions(call, text)) and all(p.completed <= 0 for p in at))
     size = text.named(call, after=False)
     title = f"all {text.world_size} ranks ({in_words(call.inside)}) wait in " + (
         f"their first call, {size}" if first else size
     )
-    return _problem(
+    return _problem_finding(
         f"{title}: no rank is missing",
         f"it timed out{call.after.removeprefix(',')}",
         *lines,
@@ -461,7 +475,8 @@ def _everybody(call: WaitedCall, text: TextHang, lines: Sequence[str]) -> Findin
     )
 
 
-def _stuck(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+def _stuck_findings(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
+    """Yield the ranks whose watchdog itself hangs."""
     signs = kinds.get("stuck-watchdog", [])
     ranks = {sign.rank for sign in signs if sign.rank is not None}
     if not signs:
@@ -482,7 +497,7 @@ def _stuck(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
         who, of = _who(counts[behind]), counts[behind]
         apart = counted(others[0] - behind, "call")
         lines.insert(0, f"{who} {'is' if len(of) == 1 else 'are'} {apart} behind the other ranks")
-    yield _problem(
+    yield _problem_finding(
         f"the NCCL watchdog{'' if len(ranks) == 1 else 's'} of {_who(ranks) if ranks else 'a rank'} got stuck"
         + (f" for {next(iter(seconds))} s" if len(seconds) == 1 else "")
         + ": the heartbeat monitor ended the process",
@@ -506,11 +521,12 @@ def _stuck(kinds: dict[str, list[Sign]]) -> Iterator[Finding]:
 # NCCL's RAS, and what is cut off or alone
 
 
-def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
+def _ras_findings(signs: Sequence[Sign]) -> Iterator[Finding]:
+    """Yield what NCCL's RAS says: who does not answer, who is behind, who is in error."""
     gone = [sign for sign in signs if sign.kind == "ras-gone"]
     if gone:
-        who = listed(dict.fromkeys(map(_process, gone)), between=" and ")
-        yield _problem(
+        who = listed(dict.fromkeys(map(_process_text, gone)), between=" and ")
+        yield _problem_finding(
             f"NCCL's RAS has no answer of {who}",
             "a process that crashed or is frozen does not answer",
             any("considered_dead" in sign.values for sign in gone)
@@ -523,13 +539,13 @@ def _ras(signs: Sequence[Sign]) -> Iterator[Finding]:
     errors = [sign for sign in signs if sign.kind == "ras-error"]
     if errors:
         codes = dict.fromkeys(_RESULTS.get(sign.values["code"], f"error {sign.values['code']}") for sign in errors)
-        yield _problem(
-            f"NCCL's RAS: {listed(map(_process, errors), between='; ', at_most=3)} "
+        yield _problem_finding(
+            f"NCCL's RAS: {listed(map(_process_text, errors), between='; ', at_most=3)} "
             f"{'has' if len(errors) == 1 else 'have'} an asynchronous error: {listed(codes)}",
             "a remote error is of another rank, which failed first" if "remote process error" in codes else False,
             advice=["read the output of these processes: NCCL's warnings say more", _NCCL_LOG],
             ranks=[sign.rank for sign in errors if sign.rank is not None],
-            of=listed(map(_process, errors)),
+            of=listed(map(_process_text, errors)),
             sure=_BY_TEXT,
         )
     yield from _ras_counts(signs)
@@ -553,7 +569,7 @@ _RESULTS = {
 """``ncclResult_t``."""
 
 
-def _process(sign: Sign) -> str:
+def _process_text(sign: Sign) -> str:
     process = f"process {sign.values['process']} on {sign.host} (GPU {sign.values['gpu']})"
     return process if sign.rank is None else f"rank {sign.rank}, {process}"
 
@@ -596,11 +612,12 @@ def _ras_counts(signs: Sequence[Sign]) -> Iterator[Finding]:
         )
 
 
-def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Finding]:
+def _incomplete_findings(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Finding]:
+    """Yield hangs of which the log holds too little to name a cause."""
     if "timeout-cut" in kinds and not text.calls:
         cut = kinds["timeout-cut"]
-        ranks = {rank for sign in cut if (rank := _member(sign)) is not None}
-        yield _problem(
+        ranks = {rank for sign in cut if (rank := _member_rank(sign)) is not None}
+        yield _problem_finding(
             f"the NCCL watchdog{f' of {_who(ranks)}' if ranks else ''} reports a timeout, and its line is cut off",
             "which collective it is, and how long it waited, is not in the text",
             advice=["add the rest of the line, and the logs of the other ranks", _RECORD],
@@ -608,34 +625,34 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
             sure="certain that a collective timed out",
         )
     if not text.calls and (unnumbered := kinds.get("timeout", [])):
-        ranks = {rank for sign in unnumbered if (rank := _member(sign)) is not None}
+        ranks = {rank for sign in unnumbered if (rank := _member_rank(sign)) is not None}
         ops = {op_name(sign.values["op"]) for sign in unnumbered}
         waited = format_duration(max(int(sign.values["ran"]) for sign in unnumbered) * 1e6)
-        yield _problem(
+        yield _problem_finding(
             f"{_who(ranks) if ranks else 'a rank'} timed out in {listed(sorted(ops))}, after {waited}",
             "these lines do not number the calls, so that those of several ranks cannot be compared",
             bool(ranks) and f"only lines of {_who(ranks)} are here: who did not come is not in them",
-            advice=_ask(text),
+            advice=_ask_advice(text),
             ranks=ranks,
             sure=_WAITED,
         )
     if not text.calls and (
         alive := {sign.rank for kind in _DUMPS for sign in kinds.get(kind, ()) if sign.rank is not None}
     ):
-        yield _problem(
+        yield _problem_finding(
             f"{_who(alive)} {'was' if len(alive) == 1 else 'were'} asked for a dump: a collective of another rank timed out",
             [
                 f"rank {p.rank} had enqueued {p.enqueued} and completed {p.completed}"
                 for p in dict.fromkeys(text.positions)
             ],
             "in which call that one waited, these lines do not say",
-            advice=_ask(text),
+            advice=_ask_advice(text),
             ranks=alive,
             sure="certain that these ranks still ran",
         )
     if "gil" in kinds and "stuck-watchdog" not in kinds:
         holders = {sign.rank for sign in kinds["gil"] if sign.rank is not None}
-        yield _problem(
+        yield _problem_finding(
             f"a thread{f' of {_who(holders)}' if holders else ''} holds the interpreter lock (GIL), and may hang",
             advice=[("read which thread holds it, and in which call", "py-spy dump --native --pid PID")],
             ranks=holders,
@@ -644,7 +661,7 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
     gloo = kinds.get("gloo-timeout", [])
     if gloo and not text.calls:
         ranks = {sign.rank for sign in gloo if sign.rank is not None}
-        yield _problem(
+        yield _problem_finding(
             f"{_who(ranks) if ranks else 'a rank'} gave up after {int(gloo[0].values['waited']) / 1000:g} s in a gloo "
             f"operation: its peer did not {'send' if gloo[0].values['way'] == 'recv' else 'receive'}",
             "which rank that is, the line does not say",
@@ -654,7 +671,7 @@ def _incomplete(kinds: dict[str, list[Sign]], text: TextHang) -> Iterator[Findin
         )
 
 
-def _member(sign: Sign) -> int | None:
+def _member_rank(sign: Sign) -> int | None:
     return int(sign.values["member"]) if sign.rank is None and "member" in sign.values else sign.rank
 
 
@@ -681,14 +698,14 @@ def _main_thread(signs: Sequence[Sign]) -> Iterator[Finding]:
             dump.append(sign)
     if not stacks:
         return
-    places = {process: _doing(frames) for process, frames in stacks.items()}
+    places = {process: _frames_text(frames) for process, frames in stacks.items()}
     alike = sorted(grouped(places, lambda process: places[process]).items(), key=lambda item: len(item[1]))
     where, processes = alike[0]
     who = f"the main thread{f' of process {listed(processes)}' if processes[0] else ''}"
     frames = [f"{sign.values['function']} ({sign.values['place']})" for sign in stacks[processes[0]][:6]]
     does = next((text for pattern, text in _AT_WORK if re.search(pattern, " ".join(frames))), "")
     others = [f"process {listed(of)} {place}" for place, of in alike[1:]]
-    yield _problem(
+    yield _problem_finding(
         f"py-spy: {who} {where}",
         f"stack, innermost first: {' < '.join(frames)}" if frames else "",
         does,
@@ -705,7 +722,7 @@ def _main_thread(signs: Sequence[Sign]) -> Iterator[Finding]:
     )
 
 
-def _doing(frames: Sequence[Sign]) -> str:
+def _frames_text(frames: Sequence[Sign]) -> str:
     places = [frame.values["place"] for frame in frames]
     own = next((place for place in places if "/" in place and not _LIBRARY.search(place)), None)
     called = f", called at {own}" if own else ""

@@ -54,7 +54,8 @@ UNCACHED = 0.2
 """Calls for memory a kernel: 2 where every operator allocates, tens a step where a loop empties its cache."""
 
 
-def _report(part: RankShares) -> Statement:
+def _host_sync_statement(part: RankShares) -> Statement:
+    """Return the finding, or why there is none: the device idles after the host waited for it."""
     gaps = [i for p in part.ranks for i in p.idle if i.cause == "sync"]
     spent: Counter[str] = Counter()
     for gap in gaps:
@@ -64,7 +65,7 @@ def _report(part: RankShares) -> Statement:
     torch = next((module for module, begins in _TORCH if call.startswith(begins)), "torch.cuda")
     blocks = "memory" if is_pooled(call) else blocks_on(call)
     if blocks == "memory" and (asked := _asked_again(part.ranks)):
-        return _without_cache(part, asked, torch)
+        return _without_cache_statement(part, asked, torch)
     advice: list[Advices]
     if blocks == "memory":
         advice = [
@@ -138,7 +139,8 @@ def _asked_again(ranks: Sequence[RankPass]) -> Counter[str] | None:
     return calls if calls.total() >= MANY_CALLS * len(asked) and back >= GIVEN_BACK * calls.total() else None
 
 
-def _without_cache(part: RankShares, asked: Counter[str], torch: str) -> Statement:
+def _without_cache_statement(part: RankShares, asked: Counter[str], torch: str) -> Statement:
+    """Return the finding of a job whose allocator caches nothing, so that each free waits for the device."""
     names, steps = in_words([name for name, _ in asked.most_common(2)]), sum(len(p.steps) for p in part.ranks)
     kernels = sum(p.driver_memory.kernels for p in part.ranks if p.driver_memory is not None)
     uncached, maps = asked.total() >= UNCACHED * kernels, any("Map" in name for name in asked)
@@ -190,7 +192,7 @@ RULE = share_rule(
     without="no device work: a CPU job does not wait for a device",
     measure=lambda ranks: [idle_share(p, "sync") for p in ranks],
     figures=lambda part: f"the device idles {part} after the host waited for it",
-    report=_report,
+    report=_host_sync_statement,
     claims=("idle",),
     kind="host-bound",
     protocol=4,

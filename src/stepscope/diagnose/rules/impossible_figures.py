@@ -55,6 +55,7 @@ MAX_CONTRADICTION = Limit(
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: impossible figures (MFU above 1, throughput that contradicts its step), and super-linear speed-ups."""
     finished = [run for run in evidence.runs if run.status == "ok"]
     compared: tuple[Pair, ...] = ()
     if evidence.scaling:
@@ -63,8 +64,8 @@ def check(evidence: Evidence) -> Statement:
         compared = pairs(evidence)
     findings = [
         *_too_fast(evidence, compared),
-        *_utilisation(evidence),
-        *(finding for run in finished for finding in _of_run(run)),
+        *_utilisation_findings(evidence),
+        *(finding for run in finished for finding in _run_findings(run)),
     ]
     if findings:
         return findings
@@ -143,13 +144,13 @@ def _errors_of(pair: Pair) -> list[str]:
     return [*(errors or [usual]), *(f"the baseline's own note: {note}" for note in notes[:1])]
 
 
-def _utilisation(evidence: Evidence) -> Iterator[Finding]:
+def _utilisation_findings(evidence: Evidence) -> Iterator[Finding]:
     """Yield findings on MFU of traces, and of runs whose source states one."""
     for trace in evidence.traces:
         used = [rank.utilisation for rank in trace.summary.ranks if rank.utilisation is not None]
         worst = max(used, key=lambda utilisation: utilisation.mfu or 0.0, default=None)
         if worst is not None and worst.mfu is not None and worst.mfu > MAX_MFU:
-            yield _mfu(f"{trace.name}, rank {worst.rank}", worst.mfu, worst.formula)
+            yield _mfu_finding(f"{trace.name}, rank {worst.rank}", worst.mfu, worst.formula)
     for run in evidence.runs:
         from stepscope.results.epochs import setting
 
@@ -158,11 +159,12 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
             share = value / 100 if value > 2 else value  # a source that writes per cent
             if share > MAX_MFU:
                 how = "as the source states it" if run.model_flop is None else MFU_CONVENTION
-                yield _mfu(run, share, how)
+                yield _mfu_finding(run, share, how)
 
 
-def _mfu(of: str | TrainingRun, mfu: float, how: str) -> Finding:
-    return _impossible(
+def _mfu_finding(of: str | TrainingRun, mfu: float, how: str) -> Finding:
+    """Return the finding of an MFU above 1. how: what it rests on."""
+    return _impossible_finding(
         "mfu",
         of,
         f"MFU of {format_percent(mfu)} is impossible",
@@ -174,10 +176,11 @@ def _mfu(of: str | TrainingRun, mfu: float, how: str) -> Finding:
     )
 
 
-def _of_run(run: TrainingRun) -> Iterator[Finding]:
+def _run_findings(run: TrainingRun) -> Iterator[Finding]:
+    """Yield the figures of a run that contradict each other."""
     step, exposed, rate = run.step_ns, run.exposed_comm_ns, run.samples_per_s
     if step is not None and exposed is not None and exposed.value > step.value * MAX_EFFICIENCY > 0:
-        yield _impossible(
+        yield _impossible_finding(
             "exposed",
             run,
             f"{format_duration(exposed.value)} of {EXPOSED_COMM} in a step of {format_duration(step.value)}",
@@ -189,18 +192,18 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         derived = run.global_batch / (step.value / 1e9)
         ratio = rate.value / derived
         if not 1 / MAX_CONTRADICTION < ratio < MAX_CONTRADICTION:
-            yield _impossible(
+            yield _impossible_finding(
                 "contradiction",
                 run,
                 f"{format_number(rate.value)} samples/s contradicts its own step: {run.global_batch} samples in"
                 f" {format_duration(step.value)} is {format_number(derived)}",
-                f"{ratio:.3g}x apart: {_reason(run, ratio)}",
+                f"{ratio:.3g}x apart: {_likely_reason(run, ratio)}",
                 fix="compute throughput = samples of all ranks in a step / time of the slowest rank's step",
                 sure="the two figures do not describe the same steps; the reason is likely",
             )
     wrong = [e.number for e in run.epochs if e.validation_accuracy is not None and not 0 <= e.validation_accuracy <= 1]
     if wrong:
-        yield _impossible(
+        yield _impossible_finding(
             "accuracy",
             run,
             f"validation accuracy outside 0 to 1 in epoch {wrong[0]}",
@@ -211,7 +214,7 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         )
     empty = [e.number for e in run.epochs if e.duration_ns is not None and e.duration_ns <= 0]
     if empty or (step is not None and step.value <= 0):
-        yield _impossible(
+        yield _impossible_finding(
             "no time",
             run,
             f"{counted(len(empty), 'epoch') if empty else 'a step'} took no time",
@@ -221,7 +224,7 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         )
 
 
-def _reason(run: TrainingRun, ratio: float) -> str:
+def _likely_reason(run: TrainingRun, ratio: float) -> str:
     ranks, batch, accumulation = run.world_size or 1, run.global_batch or 1, run.accumulation or 1
     meanings = (
         (1 / batch, "these are steps/s, not samples/s"),
@@ -236,7 +239,7 @@ def _reason(run: TrainingRun, ratio: float) -> str:
     return "they do not cover the same steps"
 
 
-def _impossible(case: str, of: str | TrainingRun, title: str, *evidence: str, fix: str, sure: str) -> Finding:
+def _impossible_finding(case: str, of: str | TrainingRun, title: str, *evidence: str, fix: str, sure: str) -> Finding:
     """Report one figure that cannot be. case: which. of: whose it is: a run is wrong with it."""
     wrong = () if isinstance(of, str) else (of.run_id,)
     return finding(

@@ -462,33 +462,39 @@ def _of_the_end(evidence: Evidence) -> list[Sign]:
 
 
 def check(evidence: Evidence) -> Statement:
-    statement = _check(evidence)
+    statement = _job_end_statement(evidence)
     if isinstance(statement, (list, tuple)):
         return without_set(statement, evidence.signs)
     return without_set([statement], evidence.signs) if isinstance(statement, Finding) else statement
 
 
-def _check(evidence: Evidence) -> Statement:
+def _job_end_statement(evidence: Evidence) -> Statement:
+    """Look for how a job ended, by its texts: cancelled, out of memory, or by a rank that failed."""
     signs = with_ranks(_of_the_end(evidence))
     end = text_end(signs)
     quiet = f"{len(signs)} lines on the job's end: none says that a process failed by itself"
     if end is None or (end.first is None and end.stopped is None):
         return quiet
-    reached = _reached(evidence)
+    reached = _reached_text(evidence)
     if end.first is None:
         interrupted = [run.run_id for run in evidence.runs if run.status == "interrupted"]
-        return f"{interrupted[0]} was cancelled: its status says so" if interrupted else _cancelled(end, reached)
+        return (
+            f"{interrupted[0]} was cancelled: its status says so" if interrupted else _cancelled_finding(end, reached)
+        )
     first = end.first
     if first.fate.sort in ("oom", "host_oom"):
-        return [_with(_out_of_memory(end, first), reached), *findings_of(_most_telling(signs), EXPLANATIONS)]
-    place = [f"raised in {_short(first.fate.place)}"] if first.fate.place else []
+        return [
+            _with_lines(_out_of_memory_finding(end, first), reached),
+            *findings_of(_most_telling(signs), EXPLANATIONS),
+        ]
+    place = [f"raised in {_short_place(first.fate.place)}"] if first.fate.place else []
     explained = [
-        _with(explained_finding, *place, _followed(end), reached)
+        _with_lines(explained_finding, *place, _followed_text(end), reached)
         for explained_finding in findings_of(_most_telling(signs), EXPLANATIONS)
     ]
     if any(e.explains(first.sign) for e in EXPLANATIONS) or (first.fate.sort == "victim" and explained):
         return explained
-    own = _with(_ended(end, first), reached)
+    own = _with_lines(_ended_finding(end, first), reached)
     if first.sign.kind.startswith("nccl-"):
         return explained or quiet  # NCCL's own line says it, in another finding
     if _of_nccl(first) and any(s.kind.startswith("nccl-") for s in signs):
@@ -500,7 +506,7 @@ def _of_nccl(first: TextFate) -> bool:
     return re.search(r"NCCL|nccl|DistBackendError", f"{first.fate.exception} {first.fate.message}") is not None
 
 
-def _reached(evidence: Evidence) -> str:
+def _reached_text(evidence: Evidence) -> str:
     """Say how far the log came, where it is one of steps, or whom the launcher stopped."""
     stopped = [sign for sign in evidence.signs if sign.kind == "stopped"]
     if stopped:
@@ -517,7 +523,8 @@ def _is_of(first: TextFate, signs: Sequence[Sign]) -> bool:
     return any(sign.rank is None or first.fate.rank is None or sign.rank == first.fate.rank for sign in why)
 
 
-def _who(first: TextFate, alike: Sequence[int] = (), *, host: bool = True) -> str:
+def _who_text(first: TextFate, alike: Sequence[int] = (), *, host: bool = True) -> str:
+    """Write who failed, as exactly as the text says it: rank, local rank or process."""
     fate = first.fate
     on = f" on {fate.process[0]}" if fate.process[0] and host else ""
     if len(alike) > 1:
@@ -530,17 +537,18 @@ def _who(first: TextFate, alike: Sequence[int] = (), *, host: bool = True) -> st
     return f"process {process}{on}" if process.isdigit() and int(process) else f"a process{on}"
 
 
-def _when(sign: Sign) -> str:
+def _when_text(sign: Sign) -> str:
     return f" at {sign.time.replace('_', ' ')}" if sign.time else ""
 
 
-def _shown(sign: Sign) -> str:
+def _sign_line(sign: Sign) -> str:
     return f"line {sign.line}: {sign.text}"
 
 
-def _problem(
+def _job_end_finding(
     title: str, *lines: Lines, first: TextFate, alike: Sequence[int] = (), advice: Iterable[Advices]
 ) -> Finding:
+    """Return a finding that is certain, since the text says it."""
     return finding(
         title,
         *lines,
@@ -549,11 +557,11 @@ def _problem(
         advice=advice,
         priority="failure",
         ranks=tuple(alike) or (() if first.fate.rank is None else (first.fate.rank,)),
-        of=_who(first, alike),
+        of=_who_text(first, alike),
     )
 
 
-def _followed(end: TextEnd) -> str:
+def _followed_text(end: TextEnd) -> str:
     """Say which ranks ended through others."""
     ranks = [rank for rank in end.end.victims if rank not in end.alike]
     codes = {one.fate.rank for one in end.others if one.fate.rank is not None and one.fate.rank not in end.alike}
@@ -562,17 +570,18 @@ def _followed(end: TextEnd) -> str:
     return ""
 
 
-def _out_of_memory(end: TextEnd, first: TextFate) -> Finding:
+def _out_of_memory_finding(end: TextEnd, first: TextFate) -> Finding:
+    """Return the finding of memory that ran out, the host's or a device's."""
     sign, fate = first.sign, first.fate
-    where = f" in {_short(fate.place)}" if fate.place else ""
+    where = f" in {_short_place(fate.place)}" if fate.place else ""
     if fate.sort == "host_oom":
         placed = [one for one in end.others if one.fate.sort == "host_oom" and one.fate.process[0]]
         if fate.rank is None and not fate.process[0] and placed:
             first, sign = placed[0], placed[0].sign
-        return _problem(
-            f"{_who(first)} ran out of host memory{where}{_when(sign)}",
-            _shown(sign),
-            _followed(end),
+        return _job_end_finding(
+            f"{_who_text(first)} ran out of host memory{where}{_when_text(sign)}",
+            _sign_line(sign),
+            _followed_text(end),
             first=first,
             advice=_HOST_MEMORY,
         )
@@ -587,13 +596,13 @@ def _out_of_memory(end: TextEnd, first: TextFate) -> Finding:
     if request.capacity is not None:
         numbers += f" of {format_bytes_binary(request.capacity)}"
     gpu = f" on GPU {sign.values['gpu']}" if "gpu" in sign.values else ""
-    return _problem(
-        f"{_who(first)} ran out of GPU memory{gpu}{_when(sign)}: {verdict}",
+    return _job_end_finding(
+        f"{_who_text(first)} ran out of GPU memory{gpu}{_when_text(sign)}: {verdict}",
         numbers,
         *more,
         bool(where) and f"raised{where}",
         also,
-        _followed(end),
+        _followed_text(end),
         first=first,
         advice=advice,
     )
@@ -649,17 +658,18 @@ def _cause_of(request: FailedRequest, on_gpu: str, sign: Sign) -> tuple[str, lis
             return f"it is full, {in_tensors}", [] if request.unallocated is None else [small], _LESS
 
 
-def _short(place: str | None) -> str:
+def _short_place(place: str | None) -> str:
     """Return a place with the name of its file only: ``fit.py:131 in train``."""
     path, _, rest = (place or "").partition(":")
     return f"{PurePath(path).name}:{rest}"
 
 
-def _with(explained_finding: Finding, *lines: str) -> Finding:
+def _with_lines(explained_finding: Finding, *lines: str) -> Finding:
     return replace(explained_finding, evidence=(*explained_finding.evidence, *filter(None, lines)))
 
 
-def _cancelled(end: TextEnd, reached: str) -> Finding:
+def _cancelled_finding(end: TextEnd, reached: str) -> Finding:
+    """Return the finding of a job that a scheduler, or a signal from outside, ended."""
     sign = end.stopped
     assert sign is not None
     why = sign.values.get("why", "").lower()
@@ -670,8 +680,8 @@ def _cancelled(end: TextEnd, reached: str) -> Finding:
         else f"{end.end.signal} from outside ended the job"
     )
     return finding(
-        f"{what}{on}{_when(sign)}{f' due to {why}' if why else ''}: no rank is known to have failed",
-        _shown(sign),
+        f"{what}{on}{_when_text(sign)}{f' due to {why}' if why else ''}: no rank is known to have failed",
+        _sign_line(sign),
         reached,
         confidence="certain: the text says it",
         advice=[
@@ -685,13 +695,14 @@ def _cancelled(end: TextEnd, reached: str) -> Finding:
     )
 
 
-def _ended(end: TextEnd, first: TextFate) -> Finding:
+def _ended_finding(end: TextEnd, first: TextFate) -> Finding:
+    """Return the finding of a rank that failed by itself: an exception, else its code."""
     fate, sign = first.fate, first.sign
-    who = _who(first, end.alike)
+    who = _who_text(first, end.alike)
     if fate.exception is not None:
         name = class_name(fate.exception) if "-" not in fate.exception else "an error"
         message = shorten(fate.message or "", _MESSAGE, placeholder=" ...")
-        where = f" ({_short(fate.place)})" if fate.place else ""
+        where = f" ({_short_place(fate.place)})" if fate.place else ""
         text_of_it = f"{name}{f': {message}' if message else ''}".removesuffix(".")
         victim = fate.sort == "victim"
         verdict = f"{who} lost another process: {text_of_it}" if victim else f"{who} ended with {text_of_it}"
@@ -704,35 +715,40 @@ def _ended(end: TextEnd, first: TextFate) -> Finding:
         if victim and "Rendezvous" not in name:
             advice.insert(0, "look at the log of the process at the other end: it ended first, or the network broke")
         if not advice:
-            advice = [(f"see {_short(fate.place)}" if fate.place else "add its traceback: the lines above this one")]
-        return _problem(f"{verdict}{where}", _shown(sign), _followed(end), first=first, alike=end.alike, advice=advice)
-    return _by_code(end, first, who)
+            advice = [
+                (f"see {_short_place(fate.place)}" if fate.place else "add its traceback: the lines above this one")
+            ]
+        return _job_end_finding(
+            f"{verdict}{where}", _sign_line(sign), _followed_text(end), first=first, alike=end.alike, advice=advice
+        )
+    return _finding_by_code(end, first, who)
 
 
-def _by_code(end: TextEnd, first: TextFate, who: str) -> Finding:
+def _finding_by_code(end: TextEnd, first: TextFate, who: str) -> Finding:
+    """Return the finding of a rank that ended with a code or a signal, and no words."""
     fate, sign = first.fate, first.sign
     name = end.end.signal
     if fate.code is not None and fate.code > 128 and name is None:
         name = SIGNALS.get(fate.code - 128)
-    after = _followed(end)
+    after = _followed_text(end)
     first_of = "first, " if end.others else ""
     process = f" (process {fate.process[1]})" if fate.process[1] else ""
     if name is not None:
         means, advice = _BY_SIGNAL.get(name, ("whoever sent it", _OWN_OUTPUT))
-        return _problem(
-            f"{who} was killed by {name}{_when(sign)}: {means}",
+        return _job_end_finding(
+            f"{who} was killed by {name}{_when_text(sign)}: {means}",
             f"exit code {fate.code}{process}",
             after,
             first=first,
             advice=advice,
         )
     code = "an error" if fate.code is None else f"exit code {fate.code}"
-    return _problem(
-        f"{who} failed {first_of}with {code}{_when(sign)}: the reason is in its own output",
-        f"{_shown(sign)}{process}",
+    return _job_end_finding(
+        f"{who} failed {first_of}with {code}{_when_text(sign)}: the reason is in its own output",
+        f"{_sign_line(sign)}{process}",
         after,
         "; ".join(
-            f"{_who(one, host=False)}: exit code {one.fate.code}{_when(one.sign)}"
+            f"{_who_text(one, host=False)}: exit code {one.fate.code}{_when_text(one.sign)}"
             for one in end.others[:_MOST_OTHERS]
             if one.fate.code is not None
         ),

@@ -48,23 +48,24 @@ LONG_GAP_NS = 1_000_000
 _CAUSES = {"host_late": "idle before the launch", "launch_latency": "idle between launch and start"}
 
 
-def _measure(ranks: Sequence[RankPass]) -> list[float]:
+def _late_launch_shares(ranks: Sequence[RankPass]) -> list[float]:
     """Return what is idle before late launches, without the time that python-overhead has."""
-    return [idle_share(p, *_CAUSES) - elsewhere for p, elsewhere in zip(ranks, _python(ranks), strict=True)]
+    return [idle_share(p, *_CAUSES) - elsewhere for p, elsewhere in zip(ranks, _python_shares(ranks), strict=True)]
 
 
-def _python(ranks: Sequence[RankPass]) -> list[float]:
+def _python_shares(ranks: Sequence[RankPass]) -> list[float]:
     return python_shares(ranks) or [0.0] * len(ranks)
 
 
-def _figures(part: RankShares) -> str:
-    rest = ", without Python between operators" if any(_python(part.ranks)) else ""
+def _launch_figures_text(part: RankShares) -> str:
+    rest = ", without Python between operators" if any(_python_shares(part.ranks)) else ""
     return f"the device idles {part} because launches are late{rest}"
 
 
-def _report(part: RankShares) -> Statement:
+def _launch_bound_statement(part: RankShares) -> Statement:
+    """Return the finding, or why there is none: the device idles because the host launches work too late."""
     split = ", ".join(f"{text} {idle_part(part.ranks, c).percent}" for c, text in _CAUSES.items())
-    if any(python := _python(part.ranks)):
+    if any(python := _python_shares(part.ranks)):
         split += f"; of it {RankShares(python).percent} is Python between operators (python-overhead)"
     look = "--show launches,idle,sequences"
     late = [i for p in part.ranks for i in p.idle if i.cause == "host_late"]
@@ -110,9 +111,9 @@ RULE = share_rule(
     symptom="the device idles because the host launches work too late",
     ranks=on_device,
     without="no device work: a CPU job launches no kernels",
-    measure=_measure,
-    figures=_figures,
-    report=_report,
+    measure=_late_launch_shares,
+    figures=_launch_figures_text,
+    report=_launch_bound_statement,
     claims=("idle",),
     kind="host-bound",
     protocol=2,

@@ -77,7 +77,12 @@ _ACS = ("where P2P should work, switch ACS off: NCCL user guide, Troubleshooting
 
 
 def check(evidence: Evidence) -> Statement:
-    judged = [finding for judge in (_adapters, _ports, _pairs, _slots) for finding in judge(evidence.readings)]
+    """Look for: a link of the machine is slower than its rate, as its tools measure it."""
+    judged = [
+        finding
+        for judge in (_adapter_findings, _port_findings, _pair_findings, _slot_findings)
+        for finding in judge(evidence.readings)
+    ]
     wrong = {one.subject or one.title: one for one in reversed(judged) if one.severity != "info"}
     return (
         [*wrong.values()][::-1]
@@ -86,7 +91,7 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _judged(
+def _judged_finding(
     title: str, *lines: Lines, wrong: object, advice: Sequence[Advices], sure: str = "measured", of: str | None = None
 ) -> Finding:
     if wrong:
@@ -94,26 +99,27 @@ def _judged(
     return finding(title, *lines, severity="info")
 
 
-def _rate(reading: MachineReading) -> float:
+def _bytes_per_s_of(reading: MachineReading) -> float:
     """Bytes/s in one direction."""
     return (reading.bytes_per_s or 0.0) / (2 if "Bidirectional" in reading.test else 1)
 
 
-def _devices(readings: Sequence[MachineReading]) -> str:
+def _devices_text(readings: Sequence[MachineReading]) -> str:
     return listed([reading.device for reading in readings], at_most=4)
 
 
-def _adapters(readings: Sequence[MachineReading]) -> Iterator[Finding]:
+def _adapter_findings(readings: Sequence[MachineReading]) -> Iterator[Finding]:
+    """Yield the adapters whose measured rate is below the stated one."""
     stated = {r.device.split(" port ")[0]: r.number("rate") * _GBIT for r in readings if r.tool == "ibstat"}
     large = [r for r in readings if r.tool == "perftest" and r.number("bytes") >= _LARGE_BYTES]
-    for r in {r.device: r for r in sorted(large, key=_rate) if r.facts.get("dual-port") != "ON"}.values():
-        measured, port = _rate(r), stated.get(r.device)
+    for r in {r.device: r for r in sorted(large, key=_bytes_per_s_of) if r.facts.get("dual-port") != "ON"}.values():
+        measured, port = _bytes_per_s_of(r), stated.get(r.device)
         kind = {"IB": _NETWORKS[1:], "Ethernet": _NETWORKS[:1]}.get(r.facts.get("link type", ""), _NETWORKS)
         rates = sorted((link for link in LINKS if link.key.startswith(kind)), key=lambda x: x.bytes_per_s)
         fit = [link for link in rates if (link.bytes_per_s <= port if port else measured <= link.bytes_per_s * 1.03)]
         if fit:
             link = fit[-1 if port else 0]
-            yield _judged(
+            yield _judged_finding(
                 f"{r.device} reaches {format_bandwidth(measured)} ({measured / _GBIT:.0f} Gbit/s), "
                 f"{format_percent(measured / link.bytes_per_s)} of {link.name}",
                 f"{r.test or 'perftest'}; it gives {format_bandwidth(link.bytes_per_s)} per direction, limit {NETWORK}",
@@ -126,7 +132,8 @@ def _adapters(readings: Sequence[MachineReading]) -> Iterator[Finding]:
             )
 
 
-def _ports(readings: Sequence[MachineReading]) -> Iterator[Finding]:
+def _port_findings(readings: Sequence[MachineReading]) -> Iterator[Finding]:
+    """Yield ports that run slower than others of their kind."""
     kinds: dict[str, list[MachineReading]] = defaultdict(list)
     for r in readings:
         if r.facts.get("state", "").upper() == "ACTIVE" and r.number("rate"):
@@ -136,8 +143,8 @@ def _ports(readings: Sequence[MachineReading]) -> Iterator[Finding]:
         most = ports[-1].number("rate")
         slow = [r for r in ports if r.number("rate") < most]
         others = f"{counted(len(ports) - len(slow), 'port')} {kind}"
-        yield _judged(
-            f"{_devices(slow)}: {slow[0].number('rate'):g} Gbit/s, and {most:g} on {others}"
+        yield _judged_finding(
+            f"{_devices_text(slow)}: {slow[0].number('rate'):g} Gbit/s, and {most:g} on {others}"
             if slow
             else f"{others}, active at {most:g} Gbit/s",
             [f"{r.device}: {r.facts['rate']}" for r in ports[:8]],
@@ -147,22 +154,23 @@ def _ports(readings: Sequence[MachineReading]) -> Iterator[Finding]:
         )
 
 
-def _pairs(readings: Sequence[MachineReading]) -> Iterator[Finding]:
+def _pair_findings(readings: Sequence[MachineReading]) -> Iterator[Finding]:
+    """Yield pairs of GPUs that reach too little of their link, or cannot reach each other."""
     models = {r.facts["model"] for r in readings if "model" in r.facts}
     entry = find(models.pop()) if len(models) == 1 else None
     card = None if isinstance(entry, Unavailable) else entry
     closed = [r for r in readings if r.facts.get("peer") == "CANNOT"]
     if closed:
-        yield _judged(
+        yield _judged_finding(
             f"no P2P in {counted(len(closed), 'direction')} between GPUs: data goes through the host's memory",
-            _devices(closed),
+            _devices_text(closed),
             wrong=card is None or card.peer_access,
             sure="reported by the driver; GeForce cards have no P2P by design",
             advice=(_TOPO, _ACS),
         )
     peers = [r for r in readings if "peer" in r.facts]
     if peers and not closed and not any(r.bytes_per_s for r in readings):
-        yield _judged(f"P2P works in {counted(len(peers), 'direction')} between GPUs", wrong=False, advice=())
+        yield _judged_finding(f"P2P works in {counted(len(peers), 'direction')} between GPUs", wrong=False, advice=())
     tests: dict[str, list[MachineReading]] = defaultdict(list)
     for r in readings:
         tests[r.test].append(r)
@@ -171,14 +179,14 @@ def _pairs(readings: Sequence[MachineReading]) -> Iterator[Finding]:
             yield _of_test(test, links, card, None)
         elif not closed and re.match("device_to_device_memcpy_(?:read|write)_ce|.*P2P=Enabled", test):
             through = tests.get(f"{test.partition('=')[0]}=Disabled Bandwidth", [])
-            yield _of_test(test, links, card, list(map(_rate, through)))
+            yield _of_test(test, links, card, list(map(_bytes_per_s_of, through)))
 
 
 def _of_test(
     test: str, links: Sequence[MachineReading], card: Accelerator | None, through: Sequence[float] | None
 ) -> Finding:
     """Judge the rates of one test. through: those of the host's memory, between GPUs; None: from or to the host."""
-    rates = sorted(map(_rate, links))
+    rates = sorted(map(_bytes_per_s_of, links))
     middle, last = median(rates), format_bandwidth(rates[-1])
     text = f"{'host and GPUs' if through is None else 'GPUs'} exchange {format_bandwidth(rates[0])} to {last} per direction"
     slot = _PEAKS["pcie{}-x{}".format(*((card and card.pcie) or (3, 16)))]
@@ -186,13 +194,12 @@ def _of_test(
     nvlink = card.link if card and through is not None else None
     by_nvlink = nvlink if rates[-1] > slot.bytes_per_s else None
     peak = by_nvlink.peer_bytes_per_s if by_nvlink else slot.bytes_per_s
-    slow = [r for r in links if _rate(r) * PAIR < middle]
+    slow = [r for r in links if _bytes_per_s_of(r) * PAIR < middle]
     wrong = ""
     of_one = through is not None and slow and set.intersection(*(set(re.findall(r"GPU \d+", r.device)) for r in slow))
     if len(links) > 2 and slow and (len(slow) <= _FEW * len(links) or (of_one and len(of_one) == 1)):
-        wrong = (
-            f"{_devices(slow)}: {format_bandwidth(min(map(_rate, slow)))}, and {format_bandwidth(middle)} in the median"
-        )
+        slowest = format_bandwidth(min(map(_bytes_per_s_of, slow)))
+        wrong = f"{_devices_text(slow)}: {slowest}, and {format_bandwidth(middle)} in the median"
     elif nvlink and not nvlink.optional and not by_nvlink:
         wrong = f"{text}: NVLink is not in use"
     elif through and middle < GAIN * median(through):
@@ -200,7 +207,7 @@ def _of_test(
     elif middle < PCIE * floor.bytes_per_s:
         wrong = f"{text}, {format_percent(middle / floor.bytes_per_s)} of {floor.name}"
         wrong += "" if through is None else ": P2P does not work as it should"
-    return _judged(
+    return _judged_finding(
         wrong or text,
         f"{test}: {counted(len(links), 'rate')}; {(by_nvlink or slot).name} gives up to {format_bandwidth(peak)}",
         wrong=wrong,
@@ -212,7 +219,8 @@ def _of_test(
     )
 
 
-def _slots(readings: Sequence[MachineReading]) -> Iterator[Finding]:
+def _slot_findings(readings: Sequence[MachineReading]) -> Iterator[Finding]:
+    """Yield devices whose PCIe link is narrower or older than they can."""
     for name, of in (("link width", "PCIe lanes"), ("pcie generation", "PCIe generation")):
         seen = [r for r in readings if r.number(f"{name} current") and r.number(f"{name} max")]
         low = [r for r in seen if r.number(f"{name} current") < r.number(f"{name} max")]
@@ -220,7 +228,7 @@ def _slots(readings: Sequence[MachineReading]) -> Iterator[Finding]:
             low = seen = [r for r in low if r.number("utilization gpu") >= 100 * BUSY]
         if seen:
             lines = [f"{r.device}: {r.number(f'{name} current'):g} of {r.number(f'{name} max'):g}" for r in low]
-            yield _judged(
+            yield _judged_finding(
                 f"{of} below the maximum: {listed(lines, at_most=3)}"
                 if low
                 else f"{counted(len(seen), 'GPU')}: full {of}",

@@ -63,17 +63,18 @@ _ADVICE: Mapping[str, tuple[Advices, ...]] = {
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: a training log's own times of the parts of a step."""
     logged = [run for run in evidence.runs if run.parts_ns or run.device_shares]
     if logged:
-        return [stated for run in logged for look in (_of_run, _of_device) for stated in look(run)]
+        return [stated for run in logged for look in (_run_findings, _of_device) for stated in look(run)]
     alone = evidence.runs[0] if len(evidence.runs) == 1 and not evidence.cells else None
     rate = None if alone is None else alone.samples_per_s or alone.rank_samples_per_s
     if alone is None or (alone.step_ns is None and (rate is None or alone.epochs)):
         return skipped("no log names the parts of its steps")
-    return _whole(alone, alone.step_ns, rate)
+    return _whole_step_finding(alone, alone.step_ns, rate)
 
 
-def _whole(run: TrainingRun, step: Measured | None, rate: Measured | None) -> Finding:
+def _whole_step_finding(run: TrainingRun, step: Measured | None, rate: Measured | None) -> Finding:
     """Return what the log of one run says of its steps, where it names no parts."""
     items = rate is not None and f"{format_number(rate.value)} {run.unit}/s" + (
         " a rank" if run.samples_per_s is None else ""
@@ -89,7 +90,7 @@ def _whole(run: TrainingRun, step: Measured | None, rate: Measured | None) -> Fi
     )
 
 
-def _of_run(run: TrainingRun) -> Iterator[Finding]:
+def _run_findings(run: TrainingRun) -> Iterator[Finding]:
     """Yield a finding for each part beyond its limit; else what the parts are."""
     if not run.parts_ns:
         return
@@ -103,13 +104,14 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
     of_steps = counted(steps, "logged step") if steps else "the logged steps"
     confidence = f"measured by the log, on the host's clock; mean of {of_steps}"
     lines = [
-        f"{_title(part)}: {format_duration(ns)}, {format_percent(shares[part])}" for part, ns in run.parts_ns.items()
+        f"{_part_title(part)}: {format_duration(ns)}, {format_percent(shares[part])}"
+        for part, ns in run.parts_ns.items()
     ]
     for part in large:
         taken = run.parts_ns[part]
         yield finding(
-            f"{_NAMES[part]}: {_title(part)} takes {format_percent(shares[part])} of the step, {format_duration(taken)} of "
-            f"{format_duration(step)}",
+            f"{_NAMES[part]}: {_part_title(part)} takes {format_percent(shares[part])} of the step, "
+            f"{format_duration(taken)} of {format_duration(step)}",
             f"without it a step takes {format_duration(step - taken)}",
             lines,
             stake=shares[part],
@@ -160,7 +162,7 @@ def _of_device(run: TrainingRun) -> Iterator[Finding]:
         )
 
 
-def _title(part: str) -> str:
+def _part_title(part: str) -> str:
     return "communication (all-reduce)" if part == "communication" else TITLES[part]
 
 

@@ -49,7 +49,8 @@ _HOST = {
 }
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _long_gap_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: the device idles for one long gap: a checkpoint, an evaluation, a stall."""
     ranks = read_in_full(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has measurable events")
@@ -65,8 +66,11 @@ def _judge_job(job: TraceEvidence) -> Statement:
     start = worst.budget.start_ns + longest.after_ns if worst.budget is not None else None
     return finding(
         f"{rank} idles {times} for {format_duration(sum(gap.gap_ns for gap in own_gaps))} ({OF_WINDOW.of(share)}), "
-        f"{_when(own_gaps[0], ranks)}" + (" first" if len(own_gaps) > 1 else ""),
-        [f"rank {g.rank}: {format_duration(g.gap_ns)} idle {_when(g, ranks)}; {_host(g)}" for g in gaps[:SHOWN]],
+        f"{_gap_place(own_gaps[0], ranks)}" + (" first" if len(own_gaps) > 1 else ""),
+        [
+            f"rank {g.rank}: {format_duration(g.gap_ns)} idle {_gap_place(g, ranks)}; {_host_text(g)}"
+            for g in gaps[:SHOWN]
+        ],
         len(gaps) > SHOWN and f"and {counted(len(gaps) - SHOWN, 'gap')} more",
         stake=share,
         ranks=(worst.facts.rank,),
@@ -83,12 +87,12 @@ def _judge_job(job: TraceEvidence) -> Statement:
                 "--show idle,annotations",
                 only_for=("infers",),
             ),
-            _remedy(longest),
+            _gap_advice(longest),
         ],
     )
 
 
-def _remedy(gap: LongGap) -> Advice | None:
+def _gap_advice(gap: LongGap) -> Advice | None:
     """Advise what helps, where the trace says what the host did."""
     name = gap.host_in or ""
     if gap.cause == "data" or _LOADS.search(name):
@@ -109,7 +113,8 @@ def _remedy(gap: LongGap) -> Advice | None:
     )
 
 
-def _when(gap: LongGap, ranks: Sequence[RankPass]) -> str:
+def _gap_place(gap: LongGap, ranks: Sequence[RankPass]) -> str:
+    """Say where in the window the gap is."""
     step = "" if gap.step is None else f", in step {gap.step}"
     budget = next(p.budget for p in ranks if p.facts.rank == gap.rank)
     if budget is None or gap.after_ns < budget.before_work_ns:
@@ -119,7 +124,7 @@ def _when(gap: LongGap, ranks: Sequence[RankPass]) -> str:
     return f"{format_duration(gap.after_ns - budget.before_work_ns)} after the first work{step}"
 
 
-def _host(gap: LongGap) -> str:
+def _host_text(gap: LongGap) -> str:
     if gap.host_in is not None:
         return f"the host was in {cut(gap.host_in)}"
     return _HOST.get(gap.cause, "no operator on the host covers the gap")
@@ -127,7 +132,7 @@ def _host(gap: LongGap) -> str:
 
 RULE = Rule(
     symptom="the device idles for one long gap: a checkpoint, an evaluation, a stall",
-    look_at_job=_judge_job,
+    look_at_job=_long_gap_of_job,
     claims=("idle",),
     protocol=2,
     thresholds=SHARES,

@@ -74,23 +74,24 @@ _GAPS = {
 _SOURCES = {"given": "as given", "shapes": "from recorded shapes", "recorded": "as the profiler recorded them"}
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _low_mfu_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: the model uses little of the devices' peak."""
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU has no peak to compare with")
-    rated = [(p, p.utilisation) for p in ranks if p.utilisation is not None and _used(p.utilisation) is not None]
+    rated = [(p, p.utilisation) for p in ranks if p.utilisation is not None and _used_share(p.utilisation) is not None]
     if not rated:
         why = next((p.utilisation.unavailable for p in ranks if p.utilisation and p.utilisation.unavailable), None)
         return skipped(
             f"MFU unknown: {why or 'the trace has no shapes or names no device with a known peak'}",
             trace_command(job, "--show utilisation --flop FLOP"),
         )
-    share = median(_used(u) or 0.0 for _, u in rated)
+    share = median(_used_share(u) or 0.0 for _, u in rated)
     u = rated[0][1]
     name, flop = ("MFU", u.model_flop) if u.mfu is not None else ("HFU", u.hardware_flop)
     if share >= _LOW:
         return f"{name} {format_percent(share)} of the {u.dtype} peak, limit {format_percent(_LOW)}"
-    points = sorted(_points(job.summary, [p for p, _ in rated], u, share), key=lambda point: -point[0])
+    points = sorted(_lost_points(job.summary, [p for p, _ in rated], u, share), key=lambda point: -point[0])
     shown = [point for point in points if point[0] >= _WORTH]
     assert flop is not None
     assert u.step_ns is not None
@@ -116,12 +117,13 @@ def _judge_runs(evidence: Evidence) -> Statement:
         return skipped("no run states its MFU")
     low = [(share, run) for share, run in stated if share < _LOW]
     least, of = min(stated, key=lambda item: item[0])
-    return [_stated_low(share, run) for share, run in low] or (
+    return [_stated_low_finding(share, run) for share, run in low] or (
         f"{name_of(of)}: MFU {format_percent(least)}, as its source states it, limit {format_percent(_LOW)}"
     )
 
 
-def _stated_low(share: float, run: TrainingRun) -> Finding:
+def _stated_low_finding(share: float, run: TrainingRun) -> Finding:
+    """Return the finding of a low MFU that a run states."""
     rate, memory = run.rank_samples_per_s, run.peak_memory_bytes
     if rate is None and run.samples_per_s is not None and run.world_size:
         rate = run.samples_per_s.times(1 / run.world_size)
@@ -143,11 +145,11 @@ def _stated_low(share: float, run: TrainingRun) -> Finding:
     )
 
 
-def _used(u: Utilisation) -> float | None:
+def _used_share(u: Utilisation) -> float | None:
     return u.mfu if u.mfu is not None else u.hfu
 
 
-def _points(
+def _lost_points(
     summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: float
 ) -> Iterator[tuple[float, str, str]]:
     """Say where the time goes (share of the step, part, what helps): parts of the window without a matrix product, and the
@@ -213,7 +215,7 @@ RULE = Rule(
     symptom="the model uses little of the devices' peak",
     any_of=("runs", "traces"),
     look=_judge_runs,
-    look_at_job=_judge_job,
+    look_at_job=_low_mfu_of_job,
     folded=True,
     claims=("step",),
     protocol=2,

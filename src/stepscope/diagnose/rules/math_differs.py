@@ -54,8 +54,9 @@ _Apart = tuple[float, float, TrainingRun, TrainingRun]
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: loss curves that should coincide differ."""
     finished = [run for run in evidence.runs if run.status == "ok"]
-    compared = [pair for members in _alike(finished) for pair in _apart(members)]
+    compared = [pair for members in _runs_alike(finished) for pair in _losses_apart(members)]
     findings = [
         *(
             finding(
@@ -77,7 +78,7 @@ def check(evidence: Evidence) -> Statement:
             for note in run.notes
             if note.startswith(_REPLICAS)
         ),
-        *(_report(*pair) for pair in compared if pair[0] > pair[1]),
+        *(_math_differs_finding(*pair) for pair in compared if pair[0] > pair[1]),
     ]
     if findings:
         return findings
@@ -93,7 +94,7 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _alike(runs: Iterable[TrainingRun]) -> list[list[TrainingRun]]:
+def _runs_alike(runs: Iterable[TrainingRun]) -> list[list[TrainingRun]]:
     """Runs that must learn alike, by everything that decides what is learned."""
     judged = [
         run
@@ -111,14 +112,15 @@ def _alike(runs: Iterable[TrainingRun]) -> list[list[TrainingRun]]:
     return [members for members in alike.values() if len(members) > 1]
 
 
-def _apart(members: list[TrainingRun]) -> list[_Apart]:
+def _losses_apart(members: list[TrainingRun]) -> list[_Apart]:
     first, *others = sorted(members, key=lambda run: (run.world_size or 0, run.strategy != "single"))
     limit = MAX_APART_UNSEEDED if setting(first.settings, "seed") is None else MAX_APART
     loss = losses(first)[0]
     return [(abs(losses(run)[0] - loss) / max(abs(loss), 1e-12), limit, run, first) for run in others]
 
 
-def _report(relative: float, _limit: float, run: TrainingRun, other: TrainingRun) -> Finding:
+def _math_differs_finding(relative: float, _limit: float, run: TrainingRun, other: TrainingRun) -> Finding:
+    """Return the finding, with evidence, stake and advice: loss curves that should coincide differ."""
     ours, theirs = losses(run), losses(other)
     last = max(ours.keys() & theirs.keys())
     return finding(

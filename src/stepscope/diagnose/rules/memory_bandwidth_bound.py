@@ -53,7 +53,8 @@ def _of_kernels(ranks: Sequence[RankPass], *kinds: str) -> float:
     return total_ns(part.kinds(*kinds)) / total if total else 0.0
 
 
-def _report(part: RankShares) -> Statement:
+def _memory_bandwidth_bound_statement(part: RankShares) -> Statement:
+    """Return the finding, or why there is none: kernels that only move memory dominate the computation."""
     kinds = part.kinds(BANDWIDTH)
     return part.finding(
         f"memory-bandwidth-bound: {part} goes to kernels that only move memory",
@@ -81,7 +82,7 @@ RULE = share_rule(
     measure=lambda ranks: kinds_shares(ranks, BANDWIDTH),
     also=(lambda ranks: _of_kernels(ranks, BANDWIDTH), _DOMINATES),
     figures=lambda part: f"{_DOMINATES.of(part.also)} and {part}",
-    report=_report,
+    report=_memory_bandwidth_bound_statement,
     claims=("computation",),
     kind="memory-bound",
     protocol=4,

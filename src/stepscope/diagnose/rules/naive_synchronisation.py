@@ -104,7 +104,7 @@ def traced_sync(job: TraceEvidence) -> Statement:
         if late
         else "gradients are reduced inside backward and waited for one by one"
     )
-    stake = median(_returns(job, p, s, _transfer_ns(p, waits, s.inside, s.after)) for p, s in ranks)
+    stake = median(_returned_share(job, p, s, _transfer_ns(p, waits, s.inside, s.after)) for p, s in ranks)
     own = (
         "reduce buckets of gradients from hooks, during the backward pass"
         if late
@@ -142,7 +142,7 @@ def _transfer_ns(rank: RankPass, waits: Mapping[int, RankWaitTotal], *places: Sy
     )
 
 
-def _returns(job: TraceEvidence, rank: RankPass, sync: GradientSync, exposed_ns: int) -> float:
+def _returned_share(job: TraceEvidence, rank: RankPass, sync: GradientSync, exposed_ns: int) -> float:
     """Share of the window that fewer, larger messages beside the backward pass return: what is exposed, but for what the
     best buckets of the same bytes leave. Where sizes are unknown, what the backward pass could hide."""
     room = _backward_ns(rank)
@@ -175,7 +175,7 @@ def check(evidence: Evidence) -> Statement:
     traces = tuple(t for t in evidence.traces if t.cell_id not in measured)
     outcomes: list[Statement] = []
     if evidence.cells:
-        outcomes.append(_cells(evidence))
+        outcomes.append(_cells_statement(evidence))
     if traces:
         outcomes.append(each_job(traces, traced_sync))
     return together(outcomes)
@@ -185,7 +185,7 @@ Stake = tuple[float, float, str, bool]
 """What overlap returns at most, share of communication, both in words, whether that was measured."""
 
 
-def _cells(evidence: Evidence) -> Statement:
+def _cells_statement(evidence: Evidence) -> Statement:
     """Report cells whose collectives all come after backward and take more than OF_STEP there. What reads cells is imported
     where there are some: `trace` starts without it."""
     from stepscope.results.sweeps import after_backward, plan_of
@@ -197,16 +197,16 @@ def _cells(evidence: Evidence) -> Statement:
     if not blocking:
         return f"{counted(len(cells), 'cell')}: all of them reduce during the backward pass"
     overlapping = [c for c in cells if c not in blocking]
-    stakes = {id(c): _stake(c, overlapping) for c in blocking}
+    stakes = {id(c): _cell_stake(c, overlapping) for c in blocking}
     firing = by_model(c for c in blocking if stakes[id(c)][0] > 0)
     worst = max(blocking, key=lambda c: stakes[id(c)][1])
     ranked = (sorted(group, key=lambda c: -stakes[id(c)][0]) for group in firing)
     return [
-        _blocking(evidence, cells, stakes[id(cells[0])]) for cells in ranked
+        _blocking_finding(evidence, cells, stakes[id(cells[0])]) for cells in ranked
     ] or f"{worst.name}: {stakes[id(worst)][2]}"
 
 
-def _stake(cell: TimedCell, overlapping: list[TimedCell]) -> Stake:
+def _cell_stake(cell: TimedCell, overlapping: list[TimedCell]) -> Stake:
     """Return what is at stake in a cell; a stake of 0 is not worth a finding."""
     from stepscope.predict.run_buckets import same_work
 
@@ -228,7 +228,8 @@ def _stake(cell: TimedCell, overlapping: list[TimedCell]) -> Stake:
     return (gain if gain > MIN_GAIN else 0.0), share, sentence, True
 
 
-def _blocking(evidence: Evidence, ranked: list[TimedCell], stake: Stake) -> Finding:
+def _blocking_finding(evidence: Evidence, ranked: list[TimedCell], stake: Stake) -> Finding:
+    """Return the finding of cells that reduce gradients after the backward pass."""
     from stepscope.results.sweeps import plan_of
 
     cell, (most, share, sentence, sure) = ranked[0], stake

@@ -42,6 +42,7 @@ _SHOWN = 4
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: NCCL's choice of algorithm or protocol is not the fastest one measured."""
     swept = [
         w
         for w in winners(evidence.comm)
@@ -52,41 +53,43 @@ def check(evidence: Evidence) -> Statement:
         why = "the sweep has no run with default settings to compare with" if swept else "no sweep over NCCL settings"
         return skipped(why, RULE.unseen_command)
     beaten = [
-        w for w in with_default if all(row is not w.default for row in w.settings[: w.tied]) and _over(w) >= MIN_GAIN
+        w for w in with_default if all(row is not w.default for row in w.settings[: w.tied]) and _gain(w) >= MIN_GAIN
     ]
-    groups = grouped(beaten, lambda w: _setting(w.row))
-    ranked = sorted(groups.items(), key=lambda item: -max(map(_over, item[1])))
-    return [_report(*key, some, evidence, _losing(key, swept)) for key, some in ranked] or (
-        f"{counted(len(with_default), 'size')}: the default takes at most {max(map(_over, with_default)):.2f}x the "
+    groups = grouped(beaten, lambda w: _setting_key(w.row))
+    ranked = sorted(groups.items(), key=lambda item: -max(map(_gain, item[1])))
+    return [_nccl_algorithm_finding(*key, some, evidence, _losing_sizes(key, swept)) for key, some in ranked] or (
+        f"{counted(len(with_default), 'size')}: the default takes at most {max(map(_gain, with_default)):.2f}x the "
         f"time of the fastest, limit {MIN_GAIN:g}x beyond noise"
     )
 
 
-def _over(winner: Winner) -> float:
+def _gain(winner: Winner) -> float:
     return winner.over_default or 1.0
 
 
-def _setting(row: CommRow) -> tuple[str, str, str]:
+def _setting_key(row: CommRow) -> tuple[str, str, str]:
     return op_label(row), comm_ranks_label(row), env_label(row.env)
 
 
-def _losing(key: tuple[str, str, str], swept: list[Winner]) -> list[tuple[int, float]]:
+def _losing_sizes(key: tuple[str, str, str], swept: list[Winner]) -> list[tuple[int, float]]:
     """List (size, time / the default's) where the same setting is slower beyond noise, largest size first."""
     slower = [
         (size_of(row), row.time_ns_median / default.time_ns_median)
         for winner in swept
         if (default := winner.default) is not None and default.time_ns_median
         for row in winner.settings
-        if _setting(row) == key and row.time_ns_median
+        if _setting_key(row) == key and row.time_ns_median
         if (row.time_ns_low or 0) > (default.time_ns_high or row.time_ns_low or 0)
     ]
     return sorted((pair for pair in slower if pair[1] >= MIN_GAIN), reverse=True)
 
 
-def _report(
+def _nccl_algorithm_finding(
     op: str, ranks: str, env: str, some: list[Winner], evidence: Evidence, losing: list[tuple[int, float]]
 ) -> Finding:
-    best = max(some, key=_over)
+    """Return the finding, with evidence, stake and advice: NCCL's choice of algorithm or protocol is not the fastest one
+    measured."""
+    best = max(some, key=_gain)
     size, plain = size_of(best.row), best.row.op.replace("_", "")
     slower = ", ".join(f"{format_size(size)} {over:.2f}x" for size, over in losing[:_SHOWN])
     chosen = next(
@@ -100,9 +103,9 @@ def _report(
         None,
     )
     return finding(
-        f"{op} on {ranks}: {env} is {format_percent(_over(best) - 1)} faster than NCCL's choice at {format_size(size)}",
+        f"{op} on {ranks}: {env} is {format_percent(_gain(best) - 1)} faster than NCCL's choice at {format_size(size)}",
         [
-            f"{format_size(size_of(w.row))}: default {_over(w):.2f}x the time of {env}"
+            f"{format_size(size_of(w.row))}: default {_gain(w):.2f}x the time of {env}"
             for w in sorted(some, key=lambda w: size_of(w.row))[:_SHOWN]
         ],
         len(some) > _SHOWN and f"{len(some) - _SHOWN} more sizes",

@@ -36,13 +36,14 @@ _SHOWN = 6
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: NCCL uses host memory between GPUs of one host, or ranks never finished their initialisation."""
     findings: list[Finding] = []
     communicators = [(log, communicator) for log in evidence.nccl for communicator in log.communicators]
     largest = sorted(communicators, key=lambda pair: -(pair[1].nranks or 0))
-    via_memory = next(((log, c, links) for log, c in largest if (links := _indirect(c))), None)
+    via_memory = next(((log, c, links) for log, c in largest if (links := _indirect_links(c))), None)
     if via_memory is not None:
-        findings.append(_through_memory(*via_memory, topology_of(evidence)))
-    findings += [_incomplete(log, c, late) for log, c in communicators if (late := _late(c))]
+        findings.append(_through_memory_finding(*via_memory, topology_of(evidence)))
+    findings += [_uninitialised_finding(log, c, late) for log, c in communicators if (late := _uninitialised_ranks(c))]
     if findings:
         return findings
     ways = ", ".join(sorted({link.transport for _, c in communicators for link in c.links}))
@@ -51,33 +52,34 @@ def check(evidence: Evidence) -> Statement:
     return f"{total}{f' via {ways}' if ways else ''}{'; every rank completed its initialisation' if complete else ''}"
 
 
-def _indirect(communicator: NcclCommunicator) -> tuple[NcclLink, ...]:
+def _indirect_links(communicator: NcclCommunicator) -> tuple[NcclLink, ...]:
     """Links of one host through its memory, or through the network, which NCCL takes where both ways within it are off."""
     one_host = communicator.hosts == 1 and len(communicator.ranks) == communicator.nranks
     network = [link for link in communicator.links if one_host and link.transport.startswith("NET/")]
     return shared_memory_links(communicator) + tuple(network)
 
 
-def _prevents(name: str, value: str) -> bool:
+def _prevents_p2p(name: str, value: str) -> bool:
     """Whether a setting keeps P2P from links of one host; levels from PXB on allow it."""
     if name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"):
         return value not in ("0", "")
     return name == "NCCL_P2P_LEVEL" and value.upper() in ("LOC", "NVL", "PIX", "0", "1")
 
 
-def _late(communicator: NcclCommunicator) -> tuple[int, ...]:
+def _uninitialised_ranks(communicator: NcclCommunicator) -> tuple[int, ...]:
     """Ranks without a complete initialisation, where others have one."""
     late = tuple(rank.rank for rank in communicator.ranks if not rank.initialised)
     return late if len(late) < len(communicator.ranks) else ()
 
 
-def _through_memory(
+def _through_memory_finding(
     log: NcclDebug, communicator: NcclCommunicator, links: tuple[NcclLink, ...], topology: Topology | None
 ) -> Finding:
+    """Return the finding of links between GPUs of a host that go through its memory."""
     count = counted(len(links), "link")
     network = any(link.transport.startswith("NET/") for link in links)
     shown = listed((f"{link.source} to {link.destination}" for link in links), at_most=_SHOWN)
-    switched = [(name, value) for name, value in log.settings if _prevents(name, value)]
+    switched = [(name, value) for name, value in log.settings if _prevents_p2p(name, value)]
     nvlinked = topology is not None and len(topology.fast_pairs()) == len(topology.gpu_pairs()) > 0
     crossing = topology is not None and bool(topology.socket_crossing_pairs())
     return finding(
@@ -106,7 +108,8 @@ def _through_memory(
     )
 
 
-def _incomplete(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int, ...]) -> Finding:
+def _uninitialised_finding(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int, ...]) -> Finding:
+    """Return the finding of ranks that never finished their initialisation."""
     who, ranks = f"{plural(len(late), 'rank')} {in_words(late)}", len(communicator.ranks)
     cut = sum(file.truncated for file in log.files)
     return finding(

@@ -304,6 +304,7 @@ _NAMED = {"oom", "device-error"}
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: NCCL names an error before the job ends."""
     kinds = {sign.kind for sign in evidence.signs}
     named = {kind for e in EXPLANATIONS if e.fatal for kind in e.kinds if kind in kinds} - {*_FOLLOWS, "nccl-aborted"}
     signs = [sign for sign in evidence.signs if not (named or kinds & _NAMED) or sign.kind not in _FOLLOWS]

@@ -49,43 +49,44 @@ _OFF = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: NCCL uses TCP sockets between hosts."""
     several = [(log, c) for log in evidence.nccl for c in log.communicators if c.hosts > 1]
     largest: dict[int, tuple[NcclDebug, NcclCommunicator]] = {}  # of each log: the others go the same way
     for log, c in several:
-        sockets = "NET/Socket" in _transports(c) or (not _transports(c) and c.networks == ("Socket",))
+        sockets = "NET/Socket" in _net_transports(c) or (not _net_transports(c) and c.networks == ("Socket",))
         if sockets and (id(log) not in largest or (c.nranks or 0) > (largest[id(log)][1].nranks or 0)):
             largest[id(log)] = log, c
     for log in (
         evidence.nccl if not several else ()
     ):  # lines without an initialisation: a network link is one between hosts
-        unstated = [c for c in log.communicators if not c.ranks and "NET/Socket" in _transports(c)]
+        unstated = [c for c in log.communicators if not c.ranks and "NET/Socket" in _net_transports(c)]
         if unstated and not any(name == "NCCL_SHM_DISABLE" for name, _ in log.settings):
             largest[id(log)] = log, unstated[0]
     if largest:
-        return [_from_log(evidence, log, c) for log, c in largest.values()]
+        return [_socket_log_finding(evidence, log, c) for log, c in largest.values()]
     if several:
-        networks = sorted({n for _, c in several for n in (c.networks or _transports(c))})
+        networks = sorted({n for _, c in several for n in (c.networks or _net_transports(c))})
         return f"{counted(several[0][1].hosts, 'host')} over {', '.join(networks) or '?'}"
     # Of each sweep, the fastest of the large sizes.
     rated = [
-        (name, max((r for r in rows if size_of(r) >= LARGE), key=_busbw))
+        (name, max((r for r in rows if size_of(r) >= LARGE), key=_busbw_bytes_per_s))
         for name, rows in by_sweep(evidence.comm)
-        if _judged(rows[-1])
+        if _is_judged(rows[-1])
     ]
     if rated:
-        return _from_rates(rated, sorted({name for log in evidence.nccl for name in log.networks}))
+        return _socket_rate_statement(rated, sorted({name for log in evidence.nccl for name in log.networks}))
     return "NCCL's log covers one host: no network is used" if evidence.nccl else RULE.blind
 
 
-def _busbw(row: CommRow) -> float:
+def _busbw_bytes_per_s(row: CommRow) -> float:
     return row.busbw_bytes_per_s or 0.0
 
 
-def _transports(communicator: NcclCommunicator) -> set[str]:
+def _net_transports(communicator: NcclCommunicator) -> set[str]:
     return {link.transport for link in communicator.links if link.transport.startswith("NET/")}
 
 
-def _rdma(evidence: Evidence, log: NcclDebug) -> tuple[str, ...]:
+def _rdma_devices(evidence: Evidence, log: NcclDebug) -> tuple[str, ...]:
     """RDMA devices that some source knows of."""
     devices = [nic for host in log.hosts for nic in host.nics if nic.endswith(("/IB", "/RoCE"))]
     if evidence.environment is not None:
@@ -95,8 +96,9 @@ def _rdma(evidence: Evidence, log: NcclDebug) -> tuple[str, ...]:
     return tuple(dict.fromkeys(devices))
 
 
-def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator) -> Finding:
-    rdma = _rdma(evidence, log)
+def _socket_log_finding(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator) -> Finding:
+    """Return the finding of a communicator that NCCL's log shows on sockets."""
+    rdma = _rdma_devices(evidence, log)
     plain = None if rdma else _only_ethernet(evidence, communicator)
     links = sum(link.transport == "NET/Socket" for link in communicator.links)
     switched = [name for name, value in log.settings if _OFF.get(name) == value]
@@ -130,7 +132,7 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
             ("more sockets may fill it", "export NCCL_NSOCKS_PERTHREAD=4 NCCL_SOCKET_NTHREADS=2"),
         ]
         if plain
-        else _advice(switched, rdma),
+        else _net_plugin_advice(switched, rdma),
         of=f"communicator of {communicator.nranks} ranks" if communicator.nranks else None,
     )
 
@@ -144,7 +146,8 @@ def _only_ethernet(evidence: Evidence, communicator: NcclCommunicator) -> str | 
     return machine.host if machine.host in hosts else None
 
 
-def _advice(switched: list[str], rdma: tuple[str, ...]) -> list[Advices]:
+def _net_plugin_advice(switched: list[str], rdma: tuple[str, ...]) -> list[Advices]:
+    """Return what makes NCCL take RDMA: no setting against it, the plugin, the devices in the container."""
     verbs = any("mlx" in name or name.endswith(("/IB", "/RoCE")) for name in rdma)
     network = "IB" if verbs else "AWS Libfabric" if any("efa" in name or "cxi" in name for name in rdma) else None
     return [
@@ -164,7 +167,8 @@ def _advice(switched: list[str], rdma: tuple[str, ...]) -> list[Advices]:
     ]
 
 
-def _judged(row: CommRow) -> bool:
+def _is_judged(row: CommRow) -> bool:
+    """Whether a row is one of large messages between hosts by NCCL."""
     return (
         row.backend == "nccl"
         and (row.hosts or 1) > 1
@@ -174,12 +178,13 @@ def _judged(row: CommRow) -> bool:
     )
 
 
-def _from_rates(rated: list[tuple[str, CommRow]], networks: list[str]) -> Statement:
-    name, row = min(rated, key=lambda pair: _busbw(pair[1]))
-    rate, limit = format_bandwidth(_busbw(row)), format_bandwidth(SOCKET_RATE)
-    if _busbw(row) >= SOCKET_RATE:
+def _socket_rate_statement(rated: list[tuple[str, CommRow]], networks: list[str]) -> Statement:
+    """Judge by rates: whether sweeps between hosts stay below what sockets reach."""
+    name, row = min(rated, key=lambda pair: _busbw_bytes_per_s(pair[1]))
+    rate, limit = format_bandwidth(_busbw_bytes_per_s(row)), format_bandwidth(SOCKET_RATE)
+    if _busbw_bytes_per_s(row) >= SOCKET_RATE:
         return f"{name}: busbw {rate} across hosts, sockets stay below {limit}"
-    slow = [(other, r) for other, r in rated if other != name and _busbw(r) < SOCKET_RATE]
+    slow = [(other, r) for other, r in rated if other != name and _busbw_bytes_per_s(r) < SOCKET_RATE]
     fast = [network for network in networks if network != "Socket"]
     if fast and networks == fast:
         return finding(
@@ -199,9 +204,9 @@ def _from_rates(rated: list[tuple[str, CommRow]], networks: list[str]) -> Statem
     return finding(
         f"{name} has {rate} across hosts: as slow as TCP sockets",
         f"busbw {rate} at {format_size(size_of(row))}; RDMA networks of GPU machines reach {limit} and more",
-        [f"{other}: {format_bandwidth(_busbw(r))}" for other, r in slow[:3]],
+        [f"{other}: {format_bandwidth(_busbw_bytes_per_s(r))}" for other, r in slow[:3]],
         confidence="likely: NCCL's log would show which network it uses",
-        advice=_advice([], ()),
+        advice=_net_plugin_advice([], ()),
         of=name,
     )
 

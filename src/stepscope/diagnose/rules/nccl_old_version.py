@@ -75,24 +75,27 @@ BUGS = (
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: the NCCL version has a documented hang or wrong result."""
     stated = [v for log in evidence.nccl for v in log.versions]
     torch = evidence.environment.torch if evidence.environment is not None else None
     if torch is not None and torch.nccl_version and torch.hip_version is None:
         stated.append(torch.nccl_version)
-    versions = {version: text for text in dict.fromkeys(stated) if (version := _parsed(text))}
+    versions = {version: text for text in dict.fromkeys(stated) if (version := _parsed_version(text))}
     if not versions:
         return RULE.blind
     hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
     listed = [(b, text) for version, text in sorted(versions.items()) for b in BUGS if b.first <= version < b.before]
     elsewhere = ", ".join(dict.fromkeys(text for bug, text in listed if not bug.sure))
-    return [_report(bug, text, hardware) for bug, text in listed if _concerns(bug, hardware, evidence)] or (
+    return [
+        _nccl_old_version_finding(bug, text, hardware) for bug, text in listed if _may_concern(bug, hardware, evidence)
+    ] or (
         f"{elsewhere}: its listed bugs concern other GPUs, or jobs on several hosts"
         if elsewhere
         else f"{', '.join(versions.values())}: none of {counted(len(BUGS), 'listed bug')} affects it"
     )
 
 
-def _concerns(bug: _Bug, hardware: str, evidence: Evidence) -> bool:
+def _may_concern(bug: _Bug, hardware: str, evidence: Evidence) -> bool:
     """Whether nothing that is known of the machine rules the bug out."""
     if bug.several and evidence.nccl and all(c.hosts == 1 for log in evidence.nccl for c in log.communicators):
         return not any(log.communicators for log in evidence.nccl)
@@ -101,12 +104,13 @@ def _concerns(bug: _Bug, hardware: str, evidence: Evidence) -> bool:
     return any(name in hardware for name in bug.gpus)
 
 
-def _parsed(text: str) -> Version:
+def _parsed_version(text: str) -> Version:
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
     return () if match is None else tuple(map(int, match.groups()))
 
 
-def _report(bug: _Bug, version: str, hardware: str) -> Finding:
+def _nccl_old_version_finding(bug: _Bug, version: str, hardware: str) -> Finding:
+    """Return the finding, with evidence, stake and advice: the NCCL version has a documented hang or wrong result."""
     met = bug.sure or any(name in hardware for name in bug.gpus)  # else the version alone is known
     first, before = (".".join(map(str, number)) for number in (bug.first, bug.before))
     return finding(

@@ -101,11 +101,12 @@ class _Job:
 
 
 def check(evidence: Evidence) -> Statement:
-    jobs = [_job(evidence, run) for run in evidence.runs]
-    findings = [*_failed(evidence, jobs), *_failed_requests(evidence)]
-    peaks = sorted(_peaks(evidence, jobs), key=lambda peak: -peak[0])
+    """Look for: memory ran out, or nearly did."""
+    jobs = [_run_job(evidence, run) for run in evidence.runs]
+    findings = [*_failed_run_findings(evidence, jobs), *_failed_requests(evidence)]
+    peaks = sorted(_peak_shares(evidence, jobs), key=lambda peak: -peak[0])
     if near := [peak for peak in peaks if peak[0] >= MOST_SHARE]:
-        findings.append(_near(evidence, *near))
+        findings.append(_near_finding(evidence, *near))
     if findings:
         return findings
     for share, _, job in peaks[:1]:
@@ -113,7 +114,8 @@ def check(evidence: Evidence) -> Statement:
     return RULE.blind
 
 
-def _job(evidence: Evidence, run: TrainingRun) -> _Job:
+def _run_job(evidence: Evidence, run: TrainingRun) -> _Job:
+    """Return a run as a job with its capacity, bytes, and what says so."""
     cell = cell_of(evidence, run)
     if cell is None:
         capacity = _of_name(run.hardware)
@@ -131,7 +133,7 @@ def _of_name(name: str | None) -> tuple[int, str] | None:
     return device.total_bytes, f"usual for {device.name}; this device's driver was not asked"
 
 
-def _peaks(evidence: Evidence, jobs: Iterable[_Job]) -> Iterator[tuple[float, int, _Job]]:
+def _peak_shares(evidence: Evidence, jobs: Iterable[_Job]) -> Iterator[tuple[float, int, _Job]]:
     """Yield the share of the capacity that all ranks of a host take at the peak, the peak of one, bytes, and whose it is."""
     for job in jobs:
         peak = job.run.peak_memory_bytes if job.run is not None and job.run.status == "ok" else None
@@ -142,13 +144,13 @@ def _peaks(evidence: Evidence, jobs: Iterable[_Job]) -> Iterator[tuple[float, in
         share = None if job.cell is None else memory_share(job.cell, evidence.environment)
         yield peak / job.capacity[0] if share is None else share, peak, job
     for memory in evidence.memory:
-        job = _snapshot(evidence, memory)
+        job = _snapshot_job(evidence, memory)
         if job.capacity is not None and not memory.oom_events:
             peak = memory.segment_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
             yield peak / job.capacity[0], peak, job
 
 
-def _snapshot(evidence: Evidence, memory: MemorySnapshot) -> _Job:
+def _snapshot_job(evidence: Evidence, memory: MemorySnapshot) -> _Job:
     """Return a snapshot's job: the capacity is that of a failed request, the machine's devices, or the name stated."""
     step = "" if memory.step is None else f", after {counted(memory.step, 'step')}"
     driver = device_capacity(evidence.environment)
@@ -162,7 +164,7 @@ def _snapshot(evidence: Evidence, memory: MemorySnapshot) -> _Job:
     return _Job(name=f"{memory.name}{step}", capacity=capacity, driver=by_driver)
 
 
-def _failed(evidence: Evidence, jobs: Sequence[_Job]) -> Iterator[Finding]:
+def _failed_run_findings(evidence: Evidence, jobs: Sequence[_Job]) -> Iterator[Finding]:
     """Yield one finding a model, of the run that needs least; not of logs that say more of it, which job-end reads."""
     runs = [(job, job.run) for job in jobs if job.run is not None]
     read_elsewhere = {sign.source for sign in evidence.signs if sign.kind in ("oom", "host-oom")}
@@ -191,7 +193,7 @@ def _failed(evidence: Evidence, jobs: Sequence[_Job]) -> Iterator[Finding]:
             severity="problem",
             confidence="certain: the run failed",
             priority="failure",
-            advice=_remedies(evidence, job),
+            advice=_memory_advice(evidence, job),
             of=job.name,
             runs=tuple(failed.run_id for _, failed in group),
         )
@@ -210,13 +212,13 @@ def _failed_requests(evidence: Evidence) -> Iterator[Finding]:
     by_kind = memory.peak_kinds or memory.kinds
     whole = sum(size for _, size in by_kind)
     kinds = {kind: size / whole for kind, size in sorted(by_kind, key=lambda pair: -pair[1])}
-    job = replace(_snapshot(evidence, memory), kinds=kinds)
+    job = replace(_snapshot_job(evidence, memory), kinds=kinds)
     free, wanted = memory.oom_driver_free_bytes, format_bytes_binary(memory.oom_request_bytes or 0)
     left = "" if free is None else f" with {format_bytes_binary(free)} left in the driver"
     capacity = f" of {format_bytes_binary(memory.capacity_bytes)}" if memory.capacity_bytes else ""
     sizes = dict(by_kind)
     shares = ", ".join(f"{k} {format_bytes_binary(sizes[k])} ({format_percent(share)})" for k, share in kinds.items())
-    others = [_snapshot(evidence, snapshot).name for snapshot in failed if snapshot is not memory]
+    others = [_snapshot_job(evidence, snapshot).name for snapshot in failed if snapshot is not memory]
     yield finding(
         f"{counted(memory.oom_events, 'request')} failed: {wanted} wanted{left}",
         f"reserved {format_bytes_binary(memory.segment_bytes)}{capacity}, in use "
@@ -230,12 +232,13 @@ def _failed_requests(evidence: Evidence) -> Iterator[Finding]:
         severity="problem",
         confidence="certain: recorded by the allocator",
         priority="failure",
-        advice=_remedies(evidence, job),
+        advice=_memory_advice(evidence, job),
         of=job.name,
     )
 
 
-def _near(evidence: Evidence, worst: tuple[float, int, _Job], *others: tuple[float, int, _Job]) -> Finding:
+def _near_finding(evidence: Evidence, worst: tuple[float, int, _Job], *others: tuple[float, int, _Job]) -> Finding:
+    """Return the finding of a peak near the capacity."""
     share, peak, job = worst
     source = "" if job.capacity is None else job.capacity[1]
     several = job.host and job.run is not None and (job.run.world_size or 1) > 1
@@ -247,12 +250,12 @@ def _near(evidence: Evidence, worst: tuple[float, int, _Job], *others: tuple[flo
         and f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}",
         [f"{other.name}: {format_percent(less)}" for less, _, other in others[:3]],
         confidence="measured" if job.driver else "likely: the table's capacity, not that of this device's driver",
-        advice=_remedies(evidence, job),
+        advice=_memory_advice(evidence, job),
         of=job.run or job.name,
     )
 
 
-def _remedies(evidence: Evidence, job: _Job) -> Iterator[Advices]:
+def _memory_advice(evidence: Evidence, job: _Job) -> Iterator[Advices]:
     """Yield advice, cheapest first, without what the run does already and what frees a kind that holds next to nothing."""
     run, cell = job.run, job.cell
     if cell is None:  # bench does so
@@ -268,7 +271,7 @@ def _remedies(evidence: Evidence, job: _Job) -> Iterator[Advices]:
         half = "" if batch is None else f" ({batch // 2} instead of {batch})"
         yield (
             f"low cost: halve the micro-batch{half} and double the accumulation, same global batch",
-            None if cell is None else again(evidence, cell, *_halved(cell)),
+            None if cell is None else again(evidence, cell, *_halved_settings(cell)),
         )
     wide = run is None or run.precision in (None, "fp32", "tf32")
     if wide and job.holds(ACTIVATION, TEMPORARY, PARAMETER, GRADIENT):
@@ -281,7 +284,7 @@ def _remedies(evidence: Evidence, job: _Job) -> Iterator[Advices]:
     if replicated and job.holds(OPTIMIZER):
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
         yield f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}"
-    if job.holds(ACTIVATION) and not job.too_large and not _recomputes(run):
+    if job.holds(ACTIVATION) and not job.too_large and not _recomputes_already(run):
         yield "costs about a third more computation (4/3): recompute activations in the backward pass"
     if replicated and job.holds(PARAMETER, GRADIENT):
         yield "50% more traffic: shard parameters too (FSDP, ZeRO-3)"
@@ -291,14 +294,14 @@ def _remedies(evidence: Evidence, job: _Job) -> Iterator[Advices]:
         yield f"use a {'host' if job.host else 'device'} with more memory, or a smaller model"
 
 
-def _halved(cell: CellEvidence) -> list[tuple[str, object]]:
+def _halved_settings(cell: CellEvidence) -> list[tuple[str, object]]:
     """The settings that halve the micro-batch: of a fixed global batch the accumulation alone."""
     spec = cell.spec
     batch = [("micro_batch", spec.micro_batch // 2)] if spec.batch_rule == "micro_batch" else []
     return [("accumulation", 2 * spec.accumulation), *batch]
 
 
-def _recomputes(run: TrainingRun | None) -> bool:
+def _recomputes_already(run: TrainingRun | None) -> bool:
     """Whether the run's settings say that it recomputes activations already."""
     names = ("activation_checkpointing", "gradient_checkpointing", "checkpoint_activations", "recompute_granularity")
     value = None if run is None else setting(run.settings, *names)

@@ -37,6 +37,7 @@ MIN_SPEEDUP = Limit(1.0, unit="speed-up", source="below it more ranks are slower
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: more ranks are slower than fewer."""
     compared = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not compared:
         return skipped(
@@ -46,12 +47,13 @@ def check(evidence: Evidence) -> Statement:
         pair for pair in compared if pair.row.speedup < MIN_SPEEDUP and sharing_beside(pair, compared) is None
     )
     least = min(compared, key=lambda pair: pair.row.speedup)
-    return [_report(evidence, group) for group in slower.values()] or (
+    return [_negative_scaling_finding(evidence, group) for group in slower.values()] or (
         f"least speed-up {least.row.speedup:.2f}x, {least.name}; limit 1"
     )
 
 
-def _report(evidence: Evidence, group: list[Pair]) -> Finding:
+def _negative_scaling_finding(evidence: Evidence, group: list[Pair]) -> Finding:
+    """Return the finding, with evidence, stake and advice: more ranks are slower than fewer."""
     worst, *rest = sorted(group, key=lambda pair: pair.row.speedup)
     row, run, base, copies = worst.row, worst.run, worst.base, worst.copies
     unsure = row.high is not None and row.high >= MIN_SPEEDUP

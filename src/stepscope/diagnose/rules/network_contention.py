@@ -62,7 +62,8 @@ class _Varying:
 
 
 def check(evidence: Evidence) -> Statement:
-    looked = sorted([*_from_comm(evidence), *_from_traces(evidence)], key=lambda varying: -varying.ratio)
+    """Look for: collectives vary although ranks arrive together: the network is shared."""
+    looked = sorted([*_varying_sweeps(evidence), *_varying_traces(evidence)], key=lambda varying: -varying.ratio)
     if not looked:
         return RULE.blind
     firing = grouped((v for v in looked if v.ratio >= TAIL), lambda varying: varying.measured)
@@ -85,14 +86,15 @@ def check(evidence: Evidence) -> Statement:
     ] or f"{looked[0].name}: slowest tenth {looked[0].ratio:.2f}x the median, limit {TAIL:g}x"
 
 
-def _from_comm(evidence: Evidence) -> Iterator[_Varying]:
+def _varying_sweeps(evidence: Evidence) -> Iterator[_Varying]:
+    """Yield of each sweep the size whose slowest tenth is furthest above its median."""
     for name, rows in by_sweep(evidence.comm):
-        row = max(filter(_judged, rows), key=_tail, default=None)
+        row = max(filter(_is_judged, rows), key=_tail_ratio, default=None)
         if row is not None:
             tail = row.time_ns_p90 or 0.0
             yield _Varying(
                 name=f"{name} at {format_size(size_of(row))}",
-                ratio=_tail(row),
+                ratio=_tail_ratio(row),
                 sentences=(
                     f"median {format_duration(row.time_ns_median or 1.0)}, slowest tenth from {format_duration(tail)}, "
                     f"worst {format_duration(row.time_ns_max or tail)} of {counted(row.iterations or 0, 'call')}",
@@ -102,7 +104,8 @@ def _from_comm(evidence: Evidence) -> Iterator[_Varying]:
             )
 
 
-def _judged(row: CommRow) -> bool:
+def _is_judged(row: CommRow) -> bool:
+    """Whether a row is one of large messages over a network, with enough calls and ranks that arrive together."""
     over_network = (row.hosts or 1) > 1 or row.network is not None
     return (
         over_network
@@ -115,11 +118,12 @@ def _judged(row: CommRow) -> bool:
     )
 
 
-def _tail(row: CommRow) -> float:
+def _tail_ratio(row: CommRow) -> float:
     return (row.time_ns_p90 or 0.0) / (row.time_ns_median or 1.0)
 
 
-def _from_traces(evidence: Evidence) -> Iterator[_Varying]:
+def _varying_traces(evidence: Evidence) -> Iterator[_Varying]:
+    """Yield of each traced job on several hosts the collectives whose transfers vary most."""
     for trace in evidence.traces:
         job = trace.summary.collectives
         hosts = set(trace.summary.hosts.values()) - {None}
@@ -130,10 +134,11 @@ def _from_traces(evidence: Evidence) -> Iterator[_Varying]:
         for (op, size, _), instances in like.items():
             if size >= LARGE_BYTES and len(instances) >= LEAST_CALLS:
                 name = f"{op} of {format_size(size)} in {trace.name}"
-                yield _of_instances(name, instances, max(trace.summary.windows_ns.values(), default=0))
+                yield _varying_instances(name, instances, max(trace.summary.windows_ns.values(), default=0))
 
 
-def _of_instances(name: str, instances: list[MatchedCollective], window_ns: int) -> _Varying:
+def _varying_instances(name: str, instances: list[MatchedCollective], window_ns: int) -> _Varying:
+    """Return how much the transfers of these collectives vary, and what that costs."""
     transfers = sorted(one.transfer_ns or 0 for one in instances)
     median = statistics.median(transfers) or 1.0
     slow = [one for one in instances if (one.transfer_ns or 0) >= TAIL * median]

@@ -34,7 +34,8 @@ from stepscope.diagnose.trace_facts import cut_short, unread
 from stepscope.results.evidence import TraceEvidence
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _no_communication_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: the traces of a job with several ranks contain no communication."""
     ranks = job.summary.ranks
     world = job.summary.world_size or len(ranks)
     budgets = [p.budget.parts for p in ranks if p.budget is not None]
@@ -53,7 +54,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     setups = [p.facts.setup for p in ranks]
     sizes = {setup.parameters if setup is not None else None for setup in setups}
     if None not in sizes and len(sizes) == 1 and all(p.steps for p in ranks):  # whole steps of the same model
-        return _replicas(job, world, silent)
+        return _copies_statement(job, world, silent)
     stated = job.summary.world_size is not None
     return finding(
         f"no communication in the trace of a job of {counted(world, 'rank')}"
@@ -71,7 +72,8 @@ def _judge_job(job: TraceEvidence) -> Statement:
     )
 
 
-def _replicas(job: TraceEvidence, world: int, silent: int) -> Statement:
+def _copies_statement(job: TraceEvidence, world: int, silent: int) -> Statement:
+    """Return the finding of ranks that train copies of the model alone, each by itself."""
     ranks = job.summary.ranks
     divided = {p.facts.setup.loader.divided for p in ranks if p.facts.setup and p.facts.setup.loader}
     steps = min(len(p.steps) for p in ranks)
@@ -101,7 +103,7 @@ def _replicas(job: TraceEvidence, world: int, silent: int) -> Statement:
 
 RULE = Rule(
     symptom="the traces of a job with several ranks contain no communication",
-    look_at_job=_judge_job,
+    look_at_job=_no_communication_of_job,
     decided_by="no collective at all on several ranks",
     kind="independent-processes",
     rests_on=("classes",),

@@ -43,7 +43,8 @@ _NONE = Limit(
 )
 
 
-def _report(part: RankShares) -> Statement:
+def _no_tensor_cores_statement(part: RankShares) -> Statement:
+    """Return the finding, or why there is none: no matrix product uses the tensor cores."""
     products, device = part.kinds(*MATRIX), part.device
     kinds = {kind: total_ns(part.kinds(kind)) / total_ns(products) for kind in MATRIX}
     if kinds[MATRIX_TENSOR] >= _NONE:
@@ -96,7 +97,7 @@ RULE = share_rule(
     without="no compute kernels: a CPU job has none",
     measure=lambda ranks: kinds_shares(ranks, *MATRIX),
     figures=lambda part: f"matrix products take {part}",
-    report=_report,
+    report=_no_tensor_cores_statement,
     claims=("computation",),
     protocol=4,
     thresholds={"tensor cores": _NONE},

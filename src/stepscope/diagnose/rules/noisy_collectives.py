@@ -46,6 +46,7 @@ MEAN_OVER_MEDIAN = Limit(
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: times of collectives are noisy, or their mean is far above the median."""
     shown = measured(evidence.comm)
     wide = [(reach, row) for row in shown if (reach := interval_share(row)) is not None]
     tails = [(row.time_ns_mean / row.time_ns_median, row) for row in shown if row.time_ns_mean and row.time_ns_median]

@@ -70,22 +70,25 @@ class _Noisy:
 
 
 def check(evidence: Evidence) -> Statement:
-    timed = [(run, count) for run in evidence.runs if run.status == "ok" and (count := _count(run)) is not None]
+    """Look for: too few samples, wide intervals or drifting step times."""
+    timed = [
+        (run, count) for run in evidence.runs if run.status == "ok" and (count := _replicate_count(run)) is not None
+    ]
     if not timed:
         return skipped("no run records how many steps or epochs were timed", ANY_MATRIX)
-    noisy = [n for run, count in timed if (n := _noisy(evidence, run, *count)) is not None]
+    noisy = [n for run, count in timed if (n := _noisy_run(evidence, run, *count)) is not None]
     if noisy and len(evidence.runs) == 1 and evidence.runs[0].parts_ns:  # shares of its own steps are what it says
         return f"{noisy[0].text}: of one run, which nothing is compared with"
     if noisy:
-        return _report(evidence, sorted(noisy, key=lambda n: -(n.reach or 0.0)), len(timed))
-    reaches = [(reach, run) for run, _ in timed if (reach := _reach(run.step_ns)) is not None]
+        return _noisy_measurement_statement(evidence, sorted(noisy, key=lambda n: -(n.reach or 0.0)), len(timed))
+    reaches = [(reach, run) for run, _ in timed if (reach := _relative_reach(run.step_ns)) is not None]
     if not reaches:
         return f"{counted(len(timed), 'run')} with enough epochs each"
     worst, run = max(reaches, key=lambda pair: pair[0])
     return f"widest interval ±{format_percent(worst)} ({name_of(run)}), limit ±{format_percent(MAX_REACH)}"
 
 
-def _count(run: TrainingRun) -> tuple[int, str, float] | None:
+def _replicate_count(run: TrainingRun) -> tuple[int, str, float] | None:
     """Return how many replicates a run's time rests on, of what, and how many are enough; repeats of a whole run are few
     by nature."""
     if isinstance(repeats := run.settings.get("repeats"), int):
@@ -96,16 +99,16 @@ def _count(run: TrainingRun) -> tuple[int, str, float] | None:
     return (timed, "epoch", MIN_EPOCH_COUNT) if timed else None
 
 
-def _reach(measured: Measured | None) -> float | None:
+def _relative_reach(measured: Measured | None) -> float | None:
     if measured is None or measured.low is None or measured.high is None or measured.value <= 0:
         return None
     return max(measured.high - measured.value, measured.value - measured.low) / measured.value
 
 
-def _noisy(evidence: Evidence, run: TrainingRun, count: int, what: str, least: float) -> _Noisy | None:
-    reach = _reach(run.step_ns)
+def _noisy_run(evidence: Evidence, run: TrainingRun, count: int, what: str, least: float) -> _Noisy | None:
+    reach = _relative_reach(run.step_ns)
     drift = next((note for note in run.notes if _DRIFT in note), None)
-    drifted = None if drift is None else _drifted(cell_of(evidence, run))
+    drifted = None if drift is None else _drift_share(cell_of(evidence, run))
     if drifted is not None and drifted < MIN_DRIFT:
         drift = None
     wide = reach is not None and reach > MAX_REACH
@@ -121,7 +124,7 @@ def _noisy(evidence: Evidence, run: TrainingRun, count: int, what: str, least: f
     return _Noisy(run=run, text=text, reach=off, short=not wide and drift is None)
 
 
-def _drifted(cell: CellEvidence | None) -> float | None:
+def _drift_share(cell: CellEvidence | None) -> float | None:
     """Return by how much a cell's halves differ at most, of the first; None: its steps are unknown.
 
     The first steps alone, which bench notes too, move no median.
@@ -133,7 +136,8 @@ def _drifted(cell: CellEvidence | None) -> float | None:
     return max((abs(drift_fraction(steps)) for steps in rounds.values()), default=0.0)
 
 
-def _report(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Statement:
+def _noisy_measurement_statement(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Statement:
+    """Return the finding, or why there is none: too few samples, wide intervals or drifting step times."""
     alone = len(noisy) == 1
     short = {case.short for case in noisy}
     fault = "too short or too noisy" if len(short) > 1 else "too short" if short == {True} else "too noisy"

@@ -37,10 +37,11 @@ _NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 
 def check(evidence: Evidence) -> Statement:
-    return over_share(evidence, "optimizer-bound", "optimizer", _report, spent="of the step")
+    return over_share(evidence, "optimizer-bound", "optimizer", _optimizer_heavy_finding, spent="of the step")
 
 
-def _report(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
+def _optimizer_heavy_finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
+    """Return the finding, with evidence, stake and advice: the optimizer takes a large share of the step."""
     cell, n = ranked[0], ranked[0].world_size
     spec, parameters, share = cell.spec, cell.run.num_parameters, cell.share("optimizer")
     size = "" if parameters is None else f" over {format_count(parameters)} parameters"

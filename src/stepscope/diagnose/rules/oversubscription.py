@@ -71,10 +71,11 @@ class _Load:
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: more threads than cores, or more ranks than GPUs."""
     environment = evidence.environment
     if environment is None:
         return skipped("the machine was not recorded, or the sources ran on different machines")
-    loads = [_load(cell) for cell in evidence.cells if cell.result.summaries]
+    loads = [_cell_load(cell) for cell in evidence.cells if cell.result.summaries]
     if not loads:
         return skipped("no rank recorded its number of threads")
     cores = environment.usable_cores
@@ -92,17 +93,18 @@ def check(evidence: Evidence) -> Statement:
 
     fullest = max(loads, key=lambda load: load.wanted)
     looked = (
-        _contended(loads, cores),
-        bool(crowded) and _threads(evidence, environment, crowded, len(loads)),
-        bool(shared) and _gpus(evidence, max(shared, key=by_ranks), gpus),
-        bool(gloo) and _gloo(max(gloo, key=by_ranks), cores),
+        _contended_finding(loads, cores),
+        bool(crowded) and _threads_finding(evidence, environment, crowded, len(loads)),
+        bool(shared) and _shared_gpus_finding(evidence, max(shared, key=by_ranks), gpus),
+        bool(gloo) and _gloo_finding(max(gloo, key=by_ranks), cores),
     )
     return [report for report in looked if report] or (
         f"at most {counted(fullest.wanted, 'thread')} on {counted(cores, 'usable core')}"
     )
 
 
-def _load(cell: CellEvidence) -> _Load:
+def _cell_load(cell: CellEvidence) -> _Load:
+    """Return the threads and workers of a cell's fullest host."""
     summaries = cell.result.summaries
     host, ranks = Counter(s.host for s in summaries).most_common(1)[0]
     here = [s for s in summaries if s.host == host]
@@ -115,7 +117,7 @@ def _load(cell: CellEvidence) -> _Load:
     )
 
 
-def _contended(loads: list[_Load], cores: int) -> Finding | None:
+def _contended_finding(loads: list[_Load], cores: int) -> Finding | None:
     """Report cells whose threads had cores, and did not get them."""
     delays = [
         (fmean(shares), load.cell.run, load)
@@ -143,7 +145,8 @@ def _contended(loads: list[_Load], cores: int) -> Finding | None:
     )
 
 
-def _threads(evidence: Evidence, environment: EnvironmentRecord, over: list[_Load], total: int) -> Finding:
+def _threads_finding(evidence: Evidence, environment: EnvironmentRecord, over: list[_Load], total: int) -> Finding:
+    """Return the finding of more threads than cores."""
     cores = environment.usable_cores
     worst = max(over, key=lambda load: load.wanted)
     ranks, workers, wanted = worst.ranks, worst.workers, worst.wanted
@@ -183,7 +186,8 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, over: list[_Loa
     )
 
 
-def _gpus(evidence: Evidence, worst: _Load, gpus: int) -> Finding:
+def _shared_gpus_finding(evidence: Evidence, worst: _Load, gpus: int) -> Finding:
+    """Return the finding of ranks that share a GPU."""
     return finding(
         f"{counted(worst.ranks, 'rank')} of one host share {counted(gpus, 'GPU')}",
         f"{in_line(worst.cell.run)}: {worst.ranks} ranks, {gpus} visible to torch",
@@ -199,7 +203,7 @@ def _gpus(evidence: Evidence, worst: _Load, gpus: int) -> Finding:
     )
 
 
-def _gloo(worst: _Load, cores: int) -> Finding:
+def _gloo_finding(worst: _Load, cores: int) -> Finding:
     threads, exposed = worst.ranks * int(GLOO_THREADS), worst.cell.run.exposed_comm_ns
     return finding(
         f"gloo's threads preempt each other: {threads} on {counted(cores, 'core')} with the default scheduler",

@@ -50,11 +50,12 @@ SHOWN = 8
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: too few micro-batches for so many pipeline stages."""
     from stepscope.results.pipeline import pipeline_of, pipelines  # `trace` starts without what reads runs and cells
 
     ran = pipelines(evidence.cells)
     of_cells = {cell.run.run_id for cell, _ in ran}
-    judged = [(pipeline.bubble.value, cell.run, _measured(cell, pipeline)) for cell, pipeline in ran]
+    judged = [(pipeline.bubble.value, cell.run, _bubble_finding(cell, pipeline)) for cell, pipeline in ran]
     for run in evidence.runs:
         stated = None if run.run_id in of_cells else pipeline_of(run)
         if stated is not None:
@@ -67,7 +68,7 @@ def check(evidence: Evidence) -> Statement:
                 stake=layout.bubble,
                 confidence="computed from the configuration: stages of equal length, free messages; the real bubble is "
                 "larger",
-                advice=_more_micro_batches(layout, stated.micro_batch, stated.global_batch),
+                advice=_micro_batch_advice(layout, stated.micro_batch, stated.global_batch),
                 of=name_of(run),
             )
             judged.append((layout.bubble, run, computed))
@@ -82,7 +83,8 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _measured(cell: CellEvidence, pipeline: MeasuredPipeline) -> Finding:
+def _bubble_finding(cell: CellEvidence, pipeline: MeasuredPipeline) -> Finding:
+    """Return the finding of a cell's bubble, beside what its formula gives."""
     layout, bubble = pipeline.layout, pipeline.bubble
     around = "" if bubble.low is None or bubble.high is None else (
         f" (95% interval {format_percent(bubble.low)} to {format_percent(bubble.high)})"
@@ -97,14 +99,15 @@ def _measured(cell: CellEvidence, pipeline: MeasuredPipeline) -> Finding:
         f"simulated with measured computations and messages: {format_percent(pipeline.simulated_bubble)}; waiting "
         f"for messages is {format_percent(messages)}, the slowest stage takes {pipeline.imbalance:.2f} times the mean",
         stake=bubble.value,
-        advice=_more_micro_batches(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
+        advice=_micro_batch_advice(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
         if layout.bubble > OF_STEP
         else [f"{enough}: look at messages and at unequal stages"],
         of=cell.run,
     )
 
 
-def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_batch: int | None) -> Iterator[Advices]:
+def _micro_batch_advice(layout: PipelineLayout, micro_batch: int | None, global_batch: int | None) -> Iterator[Advices]:
+    """Yield what makes the bubble small: more micro-batches, smaller or of a larger batch."""
     wanted = layout.micro_batches_for(OF_STEP)
     yield advise(
         f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(OF_STEP)}", key="micro-batches"
@@ -125,7 +128,8 @@ def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_
     yield advise("use fewer stages if the model fits with more tensor or sharded data parallelism", key="fewer stages")
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _pipeline_bubble_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: too few micro-batches for so many pipeline stages."""
     traced = traced_pipeline(job.summary)
     if isinstance(traced, Skipped):
         return traced
@@ -134,7 +138,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     layout = None if m is None else PipelineLayout(
         schedule="1f1b" if traced.chunks == 1 else "interleaved", ranks=stages, micro_batches=m, chunks=traced.chunks
     )  # fmt: skip
-    late = _late(job.summary)
+    late = _late_rank_share(job.summary)
     # Stages wait for late ranks in messages and elsewhere: the schedule's own bubble is left.
     least = min(measured, layout.bubble * (1 - late)) if layout is not None else 0.0
     bubble = max(measured - late, least)
@@ -181,7 +185,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     )
 
 
-def _late(summary: TraceSummary) -> float:
+def _late_rank_share(summary: TraceSummary) -> float:
     """Share of the window that ranks cost which are slower than the others of their stage: no schedule returns it."""
     late = summary.stragglers.stragglers if summary.stragglers is not None else ()
     windows = [window_ns(p) for p in summary.ranks if p.budget is not None]
@@ -192,7 +196,7 @@ RULE = Rule(
     symptom="too few micro-batches for so many pipeline stages",
     any_of=("runs", "traces"),
     look=check,
-    look_at_job=_judge_job,
+    look_at_job=_pipeline_bubble_of_job,
     folded=True,
     claims=("communication",),
     kind="pipeline-bubble",

@@ -48,14 +48,14 @@ _WORTH = Limit(0.05, unit="share of the step", source="stepscope's choice, 2026-
 _SHOWN = 8
 
 
-def _check(evidence: Evidence) -> Statement:
+def _pipeline_imbalance_statement(evidence: Evidence) -> Statement:
     from stepscope.results.pipeline import pipelines  # `trace` starts without what reads cells
 
-    statements = [_judge_cell(cell, measured) for cell, measured in pipelines(evidence.cells)]
+    statements = [_pipeline_imbalance_of_cell(cell, measured) for cell, measured in pipelines(evidence.cells)]
     return together(statements) if statements else skipped("no pipeline among the cells")
 
 
-def _even(who: str, ratio: float, share: float) -> str | None:
+def _even_text(who: str, ratio: float, share: float) -> str | None:
     """Say of a slowest stage that evening out is not worth while; None where it is."""
     if ratio >= _SLOW and share >= _WORTH:
         return None
@@ -65,7 +65,7 @@ def _even(who: str, ratio: float, share: float) -> str | None:
     )
 
 
-def _judge_cell(cell: CellEvidence, pipeline: MeasuredPipeline) -> Statement:
+def _pipeline_imbalance_of_cell(cell: CellEvidence, pipeline: MeasuredPipeline) -> Statement:
     """Judge a cell by what a better split would bring, simulated."""
     busy = [stage.busy_ns for stage in pipeline.stages]
     slowest = max(range(len(busy)), key=busy.__getitem__)
@@ -74,7 +74,7 @@ def _judge_cell(cell: CellEvidence, pipeline: MeasuredPipeline) -> Statement:
     share = 1.0 - step
     now, better = (f"[{', '.join(map(str, blocks))}]" for blocks in (pipeline.split, split))
     shown = " ".join(f"{i}: {format_duration(b)}" for i, b in enumerate(busy[:_SHOWN]))
-    return _even(f"{name_of(cell.run)}: stage {slowest}", ratio, share) or finding(
+    return _even_text(f"{name_of(cell.run)}: stage {slowest}", ratio, share) or finding(
         f"pipeline stage {slowest} of {len(busy)} computes {ratio:.1f} times as long as the others: {_WORTH.of(share)}",
         f"stage: time of its computations in a step: {shown}",
         f"blocks of the stages: {now}",
@@ -86,7 +86,8 @@ def _judge_cell(cell: CellEvidence, pipeline: MeasuredPipeline) -> Statement:
     )
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _pipeline_imbalance_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: one pipeline stage computes longer than the others."""
     traced = traced_pipeline(job.summary)
     if isinstance(traced, Skipped):
         return traced
@@ -103,7 +104,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     larger = (
         "if its layers are larger, move some to the others" if as_many else "move layers from this stage to the others"
     )
-    return _even(f"stage {slowest} of {len(stages)}", ratio, share) or finding(
+    return _even_text(f"stage {slowest} of {len(stages)}", ratio, share) or finding(
         f"pipeline imbalance: stage {slowest} (rank {where}) computes {ratio:.2f}x the others' time, {_WORTH.of(share)}",
         f"compute and bubble (idle, and messages under no computation) by stage: {shown}",
         as_many and "it runs as many kernels, which take longer: larger layers, or a slower device",
@@ -132,8 +133,8 @@ def _more_kernels(stages: Sequence[Sequence[RankPass]], slowest: int) -> float |
 RULE = Rule(
     symptom="one pipeline stage computes longer than the others",
     any_of=("cells", "traces"),
-    look=_check,
-    look_at_job=_judge_job,
+    look=_pipeline_imbalance_statement,
+    look_at_job=_pipeline_imbalance_of_job,
     folded=True,
     claims=("communication", "waiting"),
     within=("pipeline-bubble",),

@@ -28,7 +28,8 @@ from stepscope.diagnose.trace_facts import unread
 from stepscope.results.evidence import TraceEvidence
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _plan_broken_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: a strategy communicates differently from its plan."""
     checks = [p.conformance for p in job.summary.ranks if p.conformance is not None]
     decided = [c for c in checks if c.holds is not None]
     if not decided:
@@ -70,7 +71,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
 
 RULE = Rule(
     symptom="a strategy communicates differently from its plan",
-    look_at_job=_judge_job,
+    look_at_job=_plan_broken_of_job,
     decided_by="a collective more or less than planned",
     protocol=4,
 )

@@ -76,6 +76,7 @@ class _Judged:
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: communication is exposed although it could hide under the backward pass."""
     cells = [cell for cell in timed_cells(evidence, least_ranks=2) if inside_backward(plan_of(cell.spec))]
     if not cells:
         return skipped(
@@ -83,7 +84,7 @@ def check(evidence: Evidence) -> Statement:
             "stepscope bench --preset naive-vs-overlapped",
         )
     costs = comm_costs(evidence)
-    judged = {id(cell): case for cell in cells if (case := _judge_cell(evidence, cell, costs)) is not None}
+    judged = {id(cell): case for cell in cells if (case := _judged_cell(evidence, cell, costs)) is not None}
     if not judged:
         return skipped("no cell has steps that all ranks recorded")
     firing = [case for case in judged.values() if case.share > OF_STEP and case.avoidable > MIN_AVOIDABLE]
@@ -91,7 +92,7 @@ def check(evidence: Evidence) -> Statement:
     for group in by_model(case.cell for case in firing):
         ranked = sorted(group, key=lambda cell: -judged[id(cell)].avoidable)
         rest = others(ranked, lambda cell: f"({format_percent(judged[id(cell)].share)} exposed)")
-        findings.append(_report(evidence, judged[id(ranked[0])], rest))
+        findings.append(_poor_overlap_finding(evidence, judged[id(ranked[0])], rest))
     worst = max(judged.values(), key=lambda case: case.share)
     return findings or f"{worst.cell.name}: {format_percent(worst.share)} of the step is {EXPOSED_COMM}, " + (
         f"limit {format_percent(OF_STEP)}"
@@ -100,17 +101,20 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _judge_cell(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -> _Judged | None:
+def _judged_cell(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -> _Judged | None:
+    """Return what a cell exposes, and the least that it could; None where it was not measured."""
     net = exposed(timed.cell.result)
     if net is None:
         return None
-    bound, comm, basis = _bound(evidence, timed, costs)
+    bound, comm, basis = _least_exposed(evidence, timed, costs)
     return _Judged(
         cell=timed, exposed_ns=net.net_ns, waiting_ns=net.waiting_ns, bound_ns=bound, comm_ns=comm, basis=basis
     )
 
 
-def _bound(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -> tuple[float | None, float | None, str]:
+def _least_exposed(
+    evidence: Evidence, timed: TimedCell, costs: CommCosts | None
+) -> tuple[float | None, float | None, str]:
     """Return (least exposed time, time of all communication, what says so), ns; None where nothing is recorded."""
     result = timed.cell.result
     if costs is not None:
@@ -126,7 +130,9 @@ def _bound(evidence: Evidence, timed: TimedCell, costs: CommCosts | None) -> tup
     return (bound, blocking.net_ns, "from the same gradients reduced after backward (naive) and the length of backward")
 
 
-def _report(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Finding:
+def _poor_overlap_finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Finding:
+    """Return the finding, with evidence, stake and advice: communication is exposed although it could hide under the
+    backward pass."""
     cell, spec = worst.cell, worst.cell.spec
     hidden = ""
     if worst.bound_ns is not None and worst.comm_ns:

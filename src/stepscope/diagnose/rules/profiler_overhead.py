@@ -41,7 +41,8 @@ MOST = Limit(
 
 
 def check(evidence: Evidence) -> Statement:
-    compared = [(job, *pair) for job in evidence.traces if (pair := _steps(evidence, job)) is not None]
+    """Look for: the profiler lengthens the steps that findings rest on."""
+    compared = [(job, *pair) for job in evidence.traces if (pair := _traced_and_timed_ns(evidence, job)) is not None]
     if not compared:
         return skipped("no steps without the profiler to compare a trace with", "stepscope run -- COMMAND")
     shares = [(1 - timed / traced, job, traced, timed) for job, traced, timed in compared]
@@ -75,7 +76,7 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _steps(evidence: Evidence, job: TraceEvidence) -> tuple[float, float] | None:
+def _traced_and_timed_ns(evidence: Evidence, job: TraceEvidence) -> tuple[float, float] | None:
     """Medians of a traced and of a timed step, ns; None where either is unknown."""
     profiled = evidence.profiled_of(job)
     if profiled is not None and profiled.steps is not None and profiled.profiled_step_ns:

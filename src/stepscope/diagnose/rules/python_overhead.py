@@ -40,21 +40,24 @@ SURE_ON_CPU = Limit(
 )
 
 
-def _figures(part: RankShares) -> str:
+def _python_figures_text(part: RankShares) -> str:
     cpu = _on_cpu(part.ranks[0])
     subject = "Python between operators takes" if cpu else "the device waits for Python between operators"
     return f"{subject} {part}"
 
 
-def _report(part: RankShares) -> Statement:
+def _python_overhead_statement(part: RankShares) -> Statement:
+    """Return the finding, or why there is none: nothing runs while the host executes Python between operators."""
     on_cpu = _on_cpu(part.ranks[0])
     late = [(p.host_lateness, window_ns(p)) for p in part.ranks if p.host_lateness is not None and not _on_cpu(p)]
     total = sum(h.late_ns for h, _ in late)
     of_late = sum(h.python_ns for h, _ in late) / total if total else 1.0
     if of_late < PYTHON_OWNS:
-        return f"{_figures(part)}, {format_percent(of_late)} of the host's delay, which is mostly in operators"
+        return (
+            f"{_python_figures_text(part)}, {format_percent(of_late)} of the host's delay, which is mostly in operators"
+        )
     finding = part.finding(
-        f"host-bound: {_figures(part)}",
+        f"host-bound: {_python_figures_text(part)}",
         f"the device idles {RankShares([h.late_ns / w for h, w in late])} because launches come late; for "
         f"{RankShares([h.operator_ns / w for h, w in late]).percent} the host is in "
         "operators and runtime calls meanwhile, for the rest in Python"
@@ -86,7 +89,8 @@ def _on_cpu(rank: RankPass) -> bool:
     return rank.budget is not None and rank.budget.source == "cpu_spans"
 
 
-def _measure(ranks: Sequence[RankPass]) -> list[float]:
+def _python_shares(ranks: Sequence[RankPass]) -> list[float]:
+    """Return for each rank the share of the window in which the device, or on a CPU the rank, waits for Python."""
     return [
         p.host_lateness.python_ns / window_ns(p)
         if p.host_lateness is not None and not _on_cpu(p)
@@ -99,9 +103,9 @@ RULE = share_rule(
     symptom="nothing runs while the host executes Python between operators",
     ranks=lambda summary: [p for p in read_in_full(summary) if _on_cpu(p) or p.host_lateness is not None],
     without="no operators were recorded: profile with ProfilerActivity.CPU",
-    measure=_measure,
-    figures=_figures,
-    report=_report,
+    measure=_python_shares,
+    figures=_python_figures_text,
+    report=_python_overhead_statement,
     claims=("idle",),
     kind="host-bound",
     protocol=4,

@@ -39,6 +39,7 @@ from stepscope.results.pairs import Pair, pairs
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: faster per epoch, but accuracy at equal epochs is lower."""
     judged = [(pair, learned) for pair in pairs(evidence) if (learned := quality(pair.run, pair.base)) is not None]
     if not judged:
         return skipped(
@@ -46,17 +47,18 @@ def check(evidence: Evidence) -> Statement:
             "stepscope bench MATRIX.yaml --set base.epochs=10",
         )
     pair, worst = max(judged, key=lambda case: case[1].lost - case[1].limit)
-    return [_report(evidence, *case) for case in judged if case[1].is_lower] or (
-        f"{pair.name}: best accuracy {worst.best:.4f} against {worst.base_best:.4f}{_epochs(worst)}, limit"
+    return [_quality_lost_finding(evidence, *case) for case in judged if case[1].is_lower] or (
+        f"{pair.name}: best accuracy {worst.best:.4f} against {worst.base_best:.4f}{_in_epochs_text(worst)}, limit"
         f" {worst.limit:.4f} lower"
     )
 
 
-def _epochs(learned: Quality) -> str:
+def _in_epochs_text(learned: Quality) -> str:
     return "" if learned.epochs is None else f" in {counted(learned.epochs, 'epoch')}"
 
 
-def _report(evidence: Evidence, pair: Pair, learned: Quality) -> Finding:
+def _quality_lost_finding(evidence: Evidence, pair: Pair, learned: Quality) -> Finding:
+    """Return the finding, with evidence, stake and advice: faster per epoch, but accuracy at equal epochs is lower."""
     row, points = pair.row, f"{learned.lost * 100:.1f} points"
     # The lowest target that both reach: the roundest, and the one least decided by single epochs.
     common = next((t for t in row.targets if t.speedup is not None), None)
@@ -68,7 +70,7 @@ def _report(evidence: Evidence, pair: Pair, learned: Quality) -> Finding:
     noises = f"{learned.lost / learned.noise:.1f} times the noise between epochs, " if learned.noise else ""
     return finding(
         f"accuracy is {points} lower on {pair.ranks}: {row.speedup:.2f}x per epoch{to_target}{never}",
-        f"best validation accuracy{_epochs(learned)}: {learned.best:.4f} on {pair.ranks}, {learned.base_best:.4f} on"
+        f"best validation accuracy{_in_epochs_text(learned)}: {learned.best:.4f} on {pair.ranks}, {learned.base_best:.4f} on"
         f" {pair.base_ranks}: {points} lower, {chance}",
         [
             f"validation accuracy {target.accuracy:.2f}: {_reached(target.reached_epochs, target.time_ns, trained[0])} on "
@@ -79,14 +81,15 @@ def _report(evidence: Evidence, pair: Pair, learned: Quality) -> Finding:
         _settings_text(pair),
         severity="warning" if learned.noise is None else "problem",
         confidence=f"likely: {noises}one run each",
-        advice=_advice(evidence, pair),
+        advice=_quality_advice(evidence, pair),
         of=(pair.run, pair.base),
         priority="wrong",
         wrong_runs=(pair.run.run_id,) if learned.is_other_work else (),
     )
 
 
-def _advice(evidence: Evidence, pair: Pair) -> tuple[Advices, ...]:
+def _quality_advice(evidence: Evidence, pair: Pair) -> tuple[Advices, ...]:
+    """Return what to compare where accuracy is lost: batches and updates, learning rate, samplers."""
     run, base, cell = pair.run, pair.base, cell_of(evidence, pair.run)
     ours, theirs = run.global_batch, base.global_batch
     if ours is not None and ours == theirs:

@@ -37,7 +37,9 @@ _OTHER_CAUSES = ("start_up", "sync", "data", "host_late", "launch_latency", "lon
 _NSYS = (".sqlite", ".sqlite3", ".db", ".nsys-rep")
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _queued_idle_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: the device idles although work is queued, until pages move, or the trace does not show
+    the cause."""
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU job has no queue")
@@ -127,7 +129,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
 
 RULE = Rule(
     symptom="the device idles although work is queued, until pages move, or the trace does not show the cause",
-    look_at_job=_judge_job,
+    look_at_job=_queued_idle_of_job,
     rests_on=("idle",),
     claims=("idle",),
     protocol=4,

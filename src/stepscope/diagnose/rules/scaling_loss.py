@@ -51,6 +51,7 @@ _LOOK = {
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: a part of the step limits the gain of more ranks."""
     by_id = {run.run_id: run for run in evidence.runs}
     budgets = [
         budget
@@ -62,7 +63,7 @@ def check(evidence: Evidence) -> Statement:
         return skipped("no run has a baseline on fewer ranks that differs in nothing else")
     best = max(budgets, key=lambda budget: budget.readings[0].efficiency)
     efficiency = format_percent(best.readings[0].efficiency)
-    return [_report(evidence, budget) for budget in budgets if not _is_covered(budget)] or (
+    return [_scaling_loss_finding(evidence, budget) for budget in budgets if not _is_covered(budget)] or (
         f"{best.run}: efficiency {efficiency}; good above {format_percent(GOOD_FROM)}"
     )
 
@@ -75,14 +76,15 @@ def _is_covered(budget: ScalingBudget) -> bool:
     return first.efficiency > GOOD_FROM or (first.rating == "negative" and not first.parts)
 
 
-def _report(evidence: Evidence, budget: ScalingBudget) -> Finding:
+def _scaling_loss_finding(evidence: Evidence, budget: ScalingBudget) -> Finding:
+    """Return the finding, with evidence, stake and advice: a part of the step limits the gain of more ranks."""
     first, decided = budget.readings[0], len(budget.readings) == 1
     ranks = f"{counted(budget.world_size, 'rank')} against {budget.base_world_size}"
     both = " or ".join(f"{reading.speedup:.2f}x as {reading.scaling} scaling" for reading in budget.readings)
     good = first.efficiency > GOOD_FROM
     severity: Severity = "problem" if first.efficiency <= POOR_BELOW else "warning"
     return finding(
-        f"{first.speedup:.2f}x on {ranks}: efficiency {format_percent(first.efficiency)}{_cause(first)}"
+        f"{first.speedup:.2f}x on {ranks}: efficiency {format_percent(first.efficiency)}{_main_cause(first)}"
         if decided
         else f"{ranks}: {both}; no file decides which",
         verdict(budget),
@@ -94,13 +96,13 @@ def _report(evidence: Evidence, budget: ScalingBudget) -> Finding:
         severity="warning" if not decided else "info" if good else severity,
         stake=1 - first.efficiency if decided and not good else None,
         confidence=f"measured: {budget.basis}" + (f"; {budget.no_interval}" if budget.no_interval else ""),
-        advice=_advice(evidence, budget),
+        advice=_scaling_loss_advice(evidence, budget),
         of=f"{budget.run} against {budget.base}",
         runs=budget.run_ids,
     )
 
 
-def _cause(reading: ScalingReading) -> str:
+def _main_cause(reading: ScalingReading) -> str:
     """The part with most of the loss, where there is a loss worth naming."""
     parts = [part for part in ranked(reading) if part.key != "rest"]
     if reading.efficiency > 1 - MIN_LOSS or not parts or parts[0].lost_ns <= 0:
@@ -110,7 +112,8 @@ def _cause(reading: ScalingReading) -> str:
     return f"; {most} of the loss is {PARTS[parts[0].key]}"
 
 
-def _advice(evidence: Evidence, budget: ScalingBudget) -> Iterator[Advices]:
+def _scaling_loss_advice(evidence: Evidence, budget: ScalingBudget) -> Iterator[Advices]:
+    """Yield what tells the kind of scaling, or where the loss is."""
     reading = budget.readings[0]
     job = next((trace for trace in evidence.traces if trace.name == budget.run), None)
     if len(budget.readings) > 1:

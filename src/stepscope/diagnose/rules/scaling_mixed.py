@@ -30,6 +30,7 @@ from stepscope.results.pairs import Pair, pairs
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: one comparison mixes strong and weak scaling."""
     compared = [(pair, _by_batches(pair)) for pair in pairs(evidence) if pair.relative > 1]
     stated = [(pair, kind) for pair, kind in compared if pair.row.scaling is not None or kind is not None]
     if not stated:
@@ -37,7 +38,9 @@ def check(evidence: Evidence) -> Statement:
             "no run with a baseline records its batches or its kind of scaling",
             "stepscope bench --preset strong-scaling",
         )
-    findings = [_contradiction(pair, kind) for pair, kind in stated if kind is not None and kind != pair.row.scaling]
+    findings = [
+        _contradiction_finding(pair, kind) for pair, kind in stated if kind is not None and kind != pair.row.scaling
+    ]
     sound = grouped((p for p, kind in stated if kind in (None, p.row.scaling)), lambda pair: pair.base.run_id)
     findings += [
         finding(
@@ -66,7 +69,7 @@ def _by_batches(pair: Pair) -> str | None:
     return "weak" if grown else "neither"
 
 
-def _contradiction(pair: Pair, by_batches: str) -> Finding:
+def _contradiction_finding(pair: Pair, by_batches: str) -> Finding:
     run, base = pair.run, pair.base
     batches = f"global batch {run.global_batch} on {pair.ranks}, {base.global_batch} on {pair.base_ranks}"
     neither = by_batches == "neither"

@@ -33,10 +33,12 @@ def check(evidence: Evidence) -> Statement:
     apart = grouped((row for row in evidence.comm if row.job_hosts), lambda row: (op_label(row), row.job_hosts))
     if not apart and not any(row.hosts for row in evidence.comm):
         return skipped("no table with a list of devices")
-    return [_report(rows) for rows in apart.values()] or "each table lists the devices of one job"
+    return [_separate_jobs_finding(rows) for rows in apart.values()] or "each table lists the devices of one job"
 
 
-def _report(rows: list[CommRow]) -> Finding:
+def _separate_jobs_finding(rows: list[CommRow]) -> Finding:
+    """Return the finding, with evidence, stake and advice: several jobs wrote one table, and none of them used the
+    network."""
     first = rows[0]
     hosts, jobs = dict.fromkeys(first.job_hosts), len(first.job_hosts)
     apart_text = f"{jobs} independent jobs of {counted(first.world_size, 'rank')} each"

@@ -53,6 +53,7 @@ class _Series:
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: a part of the step does not shrink with the ranks (Amdahl, USL)."""
     strong = [
         pair
         for pair in pairs(evidence)
@@ -70,7 +71,7 @@ def check(evidence: Evidence) -> Statement:
             _COMMAND,
         )
     alike = grouped(within, lambda pair: (pair.row.group, pair.base.run_id, pair.run.strategy))
-    fitted = [(series, fit_amdahl(series.points)) for series in map(_series, alike.values())]
+    fitted = [(series, fit_amdahl(series.points)) for series in map(_pair_series, alike.values())]
     laws = [(series, law) for series, law in fitted if not isinstance(law, Unavailable)]
     if not laws:
         most = max(len({p.world_size for p in series.points}) for series, _ in fitted)
@@ -78,7 +79,7 @@ def check(evidence: Evidence) -> Statement:
             f"{counted(most, 'number')} of ranks measured: a scaling law needs at least {MIN_SIZES}", _COMMAND
         )
     series, law = max(laws, key=lambda case: case[1].serial_fraction.value)
-    return [_report(s, fit) for s, fit in laws if fit.efficiency(s.most) <= MAX_LOST] or (
+    return [_serial_fraction_finding(s, fit) for s, fit in laws if fit.efficiency(s.most) <= MAX_LOST] or (
         f"{series.name}: serial fraction {format_percent(law.serial_fraction.value)}, "
         f"{format_percent(law.efficiency(series.most))}"
         f" of ideal on {series.most} ranks; limit {format_percent(MAX_LOST)}"
@@ -91,7 +92,8 @@ def _beyond_cores(evidence: Evidence, pair: Pair) -> bool:
     return machine is not None and pair.run.device == "cpu" and pair.row.world_size > machine.usable_cores
 
 
-def _series(members: list[Pair]) -> _Series:
+def _pair_series(members: list[Pair]) -> _Series:
+    """Return the best speed-up of each number of ranks of one baseline."""
     first = members[0]
     by_size = grouped(members, lambda pair: pair.row.world_size)
     best = {n: max(some, key=lambda pair: pair.row.speedup) for n, some in by_size.items()}
@@ -105,7 +107,9 @@ def _series(members: list[Pair]) -> _Series:
     return _Series(name=f"{first.row.group}{strategy}", points=tuple(points), runs=runs)
 
 
-def _report(series: _Series, law: ScalingLaw) -> Finding:
+def _serial_fraction_finding(series: _Series, law: ScalingLaw) -> Finding:
+    """Return the finding, with evidence, stake and advice: a part of the step does not shrink with the ranks (Amdahl,
+    USL)."""
     shown = ", ".join(f"{p.world_size}: {p.speedup.value:.2f}x" for p in series.points)
     fraction, limit = law.serial_fraction, law.most_speedup
     bound = "" if limit is None else f": at most {limit:.1f}x by Amdahl's law"
@@ -119,7 +123,7 @@ def _report(series: _Series, law: ScalingLaw) -> Finding:
         f"speed-ups by ranks: {shown}",
         f"Amdahl's law: serial fraction {format_percent(fraction.value)} ({interval}), off by at most"
         f" {format_percent(law.max_relative_error)} on {law.sizes} sizes",
-        _usl(series),
+        _usl_text(series),
         severity="warning",
         stake=1 - law.efficiency(series.most),
         confidence=f"likely: {law.sizes} sizes, {interval}; the law does not identify the part",
@@ -135,7 +139,7 @@ def _report(series: _Series, law: ScalingLaw) -> Finding:
     )
 
 
-def _usl(series: _Series) -> str | None:
+def _usl_text(series: _Series) -> str | None:
     law = fit_usl(series.points)
     if isinstance(law, Unavailable) or law.coherency.low is None:
         return None

@@ -55,25 +55,27 @@ Differing = dict[str, tuple[Any, Any]]
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: a run and its baseline differ in more than the number of ranks."""
     first: dict[object, tuple[Pair, Differing]] = {}  # of each group and set of differing names
     for pair in pairs(evidence):
-        if differing := pair.mixed | _differing(pair):
+        if differing := pair.mixed | _differing_settings(pair):
             first.setdefault((pair.row.group, pair.base.run_id, tuple(sorted(differing))), (pair, differing))
     findings = [
-        _no_ratio(
+        _no_ratio_finding(
             pair.run, pair.base, pair.mixed, f"{pair.row.speedup:.2f}x between them; {pair.relative:g}x the ranks"
         )
         if pair.mixed  # its ratio is not that of the ranks, whatever it is
-        else _report(evidence, pair, differing)
+        else _settings_differ_finding(evidence, pair, differing)
         for pair, differing in first.values()
     ]
-    findings += _unpaired(evidence)
+    findings += _unpaired_findings(evidence)
     if not findings and not pairs(evidence):
         return skipped(*NEEDS["scaling"])
     return findings or (f"{counted(len(pairs(evidence)), 'run')}: only the number of ranks differs")
 
 
-def _no_ratio(run: TrainingRun, base: TrainingRun, differing: Differing, ratio: str) -> Finding:
+def _no_ratio_finding(run: TrainingRun, base: TrainingRun, differing: Differing, ratio: str) -> Finding:
+    """Return the finding of runs that cannot be compared. ratio: what they lack."""
     ours, theirs = (counted(side.world_size or 0, "rank") for side in (run, base))
     return finding(
         f"the runs on {ours} and {theirs} differ in {in_words(differing)}, not only in the number of ranks: no efficiency",
@@ -88,7 +90,7 @@ def _no_ratio(run: TrainingRun, base: TrainingRun, differing: Differing, ratio: 
     )
 
 
-def _unpaired(evidence: Evidence) -> Iterator[Finding]:
+def _unpaired_findings(evidence: Evidence) -> Iterator[Finding]:
     """Yield a finding for runs of one table that nothing else compares, and that are the same but for ranks and settings."""
     of_source = grouped(
         (run for run in evidence.runs if run.status == "ok" and run.world_size and run.workload is None),
@@ -100,24 +102,25 @@ def _unpaired(evidence: Evidence) -> Iterator[Finding]:
         if not 1 <= len(rest) < FEW or any(run.run_id in rated for run in runs):
             continue
         run = rest[-1]
-        differing = beside_ranks(run, base, among=len(runs)) | _told_apart(run, base)
+        differing = beside_ranks(run, base, among=len(runs)) | _separating_settings(run, base)
         if run.world_size != base.world_size and differing:
-            yield _no_ratio(run, base, differing, "their rates are of different work")
+            yield _no_ratio_finding(run, base, differing, "their rates are of different work")
 
 
-def _told_apart(run: TrainingRun, base: TrainingRun) -> Differing:
+def _separating_settings(run: TrainingRun, base: TrainingRun) -> Differing:
     """Return what puts two runs of a table into groups of their own."""
     ours, theirs = ({**side.settings, **{name: getattr(side, name) for name in _FACTS}} for side in (run, base))
     return {
         name: (value, theirs[name])
         for name, value in ours.items()
-        if value is not None and str(value) in run.group and not _same(value, theirs.get(name, value))
+        if value is not None and str(value) in run.group and not _same_value(value, theirs.get(name, value))
     }
 
 
-def _differing(pair: Pair) -> Differing:
+def _differing_settings(pair: Pair) -> Differing:
+    """Return the settings in which a run and its baseline differ, but for those that grow with the ranks."""
     run, base = pair.run, pair.base
-    ours, theirs = _stated(run), _stated(base)
+    ours, theirs = _stated_settings(run), _stated_settings(base)
     grows = {"dataset_size"} if pair.row.scaling == "weak" else set()
     if run.micro_batch == base.micro_batch is not None and run.global_batch == base.global_batch is not None:
         grows |= {"accumulation"}  # more ranks make the same global batch in fewer micro-steps: that is strong scaling
@@ -126,7 +129,7 @@ def _differing(pair: Pair) -> Differing:
     return {
         name: (value, theirs[name])
         for name, value in ours.items()
-        if name in theirs and not _same(value, theirs[name]) and name.rpartition(".")[2] not in grows
+        if name in theirs and not _same_value(value, theirs[name]) and name.rpartition(".")[2] not in grows
     }
 
 
@@ -140,7 +143,8 @@ def _rate_follows_batch(pair: Pair) -> bool:
     return batch != 1 and any(math.isclose(rate / base_rate, batch**power, rel_tol=0.01) for power in (1, 0.5))
 
 
-def _stated(run: TrainingRun) -> dict[str, Any]:
+def _stated_settings(run: TrainingRun) -> dict[str, Any]:
+    """Return the facts and settings that decide what a run's step is."""
     facts = {name: value for name in _FACTS if (value := getattr(run, name)) is not None}
     stated = {
         name: value
@@ -150,14 +154,16 @@ def _stated(run: TrainingRun) -> dict[str, Any]:
     return {**stated, **facts}
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same_value(one: Any, other: Any) -> bool:
     """Return whether values are equal, numbers up to what a file's digits make of them."""
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
         return math.isclose(one, other, rel_tol=1e-6)
     return bool(one == other)
 
 
-def _report(evidence: Evidence, pair: Pair, differing: Differing) -> Finding:
+def _settings_differ_finding(evidence: Evidence, pair: Pair, differing: Differing) -> Finding:
+    """Return the finding, with evidence, stake and advice: a run and its baseline differ in more than the number of
+    ranks."""
     from stepscope.results.labels import SETTINGS  # a log of one run is shown without it
 
     cell, ours = cell_of(evidence, pair.base), [(name, own) for name, (own, _) in differing.items()]

@@ -41,9 +41,10 @@ SHARDED = ("zero1", "fsdp2", "hsdp")
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: sharding saves little memory for its communication."""
     holdings = [holding for cell in evidence.cells if cell.spec.strategy in SHARDED and (holding := held_by(cell))]
     judged = [
-        (holding, 1 - holding.total / (_whole(holding) + holding.sizes["activations"]))
+        (holding, 1 - holding.total / (_unsharded_bytes(holding) + holding.sizes["activations"]))
         for holding in holdings
         if holding.total is not None
     ]
@@ -51,29 +52,31 @@ def check(evidence: Evidence) -> Statement:
         return skipped("no sharded cell counted its tensors", "stepscope bench --preset zero-stages")
     least, little = min(judged, key=lambda pair: pair[1])
     reports = (
-        _report(evidence, holding, saved)
+        _sharding_saves_little_finding(evidence, holding, saved)
         for holding, saved in judged
-        if saved < LITTLE and not _needed(evidence, holding)
+        if saved < LITTLE and not _is_needed(evidence, holding)
     )
     return [report for report in reports if report] or (
         f"{least.cell.run.label}: a rank saves {format_percent(little)}, or what it saves is free or needed"
     )
 
 
-def _whole(holding: Held) -> int:
+def _unsharded_bytes(holding: Held) -> int:
     """Bytes of the state that a rank would hold unsharded."""
     specs = specs_of(holding.cell.spec)
     return memory(specs.facts, specs.setting).total_bytes
 
 
-def _needed(evidence: Evidence, holding: Held) -> bool:
+def _is_needed(evidence: Evidence, holding: Held) -> bool:
     """Whether the whole state would come near the capacity."""
-    more = _whole(holding) + holding.sizes["activations"] - (holding.total or 0)
+    more = _unsharded_bytes(holding) + holding.sizes["activations"] - (holding.total or 0)
     share = memory_share(holding.cell, evidence.environment, more_bytes=more)
     return share is not None and share > NEAR_CAPACITY
 
 
-def _report(evidence: Evidence, holding: Held, saved: float) -> Finding | None:
+def _sharding_saves_little_finding(evidence: Evidence, holding: Held, saved: float) -> Finding | None:
+    """Return the finding, with evidence, stake and advice: sharding saves little memory for its communication; None: it is
+    not worth one."""
     cell, specs = holding.cell, specs_of(holding.cell.spec)
     plain = same_but(evidence, cell, strategy="ddp", strategy_options={}, mesh={})
     gain = None if plain is None else times_faster(plain, cell)
@@ -82,7 +85,7 @@ def _report(evidence: Evidence, holding: Held, saved: float) -> Finding | None:
     return finding(
         f"{cell.spec.strategy} saves {format_percent(max(saved, 0.0))} of a rank's memory",
         f"parameters, gradients and optimizer: {format_bytes(holding.states)} a rank in place of "
-        f"{format_bytes(_whole(holding))}; activations stay {format_bytes(holding.sizes['activations'])}",
+        f"{format_bytes(_unsharded_bytes(holding))}; activations stay {format_bytes(holding.sizes['activations'])}",
         f"it sends {format_bytes(specs.comm_bytes_per_step)} a step, ddp {format_bytes(specs.facts.gradient_bytes)}"
         if gain is None
         else f"a step takes {gain:.2f}x as long as with ddp, and the intervals do not overlap",

@@ -57,11 +57,12 @@ _WHAT = {"egress": "sends", "ingress": "receives", "both": "sends and receives"}
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: a link between ranks is slower than its peak, or than similar links."""
     verdicts = slow_pairs(evidence.comm)
     swept = by_sweep(evidence.comm)
-    judged = [(name, rows[-1], share) for name, rows in swept if (share := _share(rows))]
-    findings = [f for verdict in verdicts for f in _of_pairs(verdict, evidence)]
-    findings += [_of_sweep(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION]
+    judged = [(name, rows[-1], share) for name, rows in swept if (share := _link_peak_share(rows))]
+    findings = [f for verdict in verdicts for f in _slow_pair_findings(verdict, evidence)]
+    findings += [_slow_sweep_finding(name, row, share, evidence) for name, row, share in judged if share < MIN_FRACTION]
     if findings:
         return findings
     if judged:
@@ -80,7 +81,7 @@ def check(evidence: Evidence) -> Statement:
     return skipped(next((v.unavailable for v in verdicts if v.unavailable), unknown), _PAIRS)
 
 
-def _share(rows: list[CommRow]) -> float | None:
+def _link_peak_share(rows: list[CommRow]) -> float | None:
     """Rate over the busiest link at the largest size / the link's peak; None where that has no meaning."""
     last, first = rows[-1], rows[0]
     peak = last.link_peak_bytes_per_s
@@ -95,7 +96,8 @@ def _share(rows: list[CommRow]) -> float | None:
     return moved / (time_of(last) / 1e9) / peak or None
 
 
-def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Finding:
+def _slow_sweep_finding(name: str, row: CommRow, share: float, evidence: Evidence) -> Finding:
+    """Return the finding of a sweep below the peak of its link."""
     peak, topology, nccl = row.link_peak_bytes_per_s or 0.0, topology_of(evidence), row.backend == "nccl"
     joined, pairs = (0, 0) if topology is None else (len(topology.fast_pairs()), len(topology.gpu_pairs()))
     return finding(
@@ -122,19 +124,19 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
     )
 
 
-def _of_pairs(verdict: PairsVerdict, evidence: Evidence) -> list[Finding]:
+def _slow_pair_findings(verdict: PairsVerdict, evidence: Evidence) -> list[Finding]:
     single: dict[frozenset[int], SlowPair] = {}
     for pair in verdict.pairs:
         if not pair.explained:
             single.setdefault(frozenset(pair.peer), pair)  # worst first
     nccl = any(row.backend == "nccl" for row in evidence.comm if row.cell_id == verdict.cell_id)
     return [
-        *(_of_end(end, verdict, evidence) for end in verdict.ends),
-        *(_of_pair(p, nvidia=nccl and not is_amd(evidence)) for p in single.values() if p.confirmed),
+        *(_slow_end_finding(end, verdict, evidence) for end in verdict.ends),
+        *(_slow_pair_finding(p, nvidia=nccl and not is_amd(evidence)) for p in single.values() if p.confirmed),
     ]
 
 
-def _of_end(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
+def _slow_end_finding(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
     ranks = f"{plural(len(end.ranks), 'rank')} {in_words(end.ranks)}"
     who = ranks if end.host is None else f"host {end.host} ({ranks})"
     return finding(
@@ -152,7 +154,8 @@ def _of_end(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
     )
 
 
-def _of_pair(pair: SlowPair, *, nvidia: bool) -> Finding:
+def _slow_pair_finding(pair: SlowPair, *, nvidia: bool) -> Finding:
+    """Return the finding of one slow pair of ranks."""
     a, b = pair.peer
     where = f" ({pair.path})" if pair.path else ""
     within = "nvidia-smi nvlink -s within a host" if nvidia else "cores and memory within a host"

@@ -47,24 +47,25 @@ FEWEST = Limit(
 )
 
 
-def _short(ranks: Sequence[RankPass]) -> float:
+def _short_kernel_share(ranks: Sequence[RankPass]) -> float:
     """Share of all compute kernels, by number, that are no longer than their launch."""
     mixes = RankShares((), ranks=ranks).mixes
     return sum(m.short_calls for m in mixes) / sum(m.calls for m in mixes)
 
 
-def _many(part: RankShares) -> str:
+def _many_kernels_text(part: RankShares) -> str:
     calls, limit = sum(m.calls for m in part.mixes), format_duration(part.mixes[0].short_limit_ns)
     return f"{format_percent(part.also)} of {calls:,} compute kernels take at most {limit}"
 
 
-def _report(part: RankShares) -> Statement:
+def _small_kernels_statement(part: RankShares) -> Statement:
+    """Return the finding, or why there is none: most kernels are shorter than their launch."""
     mean_ns = sum(m.short_ns for m in part.mixes) / max(1, sum(m.short_calls for m in part.mixes))
     steps = sum(len(p.steps) for p in part.ranks)
     calls = sum(p.mix.calls for p in part.ranks if p.mix is not None and p.steps)
     a_step = f"{calls / steps:,.0f} kernels a step and rank; " if steps else ""
     return part.finding(
-        f"kernels are too short: {_many(part)}, and {part} goes to them and to the gaps between kernels",
+        f"kernels are too short: {_many_kernels_text(part)}, and {part} goes to them and to the gaps between kernels",
         f"{a_step}the short ones take {format_duration(mean_ns)} each on average",
         confidence="measured; the gain depends on how many kernels can be fused",
         advice=[
@@ -76,11 +77,11 @@ def _report(part: RankShares) -> Statement:
     )
 
 
-def _enough(summary: TraceSummary) -> list[RankPass]:
+def _ranks_with_enough(summary: TraceSummary) -> list[RankPass]:
     return [p for p in with_kernels(summary) if p.mix is not None and p.mix.calls >= FEWEST]
 
 
-def _share(rank: RankPass) -> float:
+def _small_kernel_share(rank: RankPass) -> float:
     mix = rank.mix
     assert mix is not None
     computing = rank.budget.parts.compute_ns if rank.budget is not None else mix.short_ns
@@ -90,12 +91,12 @@ def _share(rank: RankPass) -> float:
 
 RULE = share_rule(
     symptom="most kernels are shorter than their launch",
-    ranks=_enough,
+    ranks=_ranks_with_enough,
     without="too few compute kernels: a CPU job has none",
-    measure=lambda ranks: list(map(_share, ranks)),
-    also=(_short, MOSTLY_SHORT),
-    figures=lambda part: f"{_many(part)} and take {part} with their gaps",
-    report=_report,
+    measure=lambda ranks: list(map(_small_kernel_share, ranks)),
+    also=(_short_kernel_share, MOSTLY_SHORT),
+    figures=lambda part: f"{_many_kernels_text(part)} and take {part} with their gaps",
+    report=_small_kernels_statement,
     claims=("idle",),
     kind="host-bound",
     protocol=4,

@@ -34,20 +34,21 @@ _SHOWN = 6
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: traffic of the job's GPUs crosses the socket interconnect."""
     topology = topology_of(evidence)
     if topology is None:
         return RULE.blind
     if len(topology.gpus) < 2:
         return "one GPU: nothing crosses"
-    visible = _visible(evidence, topology)
+    visible = _visible_gpus(evidence, topology)
     crossing = topology.socket_crossing_pairs()
     across = tuple(p for p in crossing if visible is None or set(p) <= visible)
     far = tuple(name for name in _far_from_nics(topology) if visible is None or name in visible)
     findings = []
     if across:
-        findings.append(_pairs(evidence, topology, across))
+        findings.append(_crossing_finding(evidence, topology, across))
     if far:
-        findings.append(_nics(topology, far))
+        findings.append(_far_cards_finding(topology, far))
     if findings:
         return findings
     unknown = len(topology.unknown_pairs())
@@ -57,7 +58,7 @@ def check(evidence: Evidence) -> Statement:
     return f"0 of {counted(len(topology.gpu_pairs()), 'GPU pair')} cross sockets (SYS){more}"
 
 
-def _visible(evidence: Evidence, topology: Topology) -> set[str] | None:
+def _visible_gpus(evidence: Evidence, topology: Topology) -> set[str] | None:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves to the job, by its indices; None where it is not set, or has no indices."""
     setting = evidence.environment.variables.get("CUDA_VISIBLE_DEVICES") if evidence.environment is not None else None
     indices = setting.split(",") if setting else []
@@ -65,7 +66,8 @@ def _visible(evidence: Evidence, topology: Topology) -> set[str] | None:
     return names if names and names <= {gpu.name for gpu in topology.gpus} else None
 
 
-def _pairs(evidence: Evidence, topology: Topology, across: tuple[tuple[str, str], ...]) -> Finding:
+def _crossing_finding(evidence: Evidence, topology: Topology, across: tuple[tuple[str, str], ...]) -> Finding:
+    """Return the finding of pairs of GPUs that cross the sockets."""
     apart = {frozenset(pair) for pair in across}
     sides: list[list[str]] = []  # GPUs that reach each other without crossing, in order
     for gpu in topology.gpus:
@@ -115,7 +117,8 @@ def _far_from_nics(topology: Topology) -> tuple[str, ...]:
     return tuple(far)
 
 
-def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
+def _far_cards_finding(topology: Topology, far: tuple[str, ...]) -> Finding:
+    """Return the finding of GPUs whose network cards are all on the other socket."""
     return finding(
         f"{len(far)} of {counted(len(topology.gpus), 'GPU')} have every network card on the other socket",
         f"{', '.join(far)}: nearest cards are SYS",

@@ -39,7 +39,8 @@ MOST = 0.5
 """Of the window: a capture that is start-up for longer shows little of the usual step, and shares of it mean little."""
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _start_up_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: the device idles for what the host does once: loading, compiling, a cold first call."""
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU job waits for no launches")
@@ -53,7 +54,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     return finding(
         f"one-time start-up: the device idles {format_duration(cause.idle_ns)} ({OF_WINDOW.of(share)}){call}{rank}",
         f"{counted(cause.gap_count, 'gap')}, the longest {format_duration(cause.largest_ns)}; it does not come back",
-        _steps(worst),
+        _start_up_steps(worst),
         share=share,
         priority="doubt" if share > MOST else "performance",
         confidence="measured; nothing shows whether the job starts again",
@@ -62,7 +63,7 @@ def _judge_job(job: TraceEvidence) -> Statement:
     )
 
 
-def _steps(rank: RankPass) -> str | None:
+def _start_up_steps(rank: RankPass) -> str | None:
     """Say which steps hold it, and how long the others take."""
     cold = [s for s in rank.steps if s.start_up_ns]
     others = [s.parts.window_ns for s in rank.steps if not s.start_up_ns and s.parts.window_ns]
@@ -74,7 +75,7 @@ def _steps(rank: RankPass) -> str | None:
 
 RULE = Rule(
     symptom="the device idles for what the host does once: loading, compiling, a cold first call",
-    look_at_job=_judge_job,
+    look_at_job=_start_up_of_job,
     rests_on=("idle",),
     claims=("idle",),
     protocol=2,

@@ -46,53 +46,55 @@ PROBLEM = Limit(GRAVE, unit="of the step time before", source="as for shares of 
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: from one step, night or run on, steps take longer."""
     steps = [(run, run.step_change) for run in evidence.runs if run.step_change is not None]
     over_runs = history(evidence)
     days = nights(evidence.runs)
     findings = [
-        *(_of_steps(run, change) for run, change in steps if change.ratio >= 1 + CHANGE),
-        *(() if over_runs is None else _of_history(over_runs)),
-        *(_of_days(day) for day in days if day.since is not None and day.change.after > day.change.before),
+        *(_step_change_finding(run, change) for run, change in steps if change.ratio >= 1 + CHANGE),
+        *(() if over_runs is None else _history_findings(over_runs)),
+        *(_day_change_finding(day) for day in days if day.since is not None and day.change.after > day.change.before),
     ]
     if findings:
         return findings
-    faster = [f"{name_of(run)}: {_steps(change)}" for run, change in steps]
+    faster = [f"{name_of(run)}: {_change_text(change)}" for run, change in steps]
     if faster:
         return "; ".join(faster[:3])
     looked = len(days) + (0 if over_runs is None else len(over_runs.cells))
     if looked:
         return f"runs over time in {counted(looked, 'group')}: none became slower"
-    if any(_logged(run) for run in evidence.runs):
+    if any(_has_logged_steps(run) for run in evidence.runs):
         return "the logged steps stay on one level"
     return skipped(f"no run logs its steps, and no {MIN_RUNS} runs of one kind are of different days")
 
 
-def _logged(run: TrainingRun) -> bool:
+def _has_logged_steps(run: TrainingRun) -> bool:
     """Whether a run's log has so many steps that a change would have been found."""
     counts = [figure.n for figure in (run.step_ns, run.samples_per_s) if figure is not None and figure.n is not None]
     return max(counts, default=0) >= 3 * LEAST_SIDE and not run.epochs
 
 
-def _severity(ratio: float) -> Severity:
+def _change_severity(ratio: float) -> Severity:
     return "problem" if ratio >= 1 + PROBLEM else "warning"
 
 
-def _steps(change: StepChange) -> str:
+def _change_text(change: StepChange) -> str:
     way = "longer" if change.ratio >= 1 else "less time"
     return f"steps take {format_percent(abs(change.ratio - 1))} {way} from step {change.step} on"
 
 
-def _of_steps(run: TrainingRun, change: StepChange) -> Finding:
+def _step_change_finding(run: TrainingRun, change: StepChange) -> Finding:
+    """Return the finding of a log whose steps take longer from one on."""
     levels = f"the logged rate is 1/{change.ratio:.2f} of the one before"
     if change.before_ns is not None and change.after_ns is not None:
         levels = (
             f"{format_duration(change.before_ns)} before, {format_duration(change.after_ns)} from step {change.step} on"
         )
     return finding(
-        _steps(change),
+        _change_text(change),
         f"medians: {levels}; {format_percent(change.share)} of the logged steps come after",
         "before and from there the step time is steady",
-        severity=_severity(change.ratio),
+        severity=_change_severity(change.ratio),
         stake=min(1.0, change.share * (1 - 1 / change.ratio)),
         confidence="measured; the log does not state what changed",
         advice=[
@@ -106,7 +108,7 @@ def _of_steps(run: TrainingRun, change: StepChange) -> Finding:
     )
 
 
-def _of_history(over_runs: History) -> Iterator[Finding]:
+def _history_findings(over_runs: History) -> Iterator[Finding]:
     """Report all cells together where they changed together, else each cell that did."""
     for cell in [over_runs.common] if over_runs.common.since is not None else over_runs.cells:
         change, since = cell.change, cell.since
@@ -125,7 +127,7 @@ def _of_history(over_runs: History) -> Iterator[Finding]:
                 f"{name_of(run)}: {format_duration(steps[0])} in the first run, {format_duration(steps[-1])} in the last"
                 for run, steps in sorted(shown, key=lambda row: -row[1][-1] / row[1][0])[:3]
             ],
-            severity=_severity(ratio),
+            severity=_change_severity(ratio),
             stake=1 - 1 / ratio,
             confidence="measured; what changed between the two runs is not recorded as a cause",
             advice=[
@@ -139,7 +141,8 @@ def _of_history(over_runs: History) -> Iterator[Finding]:
         )
 
 
-def _of_days(day: Nights) -> Finding:
+def _day_change_finding(day: Nights) -> Finding:
+    """Return the finding of a series whose runs take longer from one day on."""
     since, runs = day.since or 0, day.runs
     change, first, date = day.change, runs[since], day.days[since]
     ratio = change.after / change.before
@@ -147,8 +150,8 @@ def _of_days(day: Nights) -> Finding:
         f"steps take {format_percent(ratio - 1)} longer since {date}",
         f"{counted(len(runs), 'run')} from {day.days[0]} to {day.days[-1]}: {since} before, "
         f"{len(runs) - since} from there; p = {change.p_value:.2g}",
-        _code(first) and f"{_code(runs[since - 1])} before, {_code(first)} from there",
-        severity=_severity(ratio),
+        _code_text(first) and f"{_code_text(runs[since - 1])} before, {_code_text(first)} from there",
+        severity=_change_severity(ratio),
         stake=1 - 1 / ratio,
         confidence=f"measured, one figure per run; by chance in less than {format_percent(SIGNIFICANT)} of such series",
         advice=[f"compare what ran on {day.days[since - 1]} and {date}: code, packages, hosts, data"],
@@ -158,7 +161,7 @@ def _of_days(day: Nights) -> Finding:
     )
 
 
-def _code(run: TrainingRun) -> str:
+def _code_text(run: TrainingRun) -> str:
     """List what names the code of a run (commit, version), as its row states it."""
     names = ("commit", "sha", "revision", "build", "version")
     return ", ".join(f"{key} {value}" for key, value in run.settings.items() if key.lower() in names)

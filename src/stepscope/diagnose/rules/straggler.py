@@ -142,6 +142,7 @@ CAUSE_ADVICE = {
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: the other ranks wait for one rank."""
     if evidence.arrivals and not evidence.cells:
         return _who_came_last(evidence.arrivals)
     cells = timed_cells(evidence, least_ranks=2)
@@ -232,24 +233,25 @@ def _of_cell(
     elif chronic and times.ranks == 2:
         text += "; with two ranks, slow only means slower than the other"
     return finding(
-        _title(slow, len(alike)),
+        _straggler_title(slow, len(alike)),
         planted(cell.cell, slow.excess_ns, "slow_rank", [one.rank for one in alike if one.rank is not None])
         if chronic
         else planted(cell.cell, slow.excess_ns, "jitter"),
-        _evidence(slow, times),
-        [f"rank {late_rank.rank}: {_excess(late_rank)}" for late_rank in alike[1:]],
+        _straggler_evidence(slow, times),
+        [f"rank {late_rank.rank}: {_excess_text(late_rank)}" for late_rank in alike[1:]],
         rest,
         severity="problem" if chronic and slow.stake_fraction > GRAVE else "warning",
         stake=slow.stake_fraction,
         confidence=text,
-        advice=_advice(evidence, cell, slow, times),
+        advice=_straggler_advice(evidence, cell, slow, times),
         of=cell.run,
         ranks=() if slow.rank is None else (slow.rank,),
         job=traced(evidence, cell),
     )
 
 
-def _title(slow: Slow, ranks: int) -> str:
+def _straggler_title(slow: Slow, ranks: int) -> str:
+    """Say who is late, how often and by how much."""
     excess = format_duration(slow.excess_ns)
     if slow.kind == "rotating":
         return f"stragglers in turn: the last rank rotates, {excess} of waiting in a typical step"
@@ -263,7 +265,8 @@ def _title(slow: Slow, ranks: int) -> str:
     return f"straggler: {where} takes {ratio} for it"
 
 
-def _excess(slow: Slow) -> str:
+def _excess_text(slow: Slow) -> str:
+    """Say what a rank's own time is beyond the others', and how much that is at least."""
     at_least = "(95%)" if slow.steps >= LEAST_STEPS else "in every step"
     return (
         f"own time {format_duration(slow.others_ns + slow.excess_ns)} against {format_duration(slow.others_ns)} of the "
@@ -272,7 +275,7 @@ def _excess(slow: Slow) -> str:
     )
 
 
-def _evidence(slow: Slow, times: StepTable) -> list[str]:
+def _straggler_evidence(slow: Slow, times: StepTable) -> list[str]:
     some = f"{slow.late_steps} of {slow.steps} steps"
     if slow.kind == "rotating":
         return [
@@ -282,7 +285,7 @@ def _evidence(slow: Slow, times: StepTable) -> list[str]:
         ]
     neighbours = sum(host == slow.host for host in times.hosts)
     return [
-        *((_excess(slow), f"chronic: late in {some}") if slow.kind == "chronic" else ()),
+        *((_excess_text(slow), f"chronic: late in {some}") if slow.kind == "chronic" else ()),
         ""
         if slow.kind == "chronic"
         else f"one-off: {some} beyond {OUTLIER_MADS:g} MAD of its usual, "
@@ -295,7 +298,8 @@ def _evidence(slow: Slow, times: StepTable) -> list[str]:
     ]
 
 
-def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: StepTable) -> tuple[Advice, ...]:
+def _straggler_advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: StepTable) -> tuple[Advice, ...]:
+    """Return what to look at, by how the lateness is spread and which part of the step it is."""
     if slow.kind == "rotating":
         return (
             inspect(
@@ -336,7 +340,8 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: StepTable) -
     return first, without
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _straggler_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: the other ranks wait for one rank."""
     report = job.summary.stragglers
     if report is None:
         return unread(job.summary, "no collective was recorded")
@@ -349,12 +354,12 @@ def _judge_job(job: TraceEvidence) -> Statement:
     if report.stragglers:
         typical_ns = sum(windows) / len(windows) if windows else 0.0
         return [
-            _report(job, straggler, typical_ns)
+            _straggler_finding(job, straggler, typical_ns)
             for straggler in report.stragglers
             if straggler.saved_ns >= NEGLIGIBLE * typical_ns
         ] or f"{report.text}; the others compute meanwhile: it costs less than {OF_WINDOW.of(NEGLIGIBLE)}"
     if waiting >= WORTH and report.pattern in ("rotating", "one-off", "undecided"):
-        return _nobody(job, report, waiting)
+        return _no_straggler_finding(job, report, waiting)
     if waiting >= MIN_STAKE and (why := _cannot_name(job, report)):
         return skipped(why)
     return f"{report.text}; waiting takes {OF_WINDOW.of(waiting)}"
@@ -382,7 +387,8 @@ def _against_others(of_rank: Mapping[int, float | None], straggler: Straggler) -
     return own / median(others) if own and others else None
 
 
-def _report(job: TraceEvidence, straggler: Straggler, window_ns: float) -> Finding:
+def _straggler_finding(job: TraceEvidence, straggler: Straggler, window_ns: float) -> Finding:
+    """Return the finding, with evidence, stake and advice: the other ranks wait for one rank."""
     hosts = job.summary.hosts
     host, rank = hosts.get(straggler.rank), f"rank {straggler.rank}"
     cause, work = _of_work(job.summary, straggler)
@@ -413,11 +419,11 @@ def _report(job: TraceEvidence, straggler: Straggler, window_ns: float) -> Findi
         ],
         of=rank,
         ranks=(straggler.rank,),
-        at_ns=_latest(job, straggler.rank),
+        at_ns=_costliest_collective(job, straggler.rank),
     )
 
 
-def _latest(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
+def _costliest_collective(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
     """Return the collective in which the rank cost the others most (waiting that nothing hid), on its own clock: from the
     first arrival to the end."""
     communication = next((p.communication for p in job.summary.ranks if p.facts.rank == rank), None)
@@ -431,7 +437,8 @@ def _latest(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
     return own.start_ns - (worst.skew_ns or 0), own.end_ns
 
 
-def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Finding:
+def _no_straggler_finding(job: TraceEvidence, report: StragglerReport, waiting: float) -> Finding:
+    """Return the finding of ranks that wait for each other where no straggler can be named."""
     pattern = "long" if report.pattern == "undecided" and report.steps >= LEAST_STEPS else report.pattern
     when, sure, advice = _NOBODY[pattern]
     few = report.steps < LEAST_STEPS and waiting < SURE_WAITING
@@ -488,7 +495,7 @@ RULE = Rule(
     symptom="the other ranks wait for one rank",
     any_of=("cells", "traces", "arrivals"),
     look=check,
-    look_at_job=_judge_job,
+    look_at_job=_straggler_of_job,
     claims=("waiting",),
     whole=True,
     kind="straggler",

@@ -49,7 +49,8 @@ _COMPARABLE = 0.25
 """Start-up dominates a collective of a smaller share of the size."""
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _tensor_parallel_slow_link_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: tensor parallelism crosses a slow link."""
     summary = job.summary
     if summary.collectives is None:
         return unread(summary, "no collective was recorded")
@@ -76,8 +77,8 @@ def _judge_job(job: TraceEvidence) -> Statement:
             f"{format_percent(share)} of the step is exposed transfer of tensor-parallel groups across hosts, limit "
             f"{format_percent(WORTH)}"
         )
-    reached = _bandwidth(across)
-    reference, limit, source = _reference(summary, across, hosts)
+    reached = _median_bus_bandwidth(across)
+    reference, limit, source = _reference_bandwidth(summary, across, hosts)
     if reached is not None and reference is not None and reached >= limit * reference:
         return f"across hosts at {format_bandwidth(reached)}, {format_percent(reached / reference)} of {source}"
     groups = f"{counted(len(spent), 'group')} of {len(across[0].ranks)} ranks across hosts"
@@ -94,13 +95,16 @@ def _judge_job(job: TraceEvidence) -> Statement:
         at_ns=(worst.start_ns, worst.end_ns),
         confidence="measured" + (unsure if reference is None else ""),
         advice=[
-            advise(_better(len(across[0].ranks), max(Counter(hosts.values()).values())), key="group on one host"),
+            advise(
+                _better_group_advice(len(across[0].ranks), max(Counter(hosts.values()).values())),
+                key="group on one host",
+            ),
             ("see what each layer sends", "--show layers,groups"),
         ],
     )
 
 
-def _better(size: int, a_host: int) -> str:
+def _better_group_advice(size: int, a_host: int) -> str:
     if a_host == 1:
         return (
             "no group fits on a host of one rank: shard over data-parallel ranks (fsdp2) or split the model into pipeline "
@@ -113,7 +117,7 @@ def _better(size: int, a_host: int) -> str:
     return "place each group on one host: make tp the last dimension of the mesh, whose ranks are neighbours"
 
 
-def _bandwidth(instances: Sequence[MatchedCollective]) -> float | None:
+def _median_bus_bandwidth(instances: Sequence[MatchedCollective]) -> float | None:
     """Median bus bandwidth of the larger half, which start-up slows least."""
     rated = sorted(
         ((i.size_bytes, i.busbw_bytes_per_s) for i in instances if i.size_bytes and i.busbw_bytes_per_s), reverse=True
@@ -121,7 +125,7 @@ def _bandwidth(instances: Sequence[MatchedCollective]) -> float | None:
     return median(rate for _, rate in rated[: (len(rated) + 1) // 2]) if rated else None
 
 
-def _reference(
+def _reference_bandwidth(
     summary: TraceSummary, across: Sequence[MatchedCollective], hosts: Mapping[int, str]
 ) -> tuple[float | None, float, str]:
     """Return (bandwidth inside a host, share of it that counts as fast, what it is)."""
@@ -135,7 +139,7 @@ def _reference(
         and all(r.rank in hosts for r in i.ranks)
         and len({hosts[r.rank] for r in i.ranks}) == 1
     ]
-    if (rate := _bandwidth(inside)) is not None:
+    if (rate := _median_bus_bandwidth(inside)) is not None:
         return rate, _SLOW, "collectives inside a host"
     from stepscope.machine.peaks import lookup
 
@@ -147,7 +151,7 @@ def _reference(
 
 RULE = Rule(
     symptom="tensor parallelism crosses a slow link",
-    look_at_job=_judge_job,
+    look_at_job=_tensor_parallel_slow_link_of_job,
     claims=("communication",),
     kind="communication-bound",
     names_cause=True,

@@ -53,32 +53,37 @@ _QUERY = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER"
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: a device computes slower than similar devices."""
     products = [
         row
         for row in evidence.comm
         if row.kind == "matmul" and row.status == "ok" and row.rank_spread is not None and row.world_size > 1
     ]
-    gpus = (*(() if evidence.environment is None else evidence.environment.gpus), *_stated(evidence))
-    capped = [gpu for gpu in gpus if _power(gpu) < LEAST_LIMIT]
-    findings = [_capped(capped)] if capped else []
-    behind = [row for row in products if _spread(row) >= MOST_SPREAD]
+    gpus = (*(() if evidence.environment is None else evidence.environment.gpus), *_stated_gpus(evidence))
+    capped = [gpu for gpu in gpus if _power_fraction(gpu) < LEAST_LIMIT]
+    findings = [_power_limit_finding(capped)] if capped else []
+    behind = [row for row in products if _rank_spread(row) >= MOST_SPREAD]
     # The sizes at which one and the same rank is far behind, where that is half of them or more.
     ((rank, often),) = Counter(row.slowest_rank for row in behind).most_common(1) or [(None, 0)]
     if often and often >= LEAST_SIZES * len(products):
-        findings.append(_slow([row for row in behind if row.slowest_rank == rank], len(products), amd=is_amd(evidence)))
+        findings.append(
+            _slow_device_finding(
+                [row for row in behind if row.slowest_rank == rank], len(products), amd=is_amd(evidence)
+            )
+        )
     if findings:
         return findings
     if products:
         return (
             f"no rank is {format_percent(MOST_SPREAD)} behind at half of {counted(len(products), 'size')}; most "
-            f"at one: {format_percent(max(map(_spread, products)))}"
+            f"at one: {format_percent(max(map(_rank_spread, products)))}"
         )
     if any(gpu.power_limit_w is not None for gpu in gpus):
         return "power limits at their default; no matrix products were measured"
     return RULE.blind
 
 
-def _stated(evidence: Evidence) -> Iterator[GpuFact]:
+def _stated_gpus(evidence: Evidence) -> Iterator[GpuFact]:
     """Return GPUs with the power limits that ``nvidia-smi`` prints; the default of the model where it prints none."""
     smi = [reading for reading in evidence.readings if reading.tool == "nvidia-smi"]
     for index, reading in enumerate(smi):
@@ -91,18 +96,19 @@ def _stated(evidence: Evidence) -> Iterator[GpuFact]:
         )  # fmt: skip
 
 
-def _spread(row: CommRow) -> float:
+def _rank_spread(row: CommRow) -> float:
     return row.rank_spread or 0.0
 
 
-def _power(gpu: GpuFact) -> float:
+def _power_fraction(gpu: GpuFact) -> float:
     """The power limit / the default; 1 where either is unknown."""
     limit, default = gpu.power_limit_w, gpu.power_limit_default_w
     return 1.0 if limit is None or not default else limit / default
 
 
-def _capped(gpus: list[GpuFact]) -> Finding:
-    lowest = min(gpus, key=_power)
+def _power_limit_finding(gpus: list[GpuFact]) -> Finding:
+    """Return the finding of GPUs whose power limit was lowered."""
+    lowest = min(gpus, key=_power_fraction)
     return finding(
         f"power limit lowered on {counted(len(gpus), 'GPU')}: GPU {lowest.index} may draw "
         f"{lowest.power_limit_w:.0f} of {lowest.power_limit_default_w:.0f} W",
@@ -116,13 +122,14 @@ def _capped(gpus: list[GpuFact]) -> Finding:
     )
 
 
-def _slow(slow: list[CommRow], products: int, *, amd: bool) -> Finding:
-    worst = max(slow, key=_spread)
+def _slow_device_finding(slow: list[CommRow], products: int, *, amd: bool) -> Finding:
+    """Return the finding of ranks that multiply more slowly than others."""
+    worst = max(slow, key=_rank_spread)
     rate = "" if worst.flops_per_s is None else f", {format_flops(worst.flops_per_s)}"
     time = "" if worst.time_ns is None else f" ({format_duration(worst.time_ns)} a product{rate})"
     cpu = worst.device == "cpu"
     return finding(
-        f"rank {worst.slowest_rank} computes {format_percent(_spread(worst))} slower than the fastest rank on the "
+        f"rank {worst.slowest_rank} computes {format_percent(_rank_spread(worst))} slower than the fastest rank on the "
         "same product",
         f"{worst.dtype} product on every rank at once{time}",
         f"the same at {len(slow)} of {counted(products, 'size')}",

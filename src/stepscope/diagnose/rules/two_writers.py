@@ -32,15 +32,18 @@ from stepscope.results.evidence import Evidence
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: two jobs or several ranks wrote one metrics file."""
     with_epochs = [run for run in evidence.runs if run.epochs or run.settings.get("duplicate_epochs")]
     if not with_epochs:
         return skipped("no run has epochs", "stepscope bench MATRIX.yaml --set base.epochs=2")
-    return [report for run in with_epochs if (report := _report(run)) is not None] or (
+    return [report for run in with_epochs if (report := _two_writers_finding(run)) is not None] or (
         f"{counted(len(with_epochs), 'run')}: epochs in order, each once"
     )
 
 
-def _report(run: TrainingRun) -> Finding | None:
+def _two_writers_finding(run: TrainingRun) -> Finding | None:
+    """Return the finding, with evidence, stake and advice: two jobs or several ranks wrote one metrics file; None: it is
+    not worth one."""
     numbers = [epoch.number for epoch in run.epochs]
     counts = Counter(numbers)
     marked = run.settings.get("duplicate_epochs")  # left out by the importer because they were there already

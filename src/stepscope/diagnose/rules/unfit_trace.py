@@ -33,17 +33,18 @@ from stepscope.records.trace_quality import FIGURES, KINDS, QualityFact
 from stepscope.results.evidence import TraceEvidence
 
 
-def _judge_job(job: TraceEvidence) -> Statement:
+def _unfit_trace_of_job(job: TraceEvidence) -> Statement:
+    """Look in one traced job for: a trace lacks what would answer, or holds what cannot be."""
     facts = job.summary.quality
     grave = [fact for fact in facts if fact.matters]
     if not facts and not any(p.budget for p in job.summary.ranks):
         return unread(job.summary, "")
     if not grave:
         return "; ".join(fact.text for fact in facts) or "nothing is lacking, unknown or impossible"
-    return list(_findings(sorted(grave, key=lambda fact: tuple(KINDS).index(fact.kind))))
+    return list(_quality_findings(sorted(grave, key=lambda fact: tuple(KINDS).index(fact.kind))))
 
 
-def _findings(facts: list[QualityFact]) -> Iterator[Finding]:
+def _quality_findings(facts: list[QualityFact]) -> Iterator[Finding]:
     """Yield one finding a kind: the rank with most of it, and the others."""
     for kind, same in groupby(facts, key=lambda fact: fact.kind):
         ordered = sorted(same, key=lambda fact: -(fact.share or fact.count or 0))
@@ -64,7 +65,7 @@ def _findings(facts: list[QualityFact]) -> Iterator[Finding]:
 
 RULE = Rule(
     symptom="a trace lacks what would answer, or holds what cannot be",
-    look_at_job=_judge_job,
+    look_at_job=_unfit_trace_of_job,
     decided_by="facts of the quality check that change what is said",
     protocol=1,
 )

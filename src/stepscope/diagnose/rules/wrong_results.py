@@ -34,17 +34,19 @@ _SHOWN = 4
 
 
 def check(evidence: Evidence) -> Statement:
+    """Look for: a collective's result is wrong."""
     checked = [row for row in evidence.comm if row.correct is not None]
     if not checked:
         return skipped("no result of a collective was checked", f"{NEEDS['comm'][1]} --check")
     called = sweep_names(evidence.comm)
     return [
-        _report(f"{op_label(rows[0])} on {called(rows[0])}", rows, evidence)
+        _wrong_results_finding(f"{op_label(rows[0])} on {called(rows[0])}", rows, evidence)
         for rows in sweeps(row for row in checked if row.correct is False).values()
     ] or f"{counted(len(checked), 'size')} checked, all correct"
 
 
-def _report(name: str, wrong: list[CommRow], evidence: Evidence) -> Finding:
+def _wrong_results_finding(name: str, wrong: list[CommRow], evidence: Evidence) -> Finding:
+    """Return the finding, with evidence, stake and advice: a collective's result is wrong."""
     nccl = wrong[0].backend == "nccl"
     errors = ": nvidia-smi nvlink -e, dmesg (Xid)" if nccl and not is_amd(evidence) else ""
     return finding(
