@@ -268,7 +268,7 @@ def _send_less(summary: TraceSummary, kind: str) -> Iterable[Advices]:
 
 
 def _exposed_advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> Iterable[Advices]:
-    """Yield what hides communication of this kind, or tells its waiting apart."""
+    """Yield what hides communication of this kind, or shows how much of it is waiting."""
     if all(p.partial for p in job.summary.ranks):
         text = "rerun without --show budget to see how much of it is waiting for late ranks"
     elif waiting is None and len(job.summary.ranks) == job.summary.world_size:

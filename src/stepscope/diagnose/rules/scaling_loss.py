@@ -113,7 +113,7 @@ def _main_cause(reading: ScalingReading) -> str:
 
 
 def _scaling_loss_advice(evidence: Evidence, budget: ScalingBudget) -> Iterator[Advices]:
-    """Yield what tells the kind of scaling, or where the loss is."""
+    """Yield what shows the kind of scaling, or where the loss is."""
     reading = budget.readings[0]
     job = next((trace for trace in evidence.traces if trace.name == budget.run), None)
     if len(budget.readings) > 1:
