@@ -22,7 +22,7 @@ SOURCE = Path(stepscope.__file__).parent
 MOST = {
     "": (500, 2),
     "api": (16500, 13),
-    "cli": (66500, 61),
+    "cli": (65500, 61),
     "collectives": (2000, 2),
     "core": (7000, 12),
     "datasets": (7500, 9),

@@ -275,8 +275,8 @@ class Job:
         """Write page, tables and charts below a folder, as ``stepscope report`` does; return the files.
 
         formats: html, png, svg, pdf, csv, tex, md, txt; None: all but pdf. title: the page's heading. made_by: the command
-        that the page names. drawers: processes that draw charts; 0: no charts. not_drawn: told the charts that could not
-        be drawn, by title, and why; without it a warning says so. Raises UsageError, WriteError.
+        that the page names. drawers: processes that draw charts; 0: no charts. not_drawn: called with the charts that
+        cannot be drawn, by title, and why; without it a warning says so. Raises UsageError, WriteError.
         """
         from stepscope.api.report import ALL_FORMATS, DEFAULT_FORMATS, write_report
 

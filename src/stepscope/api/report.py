@@ -39,8 +39,8 @@ def write_report(
     """Write page, tables and charts below ``folder``; return the files.
 
     judged: makes of what was read what the report says; asked while charts are drawn. drawers: processes that draw
-    meanwhile, from two on; 0: no charts. not_drawn: told the charts that could not be drawn, by title, and why; without it a
-    warning says so. Raises WriteError.
+    meanwhile, from two on; 0: no charts. not_drawn: called with the charts that cannot be drawn, by title, and why; without
+    it a warning says so. Raises WriteError.
     """
     from stepscope.report.charts import write
     from stepscope.report.files import write_tables
