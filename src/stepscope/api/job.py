@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stepscope.records.nouns import Scaling
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.frame import Frame
+    from stepscope.report.render.screen import Line
     from stepscope.results.evidence import Evidence
 
 
@@ -318,23 +319,24 @@ class Job:
         return f"<stepscope.Job {where}: {self.verdict.headline}>"
 
     def __str__(self) -> str:
-        return self._screen()
+        return "\n".join(line for line, _ in self._screen(100))
 
-    def _screen(self, width: int = 100) -> str:
+    def _screen(self, width: int) -> list[Line]:
         from stepscope.report.render.screen import screen_lines
 
         also = (text.replace("below:", "job.findings:") for text in self.verdict.also)
-        return "\n".join(line for line, _ in screen_lines(replace(self.verdict, also=tuple(also)), width=width))
+        return screen_lines(replace(self.verdict, also=tuple(also)), width=width)
 
     def _repr_html_(self) -> str | None:
-        from markupsafe import escape
+        from markupsafe import Markup, escape
 
         try:
-            screen = self._screen(88)  # the column of a notebook beside its files
+            lines = self._screen(88)  # the column of a notebook beside its files
         except StepscopeError:
             return None  # repr, which a notebook shows instead, says why
-        headline, _, rest = screen.partition("\n")
-        return f'<pre style="white-space:pre;margin:0"><b>{escape(headline)}</b>\n{escape(rest)}</pre>'
+        strong = (self.verdict.tone, "bold")
+        text = "\n".join(Markup("<b>{}</b>").format(line) if tone in strong else escape(line) for line, tone in lines)
+        return f'<pre style="white-space:pre;margin:0">{text}</pre>'
 
 
 def open(  # noqa: A001 - as a user writes it: stepscope.open

@@ -116,12 +116,14 @@ class Frame:
         from markupsafe import escape
 
         from stepscope.report.render.files import as_html
-        from stepscope.report.render.terminal import worth_showing
 
         table = self._first(SHOWN_ROWS)
         label = f"stepscope-{self.key}"
-        shown = {*worth_showing(table), *(i for i, column in enumerate(table.columns) if column.role == "group")}
-        body = re.sub(r' class="([lr](?: w)?)', _styled, as_html(table, sorted(shown), label))
+        filled = (
+            any(row.failure or row.values[i].raw is not None for row in table.rows) for i in range(len(table.columns))
+        )
+        shown = [i for i, is_filled in enumerate(filled) if is_filled or table.columns[i].role in ("lead", "group")]
+        body = re.sub(r' class="([lr](?: w)?)', _styled, as_html(table, shown, label))
         notes = (*filter(None, [self._more()]), *table.footnotes, *table.notes)
         below = "".join(f"<div><small>{escape(note)}</small></div>" for note in notes)
         return f'<div style="overflow-x:auto"><b id="{escape(label)}">{escape(self.title)}</b>{body}{below}</div>'

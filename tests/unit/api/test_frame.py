@@ -64,6 +64,8 @@ def test_a_notebook_shows_the_first_rows_and_escapes_names(frame: Frame) -> None
     long = made(100)._repr_html_()
     assert long.count("<tr>") == 21
     assert "80 more rows" in long
+    assert ">share<" in html
+    assert ">share<" not in frame[:1]._repr_html_()
 
 
 def test_times_are_written_with_their_unit_and_points_in_time_are_not() -> None:
@@ -86,3 +88,9 @@ def test_frames_of_several_jobs_name_them() -> None:
     assert both["job"] == ["x", "x", "y"]
     assert both["rank"].tolist() == [0, 1, 0]  # type: ignore[union-attr]
     assert joined("job", {"x": made(2)}).columns.keys() == made(2).columns.keys()
+
+
+def test_a_notebook_says_why_rows_failed() -> None:
+    columns = (lead_column("name", "name", str), Column("ns", "time", lambda _: None, duration))
+    table = tabled("key", "Title", ["a"], *columns, failure=lambda _: "out of memory")
+    assert "out of memory" in frame_of(table)._repr_html_()

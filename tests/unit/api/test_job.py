@@ -115,6 +115,9 @@ def test_the_first_screen_is_its_text(ran: Ran, job: stepscope.Job, traces: Path
     assert html is not None
     lines = re.sub("<.*?>", "", html).splitlines()
     assert max(len(line) for line in lines if " $ " not in line) <= 88
+    strong = re.findall("<b>(.*?)</b>", html)
+    assert strong[0] == str(job).splitlines()[0]
+    assert any("&lt;-" in line for line in strong[1:])
     assert "below:" not in html
 
 
