@@ -269,8 +269,8 @@ EXIT_CODES = {
     "1": "a bug in stepscope; the traceback is printed",
     "2": "a mistake in the request: matrix, option, name, missing or damaged data, a run folder that belongs to something "
     "else. Nothing was started",
-    "3": "this machine lacks what the command needs (a GPU, a backend, room or permission to write), or no cell of the "
-    "matrix can run on it",
+    "3": "this machine lacks what the command needs (a GPU, a backend, memory, room or permission to write; for a chart of "
+    "`report`: all else is written), or no cell of the matrix can run on it",
     "4": "some cells have a result, others failed (`error`, `killed`, `timeout`, `oom`, `host_oom`, `interrupted`)",
     "5": "cells failed, and none has a result",
     "6": "a condition of `--fail-if` holds, or `--strict` found a failed check",
