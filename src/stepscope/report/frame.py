@@ -91,8 +91,13 @@ class Frame:
         )
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame. Raises MissingError without pandas."""
-        return frame_library("pandas").DataFrame(dict(self.columns))
+        """Return a pandas DataFrame; whole numbers stay so beside None (Int64). Raises MissingError without pandas."""
+        pandas = frame_library("pandas")
+        columns = dict(self.columns)
+        for name, values in columns.items():
+            if isinstance(values, list) and {type(value) for value in values} == {int, type(None)}:
+                columns[name] = pandas.array(values, dtype="Int64")
+        return pandas.DataFrame(columns)
 
     def to_polars(self) -> Any:
         """Return a polars DataFrame. Raises MissingError without polars."""
@@ -168,7 +173,8 @@ def stacked(frames: Iterable[Frame]) -> Frame:
     for name in dict.fromkeys(name for frame in every for name in frame.columns):
         parts = [frame.columns.get(name, [None] * len(frame)) for frame in every]
         arrays = [part for part in parts if isinstance(part, np.ndarray)]
-        columns[name] = np.concatenate(arrays) if len(arrays) == len(parts) else [value for p in parts for value in p]
+        whole = len(arrays) == len(parts)
+        columns[name] = np.concatenate(arrays) if whole else [value for p in parts for value in _python(p)]
     units = {name: unit for frame in every for name, unit in frame.units.items()}
     return Frame(key=every[0].key, title=every[0].title, columns=columns, units=units)
 
@@ -196,8 +202,11 @@ def _styled(classes: re.Match[str]) -> str:
 
 def plain_values(values: Values) -> list[Raw]:
     """Return values of Python, None where there is no number."""
-    listed = values.tolist() if isinstance(values, np.ndarray) else values
-    return [None if value != value else value for value in listed]
+    return [None if value != value else value for value in _python(values)]
+
+
+def _python(values: Values) -> list[Raw]:
+    return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 def _arrow(arrow: Any, values: Values) -> tuple[Any, Any]:

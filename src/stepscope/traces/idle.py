@@ -517,16 +517,23 @@ def _longest_by_slice(begins: Ints, edges: Ints, level: Ints, lasting: Ints) -> 
 
 def _delay_summary(values: Ints) -> DelaySummary:
     """Return the quantiles of delays, ns."""
-    p90, p99 = np.quantile(values, [0.9, 0.99])
+    ordered = np.sort(values)
     return DelaySummary(
         count=len(values),
         min_ns=int(values.min()),
         median_ns=float(np.median(values)),
         mean_ns=float(values.mean()),
-        p90_ns=float(p90),
-        p99_ns=float(p99),
+        p90_ns=_quantile(ordered, 0.9),
+        p99_ns=_quantile(ordered, 0.99),
         max_ns=int(values.max()),
     )
+
+
+def _quantile(ordered: Ints, share: float) -> float:
+    """Return the value below which this share lies, between two in proportion; np.quantile imports numpy.ma: 40 ms."""
+    place = share * (len(ordered) - 1)
+    low, high = (int(ordered[at]) for at in (int(place), min(int(place) + 1, len(ordered) - 1)))
+    return low + (high - low) * (place - int(place))
 
 
 DISPATCH_NS = 5_000

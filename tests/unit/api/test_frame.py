@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.api.tables import joined
 from stepscope.core.errors import UsageError
-from stepscope.report.frame import Frame, frame_of
+from stepscope.report.frame import Frame, frame_of, stacked
 from stepscope.report.table import Column, duration, lead_column, tabled
 
 ROWS = [{"name": "a<b", "ns": 1_500, "share": None}, {"name": "c", "ns": None, "share": 0.5}]
@@ -94,3 +94,13 @@ def test_a_notebook_says_why_rows_failed() -> None:
     columns = (lead_column("name", "name", str), Column("ns", "time", lambda _: None, duration))
     table = tabled("key", "Title", ["a"], *columns, failure=lambda _: "out of memory")
     assert "out of memory" in frame_of(table)._repr_html_()
+
+
+def test_whole_numbers_stay_so_beside_what_is_unknown() -> None:
+    late = 1_694_128_201_428_006_123  # more digits than a float has
+    known = Frame(key="k", title="", columns={"ts_ns": np.array([late])}, units={"ts_ns": "ns"})
+    unknown = Frame(key="k", title="", columns={"ts_ns": [None]}, units={})
+    frame = stacked((known, unknown))
+    assert [type(value) for value in frame["ts_ns"]] == [int, type(None)]
+    pandas = pytest.importorskip("pandas")
+    assert frame.to_pandas()["ts_ns"].tolist() == [late, pandas.NA]
