@@ -35,10 +35,10 @@ def test_each_is_read_in_five_minutes_and_holds_little(path: Path) -> None:
 
 @named
 def test_each_runs_and_shows_what_it_holds(path: Path) -> None:
-    nbformat = pytest.importorskip(
-        "nbformat", reason="notebooks are executed by nbclient: pip install 'stepscope[test]'"
-    )
-    pytest.importorskip("nbclient", reason="notebooks are executed by nbclient: pip install 'stepscope[test]'")
+    for package in ("nbformat", "nbclient", "ipykernel"):
+        pytest.importorskip(package, reason="nbclient and ipykernel execute notebooks: pip install 'stepscope[test]'")
+    import nbformat
+
     now = executed(path)
     assert texts(now) == texts(nbformat.read(path, as_version=4)), "`make notebooks` writes what they show now"
 
