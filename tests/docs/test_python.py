@@ -65,7 +65,8 @@ def signature(function: Any, name: str) -> str:
 
 def prose(what: Any) -> str:
     """A docstring as Markdown."""
-    return re.sub(r"``(.+?)``", r"`\1`", inspect.cleandoc(what.__doc__ or ""), flags=re.DOTALL) + "\n"
+    text = re.sub(r":(?:meth|func|class):(`.+?`)", r"\1", inspect.cleandoc(what.__doc__ or ""))
+    return re.sub(r"``(.+?)``", r"`\1`", text, flags=re.DOTALL) + "\n"
 
 
 def members(kind: type) -> Iterator[str]:
