@@ -85,7 +85,7 @@ def _settings(comparison: Comparison) -> str:
     if not telling:
         return "no known difference in machine, software or settings"
     values = (
-        f"{d.key} {' → '.join('?' if v is None else short_setting(v, most=40) for v in d.values)}"
+        f"{d.key} {' → '.join('?' if v is None else short_setting(v) for v in d.values)}"
         for d in telling[:MOST_SETTINGS]
     )
     more = len({d.key for d in comparison.differences}) - MOST_SETTINGS
