@@ -299,6 +299,8 @@ def launched_inside(view: RankView, tree: Nest) -> tuple[Ints, Ints]:
     threads, times = events.thread[call].astype(np.int64), events.ts_ns[call]
     engine = distinct(events.thread[autograd_nodes(events)]).astype(np.int64)
     roots = tree.parent == NONE
+    if not roots.any():
+        return work[:0], work[:0]
     by_thread = np.bincount(tree.thread[roots], weights=(tree.ends - tree.starts)[roots])
     by_thread[engine[engine < len(by_thread)]] = 0
     main = int(np.argmax(by_thread))

@@ -193,3 +193,21 @@ def test_traces_are_compared_by_kernels_and_steps(ran: Ran, traces: Path, job: s
         job.diff()
     with pytest.raises(UsageError):
         job.diff(other, ranks=[7])
+
+
+def test_a_trace_without_annotations_has_tables(tmp_path: Path) -> None:
+    """As nsys exports of a program without NVTX ranges."""
+    kernel = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm",
+        "pid": 0,
+        "tid": 7,
+        "ts": 1.5,
+        "dur": 2.5,
+        "args": {"stream": 7},
+    }
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": [kernel]}))
+    job = stepscope.open(tmp_path)
+    assert "device_events" in job.names
+    assert len(job.table("device_events")) == 1
