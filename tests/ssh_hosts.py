@@ -18,7 +18,7 @@ from pathlib import Path
 from stepscope.core.errors import Unavailable
 from stepscope.core.processes import die_with_parent
 from stepscope.launch.netns.build import built, tool
-from stepscope.launch.netns.namespaces import _call, entering
+from stepscope.launch.netns.namespaces import _call_libc, entering
 from stepscope.launch.netns.plan import address, host_name
 from stepscope.launch.netns.start import probe_emulation
 from stepscope.records.network import parse_network
@@ -98,7 +98,7 @@ def main(network: str, hosts: int, folder: Path, argv: list[str]) -> int:
         die_with_parent(signal.SIGTERM, parent=parent)
         run = Path("/run/sshd")
         if not run.is_dir():  # sshd insists on it; only this process and its children see it
-            _call("mount", b"tmpfs", b"/run", b"tmpfs", 0, None)
+            _call_libc("mount", b"tmpfs", b"/run", b"tmpfs", 0, None)
             run.mkdir()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         signal.signal(signal.SIGINT, lambda *_: None)  # the command's to answer, and not ignored there, too

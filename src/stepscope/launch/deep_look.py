@@ -64,7 +64,7 @@ class DeepLooks:
             return None
         self._number = wake(self._layout, request)
         self._wait = WindowWait(self._layout, self._number, request)
-        self._asked_about |= _subjects(verdict)
+        self._asked_about |= _verdict_subjects(verdict)
         self._asked_s.append(self._clock())
         return request
 
@@ -76,6 +76,7 @@ class DeepLooks:
         return self._number, state
 
     def _request(self, verdict: JobVerdict) -> WindowRequest | None:
+        """Return the window to ask for now; None: no reason, too many ranks, or too many windows of late."""
         world = verdict.world_size or verdict.ranks_seen
         lately = [at for at in self._asked_s if self._clock() - at < HOUR_S]
         if (
@@ -83,7 +84,7 @@ class DeepLooks:
             or (self._mode == "auto" and world > MOST_RANKS)
             or self._wait is not None
             or len(lately) >= AN_HOUR
-            or _subjects(verdict) <= self._asked_about
+            or _verdict_subjects(verdict) <= self._asked_about
             or training_ends(self._layout)  # no step is left to profile
         ):
             return None
@@ -97,17 +98,17 @@ class DeepLooks:
             fixed_step=None,
             collect=(),
             sampled=("shapes",),
-            ranks=_ranks(verdict, world),
+            ranks=_ranks_to_profile(verdict, world),
         )
 
 
-def _subjects(verdict: JobVerdict) -> set[object]:
+def _verdict_subjects(verdict: JobVerdict) -> set[object]:
     """Return what a window explains: the verdict, and a lasting change for the worse on some ranks."""
     named: set[object] = {(verdict.kind, verdict.ranks)} if verdict.kind in _EXPLAINED else set()
     return named | ({("change", verdict.slowed)} if verdict.slowed else set())
 
 
-def _ranks(verdict: JobVerdict, world: int) -> tuple[int, ...] | None:
+def _ranks_to_profile(verdict: JobVerdict, world: int) -> tuple[int, ...] | None:
     """Return the ranks that are late or became slower and the first one that is not, else the first ones; None stands for
     all."""
     if world <= 2:

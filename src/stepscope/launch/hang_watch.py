@@ -173,9 +173,10 @@ class HangWatch:
     def _where(self) -> tuple[object, object]:
         """Return what changes while ranks step, and while they write a window."""
         windows = (*self._layout.root.glob("window-*/*"), *self._layout.root.glob("window-*/.*"))
-        return _sizes(self._layout.diaries()), _sizes(windows)
+        return _file_sizes(self._layout.diaries()), _file_sizes(windows)
 
     def _limit_s(self) -> float:
+        """Seconds without a step that are a hang: as asked, else by the longest steps so far."""
         diaries = self._layout.diaries()
         if not diaries:
             return (self._after_s or LEAST_S) * FIRST_STEP
@@ -194,6 +195,7 @@ class HangWatch:
         return max(self._stall_s, STALL_STEPS * max(ns or 0.0 for ns in times) / 1e9, STALL_FACTOR * longest / 1e9)
 
     def _ask(self, now: float, stage: Stage) -> None:
+        """Ask all ranks for their stacks, and for their flight recorders where it is a hang."""
         self._asked, self._stage, self._stacks_at = now, stage, None
         self._number += 1
         for path in (*self._layout.stacks(), *self._layout.flights()):
@@ -213,6 +215,7 @@ class HangWatch:
         return flown or (self._stage == "stall" and now - self._stacks_at > FLIGHT_S)
 
     def _explained(self, now: float) -> Hang:
+        """Return the hang as steps, dumps and stacks explain it."""
         steps: dict[int, int] = {}
         for path in self._layout.diaries():  # in order of attempt: the last one counts
             steps[rank_of(path)] = steps_in(path)
@@ -222,7 +225,7 @@ class HangWatch:
                 dumps[rank_of(path)] = read_dump(path, rank=rank_of(path))
         stacks = filter(_of_rank, self._layout.stacks()) if steps else self._layout.stacks()
         texts = {rank_of(path): path.read_text(errors="replace") for path in stacks}
-        heads = {rank_of(path): _head(path) for path in self._layout.diaries()}
+        heads = {rank_of(path): _first_object(path) for path in self._layout.diaries()}
         worlds = [world for head in heads.values() if isinstance(world := head.get("world_size"), int)]
         return explain(
             steps=steps,
@@ -238,10 +241,10 @@ def training_ends(layout: ProfileLayout) -> bool:
     """Whether a rank is through with the training: the others may do what they do without steps."""
     last = {rank_of(path): path for path in layout.diaries()}  # in order of attempt
     ends = [ProfileLayout.end_of(path) for path in last.values()]
-    return any(_head(path).get("kind") == "exit" for path in ends if path.exists())
+    return any(_first_object(path).get("kind") == "exit" for path in ends if path.exists())
 
 
-def _sizes(files: Sequence[Path]) -> list[tuple[Path, int]]:
+def _file_sizes(files: Sequence[Path]) -> list[tuple[Path, int]]:
     sizes = []
     for path in files:
         with suppress(OSError):  # renamed just now
@@ -249,7 +252,7 @@ def _sizes(files: Sequence[Path]) -> list[tuple[Path, int]]:
     return sizes
 
 
-def _head(path: Path) -> dict[str, object]:
+def _first_object(path: Path) -> dict[str, object]:
     """Return the JSON object of the file's first line; an empty one where there is none."""
     try:
         with path.open("rb") as file:

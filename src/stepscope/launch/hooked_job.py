@@ -32,6 +32,7 @@ JOIN_POLL_S = 0.2
 
 
 def _how_to_start(command: Sequence[str]) -> str:
+    """Say how to start a command that was not found."""
     if command[0].endswith(".py"):
         return f"Python runs a script: -- python {shlex.join(command)}"
     beside = Path(sys.executable).with_name(command[0])
@@ -92,7 +93,7 @@ def prepare(
         **({"knobs": dict(knobs)} if knobs else {}),
     }
     write_bytes(layout.hook, json.dumps(options).encode())
-    environment = _hooked(options)
+    environment = _hooked_environment(options)
     if record.first is not None and record.first.tool == "nsys":
         make_dir(layout.traces(1))  # nsys makes no folder
     if nccl_debug:
@@ -102,7 +103,7 @@ def prepare(
     return environment
 
 
-def _hooked(options: Mapping[str, object]) -> dict[str, str]:
+def _hooked_environment(options: Mapping[str, object]) -> dict[str, str]:
     """Return this environment with the hook in it."""
     environment = dict(os.environ)
     environment["STEPSCOPE_HOOK"] = json.dumps(options)
@@ -130,7 +131,7 @@ def environment_of(layout: ProfileLayout, *, patience_s: float) -> dict[str, str
             f"the job of {layout.root} has ended", fix="choose a new folder with -o DIR, the same on all hosts"
         )
     options = json.loads(read_bytes(layout.hook))
-    return _hooked({**options, "output": str(layout.root.resolve())})
+    return _hooked_environment({**options, "output": str(layout.root.resolve())})
 
 
 def make_room(layout: ProfileLayout) -> None:

@@ -162,6 +162,7 @@ class WindowReading:
         return self._summaries
 
     def _read(self, wanted: Wanted) -> Mapping[str, TraceSummary]:
+        """Return the summaries of the window's captures by name, of the ranks that are wanted."""
         passes = self._end()
         from stepscope.traces.job import analyse_captures, combine
         from stepscope.traces.load import one_per_rank, trace_files

@@ -62,7 +62,7 @@ def slurm_world(environ: Mapping[str, str], *, address: Callable[[str], str] | N
         "WORLD_SIZE": str(tasks),
         "LOCAL_RANK": str(local),
         **({} if here is None else {"LOCAL_WORLD_SIZE": str(here)}),
-        "MASTER_ADDR": (address or _address)(first_host(hosts)),
+        "MASTER_ADDR": (address or _resolved_address)(first_host(hosts)),
         # By job and step, so that jobs that share a host rarely meet.
         "MASTER_PORT": environ.get("MASTER_PORT") or str(FIRST_PORT + (job + step) % PORTS),
     }
@@ -85,7 +85,7 @@ def tasks_per_node(text: str) -> list[int]:
     return counts
 
 
-def _address(host: str) -> str:
+def _resolved_address(host: str) -> str:
     """Return the name where it resolves, else the address that Slurm knows; never localhost: each host takes it for
     itself."""
     try:
@@ -149,7 +149,7 @@ def world_environ(environ: Mapping[str, str]) -> Mapping[str, str]:
     world."""
     if environ.get("RANK") or environ.get("WORLD_SIZE"):
         return environ
-    mpi = mpi_world(environ, first_host=lambda hosts: _address(first_host(hosts)))
+    mpi = mpi_world(environ, first_host=lambda hosts: _resolved_address(first_host(hosts)))
     return {**environ, **(mpi or slurm_world(environ))}
 
 
@@ -212,7 +212,7 @@ def gather(files: GroupLayout, world_size: int, *, patience_s: float = MEET_TIME
     """
     limit = time.monotonic() + patience_s
     while True:
-        nonces = tuple(_read(files.joining(rank)) or "" for rank in range(1, world_size))
+        nonces = tuple(_text_or_none(files.joining(rank)) or "" for rank in range(1, world_size))
         if all(nonces) or not patience_s:
             return nonces
         if time.monotonic() > limit:
@@ -275,7 +275,7 @@ def join(files: GroupLayout, rank: int, *, patience_s: float = MEET_TIMEOUT_S) -
             spec = read_if_there(files.spec, GroupSpec)
             if spec is not None and nonce in spec.members:
                 return spec
-        content = _read(own_file)
+        content = _text_or_none(own_file)
         if content is None or not written:
             if files.root.is_dir():  # rank 0 makes it, in a run folder that is empty or a run's, and clears it
                 write_bytes(own_file, nonce.encode())
@@ -295,7 +295,7 @@ def join(files: GroupLayout, rank: int, *, patience_s: float = MEET_TIMEOUT_S) -
         time.sleep(LOOK_S)
 
 
-def _read(path: Path) -> str | None:
+def _text_or_none(path: Path) -> str | None:
     try:
         return path.read_text("utf-8")
     except OSError:  # not there, or replaced while a shared file system looks

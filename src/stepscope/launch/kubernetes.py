@@ -57,7 +57,7 @@ def manifest_text(job: TrainingJob, *, kind: str, typed: str) -> str:
     return f"# Written by: {typed}\n" + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
 
 
-def _script(job: TrainingJob) -> str:
+def _pod_script(job: TrainingJob) -> str:
     """Return what the shell of a pod runs."""
     folder = f"{MOUNT}/{job.name}"
     train = shlex.join(["torchrun", *job.program])
@@ -69,10 +69,11 @@ def _script(job: TrainingJob) -> str:
 
 
 def _pytorch_job(job: TrainingJob) -> dict[str, Any]:
-    container: dict[str, Any] = {"name": "pytorch", "image": job.image, "command": ["sh", "-c", _script(job)]}
-    if resources := _resources(job):
+    """Return the manifest of a PyTorchJob."""
+    container: dict[str, Any] = {"name": "pytorch", "image": job.image, "command": ["sh", "-c", _pod_script(job)]}
+    if resources := _pod_resources(job):
         container["resources"] = {"limits": resources}
-    pods = {"containers": [{**container, "volumeMounts": _mounts()}], "volumes": _volumes(job)}
+    pods = {"containers": [{**container, "volumeMounts": _pod_mounts()}], "volumes": _pod_volumes(job)}
     replica = {"restartPolicy": "Never", "template": {"spec": pods}}
     replicas = {"Master": {"replicas": 1, **replica}}
     if job.nodes > 1:
@@ -80,7 +81,7 @@ def _pytorch_job(job: TrainingJob) -> dict[str, Any]:
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
-        "metadata": _metadata(job),
+        "metadata": _job_metadata(job),
         "spec": {
             "nprocPerNode": str(job.ranks_per_node),
             "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
@@ -90,39 +91,40 @@ def _pytorch_job(job: TrainingJob) -> dict[str, Any]:
 
 
 def _train_job(job: TrainingJob) -> dict[str, Any]:
+    """Return the manifest of a TrainJob."""
     trainer: dict[str, Any] = {
         "image": job.image,
-        "command": ["sh", "-c", _script(job)],
+        "command": ["sh", "-c", _pod_script(job)],
         "numNodes": job.nodes,
         "numProcPerNode": job.ranks_per_node,
     }
-    if resources := _resources(job):
+    if resources := _pod_resources(job):
         trainer["resourcesPerNode"] = {"limits": resources}
-    pods = {"volumes": _volumes(job), "containers": [{"name": "node", "volumeMounts": _mounts()}]}
+    pods = {"volumes": _pod_volumes(job), "containers": [{"name": "node", "volumeMounts": _pod_mounts()}]}
     node = {"name": "node", "template": {"spec": {"template": {"spec": pods}}}}
     patch = {"manager": "stepscope.org/k8s", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": _metadata(job),
+        "metadata": _job_metadata(job),
         "spec": {"runtimeRef": {"name": job.runtime}, "trainer": trainer, "runtimePatches": [patch]},
     }
 
 
-def _metadata(job: TrainingJob) -> dict[str, str]:
+def _job_metadata(job: TrainingJob) -> dict[str, str]:
     return {"name": job.name, **({} if job.namespace is None else {"namespace": job.namespace})}
 
 
-def _resources(job: TrainingJob) -> dict[str, Any]:
+def _pod_resources(job: TrainingJob) -> dict[str, Any]:
     asked = {"nvidia.com/gpu": job.gpus_per_node, "cpu": job.cpus_per_node, "memory": job.memory_per_node}
     return {name: amount for name, amount in asked.items() if amount is not None}
 
 
-def _mounts() -> list[dict[str, str]]:
+def _pod_mounts() -> list[dict[str, str]]:
     return [{"name": "stepscope", "mountPath": MOUNT}, {"name": "shm", "mountPath": "/dev/shm"}]
 
 
-def _volumes(job: TrainingJob) -> list[dict[str, Any]]:
+def _pod_volumes(job: TrainingJob) -> list[dict[str, Any]]:
     """Return the results' volume, and shared memory for NCCL and workers of data loaders: a pod has 64 MB of it
     otherwise."""
     results: dict[str, Any] = (
@@ -138,8 +140,8 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+def _yaml_text_node(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _yaml_text_node)

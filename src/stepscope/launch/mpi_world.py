@@ -63,12 +63,12 @@ def mpi_world(environ: Mapping[str, str], *, first_host: Callable[[str], str]) -
         "WORLD_SIZE": str(size),
         "LOCAL_RANK": str(local),
         "LOCAL_WORLD_SIZE": str(here),
-        "MASTER_ADDR": environ.get("MASTER_ADDR") or _head(environ, alone=here == size, first_host=first_host),
+        "MASTER_ADDR": environ.get("MASTER_ADDR") or _head_host(environ, alone=here == size, first_host=first_host),
         "MASTER_PORT": environ.get("MASTER_PORT") or str(FIRST_PORT + zlib.crc32(job.encode()) % PORTS),
     }
 
 
-def _head(environ: Mapping[str, str], *, alone: bool, first_host: Callable[[str], str]) -> str:
+def _head_host(environ: Mapping[str, str], *, alone: bool, first_host: Callable[[str], str]) -> str:
     """Return the host of rank 0: launchers put it on the first one."""
     if alone:
         return "127.0.0.1"

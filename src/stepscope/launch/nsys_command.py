@@ -91,8 +91,8 @@ def around_ranks(command: Sequence[str], nsys: Nsys, folder: Path) -> list[str]:
     if first in _RANKS:
         python = next((i for i, word in enumerate(command) if PYTHON.fullmatch(Path(word).name)), None)
         if python is not None:
-            return [*command[:python], *nsys.line(_report(folder, _RANKS[first])), *command[python:]]
-    line = " ".join(nsys.line(_report(folder, "RANK")))
+            return [*command[:python], *nsys.line(_report_path(folder, _RANKS[first])), *command[python:]]
+    line = " ".join(nsys.line(_report_path(folder, "RANK")))
     raise UsageError(
         "--nsys: no part of this command is known to be the program of a rank",
         why="nsys must be around each rank's program, behind the launcher",
@@ -100,7 +100,7 @@ def around_ranks(command: Sequence[str], nsys: Nsys, folder: Path) -> list[str]:
     )
 
 
-def _report(folder: Path, variable: str) -> str:
+def _report_path(folder: Path, variable: str) -> str:
     return str(folder / f"rank-%q{{{variable}}}")
 
 
@@ -108,7 +108,7 @@ def _without_python(
     launcher: Sequence[str], options: Sequence[str], program: Sequence[str], nsys: Nsys, folder: Path
 ) -> list[str]:
     """Return a launcher that starts scripts with Python, told to start nsys, which starts Python."""
-    line = nsys.line(_report(folder, "RANK"))
+    line = nsys.line(_report_path(folder, "RANK"))
     if {"--no-python", "--no_python"} & {*options}:
         return [*launcher, *options, *line, *program]
     python = launcher[0] if PYTHON.fullmatch(Path(launcher[0]).name) else _python_of(launcher[0])

@@ -88,6 +88,7 @@ class RankWatch:
         return min(self._memory, default=1.0) < LOW_MEMORY
 
     def _read_new(self) -> None:
+        """Read the records of processes and ranks that are new, and watch them."""
         self._looked = time.monotonic()
         for path in (*self._layout.processes(), *self._layout.ranks()):
             if path not in self._files:
@@ -100,12 +101,13 @@ class RankWatch:
                         box = getattr(process, "box", None)
                         if box is not None and (descriptor := open_box(process.pid, box)) is not None:
                             self._boxes[self._host, process.pid] = descriptor
-        memory = _numbers(Path("/proc/meminfo"))
+        memory = _numbers_by_word(Path("/proc/meminfo"))
         total, left = memory.get("MemTotal:"), memory.get("MemAvailable:")
         if total and left is not None:  # the system tells what programs can still have
             self._memory.append(left / total)
 
     def _add(self, pid: int) -> None:
+        """Watch a process of this host; one that is gone already is noted."""
         process = self._host, pid
         if process in self._open.values() or process in self.gone_ns or not hasattr(os, "pidfd_open"):
             return
@@ -122,11 +124,11 @@ class RankWatch:
 
 def _oom_kills() -> int:
     """Count the kernel's kills for memory on this host, and in this control group, since they are up."""
-    of_host = _numbers(Path("/proc/vmstat")).get("oom_kill", 0)
-    return max(of_host, _numbers(Path("/sys/fs/cgroup/memory.events")).get("oom_kill", 0))
+    of_host = _numbers_by_word(Path("/proc/vmstat")).get("oom_kill", 0)
+    return max(of_host, _numbers_by_word(Path("/sys/fs/cgroup/memory.events")).get("oom_kill", 0))
 
 
-def _numbers(path: Path) -> dict[str, int]:
+def _numbers_by_word(path: Path) -> dict[str, int]:
     """Map the first word of each line to the number behind it."""
     try:
         rows = [line.split() for line in path.read_text().splitlines()]

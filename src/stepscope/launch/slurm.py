@@ -92,22 +92,22 @@ def limit_s(text: str) -> int:
 def measuring_text(job: BatchJob, worlds: Sequence[TaskWorld]) -> str:
     """Write a job that measures ``worlds`` one after the other into ``run`` of its folder; begun again, it keeps what is
     there."""
-    lines = map(_measuring, worlds)
-    return "\n".join([*_head(job), 'RUN="$FOLDER/run"', *_body(job), _MEASURE, *lines, "exit $CODE", ""])
+    lines = map(_measure_line, worlds)
+    return "\n".join([*_head_lines(job), 'RUN="$FOLDER/run"', *_body_lines(job), _MEASURE, *lines, "exit $CODE", ""])
 
 
 def array_text(job: BatchJob, worlds: Sequence[TaskWorld], *, run: str, at_once: int | None = None) -> str:
     """Write an array with one task for each of ``worlds``, which measures it into a folder of its own: ``run`` with its
     number."""
     array = f"#SBATCH --array=0-{len(worlds) - 1}" + ("" if at_once is None else f"%{at_once}")
-    cases = [f"{number}) {_measuring(world)} ;;" for number, world in enumerate(worlds)]
+    cases = [f"{number}) {_measure_line(world)} ;;" for number, world in enumerate(worlds)]
     return "\n".join([
-        *_head(job, array), f'RUN="$FOLDER/{run}-$SLURM_ARRAY_TASK_ID"', *_body(job), _MEASURE,
+        *_head_lines(job, array), f'RUN="$FOLDER/{run}-$SLURM_ARRAY_TASK_ID"', *_body_lines(job), _MEASURE,
         'case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac", "exit $CODE", "",
     ])  # fmt: skip
 
 
-def _measuring(world: TaskWorld) -> str:
+def _measure_line(world: TaskWorld) -> str:
     return f'measure {world.nodes} {world.ranks} {shlex.join(world.words)} -o "$RUN"'
 
 
@@ -115,9 +115,9 @@ def watched_text(job: BatchJob, world: TaskWorld, *, watcher: Sequence[str]) -> 
     """Write a training job under ``watcher``, words of stepscope such as ``run --deep off``; each start has its own
     folder."""
     line = f"watch {world.nodes} {world.ranks} {shlex.join(world.words)}"
-    text = _filled(_WATCH, WATCHER=shlex.join(watcher))
+    text = _filled_text(_WATCH, WATCHER=shlex.join(watcher))
     run = 'RUN="$FOLDER/run${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}"'
-    return "\n".join([*_head(job), run, *_body(job), text, line, "exit $CODE", ""])
+    return "\n".join([*_head_lines(job), run, *_body_lines(job), text, line, "exit $CODE", ""])
 
 
 def report_text(job: BatchJob, *, results: str) -> str:
@@ -127,20 +127,21 @@ def report_text(job: BatchJob, *, results: str) -> str:
         if job.resources.time and limit_s(job.resources.time) < limit_s(REPORT_LIMIT)
         else REPORT_LIMIT
     )
-    lines = _directives(job, job.name + "-report", Resources(
+    lines = _directive_lines(job, job.name + "-report", Resources(
         nodes=1, time=limit, partition=job.resources.partition, account=job.resources.account
     ))  # fmt: skip
     report = f'exec "$PYTHON" -m stepscope.cli report {results} -o "$FOLDER/report" --force'
-    return "\n".join([*lines, *_place(job), report, ""])
+    return "\n".join([*lines, *_place_lines(job), report, ""])
 
 
-def _head(job: BatchJob, *more: str) -> list[str]:
+def _head_lines(job: BatchJob, *more: str) -> list[str]:
     again = "#SBATCH --requeue" if job.requeues else "#SBATCH --no-requeue"
     signalled = f"#SBATCH --signal=B:USR1@{job.warn_s}"
-    return [*_directives(job, job.name, job.resources, *more, signalled, again), *_place(job)]
+    return [*_directive_lines(job, job.name, job.resources, *more, signalled, again), *_place_lines(job)]
 
 
-def _directives(job: BatchJob, name: str, asked: Resources, *more: str) -> list[str]:
+def _directive_lines(job: BatchJob, name: str, asked: Resources, *more: str) -> list[str]:
+    """Return the lines of #SBATCH."""
     log = "%x-%A-%a.out" if any("--array" in line for line in more) else "%x-%j.out"
     options = {
         "job-name": name, "output": f"{job.folder}/logs/{log}", "open-mode": "append", "nodes": asked.nodes,
@@ -150,31 +151,31 @@ def _directives(job: BatchJob, name: str, asked: Resources, *more: str) -> list[
     return [
         "#!/bin/bash",
         f"# Written by: {job.typed}",
-        *(f"#SBATCH --{key}={_quoted(str(value))}" for key, value in options.items() if value is not None),
+        *(f"#SBATCH --{key}={_quoted_if_blank(str(value))}" for key, value in options.items() if value is not None),
         *(f"#SBATCH {option}" for option in asked.more),
         *more,
     ]
 
 
-def _quoted(text: str) -> str:
+def _quoted_if_blank(text: str) -> str:
     return f'"{text}"' if re.search(r"\s", text) else text
 
 
-def _place(job: BatchJob) -> list[str]:
+def _place_lines(job: BatchJob) -> list[str]:
     return [
         f"cd {shlex.quote(job.workdir)} || exit 3", *job.setup, f"PYTHON={shlex.quote(job.python)}",
         f"FOLDER={shlex.quote(job.folder)}",
     ]  # fmt: skip
 
 
-def _body(job: BatchJob) -> list[str]:
+def _body_lines(job: BatchJob) -> list[str]:
     return [
-        f"REQUEUES={job.requeues}", _filled(_NODES, PORT=FIRST_PORT, PORTS=PORTS, PYTHON=shlex.quote(job.rank_python)),
-        f"TASK={shlex.quote(_TASK)}", _filled(_START, TASK=_in_container(job)), _REQUEUE,
+        f"REQUEUES={job.requeues}", _filled_text(_NODES, PORT=FIRST_PORT, PORTS=PORTS, PYTHON=shlex.quote(job.rank_python)),
+        f"TASK={shlex.quote(_TASK)}", _filled_text(_START, TASK=_in_container(job)), _REQUEUE,
     ]  # fmt: skip
 
 
-def _filled(text: str, **values: object) -> str:
+def _filled_text(text: str, **values: object) -> str:
     for name, value in values.items():
         text = text.replace(f"@{name}@", str(value))
     return text

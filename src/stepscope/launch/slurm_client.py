@@ -21,21 +21,22 @@ def has_sbatch() -> bool:
 
 def refusal(script: Path) -> str | None:
     """Say why Slurm would not take the script now, in its own words (``sbatch --test-only``); None where it would."""
-    code, output = _sbatch(["--test-only", str(script)])
+    code, output = _sbatch_code_and_output(["--test-only", str(script)])
     return None if code == 0 else output
 
 
 def submit(script: Path, *, after: Sequence[str] = ()) -> str:
     """Hand the script to Slurm and return the job's id. after: jobs that end first, well or not. Raises MissingError."""
     dependency = [f"--dependency=afterany:{':'.join(after)}"] if after else []
-    code, output = _sbatch(["--parsable", *dependency, str(script)])
+    code, output = _sbatch_code_and_output(["--parsable", *dependency, str(script)])
     match = re.search(r"^\d+", output, re.MULTILINE)
     if code != 0 or match is None:
         raise MissingError(f"Slurm did not take {script}", why=output, fix=f"correct the script, then: sbatch {script}")
     return match[0]
 
 
-def _sbatch(words: Sequence[str]) -> tuple[int, str]:
+def _sbatch_code_and_output(words: Sequence[str]) -> tuple[int, str]:
+    """Return exit code and output of sbatch. Raises MissingError where it cannot be started."""
     line = ["sbatch", *words]
     try:
         done = ask(line, environ=os.environ, timeout_s=_TIMEOUT_S)

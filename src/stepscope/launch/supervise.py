@@ -90,7 +90,7 @@ class RunningGroup:
         """Return rank 0's last heartbeat about the current cell."""
         if self._current is None:
             return None
-        return _beat(self._layout.cell(self._current.cell_id).heartbeat(0))
+        return _read_heartbeat(self._layout.cell(self._current.cell_id).heartbeat(0))
 
     def poll(self) -> tuple[list[CellOutcome], bool]:
         """Return (cells that ended since the last call, whether the group is over). Waits at most one poll interval."""
@@ -129,6 +129,7 @@ class RunningGroup:
         return self._doomed_at is not None and self._now() - self._doomed_at > ERROR_GRACE_NS
 
     def _deadline_of(self, cell: Cell, now_ns: int) -> Deadline:
+        """Return the deadline of a cell, as its heartbeat is judged by."""
         warmup, timed = self._spec.measure.warmup_steps, cell.steps if isinstance(cell, CellSpec) else None
         return Deadline(
             timeout_ns=self._spec.measure.timeout_ns,
@@ -184,6 +185,7 @@ class RunningGroup:
         return all(files.summary(rank).exists() for rank in range(self._spec.world_size))
 
     def _notice_current(self) -> None:
+        """Take as the current cell the one with the newest heartbeat."""
         newest, newest_time = self._current, 0
         for cell in self._waiting:
             beat = self._layout.cell(cell.cell_id).heartbeat(0)
@@ -222,11 +224,12 @@ class RunningGroup:
         beats = {}
         for root in (self._files.root, self._layout.cell(cell.cell_id).root):
             for path in sorted(root.glob("heartbeat-*")):
-                if (beat := _beat(path)) is not None:
+                if (beat := _read_heartbeat(path)) is not None:
                     beats[beat.rank] = beat
         return list(beats.values())
 
     def _failed(self, *, heartbeats: list[Heartbeat] | None = None, deadline: Deadline | None = None) -> CellOutcome:
+        """Return the outcome of the suspected cell, with what its ranks left."""
         cell = self._suspect()
         files = self._layout.cell(cell.cell_id)
         beats = self._heartbeats(cell) if heartbeats is None else heartbeats
@@ -286,7 +289,7 @@ def summaries(layout: RunLayout, cell: Cell) -> list[RankSummary]:
     return [read_record(files.summary(rank), RankSummary) for rank in range(cell.world_size)]
 
 
-def _beat(path: Path) -> Heartbeat | None:
+def _read_heartbeat(path: Path) -> Heartbeat | None:
     """Read a heartbeat, which is replaced while it is read about: damage only means "no news"."""
     with suppress(DataError):
         return read_if_there(path, Heartbeat)

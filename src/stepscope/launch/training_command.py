@@ -66,6 +66,7 @@ def program_of_ranks(command: Sequence[str]) -> tuple[tuple[str, ...], int | Non
 
 
 def _of_torchrun(words: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
+    """Return the command without torchrun's own options of the world, and the ranks that they state."""
     options, program = split_torchrun(words)
     kept: list[str] = []
     ranks: int | None = None

@@ -55,16 +55,16 @@ def run_trial(
             start_new_session=True,
         )  # fmt: skip
     try:
-        timed = _timed(layout, child, budget_s=budget_s, start_s=start_s, window=record.first)
+        timed = _wait_for_steps(layout, child, budget_s=budget_s, start_s=start_s, window=record.first)
     finally:
         code = child.poll()
         stop(child, layout)
     if code is None:
         return None if timed else f"no step in {start_s:g} s"
-    return _problem(log, code) if code else None
+    return _problem_text(log, code) if code else None
 
 
-def _timed(
+def _wait_for_steps(
     layout: ProfileLayout,
     child: subprocess.Popen[bytes],
     *,
@@ -76,7 +76,7 @@ def _timed(
     began, warm_at, warm_steps = time.monotonic(), None, 0
     while child.poll() is None:
         time.sleep(POLL_S)
-        now, steps = time.monotonic(), _steps(layout)
+        now, steps = time.monotonic(), _fewest_steps(layout)
         if warm_at is None:
             if steps >= WARM_STEPS:
                 warm_at, warm_steps = now, steps
@@ -91,7 +91,7 @@ def _timed(
     return True
 
 
-def _steps(layout: ProfileLayout) -> int:
+def _fewest_steps(layout: ProfileLayout) -> int:
     """Return the steps of the rank that has the fewest."""
     diaries = layout.diaries()
     with suppress(OSError):
@@ -114,7 +114,7 @@ def stop(child: subprocess.Popen[bytes], layout: ProfileLayout) -> None:
                 os.kill(process.pid, signal.SIGKILL)
 
 
-def _problem(log: Path, code: int) -> str:
+def _problem_text(log: Path, code: int) -> str:
     """Say why a command failed, from what it printed: one line."""
     with suppress(OSError):
         text = log.read_bytes()[-(64 << 10) :].decode("utf-8", "replace")
@@ -138,9 +138,9 @@ def read_knobs(layout: ProfileLayout, asked: Sequence[str]) -> dict[str, KnobTur
             for name, turn in read_record(path, HookedKnobs).found.items():
                 if name not in turns or not turns[name].applied:
                     turns[name] = turn
-    return {name: turns.get(name) or _unturned(name, turns) for name in asked}
+    return {name: turns.get(name) or _unturned_knob(name, turns) for name in asked}
 
 
-def _unturned(knob: str, turns: Mapping[str, KnobTurn]) -> KnobTurn:
+def _unturned_knob(knob: str, turns: Mapping[str, KnobTurn]) -> KnobTurn:
     owner, made = ("DataLoader", "data loader") if knob == "num_workers" else (("DistributedDataParallel",) * 2)
     return turns.get(owner) or KnobTurn(applied=False, words=f"the job made no {made}")

@@ -33,14 +33,14 @@ def cgroup_limits(root: Path) -> CgroupLimits:
     for controllers, relative in groups:
         if controllers == {""}:
             for top in (base, base / "unified"):
-                for folder in _upwards(top, relative):
+                for folder in _group_and_ancestors(top, relative):
                     quotas += _quota_v2(folder)
                     memories += _memory_v2(folder)
         if "cpu" in controllers:
-            for folder in _upwards(_v1_mount(base, controllers, "cpu"), relative):
+            for folder in _group_and_ancestors(_v1_mount(base, controllers, "cpu"), relative):
                 quotas += _quota_v1(folder)
         if "memory" in controllers:
-            for folder in _upwards(_v1_mount(base, controllers, "memory"), relative):
+            for folder in _group_and_ancestors(_v1_mount(base, controllers, "memory"), relative):
                 memories += _memory_v1(folder)
     limit, used = min(memories, key=lambda item: item[0]) if memories else (None, None)
     return CgroupLimits(
@@ -63,7 +63,7 @@ def _v1_mount(base: Path, controllers: set[str], wanted: str) -> Path:
     return next((path for path in joined if path.is_dir()), base / wanted)
 
 
-def _upwards(top: Path, relative: str) -> Iterator[Path]:
+def _group_and_ancestors(top: Path, relative: str) -> Iterator[Path]:
     """Yield the group's folder and its ancestors up to ``top``. Inside a container the path is often that of the host:
     then only ``top`` exists, and it is the container's own group."""
     parts = [part for part in relative.split("/") if part not in ("", "..")]
@@ -73,7 +73,7 @@ def _upwards(top: Path, relative: str) -> Iterator[Path]:
             yield folder
 
 
-def _number(path: Path) -> int | None:
+def _number_in(path: Path) -> int | None:
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -89,25 +89,26 @@ def _quota_v2(folder: Path) -> list[float]:
 
 
 def _quota_v1(folder: Path) -> list[float]:
-    quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    quota, period = _number_in(folder / "cpu.cfs_quota_us"), _number_in(folder / "cpu.cfs_period_us")
     return [quota / period] if quota and period and quota > 0 else []
 
 
 def _memory_v2(folder: Path) -> list[tuple[int, int | None]]:
-    limit = _number(folder / "memory.max")  # "max" is no number: no limit
+    limit = _number_in(folder / "memory.max")  # "max" is no number: no limit
     if limit is None:
         return []
-    return [(limit, _used(_number(folder / "memory.current"), folder, "inactive_file"))]
+    return [(limit, _used_bytes(_number_in(folder / "memory.current"), folder, "inactive_file"))]
 
 
 def _memory_v1(folder: Path) -> list[tuple[int, int | None]]:
-    limit = _number(folder / "memory.limit_in_bytes")
+    limit = _number_in(folder / "memory.limit_in_bytes")
     if limit is None or limit >= _V1_NO_LIMIT_BYTES:
         return []
-    return [(limit, _used(_number(folder / "memory.usage_in_bytes"), folder, "total_inactive_file"))]
+    return [(limit, _used_bytes(_number_in(folder / "memory.usage_in_bytes"), folder, "total_inactive_file"))]
 
 
-def _used(charged: int | None, folder: Path, droppable: str) -> int | None:
+def _used_bytes(charged: int | None, folder: Path, droppable: str) -> int | None:
+    """Return the bytes charged to a group less what can be dropped; None: not known."""
     if charged is None:
         return None
     try:

@@ -97,16 +97,16 @@ class Trait:
     effect: str
 
 
-def _package(name: str) -> Callable[[NodeFacts], str | None]:
+def _package_getter(name: str) -> Callable[[NodeFacts], str | None]:
     return lambda node: node.environment.packages.get(name)
 
 
-def _cuda(node: NodeFacts) -> str | None:
+def _cuda_text(node: NodeFacts) -> str | None:
     torch = node.environment.torch
     return None if torch is None else torch.cuda_version or torch.hip_version or "none"
 
 
-def _gpus(node: NodeFacts) -> str | None:
+def _gpus_text(node: NodeFacts) -> str | None:
     record = node.environment
     names = [gpu.name for gpu in record.gpus] or list(record.torch.device_names if record.torch else ())
     return " + ".join(f"{number}x {name}" for name, number in Counter(names).items()) or "none"
@@ -120,7 +120,7 @@ def _of_gpus(read: Callable[[EnvironmentRecord], Sequence[object]]) -> Callable[
     return value
 
 
-def _links(node: NodeFacts) -> str | None:
+def _links_text(node: NodeFacts) -> str | None:
     topology = topology_of(node.environment)
     if not isinstance(topology, Topology):
         return None
@@ -128,7 +128,7 @@ def _links(node: NodeFacts) -> str | None:
     return ", ".join(f"{label} between {number} pairs" for label, number in sorted(labels.items())) or None
 
 
-def _nics(node: NodeFacts) -> str | None:
+def _nics_text(node: NodeFacts) -> str | None:
     """Real interfaces and RDMA devices with their speeds, by kind."""
     nics = [nic for nic in node.environment.nics if nic.up and nic.kind not in ("loopback", "virtual")]
     kinds = Counter(
@@ -137,14 +137,16 @@ def _nics(node: NodeFacts) -> str | None:
     return ", ".join(f"{number}x {kind}{speed}" for (kind, speed), number in sorted(kinds.items())) or None
 
 
-def _mtu(node: NodeFacts) -> str | None:
+def _mtu_text(node: NodeFacts) -> str | None:
     """Return the MTU of the interface that reaches the others, else of all that could."""
     nics = [nic for nic in node.environment.nics if nic.mtu_bytes is not None and nic.up and nic.kind != "loopback"]
     named = [nic for nic in nics if nic.name == node.interface] or [nic for nic in nics if nic.kind != "virtual"]
     return ", ".join(sorted({str(nic.mtu_bytes) for nic in named})) or None
 
 
-def _limit(of: Callable[[EnvironmentRecord], int | None]) -> Callable[[NodeFacts], str | None]:
+def _limit_getter(of: Callable[[EnvironmentRecord], int | None]) -> Callable[[NodeFacts], str | None]:
+    """Return a function that gives a node's limit as text; None: not recorded."""
+
     def value(node: NodeFacts) -> str | None:
         if node.environment.limits is None:
             return None
@@ -154,7 +156,7 @@ def _limit(of: Callable[[EnvironmentRecord], int | None]) -> Callable[[NodeFacts
     return value
 
 
-def _synchronised(node: NodeFacts) -> str | None:
+def _synchronised_text(node: NodeFacts) -> str | None:
     synchronised = node.environment.clock_synchronised
     return None if synchronised is None else "synchronised" if synchronised else "not synchronised"
 
@@ -164,26 +166,26 @@ _SMI = "nvidia-smi --query-gpu=name,driver_version,power.limit,pcie.link.gen.max
 TRAITS: tuple[Trait, ...] = (
     Trait(key="torch", title="torch", of=lambda node: node.environment.torch.version if node.environment.torch else None,
           command="python3 -c 'import torch; print(torch.__version__)'", effect="ranks of two versions hang or fail"),
-    Trait(key="cuda", title="CUDA of torch", of=_cuda, command="python3 -c 'import torch; print(torch.version.cuda)'",
+    Trait(key="cuda", title="CUDA of torch", of=_cuda_text, command="python3 -c 'import torch; print(torch.version.cuda)'",
           effect="kernels differ, and with them times and results"),
     Trait(key="nccl", title="NCCL", of=lambda node: node.environment.torch.nccl_version if node.environment.torch else None,
           command="python3 -c 'import torch; print(torch.cuda.nccl.version())'", effect="NCCL refuses to connect, or hangs"),
     Trait(key="python", title="Python", of=lambda node: node.environment.python, command="python3 --version",
           effect="pickled objects and wheels may not fit"),
-    Trait(key="stepscope", title="stepscope", of=_package("stepscope"), command="stepscope --version",
+    Trait(key="stepscope", title="stepscope", of=_package_getter("stepscope"), command="stepscope --version",
           effect="command and ranks exchange files of one version"),
     Trait(key="driver", title="GPU driver", of=_of_gpus(lambda r: [gpu.driver_version for gpu in r.gpus]), command=_SMI,
           effect="clocks, kernels and NCCL's transports depend on it"),
-    Trait(key="gpus", title="GPUs", of=_gpus, command="nvidia-smi -L", effect="every step waits for the slowest rank"),
+    Trait(key="gpus", title="GPUs", of=_gpus_text, command="nvidia-smi -L", effect="every step waits for the slowest rank"),
     Trait(key="power_limit", title="GPU power limit", of=_of_gpus(lambda r: [gpu.power_limit_w for gpu in r.gpus]),
           command=_SMI, effect="a lower limit is a lower clock under load"),
     Trait(key="pcie", title="PCIe lanes of the GPUs", of=_of_gpus(lambda r: [gpu.pcie_width for gpu in r.gpus]),
           command=_SMI, effect="half the lanes are half the rate to host and network"),
-    Trait(key="links", title="links between GPUs", of=_links, command="nvidia-smi topo -m",
+    Trait(key="links", title="links between GPUs", of=_links_text, command="nvidia-smi topo -m",
           effect="collectives inside a node take its slowest link's time"),
-    Trait(key="nics", title="network interfaces", of=_nics, command="ip -br link; ethtool IFACE; ibstat",
+    Trait(key="nics", title="network interfaces", of=_nics_text, command="ip -br link; ethtool IFACE; ibstat",
           effect="every collective waits for the slowest node's network"),
-    Trait(key="mtu", title="MTU", of=_mtu, command="ip link show",
+    Trait(key="mtu", title="MTU", of=_mtu_text, command="ip link show",
           effect="large packets are lost or split: stalls, low rate"),
     Trait(key="cpu", title="CPU", of=lambda node: node.environment.cpu_model, command="lscpu",
           effect="data loading and launches take another time"),
@@ -192,12 +194,12 @@ TRAITS: tuple[Trait, ...] = (
     Trait(key="kernel", title="kernel", of=lambda node: node.environment.kernel, command="uname -r",
           effect="network and scheduler behave differently"),
     Trait(key="open_files", title="limit of open files",
-          of=_limit(lambda record: record.limits.open_files_soft if record.limits else None), command="ulimit -n",
+          of=_limit_getter(lambda record: record.limits.open_files_soft if record.limits else None), command="ulimit -n",
           effect="loaders and many ranks run out of descriptors"),
     Trait(key="locked_memory", title="limit of locked memory",
-          of=_limit(lambda record: record.limits.locked_memory_bytes if record.limits else None), command="ulimit -l",
+          of=_limit_getter(lambda record: record.limits.locked_memory_bytes if record.limits else None), command="ulimit -l",
           effect="RDMA cannot register its buffers"),
-    Trait(key="ntp", title="clock", of=_synchronised, command="timedatectl; chronyc tracking",
+    Trait(key="ntp", title="clock", of=_synchronised_text, command="timedatectl; chronyc tracking",
           effect="logs and traces of the nodes cannot be ordered"),
 )  # fmt: skip
 """What nodes of a job have alike, in the order in which it is shown."""
@@ -205,10 +207,12 @@ TRAITS: tuple[Trait, ...] = (
 
 def differences(nodes: Sequence[NodeFacts]) -> tuple[NodeDifference, ...]:
     """Return what is not the same on all ``nodes``; what is unknown on a node is left out for it."""
-    of_traits = [_difference(trait, {n.name: v for n in nodes if (v := trait.of(n)) is not None}) for trait in TRAITS]
+    of_traits = [
+        _node_difference(trait, {n.name: v for n in nodes if (v := trait.of(n)) is not None}) for trait in TRAITS
+    ]
     return tuple(
         difference
-        for difference in (*of_traits, _memory(nodes), *_variables(nodes), clocks(nodes))
+        for difference in (*of_traits, _memory_difference(nodes), *_variable_differences(nodes), clocks(nodes))
         if difference is not None
     )
 
@@ -222,7 +226,8 @@ def shared(nodes: Sequence[NodeFacts]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _difference(trait: Trait, values: Mapping[str, str]) -> NodeDifference | None:
+def _node_difference(trait: Trait, values: Mapping[str, str]) -> NodeDifference | None:
+    """Return the difference of nodes in one trait; None: they are equal."""
     if len(set(values.values())) < 2:
         return None
     return NodeDifference(
@@ -241,7 +246,8 @@ def odd_ones(values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(node for node, value in values.items() if value != usual) if 2 * number > len(values) else ()
 
 
-def _memory(nodes: Sequence[NodeFacts]) -> NodeDifference | None:
+def _memory_difference(nodes: Sequence[NodeFacts]) -> NodeDifference | None:
+    """Return the difference in memory; sizes that are nearly equal are one."""
     sizes = {node.name: node.environment.memory_bytes for node in nodes}
     kinds: list[int] = []
     values = {}
@@ -254,13 +260,14 @@ def _memory(nodes: Sequence[NodeFacts]) -> NodeDifference | None:
         key="memory", title="memory", of=lambda _: None, command="free -b; cat /sys/fs/cgroup/memory.max",
         effect="the smaller node runs out first",
     )  # fmt: skip
-    return _difference(trait, values) if len(kinds) > 1 else None
+    return _node_difference(trait, values) if len(kinds) > 1 else None
 
 
-def _variables(nodes: Sequence[NodeFacts]) -> list[NodeDifference | None]:
+def _variable_differences(nodes: Sequence[NodeFacts]) -> list[NodeDifference | None]:
+    """Return the differences in variables of communication libraries."""
     names = {name for node in nodes for name in node.environment.variables if name.startswith(VARIABLE_PREFIXES)}
     return [
-        _difference(
+        _node_difference(
             Trait(
                 key=f"variable {name}", title=name, of=lambda _: None, command=f"printenv {name}",
                 effect="ranks take different ways through the libraries: slow, or a hang",
@@ -293,13 +300,13 @@ def clocks(nodes: Sequence[NodeFacts]) -> NodeDifference | None:
     return NodeDifference(
         key="clocks",
         title="clocks",
-        values={name: _offset(offset - middle, error) for name, (offset, error) in offsets.items()},
+        values={name: _offset_text(offset - middle, error) for name, (offset, error) in offsets.items()},
         odd=odd,
         command="date --iso-8601=ns; chronyc tracking",
         effect="logs and traces of the nodes cannot be ordered",
     )
 
 
-def _offset(offset_ns: int, error_ns: int) -> str:
+def _offset_text(offset_ns: int, error_ns: int) -> str:
     sign = "-" if offset_ns < 0 else "+"
     return f"{sign}{format_duration(abs(offset_ns))} ±{format_duration(error_ns)}"

@@ -38,24 +38,25 @@ class Section:
 def overview(record: EnvironmentRecord) -> tuple[Section, ...]:
     """The sections in the order of the checks."""
     return (
-        Section(title="environment", lines=tuple(_environment(record))),
-        Section(title="GPUs", lines=tuple(_gpus(record))),
-        Section(title="links", lines=tuple(_links(record))),
-        Section(title="network", lines=tuple(_network(record))),
-        Section(title="launcher", lines=tuple(_launcher(record))),
+        Section(title="environment", lines=tuple(_environment_facts(record))),
+        Section(title="GPUs", lines=tuple(_gpu_facts(record))),
+        Section(title="links", lines=tuple(_link_facts(record))),
+        Section(title="network", lines=tuple(_network_facts(record))),
+        Section(title="launcher", lines=tuple(_launcher_facts(record))),
     )
 
 
-def _missing(label: str, reason: str) -> Fact:
+def _missing_fact(label: str, reason: str) -> Fact:
     return Fact(label=label, text=reason, recorded=False)
 
 
-def _environment(record: EnvironmentRecord) -> Iterable[Fact]:
+def _environment_facts(record: EnvironmentRecord) -> Iterable[Fact]:
+    """Yield host, Python, torch and processors."""
     yield Fact(label="host", text=f"{record.host}, {record.os}, kernel {record.kernel}")
     torch = record.torch
     if torch is None:
         yield Fact(label="Python", text=record.python)
-        yield _missing("torch", record.unavailable.get("torch", "unknown reason"))
+        yield _missing_fact("torch", record.unavailable.get("torch", "unknown reason"))
     else:
         yield Fact(label="Python", text=f"{record.python}, {torch_build(torch)}")
     parts = [counted(record.logical_cores, "core")]
@@ -79,25 +80,27 @@ def _environment(record: EnvironmentRecord) -> Iterable[Fact]:
         yield Fact(label="packages", text=", ".join(f"{name} {version}" for name, version in shown.items()))
 
 
-def _gpus(record: EnvironmentRecord) -> Iterable[Fact]:
+def _gpu_facts(record: EnvironmentRecord) -> Iterable[Fact]:
+    """Yield driver and GPUs; without a driver what torch sees, and why there is none."""
     if not record.gpus:
         if record.torch is not None and record.torch.device_count:
-            yield from _devices(record)
-        yield _missing("driver", record.unavailable.get("gpus", no_gpu_reason(record)))
+            yield from _torch_device_facts(record)
+        yield _missing_fact("driver", record.unavailable.get("gpus", no_gpu_reason(record)))
         return
     yield Fact(
         label="driver", text=next((g.driver_version for g in record.gpus if g.driver_version), None) or "unknown"
     )
-    for text, group in groupby(record.gpus, key=_gpu):
+    for text, group in groupby(record.gpus, key=_gpu_text):
         indices = [gpu.index for gpu in group]
         label = f"GPU {indices[0]}" if len(indices) == 1 else f"GPU {indices[0]}-{indices[-1]}"
         yield Fact(label=label, text=text)
     for key, reason in record.unavailable.items():
         if key.startswith("gpu "):
-            yield _missing(key.replace("gpu", "GPU"), reason)
+            yield _missing_fact(key.replace("gpu", "GPU"), reason)
 
 
-def _gpu(gpu: GpuFact) -> str:
+def _gpu_text(gpu: GpuFact) -> str:
+    """Write a GPU: name, memory, and what limits it."""
     parts = [gpu.name, "memory unknown" if gpu.memory_bytes is None else format_bytes_binary(gpu.memory_bytes)]
     if gpu.memory_used_bytes is not None and gpu.memory_used_bytes > FREE_BYTES:
         parts[-1] += f" ({format_bytes_binary(gpu.memory_used_bytes)} in use)"
@@ -112,17 +115,17 @@ def _gpu(gpu: GpuFact) -> str:
     return ", ".join(parts)
 
 
-def _devices(record: EnvironmentRecord) -> Iterable[Fact]:
+def _torch_device_facts(record: EnvironmentRecord) -> Iterable[Fact]:
     assert record.torch is not None
     devices = zip(record.torch.device_names, record.torch.device_memory_bytes, strict=True)
     for index, (name, memory) in enumerate(devices):
         yield Fact(label=f"device {index}", text=f"{name}, {format_bytes_binary(memory)} (from torch)")
 
 
-def _links(record: EnvironmentRecord) -> Iterable[Fact]:
+def _link_facts(record: EnvironmentRecord) -> Iterable[Fact]:
     topology = topology_of(record)
     if isinstance(topology, Unavailable):
-        yield _missing("topology", topology.reason)
+        yield _missing_fact("topology", topology.reason)
         return
     yield from topology_lines(topology, links_per_gpu=nvlinks_per_gpu(record))
 
@@ -149,7 +152,7 @@ def topology_lines(topology: Topology, *, links_per_gpu: int | None = None) -> I
         text = "; ".join(f"{gpu} {'/'.join(devices[nic] for nic in nics)}" for gpu, nics in near.items() if nics)
         yield Fact(label="nearest NIC", text=text)
     for problem in topology.problems:
-        yield _missing("damaged", problem)
+        yield _missing_fact("damaged", problem)
 
 
 def _by_numa(topology: Topology) -> Mapping[str, list[str]]:
@@ -160,7 +163,8 @@ def _by_numa(topology: Topology) -> Mapping[str, list[str]]:
     return nodes
 
 
-def _network(record: EnvironmentRecord) -> Iterable[Fact]:
+def _network_facts(record: EnvironmentRecord) -> Iterable[Fact]:
+    """Yield backends and network interfaces."""
     torch = record.torch
     if torch is not None:
         nccl = f"NCCL {torch.nccl_version or ''}".strip() if torch.nccl else "no NCCL"
@@ -169,19 +173,19 @@ def _network(record: EnvironmentRecord) -> Iterable[Fact]:
     if addresses:
         yield Fact(label="host name", text=f"{record.host} = {', '.join(addresses)}")
     else:
-        yield _missing("host name", record.unavailable.get("hostname_addresses", "unknown reason"))
+        yield _missing_fact("host name", record.unavailable.get("hostname_addresses", "unknown reason"))
     if not record.nics:
-        yield _missing("NICs", record.unavailable.get("nics", "none found"))
+        yield _missing_fact("NICs", record.unavailable.get("nics", "none found"))
     for nic in record.nics:
         if nic.up and nic.kind != "loopback":
-            yield Fact(label=nic.name, text=_nic(nic))
+            yield Fact(label=nic.name, text=_nic_text(nic))
     down = [nic.name for nic in record.nics if not nic.up]
     if down:
         yield Fact(label="down", text=", ".join(down))
-    yield from _variables(record, wanted=_COMMUNICATION)
+    yield from _variable_facts(record, wanted=_COMMUNICATION)
 
 
-def _nic(nic: NicFact) -> str:
+def _nic_text(nic: NicFact) -> str:
     if nic.speed_bits_per_s is None:
         speed = "speed unknown"
     else:
@@ -189,19 +193,21 @@ def _nic(nic: NicFact) -> str:
     return ", ".join([nic.kind, speed, *nic.addresses])
 
 
-def _launcher(record: EnvironmentRecord) -> Iterable[Fact]:
+def _launcher_facts(record: EnvironmentRecord) -> Iterable[Fact]:
+    """Yield scheduler and scheduling policy."""
     yield Fact(label="scheduler", text=record.scheduler or "none")
     if record.scheduling_policy is not None:
         batch = {True: "SCHED_BATCH allowed", False: "SCHED_BATCH not allowed", None: "SCHED_BATCH unknown"}
         yield Fact(
             label="CPU scheduling", text=f"SCHED_{record.scheduling_policy.upper()}, {batch[record.batch_scheduling]}"
         )
-    yield from _variables(record, unwanted=_COMMUNICATION)
+    yield from _variable_facts(record, unwanted=_COMMUNICATION)
 
 
-def _variables(
+def _variable_facts(
     record: EnvironmentRecord, *, wanted: tuple[str, ...] = (), unwanted: tuple[str, ...] = ()
 ) -> Iterable[Fact]:
+    """Yield the variables whose names begin so."""
     shown = [
         name
         for name in record.variables

@@ -179,6 +179,7 @@ def parse_topology(text: str) -> Topology | Unavailable:
 
 
 def _what_it_is(text: str, lines: list[str], blocks: list[_Block]) -> str:
+    """Say what a text is that holds no matrix."""
     if not text.strip():
         return "the text is empty"
     if blocks:
@@ -197,7 +198,7 @@ def _is_header(line: str) -> bool:
 
 
 def _is_cell(word: str) -> bool:
-    return word == "X" or word in _PEER_STATES or _link(word) is not None
+    return word == "X" or word in _PEER_STATES or _parsed_link(word) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,7 @@ class _Block:
 
     @staticmethod
     def read(lines: list[str], at: int) -> _Block:
+        """Return the block of a matrix that begins at this line."""
         titles = tuple(" ".join(match[0].split()) for match in _AFFINITY.finditer(lines[at]))
         columns = tuple(_AFFINITY.sub(" ", lines[at]).split())
         rows: dict[str, str] = {}
@@ -233,11 +235,12 @@ class _Block:
     def is_link_matrix(self) -> bool:
         """Return whether every first cell is X or a link; for a single GPU, whose only cell is X, affinity titles decide."""
         cells = [cell for rest in self.rows.values() for cell in rest.split()[: len(self.columns)]]
-        links = [cell for cell in cells if _link(cell) is not None]
+        links = [cell for cell in cells if _parsed_link(cell) is not None]
         peer_states = [cell for cell in cells if cell in _PEER_STATES]
         return bool(cells) and not peer_states and bool(links or self.affinity_titles)
 
     def topology(self, legend: Mapping[str, str]) -> Topology:
+        """Return the devices and links of the block, with what is wrong in it."""
         problems = list(self.strange)
         links: dict[tuple[str, str], Link] = {}
         devices: list[Device] = []
@@ -252,6 +255,7 @@ class _Block:
         return Topology(devices=tuple(devices), links=_both_ways(links, problems), problems=tuple(problems))
 
     def _links_of(self, name: str, cells: list[str], problems: list[str]) -> dict[tuple[str, str], Link]:
+        """Return the links of one row."""
         links: dict[tuple[str, str], Link] = {}
         if len(cells) < len(self.columns):
             problems.append(f"row {name} has {len(cells)} of {len(self.columns)} links: the text was cut off")
@@ -260,7 +264,7 @@ class _Block:
             if (cell == "X") != (other == name):
                 problems.append(f"{name} to {other} reads {cell!r}: X belongs on the diagonal and only there")
             elif cell != "X":
-                link = _link(cell)
+                link = _parsed_link(cell)
                 if link is None:
                     problems.append(f"{name} to {other} reads {cell!r}, which is not a link")
                 else:
@@ -268,13 +272,14 @@ class _Block:
         return links
 
     def _device(self, name: str, rest: str, cells: list[str], legend: Mapping[str, str], problems: list[str]) -> Device:
+        """Return the device of one row, with its affinity where that can be told."""
         values = self._affinity(rest, cells)
         if values is None:
             problems.append(f"row {name}: the affinity columns cannot be separated: {' '.join(cells)!r}")
             values = {}
         read: dict[str, tuple[int, ...] | None] = {}
         for title, value in values.items():
-            read[title] = _numbers(value)
+            read[title] = _parsed_numbers(value)
             if read[title] is None and value not in ("", "N/A"):
                 problems.append(f"row {name}: {title} reads {value!r}")
         return Device(
@@ -303,7 +308,7 @@ def _first_word(line: str) -> tuple[str, str, str]:
     return name, " ", rest
 
 
-def _link(cell: str) -> Link | None:
+def _parsed_link(cell: str) -> Link | None:
     nvlink = _NVLINK.fullmatch(cell)
     if nvlink:
         return Link(kind="NV", nvlinks=int(nvlink[1])) if int(nvlink[1]) else None
@@ -322,7 +327,7 @@ def _both_ways(links: Mapping[tuple[str, str], Link], problems: list[str]) -> di
     return full
 
 
-def _numbers(text: str) -> tuple[int, ...] | None:
+def _parsed_numbers(text: str) -> tuple[int, ...] | None:
     """Parse a list such as ``0-3,8`` into 0, 1, 2, 3, 8; None when it is no such list."""
     if not _LIST.fullmatch(text):
         return None

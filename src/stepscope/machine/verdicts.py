@@ -31,7 +31,7 @@ class CheckVerdict:
 def judge(record: EnvironmentRecord) -> tuple[CheckVerdict, ...]:
     """Judge a record by every check, in the order they are shown. Pure: the same record gives the same verdicts anywhere."""
     checks = [(key, REGISTRY.load(key)) for key in REGISTRY.names()]
-    checks.sort(key=lambda item: (_place(item[1].section), item[1].section, item[1].order, item[0]))
+    checks.sort(key=lambda item: (_section_place(item[1].section), item[1].section, item[1].order, item[0]))
     return tuple(
         CheckVerdict(key=key, section=check.section, title=check.title, outcome=check.run(record))
         for key, check in checks
@@ -43,7 +43,7 @@ def tally(verdicts: tuple[CheckVerdict, ...]) -> Mapping[str, int]:
     return {status.value: sum(v.outcome.status is status for v in verdicts) for status in Status}
 
 
-def _place(section: str) -> int:
+def _section_place(section: str) -> int:
     return SECTIONS.index(section) if section in SECTIONS else len(SECTIONS)
 
 

@@ -100,7 +100,7 @@ def build_matrix(document: Document, *, name: str) -> Matrix:
         raise _no_matrix(document)
     file = read_sections(document)
     problems = [*document.problems, *file.problems]
-    cells, drafts, notes = _cells(file, problems)
+    cells, drafts, notes = _checked_cells(file, problems)
     if not cells and not problems:
         problems.append(document.problem((), "no cell is left: exclude removes all of them"))
     raise_problems(document.source, _without_echoes(problems, document))
@@ -140,7 +140,8 @@ def _no_matrix(document: Document) -> UsageError:
     )
 
 
-def _cells(file: MatrixFile, problems: list[Problem]) -> tuple[tuple[RawCell, ...], list[CellDraft], list[str]]:
+def _checked_cells(file: MatrixFile, problems: list[Problem]) -> tuple[tuple[RawCell, ...], list[CellDraft], list[str]]:
+    """Return the cells of a matrix, their drafts, and notes; what is wrong is added to the problems."""
     total = count_cells(file)
     if total > MAX_CELLS:
         problems.append(file.document.problem(("axes",), f"{total} cells; at most {MAX_CELLS} are allowed in a matrix"))
@@ -199,6 +200,7 @@ class _CellCheck:
     problems: list[Problem]
 
     def draft(self) -> CellDraft | None:
+        """Return the draft of a cell; None, with a complaint, where it is wrong."""
         settings = self._settings()
         model = self._options("model")
         dataset = self._options("dataset_options")
@@ -229,6 +231,7 @@ class _CellCheck:
         )
 
     def _complain(self, key: str, message: str) -> None:
+        """Add a problem, at the key's place in the file, else at the cell's."""
         given = self.cell.values.get(key)
         path = given.path if given is not None else self.cell.origin
         problem = self.file.document.problem(path, message)
@@ -237,6 +240,7 @@ class _CellCheck:
         self.problems.append(problem)
 
     def _settings(self) -> CellSettings | None:
+        """Return the settings without options; None, with complaints, where they are wrong."""
         plain = {k: g.value for k, g in self.cell.values.items() if "." not in k and g.value is not None}
         self._mesh(plain)
         for key in REQUIRED_KEYS:
@@ -272,6 +276,7 @@ class _CellCheck:
         return message
 
     def _exactly_one(self, first: str, second: str, plain: Mapping[str, Any]) -> None:
+        """Complain unless one of two keys is given."""
         if first in plain and second in plain:
             where = self.file.document.mark(self.cell.values[first].path)
             self._complain(second, f"both {first} ({where}) and {second} are given: keep one of the two")
@@ -280,6 +285,7 @@ class _CellCheck:
             self._complain(first, f"give either {first} or {second}{hint}")
 
     def _options(self, group: str) -> OptionsModel | None:
+        """Return the options of a group; None, with complaints, where they are wrong."""
         owner_key = OPTION_GROUPS[group]
         owner = self.cell.values.get(owner_key)
         if owner is None or not isinstance(owner.value, str):
@@ -309,6 +315,8 @@ class _CellCheck:
         return {name: str(g.value) for name, g in sorted(values.items()) if g.value is not None}
 
     def _loss(self, settings: CellSettings) -> LossName | None:
+        """Return the loss, the workload's own first one by default; None, with a complaint, for one that it does not
+        take."""
         losses = catalog.FAMILIES["model"].load(settings.workload).losses
         loss = settings.loss or losses[0]
         if loss not in losses:

@@ -145,22 +145,25 @@ def plan_comm(request: CommRequest, *, machine: Machine, device: Device, backend
         if name not in PATTERNS:
             raise UsageError(unknown("pattern", name, PATTERNS))
     planned: dict[str, PlannedComm] = {}
-    for world, env in product(request.worlds, _environments(request.env)):
-        for spec in _specs(request, world, env, device, backend):
+    for world, env in product(request.worlds, _environment_choices(request.env)):
+        for spec in _comm_specs(request, world, env, device, backend):
             planned.setdefault(
-                spec.cell_id, PlannedComm(spec=spec, unsupported=senseless(spec) or _refused(spec, machine))
+                spec.cell_id, PlannedComm(spec=spec, unsupported=senseless(spec) or _why_refused(spec, machine))
             )
     return tuple(planned.values())
 
 
-def _environments(env: Mapping[str, tuple[str, ...]]) -> list[dict[str, str]]:
+def _environment_choices(env: Mapping[str, tuple[str, ...]]) -> list[dict[str, str]]:
     return [dict(zip(env, values, strict=True)) for values in product(*env.values())]
 
 
-def _specs(
+def _comm_specs(
     request: CommRequest, world: int, env: dict[str, str], device: Device, backend: Backend
 ) -> Iterator[CommSpec]:
+    """Yield the specs of every kind, operation and way that was asked for."""
+
     def spec(kind: CommKind, op: str, dtype: str, sizes: tuple[int, ...], **more: object) -> CommSpec:
+        """Return one spec; fields that are not given are the usual ones."""
         fields: dict[str, object] = {
             "reduce_op": None, "in_place": False, "mode": "blocking", "in_flight": 1, "pattern": None, "root": 0,
             "pacing": request.pacing or ("barrier" if backend == "gloo" else "back_to_back"), **more,
@@ -179,7 +182,7 @@ def _specs(
         collective = COLLECTIVES.load(op)
         if not collective.has_payload and dtype != dtypes[0]:
             continue
-        for settings in _ways(request, collective):
+        for settings in _calling_ways(request, collective):
             sizes = request.sizes_bytes if collective.has_payload else (0,)
             yield spec("collective", op, dtype, sizes, **settings)
             if "overlap" in request.extra and collective.has_payload:
@@ -192,7 +195,7 @@ def _specs(
             yield spec("matmul", "matmul", dtype, sizes)
 
 
-def _ways(request: CommRequest, collective: Collective) -> list[dict[str, object]]:
+def _calling_ways(request: CommRequest, collective: Collective) -> list[dict[str, object]]:
     """Return every way of calling ``collective`` that was asked for."""
     if not collective.has_payload:
         return [{}]
@@ -223,7 +226,8 @@ def senseless(spec: CommSpec) -> str | None:
     return None
 
 
-def _refused(spec: CommSpec, machine: Machine) -> str | None:
+def _why_refused(spec: CommSpec, machine: Machine) -> str | None:
+    """Say why the machine cannot run a spec; None: it can."""
     world = spec.world_size
     if (reason := network_misfit(spec, machine)) or machine.joined_world_size is not None:
         return reason

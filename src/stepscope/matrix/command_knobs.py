@@ -64,7 +64,7 @@ def parse_knob(text: str, command: Sequence[str]) -> CommandKnob:
                 f"--knob {text!r}: the command has {option} already", fix="give values to try after a colon"
             )
         return CommandKnob(knob=knob, option=option, values=("",), now=None)
-    wanted = _values(text, values)
+    wanted = _knob_values(text, values)
     if knob in PER_STEP and (now is None or not now.isdecimal()):
         raise UsageError(
             f"--knob {text!r}: the command does not say its present {option}",
@@ -74,7 +74,8 @@ def parse_knob(text: str, command: Sequence[str]) -> CommandKnob:
     return CommandKnob(knob=knob, option=option, values=tuple(v for v in wanted if v != now), now=now)
 
 
-def _values(text: str, values: str) -> tuple[str, ...]:
+def _knob_values(text: str, values: str) -> tuple[str, ...]:
+    """Return the values of a knob: a list, or FROM..TO by doubling. Raises UsageError for others."""
     span = re.fullmatch(r"(\d+)\.\.(\d+)", values)
     if span is None:
         listed = tuple(dict.fromkeys(v.strip() for v in values.split(",") if v.strip()))

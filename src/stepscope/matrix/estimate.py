@@ -126,7 +126,7 @@ def estimate_plan(
     finished."""
     wall_ns = known_ns or {}
     cells = tuple(
-        _measured(spec.cell_id, wall_ns[spec.cell_id])
+        _measured_estimate(spec.cell_id, wall_ns[spec.cell_id])
         if spec.cell_id in wall_ns
         else estimate_cell(planned[spec.cell_id], measure=measure, usable_cores=usable_cores)
         for group in groups
@@ -141,19 +141,20 @@ def estimate_plan(
     )
 
 
-def _measured(cell_id: str, duration_ns: int) -> CellEstimate:
+def _measured_estimate(cell_id: str, duration_ns: int) -> CellEstimate:
     return CellEstimate(cell_id=cell_id, duration_ns=duration_ns, basis="measured")
 
 
 def estimate_cell(cell: PlannedCell, *, measure: MeasureSettings, usable_cores: int) -> CellEstimate:
     """Estimate the time of one cell, never more than its deadline."""
-    work_ns, basis = _work(cell, measure, usable_cores)
+    work_ns, basis = _work_ns_and_basis(cell, measure, usable_cores)
     if work_ns is None or CELL_SETUP_NS + work_ns >= measure.timeout_ns:
         return CellEstimate(cell_id=cell.spec.cell_id, duration_ns=measure.timeout_ns, basis="deadline")
     return CellEstimate(cell_id=cell.spec.cell_id, duration_ns=CELL_SETUP_NS + work_ns, basis=basis)
 
 
-def _work(cell: PlannedCell, measure: MeasureSettings, usable_cores: int) -> tuple[int | None, str]:
+def _work_ns_and_basis(cell: PlannedCell, measure: MeasureSettings, usable_cores: int) -> tuple[int | None, str]:
+    """Return the time of a cell, ns, and what it rests on; None: nothing but the deadline is known."""
     spec = cell.spec
     step_ns = slow_step_ns(cell, usable_cores=usable_cores)
     if step_ns is None:

@@ -124,7 +124,7 @@ def expand(
             planned[spec.cell_id] = (
                 PlannedCell(spec=spec, facts=None, comm_plan=(), unsupported=error_of(model).line)
                 if model and model.error
-                else _plan(spec, draft, matrix, machine)
+                else _planned_cell(spec, draft, matrix, machine)
             )
         planned_cell = planned[spec.cell_id]
         planned[spec.cell_id] = replace(
@@ -154,8 +154,8 @@ def resolve(
     own = model is not None and not model.optimizer and s.optimizer == "own"
     settings = {name: getattr(s, name) for name in CellSettings.model_fields if name in _OF_CELL}
     resolved: dict[str, Any] = {
-        "cell_id": "", "model": _plain(draft.model), "dataset_options": _plain(draft.dataset_options),
-        "strategy_options": _plain(draft.strategy_options), "data_digest": digest if model is None else model.digest,
+        "cell_id": "", "model": _plain_options(draft.model), "dataset_options": _plain_options(draft.dataset_options),
+        "strategy_options": _plain_options(draft.strategy_options), "data_digest": digest if model is None else model.digest,
         "micro_batch": draft.micro_batch, "global_batch": draft.global_batch,
         "batch_rule": "micro_batch" if s.micro_batch is not None else "global_batch",
         "optimizer": "sgd" if own else s.optimizer, "loss": draft.loss, "device": device, "backend": backend,
@@ -169,13 +169,14 @@ def resolve(
 _OF_CELL = frozenset(field.name for field in dataclasses.fields(CellSpec))
 
 
-def _plain(options: OptionsModel) -> dict[str, Any]:
+def _plain_options(options: OptionsModel) -> dict[str, Any]:
     """Return options as they come back from a file: tuples are lists."""
     plain: dict[str, Any] = json.loads(json.dumps(options.as_dict()))
     return plain
 
 
-def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine) -> PlannedCell:
+def _planned_cell(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine) -> PlannedCell:
+    """Return a cell with its plan, or why it cannot run here."""
     facts = spec.facts or facts_of(
         spec.workload, draft.model, spec.dataset, draft.dataset_options, precision=spec.precision
     )
@@ -194,6 +195,7 @@ def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine) ->
 
 
 def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool) -> str | None:
+    """Say why the machine cannot run a cell; None: it can."""
     world = spec.world_size
     if (reason := network_misfit(spec, machine)) or machine.joined_world_size is not None:
         return reason  # ranks that exist are perhaps on several machines: each checks its own device
@@ -210,6 +212,7 @@ def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool
 
 
 def _refused_by_precision(spec: CellSpec, facts: ModelFacts, machine: Machine) -> str | None:
+    """Say why a precision is refused; None: it is not."""
     flops = facts.train_flops_per_sample * spec.micro_batch
     return refuse(
         spec.precision,
@@ -221,7 +224,7 @@ def _refused_by_precision(spec: CellSpec, facts: ModelFacts, machine: Machine) -
 
 def _refused_by_torch(spec: CellSpec, strategy: Strategy, machine: Machine) -> str | None:
     here, needed = machine.torch_version, strategy.torch
-    if here is None or needed is None or _release(here) >= _release(needed):
+    if here is None or needed is None or _release_numbers(here) >= _release_numbers(needed):
         return None
     return f"{spec.strategy} needs torch {needed} or later, and torch {here} is installed"
 
@@ -238,7 +241,7 @@ def _refused_faults(spec: CellSpec, strategy: Strategy) -> str | None:
     )
 
 
-def _release(version: str) -> tuple[int, ...]:
+def _release_numbers(version: str) -> tuple[int, ...]:
     """Return (2, 13) of ``2.13.0+cpu``."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
@@ -246,6 +249,7 @@ def _release(version: str) -> tuple[int, ...]:
 def _refused_by_strategy(
     spec: CellSpec, strategy: Strategy, facts: ModelFacts, setting: Setting, options: OptionsModel
 ) -> str | None:
+    """Say why a strategy cannot run this model on these ranks; None: it can."""
     if not strategy.collective and spec.world_size > 1:
         return f"{spec.strategy} runs on one rank, not {spec.world_size}"
     if strange := [name for name in spec.mesh if name not in strategy.dimensions]:
@@ -261,6 +265,7 @@ def _refused_by_strategy(
 
 
 def _refused_recomputation(spec: CellSpec, facts: ModelFacts) -> str | None:
+    """Say why activations cannot be recomputed so; None: they can."""
     mode = spec.activation_checkpointing
     if mode not in ("none", *facts.activations):
         return (
@@ -282,7 +287,7 @@ def _buckets_once(cells: Iterable[PlannedCell]) -> tuple[PlannedCell, ...]:
         if not cell.runnable or CAP not in cell.spec.strategy_options or not cell.comm_plan:
             kept.append(cell)
             continue
-        same = first.setdefault(_realised(cell), cell)
+        same = first.setdefault(_realised_key(cell), cell)
         if same is cell:
             kept.append(cell)
         else:
@@ -290,7 +295,7 @@ def _buckets_once(cells: Iterable[PlannedCell]) -> tuple[PlannedCell, ...]:
     return tuple(kept)
 
 
-def _realised(cell: PlannedCell) -> str:
+def _realised_key(cell: PlannedCell) -> str:
     """Return a key that is equal for cells that do the same thing: the spec without the cap, with the buckets in its
     place."""
     options = {k: v for k, v in cell.spec.strategy_options.items() if k != CAP}

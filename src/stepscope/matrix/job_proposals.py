@@ -96,11 +96,11 @@ def job_proposals(
     )
     permitted = [p for p in gaining if p.mathematics <= allowed]
     parts = (permitted, [p for p in gaining if p.exact], gaining)
-    combined = [both for part in parts if (both := _together(basis, part, knobs))]
+    combined = [both for part in parts if (both := _combined_proposal(basis, part, knobs))]
     return tuple({proposal.key: proposal for proposal in (*combined, *gaining, *single)}.values())
 
 
-def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[CommandKnob]) -> Proposal | None:
+def _combined_proposal(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[CommandKnob]) -> Proposal | None:
     """Combine the best of each knob: with the step that more samples make, each knob of communication leaves a share of it,
     and workers hide what they can of the loading then."""
     chosen: dict[Knob, Proposal] = {}
@@ -131,20 +131,21 @@ def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[Comman
         key=" ".join(p.key for p in members),
         knobs=tuple(chosen),
         changes={key: value for p in members for key, value in p.changes.items()},
-        gain=_around(factor * basis.step_ns / max(step, work)),
+        gain=_estimate_around(factor * basis.step_ns / max(step, work)),
         exact=all(p.exact for p in members),
         risk="; ".join(dict.fromkeys(p.risk for p in members if p.risk)),
         because=tuple(sorted({rule for p in members for rule in p.because})),
     )
 
 
-def _around(value: float) -> Estimate:
+def _estimate_around(value: float) -> Estimate:
     return Estimate(value=value, low=value / (1 + REACH), high=value * (1 + REACH))
 
 
-def _proposal(
+def _knob_proposal(
     basis: JobBasis, knob: Knob, changes: Mapping[str, object], gain: Estimate | None, *, exact: bool
 ) -> Proposal:
+    """Return the proposal of one knob. gain: of the throughput; exact: the job computes the same."""
     key = " ".join(name if value == "" else f"{name}={value}" for name, value in changes.items())
     return Proposal(
         key=key,
@@ -162,30 +163,32 @@ def _of_command(basis: JobBasis, knobs: Sequence[CommandKnob]) -> Iterator[Propo
         exact = not changes_mathematics(knob.knob)
         for value in knob.values:
             gain = _gain_of_option(basis, knob, value)
-            yield _proposal(basis, knob.knob, {knob.option: value}, gain, exact=exact)
+            yield _knob_proposal(basis, knob.knob, {knob.option: value}, gain, exact=exact)
 
 
 def _gain_of_option(basis: JobBasis, knob: CommandKnob, value: str) -> Estimate | None:
+    """Return what a value of the command's own option gains, of the throughput; None: unknown."""
     if knob.knob in ("batch", "accumulation") and knob.now and value.isdecimal() and int(value) > 0:
         factor = int(value) / int(knob.now)
-        return _of_batch(basis, factor) if knob.knob == "batch" else _of_accumulation(basis, factor)
+        return _batch_gain(basis, factor) if knob.knob == "batch" else _of_accumulation(basis, factor)
     if knob.knob == "workers" and value.isdecimal():
         return _of_workers(
             basis, int(value), before=int(knob.now) if knob.now and knob.now.isdecimal() else basis.workers or 0
         )
     if knob.knob == "bucket":
         try:
-            return _of_bucket(basis, float(value))
+            return _bucket_gain(basis, float(value))
         except ValueError:
             return None
     return None
 
 
-def _of_batch(basis: JobBasis, factor: float) -> Estimate | None:
+def _batch_gain(basis: JobBasis, factor: float) -> Estimate | None:
+    """Return what a larger batch gains, of the throughput."""
     fixed, work = basis.communicating_ns + basis.waiting_ns, basis.work_ns
     if basis.share is not None:
         longer = work * (factor * basis.share + 1 - basis.share) + basis.data_ns * factor + fixed
-        return _around(factor * basis.step_ns / longer)
+        return _estimate_around(factor * basis.step_ns / longer)
     if basis.job is not None and basis.prices is not None:
         try:
             (step,) = predict_scale(basis.job, [basis.job.ranks], basis.prices, what=WhatIf(batch=factor)).steps
@@ -201,16 +204,17 @@ def _of_batch(basis: JobBasis, factor: float) -> Estimate | None:
 def _of_accumulation(basis: JobBasis, factor: float) -> Estimate:
     """Estimate the gain of more micro-steps, of which one communicates."""
     step = (basis.step_ns - basis.communicating_ns) * factor + basis.communicating_ns
-    return _around(factor * basis.step_ns / step)
+    return _estimate_around(factor * basis.step_ns / step)
 
 
 def _of_workers(basis: JobBasis, workers: int, *, before: int) -> Estimate | None:
     if workers <= before:
         return None
-    return _around(basis.step_ns / step_with_workers(basis.loading_from(before), workers))
+    return _estimate_around(basis.step_ns / step_with_workers(basis.loading_from(before), workers))
 
 
-def _of_bucket(basis: JobBasis, cap_mb: float) -> Estimate | None:
+def _bucket_gain(basis: JobBasis, cap_mb: float) -> Estimate | None:
+    """Return what a bucket size gains, of the throughput, by a replay; None: unknown."""
     if basis.job is None or basis.prices is None:
         return None
     try:
@@ -225,7 +229,7 @@ def _of_hook(basis: JobBasis, hook: frozenset[str]) -> Iterator[Proposal]:
     """Propose those of the hook's knobs that the diagnosis asks for."""
 
     def made(name: str, value: object, gain: Estimate | None) -> Proposal:
-        return _proposal(basis, HOOK_KNOBS[name], {name: value}, gain, exact=name != "comm_hook")
+        return _knob_proposal(basis, HOOK_KNOBS[name], {name: value}, gain, exact=name != "comm_hook")
 
     if "num_workers" in hook and basis.workers is not None and basis.data_ns > ALONE * basis.step_ns:
         wanted = fewest_workers(basis.loading)
@@ -238,9 +242,9 @@ def _of_hook(basis: JobBasis, hook: frozenset[str]) -> Iterator[Proposal]:
         saved = basis.communicating_ns * (k - 1) / k
         if basis.by_chance:
             saved += basis.waiting_ns * (1 - k**-0.5)
-        yield made("no_sync", k, _around(basis.step_ns / max(1.0, basis.step_ns - saved)))
+        yield made("no_sync", k, _estimate_around(basis.step_ns / max(1.0, basis.step_ns - saved)))
     if "bucket_cap_mb" in hook and basis.comm_ns > EXPOSED * basis.step_ns:
-        yield from (made("bucket_cap_mb", cap, gain) for cap, gain in _buckets(basis))
+        yield from (made("bucket_cap_mb", cap, gain) for cap, gain in _bucket_sizes(basis))
     if "comm_hook" in hook and basis.comm_ns > EXPOSED * basis.step_ns:
         yield made("comm_hook", "bf16", _of_half_the_bytes(basis))
     for name in UNTOLD:
@@ -248,9 +252,9 @@ def _of_hook(basis: JobBasis, hook: frozenset[str]) -> Iterator[Proposal]:
             yield made(name, True, None)
 
 
-def _buckets(basis: JobBasis) -> list[tuple[int, Estimate | None]]:
+def _bucket_sizes(basis: JobBasis) -> list[tuple[int, Estimate | None]]:
     """Return the size that the prediction favours, with its gain; two usual ones where it cannot tell."""
-    rated = [(cap, gain) for cap in CAPS_MB if (gain := _of_bucket(basis, cap)) is not None]
+    rated = [(cap, gain) for cap in CAPS_MB if (gain := _bucket_gain(basis, cap)) is not None]
     if not rated:
         return [(25, None), (4, None)]
     most = max(gain.value for _, gain in rated)
@@ -261,7 +265,7 @@ def _of_half_the_bytes(basis: JobBasis) -> Estimate:
     """Estimate the gain of gradients in 16 bits, from 32."""
     job, prices = basis.job, basis.prices
     if job is None or prices is None:
-        return _around(basis.step_ns / (basis.step_ns - basis.comm_ns / 2))
+        return _estimate_around(basis.step_ns / (basis.step_ns - basis.comm_ns / 2))
     halved = sending(job, gradients=0.5, activations=1)
     now, then = (replayed(variant, lambda *call: prices.of(*call).time_ns).step_ns for variant in (job, halved))
-    return _around(basis.step_ns / max(1.0, basis.step_ns - (now - then)))
+    return _estimate_around(basis.step_ns / max(1.0, basis.step_ns - (now - then)))

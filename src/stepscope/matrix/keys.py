@@ -153,20 +153,21 @@ def validate(schema: type[M], values: Mapping[str, Any], *, kind: str) -> M | tu
     that a list fills a tuple; otherwise types are strict, but for whole numbers written as 8.0.
     """
     try:
-        return schema.model_validate_json(json.dumps({key: _whole(value) for key, value in values.items()}))
+        return schema.model_validate_json(json.dumps({key: _whole_numbers(value) for key, value in values.items()}))
     except ValidationError as error:
-        return tuple(_complaints(error, schema, values, kind))
+        return tuple(_validation_complaints(error, schema, values, kind))
 
 
-def _whole(value: Any) -> Any:
+def _whole_numbers(value: Any) -> Any:
     if isinstance(value, list):
-        return [_whole(element) for element in value]
+        return [_whole_numbers(element) for element in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _complaints(
+def _validation_complaints(
     error: ValidationError, schema: type[OptionsModel], values: Mapping[str, Any], kind: str
 ) -> Iterator[Complaint]:
+    """Yield one complaint for each key that is wrong."""
     seen: set[str] = set()
     for detail in error.errors(include_url=False):
         key = str(detail["loc"][0]) if detail["loc"] else ""
@@ -176,10 +177,10 @@ def _complaints(
         if detail["type"] == "extra_forbidden":
             yield Complaint(key=key, message=unknown(kind, key, schema.model_fields))
         elif detail["type"] == "missing":
-            yield Complaint(key=key, message=f"missing: {_expected(schema, key) or 'a value'}")
+            yield Complaint(key=key, message=f"missing: {_expected_words(schema, key) or 'a value'}")
         else:
             value = values.get(key)
-            yield Complaint(key=key, message=_rejected(schema, key, value, detail["msg"]))
+            yield Complaint(key=key, message=_rejected_text(schema, key, value, detail["msg"]))
 
 
 def no_option(owners: str, option: str, options: Iterable[str]) -> str:
@@ -190,24 +191,25 @@ def no_option(owners: str, option: str, options: Iterable[str]) -> str:
     return f"{owners} has no option {option!r}{hint} It has: {', '.join(names) if names else '(none)'}"
 
 
-def _rejected(schema: type[OptionsModel], key: str, value: Any, message: str) -> str:
-    expected = _expected(schema, key)
+def _rejected_text(schema: type[OptionsModel], key: str, value: Any, message: str) -> str:
+    """Say why a value was rejected, and what is meant or taken instead."""
+    expected = _expected_words(schema, key)
     if key == "" or (message.startswith("Value error, ") and not expected):
         return message.removeprefix("Value error, ")
-    guess = did_you_mean(value, _choices(schema, key)) if isinstance(value, str) else None
+    guess = did_you_mean(value, _literal_choices(schema, key)) if isinstance(value, str) else None
     hint = f"; did you mean {guess!r}?" if guess else ""
     if expected:
-        return f"expected {expected}, found {_shown(value)}{hint}"
+        return f"expected {expected}, found {_shown_value(value)}{hint}"
     reason = message[0].lower() + message[1:]
-    return f"{reason.removeprefix('value error, ')}, found {_shown(value)}{hint}"
+    return f"{reason.removeprefix('value error, ')}, found {_shown_value(value)}{hint}"
 
 
-def _shown(value: Any) -> str:
+def _shown_value(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _expected(schema: type[OptionsModel], key: str) -> str | None:
+def _expected_words(schema: type[OptionsModel], key: str) -> str | None:
     """Return what the field's own description calls its values, where the schema is one of this room."""
     field = schema.model_fields.get(key)
     if field is None or not schema.__module__.startswith("stepscope.matrix."):
@@ -215,15 +217,15 @@ def _expected(schema: type[OptionsModel], key: str) -> str | None:
     return field.description
 
 
-def _choices(schema: type[OptionsModel], key: str) -> tuple[str, ...]:
+def _literal_choices(schema: type[OptionsModel], key: str) -> tuple[str, ...]:
     """Return the words that a ``Literal`` field takes."""
     field = schema.model_fields.get(key)
-    return tuple(_literals(field.annotation)) if field is not None else ()
+    return tuple(_literal_words(field.annotation)) if field is not None else ()
 
 
-def _literals(annotation: Any) -> Iterator[str]:
+def _literal_words(annotation: Any) -> Iterator[str]:
     if get_origin(annotation) is Literal:
         yield from (word for word in get_args(annotation) if isinstance(word, str))
         return
     for argument in get_args(annotation):
-        yield from _literals(argument)
+        yield from _literal_words(argument)

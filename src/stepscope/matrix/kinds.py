@@ -23,7 +23,7 @@ from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_comm_samples, read_record
 
 
-def _unusable(
+def _unusable_cells(
     request: RunRequest, cells: Iterable[Cell], announce: Callable[[str], None]
 ) -> Mapping[str, StepscopeError]:
     """Return the cells whose data cannot be used: all with the same reason, and no rank starts for them."""
@@ -45,15 +45,16 @@ def prepare_data(
         specs = specs_of(cell)
         key = f"{cell.dataset} {specs.dataset_options.model_dump_json()} {specs.needs!r}"
         if key not in seen:
-            seen[key] = _prepare(specs, data_dir, cache_dir, announce)
+            seen[key] = _prepare_data(specs, data_dir, cache_dir, announce)
         if (error := seen[key]) is not None:
             unusable[cell.cell_id] = error
     return unusable
 
 
-def _prepare(
+def _prepare_data(
     specs: Specs, data_dir: Path | None, cache_dir: Path, announce: Callable[[str], None]
 ) -> StepscopeError | None:
+    """Download and cache a data set; return why it cannot be used, else None."""
     dataset, options = specs.dataset, specs.dataset_options
     try:
         files = dataset.locate(options, data_dir)
@@ -69,7 +70,7 @@ def _bench_fields(request: RunRequest, cells: tuple[Cell, ...]) -> Mapping[str, 
     return {"cells": cells, "measure": request.measure}
 
 
-def _conclude(layout: RunLayout, cell: Cell) -> CellStatus:
+def _concluded_status(layout: RunLayout, cell: Cell) -> CellStatus:
     """Return ok, unless the replicas ended with different parameters: then every number of the cell is void."""
     ranks = summaries(layout, cell)
     first = {r.model_part: r for r in reversed(ranks)}
@@ -88,15 +89,18 @@ def _conclude(layout: RunLayout, cell: Cell) -> CellStatus:
     )
 
 
-def _larger(failed: PlannedWork, waiting: Iterable[PlannedWork]) -> Mapping[str, str]:
+def _larger_cells(failed: PlannedWork, waiting: Iterable[PlannedWork]) -> Mapping[str, str]:
     assert isinstance(failed, PlannedCell)
     return backstop(failed, (cell for cell in waiting if isinstance(cell, PlannedCell)))
 
 
-BENCH = CellKind(name="bench", unusable=_unusable, group_fields=_bench_fields, conclude=_conclude, larger=_larger)
+BENCH = CellKind(
+    name="bench", unusable=_unusable_cells, group_fields=_bench_fields, conclude=_concluded_status, larger=_larger_cells
+)
 
 
 def _comm_fields(request: RunRequest, cells: tuple[Cell, ...]) -> Mapping[str, Any]:
+    """Return the fields of a request that are those of `comm`."""
     measure = request.comm_measure
     return {
         "cells": (),

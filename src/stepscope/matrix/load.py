@@ -33,7 +33,7 @@ def preset_names() -> tuple[str, ...]:
 
 def list_presets() -> dict[str, str]:
     """Return every preset, sorted by name, with the question it answers."""
-    return {name: _description(preset_document(name)) for name in preset_names()}
+    return {name: _matrix_description(preset_document(name)) for name in preset_names()}
 
 
 def preset_text(name: str) -> str:
@@ -52,7 +52,7 @@ def preset_document(name: str) -> Document:
     return parse_yaml(preset_text(name), source=f"preset {name}")
 
 
-def _description(document: Document) -> str:
+def _matrix_description(document: Document) -> str:
     value = document.value.get("description") if isinstance(document.value, dict) else None
     return value.strip() if isinstance(value, str) else ""
 
@@ -110,21 +110,21 @@ def resolved_matrix(matrix: Matrix) -> dict[str, Any]:
     document = copy.deepcopy(dict(matrix.document))
     document["name"] = matrix.name
     own = any(draft.settings.optimizer == "own" for draft in matrix.cells)
-    document["base"] = _base(document, open_keys={"optimizer"} if own else set())
+    document["base"] = _base_with_defaults(document, open_keys={"optimizer"} if own else set())
     document["equal_buckets"] = matrix.equal_buckets
     document["comm"] = None if matrix.comm is None else matrix.comm.as_dict()
     document["launch"] = matrix.launch.as_dict()
-    document["measure"] = MeasureOptions().as_dict() | _given(document.get("measure"))
+    document["measure"] = MeasureOptions().as_dict() | _given_values(document.get("measure"))
     return {key: document[key] for key in SECTIONS if document.get(key) is not None}
 
 
-def _given(section: Mapping[str, Any] | None) -> dict[str, Any]:
+def _given_values(section: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (section or {}).items() if value is not None}
 
 
-def _base(document: Mapping[str, Any], *, open_keys: set[str]) -> dict[str, Any]:
+def _base_with_defaults(document: Mapping[str, Any], *, open_keys: set[str]) -> dict[str, Any]:
     """Return the base with defaults; ``open_keys`` have one that depends on the workload."""
-    given: dict[str, Any] = _given(document.get("base"))
+    given: dict[str, Any] = _given_values(document.get("base"))
     swept = open_keys | set(document.get("axes") or {})
     defaults = {
         key: field.default
@@ -148,7 +148,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
+def _yaml_float_node(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
     text = repr(value)
     mantissa, e, exponent = text.partition("e")
     if e and "." not in mantissa:
@@ -156,4 +156,4 @@ def _float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:float", text)
 
 
-_Dumper.add_representer(float, _float)
+_Dumper.add_representer(float, _yaml_float_node)

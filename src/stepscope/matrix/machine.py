@@ -62,7 +62,7 @@ def machine_of_hosts(world: HostWorld) -> Machine:
         machines[0],
         num_gpus=sum(host.slots or host.gpus if host.gpus else 0 for host in world.hosts),
         usable_cores=sum(machine.usable_cores for machine in machines),
-        compute_capability=_lowest(capabilities),
+        compute_capability=_lowest_capability(capabilities),
         slots=sum(host.slots or 1 for host in world.hosts),
     )
 
@@ -86,14 +86,14 @@ def machine_of(environment: EnvironmentRecord, *, joined_world_size: int | None 
         usable_cores=environment.usable_cores,
         gloo=torch.gloo,
         nccl=torch.nccl,
-        compute_capability=_lowest(torch.device_capabilities) if usable else None,
+        compute_capability=_lowest_capability(torch.device_capabilities) if usable else None,
         no_gpu_reason=None if usable else (torch.cuda_error or "torch sees no CUDA device"),
         torch_version=torch.version,
         joined_world_size=joined_world_size,
     )
 
 
-def _lowest(capabilities: tuple[str, ...]) -> str | None:
+def _lowest_capability(capabilities: tuple[str, ...]) -> str | None:
     if not capabilities:
         return None
     return min(capabilities, key=lambda text: tuple(int(part) for part in text.split(".")))
@@ -149,7 +149,7 @@ def refused(text: str | None, *, world_size: int, device: str, joined: bool) -> 
     if device != "cpu":
         return f"network {text}: emulated networks carry gloo between CPU ranks only"
     network = parse_network(text)
-    emulation = _emulation(network.delay_ns > 0)
+    emulation = _why_no_emulation(network.delay_ns > 0)
     if isinstance(emulation, Unavailable):
         return f"network {text}: {emulation.reason}"
     return obstacle(network, world_size)
@@ -187,7 +187,7 @@ def slowest_bits_per_s(text: str | None) -> float | None:
 
 
 @cache
-def _emulation(delayed: bool) -> Unavailable | None:
+def _why_no_emulation(delayed: bool) -> Unavailable | None:
     """Probe the emulation once: it starts a process."""
     from stepscope.launch.netns.start import probe_emulation
 

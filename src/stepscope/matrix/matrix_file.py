@@ -140,23 +140,23 @@ class _Reading:
 def read_sections(document: Document) -> MatrixFile:
     """Read the sections of ``document``; mistakes are collected in ``problems``, never raised."""
     reading = _Reading(document)
-    top = _mapping(reading, document.value, (), "a mapping with version, base, axes, ...")
+    top = _mapping_value(reading, document.value, (), "a mapping with version, base, axes, ...")
     for key in top:
         if key not in SECTIONS:
             reading.complain((key,), _unknown_section(key))
     _check_version(reading, top)
     return MatrixFile(
         document=document,
-        name=_text(reading, top, "name"),
-        description=_text(reading, top, "description"),
-        base=_values(reading, top.get("base"), ("base",)),
-        axes=_axes(reading, top.get("axes"), ("axes",)),
-        include=tuple(_include(reading, item, path) for path, item in _items(reading, top, "include")),
-        exclude=_excludes(reading, top),
+        name=_text_value(reading, top, "name"),
+        description=_text_value(reading, top, "description"),
+        base=_cell_values(reading, top.get("base"), ("base",)),
+        axes=_cell_axes(reading, top.get("axes"), ("axes",)),
+        include=tuple(_include_item(reading, item, path) for path, item in _section_items(reading, top, "include")),
+        exclude=_exclude_items(reading, top),
         equal_buckets=_equal_buckets(reading, top),
-        comm=None if top.get(COMM) is None else _section(reading, CommSection, top[COMM], COMM),
-        launch=_launch(reading, top.get("launch")),
-        measure=_section(reading, MeasureOptions, top.get("measure"), "measure"),
+        comm=None if top.get(COMM) is None else _settings_section(reading, CommSection, top[COMM], COMM),
+        launch=_launch_settings(reading, top.get("launch")),
+        measure=_settings_section(reading, MeasureOptions, top.get("measure"), "measure"),
         problems=tuple(reading.problems),
         broken_keys=frozenset(reading.broken_keys),
     )
@@ -187,6 +187,7 @@ def unknown_cell_key(key: str) -> str:
 
 
 def _check_version(reading: _Reading, top: Mapping[str, Any]) -> None:
+    """Complain of a version that is missing or unknown."""
     version = top.get("version")
     if version is None:
         reading.complain((), f"version is missing: write version: {VERSION}")
@@ -198,7 +199,7 @@ def _check_version(reading: _Reading, top: Mapping[str, Any]) -> None:
         reading.complain(("version",), f"expected {VERSION}, found {version!r}")
 
 
-def _text(reading: _Reading, top: Mapping[str, Any], key: str) -> str | None:
+def _text_value(reading: _Reading, top: Mapping[str, Any], key: str) -> str | None:
     value = top.get(key)
     if value is None or isinstance(value, str):
         return value
@@ -214,7 +215,7 @@ def _equal_buckets(reading: _Reading, top: Mapping[str, Any]) -> str:
     return "once"
 
 
-def _mapping(reading: _Reading, value: Any, path: Path, expected: str) -> dict[str, Any]:
+def _mapping_value(reading: _Reading, value: Any, path: Path, expected: str) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     if value is not None:
@@ -233,7 +234,8 @@ def kind_of(value: Any) -> str:
     return "list" if isinstance(value, list) else "mapping"
 
 
-def _items(reading: _Reading, top: Mapping[str, Any], section: str) -> list[tuple[Path, dict[str, Any]]]:
+def _section_items(reading: _Reading, top: Mapping[str, Any], section: str) -> list[tuple[Path, dict[str, Any]]]:
+    """Return (path, mapping) of each item of a section; others are complained of."""
     value = top.get(section)
     if value is None:
         return []
@@ -250,11 +252,11 @@ def _items(reading: _Reading, top: Mapping[str, Any], section: str) -> list[tupl
     return mappings
 
 
-def _values(reading: _Reading, value: Any, path: Path) -> tuple[GivenValue, ...]:
+def _cell_values(reading: _Reading, value: Any, path: Path) -> tuple[GivenValue, ...]:
     """Read a mapping of cell keys, groups written nested (``model: {size: base}``) or dotted (``model.size: base``)."""
     values: dict[str, GivenValue] = {}
-    for key, item in _mapping(reading, value, path, "a mapping of cell keys").items():
-        for given in _flatten(reading, key, item, (*path, key)):
+    for key, item in _mapping_value(reading, value, path, "a mapping of cell keys").items():
+        for given in _flat_values(reading, key, item, (*path, key)):
             if given.key in values:
                 reading.complain(given.path, f"{given.key} is given twice here, once nested and once dotted")
             elif _is_plain(reading, given):
@@ -262,17 +264,18 @@ def _values(reading: _Reading, value: Any, path: Path) -> tuple[GivenValue, ...]
     return tuple(values.values())
 
 
-def _flatten(reading: _Reading, key: str, value: Any, path: Path) -> list[GivenValue]:
+def _flat_values(reading: _Reading, key: str, value: Any, path: Path) -> list[GivenValue]:
+    """Return the values under a key, groups taken apart; unknown keys are complained of."""
     if key in CELL_KEYS or is_group_key(key):
         return [GivenValue(key=key, value=value, path=path)]
     if key in GROUP_KEYS:
-        inner = _mapping(reading, value, path, f"a mapping of {key}")
+        inner = _mapping_value(reading, value, path, f"a mapping of {key}")
         return [GivenValue(key=f"{key}.{name}", value=item, path=(*path, name)) for name, item in inner.items()]
-    reading.complain(path, unknown_cell_key(key), key=_meant(key))
+    reading.complain(path, unknown_cell_key(key), key=_meant_key(key))
     return []
 
 
-def _meant(key: str) -> str | None:
+def _meant_key(key: str) -> str | None:
     """Return the cell key that an unknown one was probably meant for, so that nobody asks for it a second time."""
     return ELSEWHERE[key].partition(" ")[0] if key in ELSEWHERE else did_you_mean(key, CELL_KEYS)
 
@@ -293,6 +296,7 @@ def _is_plain(reading: _Reading, given: GivenValue) -> bool:
 
 
 def _check_variable(reading: _Reading, name: str, value: Any, path: Path) -> bool:
+    """Whether a variable may be set; complain where not."""
     if name in LAUNCHER_VARIABLES:
         other = "launch.threads_per_rank" if name.endswith("_THREADS") else "world_size"
         reading.complain(path, f"{name} is set by the launcher for each rank: use {other}")
@@ -303,38 +307,40 @@ def _check_variable(reading: _Reading, name: str, value: Any, path: Path) -> boo
     return False
 
 
-def _axes(reading: _Reading, value: Any, path: Path) -> tuple[Axis, ...]:
+def _cell_axes(reading: _Reading, value: Any, path: Path) -> tuple[Axis, ...]:
+    """Return the axes, each a key or a group with its points; others are complained of."""
     axes = []
-    for key, points in _mapping(reading, value, path, "a mapping of cell keys to lists").items():
+    for key, points in _mapping_value(reading, value, path, "a mapping of cell keys to lists").items():
         axis_path = (*path, key)
         if key not in CELL_KEYS and key not in GROUP_KEYS and not is_group_key(key):
             reading.complain(axis_path, unknown_cell_key(key))
         elif not isinstance(points, list) or not points:
             reading.complain(axis_path, "an axis is a list of at least one value: write [...]", key=key)
         else:
-            axes.append(Axis(key=key, path=axis_path, points=_points(reading, key, points, axis_path)))
+            axes.append(Axis(key=key, path=axis_path, points=_axis_points(reading, key, points, axis_path)))
     return tuple(axes)
 
 
-def _points(reading: _Reading, key: str, values: list[Any], path: Path) -> tuple[tuple[GivenValue, ...], ...]:
+def _axis_points(reading: _Reading, key: str, values: list[Any], path: Path) -> tuple[tuple[GivenValue, ...], ...]:
     points = []
     for index, value in enumerate(values):
-        point = tuple(g for g in _flatten(reading, key, value, (*path, index)) if _is_plain(reading, g))
+        point = tuple(g for g in _flat_values(reading, key, value, (*path, index)) if _is_plain(reading, g))
         points.append(point)
     return tuple(points)
 
 
-def _include(reading: _Reading, item: dict[str, Any], path: Path) -> Include:
+def _include_item(reading: _Reading, item: dict[str, Any], path: Path) -> Include:
+    """Return one item of include: its own values, and axes."""
     own = {key: value for key, value in item.items() if key not in ("axes", "section")}
     return Include(
         path=path,
-        values=_values(reading, own, path),
-        axes=_axes(reading, item.get("axes"), (*path, "axes")),
-        sections=_sections(reading, item.get("section"), (*path, "section")),
+        values=_cell_values(reading, own, path),
+        axes=_cell_axes(reading, item.get("axes"), (*path, "axes")),
+        sections=_section_names(reading, item.get("section"), (*path, "section")),
     )
 
 
-def _sections(reading: _Reading, value: Any, path: Path) -> tuple[str, ...]:
+def _section_names(reading: _Reading, value: Any, path: Path) -> tuple[str, ...]:
     """Return the names that ``section`` gives, one or a list."""
     names = value if isinstance(value, list) else [] if value is None else [value]
     for name in names:
@@ -345,19 +351,20 @@ def _sections(reading: _Reading, value: Any, path: Path) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str))
 
 
-def _excludes(reading: _Reading, top: Mapping[str, Any]) -> tuple[Exclude, ...]:
+def _exclude_items(reading: _Reading, top: Mapping[str, Any]) -> tuple[Exclude, ...]:
     """Return the items without a mistake: with a value missing, the rest of an item would take away more than was meant."""
     sound = []
-    for path, item in _items(reading, top, "exclude"):
+    for path, item in _section_items(reading, top, "exclude"):
         before = len(reading.problems)
-        values = _values(reading, item, path)
+        values = _cell_values(reading, item, path)
         if len(reading.problems) == before and values:
             sound.append(Exclude(path=path, values=values))
     return tuple(sound)
 
 
-def _launch(reading: _Reading, value: Any) -> LaunchSettings:
-    section = dict(_mapping(reading, value, ("launch",), "a mapping"))
+def _launch_settings(reading: _Reading, value: Any) -> LaunchSettings:
+    """Return the section launch; variables that the launcher sets are complained of."""
+    section = dict(_mapping_value(reading, value, ("launch",), "a mapping"))
     variables = section.get("env")
     if isinstance(variables, dict):
         section["env"] = {
@@ -365,14 +372,15 @@ def _launch(reading: _Reading, value: Any) -> LaunchSettings:
             for name, text in variables.items()
             if _check_variable(reading, name, text, ("launch", "env", name)) and text is not None
         }
-    launch = _section(reading, LaunchSettings, section, "launch")
+    launch = _settings_section(reading, LaunchSettings, section, "launch")
     if launch.device == "cpu" and launch.backend == "nccl":
         reading.complain(("launch", "backend"), "nccl needs GPUs, and launch.device is cpu: write gloo or auto")
     return launch
 
 
-def _section(reading: _Reading, schema: type[S], value: Any, name: str) -> S:
-    values = {k: v for k, v in _mapping(reading, value, (name,), "a mapping").items() if v is not None}
+def _settings_section(reading: _Reading, schema: type[S], value: Any, name: str) -> S:
+    """Return a section by its schema; its default where it is wrong, with complaints."""
+    values = {k: v for k, v in _mapping_value(reading, value, (name,), "a mapping").items() if v is not None}
     result = validate(schema, values, kind=f"key of {name}")
     if not isinstance(result, tuple):
         return result

@@ -41,11 +41,12 @@ def apply_overrides(document: Document, overrides: Sequence[Override]) -> Docume
     if not isinstance(document.value, dict):
         return document  # no matrix: nothing can be changed in it, and its check says so
     for override in overrides:
-        document = _apply(document, override)
+        document = _apply_override(document, override)
     return document
 
 
-def _apply(document: Document, override: Override) -> Document:
+def _apply_override(document: Document, override: Override) -> Document:
+    """Return the document with one value set. Raises UsageError for a path that it has not."""
     if isinstance(override, Shortcut):
         target, equals, value_text = override.path, "=", override.value
         mark = Mark(f"{override.option} {override.value}", names_the_key=True)
@@ -59,7 +60,7 @@ def _apply(document: Document, override: Override) -> Document:
         raise UsageError(f"{source}: the value is missing", fix=f"write {target}=null to remove a value")
     value = parse_value(value_text, source=source)
     top = copy.deepcopy(document.value)
-    container, path = _locate(top, target, source)
+    container, path = _container_and_path(top, target, source)
     key = path[-1]
     # null takes a value away: nothing has to make room for that
     room = value is not None and isinstance(container, dict)
@@ -74,15 +75,15 @@ def _with_value(document: Document, top: dict[str, Any], path: Path, removed: Se
     gone = (path, *removed)
     marks = {p: m for p, m in document.marks.items() if not any(p[: len(g)] == g for g in gone)}
     texts = tuple(path_text(g) for g in gone)
-    problems = tuple(p for p in document.problems if not any(_inside(p.path, text) for text in texts))
+    problems = tuple(p for p in document.problems if not any(_is_inside(p.path, text) for text in texts))
     return replace(document, value=top, marks={**marks, path: mark}, problems=problems)
 
 
-def _inside(path: str, container: str) -> bool:
+def _is_inside(path: str, container: str) -> bool:
     return path == container or path.startswith((f"{container}.", f"{container}["))
 
 
-def _locate(top: dict[str, Any], target: str, source: str) -> tuple[Any, Path]:
+def _container_and_path(top: dict[str, Any], target: str, source: str) -> tuple[Any, Path]:
     """Return the container to write into and the full path of the value; sections are created on the way."""
     section, dot, rest = target.partition(".")
     if section not in SECTIONS:
@@ -90,15 +91,16 @@ def _locate(top: dict[str, Any], target: str, source: str) -> tuple[Any, Path]:
     if not dot:
         return top, (section,)
     if section in ("base", "axes"):
-        return _cell_key(_child(top, section, source), (section,), rest, source)
+        return _cell_key(_child_mapping(top, section, source), (section,), rest, source)
     if section in _FLAT:
-        return _setting(_child(top, section, source), section, rest, source)
+        return _setting_place(_child_mapping(top, section, source), section, rest, source)
     if section in _CELL_LISTS:
         return _list_item(top, section, rest, source)
     raise UsageError(f"{source}: {section} holds one value, and has no keys below it")
 
 
 def _unknown_target(target: str) -> str:
+    """Say that a path is unknown, and what may be meant."""
     if target in CELL_KEYS or target.partition(".")[0] in GROUP_KEYS:
         return f"unknown path {target!r}; did you mean 'base.{target}' or 'axes.{target}'?"
     for section, schema in _FLAT.items():
@@ -107,7 +109,8 @@ def _unknown_target(target: str) -> str:
     return unknown("section", target.partition(".")[0], SECTIONS)
 
 
-def _child(parent: dict[str, Any], key: str, source: str) -> dict[str, Any]:
+def _child_mapping(parent: dict[str, Any], key: str, source: str) -> dict[str, Any]:
+    """Return the mapping under a key, made where there is none. Raises UsageError where it is something else."""
     if parent.get(key) is None:
         parent[key] = {}
     child = parent[key]
@@ -117,6 +120,7 @@ def _child(parent: dict[str, Any], key: str, source: str) -> dict[str, Any]:
 
 
 def _cell_key(container: dict[str, Any], path: Path, key: str, source: str) -> tuple[Any, Path]:
+    """Return the container and path of a cell's key. Raises UsageError for an unknown one."""
     if key not in CELL_KEYS and key not in GROUP_KEYS and not is_group_key(key):
         raise UsageError(f"{source}: {unknown_cell_key(key)}")
     group, _, name = key.partition(".")
@@ -125,10 +129,11 @@ def _cell_key(container: dict[str, Any], path: Path, key: str, source: str) -> t
     return container, (*path, key)
 
 
-def _setting(container: dict[str, Any], section: str, key: str, source: str) -> tuple[Any, Path]:
+def _setting_place(container: dict[str, Any], section: str, key: str, source: str) -> tuple[Any, Path]:
+    """Return the container and path of a setting. Raises UsageError for an unknown one."""
     if section == "launch" and key.startswith("env.") and key != "env.":
         name = key.removeprefix("env.")
-        return _child(container, "env", source), (section, "env", name)
+        return _child_mapping(container, "env", source), (section, "env", name)
     fields = _FLAT[section].model_fields
     if key not in fields:
         raise UsageError(f"{source}: {unknown(f'key of {section}', key, fields)}")
@@ -136,6 +141,7 @@ def _setting(container: dict[str, Any], section: str, key: str, source: str) -> 
 
 
 def _list_item(top: dict[str, Any], section: str, rest: str, source: str) -> tuple[Any, Path]:
+    """Return the container and path in an item of include or exclude. Raises UsageError where it is not there."""
     number, dot, key = rest.partition(".")
     items = top.get(section)
     if not isinstance(items, list) or not items:
@@ -149,7 +155,9 @@ def _list_item(top: dict[str, Any], section: str, rest: str, source: str) -> tup
     if not isinstance(item, dict):
         raise UsageError(f"{source}: {section}.{index} is not a mapping in this file")
     if section == "include" and key.startswith("axes."):
-        return _cell_key(_child(item, "axes", source), (section, index, "axes"), key.removeprefix("axes."), source)
+        return _cell_key(
+            _child_mapping(item, "axes", source), (section, index, "axes"), key.removeprefix("axes."), source
+        )
     return _cell_key(item, (section, index), key, source)
 
 
@@ -163,7 +171,7 @@ def _make_room(top: dict[str, Any], container: dict[str, Any], path: Path, sourc
     if rival is not None and rival in container:
         del container[rival]
         removed.append((*path[:-1], rival))
-    if rival is not None and path[0] == "axes" and rival in (base := _child(top, "base", source)):
+    if rival is not None and path[0] == "axes" and rival in (base := _child_mapping(top, "base", source)):
         del base[rival]
         removed.append(("base", rival))
     if key in GROUP_KEYS and path[0] in ("base", "include"):
@@ -174,6 +182,7 @@ def _make_room(top: dict[str, Any], container: dict[str, Any], path: Path, sourc
 
 
 def _refuse_shadowed(top: dict[str, Any], key: str, source: str) -> None:
+    """Raise UsageError where an axis would overwrite the value."""
     axes = top.get("axes")
     if not isinstance(axes, dict):
         return

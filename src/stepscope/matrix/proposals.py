@@ -107,9 +107,9 @@ class Basis:
 def larger_batches(basis: Basis) -> tuple[Proposal, ...]:
     """Propose the batch alone, from twice the present one to that which is proposed, each twice the one before."""
     model = _Model(basis)
-    most = max(_factors(basis, model), default=0)
-    changes = [_batch(basis, factor) for factor in FACTORS if factor <= most]
-    return tuple(proposal for value in changes if (proposal := _proposal(basis, model, value, ("batch",))))
+    most = max(_batch_factors(basis, model), default=0)
+    changes = [_batch_changes(basis, factor) for factor in FACTORS if factor <= most]
+    return tuple(proposal for value in changes if (proposal := _model_proposal(basis, model, value, ("batch",))))
 
 
 def proposals(basis: Basis) -> tuple[Proposal, ...]:
@@ -117,20 +117,22 @@ def proposals(basis: Basis) -> tuple[Proposal, ...]:
     predicts."""
     model = _Model(basis)
     single = [
-        proposal for changes, knob in _single(basis, model) if (proposal := _proposal(basis, model, changes, (knob,)))
+        proposal
+        for changes, knob in _single_changes(basis, model)
+        if (proposal := _model_proposal(basis, model, changes, (knob,)))
     ]
     gaining = [proposal for proposal in single if proposal.gain is not None and proposal.gain.value > 1.01]
     gaining.sort(key=lambda proposal: -(proposal.gain.value if proposal.gain else 0.0))
-    modest = [proposal for proposal in gaining if not _far(proposal, single)]
+    modest = [proposal for proposal in gaining if not _is_far(proposal, single)]
     permitted = [p for p in gaining if p.mathematics <= basis.allowed]
     parts = ([p for p in gaining if p.exact], permitted, gaining, modest)
-    several = [proposal for part in parts if (proposal := _together(basis, model, part))]
+    several = [proposal for part in parts if (proposal := _combined_proposal(basis, model, part))]
     unknown = [proposal for proposal in single if proposal.gain is None]
     by_key = {proposal.key: proposal for proposal in (*several, *gaining, *unknown, *single)}
     return tuple(by_key.values())
 
 
-def _far(proposal: Proposal, others: Sequence[Proposal]) -> bool:
+def _is_far(proposal: Proposal, others: Sequence[Proposal]) -> bool:
     """Whether a smaller batch is proposed, too."""
     micro_batch = proposal.changes.get("micro_batch")
     batches = [p.changes["micro_batch"] for p in others if p.knobs == ("batch",)]
@@ -157,10 +159,13 @@ def changed(spec: CellSpec, changes: Mapping[str, Any]) -> CellSpec:
     return replace(spec, **plain)
 
 
-def _proposal(basis: Basis, model: _Model, changes: Mapping[str, Any], knobs: tuple[Knob, ...]) -> Proposal | None:
+def _model_proposal(
+    basis: Basis, model: _Model, changes: Mapping[str, Any], knobs: tuple[Knob, ...]
+) -> Proposal | None:
+    """Return the proposal with these changes; None where nothing changes, or the strategy refuses."""
     spec = basis.cell.spec
     after = changed(spec, changes)
-    if after == spec or _refused(after):
+    if after == spec or _is_refused(after):
         return None
     exact = after.global_batch == spec.global_batch and not CHANGES_MATHEMATICS.intersection(knobs)
     rules = {rule for knob in knobs for rule in RULES.get(knob, ())} & basis.fired
@@ -168,7 +173,7 @@ def _proposal(basis: Basis, model: _Model, changes: Mapping[str, Any], knobs: tu
         key=" ".join(f"{key.removeprefix('strategy_options.')}={_value_text(value)}" for key, value in changes.items()),
         knobs=knobs,
         changes=changes,
-        gain=model.gain(after) if _predicted(knobs) else None,
+        gain=model.gain(after) if _is_predicted(knobs) else None,
         exact=exact,
         risk="; ".join(dict.fromkeys(RISK[knob] for knob in knobs if RISK.get(knob))),
         because=tuple(sorted(rules)),
@@ -181,16 +186,16 @@ def _value_text(value: Any) -> str:
     )  # fmt: skip
 
 
-def _predicted(knobs: Iterable[Knob]) -> bool:
+def _is_predicted(knobs: Iterable[Knob]) -> bool:
     return not {"static-graph", "bucket-view", "prefetch", "compile", "precision"}.intersection(knobs)
 
 
-def _refused(spec: CellSpec) -> bool:
+def _is_refused(spec: CellSpec) -> bool:
     specs = specs_of(spec)
     return specs.strategy.requires(specs.facts, specs.setting, specs.strategy_options) is not None
 
 
-def _together(basis: Basis, model: _Model, parts: Sequence[Proposal]) -> Proposal | None:
+def _combined_proposal(basis: Basis, model: _Model, parts: Sequence[Proposal]) -> Proposal | None:
     """Combine the best of each knob; None of less than two."""
     changes: dict[str, Any] = {}
     knobs: list[Knob] = []
@@ -200,10 +205,10 @@ def _together(basis: Basis, model: _Model, parts: Sequence[Proposal]) -> Proposa
                 continue
             changes |= part.changes
             knobs.append(part.knobs[0])
-    return _proposal(basis, model, changes, tuple(knobs)) if len(knobs) > 1 else None
+    return _model_proposal(basis, model, changes, tuple(knobs)) if len(knobs) > 1 else None
 
 
-def _single(basis: Basis, model: _Model) -> Iterator[tuple[dict[str, Any], Knob]]:
+def _single_changes(basis: Basis, model: _Model) -> Iterator[tuple[dict[str, Any], Knob]]:
     """Yield changes of one knob each: of a knob with many values those that the prediction favours."""
     spec = basis.cell.spec
     own = spec.strategy_options
@@ -222,7 +227,7 @@ def _single(basis: Basis, model: _Model) -> Iterator[tuple[dict[str, Any], Knob]
             yield value, "workers"
     if spec.accumulation > 1:
         yield {"accumulation": 1, "micro_batch": spec.micro_batch * spec.accumulation}, "accumulation"
-    yield from ((_batch(basis, factor), "batch") for factor in _factors(basis, model))
+    yield from ((_batch_changes(basis, factor), "batch") for factor in _batch_factors(basis, model))
     if spec.world_size == 1:
         return
     if spec.strategy == "naive":
@@ -252,7 +257,7 @@ def _single(basis: Basis, model: _Model) -> Iterator[tuple[dict[str, Any], Knob]
         yield {"precision": "amp_bf16"}, "precision"
 
 
-def _factors(basis: Basis, model: _Model) -> tuple[int, ...]:
+def _batch_factors(basis: Basis, model: _Model) -> tuple[int, ...]:
     """Return factors of the batch: the smallest that has most of what a far larger one gains, and twice it, which learns
     nearly as fast."""
     spec = basis.cell.spec
@@ -268,7 +273,7 @@ def _factors(basis: Basis, model: _Model) -> tuple[int, ...]:
     return tuple(dict.fromkeys((enough, FACTORS[0])))
 
 
-def _batch(basis: Basis, factor: int) -> dict[str, Any]:
+def _batch_changes(basis: Basis, factor: int) -> dict[str, Any]:
     """Return a batch of a rank so many times as large, with its learning rate."""
     spec = basis.cell.spec
     value: dict[str, Any] = {"micro_batch": spec.micro_batch * factor}
@@ -310,9 +315,10 @@ class _Model:
         )
 
     def _step(self, spec: CellSpec) -> tuple[float, float, float] | None:
+        """Return the step of a spec, ns: likely, least and most; None: it cannot be predicted."""
         ends = []
         shares = (self._share, FOLLOWS_BATCH[0], FOLLOWS_BATCH[-1]) if self._usual else (self._share,)
-        units = _units(spec) / max(1, _units(self._spec))
+        units = _unit_count(spec) / max(1, _unit_count(self._spec))
         for share, times in ((s, u) for s in shares for u in dict.fromkeys((units, (units + 1) / 2))):
             job = self._job_of(spec, share=share, units=times)
             if job is None:
@@ -324,6 +330,7 @@ class _Model:
         return step, max(low, 0.3 * step), high
 
     def _replay(self, job: MeasuredJob) -> float:
+        """Return the step of a job replayed, ns."""
         prices = self._basis.prices
         if not job.calls:
             return job.length_ns
@@ -354,7 +361,7 @@ class _Model:
     def _share(self) -> float:
         """Share of the computation that follows the batch of a rank: as two measured batches say, or the usual one."""
         probe, replica = self._basis.probe, self._basis.replica
-        here, there = (None if cell is None else _computing(cell) for cell in (replica, probe))
+        here, there = (None if cell is None else _computing_ns(cell) for cell in (replica, probe))
         if here is None or there is None or probe is None:
             return FOLLOWS_BATCH[1]
         ratio = probe.spec.micro_batch / self._spec.micro_batch
@@ -362,17 +369,17 @@ class _Model:
 
     def _job_of(self, spec: CellSpec, *, share: float = 1.0, units: float = 1.0) -> MeasuredJob | None:
         """Return the job that ``spec`` would be, with so many times the units; None where no profile tells."""
-        own = _as(self._basis.cell, spec, share=share, of_units=self._of_units, units=units)
-        cells = [own, *(_as(cell, spec, share=share) for cell in self._basis.others)]
+        own = _cell_as(self._basis.cell, spec, share=share, of_units=self._of_units, units=units)
+        cells = [own, *(_cell_as(cell, spec, share=share) for cell in self._basis.others)]
         try:
             if spec.world_size == 1:
-                return _alone(cells[0])
+                return _one_rank_job(cells[0])
             return job_of_cell(cells[0], cells[1:], transport=self._basis.transport)
         except StepscopeError:
             return None
 
 
-def _units(spec: CellSpec) -> int:
+def _unit_count(spec: CellSpec) -> int:
     """Count the units whose gradients are scattered in a step: of fully sharded strategies; 0 for others."""
     return sum(op.op == "reduce_scatter" for op in specs_of(spec).comm_plan)
 
@@ -381,7 +388,7 @@ def _of_units(basis: Basis) -> tuple[float, float]:
     """Return (forward, backward) ns of a micro-step that a sharded cell takes beyond the same work on whole replicas: the
     work of the host on its units, and their copies. It follows their number, not the batch."""
     cell, replica = basis.cell, basis.replica
-    if replica is None or replica is cell or not _units(cell.spec):
+    if replica is None or replica is cell or not _unit_count(cell.spec):
         return 0.0, 0.0
     try:
         own, whole = profile_of(cell), profile_of(replica)
@@ -391,7 +398,7 @@ def _of_units(basis: Basis) -> tuple[float, float]:
     return max(0.0, own.forward_ns - whole.forward_ns) / rounds, max(0.0, float(own.backward_ns - whole.backward_ns))
 
 
-def _computing(cell: CellResult) -> float | None:
+def _computing_ns(cell: CellResult) -> float | None:
     """Return ns of forward and backward passes of one micro-step of the slowest rank, without communication."""
     table = cell_table(cell)
     if table is None:
@@ -400,7 +407,7 @@ def _computing(cell: CellResult) -> float | None:
     return median(computing.tolist()) / cell.spec.accumulation
 
 
-def _alone(cell: CellResult) -> MeasuredJob | None:
+def _one_rank_job(cell: CellResult) -> MeasuredJob | None:
     """Return the job of one rank: its own time and nothing else."""
     profiles = [summary.backward for summary in cell.summaries if summary.backward is not None]
     if not profiles:
@@ -416,7 +423,7 @@ def _alone(cell: CellResult) -> MeasuredJob | None:
     )  # fmt: skip
 
 
-def _as(
+def _cell_as(
     cell: CellResult, spec: CellSpec, *, share: float, of_units: tuple[float, float] = (0.0, 0.0), units: float = 1.0
 ) -> CellResult:
     """Return ``cell`` as if it had been measured with the settings of ``spec``, as far as its own work goes."""
@@ -436,13 +443,13 @@ def _as(
     summaries = tuple(
         summary
         if summary.backward is None
-        else replace(summary, backward=_scaled(summary.backward, old, spec, share, of_units, units))
+        else replace(summary, backward=_scaled_profile(summary.backward, old, spec, share, of_units, units))
         for summary in cell.summaries
     )
     return replace(cell, spec=adapted, summaries=summaries)
 
 
-def _scaled(
+def _scaled_profile(
     p: BackwardProfile, old: CellSpec, new: CellSpec, share: float, of_units: tuple[float, float], units: float
 ) -> BackwardProfile:
     """Return the profile with another batch of a rank, accumulation, loading processes, and so many times the units."""

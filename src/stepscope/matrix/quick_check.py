@@ -73,7 +73,7 @@ def quick_check(*, ranks: int | None, torch_timeout_s: float, show: OnEvent) -> 
         )
     started = time.monotonic_ns()
     environment = collect(torch_timeout_s=torch_timeout_s, remember=True)
-    planned, request_of = _plan(environment, ranks)
+    planned, request_of = _cell_and_request(environment, ranks)
     with tempfile.TemporaryDirectory(prefix="stepscope-quick-") as folder:
         layout = RunLayout(Path(folder) / "run")
         try:
@@ -95,12 +95,14 @@ def assess(cell: CellEvidence, environment: EnvironmentRecord, plan: Sequence[Co
         cell=cell,
         times=times,
         collective=collective,
-        verdicts=tuple(_verdicts(cell, times, collective, environment)),
+        verdicts=tuple(_check_verdicts(cell, times, collective, environment)),
         wall_ns=wall_ns,
     )
 
 
-def _plan(environment: EnvironmentRecord, ranks: int | None) -> tuple[PlannedCell, Callable[..., RunRequest]]:
+def _cell_and_request(
+    environment: EnvironmentRecord, ranks: int | None
+) -> tuple[PlannedCell, Callable[..., RunRequest]]:
     """Return the cell, and what makes the request of a run once its folders are known."""
     if environment.torch is None:
         raise MissingError(
@@ -142,18 +144,19 @@ def matrix_text(machine: Machine, ranks: int | None) -> str:
     )
 
 
-def _verdicts(
+def _check_verdicts(
     cell: CellEvidence, times: StepTable | None, collective: StepCollective | None, environment: EnvironmentRecord
 ) -> Iterator[CheckVerdict]:
+    """Yield what the quick run shows: step, collective, ranks that are slow."""
     run, ranks = cell.run, cell.spec.world_size
     if run.status != "ok" or run.step_ns is None:
         fix = (
             "run `stepscope doctor` to check torch, links and network, or `stepscope bench --preset quick` to keep logs"
         )
-        yield _verdict("training", failed(f"{run.status}: {run.error}", fix=fix))
+        yield _quick_verdict("training", failed(f"{run.status}: {run.error}", fix=fix))
         return
     steps = f"{run.step_ns.n} steps of {format_duration(run.step_ns.value)}"
-    yield _verdict("training", passed(f"{counted(ranks, 'rank')}: {steps}, replicas equal"))
+    yield _quick_verdict("training", passed(f"{counted(ranks, 'rank')}: {steps}, replicas equal"))
     evidence = Evidence(
         sources=(Source(path=Path("doctor --quick"), kind="bench"),),
         runs=(cell.run,),
@@ -161,20 +164,21 @@ def _verdicts(
         environment=environment,
     )
     if ranks == 1:
-        yield _verdict("ranks", skipped("one rank: no other rank to compare with"))
+        yield _quick_verdict("ranks", skipped("one rank: no other rank to compare with"))
     else:
-        yield from _by_rule("straggler", "ranks", evidence, _ranks_message(times))
+        yield from _rule_verdict("straggler", "ranks", evidence, _ranks_message(times))
     if collective is not None:
-        yield _steady(collective)
-    yield from _by_rule("oversubscription", "threads", evidence, None)
+        yield _collective_verdict(collective)
+    yield from _rule_verdict("oversubscription", "threads", evidence, None)
 
 
-def _by_rule(key: str, title: str, evidence: Evidence, good: str | None) -> Iterator[CheckVerdict]:
+def _rule_verdict(key: str, title: str, evidence: Evidence, good: str | None) -> Iterator[CheckVerdict]:
+    """Yield the verdict of one rule. good: what it says where nothing is wrong."""
     outcome = apply_rule(RULES.load(key), evidence)
     if isinstance(outcome, Skipped):
-        yield _verdict(title, skipped(outcome.reason))
+        yield _quick_verdict(title, skipped(outcome.reason))
     elif isinstance(outcome, Quiet):
-        yield _verdict(title, passed(good or outcome.looked_at))
+        yield _quick_verdict(title, passed(good or outcome.looked_at))
     else:
         for finding in outcome:
             advice = finding.advice[0] if finding.advice else None
@@ -182,7 +186,7 @@ def _by_rule(key: str, title: str, evidence: Evidence, good: str | None) -> Iter
             broken = finding.severity == "problem" and key == "straggler"
             status = Status.FAIL if broken else Status.WARN
             fix = None if advice is None else advice.text
-            yield _verdict(title, Outcome(status=status, message=finding.title, fix=fix))
+            yield _quick_verdict(title, Outcome(status=status, message=finding.title, fix=fix))
 
 
 def _ranks_message(times: StepTable | None) -> str | None:
@@ -191,20 +195,21 @@ def _ranks_message(times: StepTable | None) -> str | None:
     return f"none is slow: the slowest takes {format_percent(max(excess_fractions(times)))} more than the others"
 
 
-def _steady(collective: StepCollective) -> CheckVerdict:
+def _collective_verdict(collective: StepCollective) -> CheckVerdict:
+    """Return whether the step's collective takes about the same time each time."""
     size = format_bytes(collective.size_bytes)
     text = (
         f"{collective.op} of {size}: {format_duration(collective.time_ns)}, p90 {format_duration(collective.p90_ns)}, "
     )
     text += f"busbw {format_bandwidth(collective.busbw_bytes_per_s)}"
     if collective.tail <= VARIES:
-        return _verdict("collective", passed(text))
+        return _quick_verdict("collective", passed(text))
     varies = f"{text}: unsteady ({collective.tail:.1f} times the median in one of ten steps)"
     fix = "check for other traffic or other jobs; `stepscope comm --pairs` finds a slow link"
-    return _verdict("collective", warned(varies, fix=fix))
+    return _quick_verdict("collective", warned(varies, fix=fix))
 
 
-def _verdict(title: str, outcome: Outcome) -> CheckVerdict:
+def _quick_verdict(title: str, outcome: Outcome) -> CheckVerdict:
     return CheckVerdict(key=title, section="quick", title=title, outcome=outcome)
 
 
@@ -226,10 +231,10 @@ def rank_figures(check: QuickCheck, rank: int) -> dict[str, Any]:
     return {
         "rank": rank,
         "host": times.hosts[rank],
-        "device": _devices(check).get(rank),
+        "device": _device_names(check).get(rank),
         **asdict(rank_times(times, rank)),
     }
 
 
-def _devices(check: QuickCheck) -> dict[int, str]:
+def _device_names(check: QuickCheck) -> dict[int, str]:
     return {summary.rank: summary.device_name for summary in check.cell.result.summaries}

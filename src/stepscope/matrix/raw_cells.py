@@ -52,15 +52,15 @@ def raw_cells(file: MatrixFile) -> Iterator[RawCell]:
     """
     base = {given.key: given for given in file.base}
     if file.axes or not file.include:
-        for point in _product(file.axes):
+        for point in _axes_product(file.axes):
             yield RawCell(origin=("axes",) if file.axes else ("base",), values=base | point)
     for item in file.include:
         own = base | {given.key: given for given in item.values}
-        for point in _product(item.axes):
+        for point in _axes_product(item.axes):
             yield RawCell(origin=item.path, values=own | point)
 
 
-def _product(axes: tuple[Axis, ...]) -> Iterator[dict[str, GivenValue]]:
+def _axes_product(axes: tuple[Axis, ...]) -> Iterator[dict[str, GivenValue]]:
     for points in itertools.product(*(axis.points for axis in axes)):
         yield {given.key: given for point in points for given in point}
 
@@ -91,22 +91,22 @@ def drop_inapplicable(cells: Iterable[RawCell], document: Document) -> tuple[tup
     for cell in cells:
         values: dict[str, GivenValue] = {}
         for key, given in cell.values.items():
-            reason = _misplaced(cell, given, unused)
+            reason = _why_misplaced(cell, given, unused)
             if reason is None:
                 values[key] = given
                 used.add(given.path)
             elif _written_for_this_cell(cell, given):
                 problems.append(document.problem(given.path, reason))
-            elif given.key == "inject" and (rest := _of_all_ranks(given)):
+            elif given.key == "inject" and (rest := _faults_without_rank(given)):
                 values[key] = replace(given, value=rest)
         kept.append(RawCell(origin=cell.origin, values=values))
     for path, entry in unused.items():
         if path not in used:
-            problems.append(document.problem(path, _nowhere(entry)))
+            problems.append(document.problem(path, _why_nowhere(entry)))
     return tuple(kept), tuple(problems)
 
 
-def _misplaced(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) -> str | None:
+def _why_misplaced(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) -> str | None:
     """Say why the value does not concern this cell; None when it does, or when that cannot be told."""
     if given.key == "momentum":
         optimizer = cell.values.get("optimizer")
@@ -132,7 +132,7 @@ def _misplaced(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) ->
 
 def _for_no_rank(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) -> str | None:
     """Say why slow ranks do not concern a cell: it has none of them."""
-    world = _world_size(cell)
+    world = _stated_world_size(cell)
     try:
         injection = parse_injection(given.value) if isinstance(given.value, str) else None
     except UsageError:
@@ -145,12 +145,12 @@ def _for_no_rank(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) 
     return absent(injection, world)
 
 
-def _of_all_ranks(given: GivenValue) -> str:
+def _faults_without_rank(given: GivenValue) -> str:
     """Return the faults that no rank is named for; empty: there are none."""
     return str(replace(parse_injection(given.value), slow=()))
 
 
-def _world_size(cell: RawCell) -> int | None:
+def _stated_world_size(cell: RawCell) -> int | None:
     given = cell.values.get("world_size") or cell.values.get("mesh")
     value = None if given is None else given.value
     if isinstance(value, dict) and all(isinstance(n, int) for n in value.values()):
@@ -163,7 +163,8 @@ def _written_for_this_cell(cell: RawCell, given: GivenValue) -> bool:
     return given.path[0] == "include" and "axes" not in given.path[:3] and cell.origin == given.path[:2]
 
 
-def _nowhere(entry: _Unused) -> str:
+def _why_nowhere(entry: _Unused) -> str:
+    """Say of a value that no cell uses why that is."""
     if entry.given.key == "momentum":
         return f"no cell of the matrix uses sgd ({', '.join(sorted(entry.owners))}): remove momentum"
     if entry.given.key == "inject":
@@ -198,7 +199,7 @@ def without_excluded(
 
 def matches(cell: RawCell, item: Exclude) -> bool:
     """True when every value of the item equals the cell's own, given or default. A list means any of its values."""
-    return all(_fits(effective(cell, given.key), given.value) for given in item.values)
+    return all(_is_wanted(effective(cell, given.key), given.value) for given in item.values)
 
 
 def effective(cell: RawCell, key: str) -> Any:
@@ -209,13 +210,13 @@ def effective(cell: RawCell, key: str) -> Any:
     field = CellSettings.model_fields.get(key)
     group, _, option = key.partition(".")
     if field is None and group in OPTION_GROUPS:
-        return _option(cell, group, option)
+        return _option_value(cell, group, option)
     if field is None or field.is_required():
         return _ABSENT
     return field.get_default(call_default_factory=True)
 
 
-def _option(cell: RawCell, group: str, option: str) -> Any:
+def _option_value(cell: RawCell, group: str, option: str) -> Any:
     """Return the value that the schema gives to an option that the file leaves open; some follow from other options."""
     schema = option_schema(cell, group)
     if schema is None or not schema.takes(option):
@@ -225,13 +226,13 @@ def _option(cell: RawCell, group: str, option: str) -> Any:
     return _ABSENT if isinstance(options, tuple) else options.as_dict().get(option, _ABSENT)
 
 
-def _fits(value: Any, wanted: Any) -> bool:
-    if isinstance(wanted, list) and any(_same(value, one) for one in wanted):
+def _is_wanted(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, list) and any(_is_same(value, one) for one in wanted):
         return True
-    return _same(value, wanted)
+    return _is_same(value, wanted)
 
 
-def _same(value: Any, wanted: Any) -> bool:
+def _is_same(value: Any, wanted: Any) -> bool:
     """Compare values so that true is not 1 and a tuple equals a list."""
     if isinstance(value, tuple):
         value = list(value)

@@ -138,7 +138,7 @@ def cells_to_rerun(
             chosen.update(i for i in ids if i in statuses and statuses[i].status not in ("ok", "unsupported"))
             continue
         if word == BASELINE:
-            chosen.update(_baselines(ids, baselines()) if statuses else ())
+            chosen.update(_matching_baselines(ids, baselines()) if statuses else ())
             continue
         these = named(word, ids)
         if not these:
@@ -151,7 +151,8 @@ def cells_to_rerun(
     return frozenset(chosen & statuses.keys())
 
 
-def _baselines(ids: Sequence[str], baselines: Container[str]) -> list[str]:
+def _matching_baselines(ids: Sequence[str], baselines: Container[str]) -> list[str]:
+    """Return the cells that are baselines. Raises UsageError where none is."""
     matches = [cell_id for cell_id in ids if cell_id in baselines]
     if not matches:
         why = "a baseline is a comparable cell on fewer ranks than another"
@@ -171,7 +172,7 @@ def plan_resume(cells: Iterable[P], statuses: Mapping[str, CellStatus]) -> Resum
     run, kept, unsupported, skipped = [], [], [], []
     for cell in cells:
         status = statuses.get(cell.spec.cell_id)
-        if status is not None and _stands(cell, status):
+        if status is not None and _still_counts(cell, status):
             kept.append(cell)
         elif cell.unsupported is not None:
             unsupported.append(cell)
@@ -179,15 +180,16 @@ def plan_resume(cells: Iterable[P], statuses: Mapping[str, CellStatus]) -> Resum
             skipped.append(cell)
         else:
             run.append(cell)
-    run.sort(key=lambda cell: _failed(statuses.get(cell.spec.cell_id)))
+    run.sort(key=lambda cell: _has_failed(statuses.get(cell.spec.cell_id)))
     return Resume(run=tuple(run), kept=tuple(kept), unsupported=tuple(unsupported), skipped=tuple(skipped))
 
 
-def _failed(status: CellStatus | None) -> bool:
+def _has_failed(status: CellStatus | None) -> bool:
     return status is not None and status.status in ("error", "killed", "timeout")
 
 
-def _stands(cell: PlannedWork, status: CellStatus) -> bool:
+def _still_counts(cell: PlannedWork, status: CellStatus) -> bool:
+    """Whether the status of an earlier run still counts."""
     if status.status == "ok":
         return True
     if status.status == "unsupported":

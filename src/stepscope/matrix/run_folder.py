@@ -50,7 +50,9 @@ def prepare(
     if earlier is not None:
         kept = tuple(cell for cell in (*earlier.cells, *earlier.earlier_cells) if cell in others)
         run = replace(
-            run, cells=(*run.cells, *kept), earlier_cells=_measured(layout, earlier, other_than=(*run.cells, *others))
+            run,
+            cells=(*run.cells, *kept),
+            earlier_cells=_measured_cells(layout, earlier, other_than=(*run.cells, *others)),
         )
         commands = earlier.commands or (earlier.argv,)
     run = replace(run, commands=tuple(dict.fromkeys((*commands, run.argv))))
@@ -106,7 +108,7 @@ def has_samples(layout: RunLayout, cell: Cell) -> bool:
     return all(files.summary(rank).exists() for rank in range(cell.world_size))
 
 
-def _measured(layout: RunLayout, run: RunRecord, *, other_than: Sequence[str] = ()) -> tuple[str, ...]:
+def _measured_cells(layout: RunLayout, run: RunRecord, *, other_than: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the cells of ``run`` that have a result."""
     cell_ids = [cell_id for cell_id in (*run.cells, *run.earlier_cells) if cell_id not in other_than]
     statuses = read_statuses(layout, cell_ids)
@@ -118,7 +120,7 @@ def _refuse_other_matrix(layout: RunLayout, earlier: RunRecord, name: str, cell_
     fix = "choose another run folder with -o DIR, or add --force to keep both in this one"
     if earlier.name != name:
         raise UsageError(f"{layout.root} belongs to the matrix {earlier.name!r}, not to {name!r}", fix=fix)
-    measured = _measured(layout, earlier)
+    measured = _measured_cells(layout, earlier)
     if measured and not set(measured) & set(cell_ids):
         raise UsageError(
             f"{layout.root} belongs to another version of the matrix {name!r}",
@@ -134,7 +136,9 @@ def _refuse_other_machine(layout: RunLayout, now: EnvironmentRecord) -> None:
         return
     changed = [
         f"{what}: {old} then, {new} now"
-        for what, old, new in zip(("CPU", "GPUs", "torch", "hosts"), _machine(before), _machine(now), strict=True)
+        for what, old, new in zip(
+            ("CPU", "GPUs", "torch", "hosts"), _machine_key(before), _machine_key(now), strict=True
+        )
         if old != new
     ]
     if changed:
@@ -145,7 +149,7 @@ def _refuse_other_machine(layout: RunLayout, now: EnvironmentRecord) -> None:
         )
 
 
-def _machine(environment: EnvironmentRecord) -> tuple[str, str, str, str]:
+def _machine_key(environment: EnvironmentRecord) -> tuple[str, str, str, str]:
     torch = environment.torch
     gpus = "unknown" if torch is None else ", ".join(torch.device_names) or "none"
     version = "unknown" if torch is None else torch.version
@@ -207,10 +211,10 @@ def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[st
             f"{env_source} ({', '.join(sorted(env))}) cannot be set: the ranks exist already",
             fix=f"export these variables in your launcher and leave {env_source} out",
         )
-    return RunPlace(layout=layout, group=group, cores_factor=_hosts(joined[1]))
+    return RunPlace(layout=layout, group=group, cores_factor=_host_count(joined[1]))
 
 
-def _hosts(world_size: int) -> int:
+def _host_count(world_size: int) -> int:
     local = world_environ(os.environ).get("LOCAL_WORLD_SIZE", "")
     return max(1, world_size // int(local)) if local.isdigit() and int(local) >= 1 else 1
 

@@ -81,18 +81,19 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> None:
 
 
 def _run_record(request: RunRequest) -> RunRecord:
+    """Return the record of a run: its cells, matrix and command."""
     return RunRecord(
         kind=request.kind.name,
         name=request.name,
         matrix=dict(request.matrix),
         cells=tuple(planned.spec.cell_id for planned in request.cells),
-        sections=_sections((*request.cells, *request.others)),
+        sections=_cells_by_section((*request.cells, *request.others)),
         argv=request.argv,
         data_dir=None if request.data_dir is None else str(request.data_dir),
     )
 
 
-def _sections(cells: Iterable[PlannedWork]) -> dict[str, tuple[str, ...]]:
+def _cells_by_section(cells: Iterable[PlannedWork]) -> dict[str, tuple[str, ...]]:
     """Map each section to its cells, in order."""
     sections: dict[str, tuple[str, ...]] = {}
     for planned in cells:
@@ -174,6 +175,7 @@ class _Run:
         return None
 
     def _resumable(self, lost: HostLost) -> HostLost:
+        """Return the error with how the run is resumed."""
         finished = sum(status.status == "ok" for status in self._statuses.values())
         return HostLost(
             lost.host,
@@ -215,6 +217,7 @@ class _Run:
             self._end(CellStatus(cell_id=cell_id, status="interrupted", reason=reason))
 
     def _starter(self, spec: GroupSpec, group: WorkerGroup) -> Callable[[], Launched]:
+        """Return what starts the ranks of a group: here, on hosts, or as a task of a job."""
         files = self._layout.group(spec.group_id)
         if self._request.joined is not None:
             return partial(join.start_rank_zero, files)
@@ -233,6 +236,7 @@ class _Run:
         )
 
     def _supervise(self, workers: RunningGroup, group_id: str) -> None:
+        """Watch a group to its end; an interrupt leaves its cells with a status."""
         try:
             self._watch(workers, group_id)
         except (KeyboardInterrupt, Interrupted):
@@ -244,6 +248,7 @@ class _Run:
             raise
 
     def _watch(self, workers: RunningGroup, group_id: str) -> None:
+        """Watch a group: settle cells that ended, and report steps."""
         moved: tuple[str, str, int, int | None] | None = None
         over = False
         while not over:
@@ -258,6 +263,7 @@ class _Run:
                     self._on_event(CellMoved(cell=cell, phase=beat.phase, step=beat.step, size_bytes=beat.size_bytes))
 
     def _settle(self, outcome: CellOutcome, group_id: str) -> None:
+        """Write the status of a cell that ended, and skip what needs more memory than one that had none left."""
         cell = outcome.cell
         status = replace(
             outcome.status or self._request.kind.conclude(self._layout, cell),
@@ -275,6 +281,7 @@ class _Run:
             self._end(CellStatus(cell_id=cell_id, status="skipped", reason=reason))
 
     def _end(self, status: CellStatus) -> None:
+        """Write a cell's status and report it; no signal comes between."""
         with _signals_wait():  # a signal in between would call a finished cell interrupted
             write_record(self._layout.cell(status.cell_id).status, status)
             self._statuses[status.cell_id] = status
@@ -283,6 +290,7 @@ class _Run:
         self._on_event(CellEnded(cell=self._planned[status.cell_id].spec, status=status))
 
     def _group_spec(self, group: WorkerGroup, group_id: str, cells: tuple[Cell, ...]) -> GroupSpec:
+        """Return the spec of a group of ranks."""
         request = self._request
         return GroupSpec(
             group_id=group_id,
@@ -350,6 +358,7 @@ def run_to_the_end(
     renewed_until = 0.0
 
     def heard(event: Event) -> None:
+        """Report an event; after a cell ended, renew the report where that takes little time."""
         nonlocal renewed_until
         on_event(event)
         begun = time.monotonic()

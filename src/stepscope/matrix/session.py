@@ -52,10 +52,10 @@ def measured_models(matrix: Matrix, device: Device) -> ModelOf:
     asked: dict[str, dict[str, ModelQuestion]] = {}
     for draft in matrix.cells:
         if draft.settings.workload.startswith(PREFIX):
-            question = _question(draft)
-            asked.setdefault(draft.settings.workload, {})[_key(question)] = question
+            question = _model_question(draft)
+            asked.setdefault(draft.settings.workload, {})[_question_key(question)] = question
     by_workload = {
-        workload: dict(zip(questions, _measured(workload, questions.values(), matrix, device), strict=True))
+        workload: dict(zip(questions, _measured_models(workload, questions.values(), matrix, device), strict=True))
         for workload, questions in asked.items()
     }
     for models in by_workload.values():
@@ -64,12 +64,13 @@ def measured_models(matrix: Matrix, device: Device) -> ModelOf:
 
     def model_of(draft: CellDraft) -> MeasuredModel | None:
         models = by_workload.get(draft.settings.workload)
-        return None if models is None else models[_key(_question(draft))]
+        return None if models is None else models[_question_key(_model_question(draft))]
 
     return model_of
 
 
-def _question(draft: CellDraft) -> ModelQuestion:
+def _model_question(draft: CellDraft) -> ModelQuestion:
+    """Return what has to be asked of a user's own model."""
     return ModelQuestion(
         model=draft.model.as_dict(),
         dataset_options=draft.dataset_options.as_dict(),
@@ -78,13 +79,13 @@ def _question(draft: CellDraft) -> ModelQuestion:
     )
 
 
-def _key(question: ModelQuestion) -> str:
+def _question_key(question: ModelQuestion) -> str:
     return json.dumps(
         [question.model, question.dataset_options, question.precision, question.optimizer], sort_keys=True
     )
 
 
-def _measured(
+def _measured_models(
     workload: str, questions: Iterable[ModelQuestion], matrix: Matrix, device: Device
 ) -> tuple[MeasuredModel, ...]:
     """Return what ``python -m stepscope.rank --measure`` answers. Raises UsageError where it ends without an answer."""
@@ -97,7 +98,7 @@ def _measured(
             asked.write_bytes(codec.encode_document(codec.plain(asking)))
         command = [sys.executable, "-m", "stepscope.rank", "--measure", str(asked), str(answers)]
         try:
-            process = ask(command, environ=_environ(matrix.launch.env), timeout_s=timeout_s)
+            process = ask(command, environ=_process_environment(matrix.launch.env), timeout_s=timeout_s)
         except subprocess.TimeoutExpired:
             raise UsageError(
                 f"{workload} was not measured: building it and one step took more than {timeout_s:g} s",
@@ -112,7 +113,7 @@ def _measured(
         return codec.decode(read_bytes(answers), MeasuredModels, source=str(answers)).models
 
 
-def _environ(extra: Mapping[str, str]) -> dict[str, str]:
+def _process_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of one process, whatever world this one may be a rank of."""
     worlds = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     return {**{k: v for k, v in os.environ.items() if k not in worlds}, **extra}
@@ -159,7 +160,7 @@ def make_plan(
     matrix = load_matrix(source, overrides=overrides)
     chosen = None if only is None else chosen_sections(matrix, only)
     if download:
-        _download(matrix, data_dir)
+        _download_data(matrix, data_dir)
     environment, machine = here_or_there(hosts)
     lookup = digest_lookup(data_dir)
     missing: dict[str, DataError | UsageError] = {}
@@ -199,6 +200,7 @@ def make_plan(
 
 
 def _refuse_own_models(matrix: Matrix) -> None:
+    """Raise UsageError for a user's own model on several hosts."""
     for draft in matrix.cells:
         if draft.settings.workload.startswith(PREFIX):
             raise UsageError(
@@ -228,7 +230,8 @@ def _without_data(cell: PlannedCell, missing: Mapping[str, DataError | UsageErro
     return replace(cell, unsupported=missing[cell.spec.dataset].line)
 
 
-def _download(matrix: Matrix, data_dir: Path | None) -> None:
+def _download_data(matrix: Matrix, data_dir: Path | None) -> None:
+    """Download the data sets. Raises UsageError without a folder for them."""
     if data_dir is None:
         raise UsageError("--download needs --data-dir", fix="add --data-dir DIR")
     for key, options in {(draft.settings.dataset, draft.dataset_options) for draft in matrix.cells}:

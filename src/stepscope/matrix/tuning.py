@@ -120,7 +120,9 @@ def score_of(cells: Sequence[CellResult | None]) -> Score:
     if failed is not None:
         return failed
     measured = [cell for cell in cells if cell is not None]
-    times = {n: [t for step_times in _steps(cell).values() for t in step_times] for n, cell in enumerate(measured)}
+    times = {
+        n: [t for step_times in _steps_by_round(cell).values() for t in step_times] for n, cell in enumerate(measured)
+    }
     step = estimate(times)
     if step is None:
         return Lost(reason="no timed step")
@@ -130,7 +132,7 @@ def score_of(cells: Sequence[CellResult | None]) -> Score:
 def gain_of(before: Sequence[CellResult], after: Sequence[CellResult]) -> Estimate | None:
     """Return the throughput of ``after`` over that of ``before``, repeat by repeat; None: too few repeats for an
     interval."""
-    pairs = [[median(t for step in _steps(c).values() for t in step) / c.spec.global_batch for c in side]
+    pairs = [[median(t for step in _steps_by_round(c).values() for t in step) / c.spec.global_batch for c in side]
              for side in (before, after)]  # fmt: skip
     if min(map(len, pairs)) < MIN_REPLICATES:
         return None
@@ -138,7 +140,7 @@ def gain_of(before: Sequence[CellResult], after: Sequence[CellResult]) -> Estima
     return None if difference is None else difference.ratio.mapped(lambda ratio: 1 / ratio)
 
 
-def _steps(cell: CellResult) -> dict[int, list[float]]:
+def _steps_by_round(cell: CellResult) -> dict[int, list[float]]:
     table = cell_table(cell)
     return {} if table is None else table.by_round(table.step_ns)
 
@@ -164,7 +166,7 @@ def loss_change(baseline: CellResult, cell: CellResult) -> tuple[float, float] |
     Both begin with the same parameters: a step of more samples is compared after as many samples, not after as many steps.
     None where a loss is not finite, or one has too few steps there.
     """
-    curves = [curve for curve in (_losses(baseline), _losses(cell)) if curve is not None]
+    curves = [curve for curve in (_sample_losses(baseline), _sample_losses(cell)) if curve is not None]
     if len(curves) < 2:
         return None
     end = min(sum(samples for samples, _ in curve) for curve in curves)
@@ -181,7 +183,7 @@ def loss_change(baseline: CellResult, cell: CellResult) -> tuple[float, float] |
     return (means[1], means[1] / means[0] - 1) if means[0] > 0 else None
 
 
-def _losses(cell: CellResult) -> list[tuple[int, float]] | None:
+def _sample_losses(cell: CellResult) -> list[tuple[int, float]] | None:
     """Return (samples, sum of their losses) of every step of the first round, all ranks together; None: not finite, or
     none."""
     losses: list[tuple[int, float]] = []

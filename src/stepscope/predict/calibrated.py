@@ -52,7 +52,7 @@ def time_of(
             f"{size_bytes} bytes on {world_size} ranks cannot be predicted",
             fix="give a size of 0 or more and a world of 1 or more",
         )
-    fit, notes = _choose(calibration, op, world_size, wanted)
+    fit, notes = _chosen_fit(calibration, op, world_size, wanted)
     if world_size == 1:
         return Predicted(
             time_ns=0.0,
@@ -67,9 +67,9 @@ def time_of(
         notes += _range_notes(fit, size_bytes)
     size = max(size_bytes, 1) if spec.has_payload else 1
     if fit.world_size == world_size:
-        predicted = _measured(fit, size, tuple(notes))
+        predicted = _prediction_from_curve(fit, size, tuple(notes))
     else:
-        predicted = _scaled(fit, size, world_size, tuple(notes))
+        predicted = _prediction_scaled(fit, size, world_size, tuple(notes))
     if not (spec.has_payload and size_bytes and predicted.time_ns):
         return predicted
     return replace(predicted, busbw_bytes_per_s=size_bytes / (predicted.time_ns / 1e9) * spec.bus_factor(world_size))
@@ -91,11 +91,15 @@ def machine_warnings(calibration: Calibration, machine: CalibratedMachine) -> tu
             (theirs.hosts, ours.hosts, "measure on this machine: times may differ"),
             (theirs.gpus, ours.gpus, "GPUs and their links differ"),
             (theirs.cpu_model, ours.cpu_model, "on gloo the CPU sets latency and rate"),
-            (_cores(theirs.usable_cores), _cores(ours.usable_cores), "ranks share cores differently"),
-            (_release("torch", theirs.torch_version), _release("torch", ours.torch_version), "algorithms may differ"),
+            (_cores_text(theirs.usable_cores), _cores_text(ours.usable_cores), "ranks share cores differently"),
             (
-                _release("backend", theirs.backend_version),
-                _release("backend", ours.backend_version),
+                _release_text("torch", theirs.torch_version),
+                _release_text("torch", ours.torch_version),
+                "algorithms may differ",
+            ),
+            (
+                _release_text("backend", theirs.backend_version),
+                _release_text("backend", ours.backend_version),
                 "algorithms may differ",
             ),
         )
@@ -103,8 +107,9 @@ def machine_warnings(calibration: Calibration, machine: CalibratedMachine) -> tu
     )
 
 
-def _measured(fit: CollectiveFit, size: float, notes: tuple[str, ...]) -> Predicted:
-    middle, (low, high) = _from_curve(fit, size)
+def _prediction_from_curve(fit: CollectiveFit, size: float, notes: tuple[str, ...]) -> Predicted:
+    """Return the time of a call, ns, by the curve measured on as many ranks."""
+    middle, (low, high) = _ns_and_interval(fit, size)
     return Predicted(
         time_ns=middle,
         low_ns=low,
@@ -115,10 +120,12 @@ def _measured(fit: CollectiveFit, size: float, notes: tuple[str, ...]) -> Predic
     )
 
 
-def _scaled(fit: CollectiveFit, size: float, world_size: int, notes: tuple[str, ...]) -> Predicted:
+def _prediction_scaled(fit: CollectiveFit, size: float, world_size: int, notes: tuple[str, ...]) -> Predicted:
+    """Return the time of a call, ns, by a curve of other ranks: latency with the steps, transfer with the bytes on the
+    wire."""
     cost = COLLECTIVES.load(fit.op).cost(fit.algorithm)
     steps, wire_factor = cost.steps(world_size), cost.wire_factor(world_size)
-    middle, (low, high) = _from_curve(fit, size)
+    middle, (low, high) = _ns_and_interval(fit, size)
     # No line's latency can be more than the whole time of a small message.
     latency = min(fit.line.steps * fit.line.alpha_ns, curve_time_ns(fit.curve, 1))
     bandwidth = max(0.0, middle - latency) if fit.line.wire_factor > 0 else 0.0
@@ -141,7 +148,8 @@ def _scaled(fit: CollectiveFit, size: float, world_size: int, notes: tuple[str, 
     )
 
 
-def _from_curve(fit: CollectiveFit, size: float) -> tuple[float, tuple[float, float]]:
+def _ns_and_interval(fit: CollectiveFit, size: float) -> tuple[float, tuple[float, float]]:
+    """Return the time, ns, and its interval; beyond the measured sizes by the line."""
     middle = curve_time_ns(fit.curve, size)
     low, high = curve_interval_ns(fit.curve, size) or (middle, middle)
     if fit.line.beta_bytes_per_s is not None and not _measured_range(fit)[0] <= size <= _measured_range(fit)[1]:
@@ -150,7 +158,10 @@ def _from_curve(fit: CollectiveFit, size: float) -> tuple[float, tuple[float, fl
     return middle, (min(low, middle / (1 + _LEAST_REACH)), max(high, middle * (1 + _LEAST_REACH)))
 
 
-def _choose(calibration: Calibration, op: str, world_size: int, asked: FitWanted) -> tuple[CollectiveFit, list[str]]:
+def _chosen_fit(
+    calibration: Calibration, op: str, world_size: int, asked: FitWanted
+) -> tuple[CollectiveFit, list[str]]:
+    """Return the fit that fits best what is asked, with notes. Raises UsageError where none does, or several."""
     fits = [fit for fit in calibration.fits if fit.op == op]
     if not fits:
         if op not in COLLECTIVES.names():
@@ -162,7 +173,7 @@ def _choose(calibration: Calibration, op: str, world_size: int, asked: FitWanted
             fix=f"stepscope comm --ops {op}, then stepscope calibrate again",
         )
     for name in ("backend", "network", "pattern"):
-        fits = _must(fits, name, getattr(asked, name))
+        fits = _fits_with(fits, name, getattr(asked, name))
     notes: list[str] = []
     if asked.dtype is not None:
         there = asked.dtype if any(fit.dtype == asked.dtype for fit in fits) else fits[0].dtype
@@ -173,13 +184,14 @@ def _choose(calibration: Calibration, op: str, world_size: int, asked: FitWanted
         fits, key=lambda fit: (abs(math.log(fit.world_size / world_size)), fit.in_place, fit.network is not None)
     )
     notes += chosen.notes
-    others = {_placing(fit) for fit in fits if fit.world_size == chosen.world_size} - {_placing(chosen)}
+    others = {_placing_text(fit) for fit in fits if fit.world_size == chosen.world_size} - {_placing_text(chosen)}
     if others:
-        notes.append(f"used: {_placing(chosen)}; also measured: {', '.join(sorted(others))}")
+        notes.append(f"used: {_placing_text(chosen)}; also measured: {', '.join(sorted(others))}")
     return chosen, notes
 
 
-def _must(fits: Sequence[CollectiveFit], name: str, wanted: str | None) -> list[CollectiveFit]:
+def _fits_with(fits: Sequence[CollectiveFit], name: str, wanted: str | None) -> list[CollectiveFit]:
+    """Return the fits with the wanted value. Raises UsageError where there is none."""
     if wanted is None:
         return list(fits)
     matching = [fit for fit in fits if getattr(fit, name) == wanted]
@@ -191,7 +203,7 @@ def _must(fits: Sequence[CollectiveFit], name: str, wanted: str | None) -> list[
     return matching
 
 
-def _placing(fit: CollectiveFit) -> str:
+def _placing_text(fit: CollectiveFit) -> str:
     return " ".join(part for part in (f"{fit.backend}/{fit.device}", fit.placement, fit.network) if part)
 
 
@@ -214,9 +226,9 @@ def _counted_names(value: Iterable[str] | str) -> str:
     return ", ".join(name if count == 1 else f"{count}x {name}" for name, count in Counter(value).items()) or "no GPU"
 
 
-def _cores(count: int | None) -> str | None:
+def _cores_text(count: int | None) -> str | None:
     return None if count is None else f"{counted(count, 'core')}"
 
 
-def _release(name: str, version: str | None) -> str | None:
+def _release_text(name: str, version: str | None) -> str | None:
     return None if version is None else f"{name} {version}"

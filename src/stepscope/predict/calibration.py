@@ -40,7 +40,7 @@ NOISY_ERROR = 0.3
 _SEEN_RATE = 0.5  # share of the largest size's time that is bandwidth, below which the rate is a guess
 
 
-def _key(row: CommRow, machine: CalibratedMachine) -> dict[str, Any]:
+def _fit_key(row: CommRow, machine: CalibratedMachine) -> dict[str, Any]:
     """Return what a fit is for, as fields of CollectiveFit."""
     names = ("op", "dtype", "in_place", "pattern", "world_size", "backend", "device", "network")
     placement = placement_of(row.world_size, row.hosts, machine)
@@ -48,6 +48,7 @@ def _key(row: CommRow, machine: CalibratedMachine) -> dict[str, Any]:
 
 
 def _sweep_name(row: CommRow, placement: str) -> str:
+    """Write what a sweep measures, to tell it from others in notes."""
     parts = [
         row.op if row.pattern is None else f"{row.op} {row.pattern}",
         row.dtype,
@@ -60,23 +61,24 @@ def _sweep_name(row: CommRow, placement: str) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _way(row: CommRow) -> tuple[Any, ...]:
+def _way_key(row: CommRow) -> tuple[Any, ...]:
     """Return how the same collective was called: only one way of it is calibrated.
 
     The usual one sorts first: blocking, nothing set, a sum, a barrier before each call, root 0.
     """
     reduction = "" if row.reduce_op in (None, "sum") else str(row.reduce_op)
     env = tuple(sorted(row.env.items()))
-    return not _blocking(row), env, reduction, row.pacing != "barrier", row.root, row.mode, row.in_flight
+    return not _is_one_call(row), env, reduction, row.pacing != "barrier", row.root, row.mode, row.in_flight
 
 
-def _blocking(row: CommRow) -> bool:
+def _is_one_call(row: CommRow) -> bool:
     """Whether a sample is the time of one call."""
     return row.mode == "blocking" and row.in_flight == 1
 
 
 def _way_text(row: CommRow) -> str:
-    several, env, reduction, back_to_back, root, mode, in_flight = _way(row)
+    """Write how a collective was called, where that is not the usual way."""
+    several, env, reduction, back_to_back, root, mode, in_flight = _way_key(row)
     parts = [
         f"{mode} x{in_flight}" if several else "",
         " ".join(f"{k}={v}" for k, v in env),
@@ -97,28 +99,28 @@ def calibrate(rows: Sequence[CommRow], *, run: str, machine: CalibratedMachine) 
     fits: list[CollectiveFit] = []
     skipped: list[str] = []
     collectives = [row for row in rows if row.kind == "collective"]
-    for of_key in grouped(collectives, lambda row: tuple(_key(row, machine).values())).values():
-        key = _key(of_key[0], machine)
+    for of_key in grouped(collectives, lambda row: tuple(_fit_key(row, machine).values())).values():
+        key = _fit_key(of_key[0], machine)
         name = _sweep_name(of_key[0], key["placement"])
-        ways = list(grouped(of_key, _way).values())
-        enough = [way for way in ways if _blocking(way[0]) and _sizes(way) >= MIN_SIZES] or ways
-        usual = min(enough, key=lambda way: _way(way[0]))
-        if not _blocking(usual[0]):
+        ways = list(grouped(of_key, _way_key).values())
+        enough = [way for way in ways if _is_one_call(way[0]) and _size_count(way) >= MIN_SIZES] or ways
+        usual = min(enough, key=lambda way: _way_key(way[0]))
+        if not _is_one_call(usual[0]):
             skipped += [f"{name}, {_way_text(way[0])}: only blocking calls, one at a time, are fitted" for way in ways]
             continue
         instead = f"{_way_text(usual[0])} is fitted instead"
         skipped += [f"{name}, {_way_text(way[0])}: {instead}" for way in ways if way is not usual]
         try:
-            fits.append(_fit(key, usual))
+            fits.append(_fitted_collective(key, usual))
         except UsageError as error:
             skipped.append(f"{name}: {error.line}")
     matmul = _matmul_rates(rows)
     if not fits and not matmul:
-        raise _nothing(rows, skipped)
+        raise _nothing_to_fit_error(rows, skipped)
     return Calibration(run=run, machine=machine, fits=tuple(fits), matmul=matmul, skipped=tuple(skipped))
 
 
-def _sizes(rows: Sequence[CommRow]) -> int:
+def _size_count(rows: Sequence[CommRow]) -> int:
     return len({row.size_bytes for row in rows if row.status == "ok" and row.time_ns_median})
 
 
@@ -150,7 +152,7 @@ def usual_cost(op: str, backend: str) -> Cost:
     return collective.cost(algorithm_of(collective, backend=backend, pattern=None))
 
 
-def _fit(key: Mapping[str, Any], rows: Sequence[CommRow]) -> CollectiveFit:
+def _fitted_collective(key: Mapping[str, Any], rows: Sequence[CommRow]) -> CollectiveFit:
     """Fit the rows of one key. Raises UsageError where the rows do not support a fit."""
     first = rows[0]
     if first.world_size < 2:
@@ -172,9 +174,9 @@ def _fit(key: Mapping[str, Any], rows: Sequence[CommRow]) -> CollectiveFit:
         notes.append(f"{counted(len(dropped), 'size')} without a result left out")
     times = [row.time_ns_median for row in measured if row.time_ns_median is not None]
     if not collective.has_payload:
-        line, curve, errors = _latency(measured, times, steps)
+        line, curve, errors = _line_curve_and_errors(measured, times, steps)
     else:
-        sizes = [_size(row) for row in measured]
+        sizes = [_row_size_bytes(row) for row in measured]
         noise = [noise_of(row.time_ns_low, row.time_ns_high) for row in measured]
         distinct, middle = checked(sizes, times)
         line = fit_line(sizes, times, steps=steps, wire_factor=wire_factor, noise=noise)
@@ -200,7 +202,10 @@ def _fit(key: Mapping[str, Any], rows: Sequence[CommRow]) -> CollectiveFit:
     )
 
 
-def _latency(rows: Sequence[CommRow], times: Sequence[float], steps: int) -> tuple[Line, Curve, tuple[SizeError, ...]]:
+def _line_curve_and_errors(
+    rows: Sequence[CommRow], times: Sequence[float], steps: int
+) -> tuple[Line, Curve, tuple[SizeError, ...]]:
+    """Return line, curve and errors by size, fitted to times in ns."""
     intervals = [
         (row.time_ns_low / steps, row.time_ns_high / steps)
         for row in rows
@@ -226,6 +231,7 @@ def _latency(rows: Sequence[CommRow], times: Sequence[float], steps: int) -> tup
 
 
 def _noise_notes(curve: Curve) -> list[str]:
+    """Note that the curve misses its sizes by much."""
     error = max(curve.mean_relative_error, curve.cross_validated_error or 0.0)
     if error <= NOISY_ERROR:
         return []
@@ -236,6 +242,7 @@ def _noise_notes(curve: Curve) -> list[str]:
 
 
 def _rate_notes(line: Line, largest: int) -> list[str]:
+    """Note that the sizes show no rate, or barely."""
     if line.beta_bytes_per_s is None:
         return [f"no rate seen: up to {format_size(largest)} the time barely grows; measure larger sizes"]
     total = line_time_ns(line, largest)
@@ -244,7 +251,7 @@ def _rate_notes(line: Line, largest: int) -> list[str]:
     return []
 
 
-def _size(row: CommRow) -> int:
+def _row_size_bytes(row: CommRow) -> int:
     if not row.size_bytes:
         raise UsageError(f"a row of {row.op} has a time and no size")
     return row.size_bytes
@@ -261,6 +268,7 @@ def placement_of(world_size: int, hosts: int | None, machine: CalibratedMachine)
 
 
 def _matmul_rates(rows: Iterable[CommRow]) -> tuple[MatmulRate, ...]:
+    """Return the best rate, FLOP/s, of each type and size of product."""
     best: dict[tuple[str, int], float] = {}
     for row in rows:
         if row.kind == "matmul" and row.status == "ok" and row.flops_per_s and row.numel:
@@ -269,7 +277,8 @@ def _matmul_rates(rows: Iterable[CommRow]) -> tuple[MatmulRate, ...]:
     return tuple(MatmulRate(dtype=dtype, size=size, flops_per_s=rate) for (dtype, size), rate in sorted(best.items()))
 
 
-def _nothing(rows: Sequence[CommRow], skipped: Sequence[str]) -> UsageError:
+def _nothing_to_fit_error(rows: Sequence[CommRow], skipped: Sequence[str]) -> UsageError:
+    """Return the error of rows that support no fit, with the reason."""
     kinds: Mapping[str, None] = dict.fromkeys(row.kind for row in rows)
     if "collective" not in kinds:
         kinds_text = ", ".join(kinds) or "no rows at all"

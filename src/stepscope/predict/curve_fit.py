@@ -82,10 +82,10 @@ def fit_curve(
     off = isolated(x, y)
     points = _Points(x=x, y=y, noise_sd=np.hypot(noise_sd, off), trusted=off == 0)
     error_left_out, scores = _held_out(points) if sizes.size >= MIN_SIZES_TO_JUDGE else (None, np.empty(0))
-    (predict,) = _fitted([points])
+    (predict,) = _fitted_predictors([points])
     grid = knots_between(points.x)
     mean, sd = predict(grid)
-    sd = sd * _stretch(scores)
+    sd = sd * _deviation_factor(scores)
     rising = monotone(grid, mean, points.x, predict(points.x)[0])
     curve = as_knots(grid, rising, np.minimum(sd, _MOST_SD) * Z80, unit_ns=float(times[0]))
     fitted = np.array([curve_time_ns(curve, size) for size in sizes])
@@ -109,7 +109,7 @@ def _held_out(points: _Points) -> tuple[float | None, Floats]:
         left_out[fold, inner[fold::folds]] = True
     errors: list[float] = []
     scores: list[float] = []
-    for out, predict in zip(left_out, _fitted([points.without(out) for out in left_out]), strict=True):
+    for out, predict in zip(left_out, _fitted_predictors([points.without(out) for out in left_out]), strict=True):
         mean, sd = predict(points.x[out])
         counts = points.trusted[out]
         difference = np.abs(mean - points.y[out])[counts]
@@ -118,7 +118,7 @@ def _held_out(points: _Points) -> tuple[float | None, Floats]:
     return float(np.mean(errors)) if errors else None, np.array(scores)
 
 
-def _stretch(scores: Floats) -> float:
+def _deviation_factor(scores: Floats) -> float:
     """Return the factor on predicted standard deviations with which 80% of the sizes left out lie within them.
 
     The 0.8 (n + 1)-th smallest score of n (split conformal prediction), which holds as often for one more size.
@@ -129,7 +129,7 @@ def _stretch(scores: Floats) -> float:
     return max(0.5, float(np.sort(scores)[min(n, math.ceil(0.8 * (n + 1))) - 1]) / Z80)
 
 
-def _fitted(point_sets: Sequence[_Points]) -> list[Predictor]:
+def _fitted_predictors(point_sets: Sequence[_Points]) -> list[Predictor]:
     """Return for each of ``point_sets`` the mean of the fitted families; the standard deviation holds their distance."""
 
     def joined(x: Floats, predictors: Sequence[Predictor]) -> Prediction:
@@ -148,20 +148,21 @@ def _fit_family(family: CurveFamily, point_sets: Sequence[_Points]) -> list[Pred
         x, y, noise_sd = (np.stack([getattr(point_sets[i], name) for i in alike]) for name in ("x", "y", "noise_sd"))
         fits = most_probable(family, x, y, sd=np.hypot(_PARAMETER_NOISE, noise_sd))
         for index, parameters, covariance in zip(alike, *fits, strict=True):
-            predictors[index] = _predictor(family, point_sets[index], parameters, covariance)
+            predictors[index] = _family_predictor(family, point_sets[index], parameters, covariance)
     return [predictors[index] for index in range(len(point_sets))]
 
 
-def _predictor(family: CurveFamily, points: _Points, parameters: Floats, covariance: Floats) -> Predictor:
+def _family_predictor(family: CurveFamily, points: _Points, parameters: Floats, covariance: Floats) -> Predictor:
     """The family and a Gaussian process through what it leaves over. Standard deviations count both."""
     left = points.y - family.model(parameters, points.x)
-    correlation = _correlation(points.x, points.x)
-    amplitude, noise = _hyperparameters(points, left, correlation)
+    correlation = _correlations(points.x, points.x)
+    amplitude, noise = _amplitude_and_noise(points, left, correlation)
     gram = amplitude**2 * correlation + np.diag(noise**2 + points.noise_sd**2)
     slopes, explained = gradient(family, parameters, points.x), np.linalg.solve(gram, left)
 
     def predict(x: Floats) -> Prediction:
-        cross = amplitude**2 * _correlation(x, points.x)
+        """Return mean and standard deviation of log(time) at these sizes."""
+        cross = amplitude**2 * _correlations(x, points.x)
         solved = np.linalg.solve(gram, cross.T)
         pull = gradient(family, parameters, x) - solved.T @ slopes
         variance = amplitude**2 - (cross * solved.T).sum(axis=1) + noise**2
@@ -171,7 +172,7 @@ def _predictor(family: CurveFamily, points: _Points, parameters: Floats, covaria
     return predict
 
 
-def _hyperparameters(points: _Points, left: Floats, correlation: Floats) -> tuple[float, float]:
+def _amplitude_and_noise(points: _Points, left: Floats, correlation: Floats) -> tuple[float, float]:
     """Amplitude of the Gaussian process and noise of one size, both standard deviations of log(time): the most likely."""
     if points.x.size < MIN_SIZES_TO_JUDGE - 1:
         return _FEW
@@ -185,7 +186,7 @@ def _hyperparameters(points: _Points, left: Floats, correlation: Floats) -> tupl
     return pairs[likely.index(max(likely))]
 
 
-def _correlation(a: Floats, b: Floats) -> Floats:
+def _correlations(a: Floats, b: Floats) -> Floats:
     return np.asarray(np.exp(-np.abs(a[:, None] - b[None]) / _MEMORY))
 
 
@@ -210,14 +211,14 @@ class CurveFamily:
         return 2 + len(self.prior)
 
 
-def _pipelined(p: Floats, x: Floats) -> Floats:
+def _pipelined_times(p: Floats, x: Floats) -> Floats:
     """latency + S / rate + 2 k sqrt(latency x S / rate): k = 1 is (sqrt(latency) + sqrt(S / rate))^2."""
     latency, wire = p[..., 0, None], x - p[..., 1, None]
     middle = np.log(2) + p[..., 2, None] + (latency + wire) / 2
     return np.asarray(np.logaddexp(np.logaddexp(latency, wire), middle))
 
 
-def _protocols(p: Floats, x: Floats) -> Floats:
+def _protocol_times(p: Floats, x: Floats) -> Floats:
     """The smooth minimum of three lines: from lowest latency and lowest rate to highest latency and highest rate."""
     latency, wire = p[..., 0, None], x - p[..., 1, None]
     slower, costlier = np.exp(p[..., 2, None]), np.exp(p[..., 3, None])
@@ -233,12 +234,12 @@ def _protocols(p: Floats, x: Floats) -> Floats:
 # A message cut into the best number of pieces for a pipeline of s steps costs s alpha + S / beta + 2 sqrt(s alpha S / beta)
 # (R. Rabenseifner, J. L. Traeff; E. Chan et al., "Collective communication", 2007): k = 1. Libraries cut at fixed sizes and
 # ramp channels up with the size, which lies on either side of it: k from 0.4 to 1.1.
-PIPELINED = CurveFamily(model=_pipelined, prior=((-0.4, 0.5),), starts=((-0.4,),))
+PIPELINED = CurveFamily(model=_pipelined_times, prior=((-0.4, 0.5),), starts=((-0.4,),))
 
 # log of log: latency of the last protocol over that of the first e^0.7 to e^2 = 2 to 7, rate over rate e^0.8 to e^2.2 =
 # 2.3 to 9: NCCL's own tables put Simple against LL at 2 to 5 times the latency and 2 to 8 times the rate
 # (src/graph/tuning.cc, NCCL 2.20 to 2.27).
-PROTOCOLS = CurveFamily(model=_protocols, prior=((0.2, 0.5), (0.3, 0.5)), starts=((0.2, 0.5), (0.5, 0.7)))
+PROTOCOLS = CurveFamily(model=_protocol_times, prior=((0.2, 0.5), (0.3, 0.5)), starts=((0.2, 0.5), (0.5, 0.7)))
 
 FAMILIES = (PIPELINED, PROTOCOLS)
 """The curve is their geometric mean: their slips go in opposite directions."""
@@ -262,10 +263,10 @@ def most_probable(family: CurveFamily, x: Floats, y: Floats, *, sd: Floats) -> t
         np.concatenate([first, np.broadcast_to(start, (len(x), len(start)))], axis=1) for start in family.starts
     ]
     every = _Data(family=family, x=np.tile(x, (starts, 1)), y=np.tile(y, (starts, 1)), sd=np.tile(sd, (starts, 1)))
-    costs, ends = _descend(every, np.concatenate(from_each))
+    costs, ends = _descended_costs(every, np.concatenate(from_each))
     best = costs.reshape(starts, len(x)).argmin(axis=0)
     parameters = ends.reshape(starts, len(x), family.count)[best, np.arange(len(x))]
-    normal, _ = _normal_equations(*_linearised(_Data(family=family, x=x, y=y, sd=sd), parameters), x.shape[1])
+    normal, _ = _normal_equations(*_residuals_and_slopes(_Data(family=family, x=x, y=y, sd=sd), parameters), x.shape[1])
     return parameters, np.asarray(np.linalg.inv(normal + 1e-3 * np.eye(family.count)), dtype=np.float64)
 
 
@@ -277,13 +278,13 @@ def gradient(family: CurveFamily, parameters: Floats, x: Floats) -> Floats:
 
 def _values_and_gradient(family: CurveFamily, parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
     """y [..., sizes], and its forward differences [..., parameters, sizes]; the model is asked once for both."""
-    values = family.model(parameters[..., None, :] + _moves(family.count), x[..., None, :])
+    values = family.model(parameters[..., None, :] + _parameter_moves(family.count), x[..., None, :])
     here = values[..., :1, :]
     return here[..., 0, :], (values[..., 1:, :] - here) / _MOVE
 
 
 @cache
-def _moves(count: int) -> Floats:
+def _parameter_moves(count: int) -> Floats:
     """Return the moves [1 + count, count]: stay, then move one parameter each."""
     return np.concatenate([np.zeros((1, count)), _MOVE * np.eye(count)])
 
@@ -301,21 +302,21 @@ class _Data:
         return _Data(family=self.family, x=self.x[some], y=self.y[some], sd=self.sd[some])
 
 
-def _descend(data: _Data, start: Floats) -> tuple[Floats, Floats]:
+def _descended_costs(data: _Data, start: Floats) -> tuple[Floats, Floats]:
     """Cost [searches] and parameters [searches, count] at the end of each search; those at their end leave the others."""
     sizes, searching = data.x.shape[1], np.arange(len(start))
     end_cost, end = np.empty(len(start)), np.empty_like(start)
     parameters, damping = start, np.full(len(start), 1e-2)
-    residual, jacobian = _linearised(data, parameters)
-    cost = _cost(residual, sizes)
+    residual, jacobian = _residuals_and_slopes(data, parameters)
+    cost = _robust_costs(residual, sizes)
     diagonal = np.arange(data.family.count)
     for _ in range(_STEPS):
         normal, pull = _normal_equations(residual, jacobian, sizes)
         on_diagonal = normal[:, diagonal, diagonal]
         normal[:, diagonal, diagonal] = on_diagonal + damping[:, None] * (on_diagonal + 1e-6)
         tried = parameters - np.clip(np.linalg.solve(normal, pull)[..., 0], -2, 2)
-        residual_there, jacobian_there = _linearised(data, tried)
-        new = _cost(residual_there, sizes)
+        residual_there, jacobian_there = _residuals_and_slopes(data, tried)
+        new = _robust_costs(residual_there, sizes)
         worse = new >= cost
         damping = np.where(worse, damping * 4, damping / 3)
         at_end = np.where(worse, damping > 1e8, cost - new < _ENOUGH * new)
@@ -333,7 +334,7 @@ def _descend(data: _Data, start: Floats) -> tuple[Floats, Floats]:
     return end_cost, end
 
 
-def _linearised(data: _Data, parameters: Floats) -> tuple[Floats, Floats]:
+def _residuals_and_slopes(data: _Data, parameters: Floats) -> tuple[Floats, Floats]:
     """Residuals of the sizes, then of the prior, in standard deviations, and d residual / d parameter."""
     family, sizes = data.family, data.x.shape[1]
     values, slopes = _values_and_gradient(family, parameters, data.x)
@@ -355,7 +356,7 @@ def _normal_equations(residual: Floats, jacobian: Floats, sizes: int) -> tuple[F
     return weighted @ jacobian, weighted @ residual[..., None]
 
 
-def _cost(residual: Floats, sizes: int) -> Floats:
+def _robust_costs(residual: Floats, sizes: int) -> Floats:
     square = (residual[:, :sizes] / _OUTLYING) ** 2
     outer = 2 * _OUTLYING**2 * (np.sqrt(1 + square) - 1).sum(axis=1)
     return np.asarray(outer + (residual[:, sizes:] ** 2).sum(axis=1))

@@ -82,7 +82,7 @@ def monotone(grid: Floats, values: Floats, x: Floats, at_x: Floats) -> Floats:
     cut to 0 .. 1, or to their own secant where that is steeper: caches and protocols can make twice the size cost more
     than twice the time, but no shape may invent it. Outside slopes are cut to 0 .. 1.
     """
-    pooled = _isotonic(at_x)
+    pooled = _nearest_rising(at_x)
     place = np.searchsorted(grid, x)
     result = np.empty_like(values)
     for left, right, low, high in zip(place[:-1], place[1:], pooled[:-1], pooled[1:], strict=True):
@@ -114,7 +114,7 @@ def as_knots(grid: Floats, values: Floats, reach: Floats, *, unit_ns: float) -> 
     y = np.concatenate([y, y[-1] + np.log([2.0, 4.0])])
     r = np.concatenate([r, np.full(2, r[-1])])
     sizes = np.maximum(1, np.rint(np.exp(x))).astype(np.int64)
-    kept = _thinned(x, np.stack([y, y - r, y + r]))
+    kept = _thinned_indices(x, np.stack([y, y - r, y + r]))
     ends = [0, 1, x.size - 2, x.size - 1]
     knots: dict[int, Knot] = {}
     for i in sorted({*kept, *ends}):
@@ -130,7 +130,7 @@ def as_knots(grid: Floats, values: Floats, reach: Floats, *, unit_ns: float) -> 
     return tuple(knots.values())
 
 
-def _thinned(x: Floats, curves: Floats) -> list[int]:
+def _thinned_indices(x: Floats, curves: Floats) -> list[int]:
     """Indices without which straight lines would miss one of ``curves`` [curves, sizes] (Douglas and Peucker, 1973)."""
     kept, open_parts = [0, x.size - 1], [(0, x.size - 1)]
     while open_parts:
@@ -148,7 +148,7 @@ def _thinned(x: Floats, curves: Floats) -> list[int]:
     return kept
 
 
-def _isotonic(values: Floats) -> Floats:
+def _nearest_rising(values: Floats) -> Floats:
     """The nearest sequence that never falls: neighbours out of order share their mean."""
     blocks: list[tuple[float, int]] = []
     for value in values:

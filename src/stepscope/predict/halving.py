@@ -121,7 +121,7 @@ def search(candidates: Sequence[Contender], measure: Measure) -> Found:
         alone = len(left) <= 1
         for key in order[math.ceil(len(order) / 2) :] if rung < RUNGS else []:
             if len(order) > 1:
-                lost[key] = _behind(scores, key, order[0])
+                lost[key] = _why_behind(scores, key, order[0])
                 left.remove(key)
         if alone and rung > 1:
             break
@@ -131,14 +131,14 @@ def search(candidates: Sequence[Contender], measure: Measure) -> Found:
         return outcome(BASELINE)
     best, score = order[0], scores[order[0]]
     assert isinstance(score, Estimate)
-    lost |= {key: _behind(scores, key, best) for key in order[1:]}
+    lost |= {key: _why_behind(scores, key, best) for key in order[1:]}
     if not better(score, base):
         lost[best] = f"not surely faster than the baseline: {score.value / base.value:.2f}x the time of a sample"
         return outcome(BASELINE)
     return outcome(best)
 
 
-def _behind(scores: Mapping[str, Score], key: str, fastest: str) -> str:
+def _why_behind(scores: Mapping[str, Score], key: str, fastest: str) -> str:
     """Say why a candidate lost to the fastest, both measured."""
     a, b = scores[key], scores[fastest]
     assert isinstance(a, Estimate)

@@ -62,15 +62,15 @@ def fit_line(
         raise StepscopeError(f"no line with {steps} steps and wire factor {wire_factor:g}: nothing travels")
     spread = noise_per_size(sizes_bytes, noise)
     trust = 1 / (1 + (spread / _PRECISE) ** 2)
-    credit = _credit(times, sizes * wire_factor, float(steps), trust)
+    credit = _credit_bytes(times, sizes * wire_factor, float(steps), trust)
     wire = np.maximum(sizes * wire_factor - credit, 0)
-    latency, rate = _robust(times[None], wire[None], float(steps), trust)
+    latency, rate = _robust_lines(times[None], wire[None], float(steps), trust)
     alpha, inverse = float(latency[0]), float(rate[0])
     predicted = steps * alpha + wire * inverse
     residuals = np.log(times / np.maximum(predicted, _FLOOR * times))
     jitter = np.sqrt(residuals**2 * sizes.size / (sizes.size - 2) + spread**2)
     draws = np.random.default_rng(seed).standard_normal((RESAMPLES, sizes.size))
-    alphas, inverses = _robust(predicted * np.exp(draws * jitter), wire[None], float(steps), trust)
+    alphas, inverses = _robust_lines(predicted * np.exp(draws * jitter), wire[None], float(steps), trust)
     alpha_low, alpha_high = (float(q) for q in np.quantile(alphas, [0.025, 0.975]))
     slow, fast = (float(q) for q in np.quantile(inverses, [0.975, 0.025]))
     shows_rate = wire.max() * inverse > _NEGLIGIBLE * times.max()
@@ -223,7 +223,7 @@ def _range_text(first: int, last: int) -> str:
     return f"at {format_size(first)}" if first == last else f"from {format_size(first)} to {format_size(last)}"
 
 
-def _credit(times: Floats, wire: Floats, steps: float, trust: Floats) -> float:
+def _credit_bytes(times: Floats, wire: Floats, steps: float, trust: Floats) -> float:
     """Bytes that pass before the rate applies: 0 unless another value takes away much of the error.
 
     Values are tried below the three largest sizes, from which the rate must come, and above the two smallest.
@@ -233,7 +233,7 @@ def _credit(times: Floats, wire: Floats, steps: float, trust: Floats) -> float:
     candidates = np.concatenate([[0.0], np.geomspace(wire[1], wire[-3], _CREDITS)])
     past = np.maximum(wire[None] - candidates[:, None], 0)
     spread = np.broadcast_to(times, past.shape)
-    alpha, inverse = _robust(spread, past, steps, trust)
+    alpha, inverse = _robust_lines(spread, past, steps, trust)
     predicted = np.maximum(steps * alpha[:, None] + past * inverse[:, None], _FLOOR * times)
     error = np.abs(np.log(predicted / times)) @ (trust / trust.sum())
     best = int(error.argmin())
@@ -241,7 +241,7 @@ def _credit(times: Floats, wire: Floats, steps: float, trust: Floats) -> float:
     return float(candidates[best]) if worth_it else 0.0
 
 
-def _robust(times: Floats, wire_bytes: Floats, steps: float, trust: Floats) -> tuple[Floats, Floats]:
+def _robust_lines(times: Floats, wire_bytes: Floats, steps: float, trust: Floats) -> tuple[Floats, Floats]:
     """alpha and 1 / beta (ns, ns per byte) for each row of ``times`` [fits, sizes].
 
     wire_bytes: [fits or 1, sizes]; trust: weight of each size before any residual is known [sizes].

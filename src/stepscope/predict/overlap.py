@@ -190,21 +190,21 @@ def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> fl
         now += step
         waited += 0.0 if computing else step
         if stalled:
-            stall = _less(stall, step)
+            stall = _remainder(stall, step)
         elif computing:
             done += step * compute_rate
             if compute_ns - done <= _DUST_NS:
                 done = compute_ns
         for job in active:
             if job.latency:
-                job.latency = _less(job.latency, step * comm_rate)
+                job.latency = _remainder(job.latency, step * comm_rate)
             else:
-                job.wire = _less(job.wire, step * wire_rate)
+                job.wire = _remainder(job.wire, step * wire_rate)
             if not job.latency and not job.wire:
                 job.end, job.finished = now, True
         active = [job for job in active if job.latency or job.wire]
 
 
-def _less(left: float, spent: float) -> float:
+def _remainder(left: float, spent: float) -> float:
     """``left`` minus ``spent``, without the dust of floating point."""
     return left - spent if left - spent > _DUST_NS else 0.0

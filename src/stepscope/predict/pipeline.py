@@ -27,12 +27,13 @@ def pipeline_orders(layout: PipelineLayout) -> tuple[tuple[Action, ...], ...]:
     return tuple(tuple(_ORDERS[layout.schedule](layout, rank)) for rank in range(layout.ranks))
 
 
-def _gpipe(layout: PipelineLayout, rank: int) -> Iterator[Action]:
+def _gpipe_actions(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     for kind in "FB":
         yield from ((kind, rank, i) for i in range(layout.micro_batches))
 
 
-def _one_f_one_b(layout: PipelineLayout, rank: int) -> Iterator[Action]:
+def _one_f_one_b_actions(layout: PipelineLayout, rank: int) -> Iterator[Action]:
+    """Yield the actions of 1F1B: some forwards, then one backward for each forward."""
     warmup = min(layout.micro_batches, layout.ranks - 1 - rank)
     yield from (("F", rank, i) for i in range(warmup))
     for i in range(layout.micro_batches):
@@ -41,7 +42,7 @@ def _one_f_one_b(layout: PipelineLayout, rank: int) -> Iterator[Action]:
         yield "B", rank, i
 
 
-def _rounds(layout: PipelineLayout, rank: int, *, hops: int, deferred: int | None = None) -> Iterator[Action]:
+def _round_actions(layout: PipelineLayout, rank: int, *, hops: int, deferred: int | None = None) -> Iterator[Action]:
     """1F1B over chunks: a round of micro-batches through one chunk, then the same through the next.
 
     hops: forwards ahead of the first backward, for every rank between this one and the last. deferred: how many backward
@@ -69,14 +70,15 @@ def _rounds(layout: PipelineLayout, rank: int, *, hops: int, deferred: int | Non
     yield from (action("W", i) for i in range(max(0, total - (deferred or 0)), total) if deferred)
 
 
-def _zbv(layout: PipelineLayout, rank: int) -> Iterator[Action]:
+def _zbv_actions(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     """Yield the actions for at least 2 p - 1 micro-batches; those that a step does not have are left out."""
-    for kind, stage, micro_batch in _full_zbv(layout, rank):
+    for kind, stage, micro_batch in _full_zbv_actions(layout, rank):
         if micro_batch < layout.micro_batches:
             yield kind, stage, micro_batch
 
 
-def _full_zbv(layout: PipelineLayout, rank: int) -> Iterator[Action]:
+def _full_zbv_actions(layout: PipelineLayout, rank: int) -> Iterator[Action]:
+    """Yield the actions of ZB-V for a full schedule."""
     p, m = layout.ranks, max(2 * layout.ranks - 1, layout.micro_batches)
     down, up = rank, layout.stages - 1 - rank
     done: Counter[tuple[str, int]] = Counter()
@@ -107,11 +109,11 @@ def _full_zbv(layout: PipelineLayout, rank: int) -> Iterator[Action]:
 
 
 _ORDERS: dict[str, Callable[[PipelineLayout, int], Iterator[Action]]] = {
-    "gpipe": _gpipe,
-    "1f1b": _one_f_one_b,
-    "interleaved": partial(_rounds, hops=2),
-    "zero_bubble": lambda layout, rank: _rounds(layout, rank, hops=1, deferred=rank),
-    "zbv": _zbv,
+    "gpipe": _gpipe_actions,
+    "1f1b": _one_f_one_b_actions,
+    "interleaved": partial(_round_actions, hops=2),
+    "zero_bubble": lambda layout, rank: _round_actions(layout, rank, hops=1, deferred=rank),
+    "zbv": _zbv_actions,
 }
 
 
@@ -167,6 +169,7 @@ class PipelineTimeline:
         return sum(self.bubbles) / len(self.bubbles)
 
     def spans(self) -> tuple[PipelineSpan, ...]:
+        """Return every computation with its begin and end, ns."""
         return tuple(
             PipelineSpan(
                 rank=rank, stage=stage, micro_batch=micro_batch, kind=kind, start_ns=round(start), end_ns=round(end)
@@ -192,7 +195,7 @@ def simulate(
 
     Raises UsageError where the layout has no such schedule.
     """
-    steps = _steps(layout, half_duplex)
+    steps = _action_steps(layout, half_duplex)
     stages, m = layout.stages, layout.micro_batches
     of = list(times) * (stages if len(times) == 1 else 1)
     if len(of) != stages:
@@ -245,7 +248,7 @@ def simulate(
 
 
 @lru_cache(maxsize=8)
-def _steps(layout: PipelineLayout, half_duplex: bool) -> tuple[list[_Step], ...]:
+def _action_steps(layout: PipelineLayout, half_duplex: bool) -> tuple[list[_Step], ...]:
     """Every rank's actions as places in the tables of ``simulate``; -1: none.
 
     What it needs and gives: (forward: stage, backward: all stages + stage) x micro-batches + micro-batch. Its computation:
@@ -259,6 +262,7 @@ def _steps(layout: PipelineLayout, half_duplex: bool) -> tuple[list[_Step], ...]
         return -1 if sender == receiver else ends[0] * p + ends[1]
 
     def step(rank: int, action: Action) -> _Step:
+        """Return one action as places in the tables."""
         kind, stage, micro_batch = action
         computation = KINDS.index(kind) * stages + stage
         if kind == "W":

@@ -78,18 +78,20 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
             fix="stepscope comm -o COMM, stepscope calibrate COMM, then --calib COMM/calib.json",
         )
     where = gpu or job.gpu
-    table = None if where is None else _table(job, where, links)
+    table = None if where is None else _table_prices(job, where, links)
     if job.ranks == 1:
         if table is None:
-            raise _nothing(job, why="one rank communicates with no other, and its GPU is not in the hardware table")
-        return Prices(source=f"the tables of {where}", of=table, notes=_places(job, links))
-    here = _here(job)
+            raise _no_price_error(
+                job, why="one rank communicates with no other, and its GPU is not in the hardware table"
+            )
+        return Prices(source=f"the tables of {where}", of=table, notes=_place_assumptions(job, links))
+    here = _own_line_prices(job)
     elsewhere = None if table is None else _of_job(job, here)
     carried = here is None
-    of_job = here or _fitted(job, elsewhere)
+    of_job = here or _replay_prices(job, elsewhere)
     changed = gpu is not None and gpu != job.gpu
-    notes = list(_places(job, links)) if table is not None else []
-    apart = _apart(job, of_job, elsewhere)
+    notes = list(_place_assumptions(job, links)) if table is not None else []
+    apart = _own_over_table(job, of_job, elsewhere)
     # On one rank of several a collective's time includes waiting for the others.
     slower = 1.0 if apart is None or apart < 1 else math.sqrt(apart) if job.seen_ranks == 1 else apart
     if apart is not None and not 1 / FIT < apart < FIT:
@@ -108,16 +110,18 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
 
     @cache
     def of(op: str, size_bytes: int, ranks: int) -> Price:
+        """Return the price of a call on so many ranks: the job's own, scaled by tables or bytes where ranks or links are
+        others."""
         own = of_job(op, size_bytes)
         if ranks == job.ranks and not changed and not _other_links(job, links, ranks):
             return own
         if table is None:
-            return _scaled(job, own, op, size_bytes, ranks)
+            return _scaled_price(job, own, op, size_bytes, ranks)
         there = table(op, size_bytes, ranks)
         if elsewhere is not None and not changed and not _other_links(job, links, ranks):
             before = elsewhere(op, size_bytes, job.ranks).time_ns
             ratio = there.time_ns / before if before else 1.0
-            return _spread(own.time_ns * ratio, own, world_spread(ranks, job.ranks))
+            return _price_with_spread(own.time_ns * ratio, own, world_spread(ranks, job.ranks))
         fastest, slowest = min(1.0, apart or 1.0), max(1.0, apart or 1.0)
         return Price(time_ns=there.time_ns * slower, low_ns=there.low_ns * fastest, high_ns=there.high_ns * slowest)
 
@@ -130,7 +134,7 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
     )
 
 
-def _spread(time_ns: float, like: Price, extra: float) -> Price:
+def _price_with_spread(time_ns: float, like: Price, extra: float) -> Price:
     """``time_ns`` with the relative interval of ``like``, widened by ``extra`` (of log) in quadrature."""
     if not time_ns or not like.time_ns:
         return Price(time_ns=time_ns, low_ns=time_ns, high_ns=time_ns)
@@ -142,20 +146,21 @@ def _spread(time_ns: float, like: Price, extra: float) -> Price:
     )
 
 
-def _per_node(job: MeasuredJob) -> int | None:
+def _ranks_per_node(job: MeasuredJob) -> int | None:
     return None if job.nodes is None else -(-job.ranks // job.nodes)
 
 
 def _other_links(job: MeasuredJob, links: Links, ranks: int) -> bool:
     """Whether ``ranks`` ranks would talk over links that the job did not use."""
-    node = links.gpus_per_node or _per_node(job) or 8
+    node = links.gpus_per_node or _ranks_per_node(job) or 8
     several = -(-ranks // node) > 1
     before = (job.nodes or -(-job.ranks // node)) > 1
     return several != before or links.pcie or (several and links.fabric is not None)
 
 
-def _places(job: MeasuredJob, links: Links) -> tuple[str, ...]:
-    per_node = links.gpus_per_node or _per_node(job)
+def _place_assumptions(job: MeasuredJob, links: Links) -> tuple[str, ...]:
+    """Say what is assumed of nodes and network."""
+    per_node = links.gpus_per_node or _ranks_per_node(job)
     notes = (
         [] if per_node else ["the traces do not say how many GPUs one node has: what is usual for the GPU is assumed"]
     )
@@ -164,19 +169,21 @@ def _places(job: MeasuredJob, links: Links) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _table(job: MeasuredJob, gpu: str, links: Links) -> Callable[[str, int, int], Price]:
+def _table_prices(job: MeasuredJob, gpu: str, links: Links) -> Callable[[str, int, int], Price]:
+    """Return the prices that the hardware's tables give."""
     entry = known_gpu(gpu)
     if links.pcie:
         entry = replace(entry, link=None)
 
     @cache
     def of(op: str, size_bytes: int, ranks: int) -> Price:
+        """Return the price of a call by the tables."""
         return predict_collective(
             op,
             size_bytes,
             n_gpus=ranks,
             gpu=entry,
-            gpus_per_node=links.gpus_per_node or _per_node(job),
+            gpus_per_node=links.gpus_per_node or _ranks_per_node(job),
             inter_node=links.fabric,
             adapters_per_node=links.adapters,
             dtype="uint8",  # of bytes alone: sizes are whole numbers of them
@@ -189,15 +196,15 @@ def _of_job(job: MeasuredJob, here: Callable[[str, int], Price] | None) -> Calla
     """The tables for the links that the job used: of a card whose bridge is sold apart, those nearer to its transfers."""
     if job.gpu is None:
         return None
-    ways = [_table(job, job.gpu, Links())]
+    ways = [_table_prices(job, job.gpu, Links())]
     link = known_gpu(job.gpu).link
     if here is None or link is None or not link.optional:
         return ways[0]
-    ways.append(_table(job, job.gpu, Links(pcie=True)))
-    return min(ways, key=lambda way: abs(math.log(_apart(job, here, way) or 1.0)))
+    ways.append(_table_prices(job, job.gpu, Links(pcie=True)))
+    return min(ways, key=lambda way: abs(math.log(_own_over_table(job, here, way) or 1.0)))
 
 
-def _here(job: MeasuredJob) -> Callable[[str, int], Price] | None:
+def _own_line_prices(job: MeasuredJob) -> Callable[[str, int], Price] | None:
     """Fit a line over the transfers of each collective, at the job's own ranks; None where transfers were not measured."""
     seen: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for call in job.calls:
@@ -215,7 +222,7 @@ def _here(job: MeasuredJob) -> Callable[[str, int], Price] | None:
     return of
 
 
-def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Price] | None) -> Callable[[str, int], Price]:
+def _replay_prices(job: MeasuredJob, table: Callable[[str, int, int], Price] | None) -> Callable[[str, int], Price]:
     """Prices in the proportions of the tables (or of bytes on the wire) at which the replay takes the measured step."""
 
     def shape(op: str, size_bytes: int) -> float:
@@ -227,7 +234,7 @@ def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Price] | None) ->
         return replayed(job, lambda op, size, _: factor * shape(op, size)).step_ns
 
     if step(0.0) >= job.step_ns * 0.98:
-        raise _nothing(job, why="the step hides all its communication, so it does not show how fast it was")
+        raise _no_price_error(job, why="the step hides all its communication, so it does not show how fast it was")
     low, high = -25.0, 25.0  # of log(factor)
     for _ in range(60):
         middle = (low + high) / 2
@@ -241,7 +248,7 @@ def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Price] | None) ->
     return of
 
 
-def _apart(
+def _own_over_table(
     job: MeasuredJob, here: Callable[[str, int], Price], table: Callable[[str, int, int], Price] | None
 ) -> float | None:
     """Return the job's transfers / what the tables say for the same; None without tables."""
@@ -252,7 +259,7 @@ def _apart(
     return ours / theirs if ours and theirs else None
 
 
-def _scaled(job: MeasuredJob, own: Price, op: str, size_bytes: int, ranks: int) -> Price:
+def _scaled_price(job: MeasuredJob, own: Price, op: str, size_bytes: int, ranks: int) -> Price:
     """Scale ``own`` to ``ranks`` by the bytes on the wire of the backend's own algorithm: without tables nothing tells
     latency from transfer."""
     cost = usual_cost(op, job.backend)
@@ -260,10 +267,10 @@ def _scaled(job: MeasuredJob, own: Price, op: str, size_bytes: int, ranks: int) 
         ratio = cost.steps(ranks) / max(1, cost.steps(job.ranks))
     else:
         ratio = cost.wire_factor(ranks) / cost.wire_factor(job.ranks)
-    return _spread(own.time_ns * ratio, own, world_spread(ranks, job.ranks))
+    return _price_with_spread(own.time_ns * ratio, own, world_spread(ranks, job.ranks))
 
 
-def _nothing(job: MeasuredJob, *, why: str) -> UsageError:
+def _no_price_error(job: MeasuredJob, *, why: str) -> UsageError:
     return UsageError(
         f"{job.name}: nothing shows what its collectives cost",
         why=why,

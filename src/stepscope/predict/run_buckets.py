@@ -68,6 +68,7 @@ def own_timeline(cell: CellResult, calibration: Calibration, *, transport: Trans
 
 
 def _comm_time(spec: CellSpec, calibration: Calibration) -> CommTime:
+    """Return the time of a collective, ns, by the calibration of this backend and network."""
     asked = FitWanted(backend=spec.backend, network=spec.network)
 
     def time(op: str, size_bytes: int) -> float:
@@ -140,7 +141,7 @@ def advised(choice: BucketChoice, measured: Mapping[str, Measured]) -> BucketAdv
     gains more than the model has erred. measured: as :func:`measured_steps` gives them.
     """
     named = f"{choice.bucket_cap_mb:g}"
-    foreseen, seen = _ways(choice, measured)
+    foreseen, seen = _steps_by_way(choice, measured)
     predicted = choice.chosen.timeline.step_ns
     if not seen:
         return BucketAdvice(way=named, step=Measured(value=predicted), measured=False, error=None, ways=0)
@@ -154,7 +155,9 @@ def advised(choice: BucketChoice, measured: Mapping[str, Measured]) -> BucketAdv
     return BucketAdvice(way=best, step=seen[best], measured=True, error=error, ways=len(seen), refuted=refuted)
 
 
-def _ways(choice: BucketChoice, measured: Mapping[str, Measured]) -> tuple[dict[str, float], dict[str, Measured]]:
+def _steps_by_way(
+    choice: BucketChoice, measured: Mapping[str, Measured]
+) -> tuple[dict[str, float], dict[str, Measured]]:
     """Return every way's step, ns, as predicted and as measured where it ran; sizes that make the same buckets are one."""
     foreseen: dict[str, float] = {DEFAULT: choice.default.step_ns}
     seen = {DEFAULT: measured[DEFAULT]} if DEFAULT in measured else {}
@@ -181,10 +184,10 @@ def naive_twin(cells: Sequence[CellResult], cell: CellResult) -> CellResult | No
 
 def same_work(cell: CellResult, other: CellResult) -> bool:
     """Whether two cells train the same model in the same way, strategies apart."""
-    return _work(cell) == _work(other)
+    return _work_key(cell) == _work_key(other)
 
 
-def _work(cell: CellResult) -> str:
+def _work_key(cell: CellResult) -> str:
     spec = cell.spec
     return repr(
         (spec.workload, dict(spec.model), spec.world_size, spec.micro_batch, spec.precision, spec.accumulation,
@@ -194,4 +197,4 @@ def _work(cell: CellResult) -> str:
 
 def _but_for_size(cell: CellResult) -> str:
     options = {key: value for key, value in cell.spec.strategy_options.items() if key != "bucket_cap_mb"}
-    return f"{_work(cell)} {cell.spec.strategy} {options!r}"
+    return f"{_work_key(cell)} {cell.spec.strategy} {options!r}"

@@ -50,10 +50,12 @@ def predict_scale(
         )
     what, own = what or WhatIf(), measured or prices
     checked = replayed(job, lambda *call: own.of(*call).time_ns)
-    ladder = sorted({*gpus, *_doublings(job.ranks, max(gpus))})
-    predicted = {ranks: _step(job, ranks, prices, checked=checked, what=what, scaling=scaling) for ranks in ladder}
+    ladder = sorted({*gpus, *_doubled_ranks(job.ranks, max(gpus))})
+    predicted = {
+        ranks: _scaled_step(job, ranks, prices, checked=checked, what=what, scaling=scaling) for ranks in ladder
+    }
     base = predicted[job.ranks][0].throughput  # another GPU or network makes the job faster, not its scaling better
-    steps = {ranks: _against(step, base, job.ranks) for ranks, (step, _) in predicted.items()}
+    steps = {ranks: _step_with_efficiency(step, base, job.ranks) for ranks, (step, _) in predicted.items()}
     upward = [ranks for ranks in ladder if ranks >= job.ranks]
     good = list(takewhile(lambda ranks: (steps[ranks].efficiency or 0.0) >= KNEE, upward))
     knee = max(good, default=None)
@@ -76,7 +78,7 @@ def predict_scale(
         base_throughput=base,
         knee=knee,
         knee_open=bool(good) and len(good) == len(upward),
-        assumptions=(*_always(job, gpus), *assumptions),
+        assumptions=(*_standing_assumptions(job, gpus), *assumptions),
         notes=(*job.notes, *_short_of_cores(job, gpus), *prices.notes),
     )
 
@@ -102,20 +104,22 @@ def largest_of(ranks: int) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
-def _doublings(first: int, last: int) -> list[int]:
+def _doubled_ranks(first: int, last: int) -> list[int]:
     return [first * 2**n for n in range(max(0, int(math.log2(max(1.0, last / first)))) + 1)]
 
 
-def _step(
+def _scaled_step(
     job: MeasuredJob, ranks: int, prices: Prices, *, checked: Replayed, what: WhatIf, scaling: Scaling
 ) -> tuple[ScaledStep, ComputeChange]:
+    """Return the step on so many ranks, replayed with its computation and communication scaled, and how computation
+    changes."""
     batch = (what.batch or 1.0) * (job.ranks / ranks if scaling == "strong" else 1.0)
     change = compute_change(job, what, batch=batch, stated=scaling == "weak")
     changed = job if what.bucket_bytes is None else rebucketed(job, what.bucket_bytes)
     if change.payload != 1 or (batch != 1 and job.divided):
         changed = sending(changed, gradients=change.payload, activations=change.payload * batch)
     lag = job.spread_ns * (largest_of(ranks) - largest_of(job.ranks)) + 0.0  # no -0
-    low, usual, high = (_length(job, change, body) for body in change.body)
+    low, usual, high = (_scaled_own_ns(job, change, body) for body in change.body)
     grown = lag * usual / job.length_ns
     body = job.length_ns - job.tail_ns
     tail = job.tail_ns * change.tail
@@ -161,13 +165,13 @@ def _step(
     ), change
 
 
-def _against(step: ScaledStep, base: float, base_ranks: int) -> ScaledStep:
+def _step_with_efficiency(step: ScaledStep, base: float, base_ranks: int) -> ScaledStep:
     """Return ``step`` with its efficiency, against the throughput ``base`` on ``base_ranks`` ranks."""
     comparable = step.ranks >= base_ranks
     return replace(step, efficiency=step.throughput / base / (step.ranks / base_ranks) if comparable else None)
 
 
-def _length(job: MeasuredJob, change: ComputeChange, body: float) -> float:
+def _scaled_own_ns(job: MeasuredJob, change: ComputeChange, body: float) -> float:
     """Return the step's own work: computation changes by ``body``, copies and loading with the batch, pauses do not."""
     tail = min(job.tail_ns, job.compute_ns)  # what pauses there is in the tail counts as pause of the body
     return (
@@ -185,11 +189,12 @@ def _straggling_doubt(job: MeasuredJob, grown: float) -> float:
     return abs(grown) * min(1.0, Z80 / math.sqrt(2 * (job.spread_from - 1)))
 
 
-def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
+def _standing_assumptions(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
+    """Return the assumptions that hold for every prediction of this job."""
     assumptions = []
     if job.fixed_ranks > 1 and max(gpus) != job.ranks:
         assumptions.append(
-            f"more ranks are more replicas of {_replica(job)}, which stays as it is; on one replica alone what sharding "
+            f"more ranks are more replicas of {_replica_of(job)}, which stays as it is; on one replica alone what sharding "
             "over several would copy was not measured"
         )
     if job.pipeline is not None:
@@ -211,7 +216,7 @@ def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
     return tuple(assumptions)
 
 
-def _replica(job: MeasuredJob) -> str:
+def _replica_of(job: MeasuredJob) -> str:
     return meshes.text({name: n for name, n in job.mesh.items() if name != meshes.grows(job.mesh)})
 
 
@@ -232,7 +237,7 @@ def check_gpus(gpus: Sequence[int], job: MeasuredJob, *, scaling: Scaling) -> No
     if odd := [n for n in gpus if n % unit]:
         raise UsageError(
             f"{odd[0]} ranks is not a multiple of {unit}",
-            why=f"a replica of {job.name} is {_replica(job)}, which stays as it was measured",
+            why=f"a replica of {job.name} is {_replica_of(job)}, which stays as it was measured",
             fix=f"ask for {max(1, odd[0] // unit) * unit} or {(odd[0] // unit + 1) * unit}",
         )
     if scaling == "strong" and job.global_batch is not None:

@@ -50,7 +50,7 @@ def timings(profile: BackwardProfile, plan: Sequence[CommOp]) -> tuple[Timing, .
     end, stepped = begin + profile.backward_ns, begin + profile.backward_ns + profile.optimizer_ns
     ready = {r.name: begin + min(r.ready_ns, profile.backward_ns) for r in profile.ready}
     ready |= dict.fromkeys(profile.unused, end)
-    computed = _computed(plan, ready, end)
+    computed = _computed_ns(plan, ready, end)
     in_forward = sum(op.phase == "forward" for op in plan)
     timed: list[Timing] = []
     gathered, reduced, before = begin - profile.forward_ns, begin, 0
@@ -74,7 +74,7 @@ def timings(profile: BackwardProfile, plan: Sequence[CommOp]) -> tuple[Timing, .
     return tuple(timed)
 
 
-def _computed(plan: Sequence[CommOp], ready: dict[str, float], end: float) -> list[float]:
+def _computed_ns(plan: Sequence[CommOp], ready: dict[str, float], end: float) -> list[float]:
     """Return when all that each collective carries is computed. One without gradients of its own (an empty part of a bucket)
     goes with the one that follows."""
     computed = [end] * len(plan)
@@ -150,8 +150,8 @@ def step_timeline(
     that a call of an op takes alone. A strategy's own copies and casts are not in the model. Raises DataError for a
     gradient that the profile does not know.
     """
-    jobs = _jobs(profile, plan, comm_time, link, transport)
-    marks = [_mark(profile.before_ns), _mark(profile.before_ns + profile.backward_ns)]
+    jobs = _plan_transfers(profile, plan, comm_time, link, transport)
+    marks = [_progress_mark(profile.before_ns), _progress_mark(profile.before_ns + profile.backward_ns)]
     run([*jobs, *marks], float(profile.step_ns), transport)
     begin, end = (mark.ready_at for mark in marks)
     inside = sum(
@@ -161,8 +161,10 @@ def step_timeline(
     )
     ahead = begin - profile.before_ns
     backward = round(end - begin - inside)
-    buckets = tuple(_span(i, op, job, begin, backward) for i, (op, job) in enumerate(zip(plan, jobs, strict=True)))
-    following = _covered([bucket for op, bucket in zip(plan, buckets, strict=True) if op.phase == "optimizer"])
+    buckets = tuple(
+        _bucket_span(i, op, job, begin, backward) for i, (op, job) in enumerate(zip(plan, jobs, strict=True))
+    )
+    following = _covered_ns([bucket for op, bucket in zip(plan, buckets, strict=True) if op.phase == "optimizer"])
     tail = max((b.end_ns for op, b in zip(plan, buckets, strict=True) if "backward" in op.phase), default=0)
     return Timeline(
         before_ns=round(begin),
@@ -171,12 +173,12 @@ def step_timeline(
         exposed_ns=max(round(inside), tail - backward, 0),
         after_ns=profile.after_ns + following,
         waits_ns=round(ahead + following),
-        comm_ns=_covered(buckets),
+        comm_ns=_covered_ns(buckets),
         buckets=buckets,
     )
 
 
-def _mark(progress: float) -> Transfer:
+def _progress_mark(progress: float) -> Transfer:
     """Return a transfer of nothing: it shows when that much is computed."""
     return Transfer(ready=float(progress), needed=math.inf, latency=0.0, wire=0.0)
 
@@ -234,13 +236,14 @@ def best_bucket(
     )
 
 
-def _jobs(
+def _plan_transfers(
     profile: BackwardProfile,
     plan: Sequence[CommOp],
     comm_time: CommTime,
     link: Callable[[str], float],
     transport: Transport,
 ) -> list[Transfer]:
+    """Return the plan as transfers, each from when its gradients are ready."""
     per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {call.op for call in plan}}
     jobs: list[Transfer] = []
     for op, timing in zip(plan, timings(profile, plan), strict=True):
@@ -270,7 +273,8 @@ def _wire_ns_per_byte(op: str, plan: Sequence[CommOp], comm_time: CommTime) -> f
     return min(comm_time(op, size) / size for size in sizes)
 
 
-def _span(index: int, op: CommOp, job: Transfer, begin: float, backward_ns: int) -> BucketSpan:
+def _bucket_span(index: int, op: CommOp, job: Transfer, begin: float, backward_ns: int) -> BucketSpan:
+    """Return one collective on the time since the backward pass began, ns."""
     start, end = round(job.start - begin), round(job.end - begin)
     return BucketSpan(
         index=index,
@@ -287,7 +291,7 @@ def _span(index: int, op: CommOp, job: Transfer, begin: float, backward_ns: int)
     )
 
 
-def _covered(buckets: Iterable[BucketSpan]) -> int:
+def _covered_ns(buckets: Iterable[BucketSpan]) -> int:
     """Time in which at least one of them runs."""
     covered, reach = 0, 0
     for bucket in sorted(buckets, key=lambda b: b.start_ns):

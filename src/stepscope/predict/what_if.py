@@ -72,7 +72,7 @@ def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float, stated: bool
     low, usual, high = (1.0, 1.0, 1.0)
     tail = payload = 1.0
     if what.gpu is not None or what.precision is not None:
-        (low, usual, high), tail = _hardware(job, what, assumptions)
+        (low, usual, high), tail = _hardware_factors(job, what, assumptions)
     if what.precision is not None and job.divided:
         raise UsageError(
             f"--what-if precision: {job.name} sends activations",
@@ -96,7 +96,9 @@ def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float, stated: bool
     )
 
 
-def _hardware(job: MeasuredJob, what: WhatIf, assumptions: list[str]) -> tuple[tuple[float, float, float], float]:
+def _hardware_factors(
+    job: MeasuredJob, what: WhatIf, assumptions: list[str]
+) -> tuple[tuple[float, float, float], float]:
     """Factors by the hardware table: products by their peak rate, the rest by the rate of memory."""
     if job.gpu is None:
         raise UsageError(
@@ -174,11 +176,12 @@ def parse_what_if(texts: Sequence[str]) -> WhatIf:
         name = "bucket_bytes" if key == "bucket" else key
         if name in changes:
             raise UsageError(f"--what-if {key} is given twice", fix="give it once")
-        changes[name] = _value(key, value)
+        changes[name] = _what_if_value(key, value)
     return keyed(WhatIf(**changes))
 
 
-def _value(key: str, text: str) -> object:
+def _what_if_value(key: str, text: str) -> object:
+    """Return the value of a key of --what-if. Raises UsageError for one that the key does not take."""
     if key == "batch":
         number = re.fullmatch(r"(\d+(?:\.\d+)?)x", text.lower())
         if number is None:

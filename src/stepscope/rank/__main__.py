@@ -11,6 +11,7 @@ from stepscope.core.forks import leave
 
 
 def main() -> int:
+    """Run one rank, or a probe; return the exit code."""
     arguments = sys.argv[1:]
     if arguments == ["--probe"]:
         from stepscope.rank.probe import main as probe

@@ -48,6 +48,7 @@ class Annotated(AbstractContextManager["Annotated"]):
         self.remove()
 
     def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Open the range of a module's call, and follow its inputs to the backward pass."""
         if torch.compiler.is_compiling():  # a compiled region has no modules any more
             return
         self._calls += 1
@@ -59,6 +60,7 @@ class Annotated(AbstractContextManager["Annotated"]):
         self._forward.append((module, call, span, torch.cuda.nvtx.range_start(FORWARD + name) if self._nvtx else None))
 
     def _leave(self, name: str, module: nn.Module, _: Any, output: Any) -> None:
+        """Close the range of a module's call, and follow its outputs to the backward pass."""
         if torch.compiler.is_compiling():
             return
         while self._forward:  # more than one where an error left a module below
@@ -107,7 +109,7 @@ def annotate(model: nn.Module, *, nvtx: bool | None = None) -> Annotated:
     compiled or scripted model, whose modules no longer run one by one, and for ``nvtx=True`` without a GPU.
     """
     for path, module in model.named_modules():
-        if _compiled(module):
+        if _is_compiled(module):
             raise UsageError(
                 f"annotate: {path or type(module).__name__} is compiled",
                 why="its modules do not run one by one, and their hooks are not called",
@@ -120,7 +122,7 @@ def annotate(model: nn.Module, *, nvtx: bool | None = None) -> Annotated:
     return Annotated(model, nvtx=torch.cuda.is_available() if nvtx is None else nvtx)
 
 
-def _compiled(module: nn.Module) -> bool:
+def _is_compiled(module: nn.Module) -> bool:
     dynamo = sys.modules.get("torch._dynamo")  # takes seconds to import, and who has compiled has it
     wrapped = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
     return wrapped or module._compiled_call_impl is not None or isinstance(module, torch.jit.ScriptModule)

@@ -72,6 +72,7 @@ class ReadinessTimer:
         self._inner.start()
 
     def mark(self, what: int) -> None:
+        """Note when the forward pass begins and the backward pass ends."""
         self._inner.mark(what)
         if what == FORWARD:
             self._ready.clear()
@@ -120,7 +121,10 @@ def without_waits() -> Iterator[Callable[[], int]]:
     waited = 0
 
     def timed(wait: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the wait with its time added up."""
+
         def call(*args: Any, **kwargs: Any) -> Any:
+            """Wait, and add the time."""
             nonlocal waited
             begun = perf_counter_ns()
             try:

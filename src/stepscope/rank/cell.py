@@ -83,7 +83,7 @@ def profile_steps(
     with profile(
         activities=activities,
         schedule=schedule(wait=0, warmup=WARMUP_STEPS, active=PROFILED_STEPS, repeat=1),
-        on_trace_ready=lambda profiler: _export(profiler, path),
+        on_trace_ready=lambda profiler: _export_trace(profiler, path),
         record_shapes=True,
         profile_memory=True,
     ) as profiler:
@@ -97,16 +97,16 @@ def profile_steps(
                     profiler.add_metadata_json(f"stepscope.{key}", json.dumps(value))
             profiler.step()
     if context.group.tensorboard_dir is not None:
-        _copy_for_tensorboard(path, Path(context.group.tensorboard_dir), cell, context)
+        _copy_trace_for_tensorboard(path, Path(context.group.tensorboard_dir), cell, context)
     return str(path.relative_to(files.root))
 
 
-def _export(profiler: torch.profiler.profile, path: Path) -> None:
+def _export_trace(profiler: torch.profiler.profile, path: Path) -> None:
     with writing(path):
         profiler.export_chrome_trace(str(path))
 
 
-def _copy_for_tensorboard(path: Path, folder: Path, cell: CellSpec, context: RankContext) -> None:
+def _copy_trace_for_tensorboard(path: Path, folder: Path, cell: CellSpec, context: RankContext) -> None:
     """Copy the trace to RUN/WORKER.TIME.pt.trace.json.gz, where TensorBoard's profiler page looks for it."""
     run = make_dir(folder / cell.cell_id)
     worker = f"{context.pulse.host}_rank{context.mesh.rank}"
@@ -142,20 +142,21 @@ def run_cell(cell: CellSpec, context: RankContext, *, round_index: int) -> None:
     tracker = PeakTracker(device)
     tracker.start()
     specs = specs_of(cell, warmup_steps=context.group.measure.warmup_steps)
-    prepared = _data(cell, context, specs)
+    prepared = _prepared_data(cell, context, specs)
     context.pulse.enter("build")
-    subject = _build(cell, context, specs, prepared, tracker)
+    subject = _built_subject(cell, context, specs, prepared, tracker)
     try:
-        with Recorder(files.samples(context.mesh.rank), _header(cell, context, subject)) as recorder:
-            summary = _measure(cell, context, subject, recorder, round_index)
+        with Recorder(files.samples(context.mesh.rank), _samples_header(cell, context, subject)) as recorder:
+            summary = _measured_round(cell, context, subject, recorder, round_index)
         if round_index == context.group.measure.rounds - 1:
-            summary = _conclude(cell, context, subject, summary, files)
+            summary = _concluded_summary(cell, context, subject, summary, files)
             write_record(files.summary(context.mesh.rank), summary)
     finally:
-        _close(subject)
+        _close_subject(subject)
 
 
-def _header(cell: CellSpec, context: RankContext, subject: _Subject) -> SamplesHeader:
+def _samples_header(cell: CellSpec, context: RankContext, subject: _Subject) -> SamplesHeader:
+    """Return the header of the samples: clock, columns and what they count."""
     timed = subject.session.scheduled is not None or not subject.specs.strategy.sharded
     return SamplesHeader(
         cell_id=cell.cell_id,
@@ -166,7 +167,7 @@ def _header(cell: CellSpec, context: RankContext, subject: _Subject) -> SamplesH
     )
 
 
-def _data(cell: CellSpec, context: RankContext, specs: Specs) -> Prepared:
+def _prepared_data(cell: CellSpec, context: RankContext, specs: Specs) -> Prepared:
     """Return the cell's arrays: the first rank of each host builds the cache, the others map it."""
     dataset, options = specs.dataset, specs.dataset_options
     data_dir = None if context.group.data_dir is None else Path(context.group.data_dir)
@@ -185,7 +186,10 @@ def _data(cell: CellSpec, context: RankContext, specs: Specs) -> Prepared:
     return prepared
 
 
-def _build(cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepared, tracker: PeakTracker) -> _Subject:
+def _built_subject(
+    cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepared, tracker: PeakTracker
+) -> _Subject:
+    """Return what a cell trains: module, optimizer, loader and their session."""
     device, mesh = context.mesh.device, context.mesh
     task = MODULES.load(cell.workload)(specs.model, specs.needs, cell.loss)
     numerics = Numerics(cell.precision, device)
@@ -251,7 +255,7 @@ def _same_on_all_ranks(module: nn.Module) -> None:
         dist.broadcast(tensor, src=0)
 
 
-def _close(subject: _Subject) -> None:
+def _close_subject(subject: _Subject) -> None:
     subject.loader.close()
     subject.session.close()
     if subject.readiness is not None:
@@ -259,9 +263,10 @@ def _close(subject: _Subject) -> None:
     subject.numerics.close()
 
 
-def _measure(
+def _measured_round(
     cell: CellSpec, context: RankContext, subject: _Subject, recorder: Recorder, round_index: int
 ) -> RankSummary:
+    """Train one round: warm-up, timed steps, epochs; return its summary."""
     loader, measure = subject.loader, context.group.measure
     per_epoch = loader.sampling.windows_per_epoch
     pace = Pace(
@@ -279,6 +284,7 @@ def _measure(
     epochs = context.epochs.setdefault(cell.cell_id, [])
 
     def run(windows: Iterator[tuple[StepSamples, Iterator[Batch]]]) -> None:
+        """Train these windows of samples, a step each."""
         nonlocal step, queue
         for window, batches in windows:
             context.pulse.step = step
@@ -318,7 +324,7 @@ def _measure(
     delay = queue.delay_fraction
     recorder.flush()
     subject.tracker.pause()
-    return replace(_summary(cell, context, subject, pace, tuple(epochs)), run_delay_fraction=delay)
+    return replace(_rank_summary(cell, context, subject, pace, tuple(epochs)), run_delay_fraction=delay)
 
 
 class _RunQueue:
@@ -352,13 +358,14 @@ def _finish_epoch(
     round_index: int,
     epoch: int,
 ) -> EpochResult:
+    """Evaluate an epoch; return its loss and accuracy over all ranks."""
     phase = context.pulse.phase
     context.pulse.enter("evaluate", step=context.pulse.step)
     own_loss = recorder.epoch_loss[epoch]
     losses = context.control.all_gather(own_loss if math.isfinite(own_loss) else None)  # as JSON, which knows no NaN
     train_loss = math.fsum(math.nan if loss is None else loss for loss in losses)
     subject.tracker.pause()
-    accuracy = _accuracy(cell, context, subject)
+    accuracy = _test_accuracy(cell, context, subject)
     subject.tracker.start()
     context.pulse.enter(phase, step=context.pulse.step)
     finite = math.isfinite(train_loss)
@@ -374,7 +381,7 @@ def _finish_epoch(
     )
 
 
-def _accuracy(cell: CellSpec, context: RankContext, subject: _Subject) -> float | None:
+def _test_accuracy(cell: CellSpec, context: RankContext, subject: _Subject) -> float | None:
     """Return the share of right answers on the test split; None where there is none or its labels mean nothing."""
     test = subject.prepared.test
     if not subject.prepared.real_labels or len(test) == 0:
@@ -383,9 +390,10 @@ def _accuracy(cell: CellSpec, context: RankContext, subject: _Subject) -> float 
     return float(math.fsum(context.control.all_gather(right)) / len(test))
 
 
-def _summary(
+def _rank_summary(
     cell: CellSpec, context: RankContext, subject: _Subject, pace: Pace, epochs: tuple[EpochResult, ...]
 ) -> RankSummary:
+    """Return the summary of a rank: steps, epochs, peak memory."""
     peak, unsure = subject.tracker.peak, subject.tracker.unavailable
     notes = () if unsure is None else (f"peak memory covers the whole process: {unsure.reason}",)
     return RankSummary(
@@ -406,7 +414,7 @@ def _summary(
     )
 
 
-def _conclude(
+def _concluded_summary(
     cell: CellSpec, context: RankContext, subject: _Subject, summary: RankSummary, files: CellLayout
 ) -> RankSummary:
     """Conclude after the last timed step: replica checksum, the plan check, the profiled steps, those without reductions."""
@@ -423,7 +431,7 @@ def _conclude(
     plan = subject.specs.plan_of_rank(context.mesh.rank)
     observed = plancheck.observe(one_step, context.mesh, phases=phases)
     check = plancheck.check(plan, observed, backend=cell.backend, messages=subject.session.messages)
-    memory = _account(subject, windows)
+    memory = _tensor_bytes(subject, windows)
     flight.assert_same_calls(context.control)
     trace: str | None = None
     if context.group.measure.profile:
@@ -465,7 +473,7 @@ def _conclude(
     )
 
 
-def _account(subject: _Subject, windows: Iterator[tuple[StepSamples, Iterator[Batch]]]) -> dict[str, int]:
+def _tensor_bytes(subject: _Subject, windows: Iterator[tuple[StepSamples, Iterator[Batch]]]) -> dict[str, int]:
     """Return bytes of this rank's tensors by kind, in one full step of its own."""
     session, training = subject.session, subject.training
     account = TensorAccount(subject.task.module, session.parameters, training.optimizer, recomputed=subject.recomputed)

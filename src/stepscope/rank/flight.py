@@ -41,12 +41,12 @@ def snapshot(*, rank: int, world_size: int) -> FlightDump:
     try:
         dumps = [flight_recorder.from_json(text, rank=rank) for text in _read_recorders()]
     except DataError as error:
-        return _nothing(rank, world_size, error.line)
+        return _empty_dump(rank, world_size, error.line)
     if not dumps:
-        return _nothing(rank, world_size, "this torch has no flight recorder that can be read")
+        return _empty_dump(rank, world_size, "this torch has no flight recorder that can be read")
     filled = [d for d in dumps if d.entries] or dumps[:1]
     if len(filled) > 1 and all(e.created_ns is not None for d in filled for e in d.entries):
-        filled = [_merged(filled)]
+        filled = [_merged_dumps(filled)]
     dump = filled[0]
     return replace(dump, rank=rank, world_size=world_size, host=host, groups=_with_members(dump.groups))
 
@@ -74,6 +74,7 @@ class BlackBox:
                 write_bytes(cell.flight(self._rank), codec.encode_line(dump, header=True))
 
     def _read(self, timeout_s: float) -> FlightDump:
+        """Return the recorder's dump; an empty one where that takes too long."""
         dumps: list[FlightDump] = []
 
         def read() -> None:
@@ -84,7 +85,7 @@ class BlackBox:
         reader.join(timeout_s)
         if dumps:
             return dumps[0]
-        return _nothing(self._rank, self._world_size, f"its flight recorder did not respond within {timeout_s:g} s")
+        return _empty_dump(self._rank, self._world_size, f"its flight recorder did not respond within {timeout_s:g} s")
 
 
 def same_calls(control: Control, group: dist.ProcessGroup | None = None) -> str | None:
@@ -99,17 +100,17 @@ def same_calls(control: Control, group: dist.ProcessGroup | None = None) -> str 
         return None
     name = (group or dist.group.WORLD).group_name  # type: ignore[union-attr]
     dump = snapshot(rank=control.rank, world_size=control.world_size)
-    ours = _calls(dump, name)
+    ours = _calls_by_sequence(dump, name)
     windows = control.all_gather(None if dump.unavailable else [min(ours, default=0), max(ours, default=0)])
     if None in windows:
         return None
     start = max(low for low, _ in windows)
-    digest = _digest(call for s, calls in sorted(ours.items()) if s >= start for call in calls)
+    digest = _calls_digest(call for s, calls in sorted(ours.items()) if s >= start for call in calls)
     if len(set(control.all_gather(digest))) == 1 and len({high for _, high in windows}) == 1:
         return None
-    everyone = control.all_gather(codec.to_builtins(_part(dump, name, start)))
+    everyone = control.all_gather(codec.to_builtins(_dump_part(dump, name, start)))
     findings = compare_dumps(msgspec.convert(everyone, list[FlightDump]), world_size=None)
-    return summary(findings) or _counts(windows)
+    return summary(findings) or _counts_text(windows)
 
 
 def assert_same_calls(control: Control) -> None:
@@ -122,14 +123,14 @@ def assert_same_calls(control: Control) -> None:
         )
 
 
-def _counts(windows: Iterable[Any]) -> str:
+def _counts_text(windows: Iterable[Any]) -> str:
     """Describe ranks that finished, and yet not equally many calls: what a broadcast's leaves and the like allow."""
     return "ranks called different numbers of collectives: " + ", ".join(
         f"rank {rank} {last}" for rank, (_, last) in enumerate(windows)
     )
 
 
-def _part(dump: FlightDump, name: str, start: int) -> FlightDump:
+def _dump_part(dump: FlightDump, name: str, start: int) -> FlightDump:
     """Return the dump's calls of one group from ``start`` on."""
     return replace(
         dump,
@@ -139,7 +140,7 @@ def _part(dump: FlightDump, name: str, start: int) -> FlightDump:
     )
 
 
-def _calls(dump: FlightDump, name: str) -> dict[int, list[FlightEntry]]:
+def _calls_by_sequence(dump: FlightDump, name: str) -> dict[int, list[FlightEntry]]:
     calls: dict[int, list[FlightEntry]] = {}
     for entry in dump.entries:
         if entry.group == name and not entry.is_p2p:
@@ -147,7 +148,7 @@ def _calls(dump: FlightDump, name: str) -> dict[int, list[FlightEntry]]:
     return calls
 
 
-def _digest(entries: Iterable[FlightEntry]) -> str:
+def _calls_digest(entries: Iterable[FlightEntry]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for entry in entries:
         digest.update(f"{entry.sequence} {signature(entry)}\n".encode())
@@ -159,7 +160,7 @@ def _read_recorders() -> list[str | bytes]:
     return [getattr(c10d, name)(True, False) for name in names if hasattr(c10d, name)]
 
 
-def _merged(dumps: list[FlightDump]) -> FlightDump:
+def _merged_dumps(dumps: list[FlightDump]) -> FlightDump:
     """Merge the dumps, calls numbered anew by time: one recorder's ids mean nothing beside another's."""
     entries = sorted((e for d in dumps for e in d.entries), key=lambda e: (e.created_ns or 0, e.record_id))
     whole = all(d.kept == "all" for d in dumps)
@@ -175,13 +176,13 @@ def _merged(dumps: list[FlightDump]) -> FlightDump:
 def _with_members(groups: tuple[FlightGroup, ...]) -> tuple[FlightGroup, ...]:
     """Add the members to the groups: gloo's dump does not say who is in one; this process knows. Groups without any call are
     added."""
-    members = _members()
+    members = _members_by_group()
     names = {g.name for g in groups}
     added = (FlightGroup(name=name) for name in members if name not in names)
     return tuple(g if g.ranks is not None else replace(g, ranks=members.get(g.name)) for g in (*groups, *added))
 
 
-def _members() -> dict[str, tuple[int, ...]]:
+def _members_by_group() -> dict[str, tuple[int, ...]]:
     """Return global ranks by the name of their group, of every group this rank is in. Empty where torch keeps it
     elsewhere."""
     world = getattr(dist.distributed_c10d, "_world", None)
@@ -193,7 +194,8 @@ def _members() -> dict[str, tuple[int, ...]]:
     return {str(name): tuple(sorted(by_group[group])) for group, name in dict(names).items() if group in by_group}
 
 
-def _nothing(rank: int, world_size: int, why: str) -> FlightDump:
+def _empty_dump(rank: int, world_size: int, why: str) -> FlightDump:
+    """Return a dump that holds nothing. why: the reason."""
     return FlightDump(
         rank=rank,
         entries=(),

@@ -77,6 +77,7 @@ class Pulse:
             self._path, self.cell_id, self._written = path, cell_id, None
 
     def beat(self, enqueued: tuple[int, str | None] | None = None) -> None:
+        """Write the heartbeat, where anything has changed."""
         with self._lock:
             state = (self.cell_id, self.phase, self.step, self.op, self.size_bytes, enqueued)
             if state == self._written:
@@ -98,6 +99,7 @@ class Pulse:
             self._written = state
 
     def _note_move(self) -> None:
+        """Note when cell, phase or step last changed, and the longest time between."""
         now, before, position = time.time_ns(), self._position, (self.cell_id, self.phase, self.step)
         if position == before:
             return
@@ -108,6 +110,7 @@ class Pulse:
         self._position, self._moved_ns = position, now
 
     def _run(self) -> None:
+        """Write heartbeats until stopped, and look after memory and ranks that are stuck."""
         position = (self.cell_id, self.phase, self.step)
         ask_at = time.monotonic() + STUCK_AFTER_S
         for tick in itertools.count():
@@ -124,6 +127,7 @@ class Pulse:
                 self.beat(plancheck.last_enqueued())
 
     def _watch_memory(self) -> None:
+        """Report a host with little memory left."""
         left, total = host_memory_left()
         if left < LOW_MEMORY_FRACTION * total:
             self._on_low_memory(

@@ -137,6 +137,7 @@ class Loader:
         self.close()
 
     def _batches(self, window: StepSamples, run: int) -> Iterator[Batch]:
+        """Yield the batches of a window. Raises RuntimeError for one of an abandoned epoch."""
         for micro_step in range(window.micro_steps):
             if self._stream is None or run != self._run:
                 raise RuntimeError("these batches belong to an epoch that was abandoned, or to a closed loader")
@@ -146,7 +147,7 @@ class Loader:
                 raise RuntimeError(f"asked for {len(piece)} rows and got {len(x)}")
             self._seen_rows[piece] = True
             self._seen_samples += len(piece)
-            yield _to(self._device, x), _to(self._device, y)
+            yield _tensor_on(self._device, x), _tensor_on(self._device, y)
 
 
 def eval_batches(
@@ -160,8 +161,8 @@ def eval_batches(
     longest = -(-len(split) // world_size)
     for start in range(low, low + longest, micro_batch):
         rows = np.arange(min(start, high), min(start + micro_batch, high))
-        x, y = _take(split.x, rows), _take(split.y, rows)
-        yield _to(device, x), _to(device, y)
+        x, y = _taken_rows(split.x, rows), _taken_rows(split.y, rows)
+        yield _tensor_on(device, x), _tensor_on(device, y)
 
 
 class _PieceOrder:
@@ -191,15 +192,15 @@ class _Rows(Dataset[Batch]):
         return x[0], y[0]
 
     def __getitems__(self, rows: Indices) -> Batch:
-        return _take(self._split.x, rows), _take(self._split.y, rows)
+        return _taken_rows(self._split.x, rows), _taken_rows(self._split.y, rows)
 
 
-def _take(array: NDArray[Any], rows: Indices) -> Tensor:
+def _taken_rows(array: NDArray[Any], rows: Indices) -> Tensor:
     # a fancy index copies: the tensor owns writable memory even where the array is a read-only map
     return torch.from_numpy(array[rows])
 
 
-def _to(device: torch.device, tensor: Tensor) -> Tensor:
+def _tensor_on(device: torch.device, tensor: Tensor) -> Tensor:
     return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
 
@@ -223,7 +224,7 @@ def maker(task: Task, options: Options, numerics: Numerics) -> Make:
             "the model brings its own batches, and dataset_options.input asks for random ones", fix="remove input"
         )
     if task.batch is not None:
-        return partial(_checked, task.batch)
+        return partial(_checked_batch, task.batch)
     if options.input is None:
         raise UsageError(
             "the input of the model is unknown",
@@ -238,7 +239,7 @@ def maker(task: Task, options: Options, numerics: Numerics) -> Make:
             return torch.randn(shape, generator=generator)
         return torch.randint(asked.ids_below, shape, generator=generator)
 
-    scores = _scores(task, inputs(2, torch.Generator()), numerics)
+    scores = _output_shape(task, inputs(2, torch.Generator()), numerics)
 
     def make(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         def draw(classes: int, shape: tuple[int, ...]) -> Tensor:
@@ -249,7 +250,7 @@ def maker(task: Task, options: Options, numerics: Numerics) -> Make:
     return make
 
 
-def _scores(task: Task, inputs: Tensor, numerics: Numerics) -> Tensor:
+def _output_shape(task: Task, inputs: Tensor, numerics: Numerics) -> Tensor:
     """Return what the module gives for a batch, on the meta device: its shape."""
     x, _ = numerics.inputs(inputs.to(numerics.device), inputs)
     task.module.eval()  # statistics of batches stay as they are
@@ -259,7 +260,8 @@ def _scores(task: Task, inputs: Tensor, numerics: Numerics) -> Tensor:
     return scores
 
 
-def _checked(batch: Callable[..., Any], size: int, generator: torch.Generator) -> tuple[Any, Any]:
+def _checked_batch(batch: Callable[..., Any], size: int, generator: torch.Generator) -> tuple[Any, Any]:
+    """Return a workload's batch as (inputs, targets). Raises UsageError for anything else."""
     made = batch(size, generator)
     if not isinstance(made, tuple | list) or len(made) != 2:
         shown = f"{len(made)} values" if isinstance(made, tuple | list) else f"a {type(made).__name__}"

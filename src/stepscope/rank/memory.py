@@ -48,6 +48,7 @@ class PeakTracker:
         self.unavailable = reset_peak(self._device) or self.unavailable
 
     def pause(self) -> None:
+        """Note the peak so far."""
         peak = read_peak(self._device)
         if (
             isinstance(peak, Unavailable)
@@ -72,6 +73,7 @@ def reset_peak(device: torch.device) -> Unavailable | None:
 
 
 def read_peak(device: torch.device) -> PeakMemory | Unavailable:
+    """Return the peak of memory so far, bytes: the device's, or the process's."""
     if device.type == "cuda":
         return PeakMemory(int(torch.cuda.max_memory_allocated(device)), "cuda max_memory_allocated")
     try:
@@ -122,18 +124,19 @@ class TensorAccount:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        own = {p.untyped_storage().data_ptr() for p in map(_local, self._parameters)}
+        """Count the activations that a step keeps, and the parameters that it gathers, bytes."""
+        own = {p.untyped_storage().data_ptr() for p in map(_local_tensor, self._parameters)}
         kept: list[torch.UntypedStorage] = []
 
         def pack(tensor: Tensor) -> Tensor:
-            storage = _local(tensor).untyped_storage()
+            storage = _local_tensor(tensor).untyped_storage()
             if ACTIVATIONS not in self.sizes and not _is_parameter(tensor) and storage.data_ptr() not in own:
                 kept.append(storage)
             return tensor
 
         def keep(tensor: Tensor) -> None:
             if ACTIVATIONS not in self.sizes:
-                kept.append(_local(tensor).untyped_storage())
+                kept.append(_local_tensor(tensor).untyped_storage())
 
         def keep_inputs(_: nn.Module, inputs: tuple[Any, ...]) -> None:
             for value in inputs:
@@ -141,15 +144,16 @@ class TensorAccount:
                     keep(value)
 
         def unpack(tensor: Tensor) -> Tensor:
+            """Return what was kept; the first one ends the count."""
             if ACTIVATIONS not in self.sizes:
-                self.sizes[ACTIVATIONS] = _bytes(kept)
-                now = (_local(p).untyped_storage() for p in self._module.parameters())
-                self.sizes[GATHERED] = _bytes(storage for storage in now if storage.data_ptr() not in own)
+                self.sizes[ACTIVATIONS] = _storage_bytes(kept)
+                now = (_local_tensor(p).untyped_storage() for p in self._module.parameters())
+                self.sizes[GATHERED] = _storage_bytes(storage for storage in now if storage.data_ptr() not in own)
                 kept.clear()
             return tensor
 
         def before_update(*_: Any) -> None:
-            self.sizes[GRADIENTS] = _of(p.grad for p in self._parameters)
+            self.sizes[GRADIENTS] = _tensor_bytes(p.grad for p in self._parameters)
 
         hooks = [m.register_forward_pre_hook(keep_inputs) for m in self._recomputed.blocks]
         hooks.append(self._optimizer.register_step_pre_hook(before_update))
@@ -161,12 +165,12 @@ class TensorAccount:
             self._recomputed.tell = tell
             for hook in hooks:
                 hook.remove()
-        self.sizes[PARAMETERS] = _of(self._parameters)
+        self.sizes[PARAMETERS] = _tensor_bytes(self._parameters)
         state = getattr(self._optimizer, "optim", self._optimizer).state.values()
-        self.sizes[OPTIMIZER] = _of(t for s in state for t in s.values() if isinstance(t, Tensor) and t.dim())
+        self.sizes[OPTIMIZER] = _tensor_bytes(t for s in state for t in s.values() if isinstance(t, Tensor) and t.dim())
 
 
-def _local(tensor: Tensor) -> Tensor:
+def _local_tensor(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -174,9 +178,9 @@ def _is_parameter(tensor: Tensor) -> bool:
     return any(isinstance(t, nn.Parameter) for t in (tensor, tensor._base))
 
 
-def _of(tensors: Iterable[Tensor | None]) -> int:
-    return _bytes(_local(t).untyped_storage() for t in tensors if t is not None)
+def _tensor_bytes(tensors: Iterable[Tensor | None]) -> int:
+    return _storage_bytes(_local_tensor(t).untyped_storage() for t in tensors if t is not None)
 
 
-def _bytes(storages: Iterable[torch.UntypedStorage]) -> int:
+def _storage_bytes(storages: Iterable[torch.UntypedStorage]) -> int:
     return sum({s.data_ptr(): s.nbytes() for s in storages}.values())

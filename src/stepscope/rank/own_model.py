@@ -54,13 +54,13 @@ def main(asked: Path, answers: Path) -> int:
     """Answer every question of the file; what is wrong with the user's model is an answer, too."""
     asking = codec.decode(read_bytes(asked), ModelQuestions, source=str(asked))
     device = torch.device("cuda", 0) if asking.device == "cuda" else torch.device("cpu")
-    models = tuple(_answer(asking.workload, question, device) for question in asking.questions)
+    models = tuple(_measured_or_error(asking.workload, question, device) for question in asking.questions)
     with writing(answers):
         answers.write_bytes(codec.encode_document(codec.plain(MeasuredModels(models=models))))
     return 0
 
 
-def _answer(workload: str, question: ModelQuestion, device: torch.device) -> MeasuredModel:
+def _measured_or_error(workload: str, question: ModelQuestion, device: torch.device) -> MeasuredModel:
     try:
         return measure(workload, question, device)
     except StepscopeError as error:
@@ -90,7 +90,7 @@ def measure(workload: str, question: ModelQuestion, device: torch.device) -> Mea
     finally:
         numerics.close()
     facts = ModelFacts(
-        parameters=tuple(_fact(name, p) for name, p in trained),
+        parameters=tuple(_parameter_fact(name, p) for name, p in trained),
         ready_order=order,
         forward_flops_per_sample=round(flops / SAMPLES),
         optimizer_bytes=state,
@@ -98,7 +98,7 @@ def measure(workload: str, question: ModelQuestion, device: torch.device) -> Mea
     return MeasuredModel(facts=facts, digest=source_digest(workload), optimizer=own)
 
 
-def _fact(name: str, parameter: nn.Parameter) -> ParameterFact:
+def _parameter_fact(name: str, parameter: nn.Parameter) -> ParameterFact:
     dtype = str(parameter.dtype).removeprefix("torch.")
     if dtype not in DTYPE_BYTES:
         raise UsageError(f"parameter {name} is {dtype}", fix=f"stepscope reduces {', '.join(DTYPE_BYTES)}")
@@ -111,7 +111,7 @@ def _one_step(
     """Return (parameters in the order in which backward made them ready, FLOP of the forward pass)."""
     order: list[int] = []
     hooks = [
-        p.register_post_accumulate_grad_hook(partial(_note, order, index))  # type: ignore[no-untyped-call]
+        p.register_post_accumulate_grad_hook(partial(_note_order, order, index))  # type: ignore[no-untyped-call]
         for index, (_, p) in enumerate(trained)
     ]
     x, y = numerics.inputs(*batch)
@@ -135,7 +135,7 @@ def _one_step(
     return tuple(order), int(counter.get_total_flops())
 
 
-def _note(order: list[int], index: int, _: Tensor) -> None:
+def _note_order(order: list[int], index: int, _: Tensor) -> None:
     order.append(index)
 
 
@@ -152,7 +152,7 @@ def _state_bytes(task: Task, numerics: Numerics, parameters: list[nn.Parameter])
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def _attention(query: Any, key: Any, value: Any, *more: Any, out_val: Any = None, **named: Any) -> int:  # noqa: ARG001
+def _attention_flop(query: Any, key: Any, value: Any, *more: Any, out_val: Any = None, **named: Any) -> int:  # noqa: ARG001
     """Count the FLOP of QK^T and PV; half of it when causal, as in ``workloads._common.attention_flops``."""
     full: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
     causal = named.get("is_causal", any(argument is True for argument in more[:3]))
@@ -160,7 +160,7 @@ def _attention(query: Any, key: Any, value: Any, *more: Any, out_val: Any = None
 
 
 _ATTENTION = {
-    getattr(torch.ops.aten, name): _attention
+    getattr(torch.ops.aten, name): _attention_flop
     for name in (
         "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
@@ -196,10 +196,10 @@ def _users_code(what: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         lines = str(error).strip().splitlines()
         text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise UsageError(what, why=text, fix=_place(error)) from error
+        raise UsageError(what, why=text, fix=_error_place(error)) from error
 
 
-def _place(error: BaseException) -> str | None:
+def _error_place(error: BaseException) -> str | None:
     """Return ``models.py:12, in cnn: return Net(3)``: the last line of the user's own, else the last line of all."""
     if isinstance(error, SyntaxError):
         return f"look at {error.filename}:{error.lineno}"

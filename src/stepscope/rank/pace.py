@@ -161,6 +161,7 @@ class Pace:
             self._recorder.write_finished()
 
     def _warm(self) -> bool:
+        """Whether the warm-up has had its steps."""
         wanted = self._measure.warmup_steps
         if wanted is not None:
             return self.warmup_steps >= wanted
@@ -179,6 +180,7 @@ class Pace:
         self._write_every = self._control.decide(max(1, min(wanted, MOST_STEPS_BETWEEN_WRITES)))
 
     def _settled(self) -> bool:
+        """Whether the steps are steady, or warm-up has had its share of the budget."""
         if self.warmup_steps < self._min_warmup:
             return False
         if self.warmup_steps >= WARMUP_CHECKS[-1]:
@@ -190,6 +192,7 @@ class Pace:
         return warmup_end(self._recorder.warmup_step_ns) is not None
 
     def _stop(self) -> StopReason | None:
+        """Say why the timed steps are enough; None: they are not."""
         wanted = self._cell.steps
         if isinstance(wanted, int):
             return "fixed number of steps" if self.timed_steps >= wanted else None
@@ -206,6 +209,7 @@ class Pace:
         return reason
 
     def _verdict(self, per_rank: list[list[int]]) -> dict[str, object]:
+        """Return what all ranks do next: stop with a reason, or when to look again."""
         tight = self._slowest.add(per_rank)
         left_ns = self._measure.budget_ns - self._elapsed()
         most = self.timed_steps + max(0, int(left_ns / max(1.0, float(np.median(self._slowest.times_ns)))))

@@ -63,9 +63,9 @@ class Phases(Regions):
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        before = _launched()
+        before = _launched_counts()
         yield
-        self._launches.append((before, _launched(), _PHASE.get(name, "")))
+        self._launches.append((before, _launched_counts(), _PHASE.get(name, "")))
 
     def of(self, group: str, number: int) -> str:
         """Return the phase that launched the group's call of this number; empty: none did."""
@@ -87,13 +87,13 @@ def observe(
     if not dist.is_initialized():
         run()
         return ()
-    if _dump() is None:
+    if _json_dump() is None:
         run()
         return Unavailable("this torch has no flight recorder that can be read")
     mark = _leave_mark()
     run()
-    entries = _entries()
-    first = next((i for i, e in enumerate(entries) if _place(e) == mark), None)
+    entries = _recorded_entries()
+    first = next((i for i, e in enumerate(entries) if _group_and_number(e) == mark), None)
     if first is None:
         return Unavailable(
             f"the flight recorder kept only the last {counted(len(entries), 'collective')}, fewer than the step made: "
@@ -104,7 +104,9 @@ def observe(
     names = {dist.group.WORLD.group_name: "dp"} if mesh is None else mesh.group_names()  # type: ignore[union-attr]
     sizes = {name: mesh.size(dimension) if mesh else dist.get_world_size() for name, dimension in names.items()}
     collectives = [e for e in entries[first + 1 :] if not e["is_p2p"]]
-    return tuple(_observed(e, names, sizes, "" if phases is None else phases.of(*_place(e))) for e in collectives)
+    return tuple(
+        _observed_op(e, names, sizes, "" if phases is None else phases.of(*_group_and_number(e))) for e in collectives
+    )
 
 
 def check(
@@ -123,19 +125,19 @@ def check(
     if backend == "gloo":  # it runs a reduce_scatter as an all_reduce of its whole input
         recorded = [replace(op, op="all_reduce") if op.op == "reduce_scatter" else op for op in recorded]
     recorded.sort(key=attrgetter("group"))
-    planned = sorted(_text(op) for op in plan if op.op in _MESSAGES)
+    planned = sorted(_op_text(op) for op in plan if op.op in _MESSAGES)
     phased = not isinstance(observed, Unavailable) and any(op.phase for op in observed)
-    expected = (*planned, *(_text(op, phased=phased) for op in recorded))
+    expected = (*planned, *(_op_text(op, phased=phased) for op in recorded))
     if isinstance(observed, Unavailable):
         return PlanCheck(matches=False, expected=expected, observed=(), source=SOURCE, unavailable=observed.reason)
     seen = (
-        *sorted(_text(op) for op in messages),
-        *(_text(op, phased=phased) for op in sorted(observed, key=attrgetter("group"))),
+        *sorted(_op_text(op) for op in messages),
+        *(_op_text(op, phased=phased) for op in sorted(observed, key=attrgetter("group"))),
     )
     return PlanCheck(matches=seen == expected, expected=expected, observed=seen, source=SOURCE)
 
 
-def _text(op: CommOp | ObservedOp, *, phased: bool = False) -> str:
+def _op_text(op: CommOp | ObservedOp, *, phased: bool = False) -> str:
     group = "" if op.group == "dp" else f" on {op.group}"
     return f"{op.op} {op.dtype}[{op.numel}]{group}" + (f" in {op.phase or 'no phase'}" if phased else "")
 
@@ -145,10 +147,10 @@ def _leave_mark() -> tuple[str, int]:
     device = f"cuda:{torch.cuda.current_device()}" if dist.get_backend() == "nccl" else "cpu"
     dist.all_reduce(torch.zeros(1, device=device))
     world = dist.group.WORLD.group_name  # type: ignore[union-attr]
-    return world, _launched()[world]
+    return world, _launched_counts()[world]
 
 
-def _launched() -> dict[str, int]:
+def _launched_counts() -> dict[str, int]:
     """Count the calls that each group of this process has launched, by its name.
 
     Asked of the groups: the recorder tells its calls all at once, and a full ring takes a third of a second.
@@ -159,7 +161,7 @@ def _launched() -> dict[str, int]:
     return {name: group._get_sequence_number_for_group() for group, name in groups}  # type: ignore[attr-defined]
 
 
-def _place(entry: Mapping[str, Any]) -> tuple[str, int]:
+def _group_and_number(entry: Mapping[str, Any]) -> tuple[str, int]:
     """Return (group, number among its calls) of a recorded call. gloo counts messages, too, and has that count in
     ``op_id``."""
     name = entry["process_group"][0]
@@ -167,7 +169,7 @@ def _place(entry: Mapping[str, Any]) -> tuple[str, int]:
     return name, int(number)
 
 
-def _dump() -> Callable[..., str | bytes] | None:
+def _json_dump() -> Callable[..., str | bytes] | None:
     """Return the recorder's JSON dump; NCCL's collectives are kept apart from those of the other backends."""
     names = ["_dump_fr_trace_json"]
     if dist.get_backend() == "nccl":
@@ -175,14 +177,15 @@ def _dump() -> Callable[..., str | bytes] | None:
     return next((getattr(c10d, name) for name in names if hasattr(c10d, name)), None)
 
 
-def _entries() -> list[dict[str, Any]]:
+def _recorded_entries() -> list[dict[str, Any]]:
     """Return the recorded calls, oldest first."""
-    dump = _dump()
+    dump = _json_dump()
     entries = [] if dump is None else json.loads(dump(True, False)).get("entries", [])
     return sorted(entries, key=lambda e: e["record_id"])
 
 
-def _observed(entry: dict[str, Any], groups: Mapping[str, str], sizes: Mapping[str, int], phase: str) -> ObservedOp:
+def _observed_op(entry: dict[str, Any], groups: Mapping[str, str], sizes: Mapping[str, int], phase: str) -> ObservedOp:
+    """Return a recorded call as an operation of a plan."""
     name = entry["profiling_name"].partition(":")[2].partition(" ")[0]  # "send 0->1" on NCCL
     op = OPS.get(name, name)
     dtypes = {DTYPES.get(d, d) for d in entry["input_dtypes"]}
@@ -194,12 +197,12 @@ def _observed(entry: dict[str, Any], groups: Mapping[str, str], sizes: Mapping[s
         op=op,
         numel=numel * sizes[group] if by_inputs and op == "all_gather" else numel,
         dtype="+".join(sorted(dtypes)),
-        group=groups.get(group) or _unnamed(group),
+        group=groups.get(group) or _group_by_size(group),
         phase=phase,
     )
 
 
-def _unnamed(group: str) -> str:
+def _group_by_size(group: str) -> str:
     """Name a group that is not of the mesh, such as those that ``fully_shard`` makes, by its size."""
     ranks = dist.get_process_group_ranks(c10d._resolve_process_group(group))  # type: ignore[arg-type]
     return f"{len(ranks)} ranks"
@@ -213,7 +216,9 @@ def last_enqueued() -> tuple[int, str | None] | None:
     """
     if not dist.is_initialized():
         return None
-    entries = [e for e in _entries() if e["process_group"][0] == dist.group.WORLD.group_name and not e["is_p2p"]]  # type: ignore[union-attr]
+    entries = [
+        e for e in _recorded_entries() if e["process_group"][0] == dist.group.WORLD.group_name and not e["is_p2p"]
+    ]  # type: ignore[union-attr]
     if not entries:
         return None
     last = entries[-1]

@@ -67,7 +67,7 @@ class Numerics:
         self._autocast_dtype = AUTOCAST_DTYPE.get(precision)
         self._scaler = torch.amp.GradScaler(device.type, enabled=precision == "amp_fp16")
         self._switches = _read_tf32_switches()
-        _write_tf32_switches(_switched(self._switches, on=precision == "tf32"))
+        _write_tf32_switches(_switched_values(self._switches, on=precision == "tf32"))
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """Put ``module`` on the device and into the storage dtype, in place; return it."""
@@ -120,6 +120,6 @@ def _write_tf32_switches(values: list[Any]) -> None:
         setattr(owner, name, value)
 
 
-def _switched(like: list[Any], *, on: bool) -> list[Any]:
+def _switched_values(like: list[Any], *, on: bool) -> list[Any]:
     named = "tf32" if on else "ieee"
     return [on if isinstance(value, bool) else named for value in like]

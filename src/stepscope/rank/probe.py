@@ -37,7 +37,7 @@ def main() -> int:
 def probe(torch: ModuleType) -> TorchFact:
     """Return the facts of the imported ``torch``. Initialises CUDA where there is a device: only call it in a process of its
     own."""
-    devices, error = _devices(torch)
+    devices, error = _devices_and_reason(torch)
     distributed = torch.distributed.is_available()
     nccl = distributed and torch.distributed.is_nccl_available()
     return TorchFact(
@@ -51,7 +51,7 @@ def probe(torch: ModuleType) -> TorchFact:
         device_count=len(devices),
         device_names=tuple(device.name for device in devices),
         device_memory_bytes=tuple(int(device.total_memory) for device in devices),
-        bf16=_bf16(torch, len(devices)),
+        bf16=_has_bf16(torch, len(devices)),
         cuda_error=error,
         bf16_cpu_native=_bf16_cpu_native(torch),
         device_capabilities=tuple(f"{device.major}.{device.minor}" for device in devices),
@@ -60,7 +60,7 @@ def probe(torch: ModuleType) -> TorchFact:
     )
 
 
-def _devices(torch: ModuleType) -> tuple[list[Any], str | None]:
+def _devices_and_reason(torch: ModuleType) -> tuple[list[Any], str | None]:
     """Return (properties of every usable device, why CUDA does not start). A build without CUDA is no error."""
     if torch.version.cuda is None and torch.version.hip is None:
         return [], None
@@ -83,6 +83,7 @@ def _devices(torch: ModuleType) -> tuple[list[Any], str | None]:
 
 
 def _nccl_version() -> str | None:
+    """Return NCCL's version as text; None: this torch has none."""
     from torch.cuda import nccl
 
     try:
@@ -93,7 +94,8 @@ def _nccl_version() -> str | None:
     return ".".join(str(part) for part in number) if isinstance(number, tuple) else str(number)
 
 
-def _bf16(torch: ModuleType, count: int) -> bool:
+def _has_bf16(torch: ModuleType, count: int) -> bool:
+    """Whether all devices, or the CPU, multiply in bf16."""
     if count:
         return all(_device_has_bf16(torch, index) for index in range(count))
     try:

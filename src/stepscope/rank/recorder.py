@@ -82,6 +82,7 @@ class Recorder:
         return next((i for i, (_, pending, _) in enumerate(self._pending) if not pending.done()), len(self._pending))
 
     def _put(self, count: int, *, with_loss: bool) -> None:
+        """Write the first pending steps. with_loss: read their losses, which waits for the device."""
         ready, self._pending = self._pending[:count], self._pending[count:]
         if not ready:
             return
@@ -107,6 +108,7 @@ class Recorder:
         self.close(failing=error is not None)
 
     def _sample(self, facts: StepFacts, pending: PendingStep, loss: float) -> StepSample:
+        """Return the sample of a step, and add it to what is counted by epoch."""
         times = pending.times()
         if facts.full:
             (self.warmup_step_ns if facts.warmup else self.timed_step_ns).append(times.step_ns)
@@ -140,6 +142,7 @@ def classify(error: BaseException) -> Kind:
 
 
 def describe(error: BaseException, pulse: Pulse, kind: Kind | None = None) -> RankError:
+    """Return an exception as the record that a rank leaves."""
     lines = traceback.format_exception(error)
     return RankError(
         rank=pulse.rank,

@@ -36,6 +36,7 @@ def read_place(environ: Mapping[str, str]) -> RankPlace:
     """Read RANK, LOCAL_RANK and WORLD_SIZE as torchrun sets them. Raises UsageError naming the one that is wrong."""
 
     def number(name: str) -> int:
+        """Return a variable as a number. Raises UsageError where it is none."""
         text = environ.get(name)
         if text is None or not text.isdigit():
             state = "is not set" if text is None else f"is {text!r}"

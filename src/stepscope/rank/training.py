@@ -106,6 +106,7 @@ class PlantedFaults:
             self._own.append(times.forward_ns + times.backward_compute_ns + times.optimizer_ns - lost)
 
     def _lose(self, kind: str, ns: float) -> int:
+        """Sleep so many ns; return the ns lost."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # work queued before would hide the sleep
         began = time.perf_counter_ns()
@@ -239,12 +240,15 @@ def recompute(blocks: Sequence[nn.Module], mode: Checkpointing) -> Recomputed:
     for block in blocks:
         options: dict[str, Any] = {}
         if mode == "selective":
-            options["context_fn"] = partial(create_selective_checkpoint_contexts, partial(_policy, recomputed))
+            options["context_fn"] = partial(
+                create_selective_checkpoint_contexts, partial(_checkpoint_policy, recomputed)
+            )
         block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
     return recomputed
 
 
-def _policy(recomputed: Recomputed, context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+def _checkpoint_policy(recomputed: Recomputed, context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Say whether an operation's output is kept or computed again."""
     del args, kwargs
     if op not in KEPT:
         return CheckpointPolicy.PREFER_RECOMPUTE

@@ -72,6 +72,7 @@ def leave_when_told(
     os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
     def wait() -> None:
+        """Leave on SIGTERM: at once what must be, the rest after a grace."""
         while numbers := receiver.recv(64):
             if signal.SIGTERM in numbers:
                 at_once()
@@ -111,6 +112,7 @@ EXIT_TERMINATED = 143
 
 
 def main(spec_path: Path) -> int:
+    """Run this rank of a group; return the exit code."""
     install_signals()
     try:
         group = read_record(spec_path, GroupSpec)
@@ -120,10 +122,11 @@ def main(spec_path: Path) -> int:
         return error.exit_code
     if group.warnings_as_errors:
         warnings.simplefilter("error")
-    return _run(group, place) if group.work else 0
+    return _run_rank(group, place) if group.work else 0
 
 
-def _run(group: GroupSpec, place: RankPlace) -> int:
+def _run_rank(group: GroupSpec, place: RankPlace) -> int:
+    """Run the cells of a group on this rank; return the exit code."""
     layout = RunLayout(Path(group.run_dir))
     group_files = layout.group(group.group_id)
     make_dir(group_files.root)
@@ -153,7 +156,7 @@ def _run(group: GroupSpec, place: RankPlace) -> int:
     leave_when_told(leave_stuck, at_once=leave_calls)
     on_abort(leave_calls)
     try:
-        context = _open(group, place, layout, pulse)
+        context = _rank_context(group, place, layout, pulse)
         for round_index in range(group.measure.rounds):
             for cell in group.cells:
                 pulse.move_to(layout.cell(cell.cell_id).heartbeat(place.rank), cell.cell_id)
@@ -178,7 +181,8 @@ def _run(group: GroupSpec, place: RankPlace) -> int:
     return 0
 
 
-def _open(group: GroupSpec, place: RankPlace, layout: RunLayout, pulse: Pulse) -> RankContext:
+def _rank_context(group: GroupSpec, place: RankPlace, layout: RunLayout, pulse: Pulse) -> RankContext:
+    """Join the process group; return what the cells need."""
     pulse.enter("init")
     policy = use_batch_scheduling() if group.backend == "gloo" else "SCHED_OTHER"
     device = pick_device(group.device, place, os.environ)

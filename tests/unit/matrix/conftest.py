@@ -8,4 +8,4 @@ from stepscope.matrix import machine
 @pytest.fixture
 def allow_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine where emulated networks can be made."""
-    monkeypatch.setattr(machine, "_emulation", lambda _: None)
+    monkeypatch.setattr(machine, "_why_no_emulation", lambda _: None)

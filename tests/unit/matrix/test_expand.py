@@ -176,7 +176,7 @@ def test_one_network_has_one_text_however_it_was_written() -> None:
 
 
 def test_a_network_that_cannot_be_made_here_is_unsupported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_emulation", lambda _: Unavailable("no ip command"))
+    monkeypatch.setattr(machine, "_why_no_emulation", lambda _: Unavailable("no ip command"))
     (cell,) = plan(PAIR, "base.network='1gbit:2'")
     assert cell.unsupported == "network 1gbit:2: no ip command"
 

@@ -109,14 +109,15 @@ def cell_evidence(
         fates=(), world_size=world_size, code=1, launcher=Launcher(noticed=seen_first), beats=beats, finished=finished,
         deadline=deadline, calls=calls,
     )  # fmt: skip
-    fates = [_of_error(error, codes.get(error.rank)) for error in errors]
+    fates = [_fate_of_error(error, codes.get(error.rank)) for error in errors]
     for rank in range(world_size):
         if rank not in spoke:
             fates.append(_without_error(rank, codes.get(rank) or None, evidence, last_words.get(rank)))
     return replace(evidence, fates=fates)
 
 
-def _of_error(error: RankError, code: int | None) -> Fate:
+def _fate_of_error(error: RankError, code: int | None) -> Fate:
+    """Return the fate of a rank by the error that it wrote."""
     exception, colon, message = error.exception.partition(": ")
     return Fate(
         rank=error.rank,
@@ -150,18 +151,20 @@ def _without_error(rank: int, code: int | None, evidence: EndEvidence, last_word
 
 
 def cell_status(end: End, cell_id: str) -> CellStatus:
+    """Return the status of a cell that ended so: reason, failing rank and host."""
     return CellStatus(
         cell_id=cell_id,
-        status=_status(end),
+        status=_end_status(end),
         phase=end.phase,
-        reason="; ".join((_what(end), *end.facts)),
+        reason="; ".join((_end_text(end), *end.facts)),
         failing_rank=end.ranks[0] if end.ranks else None,
         failing_host=end.host,
         exception=error_text(end),
     )
 
 
-def _status(end: End) -> Status:
+def _end_status(end: End) -> Status:
+    """Return what a cell's end is called."""
     if end.kind == "out-of-memory":
         return "host_oom" if end.of_host else "oom"
     if end.kind in ("hang", "timeout"):
@@ -170,7 +173,8 @@ def _status(end: End) -> Status:
     return "killed" if end.exception is None and by_signal else "error"
 
 
-def _what(end: End) -> str:
+def _end_text(end: End) -> str:
+    """Say in one sentence how the cell ended."""
     step = f"{end.phase}, step {end.step}"
     deadline = "" if end.deadline is None else format_duration(end.deadline.timeout_ns)
     if end.kind == "timeout":
@@ -192,7 +196,7 @@ def _what(end: End) -> str:
         what = (
             f"the deadline of this cell ({deadline}) passed" if deadline else "ranks lost the connection to each other"
         )
-        return f"{what}; {_behind(end, rank, step)}"
+        return f"{what}; {_behind_text(end, rank, step)}"
     if end.exception is not None:
         return f"{rank} on {end.host} in {step}: {error_text(end)}"
     if end.rank_code is None:
@@ -203,7 +207,8 @@ def _what(end: End) -> str:
     return f"{rank} was killed by {end.signal}{seen}{by_kernel}"
 
 
-def _behind(end: End, rank: str, step: str) -> str:
+def _behind_text(end: End, rank: str, step: str) -> str:
+    """Say what a rank that held the others up did not do."""
     if end.hang is None:
         return f"{rank} never reached this cell"
     if end.hang.said is not None:

@@ -82,11 +82,11 @@ def job_end(every: EndFacts) -> JobEnd:
     if facts.code and facts is not every and all(fate.sort == "fine" for fate in evidence.fates):
         facts, evidence = every, job_evidence(every)  # the command passes on how an earlier one ended
     end = judge(evidence)
-    timed, profiled = _steps(facts)
+    timed, profiled = _timed_and_profiled_steps(facts)
     stated = [int(p.world_size) for p in facts.processes if p.world_size is not None and p.world_size.isdigit()]
     written = any(report.status == "written" for report in facts.windows)
     folder = f"{facts.folder}/" if facts.folder else ""
-    before = _trainings(every.diaries)[:-1]
+    before = _diary_trainings(every.diaries)[:-1]
     judged = {f.name: getattr(end, f.name) for f in fields(JobEnd) if hasattr(end, f.name)}
     judged["ranks"] = end.ranks if end.hang is not None else tuple(sorted(end.ranks))
     judged["victims"] = tuple(sorted(end.victims))
@@ -97,31 +97,32 @@ def job_end(every: EndFacts) -> JobEnd:
         world_size=max((d.world_size for d in facts.diaries), default=None) or max(stated, default=None),
         steps_timed=timed,
         steps_profiled=profiled,
-        restarts=_restarts(last) + sum(max(d.restart for d in attempts[-1]) for attempts in before),
+        restarts=_restart_count(last) + sum(max(d.restart for d in attempts[-1]) for attempts in before),
         independent=independent(every.diaries),
         no_window=None if written else next((report.reason for report in facts.windows if report.reason), None),
     )
 
 
 def job_evidence(facts: EndFacts) -> EndEvidence:
+    """Return what is known of a job's end: fates of processes, hang, steps and signals."""
     last = _last_of_each(facts.diaries)
-    fates = _fates(facts)
+    fates = _process_fates(facts)
     worlds = [d.world_size for d in facts.diaries] + [f.world_size or 0 for f in facts.failures]
-    whole = {_process(d) for d in last if d.end is not None} | facts.left.keys()
+    whole = {_process_key(d) for d in last if d.end is not None} | facts.left.keys()
     return EndEvidence(
         **{f.name: getattr(facts, f.name) for f in fields(CommandEnd)},
         fates=fates,
         world_size=max(worlds, default=0),
-        launcher=_launcher(facts),
+        launcher=_launcher_facts(facts),
         furthest=max((_steps_of(d, facts) for d in last), default=None),
-        counted=frozenset(d.rank for d in last if _process(d) in whole),
-        steps=sum(number or 0 for number in _steps(facts)),
+        counted=frozenset(d.rank for d in last if _process_key(d) in whole),
+        steps=sum(number or 0 for number in _timed_and_profiled_steps(facts)),
         windows=bool(facts.windows),
         unrecorded=next((report.message for report in facts.unrecorded if report.message), None),
     )
 
 
-def _trainings(diaries: Sequence[DiaryFacts]) -> list[list[list[DiaryFacts]]]:
+def _diary_trainings(diaries: Sequence[DiaryFacts]) -> list[list[list[DiaryFacts]]]:
     return trainings(
         diaries, lambda d: ProcessSpan(rank=d.rank, restart=d.restart, start_ns=d.start_unix_ns, end_ns=d.last_unix_ns)
     )
@@ -129,21 +130,24 @@ def _trainings(diaries: Sequence[DiaryFacts]) -> list[list[list[DiaryFacts]]]:
 
 def _of_last_training(facts: EndFacts) -> EndFacts:
     """Leave out the processes of trainings that had ended before the last one began."""
-    runs = _trainings(facts.diaries)
+    runs = _diary_trainings(facts.diaries)
     if len(runs) <= 1 or independent(facts.diaries):
         return facts
     last = [diary for attempt in runs[-1] for diary in attempt]
-    before = {_process(d) for d in facts.diaries} - {_process(d) for d in last}
+    before = {_process_key(d) for d in facts.diaries} - {_process_key(d) for d in last}
     begin_ns = min(d.start_unix_ns for d in last)
-    failures = [f for f in facts.failures if _process(f) not in before and (f.at_unix_ns >= begin_ns or not f.ranks)]
+    failures = [
+        f for f in facts.failures if _process_key(f) not in before and (f.at_unix_ns >= begin_ns or not f.ranks)
+    ]
     return replace(facts, diaries=last, failures=failures)
 
 
-def _launcher(facts: EndFacts) -> Launcher:
-    ranks = {_process(p): int(p.rank) for p in facts.processes if p.rank is not None and p.rank.isdigit()}
-    ranks |= {_process(d): d.rank for d in facts.diaries}
-    stepped = ranks.keys() | {_process(p) for p in facts.processes if p.rank is not None}
-    stepped |= {_process(f) for f in facts.failures if f.rank is not None}
+def _launcher_facts(facts: EndFacts) -> Launcher:
+    """Return what the launcher knew: which processes were ranks, which failed first."""
+    ranks = {_process_key(p): int(p.rank) for p in facts.processes if p.rank is not None and p.rank.isdigit()}
+    ranks |= {_process_key(d): d.rank for d in facts.diaries}
+    stepped = ranks.keys() | {_process_key(p) for p in facts.processes if p.rank is not None}
+    stepped |= {_process_key(f) for f in facts.failures if f.rank is not None}
     running = tuple(sorted((ranks[process], process[1]) for process in facts.running if process in ranks))
     stopped = any(class_name(f.exception) == "SignalException" and f.rank is None for f in facts.failures)
     stopped = stopped or (signal_of(facts.code) is not None and (facts.signalled or bool(running)))
@@ -155,29 +159,29 @@ def _launcher(facts: EndFacts) -> Launcher:
     )
 
 
-def _process(of: DiaryFacts | FailedProcess | HookedProcess) -> Process:
+def _process_key(of: DiaryFacts | FailedProcess | HookedProcess) -> Process:
     return of.host, of.pid
 
 
-def _fates(facts: EndFacts) -> tuple[Fate, ...]:
+def _process_fates(facts: EndFacts) -> tuple[Fate, ...]:
     """Return the fates of the last process of each rank, and of processes that failed before they were any rank."""
-    last = _restarts(facts)
-    diaries = {_process(d): d for d in _last_of_each([d for d in facts.diaries if d.restart == last])}
+    last = _restart_count(facts)
+    diaries = {_process_key(d): d for d in _last_of_each([d for d in facts.diaries if d.restart == last])}
     launched = {(f.host, rank.pid): (rank, f.at_unix_ns) for f in facts.failures for rank in f.ranks}
     raised = {
-        _process(f): f
+        _process_key(f): f
         for f in facts.failures
         if class_name(f.exception) not in _LAUNCHERS
-        and (_process(f) in diaries or (f.restart == last and not _of_a_helper(f, facts.diaries)))
+        and (_process_key(f) in diaries or (f.restart == last and not _of_a_helper(f, facts.diaries)))
     }
     fates = (
-        _fate(process, facts, diaries.get(process), raised.get(process), launched.get(process))
+        _process_fate(process, facts, diaries.get(process), raised.get(process), launched.get(process))
         for process in diaries | raised | launched
     )
     return tuple(sorted(fates, key=lambda fate: (fate.at_ns, fate.process)))
 
 
-def _fate(
+def _process_fate(
     process: Process,
     facts: EndFacts,
     diary: DiaryFacts | None,
@@ -250,7 +254,7 @@ def _of_a_helper(failure: FailedProcess, diaries: Sequence[DiaryFacts]) -> bool:
     )
 
 
-def _restarts(facts: EndFacts) -> int:
+def _restart_count(facts: EndFacts) -> int:
     """Count how often the launcher had started the ranks again."""
     of_diaries = [diary.restart for diary in facts.diaries]
     return max([0, *of_diaries, *(f.restart for f in facts.failures), *(w.restart for w in facts.windows)])
@@ -272,10 +276,10 @@ def independent(diaries: Sequence[DiaryFacts]) -> int:
     """Count the processes that trained at the same time as rank 0 of 1 each: no process group joins them. 0: none did."""
     alone = sorted((d for d in diaries if d.world_size == 1), key=lambda d: d.start_unix_ns)
     together = {
-        _process(diary)
+        _process_key(diary)
         for at, one in enumerate(alone)
         for other in alone[at + 1 :]
-        if _process(one) != _process(other) and other.start_unix_ns < one.last_unix_ns
+        if _process_key(one) != _process_key(other) and other.start_unix_ns < one.last_unix_ns
         for diary in (one, other)
     }
     return len(together)
@@ -283,11 +287,11 @@ def independent(diaries: Sequence[DiaryFacts]) -> int:
 
 def _steps_of(diary: DiaryFacts, facts: EndFacts) -> int:
     """Return how many steps a process ended, by its diary, its last words, or what it left in memory."""
-    left = facts.left.get(_process(diary))
+    left = facts.left.get(_process_key(diary))
     return max(diary.steps, 0 if diary.end is None else diary.end.steps, 0 if left is None else left.steps)
 
 
-def _steps(facts: EndFacts) -> tuple[int | None, int]:
+def _timed_and_profiled_steps(facts: EndFacts) -> tuple[int | None, int]:
     """Return the (timed, profiled) steps of the rank with the most; timed is None where no process told of itself."""
     profiled = max((len(report.profiled_ns) for report in facts.windows if report.status == "written"), default=0)
     if not facts.diaries:
@@ -303,10 +307,11 @@ T = TypeVar("T")
 def diary_facts(layout: ProfileLayout) -> tuple[DiaryFacts, ...]:
     """Read the facts of every process that left a diary; one that cannot be read is left out."""
     paths = layout.diaries()
-    return tuple(diary for diary in _readable(paths, _diary_facts) if diary is not None) if paths else ()
+    return tuple(diary for diary in _readable_records(paths, _diary_facts) if diary is not None) if paths else ()
 
 
 def _diary_facts(path: Path) -> DiaryFacts | None:
+    """Return what a diary says of its process's end; None where it has no header yet."""
     import numpy as np
 
     from stepscope.records.profile import PROFILED
@@ -331,10 +336,10 @@ def _diary_facts(path: Path) -> DiaryFacts | None:
 
 
 def readable_records(paths: Sequence[Path], kind: type[T]) -> tuple[T, ...]:
-    return tuple(_readable(paths, lambda path: read_record(path, kind)))
+    return tuple(_readable_records(paths, lambda path: read_record(path, kind)))
 
 
-def _readable(paths: Iterable[Path], read: Callable[[Path], T]) -> list[T]:
+def _readable_records(paths: Iterable[Path], read: Callable[[Path], T]) -> list[T]:
     """Return what can be read of a job that was killed, or ran onto a full disk."""
     contents = []
     for path in paths:

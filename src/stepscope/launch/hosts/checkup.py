@@ -38,6 +38,7 @@ def each_or_lost(hosts: Sequence[Conversation], ask: Callable[[Conversation], T]
     """Ask all hosts at once; return what each answers, or why it does not."""
 
     def asked(host: Conversation) -> T | HostLost:
+        """Return the answer of one host, or that it is lost."""
         try:
             return ask(host)
         except HostLost as error:

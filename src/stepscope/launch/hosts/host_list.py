@@ -27,8 +27,8 @@ def parse_hosts(text: str) -> tuple[NamedHost, ...]:
 
     ``text`` is a file where it names one; there, a line is ``a``, ``a:4`` or MPI's ``a slots=4``, and # begins a comment.
     """
-    words = _lines(Path(text)) if "/" in text or Path(text).is_file() else text.split(",")
-    hosts = tuple(_host(word.strip()) for word in words if word.strip())
+    words = _host_words(Path(text)) if "/" in text or Path(text).is_file() else text.split(",")
+    hosts = tuple(_named_host(word.strip()) for word in words if word.strip())
     if not hosts:
         raise UsageError(f"--hosts {text!r} names no host", fix="write --hosts a,b or --hosts user@a:4,user@b:4")
     if len(hosts) > MOST_HOSTS:
@@ -39,7 +39,8 @@ def parse_hosts(text: str) -> tuple[NamedHost, ...]:
     return hosts
 
 
-def _host(word: str) -> NamedHost:
+def _named_host(word: str) -> NamedHost:
+    """Return the host of a word. Raises UsageError for anything but HOST, USER@HOST or HOST:RANKS."""
     match = _HOST.fullmatch(word)
     if match is None or word.startswith("-"):
         raise UsageError(
@@ -52,7 +53,8 @@ def _host(word: str) -> NamedHost:
     return NamedHost(match["name"], slots)
 
 
-def _lines(path: Path) -> list[str]:
+def _host_words(path: Path) -> list[str]:
+    """Return the words of a file of hosts, a line each; comments are left out. Raises UsageError for a bad one."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:

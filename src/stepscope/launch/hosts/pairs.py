@@ -44,7 +44,7 @@ def try_pairs(hosts: Sequence[Conversation], addresses: Mapping[str, Sequence[st
 
     def both_ways(pair: tuple[Conversation, Conversation]) -> list[TriedPair]:
         a, b = pair
-        return [_tried(x, y.host, listening[y.host], addresses[y.host]) for x, y in ((a, b), (b, a))]
+        return [_tried_pair(x, y.host, listening[y.host], addresses[y.host]) for x, y in ((a, b), (b, a))]
 
     pairs: list[TriedPair] = []
     for together in rounds(hosts):
@@ -66,7 +66,10 @@ def rounds(hosts: Sequence[Conversation]) -> list[list[tuple[Conversation, Conve
     return pairings
 
 
-def _tried(source: Conversation, target: str, listening: Mapping[str, object], addresses: Sequence[str]) -> TriedPair:
+def _tried_pair(
+    source: Conversation, target: str, listening: Mapping[str, object], addresses: Sequence[str]
+) -> TriedPair:
+    """Return what one host reached of another, by address."""
     asked = {"port": listening["port"], "token": listening["token"]}
     try:
         replies = source.ask("try", timeout_s=PAIR_S, addresses=list(addresses), **asked).fields["found"]

@@ -40,6 +40,7 @@ class Listener:
         self._socket.close()
 
     def _serve(self) -> None:
+        """Answer each peer in a thread of its own, until the socket is closed."""
         while True:
             try:
                 link, _ = self._socket.accept()
@@ -48,17 +49,18 @@ class Listener:
             threading.Thread(target=self._answer, args=(link,), name="stepscope-peer", daemon=True).start()
 
     def _answer(self, link: socket.socket) -> None:
+        """Answer one peer that knows the token: round trips, then bytes."""
         with link, suppress(OSError, EOFError):
             link.settimeout(TRANSFER_TIMEOUT_S)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            token, trips, size = _REQUEST.unpack(_read(link, _REQUEST.size))
+            token, trips, size = _REQUEST.unpack(_read_bytes(link, _REQUEST.size))
             if not secrets.compare_digest(token, self.token.encode()):
                 return
             link.sendall(b"+")
             for _ in range(trips):
-                link.sendall(_read(link, 1))
+                link.sendall(_read_bytes(link, 1))
             for _ in range(TRANSFERS if size else 0):
-                _drain(link, size)
+                _drain_bytes(link, size)
                 link.sendall(b".")
 
 
@@ -75,9 +77,10 @@ def try_addresses(addresses: Sequence[str], port: int, token: str) -> dict[str, 
     none."""
 
     def attempt(address: str) -> dict[str, Any]:
+        """Return the interface over which an address is reached, or the error."""
         try:
-            with _connected(address, port, token) as link:
-                local = _plain(link.getsockname()[0])
+            with _connected_peer(address, port, token) as link:
+                local = _plain_address(link.getsockname()[0])
         except (OSError, EOFError) as error:
             return {"error": reason(error)}
         return {"interface": interface_of(local)}
@@ -94,7 +97,7 @@ def measure_peer(address: str, port: int, token: str, *, trips: int, size_bytes:
     The transfer runs several times and the fastest counts: the first opens the connection's window.
     """
     try:
-        with _connected(address, port, token, trips=trips, size_bytes=size_bytes) as link:
+        with _connected_peer(address, port, token, trips=trips, size_bytes=size_bytes) as link:
             link.settimeout(TRANSFER_TIMEOUT_S)
             times = [_timed_round_trip(link) for _ in range(trips)]
             round_trip_ns = int(median(times))
@@ -104,9 +107,9 @@ def measure_peer(address: str, port: int, token: str, *, trips: int, size_bytes:
                 left = size_bytes
                 while left > 0:
                     left -= link.send(payload[: min(left, len(payload))])
-                _read(link, 1)
+                _read_bytes(link, 1)
                 took.append(time.perf_counter_ns() - begun)
-            local = _plain(link.getsockname()[0])
+            local = _plain_address(link.getsockname()[0])
     except (OSError, EOFError) as error:
         return {"error": reason(error)}
     return {
@@ -119,7 +122,7 @@ def measure_peer(address: str, port: int, token: str, *, trips: int, size_bytes:
 def interface_of(address: str) -> str | None:
     """The network interface that holds ``address``; None where none does."""
     for name, net_if_addr in psutil.net_if_addrs().items():
-        if any(_plain(entry.address) == address for entry in net_if_addr):
+        if any(_plain_address(entry.address) == address for entry in net_if_addr):
             return name
     return None
 
@@ -132,12 +135,13 @@ def reason(error: OSError | EOFError) -> str:
     return error.strerror or str(error)
 
 
-def _connected(address: str, port: int, token: str, *, trips: int = 0, size_bytes: int = 0) -> socket.socket:
+def _connected_peer(address: str, port: int, token: str, *, trips: int = 0, size_bytes: int = 0) -> socket.socket:
+    """Return a link to a peer that knows the token. Raises OSError or EOFError."""
     link = socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S)
     try:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link.sendall(_REQUEST.pack(token.encode(), trips, size_bytes))
-        if _read(link, 1) != b"+":
+        if _read_bytes(link, 1) != b"+":
             raise EOFError
     except BaseException:
         link.close()
@@ -148,11 +152,12 @@ def _connected(address: str, port: int, token: str, *, trips: int = 0, size_byte
 def _timed_round_trip(link: socket.socket) -> int:
     begun = time.perf_counter_ns()
     link.sendall(b"?")
-    _read(link, 1)
+    _read_bytes(link, 1)
     return time.perf_counter_ns() - begun
 
 
-def _read(link: socket.socket, count: int) -> bytes:
+def _read_bytes(link: socket.socket, count: int) -> bytes:
+    """Read so many bytes. Raises EOFError where the link ends before."""
     received = b""
     while len(received) < count:
         part = link.recv(count - len(received))
@@ -162,7 +167,8 @@ def _read(link: socket.socket, count: int) -> bytes:
     return received
 
 
-def _drain(link: socket.socket, size: int) -> None:
+def _drain_bytes(link: socket.socket, size: int) -> None:
+    """Read so many bytes and drop them. Raises EOFError where the link ends before."""
     buffer = bytearray(1 << 20)
     while size > 0:
         got = link.recv_into(buffer, min(size, len(buffer)))
@@ -171,6 +177,6 @@ def _drain(link: socket.socket, size: int) -> None:
         size -= got
 
 
-def _plain(address: str) -> str:
+def _plain_address(address: str) -> str:
     """Return the address without its zone, and without the prefix of an IPv4 address in IPv6 form."""
     return address.partition("%")[0].removeprefix("::ffff:")

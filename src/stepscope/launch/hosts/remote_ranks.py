@@ -49,7 +49,7 @@ def run_ranks(question: HostMessage, read: BinaryIO, write: BinaryIO) -> int:
     launched: Launched | None = None
     try:
         with suppress(Interrupted), stop_signals_raise("stopped"):
-            launched = _start(files, question.fields, asked, folder)
+            launched = _start_ranks(files, question.fields, asked, folder)
             while launched.process.poll() is None and not lifeline.stop.wait(LOOK_S):
                 mirror.send(write)
     finally:
@@ -63,9 +63,10 @@ def run_ranks(question: HostMessage, read: BinaryIO, write: BinaryIO) -> int:
     return 0
 
 
-def _start(files: GroupLayout, asked: Mapping[str, Any], spec: GroupSpec, folder: Path) -> Launched:
+def _start_ranks(files: GroupLayout, asked: Mapping[str, Any], spec: GroupSpec, folder: Path) -> Launched:
+    """Start the ranks of this host, in its own run folder."""
     node = Node(rank=asked["node"], nodes=asked["nodes"], address=asked["address"], port=asked["port"])
-    extra = {name: _moved(value, spec.run_dir, folder) for name, value in asked["env"].items()}
+    extra = {name: _moved_path(value, spec.run_dir, folder) for name, value in asked["env"].items()}
     for value in extra.values():
         if value.startswith(str(folder)):
             make_dir(Path(value).parent)
@@ -86,7 +87,7 @@ def _interface_variables(name: str | None) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": name, "TP_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
 
 
-def _moved(value: str, run_dir: str, folder: Path) -> str:
+def _moved_path(value: str, run_dir: str, folder: Path) -> str:
     """A path in the command's run folder is one in this host's."""
     return str(folder) + value.removeprefix(run_dir) if value.startswith(f"{run_dir}/") else value
 
@@ -104,6 +105,7 @@ class Lifeline:
         threading.Thread(target=self._watch, name="stepscope-lifeline", daemon=True).start()
 
     def _watch(self) -> None:
+        """Stop the ranks where the command falls silent; end by force where they do not stop."""
         while select.select([self._descriptor], [], [], SILENCE_S)[0]:
             if not os.read(self._descriptor, 4096):
                 break
@@ -125,12 +127,13 @@ class Mirror:
         self._sent: dict[Path, tuple[int, int, int]] = {}
 
     def send(self, write: BinaryIO) -> None:
-        changed = [(path, stat) for path, stat in self._all() if self._sent.get(path) != _mark(stat)]
+        changed = [(path, stat) for path, stat in self._all() if self._sent.get(path) != _stat_mark(stat)]
         for path, _ in sorted(changed, key=lambda entry: entry[0].name.startswith(("rank-", "error-"))):
             with suppress(FileNotFoundError):
                 self._send_file(write, path)
 
     def _all(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Yield the files of the run folder with their state, hidden ones and the spec left out."""
         for root, _, names in os.walk(self._folder):
             for name in names:
                 path = Path(root, name)
@@ -140,6 +143,7 @@ class Mirror:
                     yield path, path.stat()
 
     def _send_file(self, write: BinaryIO, path: Path) -> None:
+        """Send what a file has grown by, or all of it where it is another one."""
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())
             inode, _, size = self._sent.get(path, (0, 0, 0))
@@ -153,7 +157,7 @@ class Mirror:
                 at += len(part)
                 if last:
                     break
-        self._sent[path] = _mark(stat)
+        self._sent[path] = _stat_mark(stat)
 
     def _shown(self, path: Path) -> str:
         """Say where the file belongs in the command's run folder: torchrun's logs are by rank there, not by local rank."""
@@ -169,5 +173,5 @@ class Mirror:
         return path.relative_to(self._folder).as_posix()
 
 
-def _mark(stat: os.stat_result) -> tuple[int, int, int]:
+def _stat_mark(stat: os.stat_result) -> tuple[int, int, int]:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size

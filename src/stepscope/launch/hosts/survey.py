@@ -132,11 +132,12 @@ def on_all(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
 
     outcomes = at_once(items, attempt)
     if errors := [outcome for outcome in outcomes if isinstance(outcome, StepscopeError)]:
-        raise _together(errors)
+        raise _joined_error(errors)
     return [outcome for outcome in outcomes if not isinstance(outcome, StepscopeError)]
 
 
-def _together(errors: Sequence[StepscopeError]) -> StepscopeError:
+def _joined_error(errors: Sequence[StepscopeError]) -> StepscopeError:
+    """Return the errors of several hosts as one."""
     if len(errors) == 1:
         return errors[0]
     names = [error.host for error in errors if isinstance(error, HostLost)]
@@ -154,6 +155,7 @@ def facts_of(session: Conversation, *, torch_timeout_s: float) -> EnvironmentRec
 
 
 def _require_torch(host: str, facts: EnvironmentRecord) -> None:
+    """Raise MissingError where torch does not answer on a host."""
     if facts.torch is None:
         raise MissingError(
             f"{host} has no torch that answers",
@@ -163,6 +165,7 @@ def _require_torch(host: str, facts: EnvironmentRecord) -> None:
 
 
 def _refuse_two_torches(sessions: Sequence[Conversation], environments: Sequence[EnvironmentRecord]) -> None:
+    """Raise UsageError where hosts have different versions of torch."""
     versions = {
         session.host: facts.torch.version for session, facts in zip(sessions, environments, strict=True) if facts.torch
     }
@@ -204,12 +207,13 @@ def meet(sessions: Sequence[Conversation], first: EnvironmentRecord) -> tuple[st
         if all("error" not in replies[address] for replies in tried):
             own = next(nic.name for nic in first.nics if address in nic.addresses)
             return address, [own, *(replies[address]["interface"] for replies in tried)]
-    raise _apart(sessions, addresses, tried)
+    raise _unreached_error(sessions, addresses, tried)
 
 
-def _apart(
+def _unreached_error(
     sessions: Sequence[Conversation], addresses: Sequence[str], tried: Sequence[dict[str, dict[str, str]]]
 ) -> HostLost:
+    """Return the error of hosts that do not reach each other, with what was tried."""
     head = sessions[0].host
     if not addresses:
         return HostLost(head, f"{head} has no address that other hosts could reach", fix=f"on {head}: ip address")

@@ -49,6 +49,7 @@ class TaskSession(Conversation):
         self.host = str(self.greet().fields["host"])
 
     def close(self) -> None:
+        """Close the link and its streams; what is under way is read first."""
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._link.close()
@@ -95,11 +96,12 @@ def gather(
 def answer_first_task(environ: Mapping[str, str]) -> None:
     """Connect to the first task and answer until it lets go. Raises HostLost when it is not there."""
     address, port = environ["MASTER_ADDR"], meeting_port(environ)
-    with _connected(address, port) as link, suppress(OSError):
+    with _connected_task(address, port) as link, suppress(OSError):
         serve(cast(BinaryIO, link.makefile("rb")), cast(BinaryIO, link.makefile("wb")))
 
 
-def _connected(address: str, port: int) -> socket.socket:
+def _connected_task(address: str, port: int) -> socket.socket:
+    """Return a link to the first task, once it listens. Raises HostLost where it does not in time."""
     limit = time.monotonic() + MEET_S
     while True:
         try:

@@ -100,7 +100,7 @@ def main() -> int:
     files = layout.group(spec.group_id)
     try:
         with stop_signals_raise("stopped"), ExitStack() as stack:
-            return _run(asked, spec, spec_path.read_bytes(), layout, stack)
+            return _run_world(asked, spec, spec_path.read_bytes(), layout, stack)
     except HostLost as error:
         sys.stderr.write(f"{error}\n")
         names = [host["name"] for host in asked["hosts"]]
@@ -115,7 +115,8 @@ def main() -> int:
         return error.exit_code
 
 
-def _run(asked: Mapping[str, Any], spec: GroupSpec, spec_text: bytes, layout: RunLayout, stack: ExitStack) -> int:
+def _run_world(asked: Mapping[str, Any], spec: GroupSpec, spec_text: bytes, layout: RunLayout, stack: ExitStack) -> int:
+    """Run the ranks of all hosts to their end; return the exit code."""
     inbox: queue.Queue[tuple[Conversation, HostMessage | None]] = queue.Queue(64)
     reach = Reach(ssh=tuple(asked["ssh"]), python=asked["python"])
     sessions = open_sessions([host["name"] for host in asked["hosts"]], reach, stack)
@@ -183,6 +184,7 @@ class Pump:
         self._stopping = False
 
     def until_over(self) -> None:
+        """Take messages until all hosts are over, one is lost, or ranks outlive a failure."""
         failed_at: float | None = None
         sign_at = 0.0
         while self.lost is None and not all(member.over for member in self._members.values()):
@@ -207,6 +209,7 @@ class Pump:
             self._take(timeout_s=0.2)
 
     def _sign(self, member: HostPart) -> None:
+        """Tell a host that the command is still there."""
         if member.over:
             return
         try:
@@ -215,6 +218,7 @@ class Pump:
             self._lose(member, error)
 
     def _take(self, *, timeout_s: float) -> None:
+        """Handle the next message, if one comes in time."""
         try:
             session, message = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
@@ -235,6 +239,7 @@ class Pump:
             self.lost = (member, error)
 
     def _store(self, member: HostPart, message: HostMessage) -> None:
+        """Write a file that a host sent. Raises DataError for a path outside the run folder."""
         path = self._layout.root / message.fields["path"]
         if not path.resolve().is_relative_to(self._layout.root.resolve()):
             raise DataError(f"{member.name} sent a file outside the run folder: {message.fields['path']}")

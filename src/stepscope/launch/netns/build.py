@@ -89,7 +89,7 @@ def _carry_out(steps: Sequence[NetworkStep], hosts: Mapping[str, HostNamespaces]
         try:
             with nullcontext() if where == SWITCH else within(hosts[where]):
                 if program:
-                    _run(program, batch, hosts)
+                    _run_batch(program, batch, hosts)
                     continue
                 for step in batch:
                     name, *_, value = step.line.split()
@@ -98,7 +98,7 @@ def _carry_out(steps: Sequence[NetworkStep], hosts: Mapping[str, HostNamespaces]
                     elif (path := Path("/proc/sys", name)).exists() or not name.endswith(OPTIONAL):
                         path.write_text(value)
         except OSError as error:
-            raise _cannot(f"{batch[0]}: {error.strerror or error}") from error
+            raise _no_network_error(f"{batch[0]}: {error.strerror or error}") from error
     return taps
 
 
@@ -108,7 +108,7 @@ def _batch_of(step: NetworkStep) -> tuple[str, str]:
     return step.where, program if program in ("ip", "tc") else ""
 
 
-def _run(program: str, batch: Sequence[NetworkStep], hosts: Mapping[str, HostNamespaces]) -> None:
+def _run_batch(program: str, batch: Sequence[NetworkStep], hosts: Mapping[str, HostNamespaces]) -> None:
     """Run one ``ip -batch`` or ``tc -batch`` for lines of the same namespace. Raises MissingError."""
     path = tool(program)
     if path is None:
@@ -130,10 +130,10 @@ def _run(program: str, batch: Sequence[NetworkStep], hosts: Mapping[str, HostNam
     if done.returncode != 0:
         errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         number = errors[-1].removeprefix("Command failed -:")
-        raise _cannot(f"{batch[int(number) - 1 if number.isdecimal() else 0]}: {errors[0]}")
+        raise _no_network_error(f"{batch[int(number) - 1 if number.isdecimal() else 0]}: {errors[0]}")
 
 
-def _cannot(why: str) -> MissingError:
+def _no_network_error(why: str) -> MissingError:
     return MissingError(
         "the emulated network cannot be made",
         why=why,
@@ -160,6 +160,7 @@ def _open_tap(name: str) -> int:
 def _start_router(
     network: EmulatedNetwork, taps: Sequence[int], prepare: Callable[[], None]
 ) -> subprocess.Popen[bytes]:
+    """Start the process that forwards between the hosts' taps with their rates and delay."""
     rates = [network.rate_of(host) for host in range(len(taps))]
     ports = [f"{tap}:{rate}:{burst_bytes(rate)}" for tap, rate in zip(taps, rates, strict=True)]
     return subprocess.Popen(

@@ -38,10 +38,10 @@ def leave_host() -> bool:
     """
     own = CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS
     try:
-        _call("unshare", own)
+        _call_libc("unshare", own)
     except PermissionError:
         uid, gid = os.geteuid(), os.getegid()
-        _call("unshare", own | CLONE_NEWUSER)
+        _call_libc("unshare", own | CLONE_NEWUSER)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
         Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
@@ -54,31 +54,31 @@ def replace_file(path: str, content: str) -> None:
 
     The text is in memory, under a mount that nobody else sees: nothing of it can be left behind.
     """
-    _call("mount", None, b"/", None, _MS_REC | _MS_SLAVE, None)
-    _call("mount", b"tmpfs", b"/tmp", b"tmpfs", 0, None)
+    _call_libc("mount", None, b"/", None, _MS_REC | _MS_SLAVE, None)
+    _call_libc("mount", b"tmpfs", b"/tmp", b"tmpfs", 0, None)
     try:
         own = Path("/tmp/file")
         own.write_text(content)
         own.chmod(0o644)
-        _call("mount", bytes(own), path.encode(), None, _MS_BIND, None)
+        _call_libc("mount", bytes(own), path.encode(), None, _MS_BIND, None)
     finally:
-        _call("umount2", b"/tmp", _MNT_DETACH)
+        _call_libc("umount2", b"/tmp", _MNT_DETACH)
 
 
 def make_host(name: str) -> HostNamespaces:
     """Make new namespaces for a host called ``name``. This process stays where it is."""
     with _back_afterwards():
-        _call("unshare", CLONE_NEWNET | CLONE_NEWUTS)
+        _call_libc("unshare", CLONE_NEWNET | CLONE_NEWUTS)
         _set_host_name(name)
-        return _here(name)
+        return _current_namespaces(name)
 
 
 def entering(host: HostNamespaces) -> Callable[[], None]:
     """Return a function that moves the process that calls it to ``host``."""
 
     def enter() -> None:
-        _call("setns", host.net, CLONE_NEWNET)
-        _call("setns", host.uts, CLONE_NEWUTS)
+        _call_libc("setns", host.net, CLONE_NEWNET)
+        _call_libc("setns", host.uts, CLONE_NEWUTS)
 
     return enter
 
@@ -91,13 +91,14 @@ def within(host: HostNamespaces) -> Iterator[None]:
         yield
 
 
-def _here(name: str) -> HostNamespaces:
+def _current_namespaces(name: str) -> HostNamespaces:
     return HostNamespaces(name, *(os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts")))
 
 
 @contextmanager
 def _back_afterwards() -> Iterator[None]:
-    here = _here("here")
+    """Enter the present namespaces again afterwards."""
+    here = _current_namespaces("here")
     try:
         yield
     finally:
@@ -108,10 +109,10 @@ def _back_afterwards() -> Iterator[None]:
 
 def _set_host_name(name: str) -> None:
     encoded = name.encode()
-    _call("sethostname", encoded, len(encoded))
+    _call_libc("sethostname", encoded, len(encoded))
 
 
-def _call(name: str, *arguments: int | bytes | None) -> None:
+def _call_libc(name: str, *arguments: int | bytes | None) -> None:
     """Call a libc function that returns 0 or sets errno. Raises OSError, or its kin by errno."""
     if sys.platform != "linux":
         raise OSError(f"{name}: namespaces exist on Linux only")

@@ -92,11 +92,12 @@ def plan(network: EmulatedNetwork, hosts: int) -> tuple[NetworkStep, ...]:
             NetworkStep(SWITCH, "ip link set br0 up"),
         ]
     for host in range(hosts):
-        steps += _host(network, host, hosts)
+        steps += _host_steps(network, host, hosts)
     return tuple(steps)
 
 
-def _host(network: EmulatedNetwork, host: int, hosts: int) -> list[NetworkStep]:
+def _host_steps(network: EmulatedNetwork, host: int, hosts: int) -> list[NetworkStep]:
+    """Return the commands that make one host and its link."""
     rate, port = network.rate_of(host), f"port{host}"
     if network.delay_ns:
         device = [NetworkStep(host_name(host), f"tap {INTERFACE}")]
@@ -104,14 +105,14 @@ def _host(network: EmulatedNetwork, host: int, hosts: int) -> list[NetworkStep]:
         peer = f"peer name {INTERFACE} netns {host_name(host)}"
         device = [
             NetworkStep(SWITCH, f"ip link add {port} mtu {MTU_BYTES} type veth {peer}"),
-            NetworkStep(SWITCH, _bucket(port, rate)),
+            NetworkStep(SWITCH, _rate_limit_command(port, rate)),
             NetworkStep(SWITCH, f"ip link set {port} master br0 up"),
         ]
     hardware = f"address {hardware_address(host)} mtu {MTU_BYTES} txqueuelen 1000 gso_max_size {train_bytes(rate)}"
     lines = [
         f"ip link set {INTERFACE} {hardware}",
         f"ip addr add {address(host)}/24 dev {INTERFACE}",
-        _bucket(INTERFACE, rate),
+        _rate_limit_command(INTERFACE, rate),
         f"ip link set {INTERFACE} up",
         *(
             f"ip neigh add {address(other)} lladdr {hardware_address(other)} dev {INTERFACE}"
@@ -127,6 +128,6 @@ def _host(network: EmulatedNetwork, host: int, hosts: int) -> list[NetworkStep]:
     ]
 
 
-def _bucket(interface: str, rate: int) -> str:
+def _rate_limit_command(interface: str, rate: int) -> str:
     shape = f"rate {rate}bit burst {burst_bytes(rate)}b latency {QUEUE_LATENCY}"
     return f"tc qdisc add dev {interface} root tbf {shape}"

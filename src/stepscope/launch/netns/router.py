@@ -124,6 +124,7 @@ def serve(router: Router) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Forward packets between taps until standard input ends."""
     parser = argparse.ArgumentParser(prog="stepscope.launch.netns.router")
     parser.add_argument("--delay-ns", type=int, required=True)
     parser.add_argument("ports", nargs="+", metavar="FD:RATE:BURST")

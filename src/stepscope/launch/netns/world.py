@@ -113,14 +113,15 @@ def failure_report(ranks: Sequence[Rank], first: Rank) -> str:
     """Report the ranks that ended with an error, ``first`` apart, in torchrun's form, which launch/ends/cell.py reads."""
     failed = [r for r in ranks if r.process.returncode]
     rule = "=" * 60
-    blocks = [_block(index, rank) for index, rank in enumerate(r for r in failed if r is not first)]
+    blocks = [_failed_rank_block(index, rank) for index, rank in enumerate(r for r in failed if r is not first)]
     return "\n".join(
         [rule, "Failures:", *(blocks or ["  <NO_OTHER_FAILURES>"]), "-" * 60,
-         "Root Cause (first observed failure):", _block(0, first), rule]
+         "Root Cause (first observed failure):", _failed_rank_block(0, first), rule]
     )  # fmt: skip
 
 
-def _block(index: int, rank: Rank) -> str:
+def _failed_rank_block(index: int, rank: Rank) -> str:
+    """Write how one rank ended, as torchrun writes it."""
     return (
         f"[{index}]:\n"
         f"  host      : host{rank.host}\n"
@@ -150,7 +151,7 @@ def command_of_ranks(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the ranks; return their exit code, 143 and so on when told to stop, 3 when there can be no such network."""
-    asked = _parser().parse_args(arguments)
+    asked = _option_parser().parse_args(arguments)
     # Blocked and waited for: a signal never finds a network half made or a rank half started.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
 
@@ -168,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stdout.write(f"{ROOTLESS if world.rootless else ROOT}\n")
                 return ExitCode.OK
             placement = host_of_ranks(network, asked.world_size)
-            return _run(world, asked.argv, placement, log_dir=asked.log_dir, prepare=prepare)
+            return _run_ranks(world, asked.argv, placement, log_dir=asked.log_dir, prepare=prepare)
     except StepscopeError as error:
         sys.stderr.write(f"{error}\n" if asked.argv else f"{error.line}\n")
         if asked.error_file is not None:
@@ -179,10 +180,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
-def _run(
+def _run_ranks(
     world: World, argv: Sequence[str], host_of_rank: Sequence[int], *, log_dir: Path, prepare: Callable[[], None]
 ) -> int:
+    """Run ARGV as ranks on the hosts; return the exit code."""
+
     def on_host(host: int) -> Callable[[], None]:
+        """Return what a child calls to be on a host."""
         enter = entering(world.hosts[host])
 
         def ready() -> None:
@@ -194,12 +198,12 @@ def _run(
     environ = dict(os.environ)
     ranks = start_ranks(argv, host_of_rank, environ=environ, log_dir=log_dir, prepare=on_host)
     try:
-        return _watch(ranks, world)
+        return _wait_for_ranks(ranks, world)
     finally:
         end_ranks(ranks)
 
 
-def _watch(ranks: Sequence[Rank], world: World) -> int:
+def _wait_for_ranks(ranks: Sequence[Rank], world: World) -> int:
     """Wait until all ranks have ended well, or one has not."""
     while True:
         if world.router is not None and world.router.poll() is not None:
@@ -220,7 +224,8 @@ def _watch(ranks: Sequence[Rank], world: World) -> int:
             return 128 + signum
 
 
-def _parser() -> argparse.ArgumentParser:
+def _option_parser() -> argparse.ArgumentParser:
+    """Return the parser of this module's options."""
     parser = argparse.ArgumentParser(
         prog="python -m stepscope.launch.netns.world",
         description="Run ARGV as ranks on the hosts of an emulated network; without ARGV, only make it and end.",

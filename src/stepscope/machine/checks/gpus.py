@@ -35,7 +35,7 @@ def gpu_visibility(record: EnvironmentRecord) -> Outcome:
             f"torch sees all {present}" if hidden == 0 else f"torch sees {counted(torch.device_count, 'device')} (MIG)"
         )
     count_text = f"torch sees {torch.device_count} of {counted(present, 'GPU')}"
-    setting = _setting(record)
+    setting = _visible_devices_setting(record)
     if record.scheduler is not None:
         return passed(f"{count_text}: those that {record.scheduler} granted")
     return warned(
@@ -45,9 +45,10 @@ def gpu_visibility(record: EnvironmentRecord) -> Outcome:
 
 
 def _none_usable(record: EnvironmentRecord, present: int) -> Outcome:
+    """Say why torch can use none of the GPUs that are present."""
     assert record.torch is not None
     gpus = counted(present, "GPU")
-    setting = _setting(record)
+    setting = _visible_devices_setting(record)
     if record.torch.cuda_version is None and record.torch.hip_version is None:
         return failed(f"{gpus} here, but torch is a CPU build", fix="install the CUDA build of torch (pytorch.org)")
     if setting:
@@ -55,7 +56,7 @@ def _none_usable(record: EnvironmentRecord, present: int) -> Outcome:
     return failed(f"{gpus} here, torch sees none", fix="check `nvidia-smi` and the permissions of /dev/nvidia*")
 
 
-def _setting(record: EnvironmentRecord) -> str | None:
+def _visible_devices_setting(record: EnvironmentRecord) -> str | None:
     value = record.variables.get("CUDA_VISIBLE_DEVICES")
     return None if value is None else f"CUDA_VISIBLE_DEVICES={value!r}"
 

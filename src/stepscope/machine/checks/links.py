@@ -59,6 +59,7 @@ def gpu_links(record: EnvironmentRecord) -> Outcome:
 
 
 def _all_joined(record: EnvironmentRecord, topology: Topology) -> Outcome:
+    """Say how all GPUs are joined by NVLink."""
     counts = sorted({link.nvlinks for pair in topology.gpu_pairs() if (link := topology.link(*pair))})
     switch = has_nvswitch(topology, links_per_gpu=nvlinks_per_gpu(record))
     if len(counts) == 1:

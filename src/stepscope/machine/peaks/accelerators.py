@@ -31,7 +31,8 @@ USUAL_REACH = 0.80
 _TEXTS = ("key", "name", "vendor", "form", "generation", "source", "date", "confused_with")
 
 
-def _entry(row: Mapping[str, str]) -> Accelerator:
+def _accelerator(row: Mapping[str, str]) -> Accelerator:
+    """Return the accelerator of a row of the table."""
     numbers = ("memory_gb", "memory_gb_per_s", "driver_gib", "reached", "watts", "adapter_gbit_per_s")
     memory, rate, driver, reached, watts, adapter = (float(row[column] or "nan") for column in numbers)
     link, pcie = None, [int(number) for number in row["pcie"].split("x") if number]
@@ -62,4 +63,4 @@ def _entry(row: Mapping[str, str]) -> Accelerator:
 
 
 with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as _table:
-    ACCELERATORS: tuple[Accelerator, ...] = tuple(map(_entry, csv.DictReader(_table)))
+    ACCELERATORS: tuple[Accelerator, ...] = tuple(map(_accelerator, csv.DictReader(_table)))

@@ -34,17 +34,17 @@ def find(gpu_name: str) -> Accelerator | Unavailable:
         return Unavailable("the device has no name")
     if _SLICE.search(name):
         return Unavailable(f"{gpu_name!r} is a MIG slice: it has a part of the whole GPU's peak")
-    exact = [entry for entry in ACCELERATORS if entry.matches(name) or _same(name, entry)]
+    exact = [entry for entry in ACCELERATORS if entry.matches(name) or _names_entry(name, entry)]
     if len(exact) == 1:
         return exact[0]
     if _VGPU.search(name):
         return Unavailable(f"{gpu_name!r} is a virtual GPU: its share of the card's peak is unknown")
-    return Unavailable("; ".join(filter(None, _unknown(gpu_name, name))))
+    return Unavailable("; ".join(filter(None, _unknown_name_texts(gpu_name, name))))
 
 
 def why_unknown(typed: str) -> str:
     """Say why a name that somebody typed is no entry, and what was probably meant."""
-    entry, (_, hint) = find(typed), _unknown(typed, normalise(typed))
+    entry, (_, hint) = find(typed), _unknown_name_texts(typed, normalise(typed))
     guess = None if hint else spelled_like(typed)
     reason = entry.reason if isinstance(entry, Unavailable) else ""
     return f"{reason}; did you mean {guess!r}?" if guess and guess != typed.lower() else reason
@@ -53,7 +53,7 @@ def why_unknown(typed: str) -> str:
 def family(name: str) -> tuple[Accelerator, ...]:
     """Entries whose name begins with the whole word ``name``: the members of "H100" or "RTX 4090"."""
     wanted = _name_words(normalise(name))
-    return tuple(entry for entry in ACCELERATORS if wanted and _begins(_core_words(entry), wanted))
+    return tuple(entry for entry in ACCELERATORS if wanted and _begins_with(_core_words(entry), wanted))
 
 
 def spelled_like(name: str) -> str | None:
@@ -66,55 +66,59 @@ def spelled_like(name: str) -> str | None:
     return did_you_mean(typed, dict.fromkeys((*families, *(entry.key for entry in ACCELERATORS))))
 
 
-def _same(name: str, entry: Accelerator) -> bool:
+def _names_entry(name: str, entry: Accelerator) -> bool:
     """Return whether ``name`` is the entry's key or name, with or without family words such as GeForce."""
     if name.lower() == entry.key:
         return True
     return _without_noise(_name_words(name)) == _core_words(entry)
 
 
-def _unknown(asked: str, name: str) -> tuple[str, str]:
+def _unknown_name_texts(asked: str, name: str) -> tuple[str, str]:
     """Return what is wrong with the name, and what may be meant (empty: nobody knows)."""
     members = family(name)
     if len(members) > 1:
         return f"{asked!r} can be {_any_of(members)}: their peaks differ, say which", ""
     problem = f"{asked!r} is not in the accelerator table"
-    likeness = {entry.key: _misspelt(name, entry) for entry in ACCELERATORS}
+    likeness = {entry.key: _misspelling_likelihood(name, entry) for entry in ACCELERATORS}
     best = max(likeness, key=lambda key: likeness[key])
     if likeness[best] >= CLOSE:
         return problem, f"did you mean {best!r}?"
-    near = _near(name)
+    near = _near_accelerators(name)
     which = "name, another part" if len(near) == 1 else "names, each another part"
     parts = ", ".join(repr(e.key) for e in near)
     return problem, f"nearest {which} with a peak of its own: {parts}" if near else ""
 
 
-def _misspelt(name: str, entry: Accelerator) -> float:
+def _misspelling_likelihood(name: str, entry: Accelerator) -> float:
     """How likely ``name`` is ``entry`` with blanks left out or letters wrong, 0 to 1.
 
     0 where a word with a number differs ("A101"), or there is a word more or less ("Laptop", "Ti"): that is another
     part, however alike the names look.
     """
     wanted = _without_noise(_name_words(name))
-    return max(_likeness(wanted, words) for words in (_core_words(entry), _name_words(entry.key)))
+    return max(_words_likeness(wanted, words) for words in (_core_words(entry), _name_words(entry.key)))
 
 
-def _likeness(wanted: list[str], words: list[str]) -> float:
+def _words_likeness(wanted: list[str], words: list[str]) -> float:
+    """Return how alike two lists of words are, 0 to 1; words with digits must be equal."""
     if "".join(wanted) == "".join(words):
         return 1.0
     if len(wanted) != len(words):
         return 0.0
     pairs = [pair for pair in zip(wanted, words, strict=True) if pair[0] != pair[1]]
-    return min(0.0 if _with_digits([*pair]) else _ratio(*pair) for pair in pairs)
+    return min(0.0 if _with_digits([*pair]) else _similarity(*pair) for pair in pairs)
 
 
-def _near(name: str) -> tuple[Accelerator, ...]:
+def _near_accelerators(name: str) -> tuple[Accelerator, ...]:
     """At most four entries: those of the same model number, else those with the most similar names."""
     words = _without_noise(_name_words(name))
     model = next(iter(_with_digits(words)), None)
     siblings = tuple(entry for entry in ACCELERATORS if model in _core_words(entry))
     alike = [
-        (max(_ratio("".join(words), "".join(other)) for other in (_core_words(entry), _name_words(entry.key))), entry)
+        (
+            max(_similarity("".join(words), "".join(other)) for other in (_core_words(entry), _name_words(entry.key))),
+            entry,
+        )
         for entry in siblings or ACCELERATORS
     ]
     close = [(ratio, entry) for ratio, entry in alike if siblings or ratio >= CLOSE]
@@ -122,7 +126,7 @@ def _near(name: str) -> tuple[Accelerator, ...]:
     return tuple(entry for _, entry in close[:MAX_NEAR])
 
 
-def _ratio(a: str, b: str) -> float:
+def _similarity(a: str, b: str) -> float:
     from difflib import SequenceMatcher
 
     return SequenceMatcher(None, a, b).ratio()
@@ -144,7 +148,7 @@ def _core_words(entry: Accelerator) -> list[str]:
     return _without_noise(_name_words(entry.name))
 
 
-def _begins(words: list[str], wanted: list[str]) -> bool:
+def _begins_with(words: list[str], wanted: list[str]) -> bool:
     wanted = _without_noise(wanted)
     return words[: len(wanted)] == wanted
 

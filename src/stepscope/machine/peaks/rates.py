@@ -51,7 +51,7 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float | Unavailable:
     return giga_transfers * 1e9 * encoding / 8 * lanes
 
 
-def _link(kind: str, size: str, name: str, rate: float | Unavailable, date: str = "2024") -> LinkPeak:
+def _link_peak(kind: str, size: str, name: str, rate: float | Unavailable, date: str = "2024") -> LinkPeak:
     """Make the peak of a host link from its ``rate`` in bytes/s."""
     assert not isinstance(rate, Unavailable)
     source = _SOURCES[kind.rstrip("0123456789")]
@@ -60,22 +60,22 @@ def _link(kind: str, size: str, name: str, rate: float | Unavailable, date: str 
 
 LINKS: tuple[LinkPeak, ...] = (
     *(
-        _link(f"pcie{n}", "x16", f"PCIe {n}.0 x16", pcie_bytes_per_s(n, 16), date)
+        _link_peak(f"pcie{n}", "x16", f"PCIe {n}.0 x16", pcie_bytes_per_s(n, 16), date)
         for n, date in ((3, "2010"), (4, "2017"), (5, "2019"), (6, "2022"))
     ),
     *(
-        _link(f"nvlink{n}", f"x{links}", f"NVLink {n}, {links} links ({gpu})", links * each_gb * 1e9, date)
+        _link_peak(f"nvlink{n}", f"x{links}", f"NVLink {n}, {links} links ({gpu})", links * each_gb * 1e9, date)
         for n, links, each_gb, gpu, date in (
             (1, 4, 20, "P100", "2016"), (2, 6, 25, "V100", "2017"), (3, 12, 25, "A100", "2020"),
             (4, 18, 25, "H100, H200", "2022"), (5, 18, 50, "B200, GB200", "2024"),
         )
     ),
     *(
-        _link("ethernet", f"{gbit}g", f"{gbit} Gbit Ethernet", gbit * 1e9 / 8)
+        _link_peak("ethernet", f"{gbit}g", f"{gbit} Gbit Ethernet", gbit * 1e9 / 8)
         for gbit in (1, 10, 25, 40, 50, 100, 200, 400, 800)
     ),
     *(
-        _link("infiniband", name, f"InfiniBand {name} 4x", gbit * 1e9 / 8)
+        _link_peak("infiniband", name, f"InfiniBand {name} 4x", gbit * 1e9 / 8)
         for name, gbit in (("QDR", 32), ("FDR", 54.3), ("EDR", 100), ("HDR", 200), ("NDR", 400), ("XDR", 800))
     ),
 )  # fmt: skip

@@ -33,6 +33,7 @@ def gpus(context: ProbeContext) -> Facts | Unavailable:  # noqa: ARG001
 
 
 def _no_driver(nvml: Any, error: Exception) -> str:
+    """Say why the driver does not answer."""
     code = getattr(error, "value", None)
     if code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return "no NVIDIA driver library (libnvidia-ml.so) on this machine"
@@ -46,29 +47,32 @@ def _no_driver(nvml: Any, error: Exception) -> str:
 
 
 def _all_gpus(nvml: Any) -> Facts:
-    driver = _text(_optional(nvml, nvml.nvmlSystemGetDriverVersion))
+    """Return all GPUs; those that may not be read are noted."""
+    driver = _decoded_answer(_answer_or_none(nvml, nvml.nvmlSystemGetDriverVersion))
     gpus: list[GpuFact] = []
     closed: dict[str, Unavailable] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            gpus.append(_gpu(nvml, handle, index, driver))
+            gpus.append(_gpu_fact(nvml, handle, index, driver))
         except nvml.NVMLError as error:
             closed[f"gpu {index}"] = Unavailable(f"the driver lists it and cannot open it: {error}")
     return {"gpus": tuple(gpus), **closed}
 
 
-def _gpu(nvml: Any, handle: Any, index: int, driver: str | None) -> GpuFact:
+def _gpu_fact(nvml: Any, handle: Any, index: int, driver: str | None) -> GpuFact:
+    """Return what the driver says of one GPU; None for each fact that it does not have."""
+
     def ask(function: str, *arguments: Any) -> Any:
-        return _optional(nvml, getattr(nvml, function), handle, *arguments)
+        return _answer_or_none(nvml, getattr(nvml, function), handle, *arguments)
 
     memory = ask("nvmlDeviceGetMemoryInfo")
     capability = ask("nvmlDeviceGetCudaComputeCapability")
     mig = ask("nvmlDeviceGetMigMode")
     return GpuFact(
         index=index,
-        name=_text(nvml.nvmlDeviceGetName(handle)) or "",
-        uuid=_text(ask("nvmlDeviceGetUUID")),
+        name=_decoded_answer(nvml.nvmlDeviceGetName(handle)) or "",
+        uuid=_decoded_answer(ask("nvmlDeviceGetUUID")),
         memory_bytes=int(memory.total) if memory else None,
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
         driver_version=driver,
@@ -76,13 +80,13 @@ def _gpu(nvml: Any, handle: Any, index: int, driver: str | None) -> GpuFact:
         pcie_generation_max=ask("nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
         pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth"),
-        power_limit_w=_watts(ask("nvmlDeviceGetEnforcedPowerLimit")),
-        power_limit_default_w=_watts(ask("nvmlDeviceGetPowerManagementDefaultLimit")),
+        power_limit_w=_as_watts(ask("nvmlDeviceGetEnforcedPowerLimit")),
+        power_limit_default_w=_as_watts(ask("nvmlDeviceGetPowerManagementDefaultLimit")),
         mig=bool(mig[0]) if mig else None,
     )
 
 
-def _optional(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+def _answer_or_none(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the answer, or None where this GPU or driver does not have it."""
     try:
         return function(*arguments)
@@ -93,12 +97,12 @@ def _optional(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
-def _text(value: Any) -> str | None:
+def _decoded_answer(value: Any) -> str | None:
     """Decode an answer, which nvidia-ml-py before 12 gives in bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _watts(milliwatts: int | None) -> float | None:
+def _as_watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 

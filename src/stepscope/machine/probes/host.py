@@ -35,14 +35,14 @@ def host(context: ProbeContext) -> Facts:
     name = socket.gethostname()
     return {
         "host": name,
-        "os": _distribution(context.root) or platform.system(),
+        "os": _distribution_name(context.root) or platform.system(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "hostname_addresses": resolve(name, timeout_s=RESOLVE_TIMEOUT_S),
-        "limits": _limits(),
+        "limits": _process_limits(),
         "shared_memory": filesystem(context.root / "dev/shm"),
         "disk": filesystem(context.cwd),
-        "scheduling_policy": _policy(),
+        "scheduling_policy": _scheduling_policy(),
         "batch_scheduling": batch_scheduling_allowed(),
         "clock_synchronised": clock_synchronised(),
     }
@@ -113,14 +113,16 @@ def filesystem(path: Path) -> FilesystemFact | Unavailable:
     return FilesystemFact(path=str(path.absolute()), total_bytes=usage.total, free_bytes=usage.free)
 
 
-def _policy() -> str | Unavailable:
+def _scheduling_policy() -> str | Unavailable:
     if not hasattr(os, "sched_getscheduler"):
         return Unavailable(f"{platform.system()} does not report it")
     number = os.sched_getscheduler(0) & ~getattr(os, "SCHED_RESET_ON_FORK", 0)
     return _POLICIES.get(number, str(number))
 
 
-def _limits() -> LimitsFact:
+def _process_limits() -> LimitsFact:
+    """Return the limits of open files and locked memory; None: unlimited."""
+
     def value(limit: int) -> int | None:
         return None if limit == resource.RLIM_INFINITY else limit
 
@@ -129,7 +131,7 @@ def _limits() -> LimitsFact:
     return LimitsFact(open_files_soft=value(soft), open_files_hard=value(hard), locked_memory_bytes=value(locked))
 
 
-def _distribution(root: Path) -> str | None:
+def _distribution_name(root: Path) -> str | None:
     text = read_text(root / "etc/os-release") or ""
     pairs = (line.partition("=") for line in text.splitlines())
     return next((value.strip("\"'") for key, _, value in pairs if key == "PRETTY_NAME"), None)
@@ -227,13 +229,14 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*Gb/sec")
 def nics(context: ProbeContext) -> Facts | Unavailable:
     """Interfaces first, then RDMA devices (mlx5_0, ...), each sorted by name. Speeds in bit/s per direction."""
     try:
-        interfaces = _interfaces(context.root / "sys/class/net")
+        interfaces = _network_interfaces(context.root / "sys/class/net")
     except OSError as error:
         return Unavailable(f"the network interfaces cannot be listed: {error}")
     return {"nics": (*interfaces, *rdma_devices(context.root / "sys/class/infiniband"))}
 
 
-def _interfaces(sysfs: Path) -> tuple[NicFact, ...]:
+def _network_interfaces(sysfs: Path) -> tuple[NicFact, ...]:
+    """Return the network interfaces with their kind and speed, bits/s."""
     addresses = psutil.net_if_addrs()
     families = (socket.AF_INET, socket.AF_INET6)
     return tuple(

@@ -21,9 +21,9 @@ def cpu(context: ProbeContext) -> Facts:
     quota = cgroup_limits(context.root).cpu_quota_cores
     return {
         "logical_cores": logical,
-        "usable_cores": usable_cores(affinity=_affinity(), logical=logical, quota=quota),
+        "usable_cores": usable_cores(affinity=_usable_cores(), logical=logical, quota=quota),
         "cpu_quota_cores": quota,
-        "cpu_model": _model(context.root) or Unavailable("/proc/cpuinfo names no model"),
+        "cpu_model": _cpu_model(context.root) or Unavailable("/proc/cpuinfo names no model"),
         "physical_cores": psutil.cpu_count(logical=False) or Unavailable("the operating system does not report it"),
         "numa_nodes": _numa_nodes(context.root) or Unavailable("/sys/devices/system/node is not readable"),
     }
@@ -38,11 +38,11 @@ def usable_cores(*, affinity: int | None, logical: int, quota: float | None) -> 
     return max(min(cores, math.ceil(quota)) if quota is not None else cores, 1)
 
 
-def _affinity() -> int | None:
+def _usable_cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
-def _model(root: Path) -> str | None:
+def _cpu_model(root: Path) -> str | None:
     fields: dict[str, str] = {}
     for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")

@@ -30,7 +30,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 def recall(environ: Mapping[str, str]) -> TorchFact | None:
     """The remembered answer; None when there is none for this Python, torch and boot."""
-    path = _file(environ)
+    path = _answer_file(environ)
     if path is None:
         return None
     try:
@@ -41,7 +41,7 @@ def recall(environ: Mapping[str, str]) -> TorchFact | None:
 
 def remember(fact: TorchFact, environ: Mapping[str, str]) -> None:
     """Keep ``fact`` for :func:`recall` if it cannot change; a cache that cannot be written is left alone."""
-    path = _file(environ)
+    path = _answer_file(environ)
     if path is None or fact.cuda_version is not None or fact.hip_version is not None or fact.device_count:
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -53,7 +53,7 @@ def remember(fact: TorchFact, environ: Mapping[str, str]) -> None:
         return
 
 
-def _file(environ: Mapping[str, str]) -> Path | None:
+def _answer_file(environ: Mapping[str, str]) -> Path | None:
     """Return the file of the remembered answer; None where torch, or the boot, cannot be told."""
     try:
         spec = importlib.util.find_spec("torch")
@@ -94,7 +94,7 @@ def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float)
     except subprocess.TimeoutExpired:
         return Unavailable(f"importing torch and listing its devices took over {timeout_s:g} s and was stopped")
     if process.returncode != 0:
-        return Unavailable(_failure(process.returncode, process.stderr))
+        return Unavailable(_failure_text(process.returncode, process.stderr))
     lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
     if not lines:
         return Unavailable("the torch probe exited without a result")
@@ -104,7 +104,8 @@ def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float)
         return Unavailable(f"{error.what}: {error.why}")
 
 
-def _failure(code: int, problem: str) -> str:
+def _failure_text(code: int, problem: str) -> str:
+    """Say how the process that asked torch ended: by which signal, or its last line."""
     lines = [line for line in problem.strip().splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "no message"
     if code < 0:

@@ -63,7 +63,7 @@ def predict_collective(
         caller=caller,
     )
     if n_gpus == 1:
-        return _alone(op)
+        return _one_rank_prediction(op)
     spec = collective(op)
     notes = list(where.notes)
     size = _BARRIER_BYTES if op == "barrier" else size_bytes
@@ -75,12 +75,12 @@ def predict_collective(
     everything = candidates(run_as, size, where)
     offered = [c for c in everything if c.offered]
     if algorithm is not None:
-        offered = _only(algorithm, everything, op)
+        offered = _costs_of_algorithm(algorithm, everything, op)
     chosen = min(offered, key=lambda c: c.chosen_by_us)
     extra = call_us(where)
     time_ns = (chosen.time_us + extra) * 1e3
     if algorithm is None:
-        notes += _faster(chosen, offered)
+        notes += _faster_hint(chosen, offered)
     low, high = interval(op, where, chosen, extra_us=extra)
     others = sorted((c for c in everything if c is not chosen), key=lambda c: c.time_us)
     return Predicted(
@@ -89,7 +89,7 @@ def predict_collective(
         high_ns=time_ns * high,
         algorithm=chosen.algorithm,
         protocol=chosen.protocol,
-        why=_why(chosen, offered, where, forced=algorithm is not None),
+        why=_why_chosen(chosen, offered, where, forced=algorithm is not None),
         notes=tuple(notes),
         busbw_bytes_per_s=size_bytes / (time_ns / 1e9) * spec.bus_factor(n_gpus)
         if spec.has_payload and size_bytes
@@ -130,6 +130,7 @@ def known_op(name: str) -> str:
 
 
 def known_gpu(gpu: str | Accelerator) -> Accelerator:
+    """Return the GPU of the table. Raises UsageError for an unknown name."""
     if isinstance(gpu, Accelerator):
         return gpu
     accelerator = find(gpu)
@@ -153,7 +154,7 @@ def itemsize(dtype: str) -> int:
     return _ITEMSIZE[dtype_name(dtype)]
 
 
-def _only(algorithm: str, everything: list[AlgorithmCost], op: str) -> list[AlgorithmCost]:
+def _costs_of_algorithm(algorithm: str, everything: list[AlgorithmCost], op: str) -> list[AlgorithmCost]:
     wanted = algorithm.lower()
     matching = [c for c in everything if c.algorithm.startswith(wanted) or c.name.lower() == wanted]
     if not matching:
@@ -165,7 +166,7 @@ WORTH_TRYING = 0.8
 """Share of the chosen one's time below which another one is pointed out."""
 
 
-def _faster(chosen: AlgorithmCost, offered: list[AlgorithmCost]) -> list[str]:
+def _faster_hint(chosen: AlgorithmCost, offered: list[AlgorithmCost]) -> list[str]:
     best = min(offered, key=lambda c: c.time_us)
     if best.time_us >= WORTH_TRYING * chosen.time_us:
         return []
@@ -173,13 +174,14 @@ def _faster(chosen: AlgorithmCost, offered: list[AlgorithmCost]) -> list[str]:
     return [f"{best.name} is predicted at {ratio:.2f}x: worth measuring with NCCL_ALGO and NCCL_PROTO"]
 
 
-def _alone(op: str) -> Predicted:
+def _one_rank_prediction(op: str) -> Predicted:
     return Predicted(
         time_ns=0.0, low_ns=0.0, high_ns=0.0, algorithm="none", why=f"one rank has no partner; {op} is a copy at most"
     )
 
 
-def _why(chosen: AlgorithmCost, offered: list[AlgorithmCost], where: Place, *, forced: bool) -> str:
+def _why_chosen(chosen: AlgorithmCost, offered: list[AlgorithmCost], where: Place, *, forced: bool) -> str:
+    """Say what bounds the chosen algorithm, and why it was chosen."""
     share = chosen.latency_us / (chosen.latency_us + chosen.transfer_us)
     if share > 0.7:
         bound = "latency decides"

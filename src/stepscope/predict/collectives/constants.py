@@ -76,12 +76,14 @@ class Generation:
     nvls_speeds: tuple[float, ...] = ()
 
 
-def _tupled(row: Mapping[str, Any]) -> dict[str, Any]:
+def _row_with_tuples(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
 _TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_name("tables.json").read_bytes())
-GENERATIONS: Mapping[str, Generation] = {key: Generation(**_tupled(row)) for key, row in _TABLES["generations"].items()}
+GENERATIONS: Mapping[str, Generation] = {
+    key: Generation(**_row_with_tuples(row)) for key, row in _TABLES["generations"].items()
+}
 TREE_MID_SIZES: tuple[tuple[float, ...], ...] = tuple(map(tuple, _TABLES["tree_mid_sizes"]))
 """Share of its rate that a tree all-reduce reaches, by protocol, at 64 B, 128 B, ... 512 MiB."""
 

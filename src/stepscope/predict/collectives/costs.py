@@ -169,7 +169,7 @@ def interval(op: str, where: Place, chosen: AlgorithmCost, *, extra_us: float) -
     """Return factors on the predicted time: its 10% and 90% quantile."""
     latency = chosen.latency_us + extra_us
     share = latency / (latency + chosen.transfer_us)
-    low, high = _at(share)
+    low, high = _reach_factors(share)
     wide = widening(op, where)
     slower = _BETWEEN if where.domains > 1 and _KNEE[0] < share < _KNEE[1] else 1.0
     return math.exp(math.log(low) * wide), math.exp(math.log(high) * wide * slower)
@@ -187,7 +187,7 @@ def widening(op: str, where: Place) -> float:
     return wide
 
 
-def _at(share: float) -> tuple[float, float]:
+def _reach_factors(share: float) -> tuple[float, float]:
     for (x0, low0, high0), (x1, low1, high1) in pairwise(_REACH):
         if share <= x1:
             f = (share - x0) / (x1 - x0)

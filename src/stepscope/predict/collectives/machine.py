@@ -42,7 +42,8 @@ class Fabric:
     protocols: tuple[str, ...]
 
 
-def _fabric(row: Mapping[str, str]) -> Fabric:
+def _fabric_of_row(row: Mapping[str, str]) -> Fabric:
+    """Return the network of a row of the table, bytes/s."""
     rate, adapters = row["adapter_gbit_per_s"], row["adapters_per_node"]
     return Fabric(
         key=row["key"],
@@ -58,7 +59,7 @@ def _fabric(row: Mapping[str, str]) -> Fabric:
 
 
 with Path(__file__).with_name("fabrics.csv").open(encoding="utf-8", newline="") as _table:
-    FABRICS: tuple[Fabric, ...] = tuple(map(_fabric, csv.DictReader(_table)))
+    FABRICS: tuple[Fabric, ...] = tuple(map(_fabric_of_row, csv.DictReader(_table)))
 """LL128 needs adapters that deliver 128 bytes whole: through libfabric that is the adapter's secret, and no table of EFA or
 Slingshot shows it in use. Release notes of GPUDirect-TCPXO: NCCL_PROTO=Simple,LL128 by default since 2025-05, Simple alone
 before."""
@@ -107,7 +108,7 @@ def read_fabric(text: str, *, gpu_key: str) -> Fabric | None:
         return None
     if words in _BY_KEY:
         return _BY_KEY[words]
-    fabric = _kind(words, gpu_key)
+    fabric = _fabric_of_words(words, gpu_key)
     if fabric is None:
         return None
     match, whole = _RATE.search(text), _NODE_RATE.search(text)
@@ -122,7 +123,8 @@ def read_fabric(text: str, *, gpu_key: str) -> Fabric | None:
     return fabric
 
 
-def _kind(words: str, gpu_key: str) -> Fabric | None:
+def _fabric_of_words(words: str, gpu_key: str) -> Fabric | None:
+    """Return the cloud network that these words name, for this GPU; None: they name none."""
     if "tcpxo" in words:
         return _BY_KEY["gpudirect-tcpxo"]
     if "tcpx" in words:
@@ -209,7 +211,7 @@ def place(
     if domains > 1 and domain > node:
         notes.append(f"NVLink reaches {domain} GPUs of a rack, {node} a tray")
     published = True
-    ring, pair, spread, over_pcie, links_known = _inside(gpu, generation, n_gpus, domain_ranks, domains, notes)
+    ring, pair, spread, over_pcie, links_known = _inside_rates(gpu, generation, n_gpus, domain_ranks, domains, notes)
     published = published and links_known
     switched = (
         gpu.vendor == "NVIDIA"
@@ -219,7 +221,7 @@ def place(
     )
     net, latency, fabric_known = 0.0, 0.0, True
     if domains > 1:
-        net, latency, fabric_known = _between(gpu, domain, node, fabric, adapters_per_node, notes)
+        net, latency, fabric_known = _between_rates(gpu, domain, node, fabric, adapters_per_node, notes)
     return Place(
         gpu=gpu,
         library="nccl" if gpu.vendor == "NVIDIA" else "rccl",
@@ -250,7 +252,7 @@ def _usual_node(gpu: Accelerator, n_gpus: int, notes: list[str]) -> int:
     return gpu.node if gpu.rack else min(gpu.node, n_gpus)
 
 
-def _inside(
+def _inside_rates(
     gpu: Accelerator, generation: Generation, n: int, domain_ranks: float, domains: int, notes: list[str]
 ) -> tuple[float, float, float, bool, bool]:
     """Ring, pair and spread rates inside a domain, whether over PCIe, whether the figures are published."""
@@ -263,7 +265,7 @@ def _inside(
     if link is None or (link.optional and not (n == 2 and domains == 1)):
         if link is not None:
             notes.append(f"a bridge between pairs of {gpu.name} is not counted")
-        rate = _pcie_rate(gpu, notes)
+        rate = _pcie_gb_per_s(gpu, notes)
         return rate, rate, rate, True, False
     if link.optional:
         notes.append("with the NVLink bridge between the two")
@@ -288,7 +290,8 @@ def _mesh_rates(link: float, node: float | None, domain_ranks: float, domains: i
     return ring * share, link * share, max(link * peers, link) * share
 
 
-def _pcie_rate(gpu: Accelerator, notes: list[str]) -> float:
+def _pcie_gb_per_s(gpu: Accelerator, notes: list[str]) -> float:
+    """Return GB/s over PCIe, with a note where it is assumed. Raises UsageError where the GPU's generation is unknown."""
     generation, lanes = gpu.pcie or (4, 16)
     rate = pcie_bytes_per_s(generation, lanes)
     if isinstance(rate, Unavailable):
@@ -300,7 +303,7 @@ def _pcie_rate(gpu: Accelerator, notes: list[str]) -> float:
     return rate / GB * constants.PCIE_SHARE
 
 
-def _between(
+def _between_rates(
     gpu: Accelerator,
     domain: int,
     node: int,

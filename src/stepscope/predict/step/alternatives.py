@@ -67,7 +67,7 @@ def changed(
     elif what.link is not None:
         cluster = replace(cluster, network=find_fabric(what.link), adapters_per_node=None)
     if what.batch is not None:
-        layout = _batch(layout, what.batch)
+        layout = _layout_with_batch(layout, what.batch)
     if what.precision is not None:
         layout = replace(layout, precision=UNITS.get(what.precision, what.precision))
     if what.overlap is not None:
@@ -76,7 +76,8 @@ def changed(
     return cluster, layout, calibration
 
 
-def _batch(layout: Layout, factor: float) -> Layout:
+def _layout_with_batch(layout: Layout, factor: float) -> Layout:
+    """Return the layout with a batch so many times as large, by micro-batch where that stays whole, else by accumulation."""
     micro, whole = layout.micro_batch * factor, layout.global_batch * factor
     if micro >= 1 and micro == int(micro):
         return replace(layout, micro_batch=int(micro), global_batch=round(whole))
@@ -108,25 +109,26 @@ REMEDIES = 5
 def remedies(prediction: StepPrediction, calibration: StepCalibration | None = None) -> tuple[Remedy, ...]:
     """Find single changes that fit, and pairs of them where no single one is cheap, by their cost in speed."""
     cluster, layout = prediction.cluster, prediction.layout
-    single = list(_changes(cluster, layout))
-    fitting = _fitting(prediction, single, calibration)
+    single = list(_layout_changes(cluster, layout))
+    fitting = _fitting_remedies(prediction, single, calibration)
     if min((r.slower for r in fitting), default=1.0) > CHEAP:
         pairs = [
             (f"{first} and {second}", changed)
             for first, then in single
-            for second, changed in _changes(cluster, then)
+            for second, changed in _layout_changes(cluster, then)
             if first.split()[0] != second.split()[0]
         ]
-        fitting += _fitting(prediction, pairs, calibration)
+        fitting += _fitting_remedies(prediction, pairs, calibration)
     seen: dict[Layout, Remedy] = {}
     for remedy in sorted(fitting, key=lambda r: r.slower):
         seen.setdefault(remedy.prediction.layout, remedy)
     return tuple(seen.values())[:REMEDIES]
 
 
-def _fitting(
+def _fitting_remedies(
     before: StepPrediction, ways: list[tuple[str, Layout]], calibration: StepCalibration | None
 ) -> list[Remedy]:
+    """Return the ways that fit into memory, each with its step."""
     fitting = []
     for what, layout in ways:
         if errors(before.model, before.cluster, layout):
@@ -138,7 +140,7 @@ def _fitting(
     return fitting
 
 
-def _changes(cluster: Cluster, layout: Layout) -> Iterator[tuple[str, Layout]]:
+def _layout_changes(cluster: Cluster, layout: Layout) -> Iterator[tuple[str, Layout]]:
     """Yield (words whose first one names the kind of change, layout)."""
     if layout.micro_batch > 1:
         less = layout.micro_batch // 2

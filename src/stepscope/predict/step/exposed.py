@@ -27,26 +27,26 @@ def exposed(setup: StepSetup, stage: Stage) -> float:
     layout = setup.layout
     if layout.dp * layout.cp <= 1:
         return 0.0
-    return _sharded(setup, stage) if layout.zero == 3 else _replicated(setup, stage)
+    return _sharded_exposed_s(setup, stage) if layout.zero == 3 else _replicated_exposed_s(setup, stage)
 
 
-def _replicated(setup: StepSetup, stage: Stage) -> float:
+def _replicated_exposed_s(setup: StepSetup, stage: Stage) -> float:
     """Reductions under the backward pass of the last micro-batch; ZeRO-1 and 2 gather parameters under the next forward."""
     layout, units = setup.layout, max(stage.layers, 1)
-    reduce = _once(setup, stage, reduce_calls) / units
+    reduce = _gather_once_s(setup, stage, reduce_calls) / units
     after = stage.backward / units
-    tail = _tail(reduce, after, units) if layout.overlap else reduce * units
+    tail = _left_after_s(reduce, after, units) if layout.overlap else reduce * units
     slow = setup.calibration.overlap_slowdown
     busy = min(reduce * units, stage.backward) * (slow - 1) if layout.overlap else 0.0
     times = layout.micro_batches if layout.syncs_each else 1
     gather = 0.0
     if layout.zero:
-        whole = _once(setup, stage, gather_calls)
+        whole = _gather_once_s(setup, stage, gather_calls)
         gather = max(whole / units, whole - stage.forward) if layout.overlap else whole
     return (tail + busy) * times + gather
 
 
-def _tail(reduce: float, after: float, units: int) -> float:
+def _left_after_s(reduce: float, after: float, units: int) -> float:
     """Return what is left of ``units`` equal reductions, launched as their layers' gradients are ready, after the last."""
     end = 0.0
     for index in range(1, units + 1):
@@ -54,23 +54,26 @@ def _tail(reduce: float, after: float, units: int) -> float:
     return end - units * after
 
 
-def _sharded(setup: StepSetup, stage: Stage) -> float:
+def _sharded_exposed_s(setup: StepSetup, stage: Stage) -> float:
     """FSDP: each layer's parameters are gathered one layer ahead, gradients scattered behind; one stream of traffic."""
     layout, units = setup.layout, max(stage.layers, 1)
-    gather, reduce = _once(setup, stage, gather_calls) / units, _once(setup, stage, reduce_calls) / units
+    gather, reduce = (
+        _gather_once_s(setup, stage, gather_calls) / units,
+        _gather_once_s(setup, stage, reduce_calls) / units,
+    )
     forward, backward = stage.forward / units, stage.backward / units
     m, gathers = layout.micro_batches, 2 if layout.reshard else 1
     reductions = m if layout.syncs_each else 1
     if not layout.overlap:
         return units * (m * gathers * gather + reductions * reduce)
     slow = setup.calibration.overlap_slowdown
-    there, again = _pass(units, gather, 0.0, forward, slow), gather if layout.reshard else 0.0
-    quiet, loud = (_pass(units, again, reduction, backward, slow) for reduction in (0.0, reduce))
+    there, again = _pass_s(units, gather, 0.0, forward, slow), gather if layout.reshard else 0.0
+    quiet, loud = (_pass_s(units, again, reduction, backward, slow) for reduction in (0.0, reduce))
     end = m * there + (m - reductions) * quiet + reductions * loud
     return max(0.0, end - m * (stage.forward + stage.backward))
 
 
-def _pass(units: int, gather: float, reduce: float, compute: float, slow: float) -> float:
+def _pass_s(units: int, gather: float, reduce: float, compute: float, slow: float) -> float:
     """Seconds of one pass over the layers. A gather starts when the layer before it starts; a reduction when its ends."""
     traffic = gather + reduce
     compute += min(traffic, compute) * (slow - 1)
@@ -87,7 +90,9 @@ def _pass(units: int, gather: float, reduce: float, compute: float, slow: float)
     return max(end, wire)
 
 
-def _once(setup: StepSetup, stage: Stage, plan: Callable[[Layout, HeldParameters, int], Iterable[Calls]]) -> float:
+def _gather_once_s(
+    setup: StepSetup, stage: Stage, plan: Callable[[Layout, HeldParameters, int], Iterable[Calls]]
+) -> float:
     """Seconds of gathering the stage's parameters, or reducing its gradients, once, layer by layer."""
     calls = plan(setup.layout, held_parameters(setup, stage), max(stage.layers, 1))
     return seconds(setup.cluster, calls) / setup.calibration.comm_rate
@@ -103,11 +108,11 @@ def pipeline_time(setup: StepSetup, stages: Sequence[Stage], *, simulated: bool)
     if layout.pp == 1:
         return 0.0, 0.0
     send = stages[0].send * (1 - setup.calibration.pp_overlap)
-    times = _simulated(layout, stages, send) if simulated else None
-    return _formulas(layout, stages, send) if times is None else times
+    times = _pipeline_simulated_s(layout, stages, send) if simulated else None
+    return _pipeline_formula_s(layout, stages, send) if times is None else times
 
 
-def _formulas(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[float, float]:
+def _pipeline_formula_s(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[float, float]:
     """1F1B: the other stages' passes once; interleaving divides that by the chunks, zero-bubble by three (ZB-H1, Qi et al.,
     arXiv 2401.10241). Messages: twice through the pipe; and as 1F1B keeps p micro-batches in flight in a cycle of p stages
     and 2 (p - 1) messages, 2 (p - 1) / p of them for each micro-batch.
@@ -121,7 +126,7 @@ def _formulas(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[flo
     return bubble, hops * send
 
 
-def _simulated(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[float, float] | None:
+def _pipeline_simulated_s(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[float, float] | None:
     """Simulate two rounds of micro-batches; each further one takes what the busiest rank does. None where there is no such
     schedule, or it is too large."""
     schedule = "interleaved" if layout.vpp > 1 and layout.schedule == "1f1b" else layout.schedule
@@ -133,6 +138,7 @@ def _simulated(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[fl
     ranks = plan.rank_of_stage
 
     def step(message: float) -> float:
+        """Return the time of the schedule, s, with messages of this length."""
         times = [
             StageTime(
                 forward_ns=stages[r].forward / v, backward_ns=stages[r].backward / v, send_ns=message,

@@ -202,10 +202,11 @@ def errors(model: ModelShape, cluster: Cluster, layout: Layout) -> list[str]:
     for field, kind in (("recompute", Recompute), ("schedule", Schedule)):
         if getattr(layout, field) not in get_args(kind):
             problems.append(unknown(field, getattr(layout, field), get_args(kind)))
-    return problems or _mismatches(model, cluster, layout)
+    return problems or _layout_mismatches(model, cluster, layout)
 
 
-def _mismatches(model: ModelShape, cluster: Cluster, layout: Layout) -> list[str]:
+def _layout_mismatches(model: ModelShape, cluster: Cluster, layout: Layout) -> list[str]:
+    """Say what of a layout does not fit cluster or model."""
     problems: list[str] = []
     if layout.gpus != cluster.gpus:
         problems.append(
@@ -303,7 +304,7 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape, *, seq_len: int | No
             raise UsageError(unknown("--layout key", key, KEYS), fix=f"keys: {', '.join(KEYS)}")
         if key in given:
             raise UsageError(f"--layout {key} is given twice", fix="give it once")
-        given[key] = _value(key, value if equals else "")
+        given[key] = _layout_value(key, value if equals else "")
     if "gbs" in given and "acc" in given:
         raise UsageError(
             "--layout gbs and acc both given", why="the global batch is dp x mbs x acc", fix="give one of them"
@@ -329,7 +330,8 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape, *, seq_len: int | No
     return AskedLayout(layout=layout, given=stated, acc=acc, assumed=assumed)
 
 
-def _value(key: str, text: str) -> Any:
+def _layout_value(key: str, text: str) -> Any:
+    """Return the value of a key of --layout. Raises UsageError for one that the key does not take."""
     if key in _NUMBERS or key == "acc":
         if not text.isdecimal():
             raise UsageError(f"--layout {key}={text}", fix=f"give a whole number: {key}=2")

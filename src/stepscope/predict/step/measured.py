@@ -36,7 +36,10 @@ def shipped(gpu: Accelerator, model: ModelShape) -> StepCalibration:
     """Return the calibration fitted on published training runs, with the factor of the GPU's family where it has one. Its
     interval is that of code which nothing was fitted on: nobody has said what will run."""
     return replace(
-        PUBLISHED, factor=FAMILY_FACTOR.get(gpu_family(gpu.key), 1.0), range=SEEN, reach=_reach("unseen", model)
+        PUBLISHED,
+        factor=FAMILY_FACTOR.get(gpu_family(gpu.key), 1.0),
+        range=SEEN,
+        reach=_measured_reach("unseen", model),
     )
 
 
@@ -93,13 +96,13 @@ def corrected(
     return replace(
         calibration,
         factor=calibration.factor * factor,
-        reach=_reach("scale-out", model) or calibration.reach,
+        reach=_measured_reach("scale-out", model) or calibration.reach,
         reach_from=tuple(measured),
         name=f"{calibration.name}, times {factor:.2f} from what was measured",
     )
 
 
-def _reach(kind: str, model: ModelShape) -> tuple[float, float] | None:
+def _measured_reach(kind: str, model: ModelShape) -> tuple[float, float] | None:
     return REACH.get(f"{kind} moe" if model.experts else kind) or REACH.get(kind)
 
 
@@ -121,7 +124,10 @@ def fit_machine(calibration: Calibration) -> tuple[tuple[StepFit, ...], tuple[st
         why = gpu.reason if isinstance(gpu, Unavailable) else f"GPUs of several kinds: {', '.join(names)}"
         return (), (f"nothing for the step model: {why}",)
     parts, skipped = [], []
-    for name, logs in (("gemm_share", _products(calibration, gpu)), ("comm_rate", _collectives(calibration, gpu))):
+    for name, logs in (
+        ("gemm_share", _product_ratios(calibration, gpu)),
+        ("comm_rate", _collective_ratios(calibration, gpu)),
+    ):
         ratios = list(logs)
         if not ratios:
             continue
@@ -139,7 +145,7 @@ def fit_machine(calibration: Calibration) -> tuple[tuple[StepFit, ...], tuple[st
     return (StepFit(accelerator=gpu.key, gpus=(), parts=tuple(parts), low=None, high=None),), tuple(skipped)
 
 
-def _products(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:
+def _product_ratios(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:
     """Yield the best product in each 2-byte type, over what this GPU's best ones reach."""
     for dtype, precision in _PRECISIONS:
         rates = [one.flops_per_s for one in calibration.matmul if one.dtype in (dtype, precision)]
@@ -148,7 +154,7 @@ def _products(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:
             yield max(rates) / (peak * gpu.reached)
 
 
-def _collectives(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:
+def _collective_ratios(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:
     """Yield predicted over measured time of each large size."""
     for fit in calibration.fits:
         if fit.device != "cuda" or fit.network is not None:

@@ -54,7 +54,7 @@ def stage_memory(setup: StepSetup, stage: Stage, index: int) -> PredictedMemory:
     gradient_bytes = layout.grad_bytes * calibration.gradient_factor
     unit = n / max(stage.layers, 1)
     gathered = 2 * unit * layout.element_bytes + unit * layout.reduce_bytes if layout.zero == 3 else 0.0
-    activations = _in_flight(layout, index) * stage.layers * layer_activations(model, layout)
+    activations = _micro_batches_in_flight(layout, index) * stage.layers * layer_activations(model, layout)
     if layout.recompute in ("full", "half"):
         activations += layer_activations(model, layout, everything=True)
     logits = 0.0
@@ -65,7 +65,7 @@ def stage_memory(setup: StepSetup, stage: Stage, index: int) -> PredictedMemory:
     gradients = (n if whole else shared) * gradient_bytes
     optimizer = (shared if layout.zero >= 1 else n) * optimizer_bytes
     rest = params + gradients + optimizer + gathered + activations + logits
-    gathered += _ahead(setup, AHEAD_LIMIT * setup.cluster.gpu.memory_bytes - rest)
+    gathered += _gathered_ahead_bytes(setup, AHEAD_LIMIT * setup.cluster.gpu.memory_bytes - rest)
     moving = gathered + activations + logits
     return PredictedMemory(
         params=params,
@@ -79,7 +79,7 @@ def stage_memory(setup: StepSetup, stage: Stage, index: int) -> PredictedMemory:
     )
 
 
-def _ahead(setup: StepSetup, room: float) -> float:
+def _gathered_ahead_bytes(setup: StepSetup, room: float) -> float:
     """Return the bytes of gathered inputs of tensor parallelism that live until the device is done with them, where the code
     leaves them to the allocator and the host is that far ahead. Receiving from another stage waits: that leaves them to
     warm-up."""
@@ -119,7 +119,7 @@ def layer_activations(model: ModelShape, layout: Layout, *, everything: bool = F
     return size
 
 
-def _in_flight(layout: Layout, index: int) -> float:
+def _micro_batches_in_flight(layout: Layout, index: int) -> float:
     """Micro-batches whose activations a stage holds at once; for interleaving in whole stages (Narayanan et al.,
     arXiv 2104.04473)."""
     m, p, v = layout.micro_batches, layout.pp, layout.vpp

@@ -188,7 +188,7 @@ MOST_LAYERS = 10_000
 _LATENT = re.compile(r"MLA \(q_lora (\d+), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)")
 
 
-def _after(pattern: str, text: str) -> int:
+def _number_after(pattern: str, text: str) -> int:
     match = re.search(pattern, text)
     return int(match[1]) if match else 0
 
@@ -212,8 +212,8 @@ def published_shape(row: Mapping[str, str]) -> ModelShape | None:
         name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=whole(row, "kv_heads") or heads,
         head_dim=head_dim, ffn=ffn, gated=row.get("gated_mlp") == "1", vocab=vocab,
         tied=row.get("tied_embeddings") == "1", causal="bidirectional" not in attention,
-        window=_after(r"sliding window (\d+)", notes), shared=_after(r"(\d+) shared expert", notes),
-        dense_layers=_after(r"first (\d+) layers", notes), latent=latent, source=row.get("source") or "", **more,
+        window=_number_after(r"sliding window (\d+)", notes), shared=_number_after(r"(\d+) shared expert", notes),
+        dense_layers=_number_after(r"first (\d+) layers", notes), latent=latent, source=row.get("source") or "", **more,
     )  # fmt: skip
 
 
@@ -284,10 +284,11 @@ def read_model(path: Path) -> ModelShape:
     if not isinstance(content, Mapping):
         raise DataError(f"{path} holds no model", why="it is not a mapping of names to values")
     given = _from_hf(content) if any(name in content for names in _HF.values() for name in names) else dict(content)
-    return _shape(given, path)
+    return _model_shape(given, path)
 
 
 def _from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a Hugging Face configuration under our names."""
     kind = str(config.get("model_type", ""))
     given = {key: config[name] for key, names in _HF.items() for name in names if config.get(name) is not None}
     given.setdefault("tied", kind.startswith(_TIED))
@@ -308,7 +309,8 @@ def _from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _shape(given: dict[str, Any], path: Path) -> ModelShape:
+def _model_shape(given: dict[str, Any], path: Path) -> ModelShape:
+    """Return the shape that these keys describe. Raises UsageError for missing, unknown or impossible ones."""
     problems = [f"{key} is missing" for key in _NEEDED if given.get(key) is None]
     problems += [unknown("key", str(key), sorted(_OWN)) for key in given if key not in _OWN | {"latent"}]
     flags = {"gated", "tied", "causal"}

@@ -64,11 +64,11 @@ def plan(
     fitting: list[StepPrediction] = []
     tight: list[StepPrediction] = []
     priced = dropped = 0
-    for family in _families(model, cluster, base, pinned):
+    for family in _layout_families(model, cluster, base, pinned):
         if not _least_fits(model, cluster, family, c, pinned):
             dropped += 1
             continue
-        for prediction in _members(model, cluster, family, c, pinned):
+        for prediction in _family_members(model, cluster, family, c, pinned):
             priced += 1
             if prediction.fits:
                 fitting.append(prediction)
@@ -77,17 +77,19 @@ def plan(
     if not priced and not dropped:
         raise UsageError(
             f"no layout of {model.name} on {cluster.gpus} GPUs keeps what --layout says",
-            why=_obstacle(model, cluster, base, pinned),
+            why=_pinned_obstacle(model, cluster, base, pinned),
         )
     fitting = fitting or tight
     fitting.sort(key=lambda p: p.step_s)
-    best = [predict_step(model, cluster, p.layout, c) if p.layout.pp > 1 else p for p in _distinct(fitting)[:REFINED]]
+    best = [
+        predict_step(model, cluster, p.layout, c) if p.layout.pp > 1 else p for p in _best_of_alike(fitting)[:REFINED]
+    ]
     best.sort(key=lambda p: p.step_s)
-    others = tuple(_alternatives(model, cluster, base, best[0], c)) if best else ()
+    others = tuple(_usual_layouts(model, cluster, base, best[0], c)) if best else ()
     return LayoutSearch(best=tuple(best), alternatives=others, priced=priced, dropped=dropped)
 
 
-def _obstacle(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozenset[str]) -> str:
+def _pinned_obstacle(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozenset[str]) -> str:
     """Say what forbids the pinned fields, all others being 1."""
     free: dict[str, Any] = {name: 1 for name in ("tp", "pp", "cp", "ep", "vpp", "micro_batch") if name not in pinned}
     layout = replace(base, **free)
@@ -100,23 +102,23 @@ def _obstacle(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozens
     return "; ".join(problems) or "no size of the fields that it leaves open fits the others"
 
 
-def _divisors(number: int) -> list[int]:
+def _divisors_of(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _choices(base: Layout, pinned: frozenset[str], name: str, sizes: list[int]) -> list[int]:
+def _pinned_or_sizes(base: Layout, pinned: frozenset[str], name: str, sizes: list[int]) -> list[int]:
     return [getattr(base, name)] if name in pinned else sizes
 
 
-def _families(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozenset[str]) -> Iterator[Layout]:
+def _layout_families(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozenset[str]) -> Iterator[Layout]:
     """Yield layouts with the smallest micro-batch, only those without errors. Each choice narrows the next one."""
     gpus = cluster.gpus
-    tps = [n for n in _divisors(gpus) if n <= min(cluster.domain, model.heads) and model.heads % n == 0]
-    for tp in _choices(base, pinned, "tp", tps):
-        pps = [n for n in _divisors(gpus // tp) if n <= model.layers]
-        for pp in _choices(base, pinned, "pp", pps):
+    tps = [n for n in _divisors_of(gpus) if n <= min(cluster.domain, model.heads) and model.heads % n == 0]
+    for tp in _pinned_or_sizes(base, pinned, "tp", tps):
+        pps = [n for n in _divisors_of(gpus // tp) if n <= model.layers]
+        for pp in _pinned_or_sizes(base, pinned, "pp", pps):
             cps = [n for n in (1, 2, 4, 8, 16) if base.seq_len >= LONG_SEQUENCE or n == 1]
-            for cp in _choices(base, pinned, "cp", cps):
+            for cp in _pinned_or_sizes(base, pinned, "cp", cps):
                 if gpus % (tp * pp * cp):
                     continue
                 dp = gpus // (tp * pp * cp)
@@ -124,19 +126,19 @@ def _families(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozens
                     continue
                 micro = base.micro_batch if "micro_batch" in pinned else 1
                 layout = replace(base, dp=dp, tp=tp, pp=pp, cp=cp, micro_batch=micro)
-                yield from _finer(model, cluster, layout, pinned)
+                yield from _finer_layouts(model, cluster, layout, pinned)
 
 
-def _finer(model: ModelShape, cluster: Cluster, layout: Layout, pinned: frozenset[str]) -> Iterator[Layout]:
+def _finer_layouts(model: ModelShape, cluster: Cluster, layout: Layout, pinned: frozenset[str]) -> Iterator[Layout]:
     """Vary experts, sharing of states and chunks. ZeRO-3, which gathers for every micro-batch of a pipeline, is not looked
     at in one unless asked."""
-    eps = [n for n in _divisors(model.experts) if layout.dp * layout.cp % n == 0] if model.experts else [1]
+    eps = [n for n in _divisors_of(model.experts) if layout.dp * layout.cp % n == 0] if model.experts else [1]
     zeros = [0] if layout.dp * layout.cp == 1 else [1, 3] if layout.pp == 1 else [1]
     even = model.layers if model.layers % layout.pp == 0 else model.layers + 2  # embedding and output count as layers
-    chunks = [1] if layout.pp == 1 or even % layout.pp else [1, *_some(_divisors(even // layout.pp)[1:])]
-    for ep in _choices(layout, pinned, "ep", eps):
-        for zero in _choices(layout, pinned, "zero", zeros):
-            for vpp in _choices(layout, pinned, "vpp", chunks):
+    chunks = [1] if layout.pp == 1 or even % layout.pp else [1, *_three_of(_divisors_of(even // layout.pp)[1:])]
+    for ep in _pinned_or_sizes(layout, pinned, "ep", eps):
+        for zero in _pinned_or_sizes(layout, pinned, "zero", zeros):
+            for vpp in _pinned_or_sizes(layout, pinned, "vpp", chunks):
                 schedule = layout.schedule
                 if "schedule" not in pinned:
                     schedule = "interleaved" if vpp > 1 else "1f1b"
@@ -154,7 +156,7 @@ def _shard_groups(cluster: Cluster, layout: Layout, zero: int, pinned: frozenset
     return [None, near] if zero == 3 and 1 < near < ranks and ranks % near == 0 else [None]
 
 
-def _some(numbers: list[int]) -> list[int]:
+def _three_of(numbers: list[int]) -> list[int]:
     """The smallest, the middle and the largest."""
     return sorted({numbers[0], numbers[len(numbers) // 2], numbers[-1]}) if numbers else []
 
@@ -169,7 +171,7 @@ def _least_fits(
     return all(stage_memory(setup, stage, index).total <= cluster.gpu.total_bytes for index, stage in stages)
 
 
-def _members(
+def _family_members(
     model: ModelShape, cluster: Cluster, layout: Layout, c: StepCalibration, pinned: frozenset[str]
 ) -> Iterator[StepPrediction]:
     """Yield micro-batches from small to large until one does not fit, with recomputation only where that needs it."""
@@ -185,7 +187,7 @@ def _members(
             micro *= 2
 
 
-def _distinct(predictions: list[StepPrediction]) -> list[StepPrediction]:
+def _best_of_alike(predictions: list[StepPrediction]) -> list[StepPrediction]:
     """Keep the best of those alike but for micro-batch, recomputation and chunks, of equal ones that with fewest chunks."""
     alike_but = attrgetter(*(f"layout.{name}" for name in ("tp", "pp", "cp", "ep", "zero", "shard_group")))
     return [
@@ -194,7 +196,7 @@ def _distinct(predictions: list[StepPrediction]) -> list[StepPrediction]:
     ]
 
 
-def _alternatives(
+def _usual_layouts(
     model: ModelShape, cluster: Cluster, base: Layout, best: StepPrediction, c: StepCalibration
 ) -> Iterator[UsualLayout]:
     """Yield what people try first, each in its fastest form that fits."""
@@ -213,7 +215,7 @@ def _alternatives(
         if wrong:
             yield UsualLayout(name=name, prediction=None, why=f"cannot be: {wrong[0]}")
             continue
-        predictions = list(_members(model, cluster, family, c, frozenset()))
+        predictions = list(_family_members(model, cluster, family, c, frozenset()))
         fitting = [p for p in predictions if p.fits] or [p for p in predictions if p.tight]
         if fitting:
             fastest = min(fitting, key=lambda p: p.step_s)
@@ -302,7 +304,7 @@ def cell_of(layout: Layout) -> tuple[str, str]:
     return "", f"this version has no strategy {strategy}" if strategy else f"bench has no {what}"
 
 
-def _unlike(model: ModelShape) -> list[str]:
+def _unlike_gpt(model: ModelShape) -> list[str]:
     """Say what of the model bench's gpt does not have, and what stands in its place."""
     differences = ["a gated MLP is a plain one of as many parameters"] if model.gated else []
     if model.kv_heads != model.heads:
@@ -337,7 +339,7 @@ def matrix_yaml(model: ModelShape, layouts: Sequence[Layout]) -> str:
     return "\n".join(
         [
             f"# {model.name} as a GPT of the same layers and width.",
-            *(f"# not the same: {difference}" for difference in _unlike(model)),
+            *(f"# not the same: {difference}" for difference in _unlike_gpt(model)),
             "version: 1",
             "base:",
             "  workload: gpt",

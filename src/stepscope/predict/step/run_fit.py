@@ -143,7 +143,7 @@ def fit_rows(path: Path) -> tuple[tuple[StepFit, ...], tuple[str, ...]]:
     left = Counter({reason: n for reason, n in material.not_whole.items() if n})
     groups: dict[str, list[tuple[Asked, float]]] = {}
     for asked in material.whole:
-        off = speed(asked) / _predicted(asked)
+        off = speed(asked) / _predicted_tokens_per_s(asked)
         if 1 / MOST_OFF <= off <= MOST_OFF:
             groups.setdefault(asked.gpu, []).append((asked, math.log(off)))
         else:
@@ -156,16 +156,18 @@ def fit_rows(path: Path) -> tuple[tuple[StepFit, ...], tuple[str, ...]]:
             fix="columns: accelerator, n_gpus, model_key or dimensions, seq_len, micro_batch, global_batch, precision, "
             "tp, pp, sharding, tokens_per_s_per_gpu or step_time_s",
         )  # fmt: skip
-    return tuple(_fit(gpu, [a for a, _ in rows], [log for _, log in rows]) for gpu, rows in groups.items()), skipped
+    return tuple(
+        _step_fit(gpu, [a for a, _ in rows], [log for _, log in rows]) for gpu, rows in groups.items()
+    ), skipped
 
 
-def _predicted(asked: Asked) -> float:
+def _predicted_tokens_per_s(asked: Asked) -> float:
     """Return tokens/s per GPU as ``predict --model`` predicts it."""
     constants = shipped(asked.cluster.gpu, asked.model)
     return predict_step(asked.model, asked.cluster, asked.layout, constants).tokens_per_s_per_gpu
 
 
-def _fit(gpu: str, rows: Sequence[Asked], logs: Sequence[float]) -> StepFit:
+def _step_fit(gpu: str, rows: Sequence[Asked], logs: Sequence[float]) -> StepFit:
     """The median row corrects; each row is tried with the median of the others."""
     middle = statistics.median(logs)
     others = [statistics.median([*logs[:i], *logs[i + 1 :]]) for i in range(len(logs))] if len(logs) > 1 else []
@@ -177,14 +179,14 @@ def _fit(gpu: str, rows: Sequence[Asked], logs: Sequence[float]) -> StepFit:
         least = calibration.REACH["scale-out"]
         low, high = min(math.exp(tenths[0]), least[0]), max(math.exp(tenths[-1]), least[1])
     part = StepPart(
-        name="factor", value=math.exp(-middle), samples=len(rows), error_before=_error(logs),
-        error=_error([log - middle for log in logs]), left_out_error=_error(off) if off else None,
+        name="factor", value=math.exp(-middle), samples=len(rows), error_before=_mean_error(logs),
+        error=_mean_error([log - middle for log in logs]), left_out_error=_mean_error(off) if off else None,
     )  # fmt: skip
     return StepFit(
         accelerator=gpu, gpus=tuple(sorted({asked.layout.gpus for asked in rows})), parts=(part,), low=low, high=high
     )
 
 
-def _error(logs: Sequence[float]) -> float:
+def _mean_error(logs: Sequence[float]) -> float:
     """Mean |predicted / measured - 1|."""
     return statistics.fmean(abs(math.exp(-log) - 1) for log in logs)

@@ -61,7 +61,7 @@ class Asked:
         """The code that ran the step."""
         if "tokendrop" in self.row.model:  # experts of fixed capacity: no waiting for how many tokens each gets
             return "megatron tokendrop"
-        return _code(self.row)
+        return _code_name(self.row)
 
     @property
     def gpu(self) -> str:
@@ -81,13 +81,15 @@ def as_asked(row: TrainingRow) -> Asked | str:
         return "accelerator not stated"
     if "lora" in f"{row.model} {row.flags}".lower():
         return "LoRA: frozen weights are not modelled"
-    gpu = _gpu(row.accelerator, row.hardware)
+    gpu = _table_gpu(row.accelerator, row.hardware)
     if isinstance(gpu, str):
         return gpu
     layout = as_layout(row)
     if isinstance(layout, str):
         return layout
-    cluster = Cluster(gpu=gpu, gpus=row.n_gpus, gpus_per_node=row.gpus_per_node, network=_network(row.network, gpu.key))
+    cluster = Cluster(
+        gpu=gpu, gpus=row.n_gpus, gpus_per_node=row.gpus_per_node, network=_fabric_or_none(row.network, gpu.key)
+    )
     wrong = errors(row.shape, cluster, layout)
     if not wrong and _above_the_peak(row, row.shape, gpu, layout):
         return "a speed above the GPU's peak"
@@ -110,7 +112,7 @@ def as_layout(row: TrainingRow) -> Layout | str:
         return "sequence length not stated"
     if precision is None:
         return "precision not modelled" if row.precision else "precision not stated"
-    zero, code = _zero(row.sharding), _code(row)
+    zero, code = _zero_stage(row.sharding), _code_name(row)
     if row.tp is None and row.pp is None and zero != 3:
         return "layout not stated"
     tp, pp, cp = row.tp or 1, row.pp or 1, row.cp or 1
@@ -124,7 +126,7 @@ def as_layout(row: TrainingRow) -> Layout | str:
         habits["zero"] = zero
     layout = Layout(
         dp=dp, tp=tp, pp=pp, cp=cp, ep=row.ep or 1, vpp=(row.vpp or 1) if pp > 1 else 1, micro_batch=micro,
-        global_batch=batch, seq_len=row.seq_len, precision=precision, recompute=_recompute(row.recompute),
+        global_batch=batch, seq_len=row.seq_len, precision=precision, recompute=_recompute_kind(row.recompute),
         schedule="interleaved" if pp > 1 and (row.vpp or 1) > 1 else "1f1b", **habits,
     )  # fmt: skip
     group = re.search(r"group=(\d+)", row.sharding)
@@ -139,7 +141,7 @@ def as_layout(row: TrainingRow) -> Layout | str:
     return layout
 
 
-def _code(row: TrainingRow) -> str | None:
+def _code_name(row: TrainingRow) -> str | None:
     """Return the code that ran the row, as any of its words names it, or precision and recomputation tell it."""
     if row.sharding == "ddp":
         return "ddp"
@@ -161,7 +163,7 @@ def precision_of(row: TrainingRow) -> str | None:
     return next((name for name in ("bf16", "fp16", "tf32", "fp32") if name in text), None)
 
 
-def _zero(text: str) -> int | None:
+def _zero_stage(text: str) -> int | None:
     for pattern, stage in _ZERO:
         match = re.search(pattern, text, re.IGNORECASE)
         if match:
@@ -169,7 +171,8 @@ def _zero(text: str) -> int | None:
     return None
 
 
-def _recompute(text: str) -> Any:
+def _recompute_kind(text: str) -> Any:
+    """Return what a row's words say of recomputation: full, half, selective or none."""
     words = text.lower()
     if words.startswith("full"):
         return "full"
@@ -179,7 +182,7 @@ def _recompute(text: str) -> Any:
 
 
 @cache
-def _gpu(accelerator: str, hardware: str) -> Accelerator | str:
+def _table_gpu(accelerator: str, hardware: str) -> Accelerator | str:
     """Return the table's GPU, or why there is none; slower where the hardware's words state less power."""
     try:
         gpu = find(gpu_key(accelerator))
@@ -195,7 +198,7 @@ def _gpu(accelerator: str, hardware: str) -> Accelerator | str:
 
 
 @cache
-def _network(text: str, gpu: str) -> Fabric | None:
+def _fabric_or_none(text: str, gpu: str) -> Fabric | None:
     try:
         return read_fabric(text, gpu_key=gpu)
     except UsageError:

@@ -100,8 +100,8 @@ def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
     """
     require_there(folder)
     files = sorted(folder.glob("*.csv")) if folder.is_dir() else [folder, *folder.parent.glob("models.csv")]
-    tables = {file: _read(file) for file in files}
-    shapes = _shapes(next((rows for file, rows in tables.items() if file.name == "models.csv"), []))
+    tables = {file: _csv_rows(file) for file in files}
+    shapes = _shapes_by_key(next((rows for file, rows in tables.items() if file.name == "models.csv"), []))
     training_rows: list[TrainingRow] = []
     unread: list[str] = []
     for file, rows in tables.items():
@@ -113,7 +113,7 @@ def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
             row = {**cells, "source": cells.get("source") or file.stem}
             row["row_id"] = cells.get("row_id") or f"{file.stem}-line-{line}"
             try:
-                training_rows.append(_row(_data_parallel(row) if jobs else row, shapes))
+                training_rows.append(_training_row(_data_parallel(row) if jobs else row, shapes))
             except UsageError as error:
                 unread.append(error.what)
     return training_rows, unread
@@ -124,7 +124,7 @@ def of_runs(columns: Collection[str]) -> bool:
     return len(_ABOUT.intersection(columns)) > 1 and _OF_COLLECTIVES.isdisjoint(columns)
 
 
-def _shapes(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
+def _shapes_by_key(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
     """Return shapes by key, without those that models.csv does not describe in numbers."""
     by_name: dict[str, ModelShape] = {}
     for row in models:
@@ -161,14 +161,16 @@ def lines_of_csv(file: Path) -> csv.DictReader[str]:
     return csv.DictReader(io.StringIO(file.read_text(encoding="utf-8-sig", errors="replace"), newline=""))
 
 
-def _read(file: Path) -> list[dict[str, str]]:
+def _csv_rows(file: Path) -> list[dict[str, str]]:
     try:
         return list(lines_of_csv(file))
     except (OSError, csv.Error) as error:
         raise DataError(f"cannot read {file}", why=str(error)) from error
 
 
-def _row(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> TrainingRow:
+def _training_row(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> TrainingRow:
+    """Return one row as numbers. Raises SkipRowError for a row that lacks what a prediction needs."""
+
     def text(column: str) -> str:
         return (row.get(column) or "").strip()
 
@@ -193,7 +195,7 @@ def _row(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> TrainingRo
     return TrainingRow(
         source=text("source"), row_id=text("row_id"), hardware=text("hardware"), accelerator=text("accelerator"),
         network=text("inter_node"), n_gpus=n_gpus, gpus_per_node=whole(row, "gpus_per_node"), model=text("model"),
-        model_key=text("model_key"), shape=_shape(row, shapes), params=number(row, "params"), seq_len=seq_len,
+        model_key=text("model_key"), shape=_row_shape(row, shapes), params=number(row, "params"), seq_len=seq_len,
         micro_batch=whole(row, "micro_batch"), global_batch=batch, grad_accum=whole(row, "grad_accum"),
         precision=text("precision"), dp=whole(row, "dp"), tp=whole(row, "tp"), pp=whole(row, "pp"),
         cp=whole(row, "cp"), ep=whole(row, "ep"), vpp=whole(row, "vpp"), sharding=text("sharding"),
@@ -215,7 +217,7 @@ def _model_of(key: str) -> ModelShape | None:
         return None
 
 
-def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelShape | None:
+def _row_shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelShape | None:
     """Return the named model, with the row's own number of layers (a proxy), else one of the dimensions in the row."""
     layers, key = whole(row, "layers"), (row.get("model_key") or "").strip()
     if layers is not None and layers > MOST_LAYERS:
@@ -239,10 +241,10 @@ def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelSha
         head_dim=max(1, hidden // heads), ffn=ffn, gated=not gpt, vocab=vocab, tied=gpt,
         source="the row's own dimensions; a GPT: MLP of two matrices, tied embedding",
     )  # fmt: skip
-    return shape if gpt or not params else _nearest(shape, params)
+    return shape if gpt or not params else _shape_nearest(shape, params)
 
 
-def _nearest(shape: ModelShape, params: float) -> ModelShape | None:
+def _shape_nearest(shape: ModelShape, params: float) -> ModelShape | None:
     """Give ``shape`` two or three matrices an MLP and one or two embeddings, to come nearest to ``params``; None: none
     does."""
     offered = [replace(shape, gated=gated, tied=tied) for gated in (True, False) for tied in (False, True)]
@@ -276,6 +278,7 @@ class SkipRowError(Exception):
 
 
 def gpu_key(name: str) -> str:
+    """Return the table's key of a GPU as rows name it. Raises SkipRowError for an unknown one."""
     key = name.lower()
     key = NAMES.get(key, key.replace("_", "-"))
     accelerator = find(key)

@@ -211,7 +211,7 @@ def split(model: ModelShape, layout: Layout) -> list[tuple[int, bool]]:
     ``cost``: a stage takes blocks until their parameters exceed its share (nanotron, models/base.py build_model).
     """
     if layout.balance == "cost":
-        return _by_cost(model, layout.pp)
+        return _layers_by_cost(model, layout.pp)
     least, left = divmod(model.layers, layout.pp)
     counts = [least] * layout.pp
     middle = sorted(range(layout.pp), key=lambda i: abs(i - (layout.pp - 1) / 2))
@@ -220,7 +220,8 @@ def split(model: ModelShape, layout: Layout) -> list[tuple[int, bool]]:
     return [(count, index == layout.pp - 1) for index, count in enumerate(counts)]
 
 
-def _by_cost(model: ModelShape, stages: int) -> list[tuple[int, bool]]:
+def _layers_by_cost(model: ModelShape, stages: int) -> list[tuple[int, bool]]:
+    """Return (layers, whether it has the head) of each stage, so that their costs are about equal."""
     layer, head = model.attention_params + model.mlp_params, model.embedding_params
     share = (layer * model.layers + head) / stages
     counts, at, sum_ = [0] * stages, 0, 0
@@ -237,8 +238,8 @@ def stages_of(setup: StepSetup) -> list[Stage]:
     model, layout = setup.model, setup.layout
     attention, mlp = setup.attention_block(), setup.mlp()
     experts = setup.experts() if model.experts else mlp
-    dense_traffic = _traffic(setup, attention, moe=False)
-    moe_traffic = _traffic(setup, attention, moe=True) if model.experts else dense_traffic
+    dense_traffic = _layer_traffic(setup, attention, moe=False)
+    moe_traffic = _layer_traffic(setup, attention, moe=True) if model.experts else dense_traffic
     embedding, head = setup.embedding(), setup.head()
     send = seconds(setup.cluster, message(model, layout)) / setup.calibration.comm_rate
     made: dict[tuple[int, int, bool, bool], Stage] = {}
@@ -249,14 +250,14 @@ def stages_of(setup: StepSetup) -> list[Stage]:
         begun += count
         key = count, count - dense, index == 0, output
         if key not in made:
-            made[key] = _stage(
+            made[key] = _pipeline_stage(
                 setup, key, attention, (mlp, dense_traffic), (experts, moe_traffic), embedding, head, send
             )
         stages.append(made[key])
     return stages
 
 
-def _stage(
+def _pipeline_stage(
     setup: StepSetup,
     key: tuple[int, int, bool, bool],
     attention: KernelTimes,
@@ -266,6 +267,7 @@ def _stage(
     head: KernelTimes,
     send: float,
 ) -> Stage:
+    """Return the times of one stage, s: its layers, and embedding and head where it has them."""
     layers, moe, first, last = key
     layout, c = setup.layout, setup.calibration
     parts = [(layers - moe, dense_layer), (moe, moe_layer)]
@@ -314,7 +316,7 @@ def _call_us(setup: StepSetup) -> float:
     return max(c.launch_tp_us, far, pipeline)
 
 
-def _traffic(setup: StepSetup, attention: KernelTimes, *, moe: bool) -> LayerTraffic:
+def _layer_traffic(setup: StepSetup, attention: KernelTimes, *, moe: bool) -> LayerTraffic:
     """The ring of keys and values hides under the attention that needs it; a share of the rest under other work."""
     model, layout, cluster, c = setup.model, setup.layout, setup.cluster, setup.calibration
     tp = seconds(cluster, tensor_calls(model, layout)) * (1 - c.tp_overlap) / c.comm_rate

@@ -125,8 +125,8 @@ def predict_step(
     middle = stages[len(stages) // 2]
     memories = [stage_memory(setup, stage, index) for index, stage in enumerate(stages)]
     fullest = max(range(len(stages)), key=lambda index: memories[index].total)
-    budget = _budget(setup, stages, simulated=simulated)
-    missing = _extrapolated(model, cluster, c)
+    budget = _step_budget(setup, stages, simulated=simulated)
+    missing = _extrapolation_notes(model, cluster, c)
     low, high = reach_at(c, cluster.gpus)
     wide = EXTRAPOLATED if missing else 1.0
     peak = cluster.gpu.peak(layout.precision)
@@ -147,7 +147,7 @@ def predict_step(
         traffic=step_calls(
             model, layout, held_parameters(setup, middle), layers=middle.layers, moe_layers=middle.moe_layers
         ),
-        notes=tuple(_notes(cluster, layout)),
+        notes=tuple(_layout_notes(cluster, layout)),
         extrapolated=tuple(missing),
     )
 
@@ -163,12 +163,13 @@ def hardware_flop_per_token(model: ModelShape, layout: Layout) -> float:
     return layers * (1 + again) + extra + 6.0 * model.embedding_params
 
 
-def _budget(setup: StepSetup, stages: list[Stage], *, simulated: bool) -> Budget:
+def _step_budget(setup: StepSetup, stages: list[Stage], *, simulated: bool) -> Budget:
+    """Return where the step's time goes, s, on the slowest stage."""
     layout, c, m = setup.layout, setup.calibration, setup.layout.micro_batches
     slowest = max(stages, key=lambda stage: stage.forward + stage.backward)
     bubble, sends = pipeline_time(setup, stages, simulated=simulated)
     dp = max(exposed(setup, stage) for stage in {id(s): s for s in stages}.values())
-    optimizer = max(_optimizer(setup, stage) for stage in stages)
+    optimizer = max(_optimizer_s(setup, stage) for stage in stages)
     parts = Budget(
         compute=m * sum(slowest.compute),
         launch=m * sum(slowest.launch),
@@ -185,7 +186,7 @@ def _budget(setup: StepSetup, stages: list[Stage], *, simulated: bool) -> Budget
     return Budget(**{**parts.parts, "other": parts.other + spread}).times(c.factor)
 
 
-def _optimizer(setup: StepSetup, stage: Stage) -> float:
+def _optimizer_s(setup: StepSetup, stage: Stage) -> float:
     """Return the optimizer's seconds: it reads gradients, master weights and moments and writes them, 30 bytes a parameter;
     the norm reads gradients again."""
     layout, have = setup.layout, held_parameters(setup, stage)
@@ -196,7 +197,8 @@ def _optimizer(setup: StepSetup, stage: Stage) -> float:
     return moved / (setup.cluster.gpu.memory_bytes_per_s * setup.calibration.optimizer_share)
 
 
-def _extrapolated(model: ModelShape, cluster: Cluster, c: StepCalibration) -> list[str]:
+def _extrapolation_notes(model: ModelShape, cluster: Cluster, c: StepCalibration) -> list[str]:
+    """Note what lies beyond what the calibration has measured."""
     if c.range is None:
         return []
     notes = []
@@ -213,7 +215,8 @@ def _extrapolated(model: ModelShape, cluster: Cluster, c: StepCalibration) -> li
     return notes
 
 
-def _notes(cluster: Cluster, layout: Layout) -> list[str]:
+def _layout_notes(cluster: Cluster, layout: Layout) -> list[str]:
+    """Note what the calibration never ran, and what the cluster assumes."""
     notes = [*cluster.whole.notes]
     never = [f"{name} {value}" for name, value, ran in (("cp", layout.cp, 1), ("ep", layout.ep, 1)) if value != ran]
     if layout.zero == 2:

@@ -89,14 +89,14 @@ def message(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
 
 def gather_calls(layout: Layout, parameters: HeldParameters, units: int) -> tuple[Calls, ...]:
     """Gather shared parameters once, unit by unit, in the dtype of computation."""
-    return _by_unit("all_gather", layout.element_bytes, layout, parameters, units)
+    return _unit_calls("all_gather", layout.element_bytes, layout, parameters, units)
 
 
 def reduce_calls(layout: Layout, parameters: HeldParameters, units: int) -> tuple[Calls, ...]:
     """Reduce gradients once, unit by unit; with a shard group, the shards of all copies are then added up (HSDP)."""
     if not layout.zero:
-        return _by_unit("all_reduce", layout.reduce_bytes, layout, parameters, units)
-    calls = _by_unit("reduce_scatter", layout.reduce_bytes, layout, parameters, units)
+        return _unit_calls("all_reduce", layout.reduce_bytes, layout, parameters, units)
+    calls = _unit_calls("reduce_scatter", layout.reduce_bytes, layout, parameters, units)
     copies = layout.dp * layout.cp // layout.shards
     if copies == 1:
         return calls
@@ -105,7 +105,8 @@ def reduce_calls(layout: Layout, parameters: HeldParameters, units: int) -> tupl
     return (*calls, Calls(op="all_reduce", group="copies", size_bytes=size, ranks=copies, stride=stride))
 
 
-def _by_unit(op: str, item: int, layout: Layout, parameters: HeldParameters, units: int) -> tuple[Calls, ...]:
+def _unit_calls(op: str, item: int, layout: Layout, parameters: HeldParameters, units: int) -> tuple[Calls, ...]:
+    """Return the calls of one operation for each unit: dense parameters, and experts on ranks of their own."""
     ranks = layout.shards if layout.zero else layout.dp * layout.cp
     dense = Calls(
         op=op, group="dp", size_bytes=parameters.dense * item / units, ranks=ranks, stride=layout.tp, count=units

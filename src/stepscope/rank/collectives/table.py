@@ -61,7 +61,9 @@ def between(
         *(dist.P2POp(dist.isend, piece.tensor, to, group) for piece in sends),
         *(dist.P2POp(dist.irecv, piece.tensor, source, group) for piece in receives),
     )
-    return Exchange(inputs=sends, outputs=receives, issue=_issue(messages), messages=messages, is_send_recv=True)
+    return Exchange(
+        inputs=sends, outputs=receives, issue=_messages_issue(messages), messages=messages, is_send_recv=True
+    )
 
 
 class Batch:
@@ -75,7 +77,8 @@ class Batch:
             work.wait()
 
 
-def _issue(messages: tuple[dist.P2POp, ...]) -> Issue:
+def _messages_issue(messages: tuple[dist.P2POp, ...]) -> Issue:
+    """Return the call that sends and receives these messages, all at once."""
     if not messages:
         return idle
     if len(messages) == 1:
@@ -124,10 +127,11 @@ def _own_part(setup: Setup, whole: Tensor | None) -> Tensor:
 
 def all_reduce(setup: Setup) -> Exchange:
     """all_reduce on one tensor."""
-    return _reduced(setup, dist.all_reduce)
+    return _reduced_exchange(setup, dist.all_reduce)
 
 
-def _reduced(setup: Setup, collective: Callable[..., Any], *root: int) -> Exchange:
+def _reduced_exchange(setup: Setup, collective: Callable[..., Any], *root: int) -> Exchange:
+    """Return the exchange of a collective that reduces."""
     output = setup.empty(setup.numel)
     call = partial(collective, output, *root, setup.torch_op(), setup.mesh.group)
     source = output if setup.in_place else setup.empty(setup.numel)
@@ -152,7 +156,7 @@ def all_to_all_v(setup: Setup) -> Exchange:
     """all_to_all of unequal parts, as ``stepscope.collectives.all_to_all_v.part_sizes`` cuts them."""
     world, rank = range(setup.world_size), setup.rank
     sizes = part_sizes(setup.numel, world_size=setup.world_size)
-    sent = [_sent(sizes, r) for r in world]
+    sent = [_sent_elements(sizes, r) for r in world]
     received = [sent[r][rank] for r in world]
     source, output = setup.empty(sum(sent[rank])), setup.empty(sum(received))
     starts = [0, *accumulate(received)]
@@ -165,7 +169,7 @@ def all_to_all_v(setup: Setup) -> Exchange:
     )
 
 
-def _sent(sizes: tuple[int, ...], rank: int) -> list[int]:
+def _sent_elements(sizes: tuple[int, ...], rank: int) -> list[int]:
     """Return the elements that ``rank`` sends to each rank, in rank order."""
     return [sizes[(peer - rank) % len(sizes)] for peer in range(len(sizes))]
 
@@ -202,7 +206,7 @@ def gather(setup: Setup) -> Exchange:
 
 def reduce(setup: Setup) -> Exchange:
     """reduce of one tensor to the root. The other ranks' tensors are undefined afterwards."""
-    exchange = _reduced(setup, dist.reduce, setup.root)
+    exchange = _reduced_exchange(setup, dist.reduce, setup.root)
     return exchange if setup.is_root else replace(exchange, outputs=())
 
 

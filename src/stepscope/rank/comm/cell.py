@@ -57,7 +57,7 @@ def run_comm(cell: CommSpec, context: RankContext) -> None:
     context.pulse.enter("finish")
     flight.assert_same_calls(context.control)
     context.control.barrier()
-    write_record(files.summary(mesh.rank), _summary(cell, context, unsupported))
+    write_record(files.summary(mesh.rank), _comm_summary(cell, context, unsupported))
 
 
 def assert_agreed(cell: CommSpec, settings: CommMeasure, control: Control) -> None:
@@ -82,7 +82,8 @@ def assert_agreed(cell: CommSpec, settings: CommMeasure, control: Control) -> No
             )
 
 
-def _summary(cell: CommSpec, context: RankContext, unsupported: str | None) -> CommSummary:
+def _comm_summary(cell: CommSpec, context: RankContext, unsupported: str | None) -> CommSummary:
+    """Return the summary of a cell: backend, versions, and why it is not supported."""
     copies = cell.kind != "matmul" and not SPECS.load(cell.op).out_of_place
     return CommSummary(
         cell_id=cell.cell_id,

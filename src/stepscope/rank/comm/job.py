@@ -75,6 +75,7 @@ class CommJob:
         return IMPLEMENTATIONS.load(self.cell.op)
 
     def setup(self, numel: int) -> Setup:
+        """Return what a collective of so many elements needs."""
         return Setup(
             mesh=self.mesh,
             dtype=self.dtype,
@@ -256,6 +257,7 @@ def no_room(job: CommJob, needed_bytes: int, *, size_bytes: int) -> str | None:
 
 
 def _no_room_on_device(job: CommJob, needed_bytes: int) -> str | None:
+    """Say that the device has too little memory left; None: it has enough."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(job.device)
     needed, room = needed_bytes + CHECK_BYTES, int(free - DEVICE_RESERVE_FRACTION * total)

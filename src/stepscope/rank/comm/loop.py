@@ -38,17 +38,18 @@ def combine(exchanges: Sequence[Exchange], *, op: str, mode: Mode, mesh: Mesh) -
     """
     issues = [exchange.issue for exchange in exchanges]
     if mode == "blocking":
-        return _one_by_one(issues)
+        return _one_by_one_call(issues)
     if mode == "async":
-        return _in_flight(issues)
+        return _in_flight_call(issues)
     if mode == "coalesced":
-        return _coalesced(issues, op, mesh)
+        return _coalesced_call(issues, op, mesh)
     if not all(exchange.is_send_recv for exchange in exchanges):
         raise BackendLacksError(f"torch groups point-to-point calls only, not {op}")
-    return _grouped([message for exchange in exchanges for message in exchange.messages])
+    return _grouped_call([message for exchange in exchanges for message in exchange.messages])
 
 
-def _one_by_one(issues: Sequence[Issue]) -> Call:
+def _one_by_one_call(issues: Sequence[Issue]) -> Call:
+    """Return a call that waits for each before the next."""
     if len(issues) == 1:
         return partial(issues[0], async_op=False)
 
@@ -59,7 +60,9 @@ def _one_by_one(issues: Sequence[Issue]) -> Call:
     return call
 
 
-def _in_flight(issues: Sequence[Issue]) -> Call:
+def _in_flight_call(issues: Sequence[Issue]) -> Call:
+    """Return a call that issues all, then waits for all."""
+
     def call() -> None:
         works = [issue(async_op=True) for issue in issues]
         for work in works:
@@ -69,7 +72,8 @@ def _in_flight(issues: Sequence[Issue]) -> Call:
     return call
 
 
-def _coalesced(issues: Sequence[Issue], op: str, mesh: Mesh) -> Call:
+def _coalesced_call(issues: Sequence[Issue], op: str, mesh: Mesh) -> Call:
+    """Return a call that issues all as one group of the backend."""
     device = None if op in COALESCED_BY_TORCH else mesh.device
     if device is not None:
         _try_to_hold_back(mesh, device)
@@ -93,7 +97,8 @@ def _try_to_hold_back(mesh: Mesh, device: torch.device) -> None:
         raise BackendLacksError(first_line(error)) from error
 
 
-def _grouped(messages: list[dist.P2POp]) -> Call:
+def _grouped_call(messages: list[dist.P2POp]) -> Call:
+    """Return a call that issues all messages as one batch."""
     if not messages:
         return lambda: None
 
@@ -151,8 +156,8 @@ def time_calls(
     enter: tells the heartbeat. The loop's own share of a time is two readings of the clock.
     """
     if clock == "cuda_event":
-        return _time_on_device(call, count, enter or _nothing, pace)
-    now, enter = perf_counter_ns, enter or _nothing
+        return _time_on_device(call, count, enter or _no_callback, pace)
+    now, enter = perf_counter_ns, enter or _no_callback
     if pace is None:
         stamps = [now()]
         for _ in range(count):
@@ -173,6 +178,7 @@ def time_calls(
 def _time_on_device(
     call: Call, count: int, enter: Callable[[], object], pace: Callable[[], object] | None
 ) -> list[int]:
+    """Return the times of so many calls, ns, by the device's own clock."""
     if count == 0:
         return []
     starts, ends = [cuda_event() for _ in range(count)], [cuda_event() for _ in range(count)]
@@ -190,7 +196,7 @@ def _time_on_device(
     return [between_ns(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def _nothing() -> None:
+def _no_callback() -> None:
     """Stand in for a callback that nobody asked for."""
 
 
@@ -208,17 +214,18 @@ def measure(
     """
     started = time.monotonic_ns()
     on_phase("warmup")
-    warmup = _warm_up(run, settings, control, started)
+    warmup = _warm_up_ns(run, settings, control, started)
     on_phase("measure")
     if settings.iterations is not None:
         times = run(settings.iterations)
         reason: StopReason = "fixed number of calls"
     else:
-        times, reason = _until_tight(run, settings, control, started)
+        times, reason = _ns_until_tight(run, settings, control, started)
     return Timed(warmup_ns=tuple(warmup), times_ns=tuple(times), stop_reason=reason)
 
 
-def _warm_up(run: Callable[[int], list[int]], settings: CommMeasure, control: Control, started: int) -> list[int]:
+def _warm_up_ns(run: Callable[[int], list[int]], settings: CommMeasure, control: Control, started: int) -> list[int]:
+    """Call until times are steady or the time for it is spent; return the times, ns."""
     if settings.warmup is not None:
         return run(settings.warmup)
     times: list[int] = []
@@ -231,9 +238,10 @@ def _warm_up(run: Callable[[int], list[int]], settings: CommMeasure, control: Co
     return times
 
 
-def _until_tight(
+def _ns_until_tight(
     run: Callable[[int], list[int]], settings: CommMeasure, control: Control, started: int
 ) -> tuple[list[int], StopReason]:
+    """Call until the median's interval is tight or the budget is spent; return the times, ns, and why it stopped."""
     judge = _Judge(settings, started)
     times: list[int] = []
     more = FIRST_CHECKS[0]

@@ -37,7 +37,7 @@ def run_matmul(job: CommJob) -> str | None:
     unsupported = job.lacks(lambda: product_of(job, 16)())
     if unsupported is None:
         for asked_bytes in job.cell.sizes_bytes:
-            job.writer.write(_one_size_of_matmul(job, asked_bytes))
+            job.writer.write(_matmul_sample(job, asked_bytes))
     return unsupported
 
 
@@ -49,11 +49,12 @@ def rows_of(asked_bytes: int, *, itemsize: int) -> int:
 
 def product_of(job: CommJob, rows: int) -> Call:
     """Return a call that multiplies two ``rows`` x ``rows`` matrices into a third."""
-    a, b, out = (_matrix(job, rows, fill) for fill in (1, 1, 0))
+    a, b, out = (_filled_matrix(job, rows, fill) for fill in (1, 1, 0))
     return partial(torch.mm, a, b, out=out)
 
 
-def _matrix(job: CommJob, rows: int, value: int) -> Tensor:
+def _filled_matrix(job: CommJob, rows: int, value: int) -> Tensor:
+    """Return a square matrix, random or of zeros."""
     matrix = torch.empty(rows, rows, dtype=job.dtype, device=job.device)
     if value == 0:
         return matrix.zero_()
@@ -63,7 +64,8 @@ def _matrix(job: CommJob, rows: int, value: int) -> Tensor:
     return matrix.random_(0, 8)
 
 
-def _one_size_of_matmul(job: CommJob, asked_bytes: int) -> CommSample:
+def _matmul_sample(job: CommJob, asked_bytes: int) -> CommSample:
+    """Return the sample of one size of product."""
     rows = rows_of(asked_bytes, itemsize=job.dtype.itemsize)
     size_bytes = rows * rows * job.dtype.itemsize
     size = Size(asked_bytes=asked_bytes, size_bytes=size_bytes, numel=rows * rows)
@@ -97,12 +99,13 @@ def run(job: CommJob) -> str | None:
     if unsupported is None:
         product = product_of(job, ROWS[job.device.type])
         for asked_bytes in job.cell.sizes_bytes:
-            for sample in _one_size(job, planned(job, asked_bytes), product):
+            for sample in _size_samples(job, planned(job, asked_bytes), product):
                 job.writer.write(sample)
     return unsupported
 
 
-def _one_size(job: CommJob, size: Size, product: Call) -> list[CommSample]:
+def _size_samples(job: CommJob, size: Size, product: Call) -> list[CommSample]:
+    """Return the samples of one size: collective and products alone, then together."""
     ready = prepare(job, size)
     if isinstance(ready, str):
         return [skipped(size, ready)]
@@ -112,7 +115,7 @@ def _one_size(job: CommJob, size: Size, product: Call) -> list[CommSample]:
     samples = []
     for label, both in (("alone", False), ("together", True)):
         beside: list[int] = []
-        run = partial(_iterations, job, step, products, beside, both=both)
+        run = partial(_iteration_ns, job, step, products, beside, both=both)
         timed = job.measured(run, size.size_bytes)
         correct, wrong = job.check(call, exchanges) if both else (None, None)
         ran = tuple(beside[len(timed.warmup_ns) :])
@@ -123,7 +126,7 @@ def _one_size(job: CommJob, size: Size, product: Call) -> list[CommSample]:
 Compute = Callable[[], object]
 
 
-def _iterations(
+def _iteration_ns(
     job: CommJob, step: _OnCpu | _OnGpu, products: Compute, beside: list[int], count: int, *, both: bool
 ) -> list[int]:
     """Make ``count`` iterations; return the collective's times; those of the products go to ``beside``."""
@@ -178,7 +181,7 @@ class _OnCpu:
     def together(self, products: Compute | None) -> tuple[int, int]:
         """Run both; return (duration of the collective, of the products), ns."""
         start = perf_counter_ns()
-        works = _works([issue(async_op=True) for issue in self._issues])
+        works = _requests_with_futures([issue(async_op=True) for issue in self._issues])
         ends = _note_ends(works)
         computing = computed = perf_counter_ns()
         if products is not None:
@@ -202,6 +205,7 @@ def _note_ends(works: list[Any]) -> Callable[[], int | None]:
         stamps.append(perf_counter_ns())
 
     def last() -> int | None:
+        """Wait for all; return the end of the last one, ns; None: there was none."""
         for work in works:
             work.wait()
         waited = perf_counter_ns()
@@ -224,7 +228,7 @@ def _note_ends(works: list[Any]) -> Callable[[], int | None]:
     return last
 
 
-def _works(issued: Iterable[Waitable | None]) -> list[Any]:
+def _requests_with_futures(issued: Iterable[Waitable | None]) -> list[Any]:
     """Return torch's own requests, each with a future."""
     works: list[Any] = []
     for one in issued:
@@ -241,6 +245,7 @@ class _OnGpu:
         self._stream = torch.cuda.Stream(job.device)  # type: ignore[no-untyped-call]
 
     def products(self, products: Compute) -> int:
+        """Return the time of the products alone, ns."""
         start, end = cuda_event(), cuda_event()
         start.record()
         products()
@@ -249,6 +254,7 @@ class _OnGpu:
         return between_ns(start, end)
 
     def together(self, products: Compute | None) -> tuple[int, int]:
+        """Return the times of the collective and of the products beside it, ns."""
         events = [cuda_event() for _ in range(4)]
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):

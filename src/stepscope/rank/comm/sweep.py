@@ -29,7 +29,7 @@ def run(job: CommJob) -> str | None:
     unsupported = refused(job)
     if unsupported is None:
         for asked_bytes in job.cell.sizes_bytes if job.spec.has_payload else (0,):
-            job.writer.write(_one_size(job, planned(job, asked_bytes)))
+            job.writer.write(_size_sample(job, planned(job, asked_bytes)))
     return unsupported
 
 
@@ -68,6 +68,7 @@ def prepare(job: CommJob, size: Size) -> tuple[list[Exchange], Call] | str:
 
 
 def skipped(size: Size, reason: str) -> CommSample:
+    """Return the sample of a size that is skipped."""
     return CommSample(
         asked_bytes=size.asked_bytes,
         size_bytes=None,
@@ -92,7 +93,8 @@ def sample(size: Size, timed: Timed, **others: Any) -> CommSample:
     )
 
 
-def _one_size(job: CommJob, size: Size) -> CommSample:
+def _size_sample(job: CommJob, size: Size) -> CommSample:
+    """Return the sample of one size: its times, and whether the result is right."""
     ready = prepare(job, size)
     if isinstance(ready, str):
         return skipped(size, ready)
@@ -122,11 +124,12 @@ def run_pairs(job: CommJob) -> str | None:
     if unsupported is not None:
         return unsupported
     for index, asked_bytes in enumerate(job.cell.sizes_bytes):
-        _one_size_of_pairs(job, planned(job, asked_bytes), is_first=index == 0)
+        _sample_pairs(job, planned(job, asked_bytes), is_first=index == 0)
     return None
 
 
-def _one_size_of_pairs(job: CommJob, size: Size, *, is_first: bool) -> None:
+def _sample_pairs(job: CommJob, size: Size, *, is_first: bool) -> None:
+    """Time one size between all pairs of ranks, and write their samples."""
     setup = job.setup(size.numel or 0)
     buffers = made(job, size, 2 * (size.size_bytes or 0), lambda: [setup.empty(setup.numel).fill_(1) for _ in range(2)])
     if isinstance(buffers, str):

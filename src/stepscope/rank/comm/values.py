@@ -40,7 +40,7 @@ class Values:
         """Return what ``rank`` sends, [PERIOD]."""
         own = np.random.default_rng([self.salt, 1 + rank])
         if self.reduce_op is None:
-            return own.integers(0, _distinct(self.dtype), PERIOD)
+            return own.integers(0, _distinct_count(self.dtype), PERIOD)
         if self.reduce_op in ("sum", "avg"):
             return own.integers(1, self._largest_term() + 1, PERIOD)
         if self.reduce_op in ("max", "min"):
@@ -91,7 +91,7 @@ def fill(exchange: Exchange, values: Values) -> None:
         piece.tensor.fill_(poison)
     for piece in exchange.inputs:  # after the poison: in place, an input is part of the output
         assert isinstance(piece.source, int)
-        _write(piece.tensor, _on(piece, values.sent(piece.source)).to(values.dtype))
+        _write_periods(piece.tensor, _table_on(piece, values.sent(piece.source)).to(values.dtype))
 
 
 def first_wrong(exchange: Exchange, values: Values) -> str | None:
@@ -108,7 +108,7 @@ def first_wrong(exchange: Exchange, values: Values) -> str | None:
     return None
 
 
-def _distinct(dtype: torch.dtype) -> int:
+def _distinct_count(dtype: torch.dtype) -> int:
     """Count how many values 0, 1, ... the type holds exactly, up to 65521."""
     return {torch.int8: 127, torch.uint8: 251}.get(dtype, min(65521, _exact_up_to(dtype) - 1))
 
@@ -120,13 +120,13 @@ def _exact_up_to(dtype: torch.dtype) -> int:
     return int(torch.iinfo(dtype).max)
 
 
-def _on(piece: Stretch, table: NDArray[np.float64] | Table) -> Tensor:
+def _table_on(piece: Stretch, table: NDArray[np.float64] | Table) -> Tensor:
     """Return the table on the piece's device, beginning with the entry of its first element."""
     rolled = np.ascontiguousarray(np.roll(table, -(piece.offset % PERIOD)))
     return torch.from_numpy(rolled).to(piece.tensor.device)
 
 
-def _write(tensor: Tensor, table: Tensor) -> None:
+def _write_periods(tensor: Tensor, table: Tensor) -> None:
     rows, rest = divmod(tensor.numel(), PERIOD)
     if rows:
         tensor[: rows * PERIOD].view(rows, PERIOD).copy_(table.expand(rows, PERIOD))
@@ -138,14 +138,14 @@ def _first_difference(
     piece: Stretch, table: NDArray[np.float64] | Table, dtype: torch.dtype, roundings: int
 ) -> tuple[int, float, float] | None:
     """Return (index, got, expected) of the first difference, or None."""
-    expected = _on(piece, table)
+    expected = _table_on(piece, table)
     tolerance: Tensor | None = None
     if roundings:
         expected = expected.double()
         tolerance = expected.abs() * (roundings * torch.finfo(dtype).eps / 2)
     else:
         expected = expected.to(dtype)
-    for start, block, width in _blocks(piece.tensor):
+    for start, block, width in _period_blocks(piece.tensor):
         there, allowed = expected[:width], None if tolerance is None else tolerance[:width]
         wrong = block != there if allowed is None else ~((block.double() - there).abs() <= allowed)
         if bool(wrong.any()):
@@ -154,7 +154,7 @@ def _first_difference(
     return None
 
 
-def _blocks(tensor: Tensor) -> Sequence[tuple[int, Tensor, int]]:
+def _period_blocks(tensor: Tensor) -> Sequence[tuple[int, Tensor, int]]:
     """Return (first element, [rows, width] view, width) of a flat tensor: blocks of whole periods, then the rest."""
     rows, rest = divmod(tensor.numel(), PERIOD)
     whole = tensor[: rows * PERIOD].view(rows, PERIOD)

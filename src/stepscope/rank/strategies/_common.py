@@ -158,14 +158,14 @@ def clip_over(
     wide = torch.float64 if parameters[0].dtype == torch.float64 else torch.float32
     total = torch.zeros(1, dtype=wide, device=parameters[0].device)
     for gradient, part in zip(gradients, local, strict=True):
-        total += part.to(wide).square().sum() * _parts(gradient) / ranks
+        total += part.to(wide).square().sum() * _gradient_parts(gradient) / ranks
     dist.all_reduce(total, group=group)
     factor = torch.clamp(max_norm / (total.sqrt() + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
     for part in local:
         part.mul_(factor.to(part.dtype))
 
 
-def _parts(gradient: Tensor) -> int:
+def _gradient_parts(gradient: Tensor) -> int:
     """Count the ranks over which the gradient is divided."""
     if not isinstance(gradient, DTensor):
         return 1

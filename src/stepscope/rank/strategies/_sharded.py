@@ -26,7 +26,9 @@ class ShardedSession(PlainSession):
         self, module: nn.Module, mesh: Mesh, over: DeviceMesh, options: ShardedOptions, blocks: tuple[str, ...]
     ) -> None:
         policy = MixedPrecisionPolicy(
-            param_dtype=_dtype(options.param_dtype), reduce_dtype=_dtype(options.reduce_dtype), output_dtype=None
+            param_dtype=_narrow_dtype(options.param_dtype),
+            reduce_dtype=_narrow_dtype(options.reduce_dtype),
+            output_dtype=None,
         )
         offload = CPUOffloadPolicy() if options.cpu_offload else OffloadPolicy()
         size = options.blocks_per_unit
@@ -42,7 +44,7 @@ class ShardedSession(PlainSession):
             )
         fully_shard(module, mesh=over, reshard_after_forward=False, mp_policy=policy, offload_policy=offload)
         super().__init__(module)
-        _prefetch([cast(FSDPModule, unit[0]) for unit in units], options)
+        _set_prefetch([cast(FSDPModule, unit[0]) for unit in units], options)
         self.root = cast(FSDPModule, module)
         self.loss_factor = float(mesh.data_size)
 
@@ -58,11 +60,11 @@ class ShardedSession(PlainSession):
         return super().full_parameters()
 
 
-def _dtype(name: str) -> torch.dtype | None:
+def _narrow_dtype(name: str) -> torch.dtype | None:
     return None if name == "none" else getattr(torch, NARROW[name])
 
 
-def _prefetch(units: list[FSDPModule], options: ShardedOptions) -> None:
+def _set_prefetch(units: list[FSDPModule], options: ShardedOptions) -> None:
     for at, unit in enumerate(units):
         if options.forward_prefetch:
             unit.set_modules_to_forward_prefetch(units[at + 1 : at + 1 + options.forward_prefetch])

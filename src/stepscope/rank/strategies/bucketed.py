@@ -41,6 +41,7 @@ class BucketedSession(ReadySession):
         self.hooks = [when_ready(p, partial(self._learn, index)) for index, p in enumerate(self.parameters)]
 
     def finish(self) -> None:
+        """Launch what is left, and wait for all buckets."""
         if not self.buckets:
             self._build(self._agreed_order())
         # Left over here: everything in the first step, and buckets of parameters that this step did not use.

@@ -28,6 +28,7 @@ class HookedSession(DdpSession):
 
 
 def _register_hook(ddp: DistributedDataParallel, mesh: Mesh, options: DdpOptions) -> PowerSGDState | None:
+    """Register the communication hook; return the state of PowerSGD, None for others."""
     if options.hook == "fp16":
         ddp.register_comm_hook(mesh.group, fp16_compress_hook)
     elif options.hook == "bf16":

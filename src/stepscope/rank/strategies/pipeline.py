@@ -60,6 +60,7 @@ class StageWatch:
 
     @contextmanager
     def computing(self, kind: str, stage: int, micro_batch: int) -> Iterator[None]:
+        """Note the computation of a micro-batch, and that what follows is waiting."""
         self.mark(WAIT)
         start = self.now()
         yield

@@ -26,6 +26,7 @@ class Zero1Session(DdpSession):
         self.as_bucket_view = options.parameters_as_bucket_view
 
     def optimizer(self, kind: Callable[..., Optimizer], **options: Any) -> Optimizer:
+        """Return the optimizer whose state is divided over the ranks."""
         return ZeroRedundancyOptimizer(
             self.parameters,
             optimizer_class=kind,  # type: ignore[arg-type]
