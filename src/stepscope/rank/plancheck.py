@@ -92,7 +92,7 @@ def observe(
         return Unavailable("this torch has no flight recorder that can be read")
     mark = _leave_mark()
     run()
-    entries = _recorded_entries()
+    entries = _calls_held()
     first = next((i for i, e in enumerate(entries) if _group_and_number(e) == mark), None)
     if first is None:
         return Unavailable(
@@ -177,7 +177,7 @@ def _json_dump() -> Callable[..., str | bytes] | None:
     return next((getattr(c10d, name) for name in names if hasattr(c10d, name)), None)
 
 
-def _recorded_entries() -> list[dict[str, Any]]:
+def _calls_held() -> list[dict[str, Any]]:
     """Return the recorded calls, oldest first."""
     dump = _json_dump()
     entries = [] if dump is None else json.loads(dump(True, False)).get("entries", [])
@@ -216,9 +216,7 @@ def last_enqueued() -> tuple[int, str | None] | None:
     """
     if not dist.is_initialized():
         return None
-    entries = [
-        e for e in _recorded_entries() if e["process_group"][0] == dist.group.WORLD.group_name and not e["is_p2p"]
-    ]  # type: ignore[union-attr]
+    entries = [e for e in _calls_held() if e["process_group"][0] == dist.group.WORLD.group_name and not e["is_p2p"]]  # type: ignore[union-attr]
     if not entries:
         return None
     last = entries[-1]

@@ -37,24 +37,26 @@ def comm_suite_document(
     """
     communication: dict[str, list[dict[str, Any]]] = {}
     for sweep in sweeps(row for row in rows if row.kind == "collective").values():
-        communication.setdefault(sweep[0].op.replace("_", ""), []).append(_sweep(sweep))
+        communication.setdefault(sweep[0].op.replace("_", ""), []).append(_sweep_entry(sweep))
     results: dict[str, Any] = {"communication": dict(communication), "training": {}, "memory": {}}
     for kind in ("pairs", "overlap"):
         if of_kind := [row for row in rows if row.kind == kind]:
-            results["communication"][kind] = [_pair(row) if kind == "pairs" else _overlap(row) for row in of_kind]
+            results["communication"][kind] = [
+                _pair_entry(row) if kind == "pairs" else _overlap_entry(row) for row in of_kind
+            ]
     if matmul := [row for row in rows if row.kind == "matmul"]:
-        results["matmul"] = [_matmul(row) for row in matmul]
+        results["matmul"] = [_matmul_entry(row) for row in matmul]
     devices = {row.device for row in rows}
     return {
         "name": PurePath(run).name,
         "world_size": max((row.world_size for row in rows), default=None),
         "timestamp": timestamp or utc_now(),
         "config": {
-            "warmup_iters": _common(row.warmup for row in rows if row.warmup is not None),
-            "benchmark_iters": _common(row.iterations for row in rows if row.iterations is not None),
+            "warmup_iters": _common_value(row.warmup for row in rows if row.warmup is not None),
+            "benchmark_iters": _common_value(row.iterations for row in rows if row.iterations is not None),
             "device": device or (devices.pop() if len(devices) == 1 else None),
-            "backend": _common(row.backend for row in rows),
-            "scheduler_policy": _common(row.scheduler_policy for row in rows if row.scheduler_policy is not None),
+            "backend": _common_value(row.backend for row in rows),
+            "scheduler_policy": _common_value(row.scheduler_policy for row in rows if row.scheduler_policy is not None),
         },
         "results": results,
     }
@@ -65,24 +67,24 @@ def rows_csv(rows: Sequence[CommRow]) -> str:
     return records_csv(rows, CommRow)
 
 
-def _sweep(sweep: Sequence[CommRow]) -> dict[str, Any]:
-    return {**_fields(sweep[0], _SWEEP), "sizes": [_with_status(row, _fields(row, _ENTRY)) for row in sweep]}
+def _sweep_entry(sweep: Sequence[CommRow]) -> dict[str, Any]:
+    return {**_row_fields(sweep[0], _SWEEP), "sizes": [_with_status(row, _row_fields(row, _ENTRY)) for row in sweep]}
 
 
-def _pair(row: CommRow) -> dict[str, Any]:
-    return _with_status(row, _fields(row, ("world_size", "peer", "bidirectional", "dtype", *_ENTRY)))
+def _pair_entry(row: CommRow) -> dict[str, Any]:
+    return _with_status(row, _row_fields(row, ("world_size", "peer", "bidirectional", "dtype", *_ENTRY)))
 
 
-def _overlap(row: CommRow) -> dict[str, Any]:
-    return _with_status(row, _fields(row, (*_SWEEP, *_ENTRY, "slowdown", "beside_slowdown")))
+def _overlap_entry(row: CommRow) -> dict[str, Any]:
+    return _with_status(row, _row_fields(row, (*_SWEEP, *_ENTRY, "slowdown", "beside_slowdown")))
 
 
-def _matmul(row: CommRow) -> dict[str, Any]:
+def _matmul_entry(row: CommRow) -> dict[str, Any]:
     names = ("dtype", "world_size", "size_bytes", "numel", "iterations", "time_ns_median", "flops_per_s")
-    return _with_status(row, _fields(row, names))
+    return _with_status(row, _row_fields(row, names))
 
 
-def _fields(row: CommRow, names: Iterable[str]) -> dict[str, Any]:
+def _row_fields(row: CommRow, names: Iterable[str]) -> dict[str, Any]:
     plain: Mapping[str, Any] = codec.plain(row)
     return {name: plain[name] for name in names}
 
@@ -94,7 +96,7 @@ def _with_status(row: CommRow, entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "asked_bytes": row.asked_bytes, "status": row.status, "error": comm_failure_label(row)}
 
 
-def _common(values: Iterable[Any]) -> Any:
+def _common_value(values: Iterable[Any]) -> Any:
     """Return the one value that all have; None where they differ or there is none."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None

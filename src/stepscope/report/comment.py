@@ -40,11 +40,11 @@ def write_comment(comparison: Comparison, conditions: Sequence[Condition] = ()) 
     lines = [line for budget in comparison.scaling for line in verdict(budget)] + [*side_sentences(comparison)]
     stated = "; ".join(map(plain_text, lines))
     fails = f"Fails: {plain_text('; '.join(failed))}. " if failed else ""
-    shown = _shown(comparison.figures, asked={condition.key for condition in conditions})
-    table = _table(comparison, shown)
+    shown = _figures_to_show(comparison.figures, asked={condition.key for condition in conditions})
+    table = _comparison_table(comparison, shown)
     rows = [*as_markdown(table, footnotes=False).splitlines(), ""] if shown else []
     text = [f"**{fails}{stated}**", "", *rows]
-    around = (_settings(comparison), *said_of_conditions(comparison))
+    around = (_differing_settings_text(comparison), *said_of_conditions(comparison))
     asides = [f"- {plain_text(line)}" for line in (*around, *table.footnotes, *table.notes, *comparison.unmatched)]
     if left := len(comparison.figures) - len(shown):
         asides.insert(0, f"- {counted(left, 'more figure')} without a clear difference, or with a smaller one")
@@ -54,7 +54,7 @@ def write_comment(comparison: Comparison, conditions: Sequence[Condition] = ()) 
     return "\n".join((*text, *asides)) + "\n"
 
 
-def _shown(figures: Sequence[ComparedFigure], asked: Collection[str]) -> list[ComparedFigure]:
+def _figures_to_show(figures: Sequence[ComparedFigure], asked: Collection[str]) -> list[ComparedFigure]:
     """Return the figures that differ, those asked for and the worst first; where none does, the first of all.
 
     The step of whole jobs is one of them whatever it did, shares of their wall time are none.
@@ -69,7 +69,7 @@ def _shown(figures: Sequence[ComparedFigure], asked: Collection[str]) -> list[Co
     return shown[:MOST_FIGURES] or [*figures[:1]]
 
 
-def _table(comparison: Comparison, shown: Sequence[ComparedFigure]) -> Table:
+def _comparison_table(comparison: Comparison, shown: Sequence[ComparedFigure]) -> Table:
     """Return one table: what its blocks are of is a column where they are of several things."""
     table = comparison_table(replace(comparison, figures=tuple(shown)))
     several = len({(f.side, f.what) for f in shown}) > len({f.side for f in shown})
@@ -79,7 +79,7 @@ def _table(comparison: Comparison, shown: Sequence[ComparedFigure]) -> Table:
     return replace(table, columns=tuple(columns[n] for n in kept), rows=tuple(rows))
 
 
-def _settings(comparison: Comparison) -> str:
+def _differing_settings_text(comparison: Comparison) -> str:
     """Say what differs in machine, software and settings: each with its values, in the order of the sides."""
     telling = most_telling(comparison.differences)
     if not telling:

@@ -45,7 +45,7 @@ class Condition:
 MOST_NAMED = 8
 
 
-def _some(figures: Iterable[str]) -> str:
+def _first_figures_text(figures: Iterable[str]) -> str:
     """Name the first figures, and say where the others are."""
     named = list(figures)
     more = ", ... (docs/reference/metrics.md)" if len(named) > MOST_NAMED else ""
@@ -114,7 +114,7 @@ def parse_condition(
         if rules and re.fullmatch(r"[\w-]+", text.strip()):
             raise UsageError(
                 unknown("rule", text.strip(), sorted(rules)),
-                fix=f"a rule (`stepscope diagnose --rules list`), or a condition on {_some(figures)}",
+                fix=f"a rule (`stepscope diagnose --rules list`), or a condition on {_first_figures_text(figures)}",
             )
         raise UsageError(
             f"--fail-if {text!r}: not a condition",

@@ -160,19 +160,19 @@ def _said_once(column: Column, value: Value) -> str:
 def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]:
     """Return every table of the page but scaling's, which stands with its charts."""
     return tuple(
-        shown(table, fold=len(table.rows) > fold) for table, fold in _tables(evidence, drop_epochs=drop_epochs)
+        shown(table, fold=len(table.rows) > fold) for table, fold in _page_tables(evidence, drop_epochs=drop_epochs)
     )
 
 
 def every_table(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]:
     """Return every table of the page, whole, and that of scaling."""
-    made = [table for table, _ in _tables(evidence, drop_epochs=drop_epochs)]
+    made = [table for table, _ in _page_tables(evidence, drop_epochs=drop_epochs)]
     if evidence.scaling:
         made.append(scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs))
     return tuple(table for table in made if table.rows)
 
 
-def _tables(evidence: Evidence, *, drop_epochs: int) -> Iterator[tuple[Table, float]]:
+def _page_tables(evidence: Evidence, *, drop_epochs: int) -> Iterator[tuple[Table, float]]:
     """Yield the tables of the page, and the rows from which on each starts closed."""
     if (past := history(evidence)) is not None:
         yield history_table(past), inf
@@ -204,10 +204,10 @@ def trace_tables(evidence: Evidence, *, first: Sequence[str] = ()) -> tuple[tupl
     """
     sections = ("budget",) if len(evidence.traces) > MANY_TRACES else ("budget", "collectives", "stragglers")
     ordered = sorted(evidence.traces, key=lambda t: first.index(t.name) if t.name in first else len(first))
-    return tuple((trace.name, tuple(_sections(trace, sections))) for trace in ordered)
+    return tuple((trace.name, tuple(_trace_sections(trace, sections))) for trace in ordered)
 
 
-def _sections(trace: TraceEvidence, sections: Sequence[str]) -> list[Shown]:
+def _trace_sections(trace: TraceEvidence, sections: Sequence[str]) -> list[Shown]:
     tables = [trace_table(trace.summary, section) for section in sections]
     return [shown(table) for table in tables if table.rows]
 

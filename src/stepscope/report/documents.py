@@ -44,10 +44,10 @@ def trace_document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any
         "findings": plain(diagnosis.findings),
         "skipped": plain(diagnosis.skipped),
         "verdicts": [{"rank": v.rank, **plain(v.verdict)} for v in summary.verdicts],
-        "ranks": [_rank(p) for p in ranks],
-        "steps": [_step(plain(s)) for p in ranks for s in p.steps],
+        "ranks": [_rank_document(p) for p in ranks],
+        "steps": [_step_document(plain(s)) for p in ranks for s in p.steps],
         **{key: [row for p in ranks for row in plain(getattr(p, key))] for key in TRACE_LISTS},
-        "collectives": [_collective(i) for i in job.instances] if job else [],
+        "collectives": [_collective_document(i) for i in job.instances] if job else [],
         "clocks": plain(job.clocks) if job else None,
         "stragglers": plain(late.stragglers) if late else [],
         "straggler_report": late.text if late else None,
@@ -70,12 +70,12 @@ TRACE_TABLES = ("operators", "kernels", "launches", "copies", "units", "layers",
 """Fields of RankPass that are one record a rank."""
 
 
-def _collective(instance: MatchedCollective) -> dict[str, Any]:
+def _collective_document(instance: MatchedCollective) -> dict[str, Any]:
     raw: dict[str, Any] = plain(instance)
     return {**raw, "group": instance.group.name if instance.group else None}
 
 
-def _rank(rank_pass: RankPass) -> dict[str, Any]:
+def _rank_document(rank_pass: RankPass) -> dict[str, Any]:
     facts: dict[str, Any] = plain(rank_pass.facts)
     if rank_pass.budget is None:
         return {**facts, "source": None}
@@ -90,7 +90,7 @@ def _rank(rank_pass: RankPass) -> dict[str, Any]:
     }
 
 
-def _step(raw: dict[str, Any]) -> dict[str, Any]:
+def _step_document(raw: dict[str, Any]) -> dict[str, Any]:
     return {**{k: v for k, v in raw.items() if k != "parts"}, **raw["parts"]}
 
 

@@ -70,8 +70,8 @@ class Exports:
         """Write to every target; the first failure is raised once all were asked."""
         assert job.steps is not None
         failed: StepscopeError | OSError | None = None
-        now = _snapshot(job, job.steps, whole=True)
-        stretches = tuple(_stretches(job, job.steps, after=self._written))
+        now = _job_snapshot(job, job.steps, whole=True)
+        stretches = tuple(_step_stretches(job, job.steps, after=self._written))
         for sink in self._sinks:
             try:
                 sink.write(now, stretches)
@@ -103,7 +103,7 @@ _EXAMPLES = {
 }  # fmt: skip
 
 
-def _snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
+def _job_snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
     """Return the job's figures up to its last step.
 
     whole: of all steps; else what lies between steps, memory and hardware, is left out: it is known of the whole job.
@@ -133,11 +133,11 @@ def _snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
     )
 
 
-def _stretches(job: ProfiledJob, steps: JobSteps, *, after: int) -> Iterator[Snapshot]:
+def _step_stretches(job: ProfiledJob, steps: JobSteps, *, after: int) -> Iterator[Snapshot]:
     """Yield consecutive timed steps beyond the number ``after``, in stretches of equal count; of few steps one."""
     at = np.flatnonzero(steps.numbers > after)
     count = max(1, min(STRETCHES, at.size // LEAST_STEPS))
     for kept in np.array_split(at, count):
         if kept.size:
             part = steps.at(slice(int(kept[0]), int(kept[-1]) + 1))
-            yield _snapshot(job, part, whole=False)
+            yield _job_snapshot(job, part, whole=False)

@@ -48,47 +48,47 @@ def performance_report(
     verdict: of a profiled job.
     """
     sections = [
-        _title(evidence),
-        "" if verdict is None else _verdict(verdict),
-        *map(_table, step_tables(evidence)),
-        _findings(diagnosis.findings, findings_title(verdict)) if verdict is None or diagnosis.findings else "",
-        _scaling(evidence, drop_epochs),
-        _runs(evidence, drop_epochs),
-        *map(_table, experiment_tables(evidence)),
-        *map(_table, run_tables(evidence, drop_epochs=drop_epochs)),
-        *map(_table, machine_tables(evidence)),
-        _skipped(_worth_saying(evidence, diagnosis)),
-        _quiet(diagnosis),
-        _machine(evidence),
-        _sources(evidence),
+        _report_title(evidence),
+        "" if verdict is None else _verdict_text(verdict),
+        *map(_table_text, step_tables(evidence)),
+        _findings_text(diagnosis.findings, findings_title(verdict)) if verdict is None or diagnosis.findings else "",
+        _scaling_text(evidence, drop_epochs),
+        _runs_text(evidence, drop_epochs),
+        *map(_table_text, experiment_tables(evidence)),
+        *map(_table_text, run_tables(evidence, drop_epochs=drop_epochs)),
+        *map(_table_text, machine_tables(evidence)),
+        _skipped_text(_worth_saying(evidence, diagnosis)),
+        _quiet_text(diagnosis),
+        _machine_text(evidence),
+        _sources_text(evidence),
     ]
     return "\n".join(section for section in sections if section)
 
 
-def _heading(text: str, mark: str = "-") -> str:
+def _underlined(text: str, mark: str = "-") -> str:
     return f"{text}\n{mark * len(text)}\n"
 
 
-def _section(title: str, lines: Iterable[str]) -> str:
-    return "\n".join([_heading(title), *lines, ""])
+def _text_section(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([_underlined(title), *lines, ""])
 
 
-def _table(table: Table) -> str:
-    return f"{_heading(table.title)}\n{render_ascii(table)}"
+def _table_text(table: Table) -> str:
+    return f"{_underlined(table.title)}\n{render_ascii(table)}"
 
 
-def _items(texts: Iterable[str]) -> list[str]:
+def _item_lines(texts: Iterable[str]) -> list[str]:
     return [paragraph(text, indent="  ", first="- ") for text in texts]
 
 
-def _title(evidence: Evidence) -> str:
+def _report_title(evidence: Evidence) -> str:
     paths = dict.fromkeys(profiled_job(source.path) or source.path for source in evidence.sources)
     names = ", ".join(path.resolve().name for path in paths)
-    lines = [_heading("Performance report", "="), paragraph(f"Of {names or 'nothing'}, by stepscope {__version__}.")]
+    lines = [_underlined("Performance report", "="), paragraph(f"Of {names or 'nothing'}, by stepscope {__version__}.")]
     return "\n".join([*lines, ""])
 
 
-def _verdict(verdict: JobVerdict) -> str:
+def _verdict_text(verdict: JobVerdict) -> str:
     """Write the first screen without its tree, which is the table below."""
     lines = [paragraph(f"{verdict.headline}.")]
     if rests_on := coverage_line(verdict):
@@ -101,14 +101,14 @@ def _verdict(verdict: JobVerdict) -> str:
     for advice in verdict.advice[:1]:
         lines.append(paragraph(advice.text, indent="         ", first="  next   "))
         if advice.command:
-            lines.append(f"         $ {_command(advice.command)}")
+            lines.append(f"         $ {_unwrapped_command(advice.command)}")
     lines += [paragraph(line, indent="         ", first="  also   ") for line in also(verdict)]
     lines += [paragraph(line, indent="    ", first="  ") for line in below(verdict)]
-    return _section("Verdict", lines)
+    return _text_section("Verdict", lines)
 
 
-def _findings(ordered: Sequence[Finding], title: str) -> str:
-    lines = [_heading(title)]
+def _findings_text(ordered: Sequence[Finding], title: str) -> str:
+    lines = [_underlined(title)]
     if not ordered:
         lines += ["No rule found anything. The checks that were skipped are listed below.", ""]
     for number, finding in enumerate(ordered, start=1):
@@ -132,34 +132,34 @@ def _finding_lines(finding: Finding, number: int) -> list[str]:
         paragraph(f"Confidence: {finding.certainty.rstrip('.')}.{stake}{about} Rule: {finding.rule}.", indent=indent)
     )
     for advice in finding.advice:
-        lines += _advice(advice, indent)
+        lines += _advice_lines(advice, indent)
     return lines
 
 
-def _advice(advice: Advice, indent: str) -> list[str]:
+def _advice_lines(advice: Advice, indent: str) -> list[str]:
     lines = [paragraph(advice.text, indent=f"{indent}   ", first=f"{indent}-> ")]
     if advice.command:
-        lines.append(f"{indent}   $ {_command(advice.command)}")
+        lines.append(f"{indent}   $ {_unwrapped_command(advice.command)}")
     return lines
 
 
-def _command(text: str) -> str:
+def _unwrapped_command(text: str) -> str:
     """A command is never wrapped: it would no longer be one."""
     return " ".join(ascii_text(text).split())
 
 
-def _scaling(evidence: Evidence, drop_epochs: int) -> str:
+def _scaling_text(evidence: Evidence, drop_epochs: int) -> str:
     if not any(not row.is_baseline for row in evidence.scaling):
         return ""
-    return _table(scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs))
+    return _table_text(scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs))
 
 
-def _runs(evidence: Evidence, drop_epochs: int) -> str:
+def _runs_text(evidence: Evidence, drop_epochs: int) -> str:
     if not evidence.runs:
         return ""
     shown = evidence.runs[:MAX_RUNS]
     table = runs.build(shown, evidence.scaling, drop_epochs=drop_epochs)
-    lines = [_heading("Runs"), render_ascii(table)]
+    lines = [_underlined("Runs"), render_ascii(table)]
     if len(shown) < len(evidence.runs):
         lines.append(f"The first {MAX_RUNS} of {len(evidence.runs)} runs; all: comprehensive_summary.csv.\n")
     return "\n".join(lines)
@@ -172,48 +172,52 @@ def _worth_saying(evidence: Evidence, diagnosis: Diagnosis) -> Sequence[Skipped]
     return worth_saying(diagnosis) if diagnosis.findings or diagnosis.quiet else ()
 
 
-def _skipped(skipped: Sequence[Skipped]) -> str:
+def _skipped_text(skipped: Sequence[Skipped]) -> str:
     if not skipped:
         return ""
     lines = []
     for (reason, command), same in grouped(skipped, lambda skip: (skip.reason, skip.command)).items():
         lines.append(paragraph(f"{', '.join(skip.rule for skip in same)}: {reason}", indent="  ", first="- "))
         if command:
-            lines.append(f"  $ {_command(command)}")
-    return _section("Skipped checks", lines)
+            lines.append(f"  $ {_unwrapped_command(command)}")
+    return _text_section("Skipped checks", lines)
 
 
-def _quiet(diagnosis: Diagnosis) -> str:
+def _quiet_text(diagnosis: Diagnosis) -> str:
     if not diagnosis.quiet:
         return ""
-    return _section("Looked at, nothing found", _items(f"{quiet.rule}: {quiet.looked_at}" for quiet in diagnosis.quiet))
+    return _text_section(
+        "Looked at, nothing found", _item_lines(f"{quiet.rule}: {quiet.looked_at}" for quiet in diagnosis.quiet)
+    )
 
 
-def _machine(evidence: Evidence) -> str:
+def _machine_text(evidence: Evidence) -> str:
     rows = tuple(cell.run for cell in evidence.cells)
     ranks = [cell.result.summaries[0] for cell in evidence.cells if cell.result.summaries]
     lines = []
     if evidence.environment is not None or ranks:
-        lines += _items(environment_lines(evidence.environment, rows, ranks))
+        lines += _item_lines(environment_lines(evidence.environment, rows, ranks))
     elif not evidence.hardware and not evidence.profiled and not any(run.hardware for run in evidence.runs):
         lines.append("Not recorded.")
     for job in evidence.profiled:
-        lines += _items(profiled_machine(job))
+        lines += _item_lines(profiled_machine(job))
     names = dict.fromkeys((*evidence.hardware, *(run.hardware for run in evidence.runs if run.hardware)))
     if evidence.environment is None:
-        lines += _items(f"ran on {name}" for name in names)
-    return _section("Machine", lines)
+        lines += _item_lines(f"ran on {name}" for name in names)
+    return _text_section("Machine", lines)
 
 
-def _sources(evidence: Evidence) -> str:
-    lines = _items(
+def _sources_text(evidence: Evidence) -> str:
+    lines = _item_lines(
         f"{source.path} ({source.kind}{f', read as {source.format}' * (source.format is not None)})"
         for source in evidence.sources
     )
-    lines += _items([*(f"{state}: {text}" for state, text in narrator.files_found(evidence)), *evidence.all_notes])
+    lines += _item_lines([*(f"{state}: {text}" for state, text in narrator.files_found(evidence)), *evidence.all_notes])
     for record in evidence.records:
-        lines += [f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv]
-    return _section("Sources and notes", lines)
+        lines += [
+            f"- made by: {_unwrapped_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv
+        ]
+    return _text_section("Sources and notes", lines)
 
 
 FORMATS = ("csv", "tex", "md", "txt")
@@ -299,9 +303,9 @@ CHARTS = frozenset({"png", "svg", "pdf"})
 
 def is_of_others(folder: Path, of: Sequence[str]) -> bool:
     """Return whether the report in ``folder`` is of other results than ``of``; False without one, or if it was stopped."""
-    former = _former(folder)
+    former = _former_files(folder)
     left = any((folder / name).exists() for name in former.files)
-    return left and former.of not in ("", _hash(of))
+    return left and former.of not in ("", _texts_hash(of))
 
 
 def replace_former(
@@ -312,9 +316,9 @@ def replace_former(
     A report of the same results (``of``) in other ``formats`` adds to the former one: the files that it has in others stay.
     A file that is not as it was written stays, too. Raises WriteError.
     """
-    former = _former(folder)
+    former = _former_files(folder)
     names = {path.name for path in written}
-    same = _hash(of)
+    same = _texts_hash(of)
     stale = {
         name
         for name in former.files
@@ -326,21 +330,21 @@ def replace_former(
             path.unlink(missing_ok=True)
     if written or former.files:
         kept = {name: digest for name, digest in former.files.items() if name not in stale | names}
-        write_record(folder / LIST, ReportFiles(of=same, files=kept | _digests(written)))
+        write_record(folder / LIST, ReportFiles(of=same, files=kept | _file_digests(written)))
     return tuple(removed)
 
 
-def _hash(of: Sequence[str]) -> str:
+def _texts_hash(of: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(of).encode(errors="surrogateescape")).hexdigest()
 
 
 def remember(folder: Path, written: Iterable[Path]) -> None:
     """Note the files of a report that was stopped, so that the next one takes their place. Raises WriteError."""
-    former = _former(folder)
-    write_record(folder / LIST, ReportFiles(of="", files={**former.files, **_digests(written)}))
+    former = _former_files(folder)
+    write_record(folder / LIST, ReportFiles(of="", files={**former.files, **_file_digests(written)}))
 
 
-def _former(folder: Path) -> ReportFiles:
+def _former_files(folder: Path) -> ReportFiles:
     """Return what the last report wrote: nothing where no list says so. A name with a folder in it is none of a report's."""
     former = None
     with suppress(DataError):
@@ -358,13 +362,13 @@ def _formats_of(name: str) -> frozenset[str]:
 
 
 def _is_as_written(path: Path, digest: str) -> bool:
-    return path.is_file() and not path.is_symlink() and _digest(path) == digest
+    return path.is_file() and not path.is_symlink() and _file_digest(path) == digest
 
 
-def _digests(paths: Iterable[Path]) -> dict[str, str]:
-    return {path.name: _digest(path) for path in paths if path.is_file()}
+def _file_digests(paths: Iterable[Path]) -> dict[str, str]:
+    return {path.name: _file_digest(path) for path in paths if path.is_file()}
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

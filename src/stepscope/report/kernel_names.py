@@ -40,7 +40,7 @@ def short_names(names: Iterable[str], *, limit: int = 44) -> dict[str, str]:
     Where two would be alike, the short form shows the part in which the names differ.
     """
     distinct = list(dict.fromkeys(names))
-    shown = {name: _fitted(name, limit) for name in distinct}
+    shown = {name: _fitted_name(name, limit) for name in distinct}
     for _ in range(_ATTEMPTS):
         alike: dict[str, list[str]] = defaultdict(list)
         for name, short in shown.items():
@@ -50,7 +50,7 @@ def short_names(names: Iterable[str], *, limit: int = 44) -> dict[str, str]:
             shown |= _told_apart(group, limit)
         if not groups:
             break
-    return _numbered(shown, limit)
+    return _numbered_names(shown, limit)
 
 
 def elided(text: str, limit: int) -> str:
@@ -63,14 +63,14 @@ def elided(text: str, limit: int) -> str:
 
 def plain(name: str) -> str:
     """Return a kernel's name without return type, argument list and namespaces; template arguments that matter stay."""
-    base, args = _parts(name)
-    return _text(base, args)
+    base, args = _name_and_arguments(name)
+    return _name_with_arguments(base, args)
 
 
-def _fitted(name: str, limit: int) -> str:
-    base, args = _parts(name)
+def _fitted_name(name: str, limit: int) -> str:
+    base, args = _name_and_arguments(name)
     for kept in (args, [a for a in args if not _PLAIN_NUMBER.fullmatch(a)]):
-        if len(text := _text(base, kept)) <= limit:
+        if len(text := _name_with_arguments(base, kept)) <= limit:
             return text
     named = [a for a in args if not _PLAIN_NUMBER.fullmatch(a)]
     if not named:
@@ -88,7 +88,7 @@ def _told_apart(group: Sequence[str], limit: int) -> dict[str, str]:
     """Return short forms of names whose short forms are alike: their beginning, then from the first difference on."""
     full = {name: plain(name) for name in group}
     if len(set(full.values())) < len(group):
-        full = {name: _bare(name) for name in group}
+        full = {name: _bare_name(name) for name in group}
     texts = list(full.values())
     start = next((i for i, chars in enumerate(zip(*texts, strict=False)) if len(set(chars)) > 1), min(map(len, texts)))
     while start and texts[0][start - 1].isalnum():
@@ -102,11 +102,11 @@ def _told_apart(group: Sequence[str], limit: int) -> dict[str, str]:
     return shown
 
 
-def _bare(name: str) -> str:
+def _bare_name(name: str) -> str:
     return re.sub(r"\b[A-Za-z_]\w*::", "", name.replace("(anonymous namespace)::", "").removeprefix("void "))
 
 
-def _numbered(shown: dict[str, str], limit: int) -> dict[str, str]:
+def _numbered_names(shown: dict[str, str], limit: int) -> dict[str, str]:
     """Put, as the last resort, ``~2`` behind the second of two that are still alike."""
     used: set[str] = set()
     numbered = {}
@@ -121,51 +121,53 @@ def _numbered(shown: dict[str, str], limit: int) -> dict[str, str]:
     return numbered
 
 
-def _text(base: str, args: Sequence[str]) -> str:
+def _name_with_arguments(base: str, args: Sequence[str]) -> str:
     return f"{base}<{', '.join(args)}>" if args else base
 
 
-def _parts(name: str) -> tuple[str, list[str]]:
+def _name_and_arguments(name: str) -> tuple[str, list[str]]:
     """Return the function's own name and its template arguments, simplified."""
     text = name.strip().removesuffix(".kd")
     if text.startswith("_ZN"):
-        return _mangled(text)
+        return _mangled_parts(text)
     text = text.replace("(anonymous namespace)::", "").replace("<unnamed>::", "").removeprefix("void ")
-    base, args = _simplified(text, depth=0)
+    base, args = _simplified_parts(text, depth=0)
     if match := _ELEMENTWISE.fullmatch(base):
         return match[1], [_SUFFIX.sub("", a) for a in args]
     return base, args
 
 
-def _simplified(text: str, *, depth: int) -> tuple[str, list[str]]:
+def _simplified_parts(text: str, *, depth: int) -> tuple[str, list[str]]:
     text = text.strip()
-    pieces = _split(text, "::")
+    pieces = _split_outside(text, "::")
     lambdas = [p for p in pieces if p.startswith(("{lambda", "'lambda"))]
     if lambdas:
         named = [p for p in pieces if p and not p.startswith(("{", "'", "operator"))] or [text]
-        owner = next((p for p in named if _first(p, "(") > 0 and _matching(p, p.find("(")) < len(p)), named[-1])
-        base, args = _template(owner, depth=depth)
-        types = next((t for p in reversed(lambdas) if (t := _arguments(p))), [])
+        owner = next(
+            (p for p in named if _first_place(p, "(") > 0 and _matching_bracket(p, p.find("(")) < len(p)), named[-1]
+        )
+        base, args = _template_parts(owner, depth=depth)
+        types = next((t for p in reversed(lambdas) if (t := _lambda_arguments(p))), [])
         if base in _WRAPPERS and args:
             return args[0], []
         return base, list(dict.fromkeys([*args, *(_short_type(t, depth) for t in types)]))
     named = [p for p in pieces if p and not p.startswith("operator")] or [text]
-    base, args = _template(named[-1], depth=depth)
+    base, args = _template_parts(named[-1], depth=depth)
     if base in _WRAPPERS and len(args) == 1:
         return args[0], []
     return base, args
 
 
-def _template(piece: str, *, depth: int) -> tuple[str, list[str]]:
-    opened = _first(piece, "<(")
+def _template_parts(piece: str, *, depth: int) -> tuple[str, list[str]]:
+    opened = _first_place(piece, "<(")
     # A space before a parenthesis is no call: "Memcpy DtoD (Device -> Device)".
     base = piece if opened < 0 or piece[opened - 1 : opened] == " " else piece[:opened]
     if opened <= 0 or piece[opened] == "(" or base == piece:
         return base.strip(), []
-    inside = piece[opened + 1 : _matching(piece, opened)]
-    given = _split(inside, ",")
+    inside = piece[opened + 1 : _matching_bracket(piece, opened)]
+    given = _split_outside(inside, ",")
     if depth and base in _TELLING and len(given) > 1:
-        return _simplified(given[_TELLING[base]], depth=depth)
+        return _simplified_parts(given[_TELLING[base]], depth=depth)
     args: list[str] = []
     for argument in given:
         short = _short_type(argument, depth)
@@ -178,20 +180,20 @@ def _short_type(text: str, depth: int) -> str:
     text = text.replace("const", "").strip(" *&")
     if _PLAIN_NUMBER.fullmatch(text):
         return text
-    base, args = _simplified(text, depth=depth + 1)
+    base, args = _simplified_parts(text, depth=depth + 1)
     words = [a for a in args if not _PLAIN_NUMBER.fullmatch(a)]
     if depth >= 1:  # inside an argument only functors go on, their types do not
         words = [w for w in words if "Functor" in w or "Ops" in w] or words[:1]
-    return _text(base, words)
+    return _name_with_arguments(base, words)
 
 
-def _arguments(piece: str) -> list[str]:
+def _lambda_arguments(piece: str) -> list[str]:
     """Read ``{lambda(float, float)#1}`` as float, float."""
     opened = piece.find("(")
-    return [a for a in _split(piece[opened + 1 : _matching(piece, opened)], ",") if a.strip()]
+    return [a for a in _split_outside(piece[opened + 1 : _matching_bracket(piece, opened)], ",") if a.strip()]
 
 
-def _split(text: str, by: str) -> list[str]:
+def _split_outside(text: str, by: str) -> list[str]:
     """Split ``text`` at every ``by`` outside brackets."""
     parts, depth, start, at = [], 0, 0, 0
     while at < len(text):
@@ -212,11 +214,11 @@ def _split(text: str, by: str) -> list[str]:
     return [p.strip() for p in [*parts, text[start:]]]
 
 
-def _first(text: str, chars: str) -> int:
+def _first_place(text: str, chars: str) -> int:
     return min((at for c in chars if (at := text.find(c)) >= 0), default=-1)
 
 
-def _matching(text: str, opened: int) -> int:
+def _matching_bracket(text: str, opened: int) -> int:
     """Return the index of the bracket that closes the one at ``opened``; the end of the text where none does."""
     depth = 0
     for at in range(max(opened, 0), len(text)):
@@ -228,7 +230,7 @@ def _matching(text: str, opened: int) -> int:
     return len(text)
 
 
-def _mangled(text: str) -> tuple[str, list[str]]:
+def _mangled_parts(text: str) -> tuple[str, list[str]]:
     """Return the names in a mangled symbol: the function's, then those (and the numbers) of its template arguments.
 
     Lengths stand before names in the Itanium C++ ABI; no more of it is read.

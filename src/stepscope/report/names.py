@@ -18,11 +18,11 @@ LONGEST = 60
 @lru_cache(maxsize=4096)
 def clean(text: str, longest: int = LONGEST) -> str:
     """Return one printable line of at most ``longest`` characters."""
-    kept = text if text.isascii() and text.isprintable() else "".join(map(_printable, text))
+    kept = text if text.isascii() and text.isprintable() else "".join(map(_printable_char, text))
     return shortened(" ".join(kept.split()), longest)
 
 
-def _printable(char: str) -> str:
+def _printable_char(char: str) -> str:
     import unicodedata
 
     return " " if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn") else char
@@ -61,12 +61,12 @@ def sweep_labels(cells: Sequence[CommSpec]) -> tuple[str, ...]:
     for name, detail in zip(names, details, strict=True):
         alike.setdefault(name, []).append(detail)
     return tuple(
-        ", ".join([name, *(str(value) for key, value in detail.items() if _varies(key, alike[name]))])
+        ", ".join([name, *(str(value) for key, value in detail.items() if _detail_varies(key, alike[name]))])
         for name, detail in zip(names, details, strict=True)
     )
 
 
-def _varies(key: str, details: Sequence[dict[str, Any]]) -> bool:
+def _detail_varies(key: str, details: Sequence[dict[str, Any]]) -> bool:
     return len({str(detail.get(key)) for detail in details}) > 1
 
 

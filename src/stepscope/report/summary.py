@@ -47,7 +47,7 @@ def write_summary(
     parts += ["## Machine", "", *(f"- {line}" for line in machine), ""]
     if findings:
         parts += ["## Findings", "", *(f"- {headline(finding)}" for finding in findings), ""]
-    parts += ["## Table", "", files.as_markdown(of_cells(rows)), *_failed(layout, rows)]
+    parts += ["## Table", "", files.as_markdown(of_cells(rows)), *_failed_lines(layout, rows)]
     parts += [
         "## Files",
         "",
@@ -98,7 +98,7 @@ def _gpu_line(environment: EnvironmentRecord) -> str:
     return f"no GPU ({reason})" if reason else "no GPU"
 
 
-def _status(layout: RunLayout, row: TrainingRun) -> CellStatus | None:
+def _readable_status(layout: RunLayout, row: TrainingRun) -> CellStatus | None:
     """Return the cell's status; None where there is none or it is damaged (the row says so already)."""
     try:
         return read_if_there(layout.cell(row.run_id).status, CellStatus)
@@ -112,7 +112,7 @@ def _first_summaries(layout: RunLayout, rows: Sequence[TrainingRun]) -> list[Ran
     return [summary for summary in summaries if summary is not None]
 
 
-def _failed(layout: RunLayout, rows: Sequence[TrainingRun]) -> list[str]:
+def _failed_lines(layout: RunLayout, rows: Sequence[TrainingRun]) -> list[str]:
     failed = [row for row in rows if row.status != "ok"]
     if not failed:
         return []
@@ -125,7 +125,7 @@ def _failed(layout: RunLayout, rows: Sequence[TrainingRun]) -> list[str]:
 
 
 def _where_to_look(layout: RunLayout, row: TrainingRun) -> list[str]:
-    status = _status(layout, row)
+    status = _readable_status(layout, row)
     if status is None:
         return []
     paths = [layout.cell(row.run_id).status]
@@ -161,8 +161,8 @@ def suite_document(run: RunRecord, evidence: Evidence, diagnosis: Diagnosis) -> 
         "results": {
             **({"communication": shared["results"]["communication"]} if evidence.comm else {}),
             **{
-                name: _DOCUMENTED.get(name, _rows)(section_runs, evidence)
-                for name, section_runs in _sections(run, evidence)
+                name: _DOCUMENTED.get(name, _section_rows)(section_runs, evidence)
+                for name, section_runs in _sections_with_runs(run, evidence)
             },
         },
         "links": [
@@ -182,11 +182,11 @@ def suite_tables(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tupl
             links.links_table(evidence.comm, evidence.environment, topology_of(evidence)),
         )
         yield COMM, tuple(table for table in made if table.rows)
-    for name, section_runs in _sections(run, evidence):
+    for name, section_runs in _sections_with_runs(run, evidence):
         yield name, tuple(table for table in _TABLES.get(name, _runs_table)(section_runs, evidence) if table.rows)
 
 
-def _sections(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tuple[TrainingRun, ...]]]:
+def _sections_with_runs(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tuple[TrainingRun, ...]]]:
     """Yield the sections of which every cell was asked for, with the runs of these."""
     by_id = {training_run.run_id: training_run for training_run in evidence.runs}
     whole = {*run.cells, *run.earlier_cells}
@@ -195,7 +195,7 @@ def _sections(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tuple[T
             yield name, tuple(by_id[cell] for cell in cells if cell in by_id)
 
 
-def _rows(section_runs: Sequence[TrainingRun], evidence: Evidence) -> dict[str, Any]:
+def _section_rows(section_runs: Sequence[TrainingRun], evidence: Evidence) -> dict[str, Any]:
     ids = {training_run.run_id for training_run in section_runs}
     return {"cells": [row for row in bench_rows(evidence.runs) if row["cell_id"] in ids]}
 

@@ -133,7 +133,7 @@ class Column:
 
     def value(self, item: Any) -> Value:
         """Return the cell of one row."""
-        content = _at(item, self.get) if isinstance(self.get, str) else self.get(item)
+        content = _value_at(item, self.get) if isinstance(self.get, str) else self.get(item)
         return content if isinstance(content, Value) else self.format(content)
 
 
@@ -142,7 +142,7 @@ lead_column = partial(Column, role="lead")
 identity_column = partial(Column, role="identity")
 
 
-def _at(item: Any, path: str) -> Any:
+def _value_at(item: Any, path: str) -> Any:
     for name in path.split("."):
         if item is not None:
             item = item[int(name)] if name.isdigit() else getattr(item, name)

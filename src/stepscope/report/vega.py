@@ -153,7 +153,7 @@ def layer(mark: str, values: Iterable[Mapping[str, Any]], **how: Any) -> Spec:
     """
     rows = [{name: sig(at) if isinstance(at, float) else at for name, at in value.items()} for value in values]
     described = any("said" in row for row in rows)
-    encoding = {name: _channel(name, at) for name, at in how.items() if name in _PLACES or isinstance(at, dict)}
+    encoding = {name: _mark_channel(name, at) for name, at in how.items() if name in _PLACES or isinstance(at, dict)}
     look = {name: at for name, at in how.items() if name not in encoding}
     return {
         "data": {"values": rows},
@@ -162,7 +162,7 @@ def layer(mark: str, values: Iterable[Mapping[str, Any]], **how: Any) -> Spec:
     }
 
 
-def _channel(name: str, at: Any) -> Any:
+def _mark_channel(name: str, at: Any) -> Any:
     if isinstance(at, str):
         return {"field": at, "type": "quantitative"} if name in ("x", "y") else {"field": at}
     return {"value": at} if isinstance(at, int | float) else at
@@ -194,16 +194,16 @@ def by_series(names: Collection[str], colors: Sequence[str] = COLORS, *, width: 
     longest = max((min(len(name), fits - 8) for name in names), default=0) + 6
     columns = max(1, min(len(names), fits // longest))
     legend = {"columns": columns, "columnPadding": round(6 + 0.7 * longest), "labelLimit": width - 30}
-    return _series(names, [colors[n % len(colors)] for n in range(len(names))], legend)
+    return _series_color(names, [colors[n % len(colors)] for n in range(len(names))], legend)
 
 
 def shape_by_series(names: Collection[str]) -> Spec:
     """Mark by ``series``; the legend joins that of the colours, and where those begin again it is another marker."""
     shapes = [SHAPES[(n + n // len(COLORS)) % len(SHAPES)] for n in range(len(names))]
-    return _series(names, shapes, {})
+    return _series_color(names, shapes, {})
 
 
-def _series(names: Collection[str], looks: Sequence[str], legend: Spec) -> Spec:
+def _series_color(names: Collection[str], looks: Sequence[str], legend: Spec) -> Spec:
     return {
         "field": "series",
         "type": "nominal",
@@ -222,7 +222,7 @@ _SIZES = (
 )
 
 
-def _axis(field: str, title: str, scale: Spec, ticks: Spec, /, **axis: Any) -> Spec:
+def _numbers_axis(field: str, title: str, scale: Spec, ticks: Spec, /, **axis: Any) -> Spec:
     """Return an axis of numbers, written plainly unless ``axis`` says how."""
     labelled = {**ticks, "labelExpr": PLAIN, **axis}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": labelled}
@@ -236,7 +236,7 @@ def number_axis(field: str, title: str, *, low: float | None = None, top: float 
     scale: Spec = {"nice": False} if top is not None else {"nice": True}
     scale["zero"] = low == 0.0
     domain = {name: sig(end) for name, end in (("domainMin", low), ("domainMax", top)) if end is not None}
-    return _axis(field, title, {**scale, **domain}, {"tickCount": 5}, **axis)
+    return _numbers_axis(field, title, {**scale, **domain}, {"tickCount": 5}, **axis)
 
 
 def whole_axis(field: str, title: str, values: Iterable[float]) -> Spec:
@@ -248,7 +248,7 @@ def whole_axis(field: str, title: str, values: Iterable[float]) -> Spec:
     ticks = [first + n * step for n in range(int((high - first) // step) + 1)] or [low]
     room = 0.5 if low == high else (high - low) * 0.03
     scale = {"domain": [sig(low - room), sig(high + room)], "nice": False, "zero": False}
-    return _axis(field, title, scale, {"values": ticks, "grid": True})
+    return _numbers_axis(field, title, scale, {"values": ticks, "grid": True})
 
 
 def log_axis(field: str, title: str, values: Iterable[float], **axis: Any) -> Spec:
@@ -261,13 +261,13 @@ def log_axis(field: str, title: str, values: Iterable[float], **axis: Any) -> Sp
     ticks = [s * 10.0**p for p in range(-12, 19) for s in subs if low <= s * 10.0**p <= high]
     shown = [sig(tick) for tick in ticks[:: max(1, -(-len(ticks) // 7))]]
     scale = {"type": "log", "domain": [sig(low), sig(high)], "nice": False}
-    return _axis(field, title, scale, {"values": shown}, **axis)
+    return _numbers_axis(field, title, scale, {"values": shown}, **axis)
 
 
 def doubling_axis(field: str, title: str, ticks: Sequence[float], domain: tuple[float, float], **axis: Any) -> Spec:
     """Return an axis on which each doubling is as far as the next."""
     scale = {"type": "log", "base": 2, "domain": [sig(end) for end in domain], "nice": False}
-    return _axis(field, title, scale, {"values": list(ticks)}, **axis)
+    return _numbers_axis(field, title, scale, {"values": list(ticks)}, **axis)
 
 
 def size_axis(field: str, sizes: Iterable[int]) -> Spec:

@@ -68,7 +68,7 @@ def dashboard() -> dict[str, Any]:
         "title": "stepscope", "uid": "stepscope", "tags": ["stepscope"], "schemaVersion": SCHEMA, "editable": True,
         "refresh": "30s", "time": {"from": "now-6h", "to": "now"}, "graphTooltip": 1,
         "annotations": {"list": []}, "templating": {"list": [sources, runs]},
-        "panels": _placed(({"title": "all runs"}, _of_all()), ({"title": "$run", "repeat": "run"}, _of_each())),
+        "panels": _placed_panels(({"title": "all runs"}, _of_all()), ({"title": "$run", "repeat": "run"}, _of_each())),
     }  # fmt: skip
 
 
@@ -96,30 +96,30 @@ def _of_each() -> Sequence[Panel]:
     own = f"{metric(step.key, 'rank')}{OF_RUN} * (1 - {metric('waiting_fraction', 'rank')}{OF_RUN})"
     return (
         _panel(
-            "parts of a step", "s", *_of_job({key: steps[key] for key in (*parts, step.key)}),
+            "parts of a step", "s", *_job_series({key: steps[key] for key in (*parts, step.key)}),
             about=f"Means of all steps so far, stacked; the line: {step.help}.",
             overrides=[*colours, (step.title, "custom.stacking", {"mode": "none"})], custom=STACKED,
         ),
-        _panel("shares of a step", "percentunit", *_of_job(figures_of("shares"))),
-        _panel("where the wall time went", "percentunit", *_of_job(figures_of("wall"), " > 0"), custom=STACKED),
-        _panel("a rank's step without waiting", "s", _ranks(own), about="The others wait for the highest."),
+        _panel("shares of a step", "percentunit", *_job_series(figures_of("shares"))),
+        _panel("where the wall time went", "percentunit", *_job_series(figures_of("wall"), " > 0"), custom=STACKED),
+        _panel("a rank's step without waiting", "s", _worst_ranks(own), about="The others wait for the highest."),
         *(
-            _panel(figure.title, UNITS[figure.unit], _ranks(metric(key, "rank") + OF_RUN, figure.better), about=figure.help)
+            _panel(figure.title, UNITS[figure.unit], _worst_ranks(metric(key, "rank") + OF_RUN, figure.better), about=figure.help)
             for key, figure in hardware.items() if figure.unit != "count"
         ),
         _panel(
             "errors and dropped packets", "none",
-            *_of_job({key: figure for key, figure in hardware.items() if figure.unit == "count"}),
+            *_job_series({key: figure for key, figure in hardware.items() if figure.unit == "count"}),
             about="Of all GPUs and ports of the job, since their first samples.",
         ),
     )  # fmt: skip
 
 
-def _of_job(figures: Mapping[str, Figure], where: str = "") -> Sequence[Series]:
+def _job_series(figures: Mapping[str, Figure], where: str = "") -> Sequence[Series]:
     return [(f"{metric(key)}{OF_RUN}{where}", figure.title) for key, figure in figures.items()]
 
 
-def _ranks(expression: str, better: Better = "low") -> Series:
+def _worst_ranks(expression: str, better: Better = "low") -> Series:
     """Return the ranks that have the worst values."""
     worst = "bottomk" if better == "high" else "topk"
     return f"{worst}({MOST_RANKS}, {expression})", "rank {{rank}} on {{host}}"
@@ -156,7 +156,7 @@ def _panel(
     }  # fmt: skip
 
 
-def _placed(*rows: tuple[Panel, Sequence[Panel]]) -> list[Panel]:
+def _placed_panels(*rows: tuple[Panel, Sequence[Panel]]) -> list[Panel]:
     """Number panels and place them on the grid. rows: each row itself, and its panels."""
     placed: list[Panel] = []
     y = 0

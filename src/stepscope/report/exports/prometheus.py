@@ -38,39 +38,39 @@ def text(now: Snapshot) -> str:
     """Write the exposition format 0.0.4, of the job and of each rank. The label is ``run``: ``job`` is the scraper's own."""
     job: Labels = {"run": now.job}
     lines = [
-        *_metric(STEPS, "counter", "steps that every rank has ended", [(job, now.step)]),
-        *_metric("stepscope_job_ranks", "gauge", "ranks that have a step diary", [(job, len(now.ranks))]),
-        *_metric(ENDED, "gauge", "1 once the job has ended", [(job, int(now.ended))]),
-        *_metric(LAST_STEP, "gauge", "end of the last step", [(job, now.at_unix_ns / 1e9)]),
+        *_metric_lines(STEPS, "counter", "steps that every rank has ended", [(job, now.step)]),
+        *_metric_lines("stepscope_job_ranks", "gauge", "ranks that have a step diary", [(job, len(now.ranks))]),
+        *_metric_lines(ENDED, "gauge", "1 once the job has ended", [(job, int(now.ended))]),
+        *_metric_lines(LAST_STEP, "gauge", "end of the last step", [(job, now.at_unix_ns / 1e9)]),
     ]
     rank_of: Mapping[int, Labels] = {rank: {**job, "rank": rank, "host": now.hosts[rank]} for rank in now.ranks}
     late = [(labels, int(rank in now.late)) for rank, labels in rank_of.items()]
-    lines += _metric(LATE, "gauge", "1 while the other ranks wait for it", late)
+    lines += _metric_lines(LATE, "gauge", "1 while the other ranks wait for it", late)
     for key, figure in EXPORTED.items():
         factor = 1e-9 if figure.unit == "ns" else 1.0
         if (value := now.figures.get(key)) is not None:
             help_text = f"{figure.title}: {figure.help}"
-            lines += _metric(metric(key), "gauge", help_text, [(job, value * factor)])
+            lines += _metric_lines(metric(key), "gauge", help_text, [(job, value * factor)])
         ranks = [
             (rank_of[rank], value * factor)
             for rank, figures in now.ranks.items()
             if (value := figures.get(key)) is not None
         ]
         if ranks:
-            lines += _metric(metric(key, "rank"), "gauge", f"{figure.title} of the rank", ranks)
+            lines += _metric_lines(metric(key, "rank"), "gauge", f"{figure.title} of the rank", ranks)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _metric(name: str, kind: str, help_text: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
+def _metric_lines(name: str, kind: str, help_text: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
     escaped = help_text.replace("\\", r"\\").replace("\n", r"\n")
     lines = [f"# HELP {name} {escaped}", f"# TYPE {name} {kind}"]
     for labels, value in samples:
-        written = ",".join(f'{key}="{_escaped(str(label))}"' for key, label in labels.items())
+        written = ",".join(f'{key}="{_escaped_label(str(label))}"' for key, label in labels.items())
         lines.append(f"{name}{{{written}}} {value!r}")
     return lines
 
 
-def _escaped(label: str) -> str:
+def _escaped_label(label: str) -> str:
     return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 

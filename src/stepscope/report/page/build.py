@@ -32,25 +32,27 @@ KIND_WORDS = {"bench": "stepscope bench", "comm": "stepscope comm", "trace": "tr
 
 def configurations(evidence: Evidence) -> tuple[tuple[str, str, str], ...]:
     """Return for each run folder its name, the commands that made it, and its resolved matrix as YAML."""
-    return tuple((record.name, "\n".join(_commands(record)), _yaml(record.matrix)) for record in evidence.records)
+    return tuple(
+        (record.name, "\n".join(_command_lines(record)), _matrix_yaml(record.matrix)) for record in evidence.records
+    )
 
 
-def _commands(record: RunRecord) -> list[str]:
+def _command_lines(record: RunRecord) -> list[str]:
     return [shlex.join(argv) for argv in record.commands or ((record.argv,) if record.argv else ())]
 
 
-def _yaml(matrix: Mapping[str, Any]) -> str:
+def _matrix_yaml(matrix: Mapping[str, Any]) -> str:
     import yaml
 
-    return yaml.safe_dump(_plain(matrix), sort_keys=False, allow_unicode=True, width=100)
+    return yaml.safe_dump(_plain_value(matrix), sort_keys=False, allow_unicode=True, width=100)
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Return mappings and sequences of any kind as those that YAML knows."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(element) for key, element in value.items()}
+        return {str(key): _plain_value(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(element) for element in value]
+        return [_plain_value(element) for element in value]
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
@@ -126,7 +128,7 @@ def page_text(
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    styles, scripts = _sources("page.css"), _sources("page.js", "timeline.js")
+    styles, scripts = _template_sources("page.css"), _template_sources("page.js", "timeline.js")
     environment = Environment(
         loader=PackageLoader(_PACKAGE, _FOLDER),
         autoescape=True,
@@ -141,7 +143,7 @@ def page_text(
         title=title,
         styles=styles,
         scripts=scripts,
-        policy=_policy(styles, scripts),
+        policy=_content_policy(styles, scripts),
         version=__version__,
         made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         made_by=shlex.join(made_by),
@@ -152,12 +154,14 @@ def page_text(
         verdict=answer(diagnosis),
         judged=None if verdict is None else shown_verdict(verdict),
         trace_tables=contents.trace_tables(evidence, first=tuple(job["name"] for job in data["jobs"])),
-        **_content(evidence, diagnosis, drop_epochs),
-        **_charts(drawing or begin(records_of(evidence, drop_epochs=drop_epochs), ())),
+        **_page_content(evidence, diagnosis, drop_epochs),
+        **_chart_content(drawing or begin(records_of(evidence, drop_epochs=drop_epochs), ())),
     )
 
 
-def _charts(drawing: Drawing) -> dict[str, Any]:
+def _chart_content(drawing: Drawing) -> dict[str, Any]:
+    """Return the charts with their pictures, the most asked for first."""
+
     def place(pair: tuple[Chart, str]) -> int:
         return _FIRST.index(pair[0].view) if pair[0].view in _FIRST else len(_FIRST)
 
@@ -170,7 +174,8 @@ def _charts(drawing: Drawing) -> dict[str, Any]:
     }
 
 
-def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict[str, Any]:
+def _page_content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict[str, Any]:
+    """Return what the template of the page shows."""
     scaled = (
         scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs) if evidence.scaling else None
     )
@@ -190,20 +195,20 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
     }
 
 
-def _sources(*names: str) -> str:
+def _template_sources(*names: str) -> str:
     """Return the files of the templates' folder, one after the other."""
     folder = resources.files(_PACKAGE).joinpath(_FOLDER)
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
-def _policy(styles: str, scripts: str) -> str:
+def _content_policy(styles: str, scripts: str) -> str:
     """Write the content security policy: nothing from anywhere, our style and script by hash, pictures made in the page."""
     return (
-        f"default-src 'none'; style-src {_hash(styles)}; script-src {_hash(scripts)}; img-src data:;"
+        f"default-src 'none'; style-src {_policy_hash(styles)}; script-src {_policy_hash(scripts)}; img-src data:;"
         " base-uri 'none'; form-action 'none'"
     )
 
 
-def _hash(text: str) -> str:
+def _policy_hash(text: str) -> str:
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"

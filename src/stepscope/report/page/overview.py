@@ -53,7 +53,7 @@ def shown_findings(diagnosis: Diagnosis, timeline: Mapping[str, Any] | None = No
             "severity": _SEVERITY_WORDS[finding.severity],
             "stake": None if stake is None else f"a fix recovers up to {format_percent(stake)} of the step",
             "stake_width": None if stake is None else f"{min(max(stake, 0.0), 1.0) * 100:.1f}%",
-            "explained": _explained(finding),
+            "explained": _stake_explanation(finding),
             "place": place(timeline or {"jobs": ()}, finding),
         }
         for finding in diagnosis.findings
@@ -61,7 +61,7 @@ def shown_findings(diagnosis: Diagnosis, timeline: Mapping[str, Any] | None = No
     )
 
 
-def _explained(finding: Finding) -> str | None:
+def _stake_explanation(finding: Finding) -> str | None:
     """Say why what was measured is not the stake; None where there are no two shares to tell apart."""
     if finding.share is None or finding.stake_fraction is None:
         return None
@@ -112,19 +112,20 @@ def key_figures(evidence: Evidence, diagnosis: Diagnosis) -> tuple[KeyFigure, ..
     """Return at most eight key figures, those that the evidence has; none from a run that a finding declares wrong."""
     trusted = believable(evidence, diagnosis.findings)
     figures = [
-        _failed(evidence),
-        _throughput(trusted),
-        _scaling(trusted),
-        _exposed(trusted),
-        None if evidence.profiled else _traces(evidence),  # a profiled job's steps say it of all of them
-        _busbw(evidence),
-        _memory(trusted),
-        _accuracy(trusted),
+        _failed_figure(evidence),
+        _throughput_figure(trusted),
+        _scaling_figure(trusted),
+        _exposed_figure(trusted),
+        None if evidence.profiled else _trace_figure(evidence),  # a profiled job's steps say it of all of them
+        _busbw_figure(evidence),
+        _memory_figure(trusted),
+        _accuracy_figure(trusted),
     ]
     return tuple(figure for figure in figures if figure is not None)
 
 
-def _failed(evidence: Evidence) -> KeyFigure | None:
+def _failed_figure(evidence: Evidence) -> KeyFigure | None:
+    """Return the number of runs without a result, with the first; None: all have one."""
     failed = [run for run in evidence.runs if run.status != "ok"]
     if not failed:
         return None
@@ -136,7 +137,7 @@ def _failed(evidence: Evidence) -> KeyFigure | None:
     )
 
 
-def _throughput(evidence: Evidence) -> KeyFigure | None:
+def _throughput_figure(evidence: Evidence) -> KeyFigure | None:
     rated = [(run.samples_per_s.value, run) for run in evidence.runs if run.samples_per_s is not None]
     if len(rated) < 2 or len({(run.unit, run.dataset, run.model) for _, run in rated}) > 1:
         return None  # nothing to choose between, or figures of different work
@@ -144,7 +145,8 @@ def _throughput(evidence: Evidence) -> KeyFigure | None:
     return KeyFigure(label="fastest setting", value=f"{rate.write(value)} {run.unit}/s", note=in_line(run))
 
 
-def _scaling(evidence: Evidence) -> KeyFigure | None:
+def _scaling_figure(evidence: Evidence) -> KeyFigure | None:
+    """Return the best speed-up of the largest job; None: nothing is compared."""
     rows = [row for row in evidence.scaling if row.rating not in (None, NOT_EQUIVALENT)]
     if not rows:
         return None
@@ -158,7 +160,8 @@ def _scaling(evidence: Evidence) -> KeyFigure | None:
     )
 
 
-def _exposed(evidence: Evidence) -> KeyFigure | None:
+def _exposed_figure(evidence: Evidence) -> KeyFigure | None:
+    """Return the largest share of exposed communication; None: it was not measured."""
     shares = [(share, run) for run in evidence.runs if (share := exposed_fraction(run)) is not None]
     if not shares:
         return None
@@ -168,7 +171,7 @@ def _exposed(evidence: Evidence) -> KeyFigure | None:
     return KeyFigure(label=f"most {EXPOSED_COMM}", value=format_percent(share), note=f"of the step, {in_line(run)}")
 
 
-def _traces(evidence: Evidence) -> KeyFigure | None:
+def _trace_figure(evidence: Evidence) -> KeyFigure | None:
     budgets = [(p.budget, t) for t in evidence.traces for p in t.summary.ranks if p.budget is not None]
     if not budgets:
         return None
@@ -187,7 +190,8 @@ def _traces(evidence: Evidence) -> KeyFigure | None:
     )
 
 
-def _busbw(evidence: Evidence) -> KeyFigure | None:
+def _busbw_figure(evidence: Evidence) -> KeyFigure | None:
+    """Return the best bus bandwidth; None: no collective was measured."""
     best = best_size(evidence.comm)
     if best is None:
         return None
@@ -198,7 +202,7 @@ def _busbw(evidence: Evidence) -> KeyFigure | None:
     )
 
 
-def _memory(evidence: Evidence) -> KeyFigure | None:
+def _memory_figure(evidence: Evidence) -> KeyFigure | None:
     peaks = [(run.peak_memory_bytes, run) for run in evidence.runs if run.peak_memory_bytes]
     if not peaks:
         return None
@@ -206,7 +210,7 @@ def _memory(evidence: Evidence) -> KeyFigure | None:
     return KeyFigure(label="peak memory of a rank", value=format_bytes_binary(value), note=in_line(run))
 
 
-def _accuracy(evidence: Evidence) -> KeyFigure | None:
+def _accuracy_figure(evidence: Evidence) -> KeyFigure | None:
     accuracies = [(best, run) for run in evidence.runs if (best := best_accuracy(run)) is not None]
     if len(accuracies) < 2 or len({run.dataset for _, run in accuracies}) > 1:
         return None
@@ -225,8 +229,8 @@ def shown_verdict(verdict: JobVerdict) -> dict[str, Any]:
         "also": also(verdict),
         "whole": format_duration(sum(part.ns for part in verdict.tree)),
         "over": f"mean of {verdict.steps_timed:,} timed {plural(verdict.steps_timed, 'step')}",
-        "rows": [_row(depth, part, verdict) for depth, part in tree_rows(verdict.tree)],
-        "bar": _bar(verdict),
+        "rows": [_tree_row(depth, part, verdict) for depth, part in tree_rows(verdict.tree)],
+        "bar": _tree_bar(verdict),
         "below": below(verdict),
         "findings_title": findings_title(verdict),
     }
@@ -240,23 +244,24 @@ def findings_title(verdict: JobVerdict | None) -> str:
     return f"Findings in {counted(verdict.steps_profiled, 'profiled step')}{worth}"
 
 
-def _row(depth: int, part: VerdictPart, verdict: JobVerdict) -> dict[str, Any]:
+def _tree_row(depth: int, part: VerdictPart, verdict: JobVerdict) -> dict[str, Any]:
+    """Return one part of the verdict's tree, with its depth, time and share."""
     return {
         "name": part_name(part),
         "depth": depth,
         "time": format_duration(part.ns),
         "share": format_percent(part.share),
         "ranks": by_rank(part),
-        "color": None if part.parts else _color(part),
+        "color": None if part.parts else _part_color(part),
         "cause": verdict.marked if part.cause else None,
     }
 
 
-def _color(part: VerdictPart) -> str:
+def _part_color(part: VerdictPart) -> str:
     return PARTS.get(part.key, PARTS["other"])[1]
 
 
-def _bar(verdict: JobVerdict) -> list[dict[str, Any]]:
+def _tree_bar(verdict: JobVerdict) -> list[dict[str, Any]]:
     """Return the ends of the tree, side by side: together they fill the whole width, whatever they sum to."""
     marked = {child.key for _, part in tree_rows(verdict.tree) if part.cause for _, child in tree_rows((part,))}
     ends = [part for _, part in tree_rows(verdict.tree) if not part.parts and part.ns > 0]
@@ -265,7 +270,12 @@ def _bar(verdict: JobVerdict) -> list[dict[str, Any]]:
     at = 0.0
     for part in ends:
         width = 100 * part.ns / total
-        stretch = {"start": f"{at:.2f}%", "width": f"{width:.2f}%", "color": _color(part), "cause": part.key in marked}
+        stretch = {
+            "start": f"{at:.2f}%",
+            "width": f"{width:.2f}%",
+            "color": _part_color(part),
+            "cause": part.key in marked,
+        }
         title = f"{part_name(part)}: {format_duration(part.ns)}, {format_percent(part.share)}"
         stretches.append({**stretch, "title": title})
         at += width
@@ -280,14 +290,14 @@ def profiled_machine(job: ProfiledJob) -> tuple[str, ...]:
         facts = [counted(len(diaries), "rank")]
         facts += [
             f"{threads} intra-op {plural(threads, 'thread')} each"
-            for threads in _one(d.header.threads for d in diaries)
+            for threads in _single_value(d.header.threads for d in diaries)
         ]
-        facts += [f"{counted(cores, 'core')} usable" for cores in _one(d.header.cores for d in diaries)]
+        facts += [f"{counted(cores, 'core')} usable" for cores in _single_value(d.header.cores for d in diaries)]
         lines.append(f"{host}: {', '.join(facts)}")
     return tuple(lines) or (job.record.host,)
 
 
-def _one(values: Iterable[int | None]) -> list[int]:
+def _single_value(values: Iterable[int | None]) -> list[int]:
     """Return the value that all share; empty where there is none."""
     distinct = set(values)
     return [value for value in distinct if value is not None] if len(distinct) == 1 else []

@@ -42,7 +42,7 @@ def merged_files(evidence: Evidence, folder: Path) -> dict[str, Path]:
     Jobs that are large, that are of one rank, or that come after many others have none. Raises DataError, WriteError.
     """
     written: dict[str, Path] = {}
-    jobs = [job for job in evidence.traces if _small(job)][:MOST_JOBS]
+    jobs = [job for job in evidence.traces if _is_small(job)][:MOST_JOBS]
     for job in jobs:
         name = "merged" if len(evidence.traces) == 1 else f"merged-{file_part(job.name)}"
         path = folder / f"{name}.json.gz"
@@ -54,7 +54,7 @@ def merged_files(evidence: Evidence, folder: Path) -> dict[str, Path]:
     return written
 
 
-def _small(job: TraceEvidence) -> bool:
+def _is_small(job: TraceEvidence) -> bool:
     files = [Path(p.facts.file) for p in job.summary.ranks]
     return len(files) > 1 and all(f.is_file() for f in files) and sum(f.stat().st_size for f in files) <= MOST_BYTES
 
@@ -124,17 +124,19 @@ def timeline(
     traced.sort(
         key=lambda trace: (
             with_finding.index(trace.name) if trace.name in with_finding else len(with_finding),
-            -_lost(trace),
+            -_most_lost(trace),
         )
     )
     limits = {"limit": min(spans, MAX_SPANS), "named": min(names, MAX_NAMED), "gaps": min(gaps, MAX_GAPS)}
-    jobs = [_job(trace, {r for f in findings if f.job == trace.name for r in f.ranks}, limits) for trace in traced]
+    jobs = [
+        _job_timeline(trace, {r for f in findings if f.job == trace.name for r in f.ranks}, limits) for trace in traced
+    ]
     for trace, job in zip(traced, jobs, strict=True):
         job["merged"] = how_to_get(trace, (merged or {}).get(trace.name))
     seen = {trace.cell_id for trace in traced}
     cells = [cell for cell in evidence.cells if cell.cell_id not in seen]
-    strips = [strip for cell in cells[:MAX_STRIPS] if (strip := _strip(cell)) is not None]
-    strips.sort(key=_computing)
+    strips = [strip for cell in cells[:MAX_STRIPS] if (strip := _median_step_strip(cell)) is not None]
+    strips.sort(key=_least_computing)
     return {"jobs": jobs + strips}
 
 
@@ -165,7 +167,7 @@ def place(data: Mapping[str, Any], finding: Finding) -> TimelinePlace | None:
     return TimelinePlace(job=number, row=row, name="" if row is None else names[row], at=at)
 
 
-def _computing(strip: Mapping[str, Any]) -> float:
+def _least_computing(strip: Mapping[str, Any]) -> float:
     """Return the smallest share of a rank's step in which it neither communicates nor waits."""
     idle = [n for n, (kind, _) in enumerate(strip["kinds"]) if kind in ("data_wait", "exposed_wait", "exposed_comm")]
     shares: list[float] = [
@@ -174,7 +176,7 @@ def _computing(strip: Mapping[str, Any]) -> float:
     return min(shares)
 
 
-def _lost(trace: TraceEvidence) -> float:
+def _most_lost(trace: TraceEvidence) -> float:
     """Return the largest share of a rank's window without computation."""
     parts = [p.budget.parts for p in trace.summary.ranks if p.budget is not None]
     return max((1 - p.compute_ns / max(1, p.window_ns) for p in parts), default=0.0)
@@ -191,22 +193,22 @@ def embedded(data: Mapping[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _job(trace: TraceEvidence, named: Collection[int], limits: Mapping[str, int]) -> dict[str, Any]:
+def _job_timeline(trace: TraceEvidence, named: Collection[int], limits: Mapping[str, int]) -> dict[str, Any]:
     """Return what the timeline draws of one trace. named: ranks that findings are about, drawn whatever is left out."""
     spanned = [(p, p.spans) for p in trace.summary.ranks if p.spans is not None]
     kept = sorted(spanned, key=lambda pair: pair[1].rank not in named)[:MAX_ROWS]
-    waits, complete = _waits(trace)
+    waits, complete = _rank_waits(trace)
     drawn = [
         (p, coarser(waiting_apart(s, waits[s.rank]) if s.rank in waits else s, **limits))
         for p, s in sorted(kept, key=lambda pair: pair[1].rank)
     ]
     kinds = {"compute", *(kind.kind for _, s in drawn for kind in s.kinds if kind.total_ns)}
-    fits = _fits(trace)
-    starts = {s.rank: _start(s, fits.get(s.rank)) for _, s in drawn}
-    together = _together(drawn, starts)
+    fits = _fits_by_rank(trace)
+    starts = {s.rank: _start_ns(s, fits.get(s.rank)) for _, s in drawn}
+    together = _windows_overlap(drawn, starts)
     names: dict[str, int] = {}
     zero = min(starts.values(), default=0) if together else 0
-    rows = [_row(p, s, start_ns=starts[s.rank] - zero if together else 0, names=names) for p, s in drawn]
+    rows = [_rank_row(p, s, start_ns=starts[s.rank] - zero if together else 0, names=names) for p, s in drawn]
     return {
         "kind": "trace",
         "name": trace.name,
@@ -215,11 +217,11 @@ def _job(trace: TraceEvidence, named: Collection[int], limits: Mapping[str, int]
         "zeros": [s.start_ns - row["start"] for (_, s), row in zip(drawn, rows, strict=True)],
         "names": list(names),
         "causes": CAUSES,
-        "notes": _notes(trace, drawn, together=together, left_out=len(spanned) - len(drawn)),
+        "notes": _timeline_notes(trace, drawn, together=together, left_out=len(spanned) - len(drawn)),
     }
 
 
-def _waits(trace: TraceEvidence) -> tuple[dict[int, Spans], bool]:
+def _rank_waits(trace: TraceEvidence) -> tuple[dict[int, Spans], bool]:
     """Return when each rank waited in collectives and nothing transferred, on its own clock; whether that is known of all.
 
     Empty: of no collective.
@@ -231,23 +233,24 @@ def _waits(trace: TraceEvidence) -> tuple[dict[int, Spans], bool]:
     return waits, bool(split) and len(split) == len(instances)
 
 
-def _fits(trace: TraceEvidence) -> dict[int, ClockFit]:
+def _fits_by_rank(trace: TraceEvidence) -> dict[int, ClockFit]:
     collectives = trace.summary.collectives
     return {} if collectives is None else {fit.rank: fit for fit in collectives.clocks.fits}
 
 
-def _start(spans: RankSpans, fit: ClockFit | None) -> int:
+def _start_ns(spans: RankSpans, fit: ClockFit | None) -> int:
     """Return the rank's first event on the reference rank's clock, where clocks could be compared."""
     return spans.start_ns if fit is None else corrected(fit, spans.start_ns)
 
 
-def _together(drawn: Sequence[tuple[RankPass, RankSpans]], starts: Mapping[int, int]) -> bool:
+def _windows_overlap(drawn: Sequence[tuple[RankPass, RankSpans]], starts: Mapping[int, int]) -> bool:
     """Return whether all ranks' windows overlap: files with unrelated clocks are drawn each from its own start."""
     ends = [starts[s.rank] + s.window_ns for _, s in drawn]
     return not drawn or max(starts.values()) < min(ends)
 
 
-def _row(rank_pass: RankPass, spans: RankSpans, *, start_ns: int, names: dict[str, int]) -> dict[str, Any]:
+def _rank_row(rank_pass: RankPass, spans: RankSpans, *, start_ns: int, names: dict[str, int]) -> dict[str, Any]:
+    """Return one rank's lanes from ``start_ns`` on. names: the number of each name."""
     kinds = {kind.kind: kind for kind in spans.kinds}
     return {
         "label": f"rank {spans.rank}",
@@ -266,9 +269,10 @@ def _named_span(span: NamedSpan, spans: RankSpans, names: dict[str, int]) -> lis
     return [span.start_ns - spans.start_ns, span.duration_ns, names.setdefault(span.name, len(names))]
 
 
-def _notes(
+def _timeline_notes(
     trace: TraceEvidence, drawn: Sequence[tuple[RankPass, RankSpans]], *, together: bool, left_out: int
 ) -> list[str]:
+    """Return notes on gaps that are closed, clocks that are apart and ranks that are left out."""
     notes = []
     merged = max((s.merged_ns for _, s in drawn), default=0)
     if merged:
@@ -289,7 +293,7 @@ def _notes(
     return notes
 
 
-def _strip(cell: CellEvidence) -> dict[str, Any] | None:
+def _median_step_strip(cell: CellEvidence) -> dict[str, Any] | None:
     """Return the step whose slowest rank took the median time: its phases on every rank, end to end."""
     table = cell_table(cell.result)
     if table is None:

@@ -21,11 +21,11 @@ from stepscope.store.writer import csv_text
 def as_csv(table: Table) -> str:
     """Write a header line (``key_unit`` where there is a unit) and one line a row; unknown is empty, ``failure``
     comes last."""
-    names = [*(_header(c.key, c.unit) for c in table.columns), "failure"]
+    names = [*(_column_header(c.key, c.unit) for c in table.columns), "failure"]
     return csv_text(names, ([*(v.raw for v in row.values), row.failure or ""] for row in table.rows))
 
 
-def _header(key: str, unit: str) -> str:
+def _column_header(key: str, unit: str) -> str:
     name = {"1/s": "per_s"}.get(unit, unit)
     return key if not name or key.endswith(name) else f"{key}_{name}"
 
@@ -50,6 +50,7 @@ def as_markdown(table: Table, *, heading_level: int = 3, footnotes: bool = True)
 
 
 def _markdown_row(table: Table, row: Row, indices: Sequence[int]) -> str:
+    """Return a row; one that failed says why in its first free cells."""
     if row.failure is None:
         return _markdown_line(row.values[i].text for i in indices)
     texts, stated = [], False
@@ -156,7 +157,7 @@ def latex_escape(text: str) -> str:
             out.append(_SPECIAL[char])
         elif char in _SYMBOLS:
             out.append(_SYMBOLS[char])
-        elif (char.isascii() and char.isprintable()) or _western(char):
+        elif (char.isascii() and char.isprintable()) or _is_western(char):
             out.append(char)
         else:
             out.append("".join(_SPECIAL.get(c, c) for c in ascii_text(char)))
@@ -164,7 +165,7 @@ def latex_escape(text: str) -> str:
     return "".join(out)
 
 
-def _western(char: str) -> bool:
+def _is_western(char: str) -> bool:
     """Return the letters with accents that every encoding of LaTeX's fonts has."""
     return char.isalpha() and 0xC0 <= ord(char) <= 0xFF and char not in "ÐÞðþ"
 
@@ -182,7 +183,7 @@ def as_latex(table: Table, *, label: str | None = None) -> str:
 
     label: for ``\ref``; None: ``tab:KEY``.
     """
-    shown = _shown(table)
+    shown = _latex_layout(table)
     long = len(table.rows) > LONG
     spec = "@{}" + "".join(shown.columns) + "@{}"
     title = latex_escape(table.title)
@@ -190,8 +191,8 @@ def as_latex(table: Table, *, label: str | None = None) -> str:
     packages = "booktabs,array,longtable" if long else "booktabs,array"
     lines = [rf"% Written by stepscope; needs \usepackage{{{packages}}}"]
     head = _latex_line([latex_escape(text) for text in shown.layout.titles])
-    body = _body(table, shown)
-    notes = _notes(table, shown.layout)
+    body = _latex_body(table, shown)
+    notes = _below_table(table, shown.layout)
     if long:
         lines += [
             r"\begingroup\footnotesize\setlength{\tabcolsep}{4pt}",
@@ -218,7 +219,8 @@ def escape_label(text: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in ":-.") else "-" for c in text)
 
 
-def _shown(table: Table) -> _Shown:
+def _latex_layout(table: Table) -> _Shown:
+    """Return the columns as LaTeX takes them, as many as fit."""
     layout = fit(table, LATEX_WIDTH)
     specs = []
     for index, width in zip(layout.indices, layout.widths, strict=True):
@@ -236,7 +238,8 @@ def _shown(table: Table) -> _Shown:
     return _Shown(layout=layout, columns=tuple(specs))
 
 
-def _body(table: Table, shown: _Shown) -> list[str]:
+def _latex_body(table: Table, shown: _Shown) -> list[str]:
+    """Return the rows, block by block."""
     lines: list[str] = []
     width = len(shown.columns)
     for block, (title, numbers) in enumerate(blocks(table)):
@@ -244,13 +247,14 @@ def _body(table: Table, shown: _Shown) -> list[str]:
             lines.append(r"\addlinespace")
         if title:
             lines.append(
-                rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\textit{{{latex_escape(_short(title, LATEX_WIDTH))}}}}} \\"
+                rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\textit{{{latex_escape(_shortened(title, LATEX_WIDTH))}}}}} \\"
             )
         lines += [_latex_row(table, table.rows[number], number, shown.layout) for number in numbers]
     return lines
 
 
 def _latex_row(table: Table, row: Row, number: int, layout: ShownColumns) -> str:
+    """Return a row; one that failed says why over its free cells."""
     texts = [latex_escape(cell_text(table, number, i, compact=layout.compact)) for i in layout.indices]
     if row.failure is None:
         return _latex_line(texts)
@@ -262,12 +266,12 @@ def _latex_row(table: Table, row: Row, number: int, layout: ShownColumns) -> str
     return _latex_line(
         [
             *texts[: len(names)],
-            rf"\multicolumn{{{rest}}}{{l@{{}}}}{{\textit{{{latex_escape(_short(row.failure, room))}}}}}",
+            rf"\multicolumn{{{rest}}}{{l@{{}}}}{{\textit{{{latex_escape(_shortened(row.failure, room))}}}}}",
         ]
     )
 
 
-def _short(text: str, longest: int) -> str:
+def _shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
 
 
@@ -275,7 +279,7 @@ def _latex_line(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _notes(table: Table, layout: ShownColumns) -> list[str]:
+def _below_table(table: Table, layout: ShownColumns) -> list[str]:
     """Write what stands under the table: columns said once, left out, footnotes and notes."""
     texts = []
     if stated := said_once(table, layout):

@@ -62,7 +62,7 @@ def pictures(work: Work) -> tuple[bytes, ...]:
     spec, title, caption, formats = work
     drawn = page_svg(spec)
     alone = resolved(drawn)
-    return (drawn.encode(), *(_file(alone, name, title, caption) for name in formats))
+    return (drawn.encode(), *(_picture_file(alone, name, title, caption) for name in formats))
 
 
 def page_svg(spec: str) -> str:
@@ -70,11 +70,12 @@ def page_svg(spec: str) -> str:
     _need_addresses()
     import vl_convert
 
-    return _plain(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
+    return _plain_svg(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
 
 
 @cache
 def _need_addresses() -> None:
+    """Raise MissingError where the process may have too few addresses for the renderer."""
     if sys.platform != "linux":
         return
     from resource import RLIM_INFINITY, RLIMIT_AS, getpagesize, getrlimit
@@ -98,7 +99,7 @@ def inside(svg: str, prefix: str, title: str) -> str:
     return svg.replace("<svg ", f'<svg role="group" tabindex="0" aria-label={quoteattr(title)} ', 1)
 
 
-def _plain(svg: str) -> str:
+def _plain_svg(svg: str) -> str:
     """Leave out what says nothing; what a mark tells is its ``<title>``: shown under the pointer, read by screen readers."""
     svg = _GROUND.sub("", _NOTHING.sub("", svg))
     svg = _MARK.sub(r"<\1\2\4><title>\3</title></\1>", svg)
@@ -116,7 +117,7 @@ def _plain(svg: str) -> str:
     return svg
 
 
-def _file(svg: str, format_: Format, title: str, caption: str) -> bytes:
+def _picture_file(svg: str, format_: Format, title: str, caption: str) -> bytes:
     """Return the picture as a file, with title and caption for whoever cannot see it or finds it alone."""
     import vl_convert
 
@@ -143,10 +144,10 @@ def _with_texts(png: bytes, texts: dict[str, str]) -> bytes:
     chunks = (
         b"iTXt" + key.encode("latin-1") + b"\0\0\0\0\0" + text.encode(errors="replace") for key, text in texts.items()
     )
-    return png[:after] + b"".join(map(_chunk, chunks)) + png[after:]
+    return png[:after] + b"".join(map(_png_chunk, chunks)) + png[after:]
 
 
-def _chunk(content: bytes) -> bytes:
+def _png_chunk(content: bytes) -> bytes:
     return struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
 
 
@@ -163,4 +164,4 @@ def for_screens(spec: str, *, scale: int) -> bytes:
         size = int.from_bytes(png[at : at + 4])
         pixels += png[at + 8 : at + 8 + size]
         at += size + 12
-    return png[:first] + _chunk(b"IDAT" + zlib.compress(zlib.decompress(pixels), 9)) + png[at:]
+    return png[:first] + _png_chunk(b"IDAT" + zlib.compress(zlib.decompress(pixels), 9)) + png[at:]

@@ -37,6 +37,7 @@ class _Layout:
     width: int
 
     def lines(self, screen: Screen, *, everything: bool) -> list[Line]:
+        """Return the lines of a screen. everything: not only what fits above tables."""
         lines = self._wrapped(f"{screen.headline}.", screen.tone)
         if screen.running:
             lines += [("  so far: the job still runs", "")]
@@ -108,6 +109,7 @@ class _Layout:
         ]
 
     def _wrapped(self, text: str, style: str, *, first: str = "", then: str = "") -> list[Line]:
+        """Return the lines of a text in one style. first, then: what they begin with."""
         wrapped = textwrap.wrap(
             text,
             self.width,

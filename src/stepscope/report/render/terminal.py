@@ -53,7 +53,7 @@ def fit(table: Table, width: int) -> ShownColumns:
     columns = table.columns
     shown = worth_showing(table)
     constant = [i for i in shown if columns[i].names and _is_constant(table, i)]
-    everything = _layout(table, shown, compact=False)
+    everything = _column_layout(table, shown, compact=False)
     if everything.width <= width:
         return everything
     lean = [i for i in shown if i not in constant]
@@ -61,13 +61,13 @@ def fit(table: Table, width: int) -> ShownColumns:
     for count in range(len(by_drop) + 1):
         kept = [i for i in lean if i not in by_drop[:count]]
         for compact in (False, True):
-            layout = _layout(table, kept, compact=compact, stated=constant, dropped=by_drop[:count])
-            layout = _narrowed(table, layout, width, least=MIN_NAME)
+            layout = _column_layout(table, kept, compact=compact, stated=constant, dropped=by_drop[:count])
+            layout = _narrowed_layout(table, layout, width, least=MIN_NAME)
             if layout.width <= width:
                 return layout
     kept = [i for i in lean if i not in by_drop]
-    tight = replace(_layout(table, kept, compact=True, stated=constant, dropped=by_drop), gap=1)
-    return _narrowed(table, tight, width, least=LAST_NAME)
+    tight = replace(_column_layout(table, kept, compact=True, stated=constant, dropped=by_drop), gap=1)
+    return _narrowed_layout(table, tight, width, least=LAST_NAME)
 
 
 def worth_showing(table: Table) -> list[int]:
@@ -92,27 +92,28 @@ def cell_text(table: Table, row: int, column: int, *, compact: bool) -> str:
     return value.compact if compact and value.compact is not None else value.text
 
 
-def _layout(
+def _column_layout(
     table: Table, indices: Sequence[int], *, compact: bool, stated: Sequence[int] = (), dropped: Sequence[int] = ()
 ) -> ShownColumns:
+    """Return these columns with the widths that their cells need. stated: said once, below; dropped: left out."""
     titles = [c.short if compact and c.short else c.title for c in map(table.columns.__getitem__, indices)]
     return ShownColumns(
         indices=tuple(indices),
         titles=tuple(titles),
-        widths=tuple(_width(table, i, t, compact) for i, t in zip(indices, titles, strict=True)),
+        widths=tuple(_column_width(table, i, t, compact) for i, t in zip(indices, titles, strict=True)),
         compact=compact,
         stated=tuple(stated),
         dropped=tuple(dropped),
     )
 
 
-def _width(table: Table, index: int, title: str, compact: bool) -> int:
+def _column_width(table: Table, index: int, title: str, compact: bool) -> int:
     identity = table.columns[index].names
     rows = [number for number, row in enumerate(table.rows) if identity or row.failure is None]
     return max(cell_len(title), *(cell_len(cell_text(table, n, index, compact=compact)) for n in rows), 0)
 
 
-def _narrowed(table: Table, layout: ShownColumns, width: int, *, least: int) -> ShownColumns:
+def _narrowed_layout(table: Table, layout: ShownColumns, width: int, *, least: int) -> ShownColumns:
     """Return ``layout`` with its widest name column taken in by what is too much, down to ``least``."""
     names = [p for p, i in enumerate(layout.indices) if table.columns[i].align == "left"]
     if not names or layout.width <= width:
@@ -146,8 +147,8 @@ def render(table: Table, *, width: int, footnotes: bool = True) -> Text:
     """
     layout = fit(table, width)
     if not table.rows and (table.footnotes or table.notes):
-        return Text("\n").join(_below(table, layout, width, footnotes=footnotes)[1:])
-    lines = [_line(layout, table, [(at, title, "bold") for at, title in enumerate(layout.titles)])]
+        return Text("\n").join(_lines_below(table, layout, width, footnotes=footnotes)[1:])
+    lines = [_cells_line(layout, table, [(at, title, "bold") for at, title in enumerate(layout.titles)])]
     lines[0].rstrip()
     lines.append(Text("─" * min(width, layout.width), style="dim"))
     for block, (title, numbers) in enumerate(blocks(table)):
@@ -156,23 +157,24 @@ def render(table: Table, *, width: int, footnotes: bool = True) -> Text:
         if title:
             lines.append(Text(title, style="bold cyan"))
         for number in numbers:
-            lines += _row(table, layout, number, width)
-    lines += _below(table, layout, width, footnotes=footnotes)
+            lines += _row_lines(table, layout, number, width)
+    lines += _lines_below(table, layout, width, footnotes=footnotes)
     return Text("\n").join(lines)
 
 
-def _line(layout: ShownColumns, table: Table, cells: Iterable[tuple[int, str, str]]) -> Text:
+def _cells_line(layout: ShownColumns, table: Table, cells: Iterable[tuple[int, str, str]]) -> Text:
     """Write cells: each the place of its column in ``layout``, a text and a style."""
     line = Text()
     for order, (position, text, style) in enumerate(cells):
         if order:
             line.append(" " * layout.gap)
         align = table.columns[layout.indices[position]].align
-        line.append(_aligned(text, layout.widths[position], align), style=style)
+        line.append(_aligned_text(text, layout.widths[position], align), style=style)
     return line
 
 
-def _row(table: Table, layout: ShownColumns, number: int, width: int) -> list[Text]:
+def _row_lines(table: Table, layout: ShownColumns, number: int, width: int) -> list[Text]:
+    """Return the lines of one row; one that failed says why behind its names."""
     row = table.rows[number]
     failed = row.failure is not None
     positions = [p for p, i in enumerate(layout.indices) if not failed or table.columns[i].names]
@@ -185,7 +187,7 @@ def _row(table: Table, layout: ShownColumns, number: int, width: int) -> list[Te
     reason = textwrap.wrap(row.failure or "", max(_MIN_FAILURE, width - used)) if failed else []
     lines = []
     for depth in range(max(*(len(w) for w in wrapped), len(reason), 1)):
-        line = _line(
+        line = _cells_line(
             layout,
             table,
             [
@@ -201,26 +203,27 @@ def _row(table: Table, layout: ShownColumns, number: int, width: int) -> list[Te
     return lines
 
 
-def _aligned(text: str, width: int, align: str) -> str:
+def _aligned_text(text: str, width: int, align: str) -> str:
     space = " " * max(0, width - cell_len(text))
     return text + space if align == "left" else space + text
 
 
-def _below(table: Table, layout: ShownColumns, width: int, *, footnotes: bool) -> list[Text]:
+def _lines_below(table: Table, layout: ShownColumns, width: int, *, footnotes: bool) -> list[Text]:
+    """Return what stands below a table: what all rows share, what is left out, footnotes."""
     lines: list[Text] = []
     if stated := said_once(table, layout):
-        lines += _note(f"all rows: {stated}", width, "")
+        lines += _note_lines(f"all rows: {stated}", width, "")
     if names := left_out(table, layout):
-        lines += _note(f"no room at this width: {names}", width, "dim")
+        lines += _note_lines(f"no room at this width: {names}", width, "dim")
     if footnotes:
         for text in table.footnotes:
-            lines += _note(text, width, "dim")
+            lines += _note_lines(text, width, "dim")
         for text in table.notes:
-            lines += _note(f"! {text}", width, "yellow")
+            lines += _note_lines(f"! {text}", width, "yellow")
     return [Text(), *lines] if lines else []
 
 
-def _note(text: str, width: int, style: str) -> list[Text]:
+def _note_lines(text: str, width: int, style: str) -> list[Text]:
     wrapped = textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
     return [Text(line, style=style) for line in wrapped]
 
@@ -246,11 +249,11 @@ def ascii_text(text: str) -> str:
         elif char in _ASCII:
             letters.append(_ASCII[char])
         else:
-            letters.append(_nearest(char))
+            letters.append(_nearest_ascii(char))
     return "".join(letters)
 
 
-def _nearest(char: str) -> str:
+def _nearest_ascii(char: str) -> str:
     if char.isascii() or unicodedata.category(char) in ("Cc", "Cf"):
         return " "
     plain = unicodedata.normalize("NFKD", char).encode("ascii", "ignore").decode()

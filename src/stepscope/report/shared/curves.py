@@ -49,7 +49,7 @@ def alike_as_one(curves: Sequence[RunCurve]) -> tuple[RunCurve, ...]:
     least = APART * max(max(ys) - min(ys), 0.02 * max(abs(y) for y in ys))
     groups: list[list[RunCurve]] = []
     for curve in sorted(curves, key=lambda curve: -len(curve.points)):
-        like = next((group for group in groups if _alike(group[0], curve, least)), None)
+        like = next((group for group in groups if _lies_on(group[0], curve, least)), None)
         if like is None:
             groups.append([curve])
         else:
@@ -58,7 +58,7 @@ def alike_as_one(curves: Sequence[RunCurve]) -> tuple[RunCurve, ...]:
     return tuple(replace(group[0], name=_one_name([curve.name for curve in group])) for group in groups)
 
 
-def _alike(a: RunCurve, b: RunCurve, least: float) -> bool:
+def _lies_on(a: RunCurve, b: RunCurve, least: float) -> bool:
     """Return whether ``b`` lies on ``a``, which is no shorter.
 
     The last point of a shorter one may be a mean of fewer steps.

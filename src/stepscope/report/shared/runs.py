@@ -36,11 +36,11 @@ def facets(run: TrainingRun) -> dict[str, str]:
         "ranks": "" if run.world_size is None else counted(run.world_size, "rank"),
         "precision": clean(run.precision or ""),
         "accumulation": "" if run.accumulation is None else f"GA {run.accumulation}",
-        "batch": _batch(run),
+        "batch": _batch_text(run),
     }
 
 
-def _batch(run: TrainingRun) -> str:
+def _batch_text(run: TrainingRun) -> str:
     if run.micro_batch is not None and (run.scaling == "weak" or run.global_batch is None):
         return f"batch {run.micro_batch} a rank"
     return "" if run.global_batch is None else f"batch {run.global_batch}"
@@ -49,14 +49,14 @@ def _batch(run: TrainingRun) -> str:
 def names(runs: Sequence[TrainingRun], *, in_title: Iterable[str] = ()) -> tuple[str, ...]:
     """Return one name a run: the facets in which ``runs`` differ, those that are ``in_title`` left out; all different."""
     facet_texts = [facets(run) for run in runs]
-    telling = [f for f in FACETS if f not in in_title and _differs(one[f] for one in facet_texts)]
+    telling = [f for f in FACETS if f not in in_title and _known_differ(one[f] for one in facet_texts)]
     telling = telling or ["strategy", "ranks"]
     plain = [", ".join(one[f] for f in telling if one[f]) for one in facet_texts]
     by_id = [", ".join(filter(None, (name, clean(run.run_id)))) for name, run in zip(plain, runs, strict=True)]
     return tuple(distinct(plain, by_id))
 
 
-def _differs(texts: Iterable[str]) -> bool:
+def _known_differ(texts: Iterable[str]) -> bool:
     """Return whether at least two different things are known: what one run does not tell sets it apart from nothing."""
     return len(set(texts) - {""}) > 1
 

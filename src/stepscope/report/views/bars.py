@@ -115,7 +115,10 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
         return cluster.bars[data.series.index(name)] if name in data.series else None
 
     def value(name: str) -> Callable[[_Line], Value]:
+        """Return what writes the figure of one series."""
+
         def of(row: _Line) -> Value:
+            """Write the figure of a row, or why it has none."""
             own = bar(row, name)
             if own is None:
                 return unknown()
@@ -126,7 +129,10 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
         return of
 
     def ratio(name: str) -> Callable[[_Line], Value]:
+        """Return what writes a series' ratio to the reference."""
+
         def of(row: _Line) -> Value:
+            """Write the ratio of a row; unknown where one figure lacks."""
             own, base = bar(row, name), bar(row, row[0].reference)
             if own is None or base is None or own is base or not own.value or not base.value:
                 return unknown()
@@ -166,18 +172,20 @@ def compare(runs: Iterable[TrainingRun], how: BarComparison, *, drop_epochs: int
     machines = len({facets(run)["hardware"] for run in compared} - {""}) if "hardware" in fixed else 1
     for about, alike in grouped(compared, lambda run: tuple(facets(run)[f] for f in fixed)).items():
         slots = grouped(alike, lambda run: tuple(facets(run)[f] for f in rest))
-        clusters = [c for rank in _by_ranks(slots, rest) for c in _repeats(rank, how) if _worth(c)]
+        clusters = [c for rank in _by_ranks(slots, rest) for c in _runs_by_repeat(rank, how) if _is_comparable(c)]
         if not clusters:
             continue
-        order = how.order or _appearance([how.value(run) for c in clusters for run in c])
+        order = how.order or _appearance_key([how.value(run) for c in clusters for run in c])
         series = sorted({how.value(run) for c in clusters for run in c}, key=order)
         for number, chosen in enumerate(_series_parts(series, how.reference(series)), start=1):
-            shown = [c for c in ([r for r in cluster if how.value(r) in chosen] for cluster in clusters) if _worth(c)]
+            shown = [
+                c for c in ([r for r in cluster if how.value(r) in chosen] for cluster in clusters) if _is_comparable(c)
+            ]
             pages = parts(shown, max(1, MAX_BARS // len(chosen)))
             for at, part in enumerate(pages, start=1):
                 page = at + (number - 1) * len(pages)
                 number_ = page if page > 1 else None
-                made = _chart(part, chosen, about, rest, how, drop_epochs, number_, several_machines=machines > 1)
+                made = _bar_groups(part, chosen, about, rest, how, drop_epochs, number_, several_machines=machines > 1)
                 charts += [made] if made is not None else []
     return tuple(charts)
 
@@ -193,18 +201,18 @@ def _by_ranks(slots: Mapping[tuple[str, ...], list[TrainingRun]], names: Sequenc
     return [runs for _, runs in ordered]
 
 
-def _repeats(runs: Sequence[TrainingRun], how: BarComparison) -> list[list[TrainingRun]]:
+def _runs_by_repeat(runs: Sequence[TrainingRun], how: BarComparison) -> list[list[TrainingRun]]:
     """Return the first run of each value, then the second of each: repeats stand beside each other, none is lost."""
     by_value = grouped(runs, how.value)
     deepest = max(len(repeats) for repeats in by_value.values())
     return [[repeats[n] for repeats in by_value.values() if n < len(repeats)] for n in range(deepest)]
 
 
-def _worth(cluster: Sequence[TrainingRun]) -> bool:
+def _is_comparable(cluster: Sequence[TrainingRun]) -> bool:
     return len(cluster) > 1 and any(run.status == "ok" for run in cluster)
 
 
-def _appearance(values: Sequence[str]) -> Callable[[str], tuple[float, str]]:
+def _appearance_key(values: Sequence[str]) -> Callable[[str], tuple[float, str]]:
     at = {value: float(n) for n, value in reversed(list(enumerate(values)))}
     return lambda value: (at[value], value)
 
@@ -217,7 +225,7 @@ def _series_parts(series: Sequence[str], reference: str) -> list[tuple[str, ...]
     return [(reference, *part) for part in parts(others, MAX_SERIES - 1)]
 
 
-def _chart(
+def _bar_groups(
     clusters: Sequence[Sequence[TrainingRun]],
     series: Sequence[str],
     about: Sequence[str],
@@ -228,6 +236,7 @@ def _chart(
     *,
     several_machines: bool,
 ) -> BarGroups | None:
+    """Return one chart of bars, a group for each cluster; None: no group has two values."""
     every = [run for cluster in clusters for run in cluster]
     shown = quantity(every, drop_epochs, steps_alike=how.steps_alike)
     if shown is None:
@@ -249,7 +258,9 @@ def _chart(
         shared=", ".join(text for text in (what, machine, *(firsts[0][f] for f in alike)) if text),
         series=tuple(series),
         clusters=tuple(
-            BarCluster(name=name.lstrip(), bars=tuple(_bar(cluster, one, reference, how, shown) for one in series))
+            BarCluster(
+                name=name.lstrip(), bars=tuple(_series_bar(cluster, one, reference, how, shown) for one in series)
+            )
             for cluster, name in zip(clusters, vega.apart(called), strict=True)
         ),
         quantity=shown,
@@ -258,7 +269,10 @@ def _chart(
     )
 
 
-def _bar(cluster: Sequence[TrainingRun], name: str, reference: str, how: BarComparison, shown: Quantity) -> Bar | None:
+def _series_bar(
+    cluster: Sequence[TrainingRun], name: str, reference: str, how: BarComparison, shown: Quantity
+) -> Bar | None:
+    """Return the bar of one series in a cluster, beside the reference's; None: no run has it."""
     run = next((r for r in cluster if how.value(r) == name), None)
     if run is None:
         return None
@@ -371,17 +385,18 @@ PLAIN = "fp32"
 
 
 def _on_machines(runs: Sequence[TrainingRun]) -> BarComparison:
+    """Return the comparison of the same runs on several machines, told apart by source where one machine has several."""
     sources = grouped(runs, lambda run: facets(run)["hardware"])
-    several = {name for name, source in sources.items() if len({_file(run) for run in source}) > 1}
+    several = {name for name, source in sources.items() if len({_source_file(run) for run in source}) > 1}
 
     def machine(run: TrainingRun) -> str:
         name = facets(run)["hardware"]
-        return f"{name}, {clean(_file(run), 24)}" if name and name in several else name
+        return f"{name}, {clean(_source_file(run), 24)}" if name and name in several else name
 
     return BarComparison(along="hardware", own=machine, label=faster)
 
 
-def _file(run: TrainingRun) -> str:
+def _source_file(run: TrainingRun) -> str:
     """Return the name of the run's source, without the line (``results.md:52``) that some importers add."""
     name, colon, line = PurePath(run.source).name.rpartition(":")
     return name if colon and line.isdigit() else PurePath(run.source).name

@@ -43,23 +43,25 @@ def verdict(choice: BucketChoice, advice: BucketAdvice) -> tuple[str, ...]:
     if not advice.measured:
         gain = format_percent(choice.gain_over_default)
         lines = [f"{choice.strategy}: {size}, a step of {step} predicted; the default takes {gain} longer (predicted)"]
-        lines += [] if advice.error is None else [f"not measured; {_error(advice)}"]
+        lines += [] if advice.error is None else [f"not measured; {_model_error_text(advice)}"]
         return tuple(lines)
     others = f"the fastest of {advice.ways} measured" if advice.ways > 1 else "the only one measured"
     lines = [f"{choice.strategy}: {size}, a step of {step} measured, {others}"]
     named = f"the model names {choice.bucket_cap_mb:g} MiB"
     if advice.refuted is not None:
         slower = format_percent(advice.refuted / advice.step.value - 1)
-        lines.append(f"{named}, which was measured {slower} slower; {_error(advice)}")
+        lines.append(f"{named}, which was measured {slower} slower; {_model_error_text(advice)}")
     elif advice.way != f"{choice.bucket_cap_mb:g}":
         foreseen = format_duration(choice.chosen.timeline.step_ns)
-        lines.append(f"{named}, {foreseen} predicted and not measured: no more than its error; {_error(advice)}")
+        lines.append(
+            f"{named}, {foreseen} predicted and not measured: no more than its error; {_model_error_text(advice)}"
+        )
     else:
-        lines.append(_error(advice))
+        lines.append(_model_error_text(advice))
     return tuple(lines)
 
 
-def _error(advice: BucketAdvice) -> str:
+def _model_error_text(advice: BucketAdvice) -> str:
     return f"the model misses the measured steps by up to {format_percent(advice.error or 0.0)}"
 
 
@@ -132,7 +134,7 @@ def bucket_choice_table(
             else []
         ),
         Column("gain", "against naive", gain, times),
-        footnotes=(_verdict(choice, advice), "sizes in one row make the same buckets; MiB = 2^20 bytes"),
+        footnotes=(_choice_text(choice, advice), "sizes in one row make the same buckets; MiB = 2^20 bytes"),
     )
 
 
@@ -146,7 +148,8 @@ class _Way:
     tone: Tone = "plain"
 
 
-def _verdict(choice: BucketChoice, advice: BucketAdvice | None) -> str:
+def _choice_text(choice: BucketChoice, advice: BucketAdvice | None) -> str:
+    """Say which size is best, and whether that is measured."""
     if advice is not None and advice.measured:
         return "* the fastest of what was measured; gains are predicted ones"
     best = choice.chosen.timeline
@@ -169,23 +172,24 @@ def bucket_sweep_table(cells: Sequence[CellEvidence]) -> Table:
         [(sweep, size) for sweep in sweeps for size in sweep.sizes],
         group_column("label", "", "1.cell.run.strategy_key"),
         identity_column("ranks", "ranks", "1.cell.run.world_size", whole),
-        lead_column("bucket_cap", "bucket size", _size),
+        lead_column("bucket_cap", "bucket size", _size_value),
         Column("buckets", "buckets", lambda line: len(line[1].buckets), whole),
         Column("largest", "largest", lambda line: max(line[1].buckets, default=0), binary_size, drop=1),
         Column("step_ns", "step", lambda line: measured(line[1].cell.run.step_ns, duration, tight=True), duration),
-        Column("slower", "against the fastest", _slower),
+        Column("slower", "against the fastest", _slower_value),
         Column("exposed_ns", "exposed", "1.exposed_ns", duration),
         footnotes=bucket_conclusions(sweeps),
     )
 
 
-def _size(line: _Line) -> Value:
+def _size_value(line: _Line) -> Value:
     sweep, size = line
     text = f"{size.cap_mb:g} MiB{' *' if size is sweep.best else ''}"
     return wording(text, size.cap_mb, tone="good" if size is sweep.best else "plain")
 
 
-def _slower(line: _Line) -> Value:
+def _slower_value(line: _Line) -> Value:
+    """Write how much longer the step is than with the fastest size."""
     sweep, size = line
     if size is sweep.best:
         return wording("fastest", 0.0, tone="good")
@@ -216,13 +220,13 @@ def timeline_table(timeline: Timeline) -> Table:
         identity_column("dtype", "type", "dtype"),
         lead_column("size", "size", "size_bytes", binary_size),
         Column("count", "gradients", lambda b: len(b.members), number, short="grads"),
-        Column("members", "members", lambda b: wording(_names(b.members), " ".join(b.members)), drop=1),
+        Column("members", "members", lambda b: wording(_members_text(b.members), " ".join(b.members)), drop=1),
         Column("ready", "ready", "ready_ns", duration),
         Column("launch", "launch", "launch_ns", duration, drop=2),
         Column("start", "start", "start_ns", duration, drop=3),
         Column("end", "end", "end_ns", duration),
-        Column("exposed", "exposed", _exposed, duration),
-        footnotes=(_sentence(timeline), "times since the backward pass began; MiB = 2^20 bytes"),
+        Column("exposed", "exposed", _exposed_value, duration),
+        footnotes=(_hidden_text(timeline), "times since the backward pass began; MiB = 2^20 bytes"),
         notes=() if timeline.buckets else ("no communication in this step",),
     )
 
@@ -232,13 +236,13 @@ def timeline_picture(timeline: Timeline, *, width: int = 100) -> tuple[str, ...]
 
     A row for each bucket, or for each lane when there are many; the last line explains the signs.
     """
-    labels, rows = _bars(timeline)
+    labels, rows = _bucket_rows(timeline)
     margin = max(len(label) for label in ("compute", *labels)) + 1
     columns = max(20, width - margin - 1)
     total = max(1, timeline.step_ns)
-    lines = [f"{'':{margin}}{_axis(total, columns)}"]
-    for label, spans in zip(("compute", *labels), (_compute(timeline), *rows), strict=True):
-        lines.append(f"{label:<{margin}}{_draw(spans, total=total, columns=columns)}".rstrip())
+    lines = [f"{'':{margin}}{_time_axis(total, columns)}"]
+    for label, spans in zip(("compute", *labels), (_compute_bars(timeline), *rows), strict=True):
+        lines.append(f"{label:<{margin}}{_drawn_bars(spans, total=total, columns=columns)}".rstrip())
     signs = (
         (BACKWARD, "backward"),
         (FORWARD, "forward, optimizer"),
@@ -249,19 +253,20 @@ def timeline_picture(timeline: Timeline, *, width: int = 100) -> tuple[str, ...]
     return (*lines, " " * margin + "  ".join(f"{sign} {what}" for sign, what in signs))
 
 
-def _exposed(bucket: BucketSpan) -> Value:
+def _exposed_value(bucket: BucketSpan) -> Value:
     took = bucket.end_ns - bucket.start_ns
     share = bucket.exposed_ns / took if took else 0.0
     return with_share(bucket.exposed_ns, share, judged(share, 0.5, 0.9))
 
 
-def _names(members: Sequence[str]) -> str:
+def _members_text(members: Sequence[str]) -> str:
     if len(members) <= NAMED:
         return ", ".join(members)
     return f"{members[0]} .. {members[-1]}"
 
 
-def _sentence(timeline: Timeline) -> str:
+def _hidden_text(timeline: Timeline) -> str:
+    """Say how much of the communication is hidden, and what the buckets wait for."""
     hidden = timeline.hidden_fraction
     share = "" if hidden is None else f", {format_percent(hidden)} of {format_duration(timeline.comm_ns)} hidden"
     slowed = timeline.backward_ns - timeline.backward_alone_ns
@@ -277,7 +282,8 @@ _Bar = tuple[int, int, str]
 """From, to (ns since the step began), sign."""
 
 
-def _compute(timeline: Timeline) -> list[_Bar]:
+def _compute_bars(timeline: Timeline) -> list[_Bar]:
+    """Return the bars of the computation: forward, backward, waiting, the rest."""
     backward_end = timeline.before_ns + timeline.backward_ns
     tail_end = backward_end + timeline.exposed_ns
     return [
@@ -287,17 +293,18 @@ def _compute(timeline: Timeline) -> list[_Bar]:
     ]
 
 
-def _bars(timeline: Timeline) -> tuple[list[str], list[list[_Bar]]]:
+def _bucket_rows(timeline: Timeline) -> tuple[list[str], list[list[_Bar]]]:
     """Return the labels and bars of the rows below the computation."""
     many = len(timeline.buckets) > MOST_ROWS
     rows: dict[str, list[_Bar]] = {}
     for bucket in sorted(timeline.buckets, key=lambda b: b.lane if many else b.index):
         label = f"lane {bucket.lane}" if many else f"{bucket.index:>2} {format_bytes_binary(bucket.size_bytes)}"
-        rows.setdefault(label, []).extend(_bar(bucket, timeline, queue=not many))
+        rows.setdefault(label, []).extend(_bucket_bars(bucket, timeline, queue=not many))
     return list(rows), list(rows.values())
 
 
-def _bar(bucket: BucketSpan, timeline: Timeline, *, queue: bool) -> list[_Bar]:
+def _bucket_bars(bucket: BucketSpan, timeline: Timeline, *, queue: bool) -> list[_Bar]:
+    """Return the bars of one bucket: in the queue, under the backward pass, exposed."""
     origin, backward = timeline.before_ns, timeline.backward_ns
     bars = [
         (bucket.start_ns, min(bucket.end_ns, backward), HIDDEN),
@@ -308,7 +315,7 @@ def _bar(bucket: BucketSpan, timeline: Timeline, *, queue: bool) -> list[_Bar]:
     return [(origin + start, origin + end, sign) for start, end, sign in bars if end > start]
 
 
-def _draw(bars: Sequence[_Bar], *, total: int, columns: int) -> str:
+def _drawn_bars(bars: Sequence[_Bar], *, total: int, columns: int) -> str:
     """A bar too short for a character still has one; a later bar of the row is drawn over an earlier one."""
     line = [" "] * columns
     for start, end, sign in bars:
@@ -320,7 +327,7 @@ def _draw(bars: Sequence[_Bar], *, total: int, columns: int) -> str:
     return "".join(line)
 
 
-def _axis(total: int, columns: int) -> str:
+def _time_axis(total: int, columns: int) -> str:
     """Write times at the quarters of the line, the whole step's at its end."""
     line = [" "] * columns
     for quarter in range(5):

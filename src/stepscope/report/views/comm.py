@@ -135,19 +135,19 @@ def comm_table(rows: Sequence[CommRow]) -> Table:
         *head,
         *_COLUMNS,
         failure=failed,
-        footnotes=(*average_lines(ordered), *_footnotes(ordered)),
-        notes=_notes(ordered),
+        footnotes=(*average_lines(ordered), *_sweep_footnotes(ordered)),
+        notes=_row_notes(ordered),
     )
 
 
-def _rooted(op: str) -> bool:
+def _is_rooted(op: str) -> bool:
     try:
         return COLLECTIVES.load(op).rooted
     except UsageError:  # rows of a collective that is not installed here
         return False
 
 
-def _wrong(row: CommRow) -> Value:
+def _wrong_value(row: CommRow) -> Value:
     if row.correct is None:
         return Value("N/A", None, tone="dim")
     return Value("0", True) if row.correct else Value(">0", False, tone="bad")
@@ -158,11 +158,11 @@ _COLUMNS = (
     identity_column("count", "count (elements)", "numel", whole, short="count", drop=6),
     identity_column("dtype", "type", "dtype", whole),
     identity_column("reduce_op", "redop", redop_label, whole),
-    identity_column("root", "root", lambda row: row.root if _rooted(row.op) else -1, whole),
+    identity_column("root", "root", lambda row: row.root if _is_rooted(row.op) else -1, whole),
     Column("time_ns", "time (us)", "time_ns", microseconds),
     Column("algbw", "algbw (GB/s)", "algbw_bytes_per_s", gigabytes, short="algbw", drop=10),
     Column("busbw", "busbw (GB/s)", "busbw_bytes_per_s", gigabytes, short="busbw"),
-    Column("correct", "#wrong", _wrong, whole),
+    Column("correct", "#wrong", _wrong_value, whole),
     Column("interval_fraction", "±95%", interval_share, Format(format_plus_minus), drop=9),
     Column("time_ns_min", "min (us)", "time_ns_min", microseconds, short="min", drop=1),
     Column("time_ns_p90", "p90 (us)", "time_ns_p90", microseconds, short="p90", drop=2),
@@ -181,7 +181,7 @@ def average_lines(rows: Sequence[CommRow]) -> tuple[str, ...]:
         return ()
     called = sweep_names(rows)
     lines = [
-        f"Avg bus bandwidth: {format_decimal(mean / 1e9)} GB/s, {op_label(sweep[0])} on {called(sweep[0])}, {_over(sweep)}."
+        f"Avg bus bandwidth: {format_decimal(mean / 1e9)} GB/s, {op_label(sweep[0])} on {called(sweep[0])}, {_sizes_of(sweep)}."
         for sweep, mean in averages
     ]
     if lines:
@@ -192,7 +192,7 @@ def average_lines(rows: Sequence[CommRow]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _over(sweep: Sequence[CommRow]) -> str:
+def _sizes_of(sweep: Sequence[CommRow]) -> str:
     measured = [
         row.size_bytes
         for row in sweep
@@ -207,7 +207,8 @@ def _over(sweep: Sequence[CommRow]) -> str:
     return f"{text}, {missing} without a result left out" if missing else text
 
 
-def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
+def _sweep_footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
+    """Return footnotes on pacing, intervals, bandwidth and checks, as far as rows need them."""
     shown = [row for row in rows if row.time_ns is not None]
     if not shown:
         return ()
@@ -247,7 +248,7 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _notes(rows: Sequence[CommRow]) -> tuple[str, ...]:
+def _row_notes(rows: Sequence[CommRow]) -> tuple[str, ...]:
     """Return the notes of rows, each said once with the sweeps it belongs to."""
     by_note: dict[str, dict[str, None]] = {}
     called = sweep_names(rows)
@@ -274,14 +275,14 @@ def overview_table(rows: Sequence[CommRow]) -> Table:
         lead_column("op", "operation", lambda sweep: op_label(sweep[0])),
         identity_column("dtype", "type", lambda s: " ".join(filter(None, (s[0].dtype, s[0].reduce_op)))),
         identity_column("place", "place", lambda sweep: "in" if sweep[0].in_place else "out"),
-        identity_column("mode", "mode", lambda sweep: _mode(sweep[0])),
-        Column("sizes", "sizes", _sizes, whole, drop=1),
-        Column("latency_ns", "latency (us)", _latency, microseconds, short="latency"),
-        Column("busbw", "best busbw (GB/s)", _best("busbw_bytes_per_s"), gigabytes, short="best busbw"),
-        Column("at_size", "at size", _best("size_bytes"), byte_size, drop=2),
+        identity_column("mode", "mode", lambda sweep: _mode_text(sweep[0])),
+        Column("sizes", "sizes", _sizes_value, whole, drop=1),
+        Column("latency_ns", "latency (us)", _smallest_time_ns, microseconds, short="latency"),
+        Column("busbw", "best busbw (GB/s)", _best_size_getter("busbw_bytes_per_s"), gigabytes, short="best busbw"),
+        Column("at_size", "at size", _best_size_getter("size_bytes"), byte_size, drop=2),
         Column("link_fraction", "of link", lambda sweep: of_link(best_size(sweep)), percent, drop=4),
         Column("average", "avg busbw (GB/s)", average_busbw, gigabytes, short="avg busbw", drop=3),
-        failure=_failure,
+        failure=_sweep_failure,
         footnotes=(
             "latency: time at the smallest size. best busbw: the largest over the sizes from 1 MiB on (over all, where none"
             " is as large), and the size it is seen at."
@@ -295,30 +296,30 @@ def _of_first(column: Column) -> Callable[[Sequence[CommRow]], Value]:
     return lambda sweep: column.value(sweep[0])
 
 
-def _failure(sweep: Sequence[CommRow]) -> str | None:
+def _sweep_failure(sweep: Sequence[CommRow]) -> str | None:
     failed = next((row for row in sweep if row.status != "ok"), None)
-    return None if failed is None or _measured(sweep) else comm_failure_label(failed)
+    return None if failed is None or _measured_rows(sweep) else comm_failure_label(failed)
 
 
-def _measured(sweep: Sequence[CommRow]) -> list[CommRow]:
+def _measured_rows(sweep: Sequence[CommRow]) -> list[CommRow]:
     return [row for row in sweep if row.status == "ok" and row.time_ns is not None]
 
 
-def _mode(row: CommRow) -> str:
+def _mode_text(row: CommRow) -> str:
     return row.mode if row.in_flight == 1 else f"{row.mode} x{row.in_flight}"
 
 
-def _sizes(sweep: Sequence[CommRow]) -> Value:
-    ok = len(_measured(sweep))
+def _sizes_value(sweep: Sequence[CommRow]) -> Value:
+    ok = len(_measured_rows(sweep))
     return Value(f"{ok} of {len(sweep)}" if ok < len(sweep) else str(ok), ok)
 
 
-def _latency(sweep: Sequence[CommRow]) -> float | None:
-    smallest = min(_measured(sweep), key=lambda row: row.size_bytes or 0, default=None)
+def _smallest_time_ns(sweep: Sequence[CommRow]) -> float | None:
+    smallest = min(_measured_rows(sweep), key=lambda row: row.size_bytes or 0, default=None)
     return None if smallest is None else smallest.time_ns
 
 
-def _best(field: str) -> Callable[[Sequence[CommRow]], Raw]:
+def _best_size_getter(field: str) -> Callable[[Sequence[CommRow]], Raw]:
     """Return what reads a field of :func:`best_size`."""
 
     def get(sweep: Sequence[CommRow]) -> Raw:
@@ -345,7 +346,7 @@ def winners_table(rows: Sequence[CommRow]) -> Table:
         ordered,
         *(replace(column, get=_of_row(column)) for column in (*head, size_of)),
         identity_column("dtype", "type", "row.dtype"),
-        Column("settings", "fastest", _fastest),
+        Column("settings", "fastest", _fastest_value),
         Column("time_ns", "time (us)", "row.time_ns_median", microseconds),
         Column("over_default", "over default", lambda w: over_default if w.default is w.row else w.over_default, times),
         Column("over_next", "over next", "over_next", times, drop=2),
@@ -361,7 +362,8 @@ def _of_row(column: Column) -> Callable[[Winner], Value]:
     return lambda winner: column.value(winner.row)
 
 
-def _fastest(winner: Winner) -> Value:
+def _fastest_value(winner: Winner) -> Value:
+    """Write the fastest settings, or those that are as fast."""
     names = [env_label(row.env) for row in winner.settings[: winner.tied]]
     raw = env_label(winner.row.env)
     if winner.clear:
@@ -388,9 +390,9 @@ def beside_table(rows: Sequence[CommRow]) -> Table:
         identity_column("dtype", "type", "dtype"),
         Column("time_ns", "time (us)", "time_ns_median", microseconds, drop=2),
         Column("busbw", "busbw (GB/s)", "busbw_bytes_per_s", gigabytes, short="busbw", drop=1),
-        Column("slowdown", "collective slowed", lambda row: _slower(row.slowdown), times),
-        Column("beside_slowdown", "product slowed", lambda row: _slower(row.beside_slowdown), times),
-        Column("verdict", "together", lambda row: _verdict(row.slowdown, row.beside_slowdown)),
+        Column("slowdown", "collective slowed", lambda row: _slowdown_value(row.slowdown), times),
+        Column("beside_slowdown", "product slowed", lambda row: _slowdown_value(row.beside_slowdown), times),
+        Column("verdict", "together", lambda row: _overlap_verdict_value(row.slowdown, row.beside_slowdown)),
         failure=failed,
         footnotes=(
             "slow-down: time while both run / time alone, of the slowest rank, medians; 1.00x: the other one costs"
@@ -399,11 +401,12 @@ def beside_table(rows: Sequence[CommRow]) -> Table:
     )
 
 
-def _slower(ratio: float | None) -> Value:
+def _slowdown_value(ratio: float | None) -> Value:
     return times(ratio, tone=judged(ratio, FREE, math.inf))
 
 
-def _verdict(collective: float | None, product: float | None) -> Value:
+def _overlap_verdict_value(collective: float | None, product: float | None) -> Value:
+    """Say which of two slows the other down."""
     if collective is None or product is None:
         return unknown()
     if collective < FREE and product < FREE:

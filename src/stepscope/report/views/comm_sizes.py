@@ -79,17 +79,20 @@ def size_charts(
         for number, part in enumerate(parts, start=1):
             several = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
             title = f"{op}, {device}{ranks}{several}"
-            lines = [_line(sweep, called(sweep[0]) or comm_ranks_label(sweep[0]), calibration, value) for sweep in part]
-            peak = _peak(part) if with_peak else None
+            lines = [
+                _size_line(sweep, called(sweep[0]) or comm_ranks_label(sweep[0]), calibration, value) for sweep in part
+            ]
+            peak = _common_peak(part) if with_peak else None
             yield Chart(
                 file_part(f"{op}-{device}" + (f"-{number}" if several else "")),
                 title,
-                _caption(f"{what} of {title}", part, lines) + more(lines, peak),
+                _sizes_caption(f"{what} of {title}", part, lines) + more(lines, peak),
                 size_chart(title, lines, peak, label=label, scale=scale),
             )
 
 
-def _line(sweep: Sequence[CommRow], name: str, calibration: Calibration | None, value: Value) -> SizeLine:
+def _size_line(sweep: Sequence[CommRow], name: str, calibration: Calibration | None, value: Value) -> SizeLine:
+    """Return the points of a sweep with their curve. value: time, or busbw."""
     ordered = sorted(sweep, key=lambda row: row.size_bytes or 0)
     points = {
         id(row): MeasuredSize(
@@ -107,7 +110,7 @@ def _line(sweep: Sequence[CommRow], name: str, calibration: Calibration | None, 
         points=tuple(points.values()),
         best=points[id(best)],
         above=above_peak(best, best.link_peak_bytes_per_s),
-        fitted=() if fit is None else _fitted(ordered, fit, value),
+        fitted=() if fit is None else _fitted_points(ordered, fit, value),
     )
 
 
@@ -123,29 +126,29 @@ def fit_of(row: CommRow, calibration: Calibration) -> CollectiveFit | None:
     return fits[0] if plain and len(fits) == 1 else None
 
 
-def _fitted(sweep: Sequence[CommRow], fit: CollectiveFit, value: Value) -> tuple[tuple[float, float], ...]:
+def _fitted_points(sweep: Sequence[CommRow], fit: CollectiveFit, value: Value) -> tuple[tuple[float, float], ...]:
     """Return the curve from the smallest to the largest size measured, at its knots and evenly between."""
     low, high = sweep[0].size_bytes or 1, sweep[-1].size_bytes or 1
     even = {round(low * (high / low) ** (n / CURVE_STEPS)) for n in range(CURVE_STEPS + 1)}
     knots = {knot.size_bytes for knot in fit.curve.knots if low <= knot.size_bytes <= high}
     at = [(size, curve_time_ns(fit.curve, size)) for size in sorted(even | knots)]
     return tuple(
-        (float(size), drawn) for size, time in at if (drawn := value(_sized(sweep[0], size), time)) is not None
+        (float(size), drawn) for size, time in at if (drawn := value(_row_at_size(sweep[0], size), time)) is not None
     )
 
 
-def _sized(row: CommRow, size_bytes: int) -> CommRow:
+def _row_at_size(row: CommRow, size_bytes: int) -> CommRow:
     """Return ``row`` as it would be at another size: same factor between time, algbw and busbw."""
     factor = (row.busbw_bytes_per_s or 0.0) * (row.time_ns or 0.0) / (row.size_bytes or 1)
     return replace(row, size_bytes=size_bytes, busbw_bytes_per_s=factor * size_bytes, time_ns_median=1.0)
 
 
-def _peak(part: Sweeps) -> float | None:
+def _common_peak(part: Sweeps) -> float | None:
     peaks = {row.link_peak_bytes_per_s for sweep in part for row in sweep}
     return peaks.pop() if len(peaks) == 1 else None
 
 
-def _pacing(part: Sweeps) -> str:
+def _pacing_text(part: Sweeps) -> str:
     paced = {row.pacing for sweep in part for row in sweep}
     if len(paced) > 1:
         return "with or without an untimed barrier before each call"
@@ -196,7 +199,7 @@ def size_chart(title: str, lines: Sequence[SizeLine], peak: float | None, *, lab
     )
 
 
-def _caption(of: str, part: Sweeps, lines: Sequence[SizeLine]) -> str:
+def _sizes_caption(of: str, part: Sweeps, lines: Sequence[SizeLine]) -> str:
     """Say which operation, sizes and sweeps these are, what points and bands are."""
     points = [p for line in lines for p in line.points]
     sizes = [p.size_bytes for p in points]
@@ -206,7 +209,7 @@ def _caption(of: str, part: Sweeps, lines: Sequence[SizeLine]) -> str:
         f"{of} over message size, {ranged}; {counted(len(lines), 'line')}: {names}.",
         "Points: means over the calls, as imported."
         if all(row.time_ns_median is None for sweep in part for row in sweep)
-        else f"Points: median over the calls, each as long as on its slowest rank; {_pacing(part)}.",
+        else f"Points: median over the calls, each as long as on its slowest rank; {_pacing_text(part)}.",
     ]
     if any(p.fast is not None and p.slow is not None for p in points):
         parts.append("Bands: from the fastest call to the 90th percentile of the calls.")
@@ -215,14 +218,15 @@ def _caption(of: str, part: Sweeps, lines: Sequence[SizeLine]) -> str:
     return " ".join(parts)
 
 
-def _busbw(row: CommRow, time_ns: float) -> float | None:
+def _busbw_at(row: CommRow, time_ns: float) -> float | None:
     """Return busbw in bytes/s; of a fast call's time it is high, so ``fast`` lies above ``slow``."""
     if row.busbw_bytes_per_s is None or row.time_ns is None or not time_ns:
         return None
     return row.busbw_bytes_per_s * row.time_ns / time_ns
 
 
-def _best(lines: Sequence[SizeLine], peak: float | None) -> str:
+def _best_text(lines: Sequence[SizeLine], peak: float | None) -> str:
+    """Say the best rate of each sweep, and its share of the peak."""
     best = []
     for line in lines[:4]:
         rate = f"{line.name}: {format_bandwidth(line.best.value)} at {vega.size_tick(line.best.size_bytes)}"
@@ -240,7 +244,7 @@ def _of_link(line: SizeLine, peak: float) -> str:
     return share if line.above is None else f"faster than the link ({line.above})"
 
 
-def _ends(lines: Sequence[SizeLine], _: float | None) -> str:
+def _ends_text(lines: Sequence[SizeLine], _: float | None) -> str:
     ends = [
         f"{line.name}: {format_duration(line.points[0].value)} to {format_duration(line.points[-1].value)}"
         for line in lines[:4]
@@ -252,14 +256,14 @@ def busbw_charts(rows: Sequence[CommRow], calibration: Calibration | None = None
     """Yield charts of the bus bandwidth, with the link's peak."""
     what = "Bus bandwidth"
     return size_charts(
-        rows, calibration, _busbw, what=what, label="busbw (GB/s)", scale=1e-9, more=_best, with_peak=True
+        rows, calibration, _busbw_at, what=what, label="busbw (GB/s)", scale=1e-9, more=_best_text, with_peak=True
     )
 
 
 def time_charts(rows: Sequence[CommRow], calibration: Calibration | None = None) -> Iterator[Chart]:
     """Yield charts of the time of a call."""
     what, label = "Time per call", "time per call (µs)"
-    return size_charts(rows, calibration, lambda _, ns: ns, what=what, label=label, scale=1e-3, more=_ends)
+    return size_charts(rows, calibration, lambda _, ns: ns, what=what, label=label, scale=1e-3, more=_ends_text)
 
 
 VIEWS = (

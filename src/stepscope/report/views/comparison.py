@@ -76,18 +76,18 @@ def comparison_table(comparison: Comparison) -> Table:
         comparison.figures,
         group_column("what", "", "what"),
         *([lead_column("side", "run", "side")] if many else []),
-        lead_column("metric", "figure", lambda f: wording(_title(f), f.metric)),
-        Column("first", first, lambda f: _figure(f.metric, f.first), figure),
-        Column("second", "value" if many else second, lambda f: _figure(f.metric, f.second), figure),
+        lead_column("metric", "figure", lambda f: wording(_figure_title(f), f.metric)),
+        Column("first", first, lambda f: _figure_value(f.metric, f.first), figure),
+        Column("second", "value" if many else second, lambda f: _figure_value(f.metric, f.second), figure),
         Column(
             "change",
             "change",
             lambda f: wording(signed_percent(f.change), f.change, tone=_TONES.get(f.verdict, "plain")),
             figure,
         ),
-        Column("interval", "95% interval", _interval, whole, drop=3),
+        Column("interval", "95% interval", _interval_text, whole, drop=3),
         Column("p_value", "p", "p_value", p_value, drop=2),
-        Column("verdict", "verdict", lambda f: wording(_verdict(f), f.verdict, tone=_TONES.get(f.verdict, "dim"))),
+        Column("verdict", "verdict", lambda f: wording(_verdict_text(f), f.verdict, tone=_TONES.get(f.verdict, "dim"))),
         footnotes=tuple(footnotes),
         notes=comparison.notes,
     )
@@ -149,7 +149,7 @@ def many_sides(comparison: Comparison) -> bool:
     return len(comparison.sides) > 2
 
 
-def _verdict(compared: ComparedFigure) -> str:
+def _verdict_text(compared: ComparedFigure) -> str:
     """Write the verdict, and in brackets which of test and interval it lacks."""
     missing = lacking(compared)
     return compared.verdict if missing is None else f"{compared.verdict} ({missing})"
@@ -157,10 +157,12 @@ def _verdict(compared: ComparedFigure) -> str:
 
 def side_sentences(comparison: Comparison) -> tuple[str, ...]:
     """Say for each side how the step of two profiled jobs changed; else how many figures differ, and the largest."""
-    return tuple(f"{side} against {comparison.sides[0]}: {_side(comparison, side)}" for side in comparison.sides[1:])
+    return tuple(
+        f"{side} against {comparison.sides[0]}: {_side_text(comparison, side)}" for side in comparison.sides[1:]
+    )
 
 
-def _side(comparison: Comparison, side: str) -> str:
+def _side_text(comparison: Comparison, side: str) -> str:
     tested = [f for f in comparison.figures if f.side == side and f.verdict != "not tested"]
     clear = [f for f in tested if f.verdict in ("better", "worse")]
     step = next((f for f in comparison.figures if f.side == side and f.metric == STEP_METRIC), None)
@@ -184,7 +186,7 @@ def step_sentence(compared: ComparedFigure) -> str:
     """Say what came out of all steps of two jobs, and what it rests on."""
     if compared.p_value is None:
         return f"step {signed_percent(compared.change)}, not tested: {compared.untested}"
-    change = f"{signed_percent(compared.change)} (95% interval {_interval(compared)}, p {compared.p_value:.2g})"
+    change = f"{signed_percent(compared.change)} (95% interval {_interval_text(compared)}, p {compared.p_value:.2g})"
     if compared.verdict in _TONES:
         slower = "slower" if compared.ratio > 1 else "faster"
         return f"steps are {slower}: {change}"
@@ -198,7 +200,7 @@ def step_sentence(compared: ComparedFigure) -> str:
 
 def unclear_sentence(compared: ComparedFigure) -> str:
     """Say of a figure on which test and interval disagree the change, and which of the two does not show it."""
-    change = f"{metric_name(compared)} {signed_percent(compared.change)}, 95% interval {_interval(compared)}"
+    change = f"{metric_name(compared)} {signed_percent(compared.change)}, 95% interval {_interval_text(compared)}"
     if lacking(compared) == "test":
         return f"{change}, but p {compared.p_value:.2g} from {compared.first.n} + {compared.second.n} replicates"
     return f"{change}, which holds no change, but p {compared.p_value:.2g}"
@@ -271,7 +273,7 @@ _OWN = ("step", "call")
 """Replicates whose median is a run's own figure, too."""
 
 
-def _title(compared: ComparedFigure) -> str:
+def _figure_title(compared: ComparedFigure) -> str:
     """Write ``step``, or ``step, median of blocks`` where that is not the figure that the run has by itself."""
     name, kind = metric_name(compared), compared.replicate
     return name if kind is None or kind in _OWN else f"{name}, median of {kind.partition(' ')[0]}s"
@@ -284,7 +286,7 @@ def metric_name(compared: ComparedFigure) -> str:
     return COMPARED[compared.metric].title
 
 
-def _interval(compared: ComparedFigure) -> str | None:
+def _interval_text(compared: ComparedFigure) -> str | None:
     if compared.low is None or compared.high is None:
         return None
     if compared.high > compared.low * WIDE**2:
@@ -295,7 +297,7 @@ def _interval(compared: ComparedFigure) -> str | None:
 _CELLS: Mapping[Unit, Callable[[float], Value]] = {"ns": duration, "bytes": binary_size, "per s": rate}
 
 
-def _figure(metric: str, measured: Measured) -> Value:
+def _figure_value(metric: str, measured: Measured) -> Value:
     return _CELLS.get(COMPARED[metric].unit, figure)(measured.value)
 
 
@@ -315,14 +317,15 @@ NOISE_P = 0.05
 def diff_table(diff: TraceDiff) -> tuple[Table, ...]:
     """Return the tables of parts, kernels and operators of one pair of ranks; lists without rows are left out."""
     tables = (
-        _table("parts", "Parts of a step", diff.parts),
-        _table("kernels", "Kernels that changed most", diff.kernels),
-        _table("operators", "Operators that changed most (host time)", diff.operators),
+        _diff_table("parts", "Parts of a step", diff.parts),
+        _diff_table("kernels", "Kernels that changed most", diff.kernels),
+        _diff_table("operators", "Operators that changed most (host time)", diff.operators),
     )
     return tuple(t for t in tables if t.rows)
 
 
-def _table(key: str, title: str, rows: Sequence[DiffRow]) -> Table:
+def _diff_table(key: str, title: str, rows: Sequence[DiffRow]) -> Table:
+    """Return the table of one kind of rows that changed."""
     shown = [r for r in rows if r.before_ns or r.after_ns]
     names = short_names([r.name for r in shown]) if key == "kernels" else {}
     tested = any(r.p_value is not None for r in shown)
@@ -335,7 +338,7 @@ def _table(key: str, title: str, rows: Sequence[DiffRow]) -> Table:
         lead_column("name", "", lambda r: wording(names.get(r.name, r.name) + _MARKS.get(r.presence, ""), r.name)),
         Column("before", "before", "before_ns", duration),
         Column("after", "after", "after_ns", duration),
-        Column("delta", "change", _change, duration),
+        Column("delta", "change", _change_value, duration),
         Column("ratio", "after/before", "ratio", Format("{:.3f}".format)),
         Column("p_value", "p", "p_value", p_value, drop=1),
         footnotes=("per step, median over steps" + (test if tested else ""),),
@@ -345,7 +348,7 @@ def _table(key: str, title: str, rows: Sequence[DiffRow]) -> Table:
 _MARKS = {"new": " (new)", "gone": " (gone)"}
 
 
-def _change(row: DiffRow) -> Value:
+def _change_value(row: DiffRow) -> Value:
     certain = row.p_value is not None and row.p_value < NOISE_P
     tone: Tone = "plain" if not certain else "bad" if row.delta_ns > 0 else "good"
     sign = "+" if row.delta_ns > 0 else "-" if row.delta_ns < 0 else ""

@@ -114,20 +114,20 @@ def diary_charts(profiled: Sequence[ProfiledJob]) -> Iterator[Chart]:
     for job in profiled:
         if (steps := job.steps) is None or drawn_steps(steps) < 2:
             continue
-        between, shades, lines = between_steps(steps), _shades(steps), _lines(steps)
-        spec = _chart(job.name, steps, lines, shades, between)
-        yield Chart(file_part(job.name), job.name, _caption(steps, lines, shades, between), spec)
+        between, shades, lines = between_steps(steps), _untimed_shades(steps), _step_lines(steps)
+        spec = _steps_chart(job.name, steps, lines, shades, between)
+        yield Chart(file_part(job.name), job.name, _diary_caption(steps, lines, shades, between), spec)
 
 
-def _lines(steps: JobSteps) -> tuple[StepLine, ...]:
+def _step_lines(steps: JobSteps) -> tuple[StepLine, ...]:
     if steps.ranks > MOST_LINES:
-        return _band(steps)
+        return _step_band(steps)
     return tuple(
-        _line(f"rank {diary.rank}", diary.net_ns, steps.first, POINTS // steps.ranks) for diary in steps.diaries
+        _step_line(f"rank {diary.rank}", diary.net_ns, steps.first, POINTS // steps.ranks) for diary in steps.diaries
     )
 
 
-def _line(name: str, net: Numbers, first: int, most: int) -> StepLine:
+def _step_line(name: str, net: Numbers, first: int, most: int) -> StepLine:
     """Return a line of at most so many points. first: steps before those of ``net``."""
     buckets = most // 3
     kept = extremes(net, buckets)
@@ -136,12 +136,12 @@ def _line(name: str, net: Numbers, first: int, most: int) -> StepLine:
         name,
         tuple((first + float(at) + 1, float(net[at])) for at in kept),
         float(np.nanmedian(net)),
-        _highest(net, first),
+        _highest_step(net, first),
         () if few else tuple((first + at, ns) for at, ns in zip(*middles(net, buckets), strict=True)),
     )
 
 
-def _band(steps: JobSteps) -> tuple[StepLine, ...]:
+def _step_band(steps: JobSteps) -> tuple[StepLine, ...]:
     """Return the band from the fastest to the slowest rank, and the median rank."""
     first = steps.first
     count = steps.all_steps - first
@@ -150,30 +150,32 @@ def _band(steps: JobSteps) -> tuple[StepLine, ...]:
     kept = np.unique(np.concatenate([extremes(low, POINTS // 8), extremes(high, POINTS // 8)]))
     points = tuple((first + int(at) + 1, float(low[at]), float(high[at])) for at in kept)
     return (
-        StepLine("fastest to slowest rank", points, float(np.median(high)), _highest(high, first), band=True),
-        _line("median rank", np.median(net, axis=0), first, POINTS // 2),
+        StepLine("fastest to slowest rank", points, float(np.median(high)), _highest_step(high, first), band=True),
+        _step_line("median rank", np.median(net, axis=0), first, POINTS // 2),
     )
 
 
-def _highest(net: Numbers, first: int) -> tuple[int, float]:
+def _highest_step(net: Numbers, first: int) -> tuple[int, float]:
     at = int(np.nanargmax(net))
     return first + at + 1, float(net[at])
 
 
-def _lanes(steps: JobSteps, between: Sequence[Between]) -> dict[EventKind, tuple[str, list[Mark]]]:
+def _event_lanes(steps: JobSteps, between: Sequence[Between]) -> dict[EventKind, tuple[str, list[Mark]]]:
     """Return kind -> name with its period, and marks; the costliest first, those of the warm-up alone last."""
     events = [event for diary in steps.diaries for event in diary.events if event.kind in EVENTS]
     by_kind = grouped(events, lambda event: event.kind)
     periods = {event_kind.kind: event_kind.period for event_kind in between}
     order = [kind for kind in dict.fromkeys((*periods, *EVENTS)) if kind in by_kind]
-    return {kind: (_lane_name(kind, periods.get(kind)), _marks(by_kind[kind], drawn_steps(steps))) for kind in order}
+    return {
+        kind: (_lane_name(kind, periods.get(kind)), _event_marks(by_kind[kind], drawn_steps(steps))) for kind in order
+    }
 
 
 def _lane_name(kind: EventKind, period: int | None) -> str:
     return EVENTS[kind][0] + ("" if period is None else f" every {period:,} steps")
 
 
-def _marks(events: Iterable[DiaryEvent], steps: int) -> list[Mark]:
+def _event_marks(events: Iterable[DiaryEvent], steps: int) -> list[Mark]:
     """Join events of a stretch of steps too short to be told apart to one mark."""
     stretch = max(1, ceil(steps / MARKS))
     together = grouped(sorted(events, key=lambda event: event.step), lambda event: (event.step - 1) // stretch)
@@ -183,7 +185,7 @@ def _marks(events: Iterable[DiaryEvent], steps: int) -> list[Mark]:
     ]
 
 
-def _shades(steps: JobSteps) -> list[Shade]:
+def _untimed_shades(steps: JobSteps) -> list[Shade]:
     total = drawn_steps(steps) - steps.first
 
     def flagged(mask: int) -> NDArray[np.bool_]:
@@ -196,18 +198,18 @@ def _shades(steps: JobSteps) -> list[Shade]:
     marked = [
         (name, steps.first + first, steps.first + last)
         for name, mask in (("profiled", PROFILED | WINDOW), ("the job's own profiler", OWN_PROFILER))
-        for first, last in _runs(flagged(mask))
+        for first, last in _flagged_stretches(flagged(mask))
     ]
     return [*([("warm-up", 1, warm_up)] if warm_up > steps.first else []), *marked[:MARKS]]
 
 
-def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _flagged_stretches(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Return (first, last) step of each stretch of flagged steps."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     return [(int(first) + 1, int(last)) for first, last in edges.reshape(-1, 2)]
 
 
-def _chart(
+def _steps_chart(
     title: str, steps: JobSteps, lines: Sequence[StepLine], shades: Sequence[Shade], between: Sequence[Between]
 ) -> Spec:
     """Draw lines of step times, shades of what is not timed behind them, a row of marks for each kind of event above."""
@@ -215,7 +217,7 @@ def _chart(
     highest, lowest = max(values), min(value for value in values if value > 0)
     scale, unit = time_unit(highest)
     far = highest > FAR * max(line.median_ns for line in lines)
-    lanes = _lanes(steps, between)
+    lanes = _event_lanes(steps, between)
     height = HIGH + LANE * len(lanes) + (2 if lanes else 0)
     reasons = grouped(shades, lambda shade: shade[0])
     hue = by_series(
@@ -226,20 +228,26 @@ def _chart(
     axis = f"step time ({unit})"
     return chart(
         title,
-        *(_shaded(name, of, hue) for name, of in reasons.items()),
-        *(drawn for at, line in enumerate(lines) for drawn in _drawn(line, hue, scale, under=len(lines) - 1 - at)),
+        *(_shade_layer(name, of, hue) for name, of in reasons.items()),
         *(
-            _lane(kind, name, marks, hue, y=4 + LANE * (len(lanes) - 1 - at))
+            drawn
+            for at, line in enumerate(lines)
+            for drawn in _line_layers(line, hue, scale, under=len(lines) - 1 - at)
+        ),
+        *(
+            _lane_layer(kind, name, marks, hue, y=4 + LANE * (len(lanes) - 1 - at))
             for at, (kind, (name, marks)) in enumerate(lanes.items())
         ),
         width=PAGE,
         height=height,
         x=whole_axis("x", "step", [steps.first + 1, drawn_steps(steps)]),
-        y=_log(axis, lowest * scale, highest * scale, height) if far else _linear(axis, highest * scale, height),
+        y=_log_axis(axis, lowest * scale, highest * scale, height)
+        if far
+        else _linear_axis(axis, highest * scale, height),
     )
 
 
-def _linear(title: str, top: float, height: int) -> Spec:
+def _linear_axis(title: str, top: float, height: int) -> Spec:
     """Return an axis from 0, with ``HIGH`` points for what is measured and the rest for events."""
     raw = top / 5
     size = 10 ** floor(log10(raw))
@@ -248,27 +256,27 @@ def _linear(title: str, top: float, height: int) -> Spec:
     return number_axis("y", title, low=0.0, top=1.04 * top * height / HIGH, values=ticks)
 
 
-def _log(title: str, low: float, high: float, height: int) -> Spec:
+def _log_axis(title: str, low: float, high: float, height: int) -> Spec:
     axis = log_axis("y", title, [low, high])
     bottom, top = axis["scale"]["domain"]
     axis["scale"]["domain"] = [bottom, sig(bottom * (top / bottom) ** (height / HIGH))]
     return axis
 
 
-def _shaded(name: str, shades: Iterable[Shade], hue: Spec) -> Spec:
+def _shade_layer(name: str, shades: Iterable[Shade], hue: Spec) -> Spec:
     """Return the layer of a kind, which has its own strength; one step of a million is as wide as its edge."""
     rects = [
-        {"x": first - 0.5, "end": last + 0.5, "series": name, "said": f"{name}: {_span(first, last)}"}
+        {"x": first - 0.5, "end": last + 0.5, "series": name, "said": f"{name}: {_steps_text(first, last)}"}
         for _, first, last in shades
     ]
     return layer("rect", rects, x2="end", **UPRIGHT, color=hue, stroke=hue, opacity=_SHADES[name][1], strokeWidth=0.8)
 
 
-def _span(first: int, last: int) -> str:
+def _steps_text(first: int, last: int) -> str:
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
 
 
-def _drawn(line: StepLine, hue: Spec, scale: float, *, under: int) -> list[Spec]:
+def _line_layers(line: StepLine, hue: Spec, scale: float, *, under: int) -> list[Spec]:
     """Draw a line. under: lines above this one, which is wider than they, so that equal ones all show."""
 
     name = {"series": line.name}
@@ -290,16 +298,20 @@ def _drawn(line: StepLine, hue: Spec, scale: float, *, under: int) -> list[Spec]
     ]
 
 
-def _lane(kind: EventKind, name: str, marks: Iterable[Mark], hue: Spec, *, y: int) -> Spec:
+def _lane_layer(kind: EventKind, name: str, marks: Iterable[Mark], hue: Spec, *, y: int) -> Spec:
+    """Return the layer of one kind of event: a mark for each, with what it took."""
     values = []
     for first, last, count, ns in marks:
         times = "" if count == 1 else f"{counted(count, 'time')}, "
-        sentence = f"{_span(first, last)}: {EVENTS[kind][0]}, {times}{format_duration(ns)}"
+        sentence = f"{_steps_text(first, last)}: {EVENTS[kind][0]}, {times}{format_duration(ns)}"
         values.append({"x": (first + last) / 2, "series": name, "said": sentence})
     return layer("tick", values, y=y, color=hue, orient="vertical", size=LANE - 2, thickness=1.6, opacity=1)
 
 
-def _caption(steps: JobSteps, lines: Sequence[StepLine], shades: Sequence[Shade], kinds: Sequence[Between]) -> str:
+def _diary_caption(
+    steps: JobSteps, lines: Sequence[StepLine], shades: Sequence[Shade], kinds: Sequence[Between]
+) -> str:
+    """Say what the lines, shades and marks are."""
     ranks = "" if steps.ranks == 1 else f" on {counted(steps.ranks, 'rank')}"
     last = drawn_steps(steps)
     which = f"steps {steps.first + 1:,} to {last:,}" if steps.first else f"all {last:,} steps"
@@ -308,7 +320,7 @@ def _caption(steps: JobSteps, lines: Sequence[StepLine], shades: Sequence[Shade]
         f" {lines[0].sentence.capitalize()}."
     ]
     if shades:
-        spans = [f"{name}: {_span(first, end)}" for name, first, end in shades]
+        spans = [f"{name}: {_steps_text(first, end)}" for name, first, end in shades]
         sentences.append(f"Shaded, not timed: {listed(spans, at_most=4, between='; ')}.")
     events = [
         f"{EVENTS[between.kind][0]} {_how_often(between)}, {format_percent(between.share.value)} of the wall time"
@@ -339,20 +351,22 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         lead_column("event", "event", lambda row: EVENT_WORDS[row[2].kind]),
         Column("what", "call", lambda row: row[2].what or None),
         Column("count", "times", "2.count", number),
-        Column("period_steps", "every", lambda row: _period(row[2])),
+        Column("period_steps", "every", lambda row: _period_value(row[2])),
         Column("mean", "each", "2.mean_ns", duration),
         Column("wall_share", "of wall time", "2.share.value", percent),
         Column("inside", "where", lambda row: wording("in steps" if row[2].inside else "between steps", row[2].inside)),
-        Column("ranks", "ranks", lambda row: wording(_ranks(row[1], row[2]), " ".join(map(str, row[2].ranks)))),
+        Column(
+            "ranks", "ranks", lambda row: wording(_event_ranks_text(row[1], row[2]), " ".join(map(str, row[2].ranks)))
+        ),
         footnotes=("times: on one rank; of the wall time from the end of warm-up on, of the rank that they cost most",),
     )
 
 
-def _period(between: Between) -> Value:
+def _period_value(between: Between) -> Value:
     return wording(None if between.period is None else f"{between.period:,} steps", between.period)
 
 
-def _ranks(steps: JobSteps, between: Between) -> str:
+def _event_ranks_text(steps: JobSteps, between: Between) -> str:
     if len(between.ranks) == steps.ranks and steps.ranks > 1:
         return f"all {steps.ranks}"
     return listed(list(map(str, between.ranks)), at_most=8)

@@ -98,8 +98,8 @@ MAX_POINTS = 100
 def loss_charts(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> Iterator[Chart]:
     """Yield one chart for all runs alike but for strategy and ranks: over epochs where they have two, else steps."""
     by_cell = {cell.run.run_id: cell for cell in cells}
-    for about, alike in _alike([run for run in runs if run.status == "ok"]):
-        for number, several, part in numbered_parts(_lines(alike, by_cell), MAX_LINES):
+    for about, alike in _groups_alike([run for run in runs if run.status == "ok"]):
+        for number, several, part in numbered_parts(_loss_lines(alike, by_cell), MAX_LINES):
             if len(part) < 2:
                 continue
             title = ", ".join(text for text in (f"{about[2]} on {about[1]}", *about[3:]) if text) + several
@@ -107,7 +107,7 @@ def loss_charts(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ())
             curves = [RunCurve(name, points) for name, (_, points, _) in zip(called, part, strict=True)]
             over = part[0][2]
             caption = (
-                f"Training loss over {over}s of {title}, {counted(len(curves), 'run')}. {_compared(curves, over)} At the"
+                f"Training loss over {over}s of {title}, {counted(len(curves), 'run')}. {_apart_text(curves, over)} At the"
                 f" end: {'; '.join(f'{c.name}: {c.points[-1].y:.4g}' for c in curves)}. Runs that look the same are one"
                 " line."
             )
@@ -118,7 +118,7 @@ def loss_charts(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ())
 ALIKE = ("hardware", "dataset", "model", "precision", "accumulation", "batch")
 
 
-def _alike(runs: Sequence[TrainingRun]) -> list[tuple[tuple[str, ...], list[TrainingRun]]]:
+def _groups_alike(runs: Sequence[TrainingRun]) -> list[tuple[tuple[str, ...], list[TrainingRun]]]:
     """Group the runs that should learn the same, with what they share; where a batch is unknown, it tells nobody apart."""
     groups: list[tuple[tuple[str, ...], list[TrainingRun]]] = []
     for about, alike in grouped(runs, lambda run: tuple(facets(run)[f] for f in ALIKE[:-1])).items():
@@ -132,7 +132,7 @@ def _alike(runs: Sequence[TrainingRun]) -> list[tuple[tuple[str, ...], list[Trai
 Line = tuple[TrainingRun, tuple[CurvePoint, ...], str]
 
 
-def _lines(runs: Sequence[TrainingRun], cells: dict[str, CellEvidence]) -> list[Line]:
+def _loss_lines(runs: Sequence[TrainingRun], cells: dict[str, CellEvidence]) -> list[Line]:
     """Runs with their losses and what they are over; of both kinds that of which there is more."""
     epochs: list[Line] = []
     steps: list[Line] = []
@@ -143,7 +143,7 @@ def _lines(runs: Sequence[TrainingRun], cells: dict[str, CellEvidence]) -> list[
         elif run.run_id in cells and len(walked := _step_losses(cells[run.run_id])) > 1:
             steps.append((run, walked, "step"))
     width = -(-max((len(walked) for _, walked, _ in steps), default=1) // MAX_POINTS)
-    steps = [(run, _means(walked, width), axis) for run, walked, axis in steps]
+    steps = [(run, _neighbour_means(walked, width), axis) for run, walked, axis in steps]
     return max(epochs, steps, key=len)
 
 
@@ -160,13 +160,13 @@ def _step_losses(cell: CellEvidence) -> tuple[CurvePoint, ...]:
     return tuple(losses)
 
 
-def _means(points: Sequence[CurvePoint], width: int) -> tuple[CurvePoint, ...]:
+def _neighbour_means(points: Sequence[CurvePoint], width: int) -> tuple[CurvePoint, ...]:
     """Return the means of ``width`` neighbours; all lines of a chart have one width, so that they can be compared."""
     windows = [points[at : at + width] for at in range(0, len(points), width)]
     return tuple(CurvePoint(sum(p.x for p in w) / len(w), sum(p.y for p in w) / len(w)) for w in windows)
 
 
-def _compared(curves: Sequence[RunCurve], over: str) -> str:
+def _apart_text(curves: Sequence[RunCurve], over: str) -> str:
     """Say the largest relative difference to the first line where both have a point, and where."""
     first = {p.x: p.y for p in curves[0].points}
     differences = [(abs(p.y / first[p.x] - 1), p.x) for curve in curves[1:] for p in curve.points if first.get(p.x)]
@@ -180,14 +180,14 @@ def _compared(curves: Sequence[RunCurve], over: str) -> str:
 def throughput_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> Iterator[Chart]:
     """Yield charts of samples/s over all ranks; epochs per hour where nobody says how many samples an epoch has."""
     for part in by_dataset(on_their_machines(runs), MAX_ROWS):
-        rates = [_rate(run, drop_epochs) for run in part.runs]
+        rates = [_run_rate(run, drop_epochs) for run in part.runs]
         measured_rates = [rate for rate in rates if rate is not None]
         if measured_rates:
             unit, scale = rate_unit(max(rate.value for rate in measured_rates), part.runs[0].unit)
         else:
-            unit, scale, rates = "epochs/h", 3600.0, [_passes(run, drop_epochs) for run in part.runs]
+            unit, scale, rates = "epochs/h", 3600.0, [_epoch_rate(run, drop_epochs) for run in part.runs]
         rows = [
-            _row(run, name, rate, scale)
+            _rate_row(run, name, rate, scale)
             for (run, name), rate in zip(part.named, rates, strict=True)
             if rate is not None or run.status != "ok"
         ]
@@ -206,20 +206,20 @@ def throughput_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> Iter
         yield Chart(part.key, part.title, caption + failed_text(rows), spec)
 
 
-def _row(run: TrainingRun, name: str, rate: Measured | None, scale: float) -> StackRow:
+def _rate_row(run: TrainingRun, name: str, rate: Measured | None, scale: float) -> StackRow:
     if rate is None:
         return StackRow(name, failure=failure(run))
     return StackRow(name, (rate.value,), format_number(rate.value * scale, 3), low=rate.low, high=rate.high)
 
 
-def _rate(run: TrainingRun, drop_epochs: int) -> Measured | None:
+def _run_rate(run: TrainingRun, drop_epochs: int) -> Measured | None:
     """Return samples/s as measured, else from whole epochs of known size."""
     if run.status != "ok" or run.samples_per_s is not None:
         return run.samples_per_s if run.status == "ok" else None
-    return None if run.dataset_size is None else _passes(run, drop_epochs, run.dataset_size)
+    return None if run.dataset_size is None else _epoch_rate(run, drop_epochs, run.dataset_size)
 
 
-def _passes(run: TrainingRun, drop_epochs: int, samples: int = 1) -> Measured | None:
+def _epoch_rate(run: TrainingRun, drop_epochs: int, samples: int = 1) -> Measured | None:
     """Return epochs per second, or their samples."""
     time = epoch_time(run, drop_epochs) if run.status == "ok" else None
     return None if time is None or time.value <= 0 else per_second(time, samples)

@@ -69,12 +69,12 @@ def experiment_table(checks: Sequence[Expectation]) -> Table:
         "experiment",
         "Expected and measured",
         checks,
-        group_column("subject", "run", _heading),
+        group_column("subject", "run", _check_heading),
         lead_column("quantity", "quantity", "quantity"),
-        Column("expected", "expected", _expected, align="right"),
-        Column("measured", "measured", lambda c: _figure(c, c.measured), align="right"),
-        Column("low", "95% from", lambda c: _end(c, "low"), align="right"),
-        Column("high", "to", lambda c: _end(c, "high"), align="right"),
+        Column("expected", "expected", _expected_value, align="right"),
+        Column("measured", "measured", lambda c: _check_value(c, c.measured), align="right"),
+        Column("low", "95% from", lambda c: _interval_end_value(c, "low"), align="right"),
+        Column("high", "to", lambda c: _interval_end_value(c, "high"), align="right"),
         Column("verdict", "verdict", lambda c: wording(c.verdict, tone=_EXPERIMENT_TONES[c.verdict])),
         Column("model", "expected by", "model", drop=1),
         footnotes=(conclusion(checks), _READING),
@@ -102,10 +102,10 @@ def reasons(checks: Sequence[Expectation]) -> tuple[str, ...]:
         if check.reason:
             named = f"{check.quantity} of {check.subject}"
             by_reason.setdefault((check.verdict, check.reason), []).append(named)
-    return tuple(f"{verdict}: {reason} ({_first(names)})" for (verdict, reason), names in by_reason.items())
+    return tuple(f"{verdict}: {reason} ({_first_names(names)})" for (verdict, reason), names in by_reason.items())
 
 
-def _first(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return "; ".join([*names[:_NAMED], *([f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
 
 
@@ -113,7 +113,7 @@ def document(checks: Sequence[Expectation]) -> list[dict[str, Any]]:
     """Return the document for ``--json``: base units, unknown is null."""
     return [
         {
-            "run": _heading(c), "quantity": c.quantity, "unit": _FORMATS[c.unit].unit,
+            "run": _check_heading(c), "quantity": c.quantity, "unit": _FORMATS[c.unit].unit,
             "expected": None if c.expected is None else c.expected.value,
             "measured": None if c.measured is None else c.measured.value,
             "low": None if c.measured is None else c.measured.low,
@@ -124,27 +124,27 @@ def document(checks: Sequence[Expectation]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _heading(check: Expectation) -> str:
+def _check_heading(check: Expectation) -> str:
     return f"{check.subject}: {check.detail}" if check.detail else check.subject
 
 
-def _expected(check: Expectation) -> Value:
+def _expected_value(check: Expectation) -> Value:
     """Write what is expected with what the model leaves out: ``38.6 ms ±10%``."""
-    value = _figure(check, check.expected)
+    value = _check_value(check, check.expected)
     slack = f" {format_plus_minus(check.tolerance)}" if check.expected is not None and check.tolerance else ""
     return replace(value, text=value.text + slack)
 
 
-def _figure(check: Expectation, amount: Measured | None) -> Value:
-    return unknown() if amount is None else _FORMATS[check.unit](_raw(check, amount.value))
+def _check_value(check: Expectation, amount: Measured | None) -> Value:
+    return unknown() if amount is None else _FORMATS[check.unit](_raw_number(check, amount.value))
 
 
-def _end(check: Expectation, side: str) -> Value:
+def _interval_end_value(check: Expectation, side: str) -> Value:
     end = None if check.measured is None else getattr(check.measured, side)
-    return _FORMATS[check.unit](None if end is None else _raw(check, end))
+    return _FORMATS[check.unit](None if end is None else _raw_number(check, end))
 
 
-def _raw(check: Expectation, value: float) -> float:
+def _raw_number(check: Expectation, value: float) -> float:
     return int(value) if check.unit == "whole" and value == int(value) else value
 
 

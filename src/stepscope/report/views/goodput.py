@@ -34,11 +34,11 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         Column("time", "time", "3", duration),
         Column("wall_share", "of wall time", lambda row: row[2].read(row[1]), percent),
         Column("meaning", "what it is", lambda row: row[2].help.removeprefix("of the wall time: ")),
-        footnotes=tuple(_footnote(budget) for _, budget in jobs),
+        footnotes=tuple(_goodput_footnote(budget) for _, budget in jobs),
     )
 
 
-def _footnote(budget: Goodput) -> str:
+def _goodput_footnote(budget: Goodput) -> str:
     """Say the wall time, attempts, ranks, and what a restart lost."""
     text = f"{format_duration(budget.wall_ns)} of wall time, {counted(budget.steps, 'step')}"
     if budget.restarts:

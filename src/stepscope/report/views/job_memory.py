@@ -43,14 +43,14 @@ Lines = list[tuple[RankMemory, Points]]
 KINDS: tuple[Of, ...] = ("host", "device")
 
 
-def _with_steps(profiled: Sequence[ProfiledJob]) -> list[tuple[ProfiledJob, JobSteps]]:
+def _jobs_with_steps(profiled: Sequence[ProfiledJob]) -> list[tuple[ProfiledJob, JobSteps]]:
     return [(job, job.steps) for job in profiled if job.steps is not None]
 
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
     """Return the table: one row a rank and kind of memory, where memory was sampled."""
-    jobs = _with_steps(profiled)
-    rows = [(job, memory) for job, steps in jobs for of in KINDS for memory in _first(steps, of)[:MOST_ROWS]]
+    jobs = _jobs_with_steps(profiled)
+    rows = [(job, memory) for job, steps in jobs for of in KINDS for memory in _ranks_by_growth(steps, of)[:MOST_ROWS]]
     ranks = max((len({memory.rank for memory in rank_memory(steps)}) for _, steps in jobs), default=0)
     more = f"{MOST_ROWS} of {ranks:,} ranks: those that grow fastest, then those that hold most"
     return tabled(
@@ -61,49 +61,56 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         lead_column("rank", "rank", "1.rank", number),
         identity_column("host", "host", "1.host"),
         Column("of", "memory", "1.of"),
-        Column("held", "held", lambda row: _finite(row[1].bytes), binary_size),
-        Column("growth", "growth a step", lambda row: _grows(row[1].growth), binary_size),
-        Column("left", "left", lambda row: _finite(row[1].left), binary_size),
+        Column("held", "held", lambda row: _finite_or_none(row[1].bytes), binary_size),
+        Column("growth", "growth a step", lambda row: _growth_value(row[1].growth), binary_size),
+        Column("left", "left", lambda row: _finite_or_none(row[1].left), binary_size),
         Column("samples", "samples", "1.samples", number),
         footnotes=(more,) if ranks > MOST_ROWS else (),
     )
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _grows(growth: Measured | None) -> float | None:
+def _growth_value(growth: Measured | None) -> float | None:
     return None if growth is None else growth.value
 
 
-def _first(steps: JobSteps, of: Of) -> list[RankMemory]:
+def _ranks_by_growth(steps: JobSteps, of: Of) -> list[RankMemory]:
     of_kind = [memory for memory in rank_memory(steps) if memory.of == of]
     return sorted(
-        of_kind, key=lambda memory: (-(_grows(memory.growth) or 0.0), -(_finite(memory.bytes) or 0.0), memory.rank)
+        of_kind,
+        key=lambda memory: (
+            -(_growth_value(memory.growth) or 0.0),
+            -(_finite_or_none(memory.bytes) or 0.0),
+            memory.rank,
+        ),
     )
 
 
 def memory_charts(profiled: Sequence[ProfiledJob]) -> Iterator[Chart]:
     """Yield one chart a job and kind of memory of which a rank has two samples: a line a rank."""
-    for job, steps in _with_steps(profiled):
+    for job, steps in _jobs_with_steps(profiled):
         for of in KINDS:
-            lines = _lines(steps, of)
+            lines = _memory_lines(steps, of)
             if lines:
                 title = f"{job.name}: {of} memory"
                 ranks = sum(memory.of == of for memory in rank_memory(steps))
-                yield Chart(f"{file_part(job.name)}-{of}", title, _caption(of, ranks, lines), _chart(title, lines))
+                yield Chart(
+                    f"{file_part(job.name)}-{of}", title, _memory_caption(of, ranks, lines), _memory_chart(title, lines)
+                )
 
 
-def _lines(steps: JobSteps, of: Of) -> Lines:
+def _memory_lines(steps: JobSteps, of: Of) -> Lines:
     diaries = {diary.rank: diary for diary in steps.diaries}
-    chosen = [memory for memory in _first(steps, of)[:MOST_LINES] if memory.samples > 1]
+    chosen = [memory for memory in _ranks_by_growth(steps, of)[:MOST_LINES] if memory.samples > 1]
     begun = min((float(diaries[memory.rank].samples["unix_s"].min()) for memory in chosen), default=0.0)
     chosen.sort(key=lambda memory: memory.rank)
-    return [(memory, _line(diaries[memory.rank], of, begun)) for memory in chosen]
+    return [(memory, _memory_points(diaries[memory.rank], of, begun)) for memory in chosen]
 
 
-def _line(diary: RankDiary, of: Of, begun: float) -> Points:
+def _memory_points(diary: RankDiary, of: Of, begun: float) -> Points:
     sizes = diary.samples["resident" if of == "host" else "reserved"]
     finite = np.isfinite(sizes)
     at, sizes = diary.samples["unix_s"][finite] - begun, sizes[finite]
@@ -111,7 +118,8 @@ def _line(diary: RankDiary, of: Of, begun: float) -> Points:
     return tuple(zip(at[kept].tolist(), sizes[kept].tolist(), strict=True))
 
 
-def _chart(title: str, lines: Lines) -> Spec:
+def _memory_chart(title: str, lines: Lines) -> Spec:
+    """Draw memory over time, a line for each rank."""
     lasts = max(points[-1][0] for _, points in lines)
     most = max(amount for _, points in lines for _, amount in points)
     (span, time), (size, unit) = span_unit(lasts), memory_unit(most)
@@ -132,7 +140,8 @@ def _chart(title: str, lines: Lines) -> Spec:
     )
 
 
-def _caption(of: Of, ranks: int, lines: Lines) -> str:
+def _memory_caption(of: Of, ranks: int, lines: Lines) -> str:
+    """Say whose memory it is, and how it grows."""
     seen, points = max(lines, key=lambda line: line[1][-1][1])
     lasts, amount = points[-1]
     what = "Resident memory" if of == "host" else "Memory that torch's allocator has reserved"

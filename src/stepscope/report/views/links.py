@@ -61,9 +61,9 @@ def links_table(rows: Sequence[CommRow], environment: EnvironmentRecord | None, 
         identity_column("world_size", "ranks", "world_size", whole),
         identity_column("path", "between them", "path"),
         Column("size_bytes", "at size", "size_bytes", byte_size, drop=1),
-        lead_column("expected", "expected (GB/s)", _expected, gigabytes),
+        lead_column("expected", "expected (GB/s)", _expected_value, gigabytes),
         Column("measured", "measured (GB/s)", "measured_bytes_per_s", gigabytes, short="measured"),
-        Column("share", "share", _share, percent),
+        Column("share", "share", _share_value, percent),
         footnotes=(
             "measured: best busbw over the sizes from 1 MiB on, one direction; expected: peak of the link in one direction,"
             " which protocols and headers leave 70 to 90% of.",
@@ -73,13 +73,13 @@ def links_table(rows: Sequence[CommRow], environment: EnvironmentRecord | None, 
     )
 
 
-def _expected(rate: LinkRate) -> Value:
+def _expected_value(rate: LinkRate) -> Value:
     if rate.expected_bytes_per_s is None:
         return Value("unknown", None, tone="dim")
     return gigabytes(rate.expected_bytes_per_s)
 
 
-def _share(rate: LinkRate) -> Value:
+def _share_value(rate: LinkRate) -> Value:
     if rate.above is not None:
         return Value(ABOVE, None, tone="dim")
     if rate.share is None:
@@ -108,14 +108,14 @@ def slow_pairs_table(rows: Sequence[CommRow]) -> Table:
         "Slow pairs",
         lines,
         identity_column("world_size", "world", "0", whole, drop=1),
-        lead_column("pair", "pair", lambda line: _name(line[1])),
+        lead_column("pair", "pair", lambda line: _slow_name(line[1])),
         identity_column("size_bytes", "size", _of_pair(lambda pair: pair.size_bytes), byte_size),
         identity_column("path", "path", _of_pair(lambda pair: pair.path or None)),
         Column("time_ns", "best (us)", _of_pair(lambda pair: pair.time_ns), microseconds),
         Column("typical_ns", "usual (us)", _of_pair(lambda pair: pair.typical_ns), microseconds),
-        Column("ratio", "slower", lambda line: _ratio(line[1]), times),
+        Column("ratio", "slower", lambda line: _ratio_value(line[1]), times),
         Column("rate", "best (GB/s)", _of_pair(lambda pair: pair.size_bytes / pair.time_ns * 1e9), gigabytes, drop=2),
-        Column("seen", "seen", lambda line: _seen(line[1])),
+        Column("seen", "seen", lambda line: _seen_text(line[1])),
         footnotes=(
             "best: the pair's fastest call; usual: the lower quartile of that over the pairs of the same size and path;"
             " slower: their ratio (of a rank with most of its pairs slow: its median).",
@@ -132,7 +132,8 @@ def _of_pair(get: Callable[[SlowPair], Raw]) -> Callable[[Line], Raw]:
     return lambda line: get(line[1]) if isinstance(line[1], SlowPair) else None
 
 
-def _name(slow: SlowEnd | SlowPair) -> str:
+def _slow_name(slow: SlowEnd | SlowPair) -> str:
+    """Write a pair, or an end with its ranks."""
     if isinstance(slow, SlowPair):
         sender, receiver = slow.peer
         return f"{sender} <-> {receiver}" if slow.bidirectional else f"{sender} -> {receiver}"
@@ -141,11 +142,11 @@ def _name(slow: SlowEnd | SlowPair) -> str:
     return {"egress": f"{who} -> any", "ingress": f"any -> {who}", "both": f"{who} <-> any"}[slow.direction]
 
 
-def _ratio(slow: SlowEnd | SlowPair) -> Value:
+def _ratio_value(slow: SlowEnd | SlowPair) -> Value:
     return times(slow.ratio, tone="warn" if isinstance(slow, SlowPair) and not slow.confirmed else "bad")
 
 
-def _seen(slow: SlowEnd | SlowPair) -> str:
+def _seen_text(slow: SlowEnd | SlowPair) -> str:
     if isinstance(slow, SlowPair):
         return "in several measurements" if slow.confirmed else "once"
     return f"in {slow.slow} of {slow.of} pairs"
@@ -194,10 +195,11 @@ def pairs_charts(rows: Sequence[CommRow]) -> Iterator[Chart]:
         timed = (r for r in cell if r.peer is not None and r.size_bytes and r.busbw_bytes_per_s and r.time_ns_median)
         kinds = grouped(timed, lambda row: (row.size_bytes or 0, row.bidirectional))
         for kind, kind_rows in kinds.items():
-            yield _chart(kind, kind_rows, verdicts[cell_id], number)
+            yield _pairs_chart(kind, kind_rows, verdicts[cell_id], number)
 
 
-def _chart(kind: tuple[int, bool], rows: Sequence[CommRow], verdict: PairsVerdict, number: int) -> Chart:
+def _pairs_chart(kind: tuple[int, bool], rows: Sequence[CommRow], verdict: PairsVerdict, number: int) -> Chart:
+    """Draw all pairs of one size as a matrix: latency, or bandwidth."""
     size, both = kind
     small = size <= LATENCY_BYTES
     scale, what, unit = _SHOWN["time" if small else "busbw"]
@@ -257,7 +259,7 @@ def _heat_map(
             "sender": called[sender],
             "receiver": str(receiver),
             "value": value,
-            "text": _short(value, largest),
+            "text": _short_number(value, largest),
             "said": f"{called[sender]} to {receiver}: {value:.3g} {unit}" + ", slow" * ((sender, receiver) in slow),
         }
         for (sender, receiver), value in sorted(figures.items())
@@ -285,7 +287,7 @@ def _heat_map(
     return chart(title, *layers, width=COLUMN, height=150, x=across, y=down)
 
 
-def _short(value: float, largest: float) -> str:
+def _short_number(value: float, largest: float) -> str:
     """Write three digits at most, the same decimals in all cells."""
     places = 0 if largest >= 100 else 1 if largest >= 10 else 2 if largest >= 1 else 3
     return f"{value:.{places}f}"
@@ -313,7 +315,7 @@ def pairs_table(rows: Sequence[CommRow]) -> Table:
             line
             for cell_id, cell in cells.items()
             if cell[0].world_size <= MAX_MATRIX
-            for line in _lines(cell, verdicts[cell_id])
+            for line in _pair_lines(cell, verdicts[cell_id])
         ),
         group_column("world", "ranks", lambda line: wording(line.world, line.cell[0].world_size)),
         group_column("size_bytes", "size", "size", unit="bytes"),
@@ -374,10 +376,11 @@ class _Line:
         if self.sender is None or self.size_bytes is None:
             return unknown()
         peer = self.sender, receiver
-        return _value(self.by_peer, peer, both=self.both, slow=(self.size_bytes, self.both, peer) in self.slow)
+        return _pair_value(self.by_peer, peer, both=self.both, slow=(self.size_bytes, self.both, peer) in self.slow)
 
 
-def _lines(cell: Sequence[CommRow], verdict: PairsVerdict) -> list[_Line]:
+def _pair_lines(cell: Sequence[CommRow], verdict: PairsVerdict) -> list[_Line]:
+    """Return the lines of the table of pairs: a row for each sender."""
     slow = frozenset((p.size_bytes, p.bidirectional, p.peer) for p in verdict.pairs)
     kinds: dict[tuple[int, bool], dict[tuple[int, int], CommRow]] = {}
     for row in cell:
@@ -394,19 +397,20 @@ def _lines(cell: Sequence[CommRow], verdict: PairsVerdict) -> list[_Line]:
     return lines
 
 
-def _value(by_peer: Mapping[tuple[int, int], CommRow], peer: tuple[int, int], *, both: bool, slow: bool) -> Value:
+def _pair_value(by_peer: Mapping[tuple[int, int], CommRow], peer: tuple[int, int], *, both: bool, slow: bool) -> Value:
+    """Write one pair's figure; dim where it is not measured."""
     if peer[0] == peer[1]:
         return Value("·", None, tone="dim")
     row = by_peer.get(peer)
     if row is None and both and (peer[1], peer[0]) in by_peer:
         return Value("", None)  # stands on the other side of the diagonal
-    value = unknown() if row is None else _quantity(row)
+    value = unknown() if row is None else _pair_quantity(row)
     if value.raw is None:
         return value
     return replace(value, text=f"{MARK}{value.text}", tone="bad") if slow else value
 
 
-def _quantity(row: CommRow) -> Value:
+def _pair_quantity(row: CommRow) -> Value:
     """Return the pair's quantity; raw in ns or bytes/s."""
     if (row.size_bytes or 0) <= LATENCY_BYTES:
         return microseconds(row.time_ns_median)

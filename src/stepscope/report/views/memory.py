@@ -46,17 +46,17 @@ def memory_charts(runs: Sequence[TrainingRun]) -> Iterator[Chart]:
 
     The peak is one part where kinds are unknown.
     """
-    shown = [run for run in runs if _total(run) or run.status in ("oom", "host_oom")]
-    for part in by_dataset(sorted(shown, key=_order), MAX_ROWS):
-        if sum(_total(run) > 0 for run in part.runs) < 2:
+    shown = [run for run in runs if _total_bytes(run) or run.status in ("oom", "host_oom")]
+    for part in by_dataset(sorted(shown, key=_order_key), MAX_ROWS):
+        if sum(_total_bytes(run) > 0 for run in part.runs) < 2:
             continue
         named = dict.fromkeys((*MEMORY_KINDS, *(kind for run in part.runs for kind in run.memory)))
         kinds = [kind for kind in named if any(kind in run.memory for run in part.runs)]
-        if any(_unknown(run) for run in part.runs):
+        if any(_unknown_bytes(run) for run in part.runs):
             kinds.append(MEMORY_UNKNOWN)
-        size, unit = memory_unit(max(_total(run) for run in part.runs))
+        size, unit = memory_unit(max(_total_bytes(run) for run in part.runs))
         hues = COLORS[:1] if kinds == [MEMORY_UNKNOWN] else tuple(MEMORY_KINDS.get(kind, FAINT) for kind in kinds)
-        rows = [_row(run, name, kinds) for run, name in part.named]
+        rows = [_memory_row(run, name, kinds) for run, name in part.named]
         kinds = list(map(clean, kinds))
         how = f"by kind ({', '.join(kinds)})" if len(kinds) > 1 else "as a whole"
         if kinds == [MEMORY_UNKNOWN]:
@@ -70,26 +70,26 @@ def memory_charts(runs: Sequence[TrainingRun]) -> Iterator[Chart]:
         yield Chart(part.key, part.title, caption, spec)
 
 
-def _total(run: TrainingRun) -> int:
+def _total_bytes(run: TrainingRun) -> int:
     return max(sum(run.memory.values()), run.peak_memory_bytes or 0) if run.status == "ok" else 0
 
 
-def _unknown(run: TrainingRun) -> int:
+def _unknown_bytes(run: TrainingRun) -> int:
     """Return the bytes of the peak that no kind accounts for."""
-    return _total(run) - sum(run.memory.values()) if run.status == "ok" else 0
+    return _total_bytes(run) - sum(run.memory.values()) if run.status == "ok" else 0
 
 
-def _order(run: TrainingRun) -> tuple[str, str, str, int, int]:
+def _order_key(run: TrainingRun) -> tuple[str, str, str, int, int]:
     run_facets = facets(run)
     batch = run.micro_batch or run.global_batch or 0
     return run_facets["model"], run_facets["strategy"], run_facets["precision"], run.world_size or 0, batch
 
 
-def _row(run: TrainingRun, name: str, kinds: Sequence[str]) -> StackRow:
+def _memory_row(run: TrainingRun, name: str, kinds: Sequence[str]) -> StackRow:
     if run.status != "ok":
         return StackRow(name, failure=failure(run))
-    by_kind = {**run.memory, MEMORY_UNKNOWN: _unknown(run)}
-    return StackRow(name, tuple(float(by_kind.get(kind, 0)) for kind in kinds), format_bytes_binary(_total(run)))
+    by_kind = {**run.memory, MEMORY_UNKNOWN: _unknown_bytes(run)}
+    return StackRow(name, tuple(float(by_kind.get(kind, 0)) for kind in kinds), format_bytes_binary(_total_bytes(run)))
 
 
 _KINDS = {"parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ"}
@@ -107,7 +107,7 @@ def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEviden
         lead_column("micro_batch", "batch of a rank", "micro_batch", whole, short="batch"),
         Column("peak_memory_bytes", "peak memory", "peak_bytes", binary_size, short="peak"),
         Column("per_sample_bytes", "per further sample", _per_sample, binary_size, short="per sample"),
-        *(Column(kind, kind, _held(kind), binary_size, short=short, drop=2) for kind, short in _KINDS.items()),
+        *(Column(kind, kind, _held_getter(kind), binary_size, short=short, drop=2) for kind, short in _KINDS.items()),
         Column("step_ns", "step", lambda batch: measured(batch.run.step_ns, duration, tight=True), duration, drop=1),
         rate_column(
             [batch.run for batch in batches], lambda batch: batch.run.samples_per_s, run_of=lambda batch: batch.run
@@ -133,7 +133,7 @@ def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEviden
     )
 
 
-def _held(kind: str) -> Callable[[BatchMemory], int | None]:
+def _held_getter(kind: str) -> Callable[[BatchMemory], int | None]:
     return lambda batch: batch.held_bytes.get(kind)
 
 
@@ -154,11 +154,13 @@ def held_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
         holdings,
         lead_column("label", "strategy", "cell.run.strategy"),
         identity_column("world_size", "ranks", "cell.run.world_size", whole),
-        *(_column(kind) for kind in HELD_KINDS),
+        *(_kind_column(kind) for kind in HELD_KINDS),
         Column("total", "all", "total", size),
         Column("buffers", "buffers", "planned_buffers", size, drop=1),
-        Column("states_off", "states off plan", lambda h: _off(h.states, h.planned_states)),
-        Column("activations_off", "act. off plan", lambda h: _off(h.sizes.get("activations"), h.planned_activations)),
+        Column("states_off", "states off plan", lambda h: _off_value(h.states, h.planned_states)),
+        Column(
+            "activations_off", "act. off plan", lambda h: _off_value(h.sizes.get("activations"), h.planned_activations)
+        ),
         Column("comm_bytes", "bytes/step", "cell.run.comm_bytes_per_step", size),
         Column("step_ns", "step", lambda h: measured(h.cell.run.step_ns, duration, tight=True), duration),
         footnotes=(
@@ -172,11 +174,11 @@ def held_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
     return (table,)
 
 
-def _column(kind: str) -> Column:
+def _kind_column(kind: str) -> Column:
     return Column(kind, kind, lambda h: h.sizes.get(kind), size, drop=2)
 
 
-def _off(counted_bytes: int | None, planned: int | None) -> Value:
+def _off_value(counted_bytes: int | None, planned: int | None) -> Value:
     if counted_bytes is None or not planned:
         return wording(None)
     share = counted_bytes / planned - 1
@@ -210,17 +212,18 @@ def memory_kinds_table(memory: Sequence[MemorySnapshot]) -> Table:
     return tabled(
         "memory_kinds",
         "Memory by kind",
-        [row for snapshot in memory for row in _rows(snapshot)],
+        [row for snapshot in memory for row in _kind_rows(snapshot)],
         group_column("snapshot", "", "0"),
         lead_column("kind", "kind", "1"),
         Column("peak_bytes", "at the peak", "2", binary_size),
         Column("peak_share", "share", "3", percent),
         Column("snapshot_bytes", "at the snapshot", "4", binary_size),
-        footnotes=_footnotes(memory),
+        footnotes=_snapshot_footnotes(memory),
     )
 
 
-def _rows(memory: MemorySnapshot) -> list[tuple[str, str, int | None, float | None, int]]:
+def _kind_rows(memory: MemorySnapshot) -> list[tuple[str, str, int | None, float | None, int]]:
+    """Return (snapshot, kind, bytes at the peak, share, bytes now) of each kind."""
     peak, now = dict(memory.peak_kinds), dict(memory.kinds)
     kinds = [kind for kind in KINDS if kind in peak or kind in now]
     sums = [(kind, peak.get(kind, 0), now.get(kind, 0)) for kind in kinds]
@@ -237,7 +240,8 @@ def _rows(memory: MemorySnapshot) -> list[tuple[str, str, int | None, float | No
     ]
 
 
-def _footnotes(memory: Sequence[MemorySnapshot]) -> tuple[str, ...]:
+def _snapshot_footnotes(memory: Sequence[MemorySnapshot]) -> tuple[str, ...]:
+    """Say what is counted as which kind."""
     lines = ["bytes that tensors asked for; buffers count as parameters, DDP's buckets as gradients"]
     if any(not snapshot.named for snapshot in memory):
         lines.append(
@@ -299,12 +303,17 @@ def memory_holders_tables(memory: Sequence[MemorySnapshot]) -> tuple[Table, ...]
     footnotes = ("the largest ones; line: the innermost outside torch that asked for the memory",)
     unnamed = "where a module has no name: the lines that call it (`stepscope profile --memory --modules` names them)"
     return (
-        _table("memory_lines", "Memory by line", "line", lines, footnotes),
-        _table("memory_modules", "Memory by module", "module", modules, ("the largest ones at the peak", unnamed)),
+        _holders_table("memory_lines", "Memory by line", "line", lines, footnotes),
+        _holders_table(
+            "memory_modules", "Memory by module", "module", modules, ("the largest ones at the peak", unnamed)
+        ),
     )
 
 
-def _table(key: str, title: str, what: str, rows: Sequence[_MemoryHoldersRow], footnotes: tuple[str, ...]) -> Table:
+def _holders_table(
+    key: str, title: str, what: str, rows: Sequence[_MemoryHoldersRow], footnotes: tuple[str, ...]
+) -> Table:
+    """Return a table of what holds memory at the peak."""
     return tabled(
         key,
         title,
@@ -313,13 +322,13 @@ def _table(key: str, title: str, what: str, rows: Sequence[_MemoryHoldersRow], f
         lead_column(what, what, "1.where"),
         Column("kind", "kind", "1.kind"),
         Column("bytes", "held", "1.size_bytes", binary_size),
-        Column("share", "share", _share, percent),
+        Column("share", "share", _peak_share, percent),
         Column("blocks", "blocks", "1.blocks", whole, drop=1),
         footnotes=footnotes,
     )
 
 
-def _share(row: _MemoryHoldersRow) -> float | None:
+def _peak_share(row: _MemoryHoldersRow) -> float | None:
     memory, holder = row
     whole_ = memory.peak_requested_bytes or memory.requested_bytes
     return holder.size_bytes / whole_ if whole_ else None

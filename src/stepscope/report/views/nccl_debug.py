@@ -27,34 +27,34 @@ NICS_SHOWN = 8
 
 def build(debug: NcclDebug) -> Table:
     """Return the table: one row a communicator."""
-    labels = _labels(debug)
+    labels = _communicator_labels(debug)
     return replace(
         tabled(
             "nccl_debug",
             "NCCL communicators",
             enumerate(debug.communicators),
             lead_column("communicator", "communicator", lambda c: labels[c[0]]),
-            Column("ranks", "ranks", lambda c: _ranks(c[1]), whole),
+            Column("ranks", "ranks", lambda c: _ranks_value(c[1]), whole),
             Column("hosts", "hosts", lambda c: len({r.host for r in c[1].ranks}) or None, whole),
-            Column("version", "NCCL", lambda c: _versions(c[1]), drop=5),
+            Column("version", "NCCL", lambda c: _versions_value(c[1]), drop=5),
             Column("network", "network", lambda c: ", ".join(c[1].networks) or None),
             Column("rings", "rings", lambda c: len(c[1].rings) or None, whole, drop=3),
             Column("trees", "trees", lambda c: len(c[1].trees) or None, whole, drop=2),
             Column("coll_channels", "channels", "1.coll_channels", whole, drop=6),
             Column("p2p_channels", "p2p channels", "1.p2p_channels", whole, short="p2p", drop=4),
-            Column("nvls", "NVLS", lambda c: _nvls(c[1]), whole, drop=1),
-            Column("state", "state", lambda c: _state(c[1])),
+            Column("nvls", "NVLS", lambda c: _nvls_value(c[1]), whole, drop=1),
+            Column("state", "state", lambda c: _state_value(c[1])),
         ),
-        footnotes=tuple(_surroundings(debug)),
+        footnotes=tuple(_surroundings_notes(debug)),
     )
 
 
 def build_links(debug: NcclDebug) -> Table:
     """Return the table: one row per communicator and transport, links between hosts apart from those inside one."""
-    labels = _labels(debug)
+    labels = _communicator_labels(debug)
     items: list[tuple[str, str, str, list[NcclLink]]] = []
     for i, communicator in enumerate(debug.communicators):
-        ordered = sorted(_ways(communicator).items(), key=lambda way: (-len(way[1]), way[0][:2]))
+        ordered = sorted(_links_by_way(communicator).items(), key=lambda way: (-len(way[1]), way[0][:2]))
         items += [(labels[i], transport, where, links) for (transport, where, _), links in ordered]
 
     def nics(item: tuple[str, str, str, list[NcclLink]]) -> str | None:
@@ -73,7 +73,7 @@ def build_links(debug: NcclDebug) -> Table:
         Column("where", "between", "2"),
         Column("gdrdma", "GPU direct", lambda item: _gpu_direct(item[3][0].gdrdma)),
         Column("links", "links", lambda item: len(item[3]), whole),
-        Column("channels", "channels each", lambda i: _span([k.channels for k in i[3]]), whole, short="channels"),
+        Column("channels", "channels each", lambda i: _span_value([k.channels for k in i[3]]), whole, short="channels"),
         Column("nics", "NICs", nics, drop=1),
         footnotes=("a link: one direction between two ranks; GPU direct: the NIC reads and writes GPU memory",),
     )
@@ -81,11 +81,11 @@ def build_links(debug: NcclDebug) -> Table:
 
 def build_choices(debug: NcclDebug) -> Table:
     """Return the table: one row per operation and range of sizes for which NCCL chose the same."""
-    labels = _labels(debug)
+    labels = _communicator_labels(debug)
     items = [
         (labels[i], alike)
         for i, communicator in enumerate(debug.communicators)
-        for alike in _alike(communicator.choices)
+        for alike in _choices_alike(communicator.choices)
     ]
     return tabled(
         "nccl_choices",
@@ -97,7 +97,7 @@ def build_choices(debug: NcclDebug) -> Table:
         identity_column("high_bytes", "to", lambda item: item[1][-1].high_bytes, byte_size),
         Column("algorithm", "algorithm", "1.0.algorithm"),
         Column("protocol", "protocol", "1.0.protocol"),
-        Column("channels", "channels", lambda item: _channels(item[1][0]), drop=1),
+        Column("channels", "channels", lambda item: _channels_value(item[1][0]), drop=1),
         Column("calls", "calls", lambda item: sum(c.calls for c in item[1]), whole, drop=2),
         footnotes=("from, to: smallest and largest size seen with this choice",),
     )
@@ -124,7 +124,7 @@ def build_all(debug: NcclDebug) -> tuple[Table, ...]:
     return tuple(t for t in tables if t.rows)
 
 
-def _labels(debug: NcclDebug) -> list[str]:
+def _communicator_labels(debug: NcclDebug) -> list[str]:
     """Return NCCL's id of each communicator; where it states none, a number."""
     return [
         communicator.id or (f"#{i}" if communicator.nranks is not None else "not stated")
@@ -132,11 +132,11 @@ def _labels(debug: NcclDebug) -> list[str]:
     ]
 
 
-def _versions(communicator: NcclCommunicator) -> Value:
+def _versions_value(communicator: NcclCommunicator) -> Value:
     return wording(", ".join(communicator.versions) or None, tone="warn" if len(communicator.versions) > 1 else "plain")
 
 
-def _ranks(communicator: NcclCommunicator) -> Value:
+def _ranks_value(communicator: NcclCommunicator) -> Value:
     if communicator.nranks is None:
         return unknown()
     missing = len(communicator.missing_ranks)
@@ -144,7 +144,7 @@ def _ranks(communicator: NcclCommunicator) -> Value:
     return Value(text, communicator.nranks, tone="warn" if missing else "plain")
 
 
-def _nvls(communicator: NcclCommunicator) -> Value:
+def _nvls_value(communicator: NcclCommunicator) -> Value:
     if communicator.nvls_channels:
         return wording(counted(communicator.nvls_channels, "channel"), communicator.nvls_channels)
     if communicator.nvls is False or communicator.nvls_channels == 0:
@@ -152,7 +152,8 @@ def _nvls(communicator: NcclCommunicator) -> Value:
     return wording("yes") if communicator.nvls else unknown()
 
 
-def _state(communicator: NcclCommunicator) -> Value:
+def _state_value(communicator: NcclCommunicator) -> Value:
+    """Write whether all ranks are initialised, wait, or aborted."""
     waiting = [r.rank for r in communicator.ranks if not r.initialised]
     aborted = [r.rank for r in communicator.ranks if r.ended == "aborted"]
     if waiting:
@@ -165,13 +166,13 @@ def _state(communicator: NcclCommunicator) -> Value:
     return wording("opened and closed" if closed else "open", tone="dim")
 
 
-def _ways(communicator: NcclCommunicator) -> dict[tuple[str, str, bool | None], list[NcclLink]]:
+def _links_by_way(communicator: NcclCommunicator) -> dict[tuple[str, str, bool | None], list[NcclLink]]:
     """Group links by transport, what they connect, and whether the NIC reaches GPU memory."""
     hosts = {r.rank: r.host for r in communicator.ranks}
-    return grouped(communicator.links, lambda link: (link.transport, _where(link, hosts), link.gdrdma))
+    return grouped(communicator.links, lambda link: (link.transport, _where_text(link, hosts), link.gdrdma))
 
 
-def _where(link: NcclLink, hosts: dict[int, str]) -> str:
+def _where_text(link: NcclLink, hosts: dict[int, str]) -> str:
     here, there = hosts.get(link.source), hosts.get(link.destination)
     if here is None or there is None:
         return "unknown"
@@ -184,23 +185,23 @@ def _gpu_direct(gdrdma: bool | None) -> Value:
     return wording("yes" if gdrdma else "no", tone="good" if gdrdma else "warn")
 
 
-def _span(values: Sequence[int]) -> Value:
+def _span_value(values: Sequence[int]) -> Value:
     low, high = min(values), max(values)
     return Value(str(low) if low == high else f"{low} to {high}", high)
 
 
-def _channels(choice: NcclChoice) -> Value:
+def _channels_value(choice: NcclChoice) -> Value:
     if choice.channels is None:
         return unknown()
     low, high = choice.channels
     return wording(f"{low} to {high}", high - low + 1)
 
 
-def _alike(choices: Sequence[NcclChoice]) -> Iterator[list[NcclChoice]]:
+def _choices_alike(choices: Sequence[NcclChoice]) -> Iterator[list[NcclChoice]]:
     """Group neighbouring sizes of one operation with one choice; they come ordered by size."""
     run: list[NcclChoice] = []
     for choice in choices:
-        if run and _chosen(run[-1]) != _chosen(choice):
+        if run and _choice_key(run[-1]) != _choice_key(choice):
             yield run
             run = []
         run.append(choice)
@@ -208,11 +209,12 @@ def _alike(choices: Sequence[NcclChoice]) -> Iterator[list[NcclChoice]]:
         yield run
 
 
-def _chosen(choice: NcclChoice) -> tuple[object, ...]:
+def _choice_key(choice: NcclChoice) -> tuple[object, ...]:
     return choice.op, choice.algorithm, choice.protocol, choice.channels
 
 
-def _surroundings(debug: NcclDebug) -> Iterator[str]:
+def _surroundings_notes(debug: NcclDebug) -> Iterator[str]:
+    """Yield network plugin, settings and what the log lacks."""
     if debug.net_plugins:
         yield f"network plugin: {', '.join(debug.net_plugins)}"
     elif debug.no_plugin:

@@ -53,6 +53,7 @@ def pipeline_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
 
 
 def _pipelines_table(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
+    """Return the table of the pipelines: schedule, step, bubble, and what an even split would bring."""
     return tabled(
         "pipelines",
         "Pipelines",
@@ -89,6 +90,7 @@ def list_text(split: Sequence[int]) -> str:
 
 
 def _stages_table(pairs: Sequence[tuple[CellEvidence, MeasuredPipeline]]) -> Table:
+    """Return the table of the stages: where the time of each goes."""
     rows = [(cell, pipeline, stage) for cell, pipeline in pairs for stage in pipeline.stages]
 
     def part(name: str, title: str) -> Column:
@@ -237,20 +239,20 @@ def pipeline_bubble_charts(cells: Sequence[CellEvidence]) -> Iterator[Chart]:
             continue
         title = f"pipeline of {counted(ranks, 'rank')}"
         curves = {name: [points[m] for m in sorted(points)] for name, points in names.items()}
-        ends = [f"{name} {_at(points[0])}, {_at(points[-1])}" for name, points in curves.items()]
+        ends = [f"{name} {_bubble_text(points[0])}, {_bubble_text(points[-1])}" for name, points in curves.items()]
         caption = (
             f"Share of a {title} in which ranks compute nothing, over the micro-batches of a step; lines: the formula for "
             f"equal stages and free messages. Measured: {'; '.join(ends)}."
         )
-        yield Chart(f"{ranks}-ranks", title, caption, _bubbles(title, curves))
+        yield Chart(f"{ranks}-ranks", title, caption, _bubbles_spec(title, curves))
 
 
-def _at(point: tuple[PipelineLayout, Measured]) -> str:
+def _bubble_text(point: tuple[PipelineLayout, Measured]) -> str:
     layout, bubble = point
     return f"{format_percent(bubble.value)} at {layout.micro_batches}"
 
 
-def _bubbles(title: str, curves: Mapping[str, Bubbles]) -> Spec:
+def _bubbles_spec(title: str, curves: Mapping[str, Bubbles]) -> Spec:
     """Draw points with intervals; lines: the formula."""
     hue, shape = vega.by_series(curves), vega.shape_by_series(curves)
     counts = sorted({layout.micro_batches for points in curves.values() for layout, _ in points})

@@ -54,12 +54,12 @@ def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
         Column("busbw_bytes_per_s", "busbw", "1.busbw_bytes_per_s", bandwidth, unit="bytes/s"),
         Column("algorithm", "algorithm", "1.algorithm"),
         Column("protocol", "protocol", "1.protocol"),
-        Column("next", "next best", lambda item: _next(item[1]), drop=1),
+        Column("next", "next best", lambda item: _next_best(item[1]), drop=1),
         notes=tuple(notes),
     )
 
 
-def _next(predicted: Predicted) -> str | None:
+def _next_best(predicted: Predicted) -> str | None:
     second = next((a for a in predicted.alternatives if a.offered), None)
     return None if second is None else f"{second.algorithm}/{second.protocol} {format_duration(second.time_ns)}"
 
@@ -100,11 +100,11 @@ NEAR = 1.1
 def calibration_charts(calibration: Calibration) -> Iterator[Chart]:
     """Yield one chart a fit that says how far off it is at each size; two fits are never called the same."""
     fits = [fit for fit in calibration.fits if fit.errors]
-    titles = [_title(fit) for fit in fits]
+    titles = [_fit_title(fit) for fit in fits]
     for n, (fit, title) in enumerate(zip(fits, titles, strict=True)):
         several = f"-{titles[:n].count(title) + 1}" if titles.count(title) > 1 else ""
         points = sorted(fit.errors, key=lambda e: e.measured_ns)
-        yield Chart(_key(fit) + several, title, _caption(title, fit, points), _fit_chart(title, fit, points))
+        yield Chart(_fit_key(fit) + several, title, _fit_caption(title, fit, points), _fit_chart(title, fit, points))
 
 
 def _fit_chart(title: str, fit: CollectiveFit, points: Sequence[SizeError]) -> Spec:
@@ -113,7 +113,7 @@ def _fit_chart(title: str, fit: CollectiveFit, points: Sequence[SizeError]) -> S
     ends = [vega.sig(min(measured) / 1.3), vega.sig(max(measured) * 1.3)]
     line, curve = (
         f"{name}: mean error {mean}, largest {largest}"
-        for name, (mean, largest) in (("straight line", _off(fit.line)), ("curve", _off(fit.curve)))
+        for name, (mean, largest) in (("straight line", _errors_text(fit.line)), ("curve", _errors_text(fit.curve)))
     )
     rows: list[dict[str, Any]] = [
         {
@@ -134,6 +134,7 @@ def _fit_chart(title: str, fit: CollectiveFit, points: Sequence[SizeError]) -> S
     across = vega.log_axis("measured", "measured time per call (µs)", ends)
 
     def panel(field: str, y: Spec, height: int, x: Spec, same: Sequence[float]) -> Spec:
+        """Return one panel of measured against fitted times."""
         exact = [{"measured": x_, field: y_} for x_, y_ in zip(ends, same, strict=True)]
         layers = [
             vega.layer("line", exact, y=field, color=vega.FAINT, strokeWidth=0.9),
@@ -162,14 +163,15 @@ def _fit_chart(title: str, fit: CollectiveFit, points: Sequence[SizeError]) -> S
     }
 
 
-def _off(fit: Line | Curve) -> tuple[str, str]:
+def _errors_text(fit: Line | Curve) -> tuple[str, str]:
     """Write the mean and the largest relative error."""
     return format_percent(fit.mean_relative_error), format_percent(fit.max_relative_error)
 
 
-def _caption(title: str, fit: CollectiveFit, points: Sequence[SizeError]) -> str:
+def _fit_caption(title: str, fit: CollectiveFit, points: Sequence[SizeError]) -> str:
+    """Say what was fitted, and by how much line and curve miss the sizes."""
     first, last = format_duration(points[0].measured_ns), format_duration(points[-1].measured_ns)
-    (curve, curve_most), (line, line_most) = _off(fit.curve), _off(fit.line)
+    (curve, curve_most), (line, line_most) = _errors_text(fit.curve), _errors_text(fit.line)
     worst = max(points, key=lambda p: max(p.line_ns / p.measured_ns, p.measured_ns / p.line_ns))
     off = worst.line_ns / worst.measured_ns
     where = f", most at {vega.size_tick(worst.size_bytes)}: it says {off:.2g} times what was measured"
@@ -186,7 +188,8 @@ def _caption(title: str, fit: CollectiveFit, points: Sequence[SizeError]) -> str
     )
 
 
-def _title(fit: CollectiveFit) -> str:
+def _fit_title(fit: CollectiveFit) -> str:
+    """Write what was fitted: operation, ranks, network."""
     pattern = f" {fit.pattern}" if fit.pattern else ""
     network = f", {fit.network}" if fit.network else ""
     place = f" ({fit.placement})" if "+" in fit.placement else ""
@@ -196,7 +199,7 @@ def _title(fit: CollectiveFit) -> str:
     )
 
 
-def _key(fit: CollectiveFit) -> str:
+def _fit_key(fit: CollectiveFit) -> str:
     parts = [fit.op, fit.pattern, f"{fit.world_size}-ranks", fit.placement if "+" in fit.placement else None]
     parts += [fit.dtype, "in-place" if fit.in_place else None, fit.device, fit.backend, fit.network]
     text = "-".join(part for part in parts if part)
@@ -233,21 +236,21 @@ def calibration_table(calibration: Calibration) -> Table:
         "calibration",
         "Calibration",
         calibration.fits,
-        lead_column("op", "collective", _op),
+        lead_column("op", "collective", _op_text),
         lead_column("world_size", "ranks", "world_size", whole),
         identity_column("placement", "placement", "placement"),
         identity_column("dtype", "type", "dtype"),
-        identity_column("form", "form", _form),
+        identity_column("form", "form", _form_text),
         identity_column("device", "device", lambda fit: f"{fit.device}/{fit.backend}"),
         identity_column("network", "network", lambda fit: fit.network or "real"),
         Column("algorithm", "steps and bytes of", "algorithm", short="algo", drop=5),
         Column("steps", "steps", "line.steps", whole, drop=4),
-        Column("alpha_ns", "alpha us/step", lambda fit: _alpha(fit.line), whole, unit="ns", short="alpha us"),
-        Column("beta_bytes_per_s", "beta GB/s", lambda fit: _beta(fit.line), whole, unit="bytes/s"),
-        *([Column("link_bytes_per_s", "link Gbit/s", _link, whole, unit="bytes/s", drop=3)] if over_tcp else []),
+        Column("alpha_ns", "alpha us/step", lambda fit: _alpha_value(fit.line), whole, unit="ns", short="alpha us"),
+        Column("beta_bytes_per_s", "beta GB/s", lambda fit: _beta_value(fit.line), whole, unit="bytes/s"),
+        *([Column("link_bytes_per_s", "link Gbit/s", _link_value, whole, unit="bytes/s", drop=3)] if over_tcp else []),
         Column("r_squared", "R²", "line.r_squared", Format("{:.4f}".format), drop=2),
-        Column("line_error", "line off mean / max", lambda f: _errors(f.line), whole, short="line off"),
-        Column("curve_error", "curve off mean / max", lambda f: _errors(f.curve), whole, short="curve off"),
+        Column("line_error", "line off mean / max", lambda f: _errors_value(f.line), whole, short="line off"),
+        Column("curve_error", "curve off mean / max", lambda f: _errors_value(f.curve), whole, short="curve off"),
         Column(
             "held_out_error",
             "at sizes left out",
@@ -264,7 +267,7 @@ def calibration_table(calibration: Calibration) -> Table:
         ),
         notes=(
             *(
-                f"{_name(fit)}: {text}"
+                f"{_fit_name(fit)}: {text}"
                 for fit in calibration.fits
                 for text in filter(None, (fit.line_fails, *fit.notes))
             ),
@@ -273,16 +276,16 @@ def calibration_table(calibration: Calibration) -> Table:
     )
 
 
-def _form(fit: CollectiveFit) -> str:
+def _form_text(fit: CollectiveFit) -> str:
     return UNKNOWN if fit.line.wire_factor == 0 else "in place" if fit.in_place else "out of place"
 
 
-def _name(fit: CollectiveFit) -> str:
-    parts = [_op(fit), f"{fit.world_size} ranks", fit.dtype, "in place" if fit.in_place else "", fit.network or ""]
+def _fit_name(fit: CollectiveFit) -> str:
+    parts = [_op_text(fit), f"{fit.world_size} ranks", fit.dtype, "in place" if fit.in_place else "", fit.network or ""]
     return " ".join(part for part in parts if part)
 
 
-def _op(fit: CollectiveFit) -> str:
+def _op_text(fit: CollectiveFit) -> str:
     return fit.op if fit.pattern is None else f"{fit.op} {fit.pattern}"
 
 
@@ -292,47 +295,48 @@ def _over_tcp(fit: CollectiveFit) -> bool:
     return fit.backend == "gloo" and between_hosts and fit.line.beta_bytes_per_s is not None
 
 
-def _link(fit: CollectiveFit) -> Value:
+def _link_value(fit: CollectiveFit) -> Value:
     if fit.line.beta_bytes_per_s is None or not _over_tcp(fit):
         return unknown()
     rate = link_rate_bytes_per_s(fit.line.beta_bytes_per_s)
     return Value(f"{rate * 8 / 1e9:.3g}", rate)
 
 
-def _alpha(line: Line) -> Value:
+def _alpha_value(line: Line) -> Value:
     return Value(
         _with_interval(line.alpha_ns / 1e3, line.alpha_ns, line.alpha_ns_low, line.alpha_ns_high),
         line.alpha_ns,
-        compact=_digits(line.alpha_ns / 1e3),
+        compact=_three_digits(line.alpha_ns / 1e3),
     )
 
 
-def _beta(line: Line) -> Value:
+def _beta_value(line: Line) -> Value:
     beta = line.beta_bytes_per_s
     if beta is None:
         return unknown()
     text = _with_interval(beta / 1e9, beta, line.beta_bytes_per_s_low, line.beta_bytes_per_s_high)
-    return Value(text, beta, compact=_digits(beta / 1e9))
+    return Value(text, beta, compact=_three_digits(beta / 1e9))
 
 
 def _with_interval(shown: float, value: float, low: float | None, high: float | None) -> str:
+    """Write a figure with its interval, as ±% where that is even."""
     if low is None or high is None or value <= 0:
-        return _digits(shown)
+        return _three_digits(shown)
     share = max(high - value, value - low) / value
     if share >= 1:
-        return f"{_digits(shown)} ({_digits(shown * low / value)} to {_digits(shown * high / value)})"
-    return f"{_digits(shown)} {format_plus_minus(share)}"
+        return f"{_three_digits(shown)} ({_three_digits(shown * low / value)} to {_three_digits(shown * high / value)})"
+    return f"{_three_digits(shown)} {format_plus_minus(share)}"
 
 
-def _digits(value: float) -> str:
+def _three_digits(value: float) -> str:
     """Write three digits, without an exponent."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
-def _errors(fit: Line | Curve) -> Value:
-    (mean, most), raw = _off(fit), fit.mean_relative_error
+def _errors_value(fit: Line | Curve) -> Value:
+    (mean, most), raw = _errors_text(fit), fit.mean_relative_error
     return Value(f"{mean} / {most}", raw, compact=mean, tone=judged(raw, *_WORRY))
 
 

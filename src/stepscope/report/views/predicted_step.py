@@ -162,9 +162,9 @@ def verdict(p: StepPrediction) -> str:
     low, high = format_duration(p.low_s * 1e9), format_duration(p.high_s * 1e9)
     what = f"{p.model.name} on {p.layout.gpus} x {p.cluster.gpu.name}"
     if p.tight:
-        what += f" is tight, {_used(p)} per GPU (fits up to {MEMORY_LIMIT:.0%}); if it fits"
+        what += f" is tight, {_used_memory_text(p)} per GPU (fits up to {MEMORY_LIMIT:.0%}); if it fits"
     elif not p.fits:
-        what += f" does not fit, {_used(p)} per GPU; if it did"
+        what += f" does not fit, {_used_memory_text(p)} per GPU; if it did"
     return (
         f"{what}: {p.tokens_per_s:,.0f} tokens/s, {p.tokens_per_s_per_gpu:,.0f} per GPU; "
         f"step {format_duration(p.step_s * 1e9)} (80%: {low} to {high})"
@@ -177,11 +177,11 @@ def bound(p: StepPrediction) -> tuple[str, ...]:
     first, *others = ("compute", *(name for name in parts if name != "compute"))
     shares = [f"{PART[name]} {p.budget.parts[name] / p.step_s:.0%}" for name in (first, *others[:2])]
     mfu = ", ".join(f"{value:.1%} {name}" for name, value in p.mfu.items())
-    fits = (f"memory {_used(p)} per GPU: fits",) if p.fits else ()
+    fits = (f"memory {_used_memory_text(p)} per GPU: fits",) if p.fits else ()
     return (f"of the step: {'; '.join(shares)}", f"MFU {mfu}; hardware {p.hfu:.1%}", *fits)
 
 
-def _used(p: StepPrediction) -> str:
+def _used_memory_text(p: StepPrediction) -> str:
     return f"{format_bytes(p.memory.total)} of {format_bytes(p.cluster.gpu.total_bytes)}"
 
 

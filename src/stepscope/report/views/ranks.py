@@ -43,14 +43,14 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         Column("ranks", "ranks", "1.ranks", number),
         identity_column("host", "host", "1.host"),
         Column("step", "step", "1.step_ns", duration),
-        *(Column(key, PARTS[key][0], _part(key), duration) for key in LEAVES),
+        *(Column(key, PARTS[key][0], _part_getter(key), duration) for key in LEAVES),
         Column("own", "own time", "1.own_ns", duration),
         Column("late", "", lambda row: wording("late" if row[1].late else None, row[1].late or None, tone="bad")),
         footnotes=("means of the timed steps; own time: until a rank waits for others",),
     )
 
 
-def _part(key: str) -> Callable[[tuple[ProfiledJob, RankRow]], float | None]:
+def _part_getter(key: str) -> Callable[[tuple[ProfiledJob, RankRow]], float | None]:
     return lambda row: row[1].parts[key]
 
 

@@ -102,7 +102,7 @@ def build(
         runs, lambda run: run.group if "group" in show else (run.model, run.dataset, run.device, run.backend)
     )
     ordered = [run for block in blocks.values() for run in block]
-    columns = {column.key: column for column in _columns(ordered, by_run, drop_epochs)}
+    columns = {column.key: column for column in _run_columns(ordered, by_run, drop_epochs)}
     if "model" in show:  # what is trained stands above its block, known as soon as one run of it tells
         parameters = {r.run_id: next((b.num_parameters for b in block if b.num_parameters), None)
                  for block in blocks.values() for r in block}  # fmt: skip
@@ -118,15 +118,16 @@ def build(
         ordered,
         *(columns[key] for key in show),
         failure=lambda run: None if run.step_ns is not None else failure_label(run),
-        footnotes=_footnotes(ordered, by_run, drop_epochs, show),
-        notes=_notes(ordered, every=show is not PAPER),
+        footnotes=_run_footnotes(ordered, by_run, drop_epochs, show),
+        notes=_run_notes(ordered, every=show is not PAPER),
     )
 
 
-def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_epochs: int) -> tuple[Column, ...]:
+def _run_columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_epochs: int) -> tuple[Column, ...]:
+    """Return the columns that some run has a figure for."""
     estimated = [run.epoch_estimated for run in runs if run.epoch_ns is not None]
     mixed = not all(estimated)
-    recomputes = _recomputes(runs)
+    recomputes = _any_recomputes(runs)
 
     def epoch(run: TrainingRun) -> Value:
         return measured(
@@ -151,20 +152,20 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
         identity_column("hardware", "hardware", "hardware"),
         Column("epochs", "epochs", lambda run: len(run.epochs) or None, whole, drop=1),
         Column("epoch_ns", "epoch est." if estimated and not mixed else "epoch", epoch, duration, drop=8),
-        _figure("step_ns", lambda run: measured(run.step_ns, duration, tight=True)),
-        _figure("exposed_comm_ns", exposed_value, title=f"{EXPOSED_COMM_SHORT}/step"),
+        _figure_column("step_ns", lambda run: measured(run.step_ns, duration, tight=True)),
+        _figure_column("exposed_comm_ns", exposed_value, title=f"{EXPOSED_COMM_SHORT}/step"),
         Column("exposed_fraction", EXPOSED_COMM_SHORT, exposed_share, percent, short="comm", drop=6),
         Column("comm_bytes", "bytes/step", moved, size, drop=2),
         rate_column(runs, lambda run: run.samples_per_s),
-        _figure("speedup", lambda run: speedup_value(scaling.get(run.run_id))),
-        _figure("efficiency", lambda run: efficiency_value(scaling.get(run.run_id)), whole, drop=7),
-        _figure("mfu", lambda run: run.mfu, drop=2),
-        _figure("hfu", lambda run: run.hfu if recomputes else None, drop=1),
-        _figure("train_loss", train_loss, title="train loss", drop=4),
-        _figure("best_accuracy", best_accuracy, Format("{:.4f}".format), drop=5),
-        _figure("peak_memory_bytes", lambda run: run.peak_memory_bytes, drop=3),
+        _figure_column("speedup", lambda run: speedup_value(scaling.get(run.run_id))),
+        _figure_column("efficiency", lambda run: efficiency_value(scaling.get(run.run_id)), whole, drop=7),
+        _figure_column("mfu", lambda run: run.mfu, drop=2),
+        _figure_column("hfu", lambda run: run.hfu if recomputes else None, drop=1),
+        _figure_column("train_loss", train_loss, title="train loss", drop=4),
+        _figure_column("best_accuracy", best_accuracy, Format("{:.4f}".format), drop=5),
+        _figure_column("peak_memory_bytes", lambda run: run.peak_memory_bytes, drop=3),
         identity_column("run_id", "id", "run_id"),
-        *(_declared(key, scaling, drop_epochs) for key in MORE),
+        *(_declared_column(key, scaling, drop_epochs) for key in MORE),
     )  # fmt: skip
 
 
@@ -177,7 +178,7 @@ _FORMATS: Mapping[Unit, Format] = {
 }
 
 
-def _figure(
+def _figure_column(
     key: str,
     value: Callable[[TrainingRun], Any],
     text: Format | None = None,
@@ -191,7 +192,7 @@ def _figure(
     return Column(key, title or declared.title, value, written, short=declared.short, drop=drop)
 
 
-def _declared(key: str, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> Column:
+def _declared_column(key: str, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> Column:
     """Return the column of a figure of which nothing special is to be shown."""
     declared = FIGURES[key]
 
@@ -199,12 +200,12 @@ def _declared(key: str, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> 
         amount = declared.measured(run_facts(run, scaling.get(run.run_id), drop_epochs=drop_epochs))
         return measured(amount, _FORMATS.get(declared.unit, figure))
 
-    return _figure(key, value, drop=1)
+    return _figure_column(key, value, drop=1)
 
 
-def _notes(runs: Sequence[TrainingRun], *, every: bool) -> tuple[str, ...]:
+def _run_notes(runs: Sequence[TrainingRun], *, every: bool) -> tuple[str, ...]:
     """Say what the runs' source leaves open, and with ``every`` their notes; one note on several runs is one line."""
-    names = _names(runs)
+    names = _run_names(runs)
     by_note: dict[str, list[str]] = {}
     for run, name in zip(runs, names, strict=True):
         unknown = ", ".join(f"{key} ({why})" for key, why in run.missing.items())
@@ -223,16 +224,17 @@ def _notes(runs: Sequence[TrainingRun], *, every: bool) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _names(runs: Sequence[TrainingRun]) -> list[str]:
+def _run_names(runs: Sequence[TrainingRun]) -> list[str]:
     """Write ``ddp on 2 ranks``, with the group and then the id where several are called so."""
     grouped_ = [f"{run.label} ({run.group})" for run in runs]
     by_id = [f"{name} {run.run_id}" for name, run in zip(grouped_, runs, strict=True)]
     return distinct([run.label for run in runs], grouped_, by_id)
 
 
-def _footnotes(
+def _run_footnotes(
     runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_epochs: int, show: Collection[str]
 ) -> tuple[str, ...]:
+    """Say what the columns are, as far as the runs need it."""
     done = [run for run in runs if run.status == "ok"]
     notes = _epoch_footnotes(done, drop_epochs)
     if any(m is not None and m.low is not None for run in done for m in (run.step_ns, epoch_time(run, drop_epochs))):
@@ -268,6 +270,7 @@ def _footnotes(
 
 
 def _epoch_footnotes(runs: Sequence[TrainingRun], drop_epochs: int) -> list[str]:
+    """Say which epochs count, and which are warm-up."""
     notes = []
     several = [run for run in runs if len(run.epochs) > 1]
     if any(epoch.warmup is None for run in several for epoch in run.epochs):
@@ -286,7 +289,7 @@ def _epoch_footnotes(runs: Sequence[TrainingRun], drop_epochs: int) -> list[str]
     return notes
 
 
-def _recomputes(runs: Sequence[TrainingRun]) -> bool:
+def _any_recomputes(runs: Sequence[TrainingRun]) -> bool:
     return any(run.hfu is not None and run.hfu != run.mfu for run in runs)
 
 
@@ -297,7 +300,9 @@ def _mfu_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
     stated = any(run.mfu is not None and run.model_flop is None for run in runs)
     counted = any(run.mfu is not None and run.model_flop is not None for run in runs)
     notes = [f"MFU: {MFU_CONVENTION}."] if counted else []
-    notes += ["HFU: the same with the FLOP that activation checkpointing computes again."] if _recomputes(runs) else []
+    notes += (
+        ["HFU: the same with the FLOP that activation checkpointing computes again."] if _any_recomputes(runs) else []
+    )
     return [
         *notes,
         *(["MFU: as the source states it."] if stated else []),
@@ -340,10 +345,10 @@ def change_text(history: History, cell: CellHistory) -> str:
         return f"not tested: {change.reason}"
     if cell.since is None:
         return f"no significant change (p = {change.p_value:.2g})"
-    return f"{_step(change)} since {_run_name(history, cell.since)}, p = {change.p_value:.2g}"
+    return f"{_step_text(change)} since {_run_name(history, cell.since)}, p = {change.p_value:.2g}"
 
 
-def _step(point: ChangePoint) -> str:
+def _step_text(point: ChangePoint) -> str:
     change = point.after / point.before - 1
     return ("+" if change > 0 else "-") + format_percent(abs(change))
 
@@ -376,6 +381,7 @@ def history_table(history: History | None) -> Table:
         return [step for step in cell.step_ns if step is not None][-1]
 
     def change(cell: CellHistory) -> Value:
+        """Write the change of a cell, or why none was tested."""
         assert history is not None
         ratio = (
             None
@@ -401,8 +407,8 @@ def history_table(history: History | None) -> Table:
 
 def history_charts(history: History) -> Iterator[Chart]:
     """Yield one chart of each cell's step / its median: of too many cells those that changed most."""
-    pairs = sorted(zip(history.cells, _cell_names(history), strict=True), key=lambda pair: -_spread(pair[0]))
-    lines = [RunCurve(name, _points(cell)) for cell, name in pairs[:MAX_LINES]]
+    pairs = sorted(zip(history.cells, _cell_names(history), strict=True), key=lambda pair: -_last_over_first(pair[0]))
+    lines = [RunCurve(name, _history_points(cell)) for cell, name in pairs[:MAX_LINES]]
     shown = f" ({len(lines)} of {len(history.cells)} cells)" if len(lines) < len(history.cells) else ""
     title, since = f"{len(history.runs)} runs{shown}", history.common.since
     dashed = "" if since is None else f" Dashed line: the change (p below {SIGNIFICANT:g})."
@@ -419,12 +425,12 @@ def _measured_steps(cell: CellHistory) -> Sequence[float]:
     return sorted(step for step in cell.step_ns if step is not None)
 
 
-def _spread(cell: CellHistory) -> float:
+def _last_over_first(cell: CellHistory) -> float:
     steps = _measured_steps(cell)
     return steps[-1] / steps[0]
 
 
-def _points(cell: CellHistory) -> tuple[CurvePoint, ...]:
+def _history_points(cell: CellHistory) -> tuple[CurvePoint, ...]:
     steps = _measured_steps(cell)
     middle = (steps[(len(steps) - 1) // 2] + steps[len(steps) // 2]) / 2
     return tuple(CurvePoint(n, step / middle) for n, step in enumerate(cell.step_ns, start=1) if step is not None)

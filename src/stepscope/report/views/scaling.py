@@ -70,11 +70,11 @@ def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -
 
     machines = len({facets(run)["hardware"] for run, _ in several}) > 1
     for (machine, dataset, rule, base), alike in grouped(several, about).items():
-        series = list(grouped(alike, _series).values())
+        series = list(grouped(alike, _series_key).values())
         called = names([one[0][0] for one in series], in_title=("hardware", "dataset", "ranks"))
         if len(series) == 1:  # nothing to tell it from
             called = (facets(series[0][0][0])["strategy"] or "measured",)
-        curves = [RunCurve(name, _points(one, baselines)) for one, name in zip(series, called, strict=True)]
+        curves = [RunCurve(name, _speedup_points(one, baselines)) for one, name in zip(series, called, strict=True)]
         curves = [curve for curve in curves if len(curve.points) > 1]
         models = {facets(run)["model"] for run, _ in alike}
         where = titled(
@@ -86,25 +86,26 @@ def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -
             name = [rule or "unknown", dataset, machine if machines else "", str(number) if number > 1 else ""]
             key = file_part("-".join(text for text in name if text))
             lasts = ((curve.name, curve.points[-1]) for curve in part[:5])
-            ends = "; ".join(f"{of_}: {p.y:.2f}x on {_ranks(p)} ({_efficiency(p)})" for of_, p in lasts)
+            ends = "; ".join(f"{of_}: {p.y:.2f}x on {_ranks_text(p)} ({_efficiency_text(p)})" for of_, p in lasts)
             whiskers = any(p.low is not None for curve in part for p in curve.points)
             caption = (
                 f"Speed-up over {counted(base, 'rank')} on {title}. {ends}.{_RULES[rule]}"
                 f" Dashed: as much faster as there are more ranks.{' Whiskers: 95% interval.' if whiskers else ''}"
             )
-            yield Chart(key, title, caption, _speedups(title, part, base))
+            yield Chart(key, title, caption, _speedups_spec(title, part, base))
 
 
-def _series(pair: tuple[TrainingRun, ScalingRow]) -> tuple[str, ...]:
+def _series_key(pair: tuple[TrainingRun, ScalingRow]) -> tuple[str, ...]:
     """Return what one line has in common: everything but ranks, and the batch that follows from them."""
     run, row = pair
     run_facets = facets(run)
     return (*(run_facets[f] for f in ("model", "strategy", "precision", "accumulation", "batch")), row.baseline_id)
 
 
-def _points(
+def _speedup_points(
     series: Sequence[tuple[TrainingRun, ScalingRow]], baselines: dict[str, ScalingRow]
 ) -> tuple[CurvePoint, ...]:
+    """Return the points of one line, with its baseline first."""
     rows = [row for _, row in series]
     base = baselines.get(rows[0].baseline_id)
     if base is not None:
@@ -115,18 +116,18 @@ def _points(
     )
 
 
-def _efficiency(point: CurvePoint) -> str:
+def _efficiency_text(point: CurvePoint) -> str:
     """Write the efficiency as the table has it."""
     return (
         "efficiency unknown" if point.efficiency is None else f"efficiency {format_percent(point.efficiency, digits=0)}"
     )
 
 
-def _ranks(point: CurvePoint) -> str:
+def _ranks_text(point: CurvePoint) -> str:
     return counted(int(point.x), "rank")
 
 
-def _speedups(title: str, curves: Sequence[RunCurve], base: int) -> Spec:
+def _speedups_spec(title: str, curves: Sequence[RunCurve], base: int) -> Spec:
     """Draw lines of speed-up with the one that nothing beats; over a wide range both axes double at each step.
 
     base: ranks of the baseline.
@@ -147,7 +148,7 @@ def _speedups(title: str, curves: Sequence[RunCurve], base: int) -> Spec:
         y = vega.number_axis("y", axis, low=0.0, top=top)
 
     def point_text(curve: RunCurve, point: CurvePoint) -> str:
-        return f"{curve.name} on {_ranks(point)}: {point.y:.2f}x, {_efficiency(point)}"
+        return f"{curve.name} on {_ranks_text(point)}: {point.y:.2f}x, {_efficiency_text(point)}"
 
     end = [{**ideal[1], "text": "ideal"}]
     beside = {"color": vega.FAINT, "align": "right", "dx": -8, "dy": -1, "baseline": "bottom"}
@@ -227,6 +228,7 @@ def _target_speedup(target: TargetTime) -> Value:
 
 
 def _scaling_footnotes(rows: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
+    """Say what speed-up, efficiency and rating are."""
     if not rows:
         return ()
     notes = [
@@ -257,7 +259,7 @@ def _at_best(row: ScalingRow) -> float:
     return row.world_size / row.baseline_world_size
 
 
-def _reached(row: ScalingRow) -> str:
+def _reached_text(row: ScalingRow) -> str:
     return f"{row.speedup:.2f}x of {_at_best(row):g}x, efficiency {format_percent(row.efficiency, digits=1)}"
 
 
@@ -269,7 +271,7 @@ def speedup_efficiency_charts(runs: Sequence[TrainingRun], scaling: Sequence[Sca
     by_run = {run.run_id: (run, row) for run, row in scaled(runs, scaling) if not row.is_baseline}
     for part in by_dataset((run for run, _ in by_run.values()), MAX_ROWS):
         named = [(_with_ranks(run, name), by_run[run.run_id][1]) for run, name in part.named]
-        texts = [f"{name}: {_reached(row)}" + (f" ({row.rating})" if row.rating else "") for name, row in named]
+        texts = [f"{name}: {_reached_text(row)}" + (f" ({row.rating})" if row.rating else "") for name, row in named]
         kinds = {row.scaling for _, row in named}
         how = "; ".join(text for kind, text in _KEPT.items() if kind in kinds)
         basis = ", ".join(dict.fromkeys(row.basis for _, row in named))
@@ -306,11 +308,12 @@ def _speedup_efficiency(title: str, named: Sequence[_Named]) -> Spec:
 
     def panel(axis: str, get: Callable[[ScalingRow], float], write: Callable[[float], str], color: str, most: float,
               marks: Iterable[Spec], down: Spec) -> Spec:  # fmt: skip
+        """Return the bars of one figure, with intervals and marks."""
         bars, ranged = [], []
         for name, called, row in rows:
             share = get(row) / row.speedup
             end = max(row.speedup, row.high or 0.0) * share
-            at = {"run": name, "slower": row.speedup < 1, "said": f"{called}: {_reached(row)}"}
+            at = {"run": name, "slower": row.speedup < 1, "said": f"{called}: {_reached_text(row)}"}
             bars.append({**at, "x": get(row), "end": end, "text": write(get(row))})
             if row.low is not None and row.high is not None:
                 ranged.append({"run": name, "low": row.low * share, "high": row.high * share})
@@ -357,7 +360,7 @@ def scaling_budget_table(budgets: Sequence[ScalingBudget]) -> Table:
     return tabled(
         "scaling_budget",
         "Where the speed-up is lost",
-        [line for budget in budgets for line in _lines(budget)],
+        [line for budget in budgets for line in _budget_lines(budget)],
         group_column("pair", "", "0"),
         lead_column("part", "part", "1"),
         Column(
@@ -374,7 +377,8 @@ def scaling_budget_table(budgets: Sequence[ScalingBudget]) -> Table:
     )
 
 
-def _lines(budget: ScalingBudget) -> Iterable[tuple[str, str, ScalingPart]]:
+def _budget_lines(budget: ScalingBudget) -> Iterable[tuple[str, str, ScalingPart]]:
+    """Yield (heading, kind, part) for each part of each reading."""
     for reading in budget.readings:
         kind = f", {reading.scaling}" if reading.scaling else ""
         head = f"{budget.run} against {budget.base}{kind}"
@@ -392,6 +396,7 @@ def _lines(budget: ScalingBudget) -> Iterable[tuple[str, str, ScalingPart]]:
 
 
 def _scaling_budget_footnotes(budgets: Sequence[ScalingBudget]) -> tuple[str, ...]:
+    """Say what ideal and lost time are."""
     notes = [
         "ideal: the baseline's time divided by the ranks (strong scaling), or unchanged (weak); lost: above the ideal time."
     ]

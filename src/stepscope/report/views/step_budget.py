@@ -32,7 +32,7 @@ def step_budget_charts(runs: Sequence[TrainingRun]) -> Iterator[Chart]:
     """Yield one chart a data set (and model, where there are many): medians of the slowest rank's phases in ns."""
     shown = [run for run in runs if run.phases is not None or run.status != "ok"]
     for part in by_dataset(shown, MAX_ROWS):
-        sums = [sum(_phases(run.phases)) for run in part.runs if run.phases is not None]
+        sums = [sum(_phase_times_ns(run.phases)) for run in part.runs if run.phases is not None]
         if len(sums) < 2:
             continue
         scale, unit = time_unit(max(sums))
@@ -52,14 +52,14 @@ def step_budget_charts(runs: Sequence[TrainingRun]) -> Iterator[Chart]:
         yield Chart(part.key, part.title, caption, spec)
 
 
-def _phases(phases: PhaseTimes) -> tuple[float, ...]:
+def _phase_times_ns(phases: PhaseTimes) -> tuple[float, ...]:
     return tuple(getattr(phases, f"{key}_ns") for key in PHASES)
 
 
 def _step_budget_row(run: TrainingRun, name: str) -> StackRow:
     if run.phases is None or run.status != "ok":
         return StackRow(name, failure=failure(run) or "not measured")
-    parts = _phases(run.phases)
+    parts = _phase_times_ns(run.phases)
     return StackRow(name, parts, format_duration(sum(parts)))
 
 
@@ -94,11 +94,11 @@ def _share_row(run: TrainingRun, name: str) -> StackRow:
     share = exposed_fraction(run)
     if run.status != "ok" or share is None:
         return StackRow(name, failure=failure(run))
-    low, high = _interval(run)
+    low, high = _computation_end_interval(run)
     return StackRow(name, (1.0 - share, share), format_percent(share, digits=0), low=low, high=high)
 
 
-def _interval(run: TrainingRun) -> tuple[float | None, float | None]:
+def _computation_end_interval(run: TrainingRun) -> tuple[float | None, float | None]:
     """Return where the computation ends by the interval of the exposed part; None without one."""
     exposed, step = run.exposed_comm_ns, run.step_ns
     if exposed is None or step is None or exposed.low is None or exposed.high is None:
@@ -126,23 +126,24 @@ class PhaseSpread:
 
 def spreads(cells: Iterable[CellEvidence]) -> tuple[PhaseSpread, ...]:
     """Return, of every cell with timed steps on all ranks, its phases, then the step."""
-    return tuple(row for cell in cells for row in _of(cell))
+    return tuple(row for cell in cells for row in _cell_spreads(cell))
 
 
-def _of(cell: CellEvidence) -> list[PhaseSpread]:
+def _cell_spreads(cell: CellEvidence) -> list[PhaseSpread]:
+    """Return the spread over ranks of each phase, and of the whole step."""
     table = cell_table(cell.result)
     if table is None:
         return []
     whole = float(table.whole_ns.mean())
     phases = [
-        _spread(cell, TITLES[part], table.parts_ns[part], whole)
+        _phase_spread(cell, TITLES[part], table.parts_ns[part], whole)
         for part in map(SAMPLED.__getitem__, PHASES)
         if part in table.parts_ns and table.parts_ns[part].any()
     ]
-    return [*phases, _spread(cell, "step", table.whole_ns, whole)]
+    return [*phases, _phase_spread(cell, "step", table.whole_ns, whole)]
 
 
-def _spread(cell: CellEvidence, phase: str, times: NDArray[np.float64], step: float) -> PhaseSpread:
+def _phase_spread(cell: CellEvidence, phase: str, times: NDArray[np.float64], step: float) -> PhaseSpread:
     """Return the spread of one phase. times: [ranks, steps]."""
     by_step, by_rank = times.mean(axis=0), times.mean(axis=1)
     return PhaseSpread(
@@ -207,10 +208,10 @@ def stragglers_charts(cells: Sequence[CellEvidence]) -> Iterator[Chart]:
             f" {format_percent(medians[worst], signed=True)} in the median, of {format_duration(typical_ns(table))}."
             f" Orange: longer, purple: shorter.{columns}"
         )
-        yield Chart(file_part(cell.run.run_id), title, caption, _excess(title, table, width))
+        yield Chart(file_part(cell.run.run_id), title, caption, _excess_spec(title, table, width))
 
 
-def _excess(title: str, table: StepTable, width: int) -> Spec:
+def _excess_spec(title: str, table: StepTable, width: int) -> Spec:
     """Draw a row for each rank, a column for each stretch of steps; colours from shorter (purple) to longer (orange)."""
     starts = range(0, table.steps, width)
     excess = [[float(np.median(rank[at : at + width])) for at in starts] for rank in excess_ns(table)]

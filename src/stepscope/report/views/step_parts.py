@@ -60,10 +60,11 @@ def parts_charts(profiled: Sequence[ProfiledJob]) -> Iterator[Chart]:
     """Yield the parts of the steps of jobs with three timed ones, on top of each other in the order of a step."""
     for job in profiled:
         if job.steps is not None and job.steps.steps > 2:
-            yield _areas(job.name, job.steps)
+            yield _parts_chart(job.name, job.steps)
 
 
-def _areas(title: str, steps: JobSteps) -> Chart:
+def _parts_chart(title: str, steps: JobSteps) -> Chart:
+    """Draw the parts of the step over time, stacked."""
     means = {key: bucketed(values.mean(axis=0), MOMENTS) for key, values in parts_of(steps).items()}
     at = bucketed(steps.numbers.astype(float), MOMENTS)
     every = sum(float(values.sum()) for values in means.values())
@@ -78,7 +79,7 @@ def _areas(title: str, steps: JobSteps) -> Chart:
     )
     areas = stacked_areas(at.tolist(), texts, scale)
     for points in areas:
-        for number, (first, end) in enumerate(_stretches(at)):
+        for number, (first, end) in enumerate(_moment_stretches(at)):
             points[first]["said"] = points[0]["said"]
             for point in points[first:end]:
                 point["stretch"] = number
@@ -100,7 +101,7 @@ def _areas(title: str, steps: JobSteps) -> Chart:
     return Chart(file_part(title), title, caption, spec)
 
 
-def _stretches(at: Numbers) -> tuple[tuple[int, int], ...]:
+def _moment_stretches(at: Numbers) -> tuple[tuple[int, int], ...]:
     """Return where moments follow each other: a gap is longer than three usual distances."""
     apart = np.diff(at)
     gaps = np.flatnonzero(apart > GAP * np.median(apart)) + 1
@@ -109,7 +110,7 @@ def _stretches(at: Numbers) -> tuple[tuple[int, int], ...]:
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
     """Return the table: one row a part, each below what it is a part of; the rows of one level add up to the step."""
-    rows = [(job, depth, part) for job in profiled if job.steps is not None for depth, part in _rows(job.steps)]
+    rows = [(job, depth, part) for job in profiled if job.steps is not None for depth, part in _tree_rows(job.steps)]
     ranks = sorted({rank for _, _, part in rows for rank, _ in part.by_rank})
     return tabled(
         "step_parts",
@@ -126,7 +127,8 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
     )
 
 
-def _rows(steps: JobSteps) -> list[tuple[int, VerdictPart]]:
+def _tree_rows(steps: JobSteps) -> list[tuple[int, VerdictPart]]:
+    """Return (depth, part) of the tree, top down."""
     tree = tree_of(steps, parts_of(steps), marked=None, every_rank=True)
     ns = sum(part.ns for part in tree)
     by_rank = tuple(
@@ -182,10 +184,10 @@ def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -
         identity_column("world_size", "ranks", "0.run.world_size", whole),
         identity_column("reduces", "reduces", lambda row: "after backward" if row[2] is None else "inside backward"),
         Column("comm_ns", "comm/step", "1.comm_ns", duration),
-        Column("hidden", "hidden", lambda row: _hidden(row[1])),
+        Column("hidden", "hidden", lambda row: _hidden_value(row[1])),
         Column("exposed_comm_ns", "exposed", lambda row: exposed_value(row[0].run), duration),
         Column("step_ns", "step", lambda row: measured(row[0].run.step_ns, duration, tight=True), duration),
-        Column("step_ratio", "step against", lambda row: _ratio(row[2]), short="against"),
+        Column("step_ratio", "step against", lambda row: _ratio_value(row[2]), short="against"),
         footnotes=(
             *overlap_conclusions(every_gain),
             "comm/step, hidden: from the profiled steps of all ranks, in parentheses the single steps; exposed, step: from"
@@ -194,7 +196,7 @@ def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -
     )
 
 
-def _hidden(hidden: Hidden) -> Value:
+def _hidden_value(hidden: Hidden) -> Value:
     share = hidden.share
     text = format_percent(share.value)
     if share.low is not None and share.high is not None and share.high > 0:
@@ -202,7 +204,8 @@ def _hidden(hidden: Hidden) -> Value:
     return Value(text, share.value)
 
 
-def _ratio(gain: OverlapGain | None) -> Value:
+def _ratio_value(gain: OverlapGain | None) -> Value:
+    """Write the ratio of the steps with its interval."""
     if gain is None:
         return Value("", None)
     step = gain.step
@@ -218,14 +221,15 @@ def step_pictures(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]
     jobs = traces_of(cells, [trace for trace in traces if any(p.spans for p in trace.summary.ranks)])
     drawn = [gain for gain in gains(cells, traces) if {gain.after.run.run_id, gain.inside.run.run_id} <= jobs.keys()]
     for group in grouped(drawn, lambda gain: gain.after.run.run_id).values():
-        yield from _pictures(group, jobs)
+        yield from _overlap_charts(group, jobs)
 
 
-def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> Iterator[Chart]:
+def _overlap_charts(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> Iterator[Chart]:
+    """Yield a picture of one step for each run of a group."""
     first = group[0].after
     every = [(first, ""), *((gain.inside, f" {step_said(gain)}.") for gain in group)]
     steps = [
-        (cell, sentence, step) for cell, sentence in every if (step := _typical(jobs[cell.run.run_id])) is not None
+        (cell, sentence, step) for cell, sentence in every if (step := _median_step(jobs[cell.run.run_id])) is not None
     ]
     if len(steps) < 2:
         return
@@ -245,10 +249,10 @@ def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> I
             f" its communication below{share}.{gain_said}"
             + (f" {counted(rest, 'more rank')} not drawn." if rest else "")
         )
-        yield Chart(file_part(cell.cell_id), title, caption, _picture(title, ranks, number, end))
+        yield Chart(file_part(cell.cell_id), title, caption, _lanes_spec(title, ranks, number, end))
 
 
-def _typical(trace: TraceEvidence) -> tuple[int, int, list[RankPass]] | None:
+def _median_step(trace: TraceEvidence) -> tuple[int, int, list[RankPass]] | None:
     """Return (number, length on its slowest rank, ranks to draw) of the step of median length; None without marks."""
     drawn = [rank for rank in trace.summary.ranks if rank.spans is not None][:MAX_RANKS]
     lengths = {
@@ -261,11 +265,12 @@ def _typical(trace: TraceEvidence) -> tuple[int, int, list[RankPass]] | None:
     return step, lengths[step], drawn
 
 
-def _names(rank_pass: RankPass) -> tuple[str, str]:
+def _lane_names(rank_pass: RankPass) -> tuple[str, str]:
     return f"rank {rank_pass.facts.rank} computes", f"rank {rank_pass.facts.rank} communicates"
 
 
-def _bars(rank_pass: RankPass, number: int) -> Iterator[tuple[str, str, int, int]]:
+def _lane_bars(rank_pass: RankPass, number: int) -> Iterator[tuple[str, str, int, int]]:
+    """Yield (lane, kind, begin, end) of a rank's step, ns since it began."""
     spans = rank_pass.spans
     assert spans is not None
     step = next(s for s in rank_pass.steps if s.step == number)
@@ -275,14 +280,14 @@ def _bars(rank_pass: RankPass, number: int) -> Iterator[tuple[str, str, int, int
         for kind in spans.kinds
         if kind.kind in _OF_KIND
     }
-    computes, communicates = _names(rank_pass)
+    computes, communicates = _lane_names(rank_pass)
     for kind, kept in fewer(kinds, limit=MAX_BARS)[0].items():
         row = computes if kind == "compute" else communicates
         for start, end in zip(kept.starts.tolist(), kept.ends.tolist(), strict=True):
             yield row, _OF_KIND[kind], start - low, end - low
 
 
-def _picture(title: str, ranks: Sequence[RankPass], number: int, end_ns: int) -> Spec:
+def _lanes_spec(title: str, ranks: Sequence[RankPass], number: int, end_ns: int) -> Spec:
     """Draw two lanes a rank over the time since its step began; the axis ends at ``end_ns``."""
     scale, unit = time_unit(end_ns)
     bars = [
@@ -294,9 +299,9 @@ def _picture(title: str, ranks: Sequence[RankPass], number: int, end_ns: int) ->
             "said": f"{row}: {kind}, {format_duration(start)} to {format_duration(end)}",
         }
         for rank in ranks
-        for row, kind, start, end in _bars(rank, number)
+        for row, kind, start, end in _lane_bars(rank, number)
     ]
-    rows = [row for rank in ranks for row in _names(rank)]
+    rows = [row for rank in ranks for row in _lane_names(rank)]
     hue = vega.by_series(_COLORS, tuple(_COLORS.values()), width=int(vega.COLUMN - vega.WIDE * max(map(len, rows))))
     return vega.chart(
         title,

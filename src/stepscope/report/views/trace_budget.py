@@ -56,7 +56,7 @@ def budget_charts(traces: Sequence[TraceEvidence]) -> Iterator[Chart]:
         rows = [
             row
             for rank in trace.summary.ranks
-            if (row := _row(rank, waiting.get(rank.facts.rank, 0), unknown=unknown)) is not None
+            if (row := _budget_row(rank, waiting.get(rank.facts.rank, 0), unknown=unknown)) is not None
         ]
         if len(rows) < 2:
             continue
@@ -76,7 +76,8 @@ def budget_charts(traces: Sequence[TraceEvidence]) -> Iterator[Chart]:
         yield Chart(file_part(name), title, caption, spec)
 
 
-def _row(rank_pass: RankPass, waiting_ns: int, *, unknown: bool) -> StackRow | None:
+def _budget_row(rank_pass: RankPass, waiting_ns: int, *, unknown: bool) -> StackRow | None:
+    """Return a rank's bar by kind of time; None: it has no budget."""
     if rank_pass.budget is None or not rank_pass.budget.parts.window_ns:
         return None
     parts = rank_pass.budget.parts
@@ -93,37 +94,37 @@ def budget_table(summary: TraceSummary) -> Table:
     usual = statistics.median([budget.parts.exposed_comm_fraction for _, budget in budgets] or [0.0])
     verdicts = {v.rank: v.verdict.kind for v in summary.verdicts}
     sources = {budget.source for _, budget in budgets}
-    columns = list(parts_columns(lambda pair: _classified(*pair)))
+    columns = list(parts_columns(lambda pair: _classified_parts(*pair)))
     unknown = ""
     if any(p.unknown_ns for p, _ in budgets):
         unknown = "unknown + "
-        columns.insert(2, Column("unknown", "unknown", _unknown, duration))
+        columns.insert(2, Column("unknown", "unknown", _unknown_value, duration))
     return tabled(
         "budget",
         "Time budget and overlap",
         standing_out(budgets, lambda pair: abs(pair[1].parts.exposed_comm_fraction - usual)),
         rank_column(lambda pair: pair[0].facts.rank),
         *columns,
-        Column("mfu", "MFU", lambda pair: _mfu(pair[0]), percent, drop=4),
+        Column("mfu", "MFU", lambda pair: _mfu_or_none(pair[0]), percent, drop=4),
         Column("verdict", "bound by", lambda pair: verdicts.get(pair[0].facts.rank) or Value("", None)),
         footnotes=(
             f"compute + {unknown}{EXPOSED_COMM_SHORT} + exposed copies + idle = window; exposed: under no computation",
             *many_note(len(budgets), f"those farthest from the median share of {EXPOSED_COMM}"),
-            *((f"MFU: {MFU_CONVENTION}",) if any(_mfu(p) is not None for p, _ in budgets) else ()),
+            *((f"MFU: {MFU_CONVENTION}",) if any(_mfu_or_none(p) is not None for p, _ in budgets) else ()),
             *(_CPU_NOTE for source in sources if source == "cpu_spans"),
         ),
     )
 
 
-def _classified(rank_pass: RankPass, budget: RankBudget) -> Parts:
+def _classified_parts(rank_pass: RankPass, budget: RankBudget) -> Parts:
     return replace(budget.parts, compute_ns=budget.parts.compute_ns - rank_pass.unknown_ns)
 
 
-def _unknown(pair: tuple[RankPass, RankBudget]) -> Value:
+def _unknown_value(pair: tuple[RankPass, RankBudget]) -> Value:
     return timed(pair[0].unknown_ns, pair[1].parts.window_ns, worry=(0.05, 0.15))
 
 
-def _mfu(rank_pass: RankPass) -> float | None:
+def _mfu_or_none(rank_pass: RankPass) -> float | None:
     return None if rank_pass.utilisation is None else rank_pass.utilisation.mfu
 
 
@@ -191,17 +192,17 @@ def phases_table(summary: TraceSummary) -> Table:
     return tabled(
         "phases",
         "Phases",
-        (p for rank in summary.ranks for p in rank.phases if _total(p) or p.host_ns),
+        (p for rank in summary.ranks for p in rank.phases if _total_ns(p) or p.host_ns),
         rank_column(lambda p: p.rank),
         lead_column("phase", "phase", "phase"),
-        Column("total", "total", lambda p: timed(_total(p), whole_ns.get(p.rank, 0)), duration),
+        Column("total", "total", lambda p: timed(_total_ns(p), whole_ns.get(p.rank, 0)), duration),
         *device_columns(lambda p: p, lambda p: whole_ns.get(p.rank, 0)),
         Column("host", "host", "host_ns", duration, drop=3),
         footnotes=("device work belongs to the phase that launched it, idle time to the phase that launches next",),
     )
 
 
-def _total(p: PhaseBudget) -> int:
+def _total_ns(p: PhaseBudget) -> int:
     return p.compute_ns + p.exposed_comm_ns + p.exposed_memory_ns + p.idle_ns
 
 
@@ -287,7 +288,7 @@ def overlap_table(summary: TraceSummary) -> Table:
         Column("exposed", "exposed", lambda i: shared(i[2].exposed_comm_ns, i[2].comm_ns), duration),
         Column("exposed_fraction", "of time", lambda i: of_time(i[2]), percent, short="time"),
         Column("overlap_efficiency", "efficiency", lambda i: overlap_efficiency(i[2]), percent, short="eff"),
-        Column("hidden_under", "hidden mostly under", lambda i: _under(i[0], i[1], i[2], names), drop=1),
+        Column("hidden_under", "hidden mostly under", lambda i: _hiding_value(i[0], i[1], i[2], names), drop=1),
         footnotes=(
             "hidden, exposed: communication under computation and not, share of communication; "
             "of time: exposed / window or step",
@@ -308,7 +309,7 @@ def overlap_table(summary: TraceSummary) -> Table:
     )
 
 
-def _under(rank_pass: RankPass, step: int | None, parts: Parts, names: dict[str, str]) -> Value | None:
+def _hiding_value(rank_pass: RankPass, step: int | None, parts: Parts, names: dict[str, str]) -> Value | None:
     """Return the kernel or operator that hid most, with its share of what was hidden."""
     hidden: Counter[str] = Counter()
     for c in rank_pass.communication.collectives if rank_pass.communication else ():

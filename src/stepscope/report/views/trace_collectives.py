@@ -53,30 +53,30 @@ def collectives_table(summary: TraceSummary) -> Table:
     if job is None or not job.instances:
         return Table(key="collectives", title="Collectives", columns=_key_columns(()), rows=(), notes=notes)
     if len(job.clocks.fits) > 1:
-        return _matched(summary, job, notes)
-    return _one_rank(summary, job, notes)
+        return _matched_table(summary, job, notes)
+    return _one_rank_table(summary, job, notes)
 
 
 Key = tuple[str, str | None, int | None, str | None]
 
 
-def _key(m: MatchedCollective) -> Key:
-    return m.op, m.dtype, m.size_bytes, _group(m)
+def _call_key(m: MatchedCollective) -> Key:
+    return m.op, m.dtype, m.size_bytes, _group_text(m)
 
 
-def _group(m: MatchedCollective) -> str | None:
+def _group_text(m: MatchedCollective) -> str | None:
     if m.group is None:
         return None
     name = m.group.description or m.group.name
     return f"{name} ({m.group.size})" if m.group.size else name
 
 
-def _spent(instances: Sequence[MatchedCollective]) -> int:
+def _spent_ns(instances: Sequence[MatchedCollective]) -> int:
     return sum(r.end_ns - r.start_ns for m in instances for r in m.ranks)
 
 
 def _by_time(instances: Iterable[MatchedCollective]) -> list[tuple[Key, list[MatchedCollective]]]:
-    return sorted(grouped(instances, _key).items(), key=lambda item: -_spent(item[1]))
+    return sorted(grouped(instances, _call_key).items(), key=lambda item: -_spent_ns(item[1]))
 
 
 Item = tuple[Key, list[MatchedCollective]]
@@ -87,7 +87,7 @@ def _key_columns(instances: Sequence[MatchedCollective]) -> tuple[Column, ...]:
     op = lead_column("op", "operation", "0.0")
     if not instances:
         return (op,)
-    group = identity_column("group", "group", lambda item: _elided(item[0][3]))
+    group = identity_column("group", "group", lambda item: _elided_value(item[0][3]))
     return (
         op,
         identity_column("dtype", "type", "0.1"),
@@ -97,11 +97,12 @@ def _key_columns(instances: Sequence[MatchedCollective]) -> tuple[Column, ...]:
     )
 
 
-def _elided(group: str | None) -> Value | None:
+def _elided_value(group: str | None) -> Value | None:
     return None if group is None else wording(elided(group, 20), group)
 
 
-def _matched(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]) -> Table:
+def _matched_table(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]) -> Table:
+    """Return the table of collectives that ranks were matched in: waiting, transfer, bandwidth."""
     shown = {p.facts.rank for p in summary.ranks}
     instances = [m for m in job.instances if any(r.rank in shown for r in m.ranks)]
     window = round(statistics.mean(summary.windows_ns.values() or [0]))
@@ -121,10 +122,10 @@ def _matched(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...])
         "Collectives",
         _by_time(instances),
         *_key_columns(instances),
-        Column("transfer", "transfer", lambda item: _median(m.transfer_ns for m in item[1]), duration),
-        Column("waiting", "waiting", lambda item: _waiting(item[1], shown), duration),
-        Column("skew", "skew", lambda item: _median(m.skew_ns for m in item[1]), duration, drop=1),
-        Column("last_rank", "mostly last", lambda item: _last(item[1]), short="last"),
+        Column("transfer", "transfer", lambda item: _known_median(m.transfer_ns for m in item[1]), duration),
+        Column("waiting", "waiting", lambda item: _waiting_value(item[1], shown), duration),
+        Column("skew", "skew", lambda item: _known_median(m.skew_ns for m in item[1]), duration, drop=1),
+        Column("last_rank", "mostly last", lambda item: _last_rank_value(item[1]), short="last"),
         Column("busbw", "busbw", lambda item: _bus_bandwidth(item[1]), bandwidth),
         Column("exposed", "exposed", exposed, duration),
         *(() if sure else (Column("confidence", "match", confidence, percent, drop=2),)),
@@ -133,18 +134,19 @@ def _matched(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...])
             "waiting, exposed: mean a rank; for later ranks, share of the time inside; "
             "under no computation, share of the window",
             *_bandwidth_note(instances),
-            f"{_matching(instances, confidences)}; {job.clocks.text}{_residual(job)}",
+            f"{_matching_text(instances, confidences)}; {job.clocks.text}{_residual_text(job)}",
         ),
-        notes=(*notes, *job.notes, *_unsplit(instances)),
+        notes=(*notes, *job.notes, *_unsplit_notes(instances)),
     )
 
 
-def _median(values: Iterable[int | None]) -> float | None:
+def _known_median(values: Iterable[int | None]) -> float | None:
     recorded = [v for v in values if v is not None]
     return statistics.median(recorded) if recorded else None
 
 
-def _waiting(instances: Sequence[MatchedCollective], shown: set[int]) -> Value:
+def _waiting_value(instances: Sequence[MatchedCollective], shown: set[int]) -> Value:
+    """Write the waiting of the ranks shown, and its share of their time."""
     parts = [r for m in instances if m.waiting_ns is not None for r in m.ranks if r.rank in shown]
     if not parts:
         return unknown()
@@ -155,7 +157,7 @@ def _waiting(instances: Sequence[MatchedCollective], shown: set[int]) -> Value:
     return with_share(round(waited / len(shown)), min(share, 1.0), tone)
 
 
-def _last(instances: Sequence[MatchedCollective]) -> Value:
+def _last_rank_value(instances: Sequence[MatchedCollective]) -> Value:
     """Say who came last most often, of the instances in which one rank alone did."""
     split = [m for m in instances if m.skew_ns is not None]
     lasts = Counter(m.last_ranks[0] for m in split if len(m.last_ranks) == 1)
@@ -190,6 +192,7 @@ def _is_bound(m: MatchedCollective) -> bool:
 
 
 def _bandwidth_note(instances: Sequence[MatchedCollective]) -> tuple[str, ...]:
+    """Say what busbw is, and of how many instances it is."""
     rated = [m for m in instances if m.busbw_bytes_per_s]
     if not rated:
         return ()
@@ -199,7 +202,8 @@ def _bandwidth_note(instances: Sequence[MatchedCollective]) -> tuple[str, ...]:
     return (text,)
 
 
-def _matching(instances: Sequence[MatchedCollective], confidences: set[float]) -> str:
+def _matching_text(instances: Sequence[MatchedCollective], confidences: set[float]) -> str:
+    """Say how instances were matched, and how sure that is."""
     methods = Counter(m.match_method for m in instances if m.match_confidence is not None)
     if not methods:
         return "no collective was seen on two ranks"
@@ -220,18 +224,19 @@ _METHODS = {
 }
 
 
-def _residual(job: JobCollectives) -> str:
+def _residual_text(job: JobCollectives) -> str:
     worst = max((f.residual_ns for f in job.clocks.fits if f.residual_ns is not None), default=None)
     return "" if worst is None else f" (ends lie within {format_duration(worst)})"
 
 
-def _unsplit(instances: Sequence[MatchedCollective]) -> tuple[str, ...]:
+def _unsplit_notes(instances: Sequence[MatchedCollective]) -> tuple[str, ...]:
     """Say why instances were not split; those seen on one rank only the job's own notes count."""
     reasons = Counter(m.unsplit for m in instances if m.unsplit and len(m.ranks) > 1)
     return tuple(f"{counted(n, 'collective')} not split: {why}" for why, n in reasons.most_common())
 
 
-def _one_rank(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]) -> Table:
+def _one_rank_table(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]) -> Table:
+    """Return the table of the collectives of one rank: waiting and transfer are not told apart."""
     instances = job.instances
     rank = next((p for p in summary.ranks if p.communication is not None), None)
     window = rank.budget.parts.window_ns if rank and rank.budget else 0
@@ -241,16 +246,16 @@ def _one_rank(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]
         "Collectives",
         _by_time(instances),
         *_key_columns(instances),
-        Column("total", "total", lambda item: shared(_spent(item[1]), window), duration),
-        Column("median", "median", lambda item: _median(_duration(m) for m in item[1]), duration),
-        Column("largest", "longest", lambda item: max(_duration(m) for m in item[1]), duration, drop=2),
+        Column("total", "total", lambda item: shared(_spent_ns(item[1]), window), duration),
+        Column("median", "median", lambda item: _known_median(_longest_ns(m) for m in item[1]), duration),
+        Column("largest", "longest", lambda item: max(_longest_ns(m) for m in item[1]), duration, drop=2),
         Column(
             "exposed",
             "exposed",
             lambda item: timed(sum(m.exposed_ns for m in item[1]), window, worry=(0.05, 0.15)),
             duration,
         ),
-        Column("queue", "queued", lambda item: _queue(item[1], queued), duration, drop=1),
+        Column("queue", "queued", lambda item: _median_queue_ns(item[1], queued), duration, drop=1),
         Column("busbw", "busbw", lambda item: _bus_bandwidth(item[1]), bandwidth),
         footnotes=(
             "one rank's trace cannot separate waiting for a late rank from transfer; "
@@ -262,14 +267,14 @@ def _one_rank(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]
     )
 
 
-def _duration(m: MatchedCollective) -> int:
+def _longest_ns(m: MatchedCollective) -> int:
     return max(r.end_ns - r.start_ns for r in m.ranks)
 
 
-def _queue(instances: Sequence[MatchedCollective], own: RankCommunication | None) -> float | None:
+def _median_queue_ns(instances: Sequence[MatchedCollective], own: RankCommunication | None) -> float | None:
     if own is None:
         return None
-    return _median(own.collectives[r.position].queue_ns for m in instances for r in m.ranks)
+    return _known_median(own.collectives[r.position].queue_ns for m in instances for r in m.ranks)
 
 
 def groups_table(summary: TraceSummary) -> Table:
@@ -286,12 +291,12 @@ def groups_table(summary: TraceSummary) -> Table:
         "groups",
         "Communication by process group",
         by_group.values(),
-        lead_column("group", "group", lambda budgets: wording(_name(budgets[0]), budgets[0].group)),
-        identity_column("kind", "carries", lambda budgets: _carries(budgets[0])),
+        lead_column("group", "group", lambda budgets: wording(_group_name(budgets[0]), budgets[0].group)),
+        identity_column("kind", "carries", lambda budgets: _carries_value(budgets[0])),
         Column("size", "ranks in it", "0.size", whole),
         Column("seen", "seen", lambda budgets: wording(ranges(m.rank for m in budgets), len(budgets))),
         Column("collectives", "calls", lambda budgets: median(m.collectives for m in budgets), Format("{:g}".format)),
-        Column("bytes", "bytes", _sent, size),
+        Column("bytes", "bytes", _sent_bytes, size),
         Column("comm", "comm", lambda budgets: _median_of(budgets, "comm_ns"), duration),
         Column("exposed", "exposed", exposed, duration),
         footnotes=(
@@ -306,18 +311,18 @@ def _median_of(budgets: Sequence[GroupBudget], field: str) -> int:
     return int(median(getattr(m, field) for m in budgets))
 
 
-def _name(row: GroupBudget) -> str:
+def _group_name(row: GroupBudget) -> str:
     label = f"{row.group} {row.description}".strip() if row.description != row.group else row.group
     return label or "not recorded"
 
 
-def _carries(row: GroupBudget) -> Value:
+def _carries_value(row: GroupBudget) -> Value:
     return wording(
         f"{row.kind} (by operations)" if row.kind_source == "operations" else row.kind or "unknown", row.kind or None
     )
 
 
-def _sent(budgets: Sequence[GroupBudget]) -> float | None:
+def _sent_bytes(budgets: Sequence[GroupBudget]) -> float | None:
     sizes = [m.size_bytes for m in budgets if m.size_bytes is not None]
     return median(sizes) if len(sizes) == len(budgets) else None
 

@@ -85,10 +85,10 @@ def kernels_table(summary: TraceSummary) -> Table:
         Column("median", "median", _weighted_median, duration),
         Column("largest", "longest", lambda rows: max(r.max_ns for r in rows), duration, drop=1),
         most_column(ranks, lambda r: r.total_ns),
-        footnotes=_footnotes(tables, shortened=any(n != s for n, s in names.items())) if tables else (),
+        footnotes=_kernel_footnotes(tables, shortened=any(n != s for n, s in names.items())) if tables else (),
         notes=(
             *gaps(summary, "kernels", otherwise=NO_KERNELS),
-            *_left_out(tables),
+            *_left_out_notes(tables),
         ),
     )
 
@@ -104,7 +104,8 @@ def _weighted_median(rows: Sequence[KernelRow]) -> float:
     return ordered[-1][0]
 
 
-def _footnotes(tables: Sequence[KernelTable], *, shortened: bool) -> tuple[str, ...]:
+def _kernel_footnotes(tables: Sequence[KernelTable], *, shortened: bool) -> tuple[str, ...]:
+    """Say what the columns are, as far as kernels need it."""
     lines = ["total: share of the time of all kernels"]
     if any(t.tensor_core_share is not None for t in tables):
         compute = {t.rank: sum(r.total_ns for r in t.rows if r.work == "compute") for t in tables}
@@ -123,7 +124,8 @@ def _footnotes(tables: Sequence[KernelTable], *, shortened: bool) -> tuple[str, 
     return (*lines, *over_ranks_note([t.rank for t in tables]))
 
 
-def _left_out(tables: Sequence[KernelTable]) -> list[str]:
+def _left_out_notes(tables: Sequence[KernelTable]) -> list[str]:
+    """Say how many kernels are left out, and their share of the time."""
     left = [t for t in tables if t.left_out_names]
     ns, whole = sum(t.left_out_ns for t in left), sum(t.total_ns for t in tables)
     if not left:
@@ -151,7 +153,7 @@ def sequences_table(summary: TraceSummary) -> Table:
         lead_column(
             "kernels",
             "kernels, one after the other",
-            lambda rows: wording(_joined(rows[0].kernels, names), ARROW.join(rows[0].kernels)),
+            lambda rows: wording(_joined_names(rows[0].kernels, names), ARROW.join(rows[0].kernels)),
         ),
         Column("count", "times", medians("count"), number),
         Column("total", "in kernels", medians("total_ns"), duration),
@@ -184,7 +186,7 @@ def _once_a_cycle(ranked: Sequence[Sequence[SequenceRow]]) -> list[Sequence[Sequ
     return kept
 
 
-def _joined(kernels: Sequence[str], names: Mapping[str, str]) -> str:
+def _joined_names(kernels: Sequence[str], names: Mapping[str, str]) -> str:
     """Join short names; the same kernel several times in a row is said once with how often."""
     # Without blanks inside, so that lines break at the arrows.
     runs = [(names[name].replace(", ", ","), len(list(again))) for name, again in groupby(kernels)]
@@ -227,7 +229,7 @@ def copies_table(summary: TraceSummary) -> Table:
         Column("busy", "time", lambda rows: time_over_ranks(rows, "busy_ns", window), duration),
         Column("exposed", "exposed", exposed, duration),
         Column("size", "moved", medians("size_bytes"), size),
-        Column("rate", "rate", _rate, bandwidth),
+        Column("rate", "rate", _copy_rate, bandwidth),
         Column("median", "median", largest("median_bytes"), size, drop=2),
         Column("largest", "largest", largest("largest_bytes"), size, drop=1),
         most_column(ranks, lambda r: r.busy_ns),
@@ -254,7 +256,7 @@ def copies_table(summary: TraceSummary) -> Table:
     )
 
 
-def _rate(rows: Sequence[CopyRow]) -> float | None:
+def _copy_rate(rows: Sequence[CopyRow]) -> float | None:
     """Return bytes / time over all ranks: each rank's rate weighs as its bytes do."""
     rated = [(r.size_bytes, r.bytes_per_s) for r in rows if r.size_bytes and r.bytes_per_s]
     seconds = sum(moved / rate for moved, rate in rated)
@@ -268,10 +270,10 @@ def memory_table(summary: TraceSummary) -> Table:
     items: list[Item] = [(m, None) for m in standing_out(devices, lambda m: m.peak.allocated_bytes)]
     for phase in dict.fromkeys(phase_memory.phase for m in devices for phase_memory in m.phases):
         of_phase: list[Item] = [(m, p) for m in devices for p in m.phases if p.phase == phase]
-        items += standing_out(of_phase, _peak)
+        items += standing_out(of_phase, _peak_bytes)
     for step in sorted({s.step for m in devices for s in m.steps if s.step in shown[m.rank]}):
         of_step: list[Item] = [(m, s) for m in devices for s in m.steps if s.step == step]
-        items += standing_out(of_step, _peak)
+        items += standing_out(of_step, _peak_bytes)
 
     def device(value: Callable[[DeviceMemory], Raw | Value]) -> Callable[[Item], Raw | Value]:
         return lambda item: value(item[0]) if item[1] is None else None
@@ -286,15 +288,15 @@ def memory_table(summary: TraceSummary) -> Table:
             "device",
             lambda item: " ".join(str(part) for part in (item[0].device_type, item[0].device) if part is not None),
         ),
-        lead_column("step", "step, phase", _of),
-        Column("peak", "peak", _peak, binary_size),
+        lead_column("step", "step, phase", _memory_of),
+        Column("peak", "peak", _peak_bytes, binary_size),
         Column("reserved", "reserved", device(lambda m: m.peak_reserved_bytes), binary_size),
         Column("slack", "slack", device(lambda m: m.slack_bytes), binary_size, drop=2),
         Column("added", "added", lambda i: i[1].added_bytes if isinstance(i[1], PhaseMemory) else None, binary_size),
-        Column("end", "left at end", _end, binary_size),
+        Column("end", "left at end", _end_bytes, binary_size),
         Column("requested", "requested", device(lambda m: m.requested_bytes), binary_size, drop=3),
         Column("allocations", "allocations", device(lambda m: m.allocations), number, drop=4),
-        Column("during", "at the peak", device(lambda m: _during(m.peak))),
+        Column("during", "at the peak", device(lambda m: _during_text(m.peak))),
         footnotes=_memory_footnotes(devices),
         notes=gaps(
             summary, "memory", otherwise="the trace records no memory events (profile_memory=True records them)"
@@ -306,18 +308,19 @@ Item = tuple[DeviceMemory, StepMemory | PhaseMemory | None]
 """A device over the whole capture, in one phase, or in one step."""
 
 
-def _of(item: Item) -> str | int:
+def _memory_of(item: Item) -> str | int:
     part = item[1]
     return "all" if part is None else part.phase if isinstance(part, PhaseMemory) else part.step
 
 
-def _end(item: Item) -> int | Value | None:
+def _end_bytes(item: Item) -> int | Value | None:
     if item[1] is None:
-        return _growth(item[0])
+        return _growth_value(item[0])
     return item[1].end_bytes if isinstance(item[1], StepMemory) else None
 
 
 def _memory_footnotes(devices: list[DeviceMemory]) -> tuple[str, ...]:
+    """Say what peak, growth and the levels of a CPU are."""
     lines = ["peak: the most allocated at one time; MiB = 2^20 bytes"]
     if any(m.from_capture_start for m in devices):
         lines.append("on the CPU the profiler counts from the start of the capture, what was there before is not in it")
@@ -332,16 +335,16 @@ def _memory_footnotes(devices: list[DeviceMemory]) -> tuple[str, ...]:
     return (*lines, *many_note(len(devices), "those with the highest peak"))
 
 
-def _peak(item: Item) -> int:
+def _peak_bytes(item: Item) -> int:
     return item[0].peak.allocated_bytes if item[1] is None else item[1].peak_bytes
 
 
-def _growth(m: DeviceMemory) -> Value:
+def _growth_value(m: DeviceMemory) -> Value:
     value = binary_size(m.growth_bytes)
     return replace(value, text=f"+{value.text}") if (m.growth_bytes or 0) > 0 else value
 
 
-def _during(peak: MemoryPeak) -> str | None:
+def _during_text(peak: MemoryPeak) -> str | None:
     """Write ``step 12, backward, aten::mm``: as much as is known."""
     innermost = peak.annotations[-1] if peak.annotations else None
     if innermost is not None and innermost.startswith("ProfilerStep#"):

@@ -68,7 +68,7 @@ def operators_table(summary: TraceSummary) -> Table:
     tables = [p.operators for p in summary.ranks if p.operators is not None and p.operators.rows]
     ranks = [t.rank for t in tables]
     rows = [r for t in tables for r in t.rows]
-    merged = over_ranks(rows, lambda r: (r.name, r.shapes), _order(tables))
+    merged = over_ranks(rows, lambda r: (r.name, r.shapes), _row_order(tables))
     device_ns = sum(t.device_ns for t in tables)
     host_ns = sum(t.host_ns for t in tables)
     with_shapes = any(r.shapes is not None for r in rows)
@@ -77,12 +77,12 @@ def operators_table(summary: TraceSummary) -> Table:
         on_device = sum(r.device_self_ns for r in rows)
         return most({r.rank: r.device_self_ns if on_device else r.host_self_ns for r in rows}, ranks)
 
-    shapes = lead_column("shapes", "shapes", lambda rows: _elided(rows[0].shapes, SHAPES))
+    shapes = lead_column("shapes", "shapes", lambda rows: _elided_name(rows[0].shapes, SHAPES))
     return tabled(
         "operators",
         "Operators",
         merged,
-        lead_column("operator", "operator", lambda rows: _elided(rows[0].name, OPERATORS_NAME)),
+        lead_column("operator", "operator", lambda rows: _elided_name(rows[0].name, OPERATORS_NAME)),
         *((shapes,) if with_shapes else ()),
         Column("calls", "calls", medians("calls"), number),
         Column("device_self", "device self", lambda r: _operators_time(r, "device_self_ns", device_ns), duration),
@@ -95,25 +95,25 @@ def operators_table(summary: TraceSummary) -> Table:
         ),
         Column("host_self", "host self", lambda r: _operators_time(r, "host_self_ns", host_ns), duration),
         Column("host_total", "host total", medians("host_total_ns"), duration, drop=2),
-        Column("flops", "FLOP/s", lambda rows: _rate(rows, on_device=bool(device_ns)), flops, drop=1),
+        Column("flops", "FLOP/s", lambda rows: _flop_per_s(rows, on_device=bool(device_ns)), flops, drop=1),
         Column("largest_rank", "most", largest),
-        footnotes=_footnotes(tables) if tables else (),
+        footnotes=_operator_footnotes(tables) if tables else (),
         notes=(
             *gaps(
                 summary,
                 "operators",
                 otherwise="no operators were recorded (activities without the CPU, or a device-only export)",
             ),
-            *_notes(tables),
+            *_device_work_notes(tables),
         ),
     )
 
 
-def _elided(name: str | None, limit: int) -> Value | None:
+def _elided_name(name: str | None, limit: int) -> Value | None:
     return None if name is None else wording(elided(name, limit), name)
 
 
-def _order(tables: Sequence[OperatorTable]) -> Callable[[OperatorRow], float]:
+def _row_order(tables: Sequence[OperatorTable]) -> Callable[[OperatorRow], float]:
     """Return the figure by which every rank's rows are sorted; the same for all where they are sorted by name."""
     for key in _SORT_KEYS:
         values = [[key(r) for r in t.rows] for t in tables]
@@ -126,14 +126,15 @@ def _operators_time(rows: Sequence[OperatorRow], field: str, whole: int) -> Valu
     return time_over_ranks(rows, field, whole) if whole else None
 
 
-def _rate(rows: Sequence[OperatorRow], *, on_device: bool) -> float | None:
+def _flop_per_s(rows: Sequence[OperatorRow], *, on_device: bool) -> float | None:
     """Return FLOP of all ranks / the time of all ranks: derived last, never averaged."""
     with_flop = [r for r in rows if r.flop]
     ns = sum(r.device_total_ns if on_device else r.host_total_ns for r in with_flop)
     return sum(r.flop or 0 for r in with_flop) / (ns / 1e9) if with_flop and ns else None
 
 
-def _footnotes(tables: Sequence[OperatorTable]) -> tuple[str, ...]:
+def _operator_footnotes(tables: Sequence[OperatorTable]) -> tuple[str, ...]:
+    """Say what self, share and device time are."""
     ranks = [t.rank for t in tables]
     lines = ["self: without the operators inside, share of the time in all operators"]
     if any(t.device_ns for t in tables):
@@ -148,7 +149,8 @@ def _footnotes(tables: Sequence[OperatorTable]) -> tuple[str, ...]:
     return (*lines, *over_ranks_note(ranks))
 
 
-def _notes(tables: Sequence[OperatorTable]) -> list[str]:
+def _device_work_notes(tables: Sequence[OperatorTable]) -> list[str]:
+    """Return notes on device work that belongs to no operator."""
     notes = []
     for what, attribute in (
         ("has no launch in the trace and belongs to no operator", "unlinked_ns"),
@@ -221,7 +223,7 @@ def annotations_table(summary: TraceSummary) -> Table:
         "annotations",
         "Annotations",
         merged,
-        lead_column("annotation", "annotation", lambda rows: wording(_name(rows[0]), rows[0].name)),
+        lead_column("annotation", "annotation", lambda rows: wording(_annotation_name(rows[0]), rows[0].name)),
         Column("calls", "calls", medians("calls"), number),
         Column("host", "host", medians("host_ns"), duration),
         Column("device_busy", "device", lambda rows: middle(rows, "device_busy_ns") if on_device else None, duration),
@@ -246,7 +248,7 @@ def annotations_table(summary: TraceSummary) -> Table:
     )
 
 
-def _name(row: AnnotationRow) -> str:
+def _annotation_name(row: AnnotationRow) -> str:
     return elided(row.name.removesuffix("#") if row.name == "ProfilerStep#" else row.name, ANNOTATIONS_NAME)
 
 
@@ -272,9 +274,9 @@ def utilisation_table(summary: TraceSummary) -> Table:
         rank_column(lambda use: use[0].rank),
         lead_column("step", "step", "1"),
         Column("duration", "step time", "2.step_ns", duration),
-        Column("mfu", "MFU", lambda use: _share(use[2].mfu), percent),
-        Column("hfu", "HFU", lambda use: _share(use[2].hfu), percent),
-        Column("rate", "reached", _reached, flops),
+        Column("mfu", "MFU", lambda use: _mfu_value(use[2].mfu), percent),
+        Column("hfu", "HFU", lambda use: _mfu_value(use[2].hfu), percent),
+        Column("rate", "reached", _reached_flop_per_s, flops),
         Column("peak", "peak", "0.peak_flops_per_s", flops),
         Column("dtype", "type", "0.dtype"),
         Column("device", "device", "0.device_name", drop=1),
@@ -287,13 +289,13 @@ _Use = tuple[Utilisation, str | int, Utilisation | StepUtilisation]
 """A rank, and its median step or one of its steps."""
 
 
-def _reached(use: _Use) -> float | None:
+def _reached_flop_per_s(use: _Use) -> float | None:
     of, _, step = use
     flop = of.model_flop if of.model_flop is not None else of.hardware_flop
     return flop / (step.step_ns / 1e9) / of.devices if flop is not None and step.step_ns else None
 
 
-def _share(fraction: float | None) -> Value:
+def _mfu_value(fraction: float | None) -> Value:
     if fraction is None:
         return unknown()
     tone: Tone = "bad" if fraction > 1 else "plain"
@@ -301,6 +303,7 @@ def _share(fraction: float | None) -> Value:
 
 
 def _utilisation_footnotes(shown: list[Utilisation]) -> tuple[str, ...]:
+    """Say where FLOP and peaks are from."""
     sources = {
         "given": "FLOP as given",
         "recorded": "FLOP recorded by the profiler",
@@ -309,7 +312,7 @@ def _utilisation_footnotes(shown: list[Utilisation]) -> tuple[str, ...]:
     flop = sorted({sources.get(u.flop_source, u.flop_source) for u in shown if u.flop_source})
     covers = [u.flop_coverage for u in shown if u.flop_coverage is not None]
     if covers:
-        flop.append(f"they cover {_range(covers)} of the time of matrix kernels")
+        flop.append(f"they cover {_share_range(covers)} of the time of matrix kernels")
     peaks = sorted({u.peak_source for u in shown if u.peak_source})
     return (
         *sorted({u.formula for u in shown if u.peak_flops_per_s is not None}),
@@ -319,7 +322,7 @@ def _utilisation_footnotes(shown: list[Utilisation]) -> tuple[str, ...]:
     )
 
 
-def _range(shares: list[float]) -> str:
+def _share_range(shares: list[float]) -> str:
     least, most = format_percent(min(shares)), format_percent(max(shares))
     return least if least == most else f"{least} to {most}"
 
@@ -332,13 +335,13 @@ def _utilisation_notes(summary: TraceSummary) -> tuple[str, ...]:
         if u is None:
             ranks_by_text[rank.unread or NOTHING if rank.budget is None else "not computed"].append(rank.facts.rank)
             continue
-        for text in (u.error, u.unavailable, _incomplete(u)):
+        for text in (u.error, u.unavailable, _incomplete_flop_note(u)):
             if text:
                 ranks_by_text[text].append(u.rank)
     return by_ranks(summary, ranks_by_text)
 
 
-def _incomplete(u: Utilisation) -> str | None:
+def _incomplete_flop_note(u: Utilisation) -> str | None:
     if not u.flop_incomplete or (u.model_flop is None and u.hardware_flop is None):
         return None
     names = ", ".join(u.flop_incomplete[:MANY_OPERATORS])
@@ -372,7 +375,7 @@ def launches_table(summary: TraceSummary) -> Table:
         Column("delay_p90", "p90", delay("p90_ns"), duration, drop=2),
         Column("delay_max", "longest", delay("max_ns"), duration, drop=1),
         Column("late_share", "late", share(lambda s: s.late_share, 0.3, 0.6), percent),
-        Column("short_count", "short", _short, number),
+        Column("short_count", "short", _short_value, number),
         Column("queue_mean", "queue", "queue.mean", Format("{:.3g}".format)),
         Column("queue_longest", "most", "queue.longest", number),
         Column(
@@ -399,12 +402,13 @@ def launches_table(summary: TraceSummary) -> Table:
     )
 
 
-def _short(s: LaunchStatistics) -> Value:
+def _short_value(s: LaunchStatistics) -> Value:
     share = s.short_count / s.launched if s.launched else 0.0
     return Value(f"{s.short_count:,} {format_percent(share):>4}", s.short_count, tone=judged(share, 0.5, 0.8))
 
 
 def _launches_notes(launches: list[LaunchStatistics]) -> list[str]:
+    """Return notes on kernels without a launch."""
     notes = []
     if unlinked := sum(s.unlinked for s in launches):
         total = unlinked + sum(s.launched for s in launches)

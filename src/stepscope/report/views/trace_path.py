@@ -64,24 +64,25 @@ def path_table(summary: TraceSummary) -> Table:
     if summary.path_unavailable is not None:
         notes = (*notes, f"no path across ranks: {summary.path_unavailable}")
     if len(passes) == 1 and (summary.path is None or len(summary.ranks) == 1):
-        return _one(passes[0], notes)
-    return _several(summary.path, passes, notes)
+        return _one_path_table(passes[0], notes)
+    return _paths_table(summary.path, passes, notes)
 
 
-def _value(parts: PathParts, part: str) -> int:
+def _part_ns(parts: PathParts, part: str) -> int:
     value: int = getattr(parts, f"{part}_ns")
     return value
 
 
-def _one(rank_pass: RankPass, notes: tuple[str, ...]) -> Table:
+def _one_path_table(rank_pass: RankPass, notes: tuple[str, ...]) -> Table:
+    """Return the table of one rank's path: its parts, and what takes most of it."""
     path = rank_pass.path
     assert path is not None
     total = path.parts.total_ns
     names = short_names((c.name for c in path.contributors if c.part in _KERNELS), limit=NAME)
     between = "host threads and device" if path.source == "device" else "threads"
     items: list[tuple[str, PathContributor | None, int]] = []
-    for part in sorted(PARTS, key=lambda p: -_value(path.parts, p)):
-        ns = _value(path.parts, part)
+    for part in sorted(PARTS, key=lambda p: -_part_ns(path.parts, p)):
+        ns = _part_ns(path.parts, part)
         if not ns:
             continue
         inside = [c for c in path.contributors if c.part == part]
@@ -95,6 +96,7 @@ def _one(rank_pass: RankPass, notes: tuple[str, ...]) -> Table:
         return Value(format_percent(fraction), fraction, tone="plain" if item[1] is None else "dim")
 
     def what(item: tuple[str, PathContributor | None, int]) -> Value:
+        """Write the contributor of a row; the first row is the whole."""
         contributor = item[1]
         return (
             wording("", "all")
@@ -114,7 +116,7 @@ def _one(rank_pass: RankPass, notes: tuple[str, ...]) -> Table:
             f"rank {path.rank}: {format_duration(total)} long, {counted(path.switches, 'change')} between {between}; "
             "the parts sum to it, under each what takes most of it",
             "shortening what is not on the path changes nothing",
-            *_inferred(path.inferred),
+            *_inferred_note(path.inferred),
         ),
         notes=notes,
     )
@@ -123,7 +125,7 @@ def _one(rank_pass: RankPass, notes: tuple[str, ...]) -> Table:
 _KERNELS = ("compute", "communication", "memory")
 
 
-def _inferred(count: int) -> tuple[str, ...]:
+def _inferred_note(count: int) -> tuple[str, ...]:
     if not count:
         return ()
     return (f"{counted(count, 'edge')} between streams concluded from wait calls, not recorded",)
@@ -141,25 +143,28 @@ class _Line:
     top: Value | None = None
 
 
-def _several(across: CrossRankPath | None, passes: list[RankPass], notes: tuple[str, ...]) -> Table:
+def _paths_table(across: CrossRankPath | None, passes: list[RankPass], notes: tuple[str, ...]) -> Table:
+    """Return the table of the paths of several ranks, with the one across ranks first."""
     items = []
     if across is not None:
         total = across.total_ns
-        items.append(_Line("all", "all", _summed(across), total, total))
+        items.append(_Line("all", "all", _summed_parts(across), total, total))
         own = [(s.rank, s.parts) for s in across.ranks if s.parts.total_ns]
         for rank, parts in sorted(own, key=lambda x: -x[1].total_ns):
             items.append(_Line(f"on {rank}", f"on {rank}", parts, parts.total_ns, total))
     for rank_pass in standing_out(passes, lambda p: p.path.parts.total_ns if p.path else 0):
         if rank_pass.path is not None:
             whole_ns, rank = rank_pass.path.parts.total_ns, rank_pass.facts.rank
-            items.append(_Line(str(rank), rank, rank_pass.path.parts, whole_ns, whole_ns, _top(rank_pass.path)))
+            items.append(
+                _Line(str(rank), rank, rank_pass.path.parts, whole_ns, whole_ns, _top_contributor(rank_pass.path))
+            )
 
     def length(line: _Line) -> Value:
         alone = line.length_ns == line.whole_ns
         return duration(line.length_ns) if alone else shared(line.length_ns, line.whole_ns)
 
     def part_of(part: str) -> Callable[[_Line], Value]:
-        return lambda line: _part(_value(line.parts, part), line.length_ns)
+        return lambda line: _part_value(_part_ns(line.parts, part), line.length_ns)
 
     return tabled(
         "path",
@@ -174,7 +179,7 @@ def _several(across: CrossRankPath | None, passes: list[RankPass], notes: tuple[
     )
 
 
-def _top(path: CriticalPath) -> Value | None:
+def _top_contributor(path: CriticalPath) -> Value | None:
     """Return what takes most of it under one name."""
     if not path.contributors:
         return None
@@ -184,6 +189,7 @@ def _top(path: CriticalPath) -> Value | None:
 
 
 def _path_footnotes(across: CrossRankPath | None, ranks: int) -> tuple[str, ...]:
+    """Say where the path across ranks ends, and what its parts are."""
     lines = []
     if across is not None:
         lines.append(
@@ -202,13 +208,13 @@ def _path_footnotes(across: CrossRankPath | None, ranks: int) -> tuple[str, ...]
     )
 
 
-def _summed(across: CrossRankPath) -> PathParts:
-    sums = {f"{part}_ns": sum(_value(s.parts, part) for s in across.ranks) for part in PARTS}
+def _summed_parts(across: CrossRankPath) -> PathParts:
+    sums = {f"{part}_ns": sum(_part_ns(s.parts, part) for s in across.ranks) for part in PARTS}
     sums["communication_ns"] += across.transfer_ns
     return PathParts(**sums)
 
 
-def _part(ns: int, whole: int) -> Value:
+def _part_value(ns: int, whole: int) -> Value:
     share = ns / whole if whole else 0.0
     return Value(format_percent(share), ns, tone="dim" if share < 0.005 else "plain")
 
@@ -245,15 +251,16 @@ def stragglers_table(summary: TraceSummary) -> Table:
         ),
         Column("times_last", "came last", lambda s: wording(f"{s.times_last} of {s.instances}", s.times_last), whole),
         Column("late", "behind peers", "late_ns", duration, short="behind"),
-        Column("confidence", "certainty", _certainty),
-        Column("cause", "why", lambda s: wording(_why(s), s.cause)),
+        Column("confidence", "certainty", _certainty_value),
+        Column("cause", "why", lambda s: wording(_why_late_text(s), s.cause)),
         Column("saved", "worth up to", "saved_ns", duration, short="worth"),
-        notes=_notes(summary, report),
+        notes=_stragglers_notes(summary, report),
     )
     return replace(table, footnotes=_stragglers_footnotes(summary, stragglers))
 
 
-def _certainty(s: Straggler) -> Value:
+def _certainty_value(s: Straggler) -> Value:
+    """Write p, or the excess with its interval."""
     if s.p_value is not None:
         return Value(f"p = {s.p_value:.2g}", s.p_value)
     if s.excess_ns is None:
@@ -264,7 +271,7 @@ def _certainty(s: Straggler) -> Value:
     return Value(text, s.excess_ns)
 
 
-def _why(s: Straggler) -> str:
+def _why_late_text(s: Straggler) -> str:
     """Write the cause and the kind of time that most exceeds the peers': ``launch-bound: +1.42 ms host not launching``."""
     longer = [c for c in s.causes if c.excess_ns > 0]
     cause = "cause unknown" if s.cause == "unknown" else s.cause
@@ -278,6 +285,7 @@ def _why(s: Straggler) -> str:
 
 
 def _stragglers_footnotes(summary: TraceSummary, stragglers: tuple[Straggler, ...]) -> tuple[str, ...]:
+    """Say what the columns are, and what the ranks' clocks rest on."""
     lines = []
     if stragglers:
         lines = [
@@ -287,10 +295,10 @@ def _stragglers_footnotes(summary: TraceSummary, stragglers: tuple[Straggler, ..
         ]
     elif summary.stragglers is not None and summary.stragglers.instances:
         lines = [summary.stragglers.text]  # an answer, not a gap
-    return (*lines, *_waits(summary.collectives))
+    return (*lines, *_least_and_most_waiting(summary.collectives))
 
 
-def _waits(job: JobCollectives | None) -> tuple[str, ...]:
+def _least_and_most_waiting(job: JobCollectives | None) -> tuple[str, ...]:
     """Say who waited least and most: the other side of who came last."""
     totals = [t for t in job.totals if t.instances] if job is not None else []
     if len(totals) < 2 or not any(t.alone_ns for t in totals):
@@ -303,7 +311,8 @@ def _waits(job: JobCollectives | None) -> tuple[str, ...]:
     )
 
 
-def _notes(summary: TraceSummary, report: StragglerReport | None) -> tuple[str, ...]:
+def _stragglers_notes(summary: TraceSummary, report: StragglerReport | None) -> tuple[str, ...]:
+    """Say why there is no straggler, or what the named ones rest on."""
     if report is None:
         return ("no straggler can be named: no communication was recorded",)
     notes = [

@@ -64,14 +64,14 @@ def units_table(summary: TraceSummary) -> Table:
         Column(
             "size", "size", lambda calls: max((c.size_bytes or 0 for _, c in calls), default=0) or None, binary_size
         ),
-        Column("gathers", "gathers", lambda calls: _calls(calls, steps), Format("{:g}".format)),
+        Column("gathers", "gathers", lambda calls: _calls_per_step(calls, steps), Format("{:g}".format)),
         Column("forward", "forward gather", a_step("forward", "all_gather"), duration, short="fwd gather"),
         Column("backward", "backward gather", a_step("backward", "all_gather"), duration, short="bwd gather"),
         Column("reduce", "reduce-scatter", a_step("backward", "reduce_scatter"), duration, short="reduce"),
-        Column("early", "prefetched", _early),
+        Column("early", "prefetched", _early_value),
         Column("exposed", "exposed", lambda calls: exposed_a_step(calls, window), duration),
         footnotes=(
-            f"{_heading(sharded)}; size: gathered; times per step, medians over ranks and steps, with waiting",
+            f"{_units_heading(sharded)}; size: gathered; times per step, medians over ranks and steps, with waiting",
             "prefetched: gathers that ran, or were queued, while the computation before them ran, of those that are not the "
             "first of their pass; exposed: under no computation, share of the step",
             *_ON_CPU[: any(u.source != "device" for u in sharded)],
@@ -82,18 +82,18 @@ def units_table(summary: TraceSummary) -> Table:
     )
 
 
-def _heading(sharded: Sequence[ShardedUnits]) -> str:
+def _units_heading(sharded: Sequence[ShardedUnits]) -> str:
     of = ", ".join(sorted({_WRAPPERS.get(u.wrapper, "sharded parameters") for u in sharded}))
     ordered = any(u.named_by == "order" for u in sharded)
     return f"units of {of}" + (", numbered in order of the forward pass" if ordered else "")
 
 
-def _calls(calls: Sequence[tuple[int, UnitCall]], steps: dict[int, int]) -> float:
+def _calls_per_step(calls: Sequence[tuple[int, UnitCall]], steps: dict[int, int]) -> float:
     gathers = sum(c.op == "all_gather" for _, c in calls)
     return round(gathers / sum(steps[r] for r in {rank for rank, _ in calls}), 1)
 
 
-def _early(calls: Sequence[tuple[int, UnitCall]]) -> Value:
+def _early_value(calls: Sequence[tuple[int, UnitCall]]) -> Value:
     judged = [c.early for _, c in calls if c.early is not None]
     return wording(f"{sum(judged)} of {len(judged)}", sum(judged) / len(judged)) if judged else unknown()
 
@@ -137,6 +137,7 @@ def layers_table(summary: TraceSummary) -> Table:
 
 
 def _layers_footnotes(divided: Sequence[DividedLayers], calls: Called, window: int) -> tuple[str, ...]:
+    """Say of which groups the calls are, and what the columns are."""
     sizes = sorted({d.group_size for d in divided if d.group_size})
     of = f"groups of {', '.join(map(str, sizes))} ranks" if sizes else "tensor-parallel groups"
     named = "" if all(d.named_by == "plan" for d in divided) else "; calls are numbered in order of the forward pass"
@@ -155,7 +156,7 @@ BUCKETS_NONE = (
 
 def buckets_table(summary: TraceSummary) -> Table:
     """Return the table: one row per bucket (place in the step, size), medians over ranks and steps."""
-    rows = [b for p in summary.ranks for b in _chosen(p.buckets, {s.step for s in p.steps})]
+    rows = [b for p in summary.ranks for b in _buckets_shown(p.buckets, {s.step for s in p.steps})]
     first = _first_ready(rows)
     by_bucket = grouped(rows, lambda b: (b.index, b.op, b.size_bytes, b.dtype))
     ranks = {b.rank for b in rows}
@@ -178,19 +179,19 @@ def buckets_table(summary: TraceSummary) -> Table:
         identity_column("dtype", "type", "0.dtype"),
         lead_column("size", "size", "0.size_bytes", binary_size),
         Column("seen", "seen", len, number, drop=2),
-        Column("members", "gradients", _members, number, short="grads"),
+        Column("members", "gradients", _usual_members, number, short="grads"),
         Column("ready", "ready", since(lambda b: b.ready_ns), duration),
         Column("launch", "launch", since(lambda b: b.launch_ns), duration),
         Column("waited", "queued", lambda of: statistics.median(b.waited_ns for b in of), duration),
         Column("duration", "took", lambda of: statistics.median(b.end_ns - b.start_ns for b in of), duration),
         Column("end", "end", since(lambda b: b.end_ns), duration, drop=1),
-        Column("exposed", "exposed", _exposed, duration),
+        Column("exposed", "exposed", _exposed_value, duration),
         footnotes=_buckets_footnotes(len(ranks), len(steps), wrappers),
-        notes=(*gaps(summary, "buckets", otherwise=BUCKETS_NONE), *_notes(rows)),
+        notes=(*gaps(summary, "buckets", otherwise=BUCKETS_NONE), *_member_notes(rows)),
     )
 
 
-def _chosen(buckets: Sequence[BucketRow], steps: set[int]) -> Sequence[BucketRow]:
+def _buckets_shown(buckets: Sequence[BucketRow], steps: set[int]) -> Sequence[BucketRow]:
     """Return the buckets of the steps that are shown; all where none of them belongs to one."""
     inside = [b for b in buckets if b.step in steps]
     return inside or buckets
@@ -206,18 +207,19 @@ def _first_ready(rows: Sequence[BucketRow]) -> dict[tuple[int, int | None], int]
     return first
 
 
-def _exposed(buckets: Sequence[BucketRow]) -> Value:
+def _exposed_value(buckets: Sequence[BucketRow]) -> Value:
     exposed = statistics.median(b.exposed_ns for b in buckets)
     share = sum(b.exposed_ns for b in buckets) / max(1, sum(b.end_ns - b.start_ns for b in buckets))
     return with_share(exposed, share, judged(share, 0.5, 0.9))
 
 
-def _members(buckets: Sequence[BucketRow]) -> int | None:
+def _usual_members(buckets: Sequence[BucketRow]) -> int | None:
     counts = Counter(len(b.members) for b in buckets if b.members is not None)
     return counts.most_common(1)[0][0] if counts else None
 
 
 def _buckets_footnotes(ranks: int, steps: int, wrappers: Sequence[str]) -> tuple[str, ...]:
+    """Say what made the buckets, and of how many steps they are."""
     wrapper_names = {"ddp": "DistributedDataParallel", "hooks": "gradient hooks"}
     of = ", ".join(wrapper_names.get(w, w) for w in wrappers)
     over = f"medians over {counted(steps, 'step')} and {counted(ranks, 'rank')}"
@@ -228,7 +230,8 @@ def _buckets_footnotes(ranks: int, steps: int, wrappers: Sequence[str]) -> tuple
     )
 
 
-def _notes(rows: Sequence[BucketRow]) -> list[str]:
+def _member_notes(rows: Sequence[BucketRow]) -> list[str]:
+    """Say why the members of some buckets are unknown."""
     reasons = Counter(b.members_unavailable for b in rows if b.members_unavailable)
     notes = [f"gradients of {n} of {len(rows)} buckets unknown: {why}" for why, n in reasons.most_common()]
     by_index: dict[int, set[int | None]] = defaultdict(set)
