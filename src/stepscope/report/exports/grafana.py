@@ -102,9 +102,9 @@ def _of_each() -> Sequence[Panel]:
         ),
         _panel("shares of a step", "percentunit", *_job_series(figures_of("shares"))),
         _panel("where the wall time went", "percentunit", *_job_series(figures_of("wall"), " > 0"), custom=STACKED),
-        _panel("a rank's step without waiting", "s", _worst_ranks(own), about="The others wait for the highest."),
+        _panel("a rank's step without waiting", "s", _worst(own), about="The others wait for the highest."),
         *(
-            _panel(figure.title, UNITS[figure.unit], _worst_ranks(metric(key, "rank") + OF_RUN, figure.better), about=figure.help)
+            _panel(figure.title, UNITS[figure.unit], _worst(metric(key, "rank") + OF_RUN, figure.better), about=figure.help)
             for key, figure in hardware.items() if figure.unit != "count"
         ),
         _panel(
@@ -119,7 +119,7 @@ def _job_series(figures: Mapping[str, Figure], where: str = "") -> Sequence[Seri
     return [(f"{metric(key)}{OF_RUN}{where}", figure.title) for key, figure in figures.items()]
 
 
-def _worst_ranks(expression: str, better: Better = "low") -> Series:
+def _worst(expression: str, better: Better = "low") -> Series:
     """Return the ranks that have the worst values."""
     worst = "bottomk" if better == "high" else "topk"
     return f"{worst}({MOST_RANKS}, {expression})", "rank {{rank}} on {{host}}"

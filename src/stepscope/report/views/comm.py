@@ -181,7 +181,7 @@ def average_lines(rows: Sequence[CommRow]) -> tuple[str, ...]:
         return ()
     called = sweep_names(rows)
     lines = [
-        f"Avg bus bandwidth: {format_decimal(mean / 1e9)} GB/s, {op_label(sweep[0])} on {called(sweep[0])}, {_sizes_of(sweep)}."
+        f"Avg bus bandwidth: {format_decimal(mean / 1e9)} GB/s, {op_label(sweep[0])} on {called(sweep[0])}, {_over(sweep)}."
         for sweep, mean in averages
     ]
     if lines:
@@ -192,7 +192,7 @@ def average_lines(rows: Sequence[CommRow]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _sizes_of(sweep: Sequence[CommRow]) -> str:
+def _over(sweep: Sequence[CommRow]) -> str:
     measured = [
         row.size_bytes
         for row in sweep
