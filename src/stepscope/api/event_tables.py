@@ -156,7 +156,7 @@ def _queue_of(view: RankView) -> Iterator[tuple[tuple[int, int], Ints, Ints, Int
 
 
 def _queue(view: RankView) -> Columns:
-    """What is launched on a stream and not yet started: a row a change."""
+    """What is launched on a stream and not yet started: one row per change."""
     rows = tuple(_queue_of(view))
     sizes = [len(times) for _, times, *_ in rows]
     return {
@@ -180,7 +180,7 @@ def _queues(view: RankView) -> Columns:
 
 
 def _copy_rate(view: RankView) -> Columns:
-    """Bytes per second of the copies that run: a row a change, for each direction by itself.
+    """Bytes per second of the copies that run: one row per change, for each direction by itself.
 
     In a file of whole microseconds the rate is the one that the profiler recorded, which knows the time more exactly.
     """

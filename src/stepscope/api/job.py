@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from stepscope.api.reading import Asked, read_job
+from stepscope.api.reading import ReadingOptions, read_job
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.words import in_words, unknown
 from stepscope.records.imported import Stated
@@ -43,12 +43,12 @@ class Job:
         paths: Sequence[Path],
         read: Callable[[bool], Evidence],
         *,
-        asked: Asked | None = None,
+        asked: ReadingOptions | None = None,
         rules: Sequence[Rule] | None = None,
     ) -> None:
         """read: called with whether timelines are to be drawn, too."""
         self.paths = tuple(paths)
-        self.asked = asked or Asked()
+        self.asked = asked or ReadingOptions()
         self.drop_epochs = self.asked.drop_epochs
         self._read = read
         self._rules = rules
@@ -132,17 +132,17 @@ class Job:
 
     @property
     def steps(self) -> Frame:
-        """Steps: a row a step of each rank, with its parts (ns)."""
+        """Steps: one row per step and rank, with its parts (ns)."""
         return self.table("steps")
 
     @property
     def ranks(self) -> Frame:
-        """Ranks: a row a rank with the parts of its mean step (ns)."""
+        """Ranks: one row per rank with the parts of its mean step (ns)."""
         return self.table("ranks")
 
     @property
     def runs(self) -> Frame:
-        """Runs: a row a run with its figures."""
+        """Runs: one row per run with its figures."""
         return self.table("runs")
 
     @property
@@ -167,7 +167,7 @@ class Job:
 
     @property
     def events(self) -> Frame:
-        """Events of the traces as recorded: a row an event of each rank (ns)."""
+        """Events of the traces as recorded: one row per event and rank (ns)."""
         return self.table("events")
 
     def compare(self, *others: Job | str | Path, scaling: Scaling | None = None) -> Answer:
@@ -372,7 +372,7 @@ def open(  # noqa: A001 - as a user writes it: stepscope.open
         scaling=scaling,
         columns={name: meaning or "-" for name, meaning in (columns or {}).items()},
     )
-    asked = Asked(
+    asked = ReadingOptions(
         stated=stated,
         cell=cell,
         drop_epochs=drop_epochs,

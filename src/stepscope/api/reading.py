@@ -22,7 +22,7 @@ SCALINGS = ("strong", "weak")
 
 
 @record
-class Asked:
+class ReadingOptions:
     """What a user states of a job. targets: accuracies to give times to. drop_epochs: first epochs left out of epoch times.
     communication: patterns of kernels that communicate; classes: file of classes of kernels. window: which of several
     captures of the same ranks, the oldest 1. ranks: of trace files that do not record theirs, by path or name."""
@@ -58,7 +58,9 @@ class Listening:
 NOBODY = Listening()
 
 
-def read_job(paths: Sequence[Path], asked: Asked, *, spans: bool = False, listening: Listening = NOBODY) -> Evidence:
+def read_job(
+    paths: Sequence[Path], asked: ReadingOptions, *, spans: bool = False, listening: Listening = NOBODY
+) -> Evidence:
     """Return the evidence at the paths. spans: also what timelines draw, of every trace. Raises DataError, and UsageError
     for facts that only the user knows and for what changes nothing."""
     from stepscope.results.joining import require_stated
@@ -75,7 +77,7 @@ def read_job(paths: Sequence[Path], asked: Asked, *, spans: bool = False, listen
     return evidence
 
 
-def read_each(paths: Sequence[Path], asked: Asked, *, listening: Listening = NOBODY) -> tuple[Evidence, ...]:
+def read_each(paths: Sequence[Path], asked: ReadingOptions, *, listening: Listening = NOBODY) -> tuple[Evidence, ...]:
     """Read as ``read_job`` does, every path by itself; what the user states may be of a run at any of them."""
     from stepscope.core.places import telling_names
     from stepscope.records.imported import Stated
@@ -97,7 +99,9 @@ def read_each(paths: Sequence[Path], asked: Asked, *, listening: Listening = NOB
     return tuple(read)
 
 
-def _load(paths: Sequence[Path], asked: Asked, stated: Stated | None, *, spans: bool, listening: Listening) -> Evidence:
+def _load(
+    paths: Sequence[Path], asked: ReadingOptions, stated: Stated | None, *, spans: bool, listening: Listening
+) -> Evidence:
     from stepscope.results.open import load_evidence
 
     _require_sound(asked)
@@ -117,7 +121,7 @@ def _load(paths: Sequence[Path], asked: Asked, stated: Stated | None, *, spans: 
     )
 
 
-def _require_sound(asked: Asked) -> None:
+def _require_sound(asked: ReadingOptions) -> None:
     """Raise UsageError for a value that cannot be meant."""
     stated = asked.stated
     if stated is not None and stated.scaling not in (None, *SCALINGS):
@@ -134,7 +138,7 @@ def _require_sound(asked: Asked) -> None:
         raise UsageError(f"--window {asked.window}: a number from 1 on, the oldest window 1")
 
 
-def _require_traces(evidence: Evidence, asked: Asked) -> None:
+def _require_traces(evidence: Evidence, asked: ReadingOptions) -> None:
     """Raises UsageError where something is stated of traces and there are none."""
     of_traces = {
         "communication": asked.communication, "class": asked.classes, "window": asked.window, "rank-of": asked.ranks
@@ -147,7 +151,7 @@ def _require_traces(evidence: Evidence, asked: Asked) -> None:
     require_read(asked.ranks, summaries)
 
 
-def _require_epochs(evidence: Evidence, asked: Asked) -> None:
+def _require_epochs(evidence: Evidence, asked: ReadingOptions) -> None:
     """Raises UsageError where all epochs of every run are left out."""
     if asked.drop_epochs == 1:
         return

@@ -18,7 +18,7 @@ from stepscope.results.differences import trace_conditions
 from stepscope.traces.diff import diff_profiles, step_verdict
 
 if TYPE_CHECKING:
-    from stepscope.api.reading import Asked
+    from stepscope.api.reading import ReadingOptions
     from stepscope.records.trace_summary import TraceDiff, TraceSummary, WorkProfile
 
 Pair = tuple["WorkProfile", "WorkProfile"]
@@ -45,7 +45,7 @@ def compared_traces(
 
 
 def diff_of(
-    before: Path, after: Path | None, asked: Asked, *, ranks: Sequence[int] | None, steps: TwoRanges | None
+    before: Path, after: Path | None, asked: ReadingOptions, *, ranks: Sequence[int] | None, steps: TwoRanges | None
 ) -> Answer:
     """Compare the traces of two jobs, or two ranges of steps of one. Raises UsageError, DataError."""
     from stepscope.core.places import telling_names
@@ -81,7 +81,7 @@ def _frame(name: str, diffs: Sequence[TraceDiff]) -> Frame:
     return Frame(key=f"diff_{name}", title=f"{name.capitalize()} before and after", columns=columns, units=units)
 
 
-def _profiled(path: Path, asked: Asked) -> TraceSummary:
+def _profiled(path: Path, asked: ReadingOptions) -> TraceSummary:
     from stepscope.traces.job import analyse_job
     from stepscope.traces.sections import Wanted
 

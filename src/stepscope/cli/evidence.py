@@ -14,7 +14,7 @@ from stepscope.core.words import counted, unknown
 
 if TYPE_CHECKING:
     from stepscope.api.job import Job
-    from stepscope.api.reading import Asked, Listening
+    from stepscope.api.reading import Listening, ReadingOptions
     from stepscope.diagnose.rule import Rule
     from stepscope.records.nouns import Scaling as ScalingKind
     from stepscope.results.evidence import Evidence
@@ -93,12 +93,12 @@ def scaling_of(text: str | None) -> ScalingKind | None:
     return cast("ScalingKind | None", text)
 
 
-def _asked(options: EvidenceOptions) -> Asked:
-    from stepscope.api.reading import Asked
+def _asked(options: EvidenceOptions) -> ReadingOptions:
+    from stepscope.api.reading import ReadingOptions
     from stepscope.records.imported import Stated
     from stepscope.store.stated import parse_columns, parse_world_sizes
 
-    return Asked(
+    return ReadingOptions(
         stated=Stated(
             world_size={} if options.world_size is None else parse_world_sizes(options.world_size),
             scaling=scaling_of(options.scaling),

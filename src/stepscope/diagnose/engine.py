@@ -331,7 +331,7 @@ def trace_rules() -> tuple[Rule, ...]:
 
 
 def diagnose_traces(summary: TraceSummary, *, name: str = "trace") -> Diagnosis:
-    """Return what the traces of one job alone say: findings by stake, rules that were quiet, rules that could not look."""
+    """Return what the traces of one job alone say: findings by stake, rules that were quiet, rules that had no data."""
     evidence = Evidence(
         sources=(Source(path=Path(name), kind="trace"),), traces=(TraceEvidence(name=name, summary=summary),)
     )

@@ -42,7 +42,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
     and ``export`` read.
 
     by_optimizer: a step ends where the job's first optimizer ends its own, as under ``stepscope run``; else at :meth:`step`.
-    Under ``stepscope run`` and ``profile`` the diary of that command goes on, ``folder`` is not used, and steps are those of
+    Under ``stepscope run`` and ``profile`` the diary of that command continues, ``folder`` is unused, and steps are those of
     the optimizer, of :meth:`step` where there is none.
     """
 
@@ -65,7 +65,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
         return self
 
     def stop(self) -> None:
-        """Write what is left; the diary of ``stepscope run`` goes on."""
+        """Write what is left; the diary of ``stepscope run`` continues."""
         steps, self._steps = self._steps, None
         if steps is not None and self._ours:
             steps.stop()
@@ -92,7 +92,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
 
     @property
     def own_ns(self) -> float:
-        """Own time of all steps so far: without waiting for other ranks and what lies between steps; where the host does not
+        """Own time of all steps so far: without waiting for other ranks and what is between steps; where the host does not
         see its waits, CPU time of the training thread and waiting for data. 0: nothing is recorded."""
         return 0.0 if self._steps is None else float(self._steps.diary.own_ns)
 
@@ -118,7 +118,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
 
     def summary(self, *, last: int | None = None) -> dict[str, float]:
         """Return figures of all ranks whose diaries are in the folder, by the keys of docs/reference/metrics.md, ns and
-        fractions; ``rank_N/KEY`` of each rank; ``steps``. What is not known is left out; nothing is there before the second
+        fractions; ``rank_N/KEY`` of each rank; ``steps``. What is unknown is left out; nothing is there before the second
         step.
 
         last: of so many steps alone. What other ranks recorded in the last second may be missing while the job runs.
