@@ -112,7 +112,7 @@ def test_a_torch_that_does_not_import_is_a_failed_check_and_the_rest_is_there(
     assert document["environment"]["torch"] is None
     assert said in document["environment"]["unavailable"]["torch"]
     checks = by_key(document)
-    assert checks["torch"]["status"] == "fail"
+    assert checks["torch"]["status"] == ("warn" if "not installed" in said else "fail")
     assert checks["torch"]["fix"]
     assert checks["gloo"]["status"] == "skip"
     assert checks["memory"]["status"] in ("pass", "warn", "fail")
