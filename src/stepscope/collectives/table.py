@@ -102,7 +102,7 @@ def part_sizes(numel: int, *, world_size: int) -> tuple[int, ...]:
     return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
 
-def _lap(n: int) -> int:
+def _lap_steps(n: int) -> int:
     return n - 1
 
 
@@ -114,15 +114,15 @@ def _at_once(n: int) -> int:
     return min(1, n - 1)
 
 
-def _rounds(n: int) -> int:
+def _round_count(n: int) -> int:
     return math.ceil(math.log2(n))
 
 
-def _whole(n: int) -> float:
+def _whole_factor(n: int) -> float:
     return 1.0 if n > 1 else 0.0
 
 
-def _nothing(_: int) -> float:
+def _no_steps(_: int) -> float:
     return 0.0
 
 
@@ -164,9 +164,9 @@ _COLLECTIVES = (
         summary="every rank gets the tensors of all ranks, one after the other; S: bytes of the whole output",
         parts="world",
         costs={
-            "ring": Cost(steps=_lap, wire_factor=others, source="each part travels n - 1 hops around a ring"),
+            "ring": Cost(steps=_lap_steps, wire_factor=others, source="each part travels n - 1 hops around a ring"),
             "gloo": Cost(
-                steps=_lap,
+                steps=_lap_steps,
                 wire_factor=lambda n: (2 * n - 1) / (2 * n) if n > 1 else 0.0,
                 source="a ring in halves of a part, of which one half, S / (2 n), does not overlap with the others; "
                 f"{_MEASURED}: 0.76 S at n = 2, 0.88 S at n = 4",
@@ -183,7 +183,7 @@ _COLLECTIVES = (
                 steps=_two_laps, wire_factor=twice_others, source="reduce-scatter, then all-gather around a ring"
             ),
             "tree": Cost(
-                steps=lambda n: 2 * _rounds(n),
+                steps=lambda n: 2 * _round_count(n),
                 wire_factor=lambda n: 2.0 if n > 1 else 0.0,
                 source="pipelined reduce up and broadcast down a binary tree",
             ),
@@ -198,7 +198,7 @@ _COLLECTIVES = (
         parts="world",
         in_place=False,  # a part may arrive before the one in its place has left
         costs={
-            "direct": Cost(steps=_lap, wire_factor=others, source="one part to each peer in turn"),
+            "direct": Cost(steps=_lap_steps, wire_factor=others, source="one part to each peer in turn"),
             "gloo": Cost(
                 steps=_at_once,
                 wire_factor=_gloo_all_to_all,
@@ -214,7 +214,7 @@ _COLLECTIVES = (
         "receives, without what it keeps",
         in_place=False,
         costs={
-            "direct": Cost(steps=_lap, wire_factor=_whole, source="one part to each peer in turn"),
+            "direct": Cost(steps=_lap_steps, wire_factor=_whole_factor, source="one part to each peer in turn"),
             "gloo": Cost(
                 steps=_at_once,
                 wire_factor=lambda n: 0.0 if n == 1 else 1.0 if n % 2 else (n + 2) / n,
@@ -230,11 +230,13 @@ _COLLECTIVES = (
         has_payload=False,
         costs={
             "dissemination": Cost(
-                steps=_rounds, wire_factor=_nothing, source="in round k every rank signals the one 2^k places after it"
+                steps=_round_count,
+                wire_factor=_no_steps,
+                source="in round k every rank signals the one 2^k places after it",
             ),
             "gloo": Cost(
-                steps=_rounds,
-                wire_factor=_nothing,
+                steps=_round_count,
+                wire_factor=_no_steps,
                 source="dissemination; steps measured, torch 2.13 gloo on delayed links, 2026-11, at n = 2, 3, 4",
             ),
         },
@@ -246,10 +248,10 @@ _COLLECTIVES = (
         together=False,
         out_of_place=False,
         costs={
-            "chain": Cost(steps=_lap, wire_factor=_whole, source=_CHAIN),
+            "chain": Cost(steps=_lap_steps, wire_factor=_whole_factor, source=_CHAIN),
             "binomial": Cost(
-                steps=_rounds,
-                wire_factor=lambda n: float(_rounds(n)),
+                steps=_round_count,
+                wire_factor=lambda n: float(_round_count(n)),
                 source="whole tensors, the number of ranks that have it doubles in each round",
             ),
             "gloo": Cost(
@@ -284,10 +286,10 @@ _COLLECTIVES = (
         together=False,
         out_of_place=False,
         costs={
-            "chain": Cost(steps=_lap, wire_factor=_whole, source=_CHAIN),
+            "chain": Cost(steps=_lap_steps, wire_factor=_whole_factor, source=_CHAIN),
             "binomial": Cost(
-                steps=_rounds,
-                wire_factor=lambda n: float(_rounds(n)),
+                steps=_round_count,
+                wire_factor=lambda n: float(_round_count(n)),
                 source="whole tensors, the number of ranks that still hold a part halves in each round",
             ),
             "gloo": Cost(
@@ -305,7 +307,7 @@ _COLLECTIVES = (
         parts="world",
         costs={
             "ring": Cost(
-                steps=_lap,
+                steps=_lap_steps,
                 wire_factor=others,
                 source="each part travels n - 1 hops around a ring and is reduced at each",
             ),
@@ -343,10 +345,10 @@ _COLLECTIVES = (
         costs={
             "direct": Cost(
                 steps=_at_once,
-                wire_factor=_whole,
+                wire_factor=_whole_factor,
                 source="one message on every link, both directions of a link at once",
             ),
-            "gloo": Cost(steps=_at_once, wire_factor=_whole, source=f"pattern uni; {_MEASURED}: 1.00 S"),
+            "gloo": Cost(steps=_at_once, wire_factor=_whole_factor, source=f"pattern uni; {_MEASURED}: 1.00 S"),
             "gloo_bi": Cost(
                 steps=_at_once,
                 wire_factor=lambda n: 2.0 if n > 1 else 0.0,

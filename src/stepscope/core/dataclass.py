@@ -40,6 +40,7 @@ else:
     record = dataclass(frozen=True, slots=True, kw_only=True)
 
     def _built(cls, *, slots, kw_only):
+        """Return the class with its fields, without what it does not need."""
         own_doc = cls.__doc__
         cls.__doc__ = own_doc or cls.__name__  # without one the standard library spends most of its time on it
         cls = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)

@@ -104,12 +104,12 @@ def map_forked(
     try:
         with _interrupts_blocked():
             for _ in range(count):
-                _fork(running, tickets, work, items)
+                _fork_worker(running, tickets, work, items)
         if meanwhile is not None:
             meanwhile()
         while running:
-            for source in _ready(running):
-                text = _received(source)
+            for source in _ready_pipes(running):
+                text = _received_result(source)
                 if text is not None:
                     place, results[place] = pickle.loads(text)
                     done(items[place])
@@ -136,27 +136,27 @@ def begin(parent: int | None) -> None:
     for signum in STOP_SIGNALS:  # a forked one has the caller's handlers
         if callable(signal.getsignal(signum)):
             signal.signal(signum, signal.SIG_DFL)
-    threading.Thread(target=_watch, args=(parent or os.getppid(),), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent or os.getppid(),), daemon=True).start()
 
 
-def _watch(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:  # a server ends when the caller does
         time.sleep(LOOK_S)
     os._exit(1)
 
 
-def _fork(running: dict[int, int], tickets: int, work: Callable[[T], R], items: Sequence[T]) -> None:
+def _fork_worker(running: dict[int, int], tickets: int, work: Callable[[T], R], items: Sequence[T]) -> None:
     """Start one more process and enter it in ``running`` under the end of the pipe that its results come through."""
     parent = os.getpid()
     source, sink = os.pipe()
     pid = os.fork()
     if not pid:
-        _serve(parent, tickets, sink, work, items)
+        _serve_work(parent, tickets, sink, work, items)
     running[source] = pid
     os.close(sink)  # before the next fork: the pipe ends with this process alone
 
 
-def _serve(parent: int, tickets: int, sink: int, work: Callable[[T], R], items: Sequence[T]) -> NoReturn:
+def _serve_work(parent: int, tickets: int, sink: int, work: Callable[[T], R], items: Sequence[T]) -> NoReturn:
     """Work in the new process and exit, whatever happens: nothing of the caller's goes on in it."""
     code = 1
     try:
@@ -168,7 +168,7 @@ def _serve(parent: int, tickets: int, sink: int, work: Callable[[T], R], items: 
                 outcome = work(items[place])
             except StepscopeError as error:
                 outcome = error
-            _send(sink, pickle.dumps((place, outcome), pickle.HIGHEST_PROTOCOL))
+            _send_result(sink, pickle.dumps((place, outcome), pickle.HIGHEST_PROTOCOL))
         code = 0
     except BrokenPipeError:  # the caller has gone
         pass
@@ -181,19 +181,20 @@ def _serve(parent: int, tickets: int, sink: int, work: Callable[[T], R], items: 
         os._exit(code)
 
 
-def _send(sink: int, text: bytes) -> None:
+def _send_result(sink: int, text: bytes) -> None:
     left = memoryview(len(text).to_bytes(_NUMBER, "little") + text)
     while left:
         left = left[os.write(sink, left) :]
 
 
-def _received(source: int) -> bytes | None:
+def _received_result(source: int) -> bytes | None:
     """Return the next result, or None where the process has ended."""
-    length = _read(source, _NUMBER)
-    return None if length is None else _read(source, int.from_bytes(length, "little"))
+    length = _read_bytes(source, _NUMBER)
+    return None if length is None else _read_bytes(source, int.from_bytes(length, "little"))
 
 
-def _read(source: int, size: int) -> bytes | None:
+def _read_bytes(source: int, size: int) -> bytes | None:
+    """Read so many bytes; None where the pipe ends before."""
     content = bytearray()
     while len(content) < size:
         more = os.read(source, size - len(content))
@@ -203,7 +204,7 @@ def _read(source: int, size: int) -> bytes | None:
     return bytes(content)
 
 
-def _ready(running: dict[int, Any]) -> list[int]:
+def _ready_pipes(running: dict[int, Any]) -> list[int]:
     """The pipes that have something to read, or an end."""
     poll = select.poll()
     for source in running:

@@ -78,6 +78,7 @@ class Registry(Generic[T]):
         return {name: literal_eval(value[1]) for name, value in literals.items() if value is not None}
 
     def _no_implementation(self, key: str, specs: str) -> UsageError:
+        """Return the error of an entry that states what nothing implements."""
         file = importlib.import_module(self.package).__file__ or self.package
         place = file if self.table is not None else file.replace("__init__", key)
         return UsageError(

@@ -38,7 +38,7 @@ def parse_duration_ns(text: str) -> int:
     return round(float(match["number"]) * scale)
 
 
-def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
+def _scaled_text(value: float, steps: tuple[tuple[float, str], ...]) -> str:
     for scale, unit in steps:
         if abs(value) >= scale:
             return f"{_three_digits(value / scale)} {unit}"
@@ -66,7 +66,7 @@ def format_duration(ns: float) -> str:
         return f"{minutes // 60} h {minutes % 60:02d} min"
     if seconds >= 120:
         return f"{seconds // 60} min {seconds % 60:02d} s"
-    return _scaled(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")))
+    return _scaled_text(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")))
 
 
 def format_microseconds(ns: float) -> str:
@@ -83,12 +83,12 @@ def format_decimal(value: float) -> str:
 
 def format_bytes(size_bytes: float) -> str:
     """Decimal: ``1.50 MB`` = 1.5e6 bytes."""
-    return _scaled(size_bytes, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
+    return _scaled_text(size_bytes, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
 
 
 def format_bytes_binary(size_bytes: float) -> str:
     """Binary: ``25.0 MiB`` = 25 * 2**20 bytes; for memory and bucket sizes."""
-    return _scaled(size_bytes, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
+    return _scaled_text(size_bytes, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
 
 
 def format_size(size_bytes: float) -> str:
@@ -99,7 +99,7 @@ def format_size(size_bytes: float) -> str:
 
 def format_bandwidth(bytes_per_s: float) -> str:
     """``123 GB/s`` with GB = 1e9."""
-    return _scaled(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
+    return _scaled_text(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
 
 
 def format_percent(fraction: float, *, digits: int | None = None, signed: bool = False) -> str:
@@ -133,7 +133,7 @@ def format_count(value: float) -> str:
 
 def format_flops(flops_per_s: float) -> str:
     """``989 TFLOP/s``."""
-    return _scaled(flops_per_s, ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s")))
+    return _scaled_text(flops_per_s, ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s")))
 
 
 MOST_SIZES = 200
@@ -143,20 +143,21 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """Sizes in bytes, in the order given, none twice. Raises UsageError."""
     sizes: list[int] = []
     for part in text.split(","):
-        sizes += _range(part.strip()) if ":" in part else [_one(part.strip())]
+        sizes += _range_of_sizes(part.strip()) if ":" in part else [_one_size_bytes(part.strip())]
     if len(sizes) > MOST_SIZES:
         raise UsageError(f"{text!r} is more than {MOST_SIZES} sizes", fix="use a larger factor or step")
     return tuple(dict.fromkeys(sizes))
 
 
-def _one(text: str) -> int:
+def _one_size_bytes(text: str) -> int:
     try:
         return parse_size_bytes(text)
     except UsageError as error:
         raise UsageError(error.what, fix="write sizes, 64K,1M,25MiB (1K = 1024), or FROM:TO:FACTOR, 1K:64M:4") from None
 
 
-def _range(text: str) -> list[int]:
+def _range_of_sizes(text: str) -> list[int]:
+    """Return the sizes of ``FROM:TO[:FACTOR]``, bytes. Raises UsageError for others."""
     first, _, rest = text.partition(":")
     last, _, growth = rest.partition(":")
     if not last or growth.count(":"):
@@ -172,10 +173,11 @@ def _range(text: str) -> list[int]:
         if step < 1:
             raise UsageError(f"the step of {text!r} is 0", fix="write FROM:TO:+STEP with a step of 1 byte or more")
         return list(range(low, high + 1, step)[: MOST_SIZES + 1])
-    return _geometric(text, low, high, growth or "2")
+    return _geometric_sizes(text, low, high, growth or "2")
 
 
-def _geometric(text: str, low: int, high: int, growth: str) -> list[int]:
+def _geometric_sizes(text: str, low: int, high: int, growth: str) -> list[int]:
+    """Return the sizes from low to high, each so many times the one before. Raises UsageError for a factor that is none."""
     try:
         factor = float(growth)
     except ValueError:

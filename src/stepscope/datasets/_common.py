@@ -140,16 +140,16 @@ def prepared_arrays(
     """
     key = hashlib.sha256(repr(identity).encode()).hexdigest()[:24]
     folder = cache_dir / f"{name}-{key}"
-    arrays = _mapped(folder, names)
+    arrays = _mapped_arrays(folder, names)
     if arrays is not None:
         return arrays
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(cache_dir / f".{name}-{key}.lock"):
-            arrays = _mapped(folder, names)
+            arrays = _mapped_arrays(folder, names)
             if arrays is None:
-                _store(folder, build())
-                arrays = _mapped(folder, names)
+                _store_arrays(folder, build())
+                arrays = _mapped_arrays(folder, names)
     except OSError as error:
         raise MissingError(
             f"cannot write prepared data to {cache_dir}",
@@ -176,15 +176,16 @@ def labelled(arrays: Arrays) -> Prepared:
     )
 
 
-def _mapped(folder: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]] | None:
+def _mapped_arrays(folder: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]] | None:
     """Map the arrays of ``folder`` into memory; None when it is not there or a file in it was cut short."""
     try:
-        return {name: _map(folder / f"{name}.npy") for name in names}
+        return {name: _mapped_array(folder / f"{name}.npy") for name in names}
     except (OSError, ValueError, EOFError):
         return None
 
 
-def _map(path: Path) -> NDArray[Any]:
+def _mapped_array(path: Path) -> NDArray[Any]:
+    """Return an array mapped into memory; an empty one is read."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError:
@@ -193,7 +194,8 @@ def _map(path: Path) -> NDArray[Any]:
     return np.asarray(array)  # a plain view: np.memmap costs a call at every index
 
 
-def _store(folder: Path, arrays: Arrays) -> None:
+def _store_arrays(folder: Path, arrays: Arrays) -> None:
+    """Write arrays into the folder, which takes its place only when all are written."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         for name, array in arrays.items():

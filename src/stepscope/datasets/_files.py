@@ -170,12 +170,13 @@ def fetch(sources: Sequence[PublicFile], folder: Path) -> None:
 
 
 def _fetch_one(source: PublicFile, target: Path) -> None:
+    """Download one file. Raises DataError where its size or digest is not the published one."""
     partial = target.with_name(f".{target.name}.part")
     try:
         digest = hashlib.md5(usedforsecurity=False)
         size_bytes = 0
         with _open_url(source.url) as answer, partial.open("wb") as file:
-            for block in _blocks(answer, source.url):
+            for block in _downloaded_blocks(answer, source.url):
                 digest.update(block)
                 size_bytes += len(block)
                 file.write(block)
@@ -194,21 +195,23 @@ def _open_url(url: str) -> BinaryIO:
     try:
         return urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S)  # type: ignore[no-any-return]
     except OSError as error:
-        raise _unreachable(url, error) from error
+        raise _unreachable_error(url, error) from error
 
 
-def _blocks(answer: BinaryIO, url: str) -> Iterator[bytes]:
+def _downloaded_blocks(answer: BinaryIO, url: str) -> Iterator[bytes]:
+    """Yield what a server sends. Raises MissingError where the link breaks."""
     while True:
         try:
             block = answer.read(_BLOCK_BYTES)
         except (OSError, http.client.HTTPException) as error:
-            raise _unreachable(url, error) from error
+            raise _unreachable_error(url, error) from error
         if not block:
             return
         yield block
 
 
-def _unreachable(url: str, error: Exception) -> MissingError:
+def _unreachable_error(url: str, error: Exception) -> MissingError:
+    """Return the error of a URL that cannot be downloaded."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     return MissingError(
         f"cannot download {url}",

@@ -115,6 +115,7 @@ def text_dataset(
             raise ValueError(f"needs are not resolved: {needs}")
 
         def build() -> Arrays:
+            """Return the arrays of both splits, words as numbers of the training split's vocabulary."""
             train, test = read(files)
             train_words, test_words = [words(t) for t in train.texts], [words(t) for t in test.texts]
             vocabulary = build_vocabulary(train_words, vocab_size)
@@ -144,7 +145,7 @@ def text_dataset(
                     why=f"expected more than {seq_len} words for one block of max_seq_len; found fewer",
                     fix="use more text or a smaller max_seq_len",
                 )
-            return Prepared(train=_shifted(arrays["train"]), test=_shifted(arrays["test"]))
+            return Prepared(train=_shifted_split(arrays["train"]), test=_shifted_split(arrays["test"]))
         return labelled(arrays)
 
     return files_dataset(
@@ -152,6 +153,6 @@ def text_dataset(
     )
 
 
-def _shifted(ids: NDArray[Any]) -> Split:
+def _shifted_split(ids: NDArray[Any]) -> Split:
     """Blocks of seq_len + 1 ids as inputs and next ids: two views of the same memory."""
     return Split(x=ids[:, :-1], y=ids[:, 1:])

@@ -31,7 +31,8 @@ _ENTITY = re.compile(r"&?(?:#\d+|\b(?:quot|amp|nbsp));")
 _TAG = re.compile(r"<[^<>]*>")
 
 
-def _read(path: Path) -> Texts:
+def _read_articles(path: Path) -> Texts:
+    """Return the texts of one file. Raises DataError for a damaged one."""
     try:
         content = _files.read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -50,7 +51,7 @@ def _read(path: Path) -> Texts:
                     path, expected="a class from 1 to 4", actual=f"{row[0][:20]!r} in line {rows.line_num}"
                 )
             labels.append(int(row[0]) - 1)
-            texts.append(_clean(f"{row[1]} {row[2]}"))
+            texts.append(_cleaned_text(f"{row[1]} {row[2]}"))
     except csv.Error as error:
         raise _files.damaged(path, expected="whole CSV rows", actual=f"{error} in line {rows.line_num}") from error
     if not texts:
@@ -58,7 +59,7 @@ def _read(path: Path) -> Texts:
     return Texts(texts=texts, labels=labels)
 
 
-def _clean(text: str) -> str:
+def _cleaned_text(text: str) -> str:
     text = _ENTITY.sub(" ", _APOSTROPHE.sub("'", text))
     return _TAG.sub(" ", html.unescape(text)).replace("\\", " ")
 
@@ -71,6 +72,6 @@ DATASET = text_dataset(
     summary="news topics, 4 classes, mean 38 words (CSV)",
     num_classes=NUM_CLASSES,
     locate=lambda data_dir: _files.locate(KEY, data_dir, _ROLES),
-    read=lambda files: (_read(files["train"]), _read(files["test"])),
+    read=lambda files: (_read_articles(files["train"]), _read_articles(files["test"])),
     sources=_SOURCES,
 )

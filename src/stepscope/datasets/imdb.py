@@ -37,7 +37,7 @@ Review = tuple[str, str, int, bytes]
 """Split, class, number within them, text."""
 
 
-def _locate(data_dir: Path | None) -> dict[str, Path]:
+def _located_reviews(data_dir: Path | None) -> dict[str, Path]:
     """Find either the four folders, by role, or the archive."""
     for folder in _files.folders(KEY, data_dir):
         for root in (folder / "aclImdb", folder):
@@ -58,7 +58,8 @@ def _locate(data_dir: Path | None) -> dict[str, Path]:
     raise _files.not_there(KEY, data_dir, f"a folder aclImdb or {_ARCHIVE_PATTERN}")
 
 
-def _read(files: dict[str, Path]) -> tuple[Texts, Texts]:
+def _read_reviews(files: dict[str, Path]) -> tuple[Texts, Texts]:
+    """Return the texts of both splits, from an archive or from its folders."""
     archive = files.get("archive")
     reviews = _archive_reviews(archive) if archive else _folder_reviews(files)
     # sorted by content-independent keys: archives list their members in any order
@@ -71,10 +72,11 @@ def _read(files: dict[str, Path]) -> tuple[Texts, Texts]:
                 raise _files.damaged(
                     place, expected=f"reviews {split}/{name}/ID_RATING.txt", actual=f"none among {len(ordered)} reviews"
                 )
-    return _texts(ordered, "train", place), _texts(ordered, "test", place)
+    return _split_texts(ordered, "train", place), _split_texts(ordered, "test", place)
 
 
-def _texts(reviews: list[Review], split: str, place: Path) -> Texts:
+def _split_texts(reviews: list[Review], split: str, place: Path) -> Texts:
+    """Return the texts of one split. Raises DataError where one is no UTF-8."""
     texts: list[str] = []
     labels: list[int] = []
     for of_split, name, number, content in reviews:
@@ -90,6 +92,7 @@ def _texts(reviews: list[Review], split: str, place: Path) -> Texts:
 
 
 def _folder_reviews(files: dict[str, Path]) -> Iterator[Review]:
+    """Yield the reviews of the folders."""
     for folder in files.values():
         for path in folder.iterdir():
             match = _MEMBER.fullmatch(path.as_posix())
@@ -101,6 +104,7 @@ def _folder_reviews(files: dict[str, Path]) -> Iterator[Review]:
 
 
 def _archive_reviews(path: Path) -> Iterator[Review]:
+    """Yield the reviews of the archive. Raises DataError for a damaged one."""
     try:
         with gzip.open(path) as content:
             with tarfile.open(fileobj=content, mode="r|") as archive:
@@ -125,7 +129,7 @@ DATASET = text_dataset(
     version=1,
     summary="film reviews, positive or negative, mean 233 words (folder or tar.gz)",
     num_classes=len(CLASSES),
-    locate=_locate,
-    read=_read,
+    locate=_located_reviews,
+    read=_read_reviews,
     sources=_SOURCES,
 )

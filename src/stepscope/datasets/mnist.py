@@ -55,7 +55,8 @@ _SOURCES = [
 ]
 
 
-def _resolve(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG001
+def _resolved_needs(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG001
+    """Return the needs with the data's sizes filled in. Raises UsageError for a workload that reads something else."""
     if needs.kind != "features":
         raise misfit(KEY, needs.kind, "use a workload that reads feature vectors, such as mlp")
     if needs.num_features not in (None, NUM_FEATURES):
@@ -68,7 +69,9 @@ def _resolve(options: NoOptions, needs: InputNeeds) -> InputNeeds:  # noqa: ARG0
     return replace(needs, num_features=NUM_FEATURES, num_classes=needs.num_classes or NUM_CLASSES)
 
 
-def _prepare(needs: InputNeeds, files: dict[str, Path], content: str, cache_dir: Path) -> Prepared:  # noqa: ARG001
+def _prepared_images(needs: InputNeeds, files: dict[str, Path], content: str, cache_dir: Path) -> Prepared:  # noqa: ARG001
+    """Return both splits, from the cache or built."""
+
     def build() -> Arrays:
         train_x, train_y = _read_split(files["train_images"], files["train_labels"])
         test_x, test_y = _read_split(files["test_images"], files["test_labels"])
@@ -78,6 +81,7 @@ def _prepare(needs: InputNeeds, files: dict[str, Path], content: str, cache_dir:
 
 
 def _read_split(images: Path, labels: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return images as rows of numbers from 0 to 1, and their classes."""
     pixels, classes = _read_idx(images, _IMAGES_MAGIC), _read_idx(labels, _LABELS_MAGIC)
     if pixels.shape[1:] != (28, 28):
         raise _files.damaged(images, expected="images of 28 x 28", actual=" x ".join(map(str, pixels.shape[1:])))
@@ -119,8 +123,8 @@ DATASET = files_dataset(
     KEY,
     version=1,
     summary="handwritten digits, 784 pixels, 10 classes (idx files)",
-    resolve=_resolve,
+    resolve=_resolved_needs,
     locate=lambda data_dir: _files.locate(KEY, data_dir, _ROLES),
-    prepare=_prepare,
+    prepare=_prepared_images,
     sources=_SOURCES,
 )

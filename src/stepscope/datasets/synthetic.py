@@ -69,7 +69,7 @@ def prepare(options: Options, needs: InputNeeds, files: dict[str, Path], cache_d
     """Draw the arrays, which every rank does anew in well under a second; nothing is written."""
     rng = np.random.default_rng(options.seed)
     test = _num_test(options)
-    make = {"features": _features, "tokens": _tokens, "lm": _running_text}[needs.kind]
+    make = {"features": _feature_rows, "tokens": _token_rows, "lm": _running_text_rows}[needs.kind]
     x, y, overlap = make(options, needs, options.samples + test, rng)
     notes = []
     if options.labels == "random":
@@ -93,10 +93,11 @@ def _num_test(options: Options) -> int:
 Rows = tuple[NDArray[Any], NDArray[Any], bool]
 
 
-def _features(options: Options, needs: InputNeeds, count: int, rng: np.random.Generator) -> Rows:
-    width, classes = _resolved(needs.num_features), _resolved(needs.num_classes)
-    hop = _hop(count, width)
-    x = _rows(rng.standard_normal((count - 1) * hop + width, dtype=np.float32), count, width, hop)
+def _feature_rows(options: Options, needs: InputNeeds, count: int, rng: np.random.Generator) -> Rows:
+    """Return rows of numbers with their classes."""
+    width, classes = _resolved_need(needs.num_features), _resolved_need(needs.num_classes)
+    hop = _row_hop(count, width)
+    x = _stream_rows(rng.standard_normal((count - 1) * hop + width, dtype=np.float32), count, width, hop)
     if options.labels == "random":
         return x, rng.integers(classes, size=count), hop < width
     # at most 64 classes are in use: a rule over thousands could not be learned from a few rows each
@@ -107,11 +108,16 @@ def _features(options: Options, needs: InputNeeds, count: int, rng: np.random.Ge
     return x, y, hop < width
 
 
-def _tokens(options: Options, needs: InputNeeds, count: int, rng: np.random.Generator) -> Rows:
-    seq_len, vocab_size, classes = _resolved(needs.seq_len), _resolved(needs.vocab_size), _resolved(needs.num_classes)
-    hop = _hop(count, seq_len)
+def _token_rows(options: Options, needs: InputNeeds, count: int, rng: np.random.Generator) -> Rows:
+    """Return rows of tokens with their classes."""
+    seq_len, vocab_size, classes = (
+        _resolved_need(needs.seq_len),
+        _resolved_need(needs.vocab_size),
+        _resolved_need(needs.num_classes),
+    )
+    hop = _row_hop(count, seq_len)
     stream = rng.integers(2, vocab_size, size=(count - 1) * hop + seq_len, dtype=np.int32)
-    x = _rows(stream, count, seq_len, hop)
+    x = _stream_rows(stream, count, seq_len, hop)
     if options.labels == "random":
         return x, rng.integers(classes, size=count), hop < seq_len
     # every word votes for the classes with its own random weights; sums of integers are exact
@@ -122,29 +128,30 @@ def _tokens(options: Options, needs: InputNeeds, count: int, rng: np.random.Gene
     return x, y, hop < seq_len
 
 
-def _running_text(options: Options, needs: InputNeeds, count: int, rng: np.random.Generator) -> Rows:
-    seq_len, vocab_size = _resolved(needs.seq_len), _resolved(needs.vocab_size)
-    hop = _hop(count, seq_len)
+def _running_text_rows(options: Options, needs: InputNeeds, count: int, rng: np.random.Generator) -> Rows:
+    """Return rows of tokens, each with the next ones as targets."""
+    seq_len, vocab_size = _resolved_need(needs.seq_len), _resolved_need(needs.vocab_size)
+    hop = _row_hop(count, seq_len)
     stream = rng.integers(2, vocab_size, size=(count - 1) * hop + seq_len + 1, dtype=np.int32)
     if options.labels == "teacher":
         # every second token follows from the one before it
         follows = np.concatenate([np.arange(2), 2 + rng.permutation(vocab_size - 2)]).astype(np.int32)
         pairs = len(stream) // 2
         stream[1 : 2 * pairs : 2] = follows[stream[0 : 2 * pairs : 2]]
-    rows = _rows(stream, count, seq_len + 1, hop)
+    rows = _stream_rows(stream, count, seq_len + 1, hop)
     return rows[:, :-1], rows[:, 1:], hop < seq_len
 
 
-def _hop(count: int, width: int) -> int:
+def _row_hop(count: int, width: int) -> int:
     """Values from the start of one row to the start of the next: the width, or less to stay in STREAM_BYTES."""
     return max(1, min(width, STREAM_BYTES // (4 * count)))
 
 
-def _rows(stream: NDArray[Any], count: int, width: int, hop: int) -> NDArray[Any]:
+def _stream_rows(stream: NDArray[Any], count: int, width: int, hop: int) -> NDArray[Any]:
     return np.lib.stride_tricks.sliding_window_view(stream, width)[: count * hop : hop]
 
 
-def _resolved(value: int | None) -> int:
+def _resolved_need(value: int | None) -> int:
     if value is None:
         raise ValueError("needs are not resolved")
     return value

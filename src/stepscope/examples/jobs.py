@@ -28,7 +28,7 @@ def _gemm_ns(flops_per_s: float) -> int:
     return round(_GEMM_FLOP / flops_per_s * 1e9)
 
 
-def _layer(*, gemm: str, dtype: str) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+def _layer_operators(*, gemm: str, dtype: str) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
     """Operators of a linear layer and its ReLU, forward and backward; ``share`` is of the time of one product."""
     tokens, weight = (TOKENS, WIDTH), (WIDTH, WIDTH)
     product = ("autograd::engine::evaluate_function: MmBackward0", "MmBackward0")
@@ -65,7 +65,7 @@ def plan(*, world: int, bus_gb_per_s: float, mixed_precision: bool = True, **mor
         if mixed_precision
         else ("cutlass_80_tensorop_s1688gemm_128x256_16x3", "float", 4, 110e12, "Float")
     )
-    forward, backward = _layer(gemm=gemm, dtype=dtype)
+    forward, backward = _layer_operators(gemm=gemm, dtype=dtype)
     gradient_bytes = WIDTH * WIDTH * item
     transfer = gradient_bytes * 2 * (world - 1) / world / bus_gb_per_s
     fixed: dict[str, Any] = {
@@ -143,6 +143,7 @@ def write_hang(folder: Path) -> None:
 
 
 def _hang_dump(rank: int) -> dict[str, Any]:
+    """Return what a rank's flight recorder held; one rank has not made the last call."""
     called = CALLS - 1 if rank == LOST else CALLS
     status = {
         "last_enqueued_collective": called,
@@ -174,6 +175,7 @@ def _hang_entry(number: int) -> dict[str, Any]:
 
 
 def _hang_log() -> list[str]:
+    """Return the lines of the log: losses, then the watchdog's timeouts."""
     waiting = [rank for rank in range(HANG_RANKS) if rank != LOST]
     steps = [f"[rank0] step {step} loss {2.31 - 0.04 * step:.4f}" for step in range(CALLS // 4)]
     watchdog = [
@@ -194,17 +196,17 @@ class Example:
     write: Callable[[Path], None]
 
 
-def _straggler(folder: Path) -> None:
+def _write_straggler(folder: Path) -> None:
     write_traces(folder, plan(world=8, bus_gb_per_s=230, slow={5: 1.18}))
 
 
-def _naive(folder: Path) -> None:
+def _write_naive(folder: Path) -> None:
     write_traces(
         folder, plan(world=2, bus_gb_per_s=22, mixed_precision=False, gpu="NVIDIA A100-PCIE-40GB", shape="naive")
     )
 
 
-def _ddp(folder: Path) -> None:
+def _write_ddp(folder: Path) -> None:
     write_traces(folder, plan(world=2, bus_gb_per_s=22, mixed_precision=False, gpu="NVIDIA A100-PCIE-40GB"))
 
 
@@ -213,22 +215,23 @@ def _bad_scaling(folder: Path) -> None:
     write_traces(folder / "8-gpus", plan(world=8, bus_gb_per_s=10, data_ns=9 * MS))
 
 
-def _sockets(folder: Path) -> None:
+def _write_sockets(folder: Path) -> None:
     write_traces(folder / "traces", plan(world=8, bus_gb_per_s=6))
     write_socket_log(folder / "nccl.log", world=8, per_host=4)
-    (folder / "metrics.csv").write_text("\n".join([_COLUMNS, *_epochs(seconds=61.0, passes=1)]) + "\n")
+    (folder / "metrics.csv").write_text("\n".join([_COLUMNS, *_epoch_rows(seconds=61.0, passes=1)]) + "\n")
 
 
-def _unfit(folder: Path) -> None:
+def _write_unfit(folder: Path) -> None:
     write_traces(folder, plan(world=2, bus_gb_per_s=230), lost=(0.3, 0.9))
 
 
-def _logs(folder: Path) -> None:
+def _write_logs(folder: Path) -> None:
+    """Write the logs of runs on one and on several GPUs."""
     folder.mkdir(parents=True)
     rows = [
         f"{run},text classifier,reviews,25000,{gpus},128,{row}"
         for run, gpus, seconds, passes in (("baseline", 1, 42.0, 1), ("ddp", 4, 46.0, 2))
-        for row in _epochs(seconds=seconds, passes=passes)
+        for row in _epoch_rows(seconds=seconds, passes=passes)
     ]
     (folder / "epochs.csv").write_text(
         "\n".join(["run,model,dataset,dataset_size,gpus,global_batch," + _COLUMNS, *rows]) + "\n"
@@ -238,7 +241,7 @@ def _logs(folder: Path) -> None:
 _COLUMNS = "epoch,train_loss,train_time,val_acc"
 
 
-def _epochs(*, seconds: float, passes: int) -> list[str]:
+def _epoch_rows(*, seconds: float, passes: int) -> list[str]:
     """Return a row an epoch; the loss falls with every pass over the data, of which an epoch holds several."""
     losses = [(epoch, 0.3 + 0.6 / (epoch * passes)) for epoch in range(1, 9)]
     return [f"{e},{loss:.4f},{seconds * (1 + e % 3 / 200):.3f},{0.94 - 0.4 * (loss - 0.3):.4f}" for e, loss in losses]
@@ -268,17 +271,17 @@ EXAMPLES = {
     "straggler": Example(
         planted="8 GPUs with DDP; rank 5 computes 18% longer than the others",
         commands=("diagnose {}", "trace {}"),
-        write=_straggler,
+        write=_write_straggler,
     ),
     "naive": Example(
         planted="2 GPUs over PCIe; gradients are reduced one by one after the backward pass",
         commands=("diagnose {}",),
-        write=_naive,
+        write=_write_naive,
     ),
     "ddp": Example(
         planted="the same model with DDP's buckets: the reductions run under the backward pass",
         commands=("trace {}",),
-        write=_ddp,
+        write=_write_ddp,
     ),
     "hang": Example(
         planted=f"8 ranks; rank {LOST} never calls collective {CALLS}, in which the others wait",
@@ -293,16 +296,16 @@ EXAMPLES = {
     "logs": Example(
         planted="a table of epochs on 1 and 4 GPUs; every rank of the 4 trains on all the data",
         commands=("diagnose {}",),
-        write=_logs,
+        write=_write_logs,
     ),
     "sockets": Example(
         planted="8 GPUs on 2 hosts; NCCL finds no network plugin and falls back to TCP sockets",
         commands=("diagnose {}",),
-        write=_sockets,
+        write=_write_sockets,
     ),
     "unfit": Example(
         planted="2 GPUs with DDP; the profiler's buffers were full: the files lack the kernels of most launches",
         commands=("trace {}",),
-        write=_unfit,
+        write=_write_unfit,
     ),
 }

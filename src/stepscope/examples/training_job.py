@@ -76,18 +76,19 @@ def trace_text(events: Sequence[Planted], header: Mapping[str, Any], *, generati
     rest = [e for e in events if e.ph != "M"]
     ordered = [*metadata, *rest] if lines else [*rest, *metadata]
     head = "".join(f'  "{key}": {json.dumps(value)},\n' for key, value in header.items())
-    body = ",\n".join(_event(e, generation) for e in ordered)
+    body = ",\n".join(_event_text(e, generation) for e in ordered)
     if lines:
         return f' {{\n{head}  "traceEvents": [\n    \n{body}\n  ],"traceName": "trace.json" }}'
     return f'\n{{\n{head}  "traceEvents": [\n{body}\n  ],\n  "traceName": "trace.json"\n}}\n'
 
 
-def _event(event: Planted, generation: str) -> str:
+def _event_text(event: Planted, generation: str) -> str:
+    """Write one event as Kineto does. generation: which torch's spelling."""
     new_line = ",\n    " if generation == "lines" else ", "
-    name, pid, tid = _json(event.name), _json(event.pid), _json(event.tid)
+    name, pid, tid = _json_text(event.name), _json_text(event.pid), _json_text(event.tid)
     place = f'"pid": {pid}{new_line}"tid": {tid}'
-    time = f'"ts": {_time(event.ts_ns, generation)}'
-    args = ", ".join(f'"{key}": {_json(value)}' for key, value in event.args.items())
+    time = f'"ts": {_time_text(event.ts_ns, generation)}'
+    args = ", ".join(f'"{key}": {_json_text(value)}' for key, value in event.args.items())
     args = f',\n    "args": {{\n      {args}\n    }}'
     cat = _CAPITALISED.get(event.cat, event.cat) if generation == "whole" else event.cat
     if event.ph == "M":
@@ -100,28 +101,28 @@ def _event(event: Planted, generation: str) -> str:
         kind = new_line.join(['"ph": "i"', f'"cat": "{cat}"', '"s": "t"', f'"name": {name}'])
         fields = f"{kind},\n    {place},\n    {time}{args}"
     elif cat == "Trace" and generation != "lines":
-        duration = f'"dur": {_time(event.dur_ns, generation)}'
+        duration = f'"dur": {_time_text(event.dur_ns, generation)}'
         fields = f'"ph": "X", "cat": "Trace", {time}, {duration},\n    {place},\n    "name": {name}{args}'
     else:
-        duration = f'"dur": {_time(event.dur_ns, generation)}'
+        duration = f'"dur": {_time_text(event.dur_ns, generation)}'
         kind = new_line.join(['"ph": "X"', f'"cat": "{cat}"', f'"name": {name}', place])
         fields = f"{kind},\n    {time}{new_line}{duration}{args}"
     return f"  {{\n    {fields}\n  }}"
 
 
-def _json(value: Any) -> str:
+def _json_text(value: Any) -> str:
     """Return what ``json.dumps`` would, which called for each number takes most of the time to write a trace."""
     if type(value) is int:
         return str(value)
-    return _quoted(value) if isinstance(value, str) else json.dumps(value)
+    return _quoted_json(value) if isinstance(value, str) else json.dumps(value)
 
 
 @lru_cache(maxsize=4096)
-def _quoted(text: str) -> str:
+def _quoted_json(text: str) -> str:
     return json.dumps(text)
 
 
-def _time(ns: int, generation: str) -> str:
+def _time_text(ns: int, generation: str) -> str:
     if generation == "whole":
         if ns % 1000:
             raise ValueError(f"{ns} ns cannot be written in whole microseconds")
@@ -138,11 +139,11 @@ EPOCH_NS = {
 FIRST_STEP = 10
 
 
-def _plain(name: str) -> Operator:
+def _plain_operator(name: str) -> Operator:
     return Operator(name=f"aten::{name}", kernel=f"void {name}_kernel<float, 4>(float*, float*)")
 
 
-_SGD = _plain("sgd")
+_SGD = _plain_operator("sgd")
 
 
 @record
@@ -178,8 +179,8 @@ class Simulation:
     transfer_ns: int = 150_000
     elements: int = 1 << 18  # of every collective's tensor
     dtype: str = "Float"
-    forward: tuple[Operator, ...] = (_plain("mm"),)
-    backward: tuple[Operator, ...] = (_plain("mm_backward"),)
+    forward: tuple[Operator, ...] = (_plain_operator("mm"),)
+    backward: tuple[Operator, ...] = (_plain_operator("mm_backward"),)
     optimizer: Operator = _SGD
     launch_ns: int = 4_000
     kernel_gap_ns: int = 0
@@ -260,7 +261,7 @@ def simulate(
 ) -> SimulatedJob:
     """Run the plan. ``programs``: by shape, beside "ddp" and "naive"; ``groups``: process groups by name."""
     groups = groups or {"0": tuple(range(plan.world))}
-    passes = {"ddp": _ddp, "naive": _naive, **(programs or {})}[plan.shape]
+    passes = {"ddp": _run_ddp, "naive": _run_naive, **(programs or {})}[plan.shape]
     epoch = EPOCH_NS[plan.generation]
     costs = Costs(
         launch_ns=plan.launch_ns, kernel_gap_ns=plan.kernel_gap_ns, transfer_ns=plan.transfer_ns,
@@ -269,20 +270,21 @@ def simulate(
     )  # fmt: skip
     meetings: dict[tuple[str, int], Meeting] = {}
     machines = [SimulatedRank(r, costs, groups, meetings, epoch, plan.slow.get(r, 1.0)) for r in range(plan.world)]
-    run_all([_steps(m, plan, passes) for m in machines])
+    run_all([_run_steps(m, plan, passes) for m in machines])
     for machine in machines:
         machine.finish()
-    written = {machine.rank: _written(machine, plan, epoch) for machine in machines}
+    written = {machine.rank: _spans_and_events(machine, plan, epoch) for machine in machines}
     return SimulatedJob(
         plan=plan,
         spans={rank: spans for rank, (spans, _) in written.items()},
         events={rank: events for rank, (_, events) in written.items()},
-        collectives=[_collective(m, plan) for m in meetings.values()],
+        collectives=[_planted_collective(m, plan) for m in meetings.values()],
         groups=groups,
     )
 
 
-def _steps(machine: SimulatedRank, plan: Simulation, passes: Program) -> Waiting:
+def _run_steps(machine: SimulatedRank, plan: Simulation, passes: Program) -> Waiting:
+    """Run the steps of a rank; yield where it waits for others."""
     late = plan.late.get(machine.rank, 0)
     settles = plan.sync or plan.late_kind in ("launch", "data")
     for step in range(FIRST_STEP, FIRST_STEP + plan.steps):
@@ -328,7 +330,8 @@ def backward_layer(machine: SimulatedRank, plan: Simulation, layer: int, late: i
         machine.allocate(-(1 << 20))
 
 
-def _ddp(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
+def _run_ddp(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
+    """Run a step of DDP: buckets are reduced while the backward pass goes on."""
     forward = machine.host
     for layer in range(plan.layers):
         forward_layer(machine, plan, layer)
@@ -342,7 +345,7 @@ def _ddp(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
     yield from machine.wait("0", reduced)
 
 
-def _naive(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
+def _run_naive(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
     """Run the whole backward pass, then one reduction after the other, each waited for."""
     for layer in range(plan.layers):
         forward_layer(machine, plan, layer)
@@ -353,7 +356,8 @@ def _naive(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
         yield from machine.wait("0", (yield from machine.collective("all_reduce", "0")))
 
 
-def _collective(meeting: Meeting, plan: Simulation) -> PlantedCollective:
+def _planted_collective(meeting: Meeting, plan: Simulation) -> PlantedCollective:
+    """Return a collective as what the trace should show."""
     assert meeting.end is not None
     return PlantedCollective(
         op=meeting.op, group=meeting.group, sequence=meeting.sequence, step=meeting.step,
@@ -362,7 +366,7 @@ def _collective(meeting: Meeting, plan: Simulation) -> PlantedCollective:
     )  # fmt: skip
 
 
-def _written(machine: SimulatedRank, plan: Simulation, epoch: int) -> tuple[list[Span], list[Planted]]:
+def _spans_and_events(machine: SimulatedRank, plan: Simulation, epoch: int) -> tuple[list[Span], list[Planted]]:
     """Return the rank's spans on its own clock, and all events of its file."""
     clock = plan.clocks.get(machine.rank, Clock())
 

@@ -56,12 +56,12 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
         """Begin to record. Called again with by_optimizer, the next optimizer that steps is the one that counts."""
         try:
             if self._steps is None:
-                self._steps = _running(self.folder) or self._begin()
+                self._steps = _running_recorder(self.folder) or self._begin()
                 self.folder = Path(self._steps.control.output)
             if self._by_optimizer:
                 self._steps.seen.clear()
         except Exception as error:  # noqa: BLE001 - the job goes on whatever happens here
-            _say(f"no step diary: {type(error).__name__}: {error}")
+            _say_once(f"no step diary: {type(error).__name__}: {error}")
         return self
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
             yield
             return
         if name not in PHASES:
-            _say(f"phase {name!r} counts as other: it is none of {', '.join(PHASES)}")
+            _say_once(f"phase {name!r} counts as other: it is none of {', '.join(PHASES)}")
         mark = self._steps.mark(name)
         mark.enter()
         try:
@@ -130,7 +130,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
         try:
             job = read_profiled_job(self.folder, last=last)
         except (OSError, StepscopeError) as error:
-            _say(f"no summary: {error}")
+            _say_once(f"no summary: {error}")
             return {}
         if job is None or job.steps is None:
             return {}
@@ -151,13 +151,13 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
             write_record(layout.record, record)
         import torch  # noqa: F401 - the hook looks at what is there
 
-        package = _load()
+        package = _loaded_hook()
         options = {
             "output": str(self.folder.resolve()), "tool_version": __version__, "step_optimizer": 1, "memory": False,
             "diary": True, "first": None,
         }  # fmt: skip
         package.install(json.dumps(options))
-        steps = _running()
+        steps = _running_recorder()
         if steps is None:
             raise RuntimeError("the hook did not begin")
         steps.own, steps.monitored = not self._by_optimizer, True
@@ -165,7 +165,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
         return steps
 
 
-def _load() -> Any:
+def _loaded_hook() -> Any:
     """Import the hook's package, which lies on no path of the job's."""
     hook = str(Path(stepscope.__file__).parent / "hook")
     sys.path.append(hook)
@@ -175,7 +175,7 @@ def _load() -> Any:
         sys.path.remove(hook)
 
 
-def _running(folder: Path | None = None) -> Any:
+def _running_recorder(folder: Path | None = None) -> Any:
     """Return the recorder of this process, or None where there is none, or it has ended: a monitor's does where another
     folder begins."""
     module = sys.modules.get(f"{PACKAGE}.steps")
@@ -184,7 +184,7 @@ def _running(folder: Path | None = None) -> Any:
         return None
     if folder is not None and steps.monitored and Path(steps.control.output) != folder.resolve():
         steps.stop()
-        _say(f"the record in {steps.control.output} has ended: another monitor records into {folder}")
+        _say_once(f"the record in {steps.control.output} has ended: another monitor records into {folder}")
         return None
     return steps
 
@@ -192,7 +192,7 @@ def _running(folder: Path | None = None) -> Any:
 _written: set[str] = set()
 
 
-def _say(text: str) -> None:
+def _say_once(text: str) -> None:
     """Write a text to stderr once: a step of every job comes by here."""
     if text not in _written and len(_written) < 20:
         _written.add(text)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from stepscope.monitor import StepMonitor, _say
+from stepscope.monitor import StepMonitor, _say_once
 
 EXCESS = 0.1
 """Own time beyond the median of the other ranks, from which on a rank is called slow."""
@@ -47,7 +47,7 @@ class StragglerDetector:
                 self._exchange()
         except Exception as error:  # noqa: BLE001 - the job goes on whatever happens here, in the user's callback, too
             self._on = False
-            _say(f"slow ranks are not looked for: {type(error).__name__}: {error}")
+            _say_once(f"slow ranks are not looked for: {type(error).__name__}: {error}")
 
     def _exchange(self) -> None:
         import torch
@@ -55,7 +55,7 @@ class StragglerDetector:
 
         if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
             self._on = False
-            _say("slow ranks are not looked for: torch.distributed is not initialised, or there is one rank")
+            _say_once("slow ranks are not looked for: torch.distributed is not initialised, or there is one rank")
             return
         if self._group is None:
             self._group = dist.new_group(backend="gloo")

@@ -115,7 +115,7 @@ def encode_line(record: object, *, header: bool = False) -> bytes:
 
 def decode(data: bytes, kind: type[T], *, source: str) -> T:
     """The record in ``data``; ``source`` (a path) names it in errors. Raises DataError."""
-    return _convert(_object_in(data, source, fix="the file is damaged; delete it and run again"), kind, source)
+    return _converted_record(_object_in(data, source, fix="the file is damaged; delete it and run again"), kind, source)
 
 
 def _object_in(data: bytes, source: str, *, fix: str | None = None) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def decode_lines(data: bytes, kind: type[T], *, source: str) -> Iterator[T]:
     for number, line in enumerate(complete, start=1):
         if not line:
             continue
-        yield _convert(_object_in(line, f"{source}:{number}"), kind, f"{source}:{number}")
+        yield _converted_record(_object_in(line, f"{source}:{number}"), kind, f"{source}:{number}")
 
 
 def _decode_list(data: bytes, kind: type[T], source: str) -> Iterator[T]:
@@ -148,10 +148,10 @@ def _decode_list(data: bytes, kind: type[T], source: str) -> Iterator[T]:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise DataError(f"{source}: not readable as a JSON list of records", why=str(error)) from error
     for place, document in enumerate(documents):
-        yield _convert(document, kind, f"{source}: [{place}]")
+        yield _converted_record(document, kind, f"{source}: [{place}]")
 
 
-def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:
+def _converted_record(document: dict[str, Any], kind: type[T], source: str) -> T:
     name, version = KINDS.get(kind, (None, None))
     schema = document.get("schema")
     if name is not None and schema is not None:
@@ -160,17 +160,17 @@ def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:
         try:
             return msgspec.convert(document, kind)
         except msgspec.ValidationError:  # another program may have rewritten the file and made 8 an 8.0
-            return msgspec.convert(_whole(document), kind)
+            return msgspec.convert(_with_whole_numbers(document), kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise DataError(f"{source}: not a valid {kind.__name__}", why=str(error)) from error
 
 
-def _whole(value: Any) -> Any:
+def _with_whole_numbers(value: Any) -> Any:
     """Return ``value`` with whole numbers where floats have no fraction."""
     if isinstance(value, dict):
-        return {key: _whole(part) for key, part in value.items()}
+        return {key: _with_whole_numbers(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_whole(part) for part in value]
+        return [_with_whole_numbers(part) for part in value]
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 

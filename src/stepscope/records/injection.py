@@ -99,16 +99,16 @@ def parse_injection(text: str) -> Injection:
     for part in (part.strip() for part in text.strip().lower().split(",")):
         kind, equals, value = part.partition("=")
         if kind == "slow_rank":
-            fault = _slow(value, part, text)
+            fault = _slow_rank(value, part, text)
             if fault.rank in slow:
-                raise _bad(text, f"rank {fault.rank} is slow twice")
+                raise _bad_fault_error(text, f"rank {fault.rank} is slow twice")
             slow[fault.rank] = fault
         elif kind in KINDS:
             if kind in other:
-                raise _bad(text, f"{kind} is given twice")
-            other[kind] = _amount(value if equals else DEFAULT, part, text)
+                raise _bad_fault_error(text, f"{kind} is given twice")
+            other[kind] = _fault_amount(value if equals else DEFAULT, part, text)
         else:
-            raise _bad(text, f"{part!r} is none of {', '.join(KINDS)}")
+            raise _bad_fault_error(text, f"{part!r} is none of {', '.join(KINDS)}")
     return Injection(slow=tuple(slow[rank] for rank in sorted(slow)), **other)
 
 
@@ -136,18 +136,18 @@ def absent(injection: Injection, world_size: int) -> str | None:
     return f"{injection} slows rank {missing[0]}, and the cell has {there}"
 
 
-def _slow(value: str, part: str, whole: str) -> SlowRank:
+def _slow_rank(value: str, part: str, whole: str) -> SlowRank:
     rank, colon, amount = value.partition(":")
     if not colon or not rank.isdecimal():
-        raise _bad(whole, f"{part!r} is not slow_rank=RANK:AMOUNT")
-    return SlowRank(rank=int(rank), by=_amount(amount, part, whole))
+        raise _bad_fault_error(whole, f"{part!r} is not slow_rank=RANK:AMOUNT")
+    return SlowRank(rank=int(rank), by=_fault_amount(amount, part, whole))
 
 
-def _amount(value: str, part: str, whole: str) -> Amount:
+def _fault_amount(value: str, part: str, whole: str) -> Amount:
     if (match := _PERCENT.fullmatch(value)) is not None:
         share = round(float(match[1]), DIGITS) / 100
         if not 0 < share <= MAX_SHARE:
-            raise _bad(whole, f"{part!r}: expected more than 0% and at most {100 * MAX_SHARE:,.0f}%")
+            raise _bad_fault_error(whole, f"{part!r}: expected more than 0% and at most {100 * MAX_SHARE:,.0f}%")
         return Amount(share=share)
     try:
         # A bare number has no unit: neither a share nor a time.
@@ -155,9 +155,11 @@ def _amount(value: str, part: str, whole: str) -> Amount:
     except UsageError:
         ns = 0
     if not 0 < ns <= MAX_NS:
-        raise _bad(whole, f"{part!r}: expected a share such as 30%, or a time up to 60 s with its unit, such as 5ms")
+        raise _bad_fault_error(
+            whole, f"{part!r}: expected a share such as 30%, or a time up to 60 s with its unit, such as 5ms"
+        )
     return Amount(ns=ns)
 
 
-def _bad(text: str, why: str) -> UsageError:
+def _bad_fault_error(text: str, why: str) -> UsageError:
     return UsageError(f"{text!r} is not a planted fault", why=why, fix=f"write {EXAMPLES}")

@@ -21,7 +21,7 @@ def _training_run_2(row: Document) -> Document:
 
     Its speed-up and efficiency go: they are made from the runs, of which ``baseline_id`` names the other one.
     """
-    step = _measured(row, "step_ns_median", "step_ns_low", "step_ns_high", n=row.get("steps"))
+    step = _measured_document(row, "step_ns_median", "step_ns_low", "step_ns_high", n=row.get("steps"))
     ranks = row["world_size"]
     options = row.get("strategy_options") or {}
     model = _with_options(row["workload"], row.get("model") or {})
@@ -47,24 +47,24 @@ def _training_run_2(row: Document) -> Document:
         "baseline_id": row.get("baseline_cell_id"),
         "epochs_asked": row.get("epochs"),
         "step_ns": step,
-        "epoch_ns": _measured(row, "epoch_ns", "epoch_ns_low", "epoch_ns_high"),
-        "exposed_comm_ns": _measured(
+        "epoch_ns": _measured_document(row, "epoch_ns", "epoch_ns_low", "epoch_ns_high"),
+        "exposed_comm_ns": _measured_document(
             row, "exposed_comm_ns_median", "exposed_comm_ns_low", "exposed_comm_ns_high", n=row.get("steps")
         ),
-        "samples_per_s": _rate(row.get("samples_per_s"), step),
+        "samples_per_s": _rate_document(row.get("samples_per_s"), step),
         "settings": row.get("varied") or {},
         "varied": row.get("varied") or {},
         "notes": row.get("notes") or [],
     }
 
 
-def _measured(row: Document, middle: str, low: str, high: str, *, n: int | None = None) -> Document | None:
+def _measured_document(row: Document, middle: str, low: str, high: str, *, n: int | None = None) -> Document | None:
     if row.get(middle) is None:
         return None
     return {"value": row[middle], "low": row.get(low), "high": row.get(high), "n": n}
 
 
-def _rate(value: float | None, step: Document | None) -> Document | None:
+def _rate_document(value: float | None, step: Document | None) -> Document | None:
     """Return a rate with the step's interval turned over: a long step is a low rate."""
     if value is None:
         return None

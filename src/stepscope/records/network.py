@@ -50,9 +50,9 @@ class EmulatedNetwork:
 
     def __str__(self) -> str:
         hosts = "" if self.hosts is None else f":{self.hosts}"
-        delay = f",delay={_exact(self.delay_ns, _DURATION_UNITS)}" if self.delay_ns else ""
-        slow = "".join(f",slow={s.host}:{_exact(s.rate_bits_per_s, _RATE_UNITS)}" for s in self.slow)
-        return f"{_exact(self.rate_bits_per_s, _RATE_UNITS)}{hosts}{delay}{slow}"
+        delay = f",delay={_exact_text(self.delay_ns, _DURATION_UNITS)}" if self.delay_ns else ""
+        slow = "".join(f",slow={s.host}:{_exact_text(s.rate_bits_per_s, _RATE_UNITS)}" for s in self.slow)
+        return f"{_exact_text(self.rate_bits_per_s, _RATE_UNITS)}{hosts}{delay}{slow}"
 
     @property
     def payload_bytes_per_s(self) -> float:
@@ -68,29 +68,29 @@ def parse_network(text: str) -> EmulatedNetwork:
     """Parse a network written as ``RATE[:HOSTS][,delay=TIME][,slow=HOST:RATE]...``. Raises UsageError."""
     first, *rest = [part.strip() for part in text.strip().lower().split(",")]
     rate_text, colon, hosts_text = first.partition(":")
-    hosts = _hosts(hosts_text, text) if colon else None
+    hosts = _host_count(hosts_text, text) if colon else None
     delay_ns: int | None = None
     slow: list[SlowHost] = []
     for part in rest:
         name, _, value = part.partition("=")
         if name == "delay" and delay_ns is None:
-            delay_ns = _delay(value, text)
+            delay_ns = _delay_ns(value, text)
         elif name == "slow":
-            slow.append(_slow(value, text, hosts))
+            slow.append(_slow_host(value, text, hosts))
         else:
             why = "delay is given twice" if name == "delay" else f"{part!r} is neither delay=TIME nor slow=HOST:RATE"
-            raise _bad(text, why)
+            raise _bad_network_error(text, why)
     if len({s.host for s in slow}) < len(slow):
-        raise _bad(text, "a host is slow twice")
+        raise _bad_network_error(text, "a host is slow twice")
     network = EmulatedNetwork(
-        rate_bits_per_s=_rate(rate_text, text),
+        rate_bits_per_s=_rate_bits_per_s(rate_text, text),
         hosts=hosts,
         delay_ns=delay_ns or 0,
         slow=tuple(sorted(slow, key=lambda s: s.host)),
     )
     if network.delay_ns and network.rate_bits_per_s > MAX_DELAYED_RATE:
         raise UsageError(
-            f"{text!r} asks for a delay at more than {_exact(MAX_DELAYED_RATE, _RATE_UNITS)}",
+            f"{text!r} asks for a delay at more than {_exact_text(MAX_DELAYED_RATE, _RATE_UNITS)}",
             why="with a delay every packet passes a router written in Python, which would limit the rate",
             fix="leave the delay out, or ask for a lower rate",
         )
@@ -120,48 +120,52 @@ def obstacle(network: EmulatedNetwork, world_size: int) -> str | None:
     return None
 
 
-def _rate(text: str, whole: str) -> int:
+def _rate_bits_per_s(text: str, whole: str) -> int:
     match = _RATE.fullmatch(text)
     if match is None:
         in_bytes = re.fullmatch(r"[\d.]+\s*[kmg]i?(b|bps|b/s|bit/s)", text)
-        raise _bad(whole, f"{text!r} is not a rate" + (": rates end in kbit, mbit or gbit" if in_bytes else ""))
+        raise _bad_network_error(
+            whole, f"{text!r} is not a rate" + (": rates end in kbit, mbit or gbit" if in_bytes else "")
+        )
     rate = round(float(match["number"]) * _RATE_UNITS[match["unit"]])
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise _bad(whole, f"{text} is outside {_exact(MIN_RATE, _RATE_UNITS)} to {_exact(MAX_RATE, _RATE_UNITS)}")
+        raise _bad_network_error(
+            whole, f"{text} is outside {_exact_text(MIN_RATE, _RATE_UNITS)} to {_exact_text(MAX_RATE, _RATE_UNITS)}"
+        )
     return rate
 
 
-def _hosts(text: str, whole: str) -> int:
+def _host_count(text: str, whole: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= MAX_HOSTS:
-        raise _bad(whole, f"{text!r} is not a number of hosts from 2 to {MAX_HOSTS}")
+        raise _bad_network_error(whole, f"{text!r} is not a number of hosts from 2 to {MAX_HOSTS}")
     return int(text)
 
 
-def _delay(text: str, whole: str) -> int:
+def _delay_ns(text: str, whole: str) -> int:
     try:
         # A bare number would be seconds: nobody's network.
         delay_ns = 0 if text.isdecimal() else parse_duration_ns(text)
     except UsageError:
         delay_ns = 0
     if not 0 < delay_ns <= MAX_DELAY_NS:
-        raise _bad(whole, f"{text!r} is not a one-way delay up to 1 s with its unit (500us, 1ms)")
+        raise _bad_network_error(whole, f"{text!r} is not a one-way delay up to 1 s with its unit (500us, 1ms)")
     return delay_ns
 
 
-def _slow(text: str, whole: str, hosts: int | None) -> SlowHost:
+def _slow_host(text: str, whole: str, hosts: int | None) -> SlowHost:
     host, colon, rate = text.partition(":")
     if not colon or not host.isdecimal():
-        raise _bad(whole, f"slow={text} is not slow=HOST:RATE")
+        raise _bad_network_error(whole, f"slow={text} is not slow=HOST:RATE")
     if hosts is not None and int(host) >= hosts:
-        raise _bad(whole, f"host {host} does not exist: hosts are 0 to {hosts - 1}")
-    return SlowHost(host=int(host), rate_bits_per_s=_rate(rate, whole))
+        raise _bad_network_error(whole, f"host {host} does not exist: hosts are 0 to {hosts - 1}")
+    return SlowHost(host=int(host), rate_bits_per_s=_rate_bits_per_s(rate, whole))
 
 
-def _bad(text: str, why: str) -> UsageError:
+def _bad_network_error(text: str, why: str) -> UsageError:
     return UsageError(f"{text!r} is not an emulated network", why=why, fix=f"write {EXAMPLES}")
 
 
-def _exact(value: int, units: dict[str, int]) -> str:
+def _exact_text(value: int, units: dict[str, int]) -> str:
     """Write ``value`` in the largest unit that needs no fraction: the same value has one text."""
     unit, scale = next((u, s) for u, s in units.items() if value % s == 0)
     return f"{value // scale}{unit}"

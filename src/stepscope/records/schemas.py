@@ -36,7 +36,7 @@ def record_schemas() -> dict[str, dict[str, Any]]:
     """Return name (``run/1``, ``rank_samples_line``) -> JSON Schema of that file's or line's object."""
     files = {f"{name}/{version}": _of_file(kind, name, version) for kind, (name, version) in KINDS.items()}
     lines = {
-        name: {"$schema": DIALECT, **_body(kind), "title": f"a line of {where}"}
+        name: {"$schema": DIALECT, **_schema_body(kind), "title": f"a line of {where}"}
         for name, (kind, where) in LINES.items()
     }
     return {**files, **lines}
@@ -56,7 +56,7 @@ def document_schema(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         "$schema": DIALECT,
         "title": f"stepscope.{name}",
         "type": "object",
-        "properties": {**_header(f"stepscope.{name}"), **COMMAND, **body["properties"]},
+        "properties": {**_header_schema(f"stepscope.{name}"), **COMMAND, **body["properties"]},
         "required": ["schema", *body["required"]],
         **({"$defs": components} if components else {}),
     }
@@ -64,18 +64,18 @@ def document_schema(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_file(kind: type, name: str, version: int) -> dict[str, Any]:
     full = f"stepscope.{name}/{version}"
-    body = _body(kind)
-    body["properties"] = {**_header(full), **body["properties"]}
+    body = _schema_body(kind)
+    body["properties"] = {**_header_schema(full), **body["properties"]}
     body["required"] = ["schema", *body.get("required", ())]
     return {"$schema": DIALECT, **body, "title": full}
 
 
-def _body(kind: type) -> dict[str, Any]:
+def _schema_body(kind: type) -> dict[str, Any]:
     """Return the object's own schema, with those of what it holds under ``$defs``."""
     _, components = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     body: dict[str, Any] = components.pop(kind.__name__)
     return {**body, **({"$defs": components} if components else {})}
 
 
-def _header(schema: str) -> dict[str, Any]:
+def _header_schema(schema: str) -> dict[str, Any]:
     return {**HEADER, "schema": {"const": schema}}

@@ -54,11 +54,13 @@ def bootstrap(
     chunk = max(1, _CHUNK_ELEMENTS // (-(-values.size // length) * length))
     for start in range(0, RESAMPLES, chunk):
         count = min(chunk, RESAMPLES - start)
-        result[start : start + count] = statistic(_resampled(values, length, count, rng), axis=1)
+        result[start : start + count] = statistic(_block_resamples(values, length, count, rng), axis=1)
     return result
 
 
-def _resampled(values: NDArray[np.float64], length: int, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def _block_resamples(
+    values: NDArray[np.float64], length: int, count: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
     """Return so many circular block resamples [resamples, samples]."""
     n = int(values.size)
     starts = rng.integers(0, n, size=(count, -(-n // length), 1))
@@ -134,7 +136,7 @@ def rounds_median_interval(rounds: Sequence[Samples], *, rng: np.random.Generato
     medians = np.empty(RESAMPLES)
     for index in range(RESAMPLES):
         drawn = rng.integers(0, len(values), size=len(values))
-        medians[index] = np.median(np.concatenate([_resampled(values[r], lengths[r], 1, rng)[0] for r in drawn]))
+        medians[index] = np.median(np.concatenate([_block_resamples(values[r], lengths[r], 1, rng)[0] for r in drawn]))
     return percentile_interval(medians)
 
 
@@ -339,7 +341,7 @@ def row_p_values(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDA
     centred = pooled - pooled.mean(axis=0)
     scale = np.sqrt((centred**2).sum(axis=0))
     shares = np.divide(centred, scale, out=np.zeros_like(centred), where=scale > 0)
-    deals = _deals(n, m)
+    deals = _side_deals(n, m)
     statistics = np.abs(deals @ shares)  # the sum of the first side: means follow, since all columns are centred
     order = np.argsort(-statistics[0], kind="stable")
     highest = np.maximum.accumulate(statistics[:, order][:, ::-1], axis=1)[:, ::-1]
@@ -349,7 +351,7 @@ def row_p_values(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDA
     return p_values
 
 
-def _deals(n: int, m: int) -> NDArray[np.float64]:
+def _side_deals(n: int, m: int) -> NDArray[np.float64]:
     """Return which of n + m replicates go to the first side, one way of dealing a row; the first row is how they came."""
     if math.comb(n + m, n) <= _MOST_DEALS:
         deals = np.zeros((math.comb(n + m, n), n + m))

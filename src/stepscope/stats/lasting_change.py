@@ -64,7 +64,7 @@ def lasting_change(values: Samples) -> LevelChange | None:
     most = MOST_MADS * mad(logs - usual)
     kept = np.clip(logs, usual - most, usual + most)
     blocks = kept[: logs.size // BLOCK * BLOCK].reshape(-1, BLOCK).mean(axis=1)
-    borders = _borders(blocks, 0)
+    borders = _level_borders(blocks, 0)
     levels = [float(np.median(part)) for part in np.split(blocks, borders)]
     lengths = np.diff([0, *borders, blocks.size])
     best, most = None, 0.0
@@ -79,7 +79,7 @@ def lasting_change(values: Samples) -> LevelChange | None:
         jump = float(blocks[at : at + near].mean() - blocks[at - near : at].mean())
         if jump * (1 if grew else -1) < MOST_TREND * abs(after - before):
             continue
-        f, variance = _f(blocks, at)
+        f, variance = _f_and_variance(blocks, at)
         if f > most:
             size = after - before
             half = _Z * math.sqrt(variance * (1 / at + 1 / (blocks.size - at)))
@@ -93,7 +93,7 @@ def lasting_change(values: Samples) -> LevelChange | None:
     return best
 
 
-def _borders(blocks: Numbers, begin: int) -> list[int]:
+def _level_borders(blocks: Numbers, begin: int) -> list[int]:
     """Places, counted from ``begin``, at which a series changes its level; each side is searched again."""
     least = LEAST_SIDE // BLOCK
     if blocks.size < 2 * least:
@@ -101,12 +101,12 @@ def _borders(blocks: Numbers, begin: int) -> list[int]:
     splits = np.arange(least, blocks.size - least + 1)
     beyond = np.cumsum(blocks - blocks.mean())[splits - 1]
     at = int(splits[np.argmax(beyond**2 / (splits * (blocks.size - splits)))])
-    if _f(blocks, at)[0] <= LIMIT:
+    if _f_and_variance(blocks, at)[0] <= LIMIT:
         return []
-    return [*_borders(blocks[:at], begin), begin + at, *_borders(blocks[at:], begin + at)]
+    return [*_level_borders(blocks[:at], begin), begin + at, *_level_borders(blocks[at:], begin + at)]
 
 
-def _f(blocks: Numbers, at: int) -> tuple[float, float]:
+def _f_and_variance(blocks: Numbers, at: int) -> tuple[float, float]:
     """Return F of the split, and the long-run variance of the rest."""
     sides = blocks[:at], blocks[at:]
     means = [float(side.mean()) for side in sides]

@@ -242,14 +242,14 @@ def change_point(values: Samples) -> ChangePoint | Unavailable:
     ranks = doubled_mid_ranks(series) / 2
     if ranks.min() == ranks.max():
         return Unavailable("all runs are equal")
-    at = _place(series, MIN_SIDE)
-    least = float(_scores(ranks[None, :])[0].max()) - 1e-9
+    at = _split_place(series, MIN_SIDE)
+    least = float(_split_scores(ranks[None, :])[0].max()) - 1e-9
     if size <= _EXACT_CHANGE_UP_TO:
         every = np.array(list(permutations(range(size))), dtype=np.int8)
-        p_value = float((_scores(ranks[every]).max(axis=1) >= least).mean())
+        p_value = float((_split_scores(ranks[every]).max(axis=1) >= least).mean())
     else:
         shuffled = np.random.default_rng(_SEED).permuted(np.tile(ranks, (_SHUFFLES, 1)), axis=1)
-        p_value = (1 + int((_scores(shuffled).max(axis=1) >= least).sum())) / (1 + _SHUFFLES)
+        p_value = (1 + int((_split_scores(shuffled).max(axis=1) >= least).sum())) / (1 + _SHUFFLES)
     return ChangePoint(
         at=at, before=float(np.median(series[:at])), after=float(np.median(series[at:])), p_value=p_value
     )
@@ -286,19 +286,19 @@ def level_change(values: Samples) -> LevelChange | None:
     size = int(series.size)
     if size < LEAST_POINTS or series.min() <= 0:
         return None
-    at = _place(series, LEAST_SIDE)
+    at = _split_place(series, LEAST_SIDE)
     sides = series[:at], series[at:]
     before, after = (float(np.median(side)) for side in sides)
     change = abs(after - before)
     low, high = sorted(sides, key=lambda side: float(np.median(side)))
     if change < LEAST_CHANGE * before or np.quantile(low, 0.75) >= np.quantile(high, 0.25):
         return None
-    if any(_trend(side) > MOST_TREND * change for side in sides):
+    if any(_side_trend(side) > MOST_TREND * change for side in sides):
         return None
     return LevelChange(at=at, before=before, after=after, ratio=Estimate(value=after / before))
 
 
-def _place(values: NDArray[np.float64], least_side: int) -> int:
+def _split_place(values: NDArray[np.float64], least_side: int) -> int:
     """Return how many figures lie before the split with the least squares about the means of its sides; single outliers
     count as the 2% next."""
     kept = np.clip(values, *np.quantile(values, (0.02, 0.98)))
@@ -308,12 +308,12 @@ def _place(values: NDArray[np.float64], least_side: int) -> int:
     return int(splits[np.argmax(sums**2 / splits + sums**2 / (kept.size - splits))])
 
 
-def _trend(side: NDArray[np.float64]) -> float:
+def _side_trend(side: NDArray[np.float64]) -> float:
     third = max(1, side.size // 3)
     return abs(float(np.median(side[-third:]) - np.median(side[:third])))
 
 
-def _scores(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+def _split_scores(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
     """|rank sum of the first k - its mean| / its standard deviation, for each split k; shape (orders, splits)."""
     size = ranks.shape[1]
     splits = np.arange(MIN_SIDE, size - MIN_SIDE + 1)

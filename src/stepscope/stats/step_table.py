@@ -172,10 +172,10 @@ def trace_table(ranks: Sequence[RankPass]) -> StepTable | None:
     numbers = sorted({step.step for rank in ranks for step in rank.steps})
     if not numbers:
         return None
-    return _of_budgets(ranks, numbers, [{step.step: _usual(step) for step in rank.steps} for rank in ranks])
+    return _of_budgets(ranks, numbers, [{step.step: _usual_parts(step) for step in rank.steps} for rank in ranks])
 
 
-def _usual(step: StepBudget) -> Parts:
+def _usual_parts(step: StepBudget) -> Parts:
     if not step.start_up_ns:
         return step.parts
     return replace(step.parts, window_ns=step.usual_ns, idle_ns=step.parts.idle_ns - step.start_up_ns)

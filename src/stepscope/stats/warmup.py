@@ -45,7 +45,7 @@ def warmup_end(step_ns: Samples) -> int | None:
     k = MIN_WARMUP_STEPS
     while k <= last:
         if one_level(values[k:]):
-            settled = _skip_outliers(_logs(values), k, last)
+            settled = _skip_outliers(_log_times(values), k, last)
             if settled is not None:
                 return settled
             break
@@ -62,12 +62,12 @@ def one_level(step_ns: Samples) -> bool:
     from the MAD around each part's own level: single spikes count for little, and a change of level is not
     mistaken for noise.
     """
-    logs = _logs(as_array(step_ns))
+    logs = _log_times(as_array(step_ns))
     if logs.size < 4:
         return True
     half = logs.size // 2
     head = min(_HEAD, half)
-    return _agree(logs[:head], logs[head:]) and _agree(logs[:half], logs[half:])
+    return _medians_agree(logs[:head], logs[head:]) and _medians_agree(logs[:half], logs[half:])
 
 
 def drift_fraction(step_ns: Samples) -> float:
@@ -79,11 +79,11 @@ def drift_fraction(step_ns: Samples) -> float:
     return float(np.median(values[half:]) / max(float(np.median(values[:half])), 1.0)) - 1.0
 
 
-def _logs(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_times(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.log(np.maximum(values, 1.0)))  # a clock cannot show less than 1 ns
 
 
-def _agree(left: NDArray[np.float64], right: NDArray[np.float64]) -> bool:
+def _medians_agree(left: NDArray[np.float64], right: NDArray[np.float64]) -> bool:
     difference = abs(float(np.median(left)) - float(np.median(right)))
     return difference <= max(_TOLERANCE, _Z * _standard_error(left, right))
 

@@ -275,7 +275,7 @@ def tolerance(options: ShardedOptions) -> float:
     return max((TOLERANCE[name] for name in TOLERANCE if getattr(options, name) == "bf16"), default=0.0)
 
 
-def _gathered(unit: Unit, options: ShardedOptions) -> str:
+def _gathered_dtype(unit: Unit, options: ShardedOptions) -> str:
     return NARROW.get(options.param_dtype, unit.parameters[0].dtype)
 
 
@@ -304,10 +304,10 @@ def comm_plan(
         reshard = options.reshard_after_forward
         fewer = phase == "backward" and not isinstance(reshard, bool)
         where = f"{int(reshard)} ranks" if fewer else group
-        return op("all_gather", unit, phase, _gathered(unit, options), padded(unit), where)
+        return op("all_gather", unit, phase, _gathered_dtype(unit, options), padded(unit), where)
 
     def reduce(unit: Unit) -> Iterator[CommOp]:
-        dtype = NARROW.get(options.reduce_dtype, _gathered(unit, options))
+        dtype = NARROW.get(options.reduce_dtype, _gathered_dtype(unit, options))
         if shards > 1:
             yield op("reduce_scatter", unit, "backward", dtype, padded(unit), group)
         if replicated is not None and replicas > 1:
@@ -317,7 +317,7 @@ def comm_plan(
     for micro_step in range(setting.accumulation):
         last = micro_step == setting.accumulation - 1
         plan += [gather(unit, "forward") for unit in every]
-        for unit, gathers in _backward(every, options):
+        for unit, gathers in _backward_units(every, options):
             plan += [gather(unit_ahead, "backward") for unit_ahead in gathers]
             plan += reduce(unit) if last else ()
     if setting.clip:
@@ -333,7 +333,7 @@ def comm_plan(
     return tuple(plan)
 
 
-def _backward(every: tuple[Unit, ...], options: ShardedOptions) -> Iterator[tuple[Unit, tuple[Unit, ...]]]:
+def _backward_units(every: tuple[Unit, ...], options: ShardedOptions) -> Iterator[tuple[Unit, tuple[Unit, ...]]]:
     """Yield each unit in the order in which backward reduces it, with the units gathered since the one before."""
     cut = [unit for unit in every if not unit.root]
     waiting = list(cut) if options.reshard_after_forward is not False else []
@@ -366,12 +366,14 @@ def memory_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions, *,
         parameter_bytes=states,
         gradient_bytes=states if setting.accumulation == 1 else states + facts.gradient_bytes,
         optimizer_bytes=optimizer_bytes(facts, setting, states),
-        communication_bytes=sum(whole) if options.reshard_after_forward is False else _largest(whole, facts, options),
+        communication_bytes=sum(whole)
+        if options.reshard_after_forward is False
+        else _largest_sum(whole, facts, options),
         gathered_bytes=sum(w for w, unit in zip(whole, every, strict=True) if unit.root or kept),
     )
 
 
-def _largest(whole: list[int], facts: ModelFacts, options: ShardedOptions) -> int:
+def _largest_sum(whole: list[int], facts: ModelFacts, options: ShardedOptions) -> int:
     roots = [size for size, unit in zip(whole, units(facts, options), strict=True) if unit.root]
     rest = sorted(whole[len(roots) :])
     return sum(roots) + sum(rest[-1 - options.backward_prefetch :])

@@ -55,7 +55,8 @@ def _min_warmup_steps(options: DdpOptions) -> int:
     return rebuilt
 
 
-def _requires(facts: ModelFacts, setting: Setting, options: DdpOptions) -> str | None:
+def _why_no_ddp(facts: ModelFacts, setting: Setting, options: DdpOptions) -> str | None:
+    """Say why DDP cannot run so; None: it can."""
     if options.static_graph and setting.accumulation > 1:
         return (
             "static_graph with accumulation fails in torch: its first backward pass must synchronise, and an "
@@ -91,7 +92,7 @@ def _powersgd_requires(facts: ModelFacts, setting: Setting, options: DdpOptions)
     return None
 
 
-def _comm_plan(facts: ModelFacts, setting: Setting, options: DdpOptions) -> tuple[CommOp, ...]:
+def _ddp_comm_plan(facts: ModelFacts, setting: Setting, options: DdpOptions) -> tuple[CommOp, ...]:
     buckets = ddp_buckets(facts, setting, options.bucket_cap_mb)
     if options.hook == "powersgd":
         return tuple(op for bucket in buckets for op in _powersgd_ops(bucket, options))
@@ -132,7 +133,8 @@ def _factor_numel(parameter: ParameterFact, rank: int) -> tuple[int, int] | None
     return None
 
 
-def _memory_plan(facts: ModelFacts, setting: Setting, options: DdpOptions) -> MemoryPlan:
+def _ddp_memory_plan(facts: ModelFacts, setting: Setting, options: DdpOptions) -> MemoryPlan:
+    """Return the bytes of parameters, gradients, optimizer and buckets."""
     communication = 0 if options.gradient_as_bucket_view else facts.gradient_bytes
     if options.hook in HOOK_DTYPE:
         # Every bucket's narrow copy may be alive at once. A copy to the dtype it already has is none.
@@ -141,11 +143,11 @@ def _memory_plan(facts: ModelFacts, setting: Setting, options: DdpOptions) -> Me
     elif options.hook == "powersgd":
         # The carried error and a copy of the input stay as large as the gradients, beside what is sent.
         communication += 2 * facts.gradient_bytes
-        communication += sum(op.size_bytes for op in _comm_plan(facts, setting, options))
+        communication += sum(op.size_bytes for op in _ddp_comm_plan(facts, setting, options))
     return memory(facts, setting, communication_bytes=communication)
 
 
-def _tolerance(options: DdpOptions) -> float:
+def _hook_tolerance(options: DdpOptions) -> float:
     return POWERSGD_TOLERANCE if options.hook == "powersgd" else HOOK_TOLERANCE[options.hook]
 
 
@@ -153,10 +155,10 @@ STRATEGY = Strategy(
     key="ddp",
     summary="torch DistributedDataParallel",
     options=DdpOptions,
-    requires=_requires,
-    comm_plan=_comm_plan,
-    memory_plan=_memory_plan,
-    tolerance=_tolerance,
+    requires=_why_no_ddp,
+    comm_plan=_ddp_comm_plan,
+    memory_plan=_ddp_memory_plan,
+    tolerance=_hook_tolerance,
     min_warmup_steps=_min_warmup_steps,
     variants=(
         {},

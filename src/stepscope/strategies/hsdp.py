@@ -13,14 +13,16 @@ from stepscope.strategies import _common
 from stepscope.strategies._common import ShardedOptions, Strategy
 
 
-def _requires(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> str | None:
+def _why_no_hsdp(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> str | None:
     if min(setting.size("dp_replicate"), setting.size("dp_shard")) < 2:
-        fits = [f"{{dp_replicate: {n}, dp_shard: {setting.world_size // n}}}" for n in _factors(setting.world_size)]
+        fits = [
+            f"{{dp_replicate: {n}, dp_shard: {setting.world_size // n}}}" for n in _proper_factors(setting.world_size)
+        ]
         return f"hsdp needs a mesh of dp_replicate x dp_shard: {' or '.join(fits) or 'at least 4 ranks'}"
     return _common.requires(facts, setting, options, group="dp_shard")
 
 
-def _factors(world_size: int) -> list[int]:
+def _proper_factors(world_size: int) -> list[int]:
     return [n for n in range(2, world_size // 2 + 1) if world_size % n == 0]
 
 
@@ -28,7 +30,7 @@ STRATEGY = Strategy(
     key="hsdp",
     summary="torch fully_shard within groups of ranks, replicated over the groups",
     options=ShardedOptions,
-    requires=_requires,
+    requires=_why_no_hsdp,
     comm_plan=partial(_common.comm_plan, group="dp_shard", replicated="dp_replicate"),
     memory_plan=partial(_common.memory_plan, group="dp_shard"),
     tolerance=_common.tolerance,

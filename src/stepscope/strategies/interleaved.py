@@ -6,7 +6,7 @@ from stepscope.records.plan import CommOp, ModelFacts, Setting
 from stepscope.strategies._common import NoOptions, Strategy, all_reduce, ready_order
 
 
-def _comm_plan(facts: ModelFacts, setting: Setting, options: NoOptions) -> tuple[CommOp, ...]:
+def _interleaved_comm_plan(facts: ModelFacts, setting: Setting, options: NoOptions) -> tuple[CommOp, ...]:
     del options
     order = ready_order(facts, setting)
     return tuple(all_reduce((facts.parameters[i],), phase="backward") for i in order)
@@ -16,5 +16,5 @@ STRATEGY = Strategy(
     key="interleaved",
     summary="asynchronous all-reduce per parameter, launched during the backward pass",
     options=NoOptions,
-    comm_plan=_comm_plan,
+    comm_plan=_interleaved_comm_plan,
 )

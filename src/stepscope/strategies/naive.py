@@ -13,7 +13,7 @@ class NaiveOptions(OptionsModel):
     flat: bool = False
 
 
-def _comm_plan(facts: ModelFacts, setting: Setting, options: NaiveOptions) -> tuple[CommOp, ...]:
+def _naive_comm_plan(facts: ModelFacts, setting: Setting, options: NaiveOptions) -> tuple[CommOp, ...]:
     del setting
     groups = by_dtype(facts.parameters) if options.flat else ((p,) for p in facts.parameters)
     return tuple(all_reduce(group, phase="after_backward") for group in groups)
@@ -23,6 +23,6 @@ STRATEGY = Strategy(
     key="naive",
     summary="full backward pass, then a blocking all-reduce per gradient",
     options=NaiveOptions,
-    comm_plan=_comm_plan,
+    comm_plan=_naive_comm_plan,
     variants=({}, {"flat": True}),
 )

@@ -52,7 +52,8 @@ def split_of(blocks: int, stages: int, split: list[int] | None) -> tuple[int, ..
     return tuple(split or [blocks // stages + (stage < blocks % stages) for stage in range(stages)])
 
 
-def _requires(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> str | None:
+def _why_no_pipeline(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> str | None:
+    """Say why the pipeline cannot run so: schedule, stages, micro-batches, batch; None: it can."""
     layout = layout_of(setting, options)
     blocks, stages, samples = len(facts.pieces), layout.stages, setting.micro_batch
     stages_text = f"{stages} stages" + (
@@ -103,7 +104,7 @@ def stage_pieces(
     return tuple(facts.pieces[start:end] for start, end in pairwise(ends))
 
 
-def _parameters(facts: ModelFacts, setting: Setting, options: PipelineOptions, along: int) -> list[ParameterFact]:
+def _stage_parameters(facts: ModelFacts, setting: Setting, options: PipelineOptions, along: int) -> list[ParameterFact]:
     """List the parameters of the rank at place ``along`` in its pipeline, stage by stage."""
     layout = layout_of(setting, options)
     by_name = {p.name: p for p in facts.parameters}
@@ -111,7 +112,7 @@ def _parameters(facts: ModelFacts, setting: Setting, options: PipelineOptions, a
     return [by_name[name] for rank, own in stages if rank == along for piece in own for name in piece.parameters]
 
 
-def _messages(facts: ModelFacts, setting: Setting, options: PipelineOptions, along: int) -> list[CommOp]:
+def _schedule_messages(facts: ModelFacts, setting: Setting, options: PipelineOptions, along: int) -> list[CommOp]:
     """List the messages of one schedule: outputs and gradients of every micro-batch over every border to another rank."""
     layout = layout_of(setting, options)
     pieces = stage_pieces(facts, layout, options.split)
@@ -120,7 +121,7 @@ def _messages(facts: ModelFacts, setting: Setting, options: PipelineOptions, alo
         sender, receiver = rank_of[stage], rank_of[stage + 1]
         if sender == receiver:
             continue
-        numel, dtype = _message(facts, setting, options, pieces[stage][-1])
+        numel, dtype = _message_size(facts, setting, options, pieces[stage][-1])
         ends = {sender: ("send", "recv"), receiver: ("recv", "send")}.get(along, ())
         for op, phase in zip(ends, ("forward", "backward"), strict=False):
             message = CommOp(op=op, numel=numel, dtype=dtype, phase=phase, group=DIMENSION, blocking=op == "recv")
@@ -128,7 +129,7 @@ def _messages(facts: ModelFacts, setting: Setting, options: PipelineOptions, alo
     return messages
 
 
-def _message(facts: ModelFacts, setting: Setting, options: PipelineOptions, last: PieceFact) -> tuple[int, str]:
+def _message_size(facts: ModelFacts, setting: Setting, options: PipelineOptions, last: PieceFact) -> tuple[int, str]:
     """Return elements and dtype of what a stage that ends with ``last`` hands on for one micro-batch."""
     numel = setting.micro_batch // options.micro_batches * last.output_numel
     return numel, "bfloat16" if last.autocast and setting.precision == "amp_bf16" else facts.parameters[0].dtype
@@ -139,7 +140,7 @@ def message_bytes(facts: ModelFacts, setting: Setting, options: PipelineOptions)
     layout = layout_of(setting, options)
     rank_of, sizes = layout.rank_of_stage, list[int]()
     for stage, own in enumerate(stage_pieces(facts, layout, options.split)[:-1]):
-        numel, dtype = _message(facts, setting, options, own[-1])
+        numel, dtype = _message_size(facts, setting, options, own[-1])
         sizes.append(0 if rank_of[stage] == rank_of[stage + 1] else numel * DTYPE_BYTES[dtype])
     return tuple(zip([*sizes, 0], [0, *sizes], strict=True))
 
@@ -147,34 +148,34 @@ def message_bytes(facts: ModelFacts, setting: Setting, options: PipelineOptions)
 def _plan_of_rank(facts: ModelFacts, setting: Setting, options: PipelineOptions, rank: int) -> tuple[CommOp, ...]:
     """Plan one rank's calls: messages first, by border, since the schedule decides their order."""
     along = mesh.coordinates(setting.mesh, setting.world_size, rank).get(DIMENSION, 0)
-    messages = _messages(facts, setting, options, along) * setting.accumulation
+    messages = _schedule_messages(facts, setting, options, along) * setting.accumulation
     reductions = [
         all_reduce(group, phase="after_backward")
-        for group in by_dtype(_parameters(facts, setting, options, along))
+        for group in by_dtype(_stage_parameters(facts, setting, options, along))
         if setting.size("dp") > 1
     ]
     return (*messages, *reductions, *norm_reduction(facts, setting, group=DIMENSION))
 
 
-def _comm_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> tuple[CommOp, ...]:
+def _pipeline_comm_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> tuple[CommOp, ...]:
     """Return the plan of the rank that exchanges most."""
     plans = [_plan_of_rank(facts, setting, options, rank) for rank in range(setting.world_size)]
     return max(plans, key=lambda plan: sum(op.size_bytes for op in plan))
 
 
-def _memory_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> MemoryPlan:
+def _pipeline_memory_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> MemoryPlan:
     """Plan for the rank with the most parameters; every micro-batch has buffers of its own for what is received."""
-    of_rank = [_parameters(facts, setting, options, along) for along in range(setting.size(DIMENSION))]
+    of_rank = [_stage_parameters(facts, setting, options, along) for along in range(setting.size(DIMENSION))]
     along = max(range(len(of_rank)), key=lambda place: sum(p.size_bytes for p in of_rank[place]))
     received = sum(
-        op.numel * DTYPE_BYTES[op.dtype] for op in _messages(facts, setting, options, along) if op.op == "recv"
+        op.numel * DTYPE_BYTES[op.dtype] for op in _schedule_messages(facts, setting, options, along) if op.op == "recv"
     )
     largest = ModelFacts(parameters=tuple(of_rank[along]), ready_order=(), forward_flops_per_sample=0)
     plan = memory(largest, setting, communication_bytes=received)
-    return replace(plan, activations=_activations(facts, setting, options))
+    return replace(plan, activations=_activation_bytes(facts, setting, options))
 
 
-def _activations(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> dict[str, int] | None:
+def _activation_bytes(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> dict[str, int] | None:
     """Return the bytes of the rank that keeps most: a micro-batch's, times those whose backward pass is still to come
     when the first one begins: all of them in GPipe, in 1F1B one for this and each later stage."""
     layout = layout_of(setting, options)
@@ -202,10 +203,10 @@ STRATEGY = Strategy(
     key="pipeline",
     summary="stages of the model on ranks (torch.distributed.pipelining): GPipe, 1F1B, interleaved, zero bubble",
     options=PipelineOptions,
-    requires=_requires,
-    comm_plan=_comm_plan,
+    requires=_why_no_pipeline,
+    comm_plan=_pipeline_comm_plan,
     plan_of_rank=_plan_of_rank,
-    memory_plan=_memory_plan,
+    memory_plan=_pipeline_memory_plan,
     dimensions=frozenset({DIMENSION, "dp"}),
     evaluates=False,
     sharded=True,

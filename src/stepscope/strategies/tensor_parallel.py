@@ -37,7 +37,8 @@ class TensorParallelOptions(OptionsModel):
     loss_parallel: bool = False
 
 
-def _requires(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> str | None:
+def _why_no_tensor_parallel(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> str | None:
+    """Say why the model cannot be divided so; None: it can."""
     plan, tp = facts.tensor_parallel, setting.size("tp")
     problems = [
         "tensor parallelism needs a mesh with 2 or more ranks in tp, such as mesh: {tp: 2}" if tp < 2 else None,
@@ -61,7 +62,7 @@ def _requires(facts: ModelFacts, setting: Setting, options: TensorParallelOption
 
 
 def _does_not_divide(facts: ModelFacts, plan: ParallelPlan, tp: int, *, sequence: bool) -> str | None:
-    sizes = dict(_divided(facts, plan, sequence=sequence))
+    sizes = dict(_divided_numbers(facts, plan, sequence=sequence))
     broken = {text: size for text, size in sizes.items() if size % tp}
     if not broken:
         return None
@@ -72,11 +73,11 @@ def _does_not_divide(facts: ModelFacts, plan: ParallelPlan, tp: int, *, sequence
     return f"tp {tp} does not divide {what}; {fix}"
 
 
-def _divided(facts: ModelFacts, plan: ParallelPlan, *, sequence: bool) -> Iterator[tuple[str, int]]:
+def _divided_numbers(facts: ModelFacts, plan: ParallelPlan, *, sequence: bool) -> Iterator[tuple[str, int]]:
     """Yield each number that has to be a multiple of tp, with its name."""
     if plan.heads is not None:
         yield "the attention heads", plan.heads
-    for module, inputs, outputs in _sized(facts, plan):
+    for module, inputs, outputs in _module_widths(facts, plan):
         if module.style in ("column", "head"):
             yield f"the outputs of {module.name}", outputs
         elif module.style == "row":
@@ -87,7 +88,7 @@ def _divided(facts: ModelFacts, plan: ParallelPlan, *, sequence: bool) -> Iterat
             yield "the positions", module.positions
 
 
-def _sized(facts: ModelFacts, plan: ParallelPlan) -> Iterator[tuple[CutModule, int, int]]:
+def _module_widths(facts: ModelFacts, plan: ParallelPlan) -> Iterator[tuple[CutModule, int, int]]:
     """Yield each module with the width of its inputs and outputs, a table with its rows and their width."""
     shapes = {p.name: p.shape or () for p in facts.parameters}
     for module in plan.modules:
@@ -114,7 +115,10 @@ def share(facts: ModelFacts, tp: int) -> ModelFacts:
     return replace(facts, parameters=tuple(map(part, facts.parameters)))
 
 
-def _comm_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> tuple[CommOp, ...]:
+def _tensor_parallel_comm_plan(
+    facts: ModelFacts, setting: Setting, options: TensorParallelOptions
+) -> tuple[CommOp, ...]:
+    """Return what one step sends: layers' inputs and outputs, gradients of norms, and over replicas."""
     plan = facts.tensor_parallel
     assert plan is not None
     stored = facts.parameters[0].dtype
@@ -127,7 +131,7 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptio
         numel = setting.micro_batch * module.positions * width
         return CommOp(op=name, numel=numel, dtype=dtype, phase=phase, group="tp", module=module.name, blocking=True)
 
-    for number, (module, inputs, outputs) in enumerate(_sized(facts, plan)):
+    for number, (module, inputs, outputs) in enumerate(_module_widths(facts, plan)):
         collect, spread = ("all_gather", "reduce_scatter") if sequence else ("", "all_reduce")
         if module.style in ("column", "head"):
             # The batch itself takes no gradient.
@@ -150,7 +154,7 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptio
         dtype = stored if stored == "float64" else "float32"
         forward += [op("all_reduce", 1, "forward", dtype)] * LOSS_REDUCTIONS
     shards = setting.size("dp")
-    norms = list(_norms(facts, plan)) if sequence else []
+    norms = list(_norm_gradient_sums(facts, plan)) if sequence else []
     clipped = norm_reduction(facts, setting, group=WORLD if shards > 1 else "tp")
     if shards == 1:
         return (*((*forward, *reversed(backward)) * setting.accumulation), *norms, *clipped)
@@ -161,7 +165,7 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptio
     return (*((*forward, *reversed(backward)) * (setting.accumulation - 1)), *forward, *last, *dp, *clipped)
 
 
-def _norms(facts: ModelFacts, plan: ParallelPlan) -> Iterator[CommOp]:
+def _norm_gradient_sums(facts: ModelFacts, plan: ParallelPlan) -> Iterator[CommOp]:
     """Yield the sums of the norms' gradients, of which each rank has the part of its positions."""
     names = {f"{m.name}.{part}": m.name for m in plan.modules if m.style == "norm" for part in ("weight", "bias")}
     for p in facts.parameters:
@@ -190,13 +194,13 @@ def _by_unit(backward: list[CommOp], norms: list[CommOp], blocks: Sequence[str])
     yield from (n for n in norms if not of(n))
 
 
-def _memory_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> MemoryPlan:
+def _tensor_parallel_memory_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> MemoryPlan:
     shard, shards = share(facts, setting.size("tp")), setting.size("dp")
     plan = memory(shard, setting) if shards == 1 else _common.memory_plan(shard, setting, ShardedOptions(), group="dp")
-    return replace(plan, activations=_activations(facts, setting, options))
+    return replace(plan, activations=_activation_bytes(facts, setting, options))
 
 
-def _activations(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> dict[str, int] | None:
+def _activation_bytes(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> dict[str, int] | None:
     """Divide kinds that are shared out, also as positions or scores, by ``tp``; the rest is whole on every rank."""
     kept, tp = facts.activations.get(setting.activation_checkpointing), setting.size("tp")
     if (
@@ -218,9 +222,9 @@ STRATEGY = Strategy(
     key="tensor_parallel",
     summary="torch's column- and row-wise layers over tp, fully_shard over dp",
     options=TensorParallelOptions,
-    comm_plan=_comm_plan,
-    requires=_requires,
-    memory_plan=_memory_plan,
+    comm_plan=_tensor_parallel_comm_plan,
+    requires=_why_no_tensor_parallel,
+    memory_plan=_tensor_parallel_memory_plan,
     dimensions=frozenset({"dp", "tp"}),
     sharded=True,
     torch="2.6",  # torch.distributed.fsdp.fully_shard

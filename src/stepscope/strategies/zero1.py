@@ -19,7 +19,7 @@ class Zero1Options(OptionsModel):
     parameters_as_bucket_view: bool = False
 
 
-def _parts(facts: ModelFacts, ranks: int) -> list[list[ParameterFact]]:
+def _parameter_parts(facts: ModelFacts, ranks: int) -> list[list[ParameterFact]]:
     """Deal out the parameters whose state each rank keeps: the largest first, always to the rank that has least.
 
     ZeroRedundancyOptimizer._partition_parameters, torch 2.13.
@@ -33,14 +33,15 @@ def _parts(facts: ModelFacts, ranks: int) -> list[list[ParameterFact]]:
     return parts
 
 
-def _broadcast(parameters: list[ParameterFact], dtype: str) -> CommOp:
+def _parameter_broadcast(parameters: list[ParameterFact], dtype: str) -> CommOp:
     numel = sum(p.numel for p in parameters) or 1  # an empty part is sent as one element
     names = tuple(p.name for p in parameters)
     # All are called before the first one is waited for (ZeroRedundancyOptimizer._sync_params, torch 2.13).
     return CommOp(op="broadcast", numel=numel, dtype=dtype, phase="optimizer", members=names)
 
 
-def _requires(facts: ModelFacts, setting: Setting, options: Zero1Options) -> str | None:
+def _why_no_zero1(facts: ModelFacts, setting: Setting, options: Zero1Options) -> str | None:
+    """Say why ZeRO-1 cannot run so; None: it can."""
     return all_of(
         "zero1 makes the optimizer itself from a class of torch's: use sgd, adam or adamw, not the model's own"
         if setting.optimizer == "own"
@@ -51,19 +52,20 @@ def _requires(facts: ModelFacts, setting: Setting, options: Zero1Options) -> str
     )
 
 
-def _comm_plan(facts: ModelFacts, setting: Setting, options: Zero1Options) -> tuple[CommOp, ...]:
+def _zero1_comm_plan(facts: ModelFacts, setting: Setting, options: Zero1Options) -> tuple[CommOp, ...]:
+    """Return what one step sends: buckets of gradients, then each rank's parameters."""
     buckets = ddp_buckets(facts, setting, options.bucket_cap_mb)
-    parts = _parts(facts, setting.size("dp"))
+    parts = _parameter_parts(facts, setting.size("dp"))
     if options.parameters_as_bucket_view:
-        sent = [_broadcast(part, part[0].dtype if part else "float32") for part in parts]
+        sent = [_parameter_broadcast(part, part[0].dtype if part else "float32") for part in parts]
     else:
-        sent = [_broadcast([p], p.dtype) for part in parts for p in part]
+        sent = [_parameter_broadcast([p], p.dtype) for part in parts for p in part]
     return (*(all_reduce(bucket, phase="backward") for bucket in buckets), *sent)
 
 
-def _memory_plan(facts: ModelFacts, setting: Setting, options: Zero1Options) -> MemoryPlan:
+def _zero1_memory_plan(facts: ModelFacts, setting: Setting, options: Zero1Options) -> MemoryPlan:
     """Plan for the rank with the largest part."""
-    largest = max(sum(p.size_bytes for p in part) for part in _parts(facts, setting.size("dp")))
+    largest = max(sum(p.size_bytes for p in part) for part in _parameter_parts(facts, setting.size("dp")))
     whole = memory(facts, setting)
     return MemoryPlan(
         parameter_bytes=whole.parameter_bytes,
@@ -77,9 +79,9 @@ STRATEGY = Strategy(
     key="zero1",
     summary="torch ZeroRedundancyOptimizer over DDP: each rank keeps the optimizer state of a part of the parameters",
     options=Zero1Options,
-    requires=_requires,
-    comm_plan=_comm_plan,
-    memory_plan=_memory_plan,
+    requires=_why_no_zero1,
+    comm_plan=_zero1_comm_plan,
+    memory_plan=_zero1_memory_plan,
     min_warmup_steps=lambda _: 2,  # DDP rebuilds its buckets at the start of the second step
     variants=({}, {"parameters_as_bucket_view": True, "bucket_cap_mb": 0.002}),
 )

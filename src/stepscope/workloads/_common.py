@@ -277,7 +277,7 @@ def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, c
         piece(
             layers[start:end],
             positions * width,
-            kept={mode: _kept(options, mode) + (ends if end == len(layers) else Counter()) for mode in MODES},
+            kept={mode: _kept_elements(options, mode) + (ends if end == len(layers) else Counter()) for mode in MODES},
             extra_flops=attention,
         )
         for start, end in pairwise([0, *borders])
@@ -289,17 +289,19 @@ def transformer_facts(options: TransformerOptions, head: Layer, *, dtype: str, c
         heads=options.n_heads,
         split_at="blocks.0" if everywhere else None,
         pieces=pieces if everywhere else (),
-        kept={mode: _times(_kept(options, mode), options.num_layers) + ends for mode in MODES} if causal else None,
-        divided=_divided(options) if causal else None,
+        kept={mode: _multiplied(_kept_elements(options, mode), options.num_layers) + ends for mode in MODES}
+        if causal
+        else None,
+        divided=_divided_counts(options) if causal else None,
         scores=options.vocab_size * positions,
-        recomputed=_recomputed(options, block_flops=sum(layer.flops for layer in layers[2:7]) + attention),
+        recomputed=_recomputed_flops(options, block_flops=sum(layer.flops for layer in layers[2:7]) + attention),
     )
 
 
 MODES = ("none", "selective", "full")
 
 
-def _kept(options: TransformerOptions, mode: str) -> Counter[str]:
+def _kept_elements(options: TransformerOptions, mode: str) -> Counter[str]:
     """Count what autograd keeps of a block with GELU, elements per sample, by kind, with this mode of recomputation.
 
     A norm keeps its input and two statistics a position, attention its three inputs and a sum for each head and position
@@ -321,20 +323,20 @@ def _kept(options: TransformerOptions, mode: str) -> Counter[str]:
         },
         "full": {"inputs of blocks": width},
     }
-    return _times(Counter(kinds[mode]), options.max_seq_len)
+    return _multiplied(Counter(kinds[mode]), options.max_seq_len)
 
 
 def _kept_at_the_end(options: TransformerOptions) -> Counter[str]:
     """Count what autograd keeps of the last norm and the head, elements per sample, by kind."""
     width = options.d_model
-    return _times(Counter({"inputs of norms": width + 2, "inputs of linear layers": width}), options.max_seq_len)
+    return _multiplied(Counter({"inputs of norms": width + 2, "inputs of linear layers": width}), options.max_seq_len)
 
 
-def _times(kinds: Counter[str], factor: int) -> Counter[str]:
+def _multiplied(kinds: Counter[str], factor: int) -> Counter[str]:
     return Counter({kind: n * factor for kind, n in kinds.items()})
 
 
-def _divided(options: TransformerOptions) -> dict[str, int]:
+def _divided_counts(options: TransformerOptions) -> dict[str, int]:
     """Count what ranks of a tensor-parallel group keep shares of: heads, the hidden layer, and what goes into the layers
     whose inputs are divided. Elements per sample."""
     width, hidden, all_positions = options.d_model, options.feedforward, options.num_layers * options.max_seq_len
@@ -345,7 +347,7 @@ def _divided(options: TransformerOptions) -> dict[str, int]:
     }
 
 
-def _recomputed(options: TransformerOptions, *, block_flops: int) -> dict[str, int]:
+def _recomputed_flops(options: TransformerOptions, *, block_flops: int) -> dict[str, int]:
     """Count forward FLOP per sample that are done again; in the selective mode, none that are counted at all.
 
     block_flops: of a block without its last layer: torch stops as soon as it has what backward needs.

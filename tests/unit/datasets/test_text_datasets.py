@@ -45,7 +45,7 @@ def test_ag_news_gives_classes_from_zero_and_ids_of_the_training_words(ag_news_d
 
 def test_ag_news_leftovers_of_markup_are_not_words() -> None:
     text = "Microsoft #39;s &lt;b&gt;plan&lt;/b&gt; costs #36;5\\now quot;ok quot;"
-    assert ag_news._clean(text).split() == ["Microsoft's", "plan", "costs", "5", "now", "ok"]
+    assert ag_news._cleaned_text(text).split() == ["Microsoft's", "plan", "costs", "5", "now", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_imdb_reads_archive_and_folder_alike(imdb_archive: Path, imdb_folder: Pa
 
 
 def test_imdb_leaves_markup_and_unlabelled_reviews_out(imdb_archive: Path) -> None:
-    train, _ = imdb._read({"archive": imdb_archive})
+    train, _ = imdb._read_reviews({"archive": imdb_archive})
     assert train.texts == ["bad film", "great film great fun", "good", "fine"]
 
 
