@@ -40,7 +40,7 @@ def test_no_two_figures_of_a_kind_have_one_name_and_no_table_shows_a_column_twic
     """A title alone says in a table which number it is; help is its row in the documents."""
     names = [(each.of, name) for each in FIGURES for name in {each.title, each.short or each.title}]
     shown = [(key, column) for key in ("CELLS", "PAPER", "PAGE") for column in getattr(table, key)]
-    shown += [("columns", column.key) for column in table._columns((), {}, 1)]
+    shown += [("columns", column.key) for column in table._run_columns((), {}, 1)]
     assert [name for name, count in Counter([*names, *shown]).items() if count > 1] == []
     assert [each.key for each in FIGURES if not each.title.strip() or not each.help.strip()] == []
 
