@@ -43,8 +43,8 @@ KEYS = frozenset({
 """Keys whose strings a program may depend on: they are compared where they are short."""
 
 LEFT_OUT = frozenset({
-    "created", "tool_version", "command", "screen", "argv", "evidence", "advice", "notes", "assumptions", "warnings", "doubts",
-    "casts_doubt", "host", "hosts_named", "environment", "machine", "path", "title", "files", "description",
+    "created", "tool_version", "command", "argv", "evidence", "advice", "notes", "assumptions", "warnings", "doubts",
+    "casts_doubt", "screen", "host", "hosts_named", "environment", "machine", "path", "title", "files", "description",
 })  # fmt: skip
 """Keys whose values are words, or belong to the machine, the day or the folder: only that they are there is compared."""
 
