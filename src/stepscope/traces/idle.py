@@ -263,6 +263,7 @@ def _host_returns(
     return returned, held_ns, names
 
 
+@once
 def waiting_calls(view: RankView) -> NDArray[np.bool_]:
     """Calls of the runtime that hold the host, by their names or their times, shape (len(events),)."""
     events, activity, launches = view.events, activity_of(view), launches_of(view)
