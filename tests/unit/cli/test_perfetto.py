@@ -58,8 +58,14 @@ def interruptible() -> Iterator[None]:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Page], dict[str, Any]]]:
     """A browser: what is given does there, with the link, what the page would; its result is ``answer``."""
-    result: dict[str, Any] = {}
-    threads = []
+    threads: list[threading.Thread] = []
+
+    class Result(dict[str, Any]):
+        def __missing__(self, key: str) -> Any:  # the command may end before the page is done with its answer
+            threads[0].join(60)
+            return dict(self)[key]
+
+    result = Result()
 
     def use(page: Page) -> dict[str, Any]:
         def work(link: str) -> None:
