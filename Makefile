@@ -50,6 +50,7 @@ wheel: $(VENV)/bin/python
 
 # What the notebooks of examples/ show, as it is now.
 notebooks: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[notebooks]'
 	$(BIN)/python -m tests.notebooks
 
 format: $(VENV)/.installed-test
@@ -72,9 +73,9 @@ $(VENV)/.installed: $(BUILT_FROM) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]'
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
+$(VENV)/.installed-test: $(BUILT_FROM) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,cluster,remote,mcp,test,dev]'
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,9 +36,18 @@ def test_each_is_read_in_five_minutes_and_holds_little(path: Path) -> None:
 
 
 @named
+def test_the_code_of_each_runs(path: Path, tmp_path: Path) -> None:
+    cells = [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+    code = "\n".join("".join(cell["source"]) for cell in cells[1:])  # the first installs
+    assert len(cells) > 3
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@named
 def test_each_runs_and_shows_what_it_holds(path: Path) -> None:
     for package in ("nbformat", "nbclient", "ipykernel"):
-        pytest.importorskip(package, reason="nbclient and ipykernel execute notebooks: pip install 'stepscope[test]'")
+        pytest.importorskip(package, reason="nbclient and ipykernel execute notebooks: make notebooks")
     import nbformat
 
     now = executed(path)
