@@ -16,23 +16,21 @@ from stepscope.results.comparing import Side, compare
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.profiled_job import read_profiled_job
 from stepscope.results.scaling_budget import verdict
-from stepscope.store.diary import read_diaries
+from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout
 
 if TYPE_CHECKING:
     from stepscope.records.nouns import Scaling
 
 
-def is_untraced(layout: ProfileLayout) -> bool:
-    """Return whether the folder holds diaries of steps and no window of profiled ones."""
-    return not layout.windows() and bool(read_diaries(layout))
+def is_untraced(path: Path, diaries: Sequence[RankDiary]) -> bool:
+    """Return whether the folder holds these diaries of steps and no window of profiled ones."""
+    return bool(diaries) and not ProfileLayout(path).windows()
 
 
-def side_of(path: Path, name: str, read: Callable[[], Evidence]) -> Side:
+def side_of(path: Path, name: str, diaries: tuple[RankDiary, ...], read: Callable[[], Evidence]) -> Side:
     """Return one side: the diaries alone of a job whose steps were timed and not profiled; of others what ``read`` reads."""
-    layout = ProfileLayout(path)
-    diaries = read_diaries(layout)
-    if not is_untraced(layout):
+    if not is_untraced(path, diaries):
         return Side(name=name, rounds=(read(),), diaries=diaries)
     job = read_profiled_job(path)
     profiled = () if job is None else (job,)
@@ -45,7 +43,10 @@ def compared(
 ) -> Answer:
     """Compare each later job with the first. jobs: the path of each, and what reads it. Raises UsageError for one twice."""
     names = telling_names([path for path, _ in jobs])
-    sides = [side_of(path, name, read) for name, (path, read) in zip(names, jobs, strict=True)]
+    sides = [
+        side_of(path, name, read_diaries(ProfileLayout(path)), read)
+        for name, (path, read) in zip(names, jobs, strict=True)
+    ]
     comparison = compare(sides, drop_epochs=drop_epochs, scaling=scaling)
     tables = (build_differences(comparison), comparison_table(comparison), scaling_budget_table(comparison.scaling))
     lines = [line for budget in comparison.scaling for line in verdict(budget)]

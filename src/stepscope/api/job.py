@@ -52,6 +52,7 @@ class Job:
         self.drop_epochs = self.asked.drop_epochs
         self._read = read
         self._rules = rules
+        self._frames: dict[Callable[[], Frame], Frame] = {}  # by what makes them: a table has several names
 
     @cached_property
     def as_read(self) -> Evidence:
@@ -102,7 +103,7 @@ class Job:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the tables that these data fill."""
-        return tuple(name for name, table in self._tables.items() if name == "events" or len(table()))
+        return tuple(name for name in self._tables if name == "events" or len(self._frame(name)))
 
     @cached_property
     def _tables(self) -> Mapping[str, Callable[[], Frame]]:
@@ -111,12 +112,18 @@ class Job:
         classes = self.asked.kernel_classes
         return tables_of(self.evidence, self.diagnosis, drop_epochs=self.drop_epochs, classes=classes)
 
+    def _frame(self, name: str) -> Frame:
+        make = self._tables[name]
+        if make not in self._frames:
+            self._frames[make] = make()
+        return self._frames[make]
+
     def table(self, name: str, *, by_rank: bool = False) -> Frame:
         """Return a table by its name. by_rank: one of traces with the rows of each rank by itself, where it has the median
         of all. Raises UsageError for an unknown name, DataError where these data do not fill it."""
         from stepscope.api.tables import every_name, table_by_rank, why_missing
 
-        frame = self._tables[name]() if name in self._tables else None
+        frame = self._frame(name) if name in self._tables else None
         if frame is not None and len(frame):
             return table_by_rank(self.evidence, name) if by_rank else frame
         if frame is None and name not in every_name():

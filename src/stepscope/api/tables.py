@@ -137,7 +137,7 @@ def _steps(tables: Mapping[str, StepTable]) -> Frame:
 
 
 def steps_frame(table: StepTable) -> Frame:
-    """Return a table of steps with a row a step of each rank: its whole time, the parts of it that were recorded, exposed
+    """Return a table of steps with one row per step and rank: its whole time, the parts of it that were recorded, exposed
     communication and own time (ns)."""
     shape = table.whole_ns.shape
     times = {"step": table.whole_ns, **table.parts_ns, "exposed_communication": table.comm_ns, "own": table.own_ns}

@@ -83,12 +83,13 @@ def _wanted(text: str | None, figures: Sequence[str]) -> frozenset[str]:
 def _read(options: Compare) -> list[Side]:
     from stepscope.api.comparison import is_untraced, side_of
     from stepscope.cli.evidence import EvidenceOptions, each_evidence
+    from stepscope.store.diary import read_diaries
     from stepscope.store.layout import ProfileLayout
 
     names = telling_names(options.paths)
-    layouts = {path: ProfileLayout(path) for path in options.paths}
+    diaries = {path: read_diaries(ProfileLayout(path)) for path in options.paths}
     given = EvidenceOptions(
-        paths=tuple(path for path, layout in layouts.items() if not is_untraced(layout)),
+        paths=tuple(path for path, timed in diaries.items() if not is_untraced(path, timed)),
         world_size=options.world_size,
         scaling=options.scaling,
         columns=options.columns,
@@ -98,7 +99,8 @@ def _read(options: Compare) -> list[Side]:
     )
     read = dict(zip(given.paths, each_evidence(given), strict=True)) if given.paths else {}
     return [
-        side_of(path, name, partial(read.__getitem__, path)) for name, path in zip(names, options.paths, strict=True)
+        side_of(path, name, diaries[path], partial(read.__getitem__, path))
+        for name, path in zip(names, options.paths, strict=True)
     ]
 
 
