@@ -19,7 +19,7 @@ import msgspec
 from stepscope import __version__
 from stepscope.core.errors import DataError, StepscopeError
 from stepscope.core.places import utc_now
-from stepscope.records import calibration, cell, comm, plan, profile, samples, tuning
+from stepscope.records import calibration, cell, comm, dry_run, plan, profile, samples, tuning
 from stepscope.records.cell import ReportFiles
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import JobVerdict
@@ -57,6 +57,9 @@ KINDS: dict[type, tuple[str, int]] = {
     JobVerdict: ("verdict", 1),
     tuning.HookedKnobs: ("profile_knobs", 1),
     tuning.Tuned: ("tune", 1),
+    dry_run.DryRun: ("dry_run", 1),
+    dry_run.DryRank: ("dry_rank", 1),
+    dry_run.DryFailure: ("dry_failure", 1),
 }
 """Kind and current version of every record that has a file of its own."""
 

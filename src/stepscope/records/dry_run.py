@@ -1,8 +1,8 @@
 """What a dry run records: the user's own script, run on this machine as some ranks of a world that is not there.
 
 ``dryrun.json``: one :class:`DryRun`. ``.stepscope/world-WWWWWW-rank-RRRRRR.json``: one :class:`DryRank` each, written by
-``hook/stepscope_dry``, which runs in the script's process. Nothing in them was timed: what a step takes is
-``predict/dry``'s to say.
+``hook/stepscope_dry``, which runs in the script's process; ``.stepscope/failure-WWWWWW-rank-RRRRRR.json``: why a rank has
+none (:class:`DryFailure`). Nothing in them was timed: what a step takes is ``predict/dry``'s to say.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ class DryFailure:
 @record
 class DryRun:
     """dryrun.json. command: as typed. gpus: worlds asked for; ranks_per_node: None: not stated. failures: worlds without a
-    step."""
+    step. gpu, network, adapters: what it is priced on, keys of the hardware tables. changes: what the wrappers were made to
+    do otherwise (``bucket``: bytes, ``reshard``)."""
 
     command: tuple[str, ...]
     folder: str
@@ -178,3 +179,7 @@ class DryRun:
     gpus: tuple[int, ...]
     ranks_per_node: int | None = None
     failures: tuple[DryFailure, ...] = ()
+    gpu: str | None = None
+    network: str | None = None
+    adapters: int | None = None
+    changes: Mapping[str, str] = field(default_factory=dict)

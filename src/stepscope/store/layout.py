@@ -203,6 +203,35 @@ class ProfileLayout:
         return tuple(sorted(int(number) for number in numbers if number.isdigit()))
 
 
+@dataclass(frozen=True, slots=True)
+class DryLayout:
+    """The output folder of a dry run; ``hook/stepscope_dry`` writes ranks and failures by the same names.
+
+    rank, failure, log: of one rank of a world: what it recorded (DryRank), why it has no step (DryFailure), and what the
+    script printed.
+    """
+
+    root: Path
+
+    record = _At("dryrun.json")
+    control = _At(".stepscope")
+    ranks = _Sorted(".stepscope/world-*-rank-??????.json")
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a dry run made this folder."""
+        return holds_record(self.record, "dry_run", beside=(".stepscope",))
+
+    def rank(self, world: int, rank: int) -> Path:
+        return self.control / f"world-{world:06d}-rank-{rank:06d}.json"
+
+    def failure(self, world: int, rank: int) -> Path:
+        return self.control / f"failure-{world:06d}-rank-{rank:06d}.json"
+
+    def log(self, world: int, rank: int) -> Path:
+        return self.root / f"world-{world}-rank-{rank}.log"
+
+
 def profiled_job(window: Path) -> Path | None:
     """Return the folder of the job whose capture ``window`` is; None where it is none of ``stepscope profile``."""
     number = window.absolute().name.removeprefix("window-")
