@@ -90,8 +90,7 @@ class DryHeld:
 @record
 class DryMemory:
     """Bytes by kind (order of MEMORY_KINDS) over the step. at: operators before; samples[i]: bytes at at[i], at changes
-    that matter. peak, peak_at: the largest sum. held: what is alive there, largest first. before_bytes: likewise as the
-    step begins."""
+    that matter. peak, peak_at: the largest sum. at_peak: what is alive there, largest first. samples[0]: as the step begins."""
 
     at: tuple[int, ...]
     samples: tuple[tuple[int, ...], ...]
@@ -99,7 +98,7 @@ class DryMemory:
     peak_at: int
     peak_op: str | None
     peak_place: str | None
-    held: tuple[DryHeld, ...] = ()
+    at_peak: tuple[DryHeld, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
