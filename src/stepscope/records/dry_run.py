@@ -90,7 +90,8 @@ class DryHeld:
 @record
 class DryMemory:
     """Bytes by kind (order of MEMORY_KINDS) over the step. at: operators before; samples[i]: bytes at at[i], at changes
-    that matter. peak, peak_at: the largest sum. at_peak: what is alive there, largest first. samples[0]: as the step begins."""
+    that matter; samples[0]: as the step begins. peak, peak_at: the largest sum. at_peak: what is alive there, largest
+    first."""
 
     at: tuple[int, ...]
     samples: tuple[tuple[int, ...], ...]
