@@ -33,7 +33,7 @@ MOST = {
     "machine": (21500, 24),
     "matrix": (39000, 23),
     "monitor": (2000, 3),
-    "predict": (60500, 38),
+    "predict": (60500, 39),
     "presets": (0, 1),
     "rank": (48000, 50),
     "records": (24500, 34),

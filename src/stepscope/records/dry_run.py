@@ -27,6 +27,7 @@ class DryOperator:
 
     op: ``aten.mm.default``. shapes, dtypes: of its tensor arguments; out_shapes, out_dtypes: of its results. flop: of one
     call, by torch's FlopCounterMode. read_bytes, written_bytes: of one call; 0 for views, which run no kernel.
+    causal: attention that looks back only, whose FLOP are counted whole all the same.
     phase: key of records/parts.py. recomputed: a forward pass again, within the backward pass. module: path in the model
     with numbers as ``*``; of a backward operator that of its forward. place: ``train.py:88``, the user's own line.
     """
@@ -43,6 +44,7 @@ class DryOperator:
     recomputed: bool = False
     module: str | None = None
     place: str | None = None
+    causal: bool = False
 
 
 @record
@@ -50,7 +52,8 @@ class DryCall:
     """One collective of the step. size_bytes: S in the nccl-tests sense. group: index into ``DryRank.groups``.
 
     at: operators of ``DryRank.order`` before it. waited: operators before the first that could use its result; None: only
-    the end of the step waits. peer: rank at the other end of a message.
+    the end of the step waits. peer: rank at the other end of a message. carries: what its bytes are, where that is seen:
+    wrappers send ``parameters`` and ``gradients`` beside computation, the model's own code sends ``activations``.
     """
 
     op: str
@@ -64,6 +67,7 @@ class DryCall:
     module: str | None = None
     place: str | None = None
     peer: int | None = None
+    carries: Literal["parameters", "gradients", "activations"] | None = None
 
 
 @record

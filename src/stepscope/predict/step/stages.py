@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.core.dataclass import record
-from stepscope.core.errors import Unavailable, UsageError
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.layout import Cluster, Layout
 from stepscope.predict.step.model import ModelShape
+from stepscope.predict.step.roofline import Roofline
 from stepscope.predict.step.traffic import context_calls, expert_calls, message, seconds, tensor_calls
 
 
@@ -37,25 +37,14 @@ class StepSetup:
     def tokens(self) -> float:
         return self.layout.tokens
 
-    def peak(self, *, linear: bool = True) -> float:
-        """FLOP/s reached by large products; only linear layers run in FP8."""
-        precision = self.layout.precision
-        if precision == "fp8" and not linear:
-            precision = "bf16"
-        peak = self.cluster.gpu.peak(precision)
-        if isinstance(peak, Unavailable):
-            raise UsageError(peak.reason)
-        c = self.calibration
-        return peak * self.cluster.gpu.reached * (c.gemm_fp8_share if precision == "fp8" else c.gemm_share)
-
-    def moved(self, size_bytes: float) -> float:
-        """Seconds to read or write so many bytes of device memory."""
-        return size_bytes / (self.cluster.gpu.memory_bytes_per_s * self.calibration.memory_share)
+    @property
+    def roofline(self) -> Roofline:
+        return Roofline(self.cluster.gpu, self.calibration)
 
     def product(self, m: float, n: float, k: float, *, count: float = 1.0) -> float:
         """Return the seconds of ``count`` products of m x k by k x n."""
-        size = self.layout.element_bytes * (m * k + k * n + m * n) * self.calibration.gemm_traffic
-        return count * (2 * m * n * k / self.peak() + self.moved(size) + self.calibration.kernel_us / 1e6)
+        size = self.layout.element_bytes * (m * k + k * n + m * n)
+        return count * self.roofline.product(2 * m * n * k, size, self.layout.precision)
 
     def linear(self, m: float, n: float, k: float, *, count: float = 1.0) -> KernelTimes:
         """A linear layer of m tokens from k to n: forward, and the gradients of input and weight."""
@@ -65,7 +54,8 @@ class StepSetup:
     def elementwise(self, elements: float, *, kernels: float = 1.0) -> KernelTimes:
         """Kernels that move so many activations in all, forward; twice as many backward."""
         c = self.calibration
-        forward = self.moved(elements * self.layout.element_bytes * c.elementwise_factor) + kernels * c.kernel_us / 1e6
+        size = elements * self.layout.element_bytes * c.elementwise_factor
+        forward = self.roofline.moved(size) + kernels * c.kernel_us / 1e6
         return KernelTimes(forward=forward, backward=2 * forward)
 
     def attention(self) -> KernelTimes:
@@ -75,15 +65,13 @@ class StepSetup:
         def flop(*, causal: bool) -> float:
             return model.attention_flop(layout.seq_len, causal=causal) / 3 / model.layers * self.tokens / layout.tp
 
-        peak = self.cluster.gpu.peak("bf16" if layout.precision == "fp8" else layout.precision)
-        assert not isinstance(peak, Unavailable)
+        precision = "bf16" if layout.precision == "fp8" else layout.precision  # only linear layers run in FP8
         if layout.flash:
             work = flop(causal=model.causal)
-            forward = work / (peak * c.attention_share) + c.kernel_us / 1e6
-            return KernelTimes(
-                forward=forward, backward=2.5 * work / (peak * c.attention_backward_share), attention=forward
-            )
-        work = flop(causal=False) / self.peak(linear=False)
+            forward = self.roofline.attention(work, precision) + c.kernel_us / 1e6
+            backward = self.roofline.attention(2.5 * work, precision, backward=True)
+            return KernelTimes(forward=forward, backward=backward, attention=forward)
+        work = flop(causal=False) / self.roofline.peak(precision)
         scores = self.tokens * layout.seq_len * model.heads / layout.tp
         softmax = self.elementwise(6 * scores, kernels=4)
         forward = work + softmax.forward

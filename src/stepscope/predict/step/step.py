@@ -194,7 +194,7 @@ def _optimizer_s(setup: StepSetup, stage: Stage) -> float:
     moved = (
         here * (30 if layout.optimizer == "adam" else 18) + (have.all if layout.zero < 2 else here) * layout.grad_bytes
     )
-    return moved / (setup.cluster.gpu.memory_bytes_per_s * setup.calibration.optimizer_share)
+    return setup.roofline.optimized(moved)
 
 
 def _extrapolation_notes(model: ModelShape, cluster: Cluster, c: StepCalibration) -> list[str]:
