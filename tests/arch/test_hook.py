@@ -11,7 +11,7 @@ import pytest
 from stepscope.launch.hooked_job import HOOK
 
 FILES = sorted(HOOK.rglob("*.py"))
-ALLOWED = {"torch", "stepscope_hook"}
+ALLOWED = {"torch", "stepscope_hook", "stepscope_dry"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

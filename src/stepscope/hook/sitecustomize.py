@@ -20,11 +20,11 @@ def _step_aside(own):
     spec.loader.exec_module(module)
 
 
-def _load(own):
-    """Import the hook's package by its path: nothing is left on sys.path for it."""
-    spec = importlib.machinery.PathFinder.find_spec("stepscope_hook", [own])
+def _load(own, name):
+    """Import one of the hook's packages by its path: nothing is left on sys.path for it."""
+    spec = importlib.machinery.PathFinder.find_spec(name, [own])
     module = importlib.util.module_from_spec(spec)
-    sys.modules["stepscope_hook"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -33,7 +33,7 @@ def _begin():
     own = os.path.dirname(os.path.abspath(__file__))
     if os.environ.get("STEPSCOPE_HOOK"):
         try:
-            _load(own).install(os.environ["STEPSCOPE_HOOK"])
+            _load(own, "stepscope_hook").install(os.environ["STEPSCOPE_HOOK"])
         except Exception as error:  # the job must start whatever happens here
             sys.modules.pop("stepscope_hook", None)
             print("stepscope: the hook is off: %s: %s" % (type(error).__name__, error), file=sys.stderr)

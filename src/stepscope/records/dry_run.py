@@ -51,8 +51,10 @@ class DryOperator:
 class DryCall:
     """One collective of the step. size_bytes: S in the nccl-tests sense. group: index into ``DryRank.groups``.
 
-    at: operators of ``DryRank.order`` before it. waited: operators before the first that could use its result; None: only
-    the end of the step waits. peer: rank at the other end of a message. carries: what its bytes are, where that is seen:
+    at: operators of ``DryRank.order`` before the host calls it; after: those of the computing stream that must be done
+    before it begins, by streams and events as the script uses them; None: all of ``at``. waited: operators before which the
+    computing stream waits for it; None: only the end of the step does. peer: rank at the other end of a message. carries:
+    what its bytes are, where that is seen:
     wrappers send ``parameters`` and ``gradients`` beside computation, the model's own code sends ``activations``.
     """
 
@@ -68,6 +70,7 @@ class DryCall:
     place: str | None = None
     peer: int | None = None
     carries: Literal["parameters", "gradients", "activations"] | None = None
+    after: int | None = None
 
 
 @record

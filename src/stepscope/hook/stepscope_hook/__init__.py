@@ -6,15 +6,17 @@ and later, and never raises into the job. What it writes is described in stepsco
 
 import atexit
 import json
+import os
 import sys
 
 
 def install(text):
     """Begin to watch for torch. text: JSON of STEPSCOPE_HOOK, written by the command line."""
     options = json.loads(text)
-    from stepscope_hook.ends import watch_failures
+    if "dry" not in options:
+        from stepscope_hook.ends import watch_failures
 
-    watch_failures(options)
+        watch_failures(options)
     if "torch" in sys.modules:
         _torch_is_there(options)
     else:
@@ -25,7 +27,7 @@ def install(text):
 
 def _ended(watch):
     """End a process that never had torch: where an exception ended it, the job's failure may be this one."""
-    if watch.loaded or getattr(sys, "last_value", None) is None:
+    if watch.loaded or "dry" in watch.options or getattr(sys, "last_value", None) is None:
         return
     try:
         from stepscope_hook.control import Control
@@ -71,6 +73,14 @@ class _Watch:
 
 
 def _torch_is_there(options):
+    if "dry" in options:
+        from importlib.machinery import PathFinder
+        from importlib.util import module_from_spec
+
+        spec = PathFinder.find_spec("stepscope_dry", [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))])
+        sys.modules["stepscope_dry"] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.install(options["dry"])
     from stepscope_hook.control import Control, say
 
     try:

@@ -1,0 +1,215 @@
+"""The dry run of one process: where it stands in the step, what it notes, and how it ends."""
+
+import atexit
+import json
+import os
+import re
+import sys
+import time
+
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIBRARIES = tuple(
+    os.path.normpath(path) + os.sep
+    for path in {
+        os.path.dirname(os.__file__),
+        HERE,
+        *(p for p in sys.path if "site-packages" in p or "dist-packages" in p),
+    }
+)
+_USERS = {}
+
+
+def of_user(filename):
+    """Whether code of this file is the user's: neither a library's nor ours."""
+    answer = _USERS.get(filename)
+    if answer is None:
+        path = os.path.abspath(filename)
+        answer = not filename.startswith("<") and "site-packages" not in path and not path.startswith(LIBRARIES)
+        _USERS[filename] = answer
+    return answer
+
+
+class Session:
+    """One process of a dry run.
+
+    phase: key of records/parts.py in which operators are now; step: steps that optimizers have finished; paused: depth of
+    what is not the script's own work (meshes, loaders): nothing is recorded there. parts: objects of the other modules, by
+    name.
+    """
+
+    def __init__(self, options):
+        self.options = options
+        self.rank, self.world = options["rank"], options["world"]
+        self.local = options.get("ranks_per_node") or min(self.world, 8)
+        self.last = options.get("last_step", 2)
+        self.folder = os.environ.get("PWD") or os.getcwd()
+        self.phase = "before"
+        self.step = self.micro_steps = self.paused = 0
+        self.samples = self.tokens = None
+        self.device = "cpu"
+        self.backend = None
+        self.optimizer = None
+        self.optimizers = []
+        self.wrappers, self.settings, self.mesh, self.pipeline, self.compiled = [], {}, {}, {}, []
+        self.notes = {}
+        self.parts = {}
+        self.at_step = []
+        """Functions that are called as a step begins: what they recorded so far is of a step that is over."""
+        self.mode = None
+        self.pid = os.getpid()
+
+    # --- where the script is
+
+    def place(self, depth=1):
+        """Return the user's innermost line, ``train.py:88``; None where no code of the user runs."""
+        frame = sys._getframe(depth)
+        while frame is not None:
+            if of_user(frame.f_code.co_filename):
+                return self.named(frame.f_code.co_filename, frame.f_lineno)
+            frame = frame.f_back
+        return None
+
+    def named(self, filename, line):
+        path = os.path.abspath(filename)
+        if path.startswith(self.folder + os.sep):
+            path = path[len(self.folder) + 1 :]
+        return "{}:{}".format(path, line)
+
+    def note(self, code, text, place=None):
+        """Keep what the dry run did in place of the script, once a place."""
+        place = place or self.place(2)
+        self.notes.setdefault((code, place, text), {"code": code, "text": text, "place": place})
+
+    def wrapper(self, name, **settings):
+        """Keep that the script uses this way to share its work."""
+        if name not in self.wrappers:
+            self.wrappers.append(name)
+        for key, value in settings.items():
+            self.settings["{}.{}".format(name, key)] = str(value)
+
+    # --- the step
+
+    def begin(self):
+        """Enter the mode without data and watch for the step."""
+        import torch
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        self.watch_backward(torch)
+        register_optimizer_step_pre_hook(self.step_begins)
+        register_optimizer_step_post_hook(self.step_ends)
+        sys.excepthook = self.uncaught
+        atexit.register(self.at_exit)
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode.__enter__()
+        for part in self.parts.values():
+            if hasattr(part, "enter"):
+                part.enter()
+
+    def watch_backward(self, torch):
+        engine = torch.autograd._engine_run_backward
+
+        def run_backward(*args, **kwargs):
+            if self.phase == "backward" or self.paused:
+                return engine(*args, **kwargs)
+            before, self.phase = self.phase, "backward"
+            for part in self.parts.values():
+                if hasattr(part, "backward_begins"):
+                    part.backward_begins()
+            try:
+                return engine(*args, **kwargs)
+            finally:
+                self.micro_steps += 1
+                self.phase = "other" if before != "optimizer" else before
+
+        torch.autograd._engine_run_backward = run_backward
+        torch.autograd.graph._engine_run_backward = run_backward
+
+    def step_begins(self, optimizer, args, kwargs):
+        if self.counts(optimizer):
+            self.phase = "optimizer"
+            for part in self.parts.values():
+                if hasattr(part, "optimizer_begins"):
+                    part.optimizer_begins(optimizer)
+
+    def step_ends(self, optimizer, args, kwargs):
+        if not self.counts(optimizer) or optimizer is not self.optimizers[-1]:
+            return
+        self.step += 1
+        if self.step >= self.last:
+            self.end()
+        self.phase = "before"
+        self.micro_steps, self.samples, self.tokens = 0, None, None
+        for function in self.at_step:
+            function()
+
+    def counts(self, optimizer):
+        """Whether a step of this optimizer is one of the script's; the last of those that step first ends the step."""
+        if os.getpid() != self.pid or self.paused:
+            return False
+        if not any(optimizer is other for other in self.optimizers):
+            if self.step:
+                return False
+            self.optimizers.append(optimizer)
+        return True
+
+    # --- the end
+
+    def end(self):
+        """Write the record of the step and leave, without the script's own clean-up."""
+        from stepscope_dry.written import rank_document
+
+        self.paused += 1
+        self.mode.__exit__(None, None, None)
+        self.write("dry_rank/1", "world-{:06d}-rank-{:06d}.json".format(self.world, self.rank), rank_document(self))
+        self.leave(0)
+
+    def fail(self, reason, text, place=None, fix=None):
+        """Write why there is no step, and leave."""
+        place = place or self.place(2)
+        self.write(
+            "dry_failure/1",
+            "failure-{:06d}-rank-{:06d}.json".format(self.world, self.rank),
+            {"world_size": self.world, "rank": self.rank, "reason": reason, "text": text, "place": place, "fix": fix},
+        )
+        self.leave(3)
+
+    def leave(self, code):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    def write(self, kind, name, document):
+        head = {"schema": "stepscope." + kind, "tool_version": self.options["tool_version"], "created": utc()}
+        head.update(document)
+        path = os.path.join(self.options["output"], ".stepscope", name)
+        with real_open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump(head, file)
+        os.replace(path + ".part", path)
+
+    def uncaught(self, kind, error, trace):
+        import traceback
+
+        if issubclass(kind, (KeyboardInterrupt, SystemExit)) or os.getpid() != self.pid:
+            sys.__excepthook__(kind, error, trace)
+            return
+        traceback.print_exception(kind, error, trace)
+        place = None
+        for frame, line in traceback.walk_tb(trace):
+            if of_user(frame.f_code.co_filename):
+                place = self.named(frame.f_code.co_filename, line)
+        first = re.sub(r"\s+", " ", str(error).strip())[:400]
+        self.fail("raised", "{}: {}".format(kind.__name__, first), place)
+
+    def at_exit(self):
+        if os.getpid() != self.pid:
+            return
+        self.fail("no-step", "the script ended after {} of its optimizer's steps".format(self.step or "none"), place="")
+
+
+def utc():
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+real_open = open
+"""Before guards put their own in its place."""
