@@ -166,7 +166,7 @@ class Session:
 
     def fail(self, reason, text, place=None, fix=None):
         """Write why there is no step, and leave."""
-        place = place or self.place(2)
+        place = self.place(2) if place is None else place or None
         self.write(
             "dry_failure/1",
             "failure-{:06d}-rank-{:06d}.json".format(self.world, self.rank),
