@@ -16,7 +16,7 @@ CALLS = (
     "allreduce", "broadcast", "reduce", "allgather", "reduce_scatter",
     "_allgather_base", "_reduce_scatter_base", "alltoall_base",
 )  # fmt: skip
-"""Calls of a group whose first argument holds their results."""
+"""Calls of a group, whose first argument holds their results."""
 DONE_NOTHING = (
     "set_logger",
     "get_backward_stats",
@@ -30,9 +30,11 @@ DONE_NOTHING = (
 
 def begin(session):
     """Put the stand-ins in torch's place."""
+    if not dist.is_available():
+        return
     from torch.nn.parallel import distributed
 
-    _answer_futures()
+    _answer_work(session)
     dist.Reducer, dist.Logger = _Reducer, _Logger
     dist._verify_params_across_processes = _verify_parameters
     dist._register_comm_hook = _register_hook
@@ -40,41 +42,76 @@ def begin(session):
     _Reducer.session = session
     wrapper = distributed.DistributedDataParallel
     wrapper._passing_sync_batchnorm_handle = lambda self, module: None
-    construct = wrapper.__init__
+    construct, check = wrapper.__init__, wrapper._check_comm_hook
+    changed = session.options.get("changes", {}).get("bucket")
 
-    def __init__(self, module, device_ids=None, output_device=None, *rest, **named):
+    def wrap(self, module, device_ids=None, output_device=None, *rest, **named):
+        if changed:
+            named["bucket_cap_mb"] = float(changed) / (1 << 20)
         # Every parameter is on the host here, where torch accepts no device.
         construct(self, module, None, None, *rest, **named)
+        options = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+        settings = {name: True for name in options if getattr(self, name, False)}
+        session.wrapper("ddp", bucket_bytes=self.bucket_bytes_cap, **settings)
 
-    wrapper.__init__ = __init__
+    def check_hook(self, hook):
+        if not hook.__name__.startswith("bf16_compress"):  # its check is for a GPU, which is there
+            check(self, hook)
+
+    wrapper.__init__, wrapper._check_comm_hook = wrap, check_hook
 
 
-def _answer_futures():
-    """Give the results of calls of a fake group a future with their tensors: communication hooks read it."""
+def _answer_work(session):
+    """Let the results of calls of a group be waited for, and give them a future with their tensors, as hooks read it."""
     from weakref import WeakKeyDictionary
 
-    results = WeakKeyDictionary()
-    group, work = torch._C._distributed_c10d.ProcessGroup, torch._C._distributed_c10d.FakeWork
+    c10d, recorder, streams = torch._C._distributed_c10d, session.parts["operators"], session.parts["streams"]
+    made = WeakKeyDictionary()
 
-    def keep(name, own):
-        def call(self, tensors, *rest, **named):
-            done = own(self, tensors, *rest, **named)
-            results[done] = tensors
-            return done
+    class Future(torch.futures.Future):
+        """What a hook makes of a result runs on a stream of its own, as NCCL's futures do."""
 
-        setattr(group, name, call)
+        stream = None
+
+        def then(self, callback):
+            after = Future()
+            after.stream = self.stream
+            with streams.StreamContext(self.stream):
+                after.set_result(callback(self))
+            return after
+
+        def wait(self):
+            streams.wait(streams.current(), streams.point(self.stream))
+            return super().wait()
+
+    def keep(name, call):
+        def called(self, tensors, *rest, **named):
+            before = len(recorder.calls)
+            work = call(self, tensors, *rest, **named)
+            made[work] = tensors, frozenset(range(before, len(recorder.calls)))
+            return work
+
+        setattr(c10d.ProcessGroup, name, called)
 
     for name in CALLS:
-        keep(name, getattr(group, name))
+        keep(name, getattr(c10d.ProcessGroup, name))
 
     def get_future(self):
-        future, tensors = torch.futures.Future(), results.get(self, [])
+        tensors, calls = made.get(self, ([], frozenset()))
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
+        future = Future()
+        future.stream = streams.Stream()
+        streams.wait(future.stream, (0, calls))
         future.set_result(tensors[0] if tensors and isinstance(tensors[0], list) else tensors)
         return future
 
-    work.get_future = get_future
+    def wait(self, *args):
+        if self in made:
+            streams.wait(streams.current(), (0, made[self][1]))
+        return True
+
+    c10d.FakeWork.get_future, c10d.FakeWork.wait = get_future, wait
 
 
 def _verify_parameters(group, parameters, logger=None):
@@ -153,7 +190,7 @@ class _Bucket:
 
 
 class _Reducer:
-    """Torch's Reducer by its rules: buckets in order, each sent when its gradients and those of the ones before are ready."""
+    """Torch's Reducer by its rules: a bucket is sent when its gradients and those of the buckets before are ready."""
 
     session = None
 
