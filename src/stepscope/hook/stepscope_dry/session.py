@@ -50,19 +50,22 @@ class Session:
         self.backend = None
         self.optimizer = None
         self.optimizers = []
-        self.wrappers, self.settings, self.mesh, self.pipeline, self.compiled = [], {}, {}, {}, []
+        self.wrappers, self.settings, self.mesh, self.pipeline = [], {}, {}, {}
         self.notes = {}
         self.parts = {}
         self.at_step = []
         """Functions that are called as a step begins: what they recorded so far is of a step that is over."""
-        self.mode = None
+        self.mode = self.exit_place = None
         self.pid = os.getpid()
 
     # --- where the script is
 
     def place(self, depth=1):
         """Return the user's innermost line, ``train.py:88``; None where no code of the user runs."""
-        frame = sys._getframe(depth)
+        return self.place_in(sys._getframe(depth))
+
+    def place_in(self, frame):
+        """Return the user's innermost line of a frame."""
         while frame is not None:
             if of_user(frame.f_code.co_filename):
                 return self.named(frame.f_code.co_filename, frame.f_lineno)
@@ -175,6 +178,9 @@ class Session:
         self.leave(3)
 
     def leave(self, code):
+        for part in self.parts.values():
+            if hasattr(part, "leaves"):
+                part.leaves()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -199,17 +205,22 @@ class Session:
             if of_user(frame.f_code.co_filename):
                 place = self.named(frame.f_code.co_filename, line)
         first = re.sub(r"\s+", " ", str(error).strip())[:400]
-        self.fail("raised", "{}: {}".format(kind.__name__, first), place)
+        reason, fix = self.parts["guards"].reason_of(error)
+        self.fail(reason, "{}: {}".format(kind.__name__, first), place, fix)
 
     def at_exit(self):
         if os.getpid() != self.pid:
             return
-        self.fail("no-step", "the script ended after {} of its optimizer's steps".format(self.step or "none"), place="")
+        text = "the script ended after {} of its optimizer's steps, and {} are needed".format(
+            self.step or "none", self.last
+        )
+        self.fail("no-step", text, place=self.exit_place or "", fix=NO_STEP)
 
 
 def utc():
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+NO_STEP = "let it train for two steps or more; an optimizer of its own has to be a torch.optim.Optimizer"
 real_open = open
 """Before guards put their own in its place."""

@@ -13,7 +13,8 @@ def rank_document(session):
         "optimizer": type(session.optimizers[-1]).__name__ if session.optimizers else None,
         "operators": recorder.rows, "order": recorder.order, "calls": recorder.calls,
         "groups": groups.rows if groups else [], "memory": memory.document(),
-        "mesh": session.mesh, "wrappers": session.wrappers, "settings": session.settings, "compiled": session.compiled,
+        "mesh": session.mesh, "wrappers": session.wrappers, "settings": session.settings,
+        "compiled": session.parts["compiled"].paths(),
         "pipeline": session.pipeline, "notes": list(session.notes.values()),
     }  # fmt: skip
 
