@@ -129,14 +129,23 @@ class Session:
         torch.autograd.graph._engine_run_backward = run_backward
 
     def step_begins(self, optimizer, args, kwargs):
-        if self.counts(optimizer):
-            self.phase = "optimizer"
-            for part in self.parts.values():
-                if hasattr(part, "optimizer_begins"):
-                    part.optimizer_begins(optimizer)
+        if os.getpid() != self.pid or self.paused:
+            return
+        if not any(optimizer is other for other in self.optimizers):
+            self.optimizers.append(optimizer)
+        self.phase = "optimizer"
+        for part in self.parts.values():
+            if hasattr(part, "optimizer_begins"):
+                part.optimizer_begins(optimizer)
 
     def step_ends(self, optimizer, args, kwargs):
-        if not self.counts(optimizer) or optimizer is not self.optimizers[-1]:
+        """A step ends with that of the first optimizer (or the Nth, in the order of their first steps): what the others do
+        follows it, and is part of the next one."""
+        if os.getpid() != self.pid or self.paused:
+            return
+        self.phase = "other"
+        counted = self.options.get("step_optimizer", 1)
+        if len(self.optimizers) < counted or optimizer is not self.optimizers[counted - 1]:
             return
         self.step += 1
         if self.step >= self.last:
@@ -145,16 +154,6 @@ class Session:
         self.micro_steps, self.samples, self.tokens = 0, None, None
         for function in self.at_step:
             function()
-
-    def counts(self, optimizer):
-        """Whether a step of this optimizer is one of the script's; the last of those that step first ends the step."""
-        if os.getpid() != self.pid or self.paused:
-            return False
-        if not any(optimizer is other for other in self.optimizers):
-            if self.step:
-                return False
-            self.optimizers.append(optimizer)
-        return True
 
     # --- the end
 
