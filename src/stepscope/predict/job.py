@@ -174,25 +174,49 @@ def replayed(job: MeasuredJob, comm_time: CommTime, *, ranks: int | None = None,
     world = ranks or job.ranks
     if job.pipeline is not None:
         return _with_stages(job, job.pipeline, comm_time, world, perfect=perfect)
-    groups = [job.group_size(call.group, world) for call in job.calls]
-    times = [comm_time(call.op, call.size_bytes, group) for call, group in zip(job.calls, groups, strict=True)]
-    total = sum(times)
+    prices = []
+    for call in job.calls:
+        group = job.group_size(call.group, world)
+        alone = comm_time(call.op, call.size_bytes, group)
+        latency = min(alone, comm_time(call.op, min(STARTUP_BYTES, call.size_bytes), group))
+        prices.append(
+            PricedCall(alone_ns=alone, latency_ns=latency, link=link_share(call.op, group, backend=job.backend))
+        )
+    return replayed_at(job, prices, perfect=perfect)
+
+
+@record
+class PricedCall:
+    """What one of a job's calls costs: alone, of that start-up, and the share of the rate of ``links`` that it takes.
+    stream: its communicator, whose calls follow each other."""
+
+    alone_ns: float
+    latency_ns: float
+    link: float = 1.0
+    stream: str = ""
+    links: str = ""
+
+
+def replayed_at(job: MeasuredJob, prices: Sequence[PricedCall], *, perfect: bool = False) -> Replayed:
+    """Put the step together with these prices, one for each of ``job.calls``."""
+    total = sum(price.alone_ns for price in prices)
     if perfect:
         step = max(job.length_ns, total)
         return Replayed(step_ns=step, exposed_ns=step - job.length_ns, comm_ns=total)
     jobs = []
-    for call, group, alone in zip(job.calls, groups, times, strict=True):
-        latency = min(alone, comm_time(call.op, min(STARTUP_BYTES, call.size_bytes), group))
+    for call, price in zip(job.calls, prices, strict=True):
         ready, needed = (min(at, job.length_ns) for at in (call.ready_ns, call.needed_ns))
         jobs.append(
             Transfer(
                 ready=ready,
                 needed=needed,
                 blocking=call.blocking,
-                latency=latency,
-                wire=alone - latency,
-                link=link_share(call.op, group, backend=job.backend),
-                stall=job.transport.stall_ns(latency) if needed > ready else 0.0,
+                latency=price.latency_ns,
+                wire=price.alone_ns - price.latency_ns,
+                link=price.link,
+                stall=job.transport.stall_ns(price.latency_ns) if needed > ready else 0.0,
+                stream=price.stream,
+                links=price.links,
             )
         )
     waited = run(jobs, job.length_ns, job.transport)

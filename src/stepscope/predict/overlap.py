@@ -8,7 +8,7 @@ and needed at one: there computation waits until it has ended. Times of collecti
 from __future__ import annotations
 
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -40,8 +40,8 @@ loopback, mean 447 us). What is longer waits for the network, and cores compute 
 class Transport:
     """How collectives run beside each other and beside the backward pass.
 
-    lanes: how many run at once, in launch order. They share the link: what of a collective is wire time takes as many
-    times longer as all of them together ask of its rate, the rest does not.
+    lanes: how many of one communicator run at once, in launch order. They share the link: what of a collective is wire time
+    takes as many times longer as all of them together ask of its rate, the rest does not.
     compute_slowdown: duration of computation while a collective runs / alone; comm_slowdown: of a collective while the
     backward pass runs / alone. 1 or more.
     startup_stalls: starting a collective is work of the cores that compute, and stops computation for as long as the
@@ -121,7 +121,8 @@ class Transfer:
 
     link: share of the link's rate that it takes alone (:meth:`stepscope.collectives.Cost.link_share`). blocking: launched
     only when nothing else is on its way, and computation waits for it from ``ready`` on. stall: how long starting it stops
-    computation. The rest is filled in as time passes.
+    computation. stream: its communicator; links: those it takes, shared with all on links of that name. The rest is filled
+    in as time passes.
     """
 
     ready: float
@@ -131,6 +132,8 @@ class Transfer:
     link: float = 1.0
     blocking: bool = False
     stall: float = 0.0
+    stream: str = ""
+    links: str = ""
     ready_at: float = 0.0
     launch: float = 0.0
     start: float = 0.0
@@ -147,7 +150,8 @@ def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> fl
     Computation never waits for a collective before those in front of it can be launched too. State between two events:
     progress, collectives under way with what is left of them.
     """
-    waiting, queue = deque(jobs), deque[Transfer]()
+    waiting = deque(jobs)
+    queues: dict[str, deque[Transfer]] = {job.stream: deque() for job in jobs}
     active: list[Transfer] = []
     unready = deque(sorted(jobs, key=lambda job: job.ready))
     launchable = accumulate((job.ready for job in jobs), max)
@@ -159,16 +163,19 @@ def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> fl
         while unready and unready[0].ready <= done + _DUST_NS:
             unready.popleft().ready_at = now
         unfinished = done < compute_ns
-        while waiting and (waiting[0].ready <= done + _DUST_NS and not (waiting[0].blocking and (active or queue))):
+        while waiting and (
+            waiting[0].ready <= done + _DUST_NS and not (waiting[0].blocking and (active or any(queues.values())))
+        ):
             job = waiting.popleft()
             job.launch = now
             stall += job.stall if unfinished else 0.0
-            queue.append(job)
-        while queue and len(active) < transport.lanes:
-            job = queue.popleft()
-            job.start = now
-            job.lane = min(set(range(transport.lanes)) - {a.lane for a in active})
-            active.append(job)
+            queues[job.stream].append(job)
+        for stream, queue in queues.items():
+            while queue and (free := set(range(transport.lanes)) - {a.lane for a in active if a.stream == stream}):
+                job = queue.popleft()
+                job.start = now
+                job.lane = min(free)
+                active.append(job)
         while needs and needs[0][1].finished:
             needs.popleft()
         blocked = bool(needs) and needs[0][0] <= done + _DUST_NS
@@ -178,8 +185,11 @@ def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> fl
         stalled = computing and stall > 0
         compute_rate = (1 / transport.compute_slowdown if active else 1.0) if computing and not stalled else 0.0
         comm_rate = 1 / transport.comm_slowdown if computing else 1.0
-        wire_rate = comm_rate / max(sum(job.link for job in active if job.latency == 0), 1.0)
-        steps = [job.latency / comm_rate if job.latency else job.wire / wire_rate for job in active]
+        asked: defaultdict[str, float] = defaultdict(float)
+        for job in active:
+            asked[job.links] += 0.0 if job.latency else job.link
+        wire_rate = {links: comm_rate / max(share, 1.0) for links, share in asked.items()}
+        steps = [job.latency / comm_rate if job.latency else job.wire / wire_rate[job.links] for job in active]
         if stalled:
             steps.append(stall)
         elif computing:
@@ -199,7 +209,7 @@ def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> fl
             if job.latency:
                 job.latency = _remainder(job.latency, step * comm_rate)
             else:
-                job.wire = _remainder(job.wire, step * wire_rate)
+                job.wire = _remainder(job.wire, step * wire_rate[job.links])
             if not job.latency and not job.wire:
                 job.end, job.finished = now, True
         active = [job for job in active if job.latency or job.wire]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from stepscope.core.dataclass import record
@@ -296,3 +297,90 @@ class BucketAdvice:
     error: float | None
     ways: int
     refuted: float | None = None
+
+
+@record
+class DryKernels:
+    """Kernels of one kind in one phase of a dry run's step. kind: ``product``, ``attention``, ``memory``, ``copy``,
+    ``fused``, ``optimizer``. time_ns: of the device."""
+
+    phase: str
+    kind: str
+    launches: int
+    time_ns: float
+    flop: float
+
+
+@record
+class DryTraffic:
+    """Collectives of one kind in one group. ranks: of the group; domains: nodes, or NVLink racks, that it spans."""
+
+    op: str
+    axis: str | None
+    ranks: int
+    domains: int
+    calls: int
+    size_bytes: int
+    time_ns: float
+
+
+@record
+class DryFit:
+    """A rank's peak against its device, bytes. held: by kind of records/dry_run.py; base: context, libraries, buffers of
+    communicators; slack: what the allocator cannot use. device: what the driver reports. verdict: tight: it takes some of
+    the reserve that is kept for the prediction's own error."""
+
+    held: Mapping[str, int]
+    base_bytes: float
+    slack_bytes: float
+    device_bytes: int
+    verdict: Literal["fits", "tight", "too large"]
+    place: str | None = None
+
+    @property
+    def needs_bytes(self) -> float:
+        return sum(self.held.values()) + self.base_bytes + self.slack_bytes
+
+
+@record
+class DryStep:
+    """What a step takes that a dry run recorded, on ``ranks`` GPUs. low_ns, high_ns: 80% interval.
+
+    parts: by key of records/parts.py (``communication``: exposed; ``idle``: the device waits for the host); they sum to
+    step_ns. comm_ns: collectives one after the other. mfu: model FLOP over the peak; hfu: all that are computed. limit:
+    the largest part, or kind of kernel. rests_on: what the time comes from, in words.
+    """
+
+    ranks: int
+    rank: int
+    gpu: str
+    network: str | None
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    parts: Mapping[str, float]
+    kernels: tuple[DryKernels, ...]
+    traffic: tuple[DryTraffic, ...]
+    comm_ns: float
+    mfu: float
+    hfu: float
+    precision: str
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    memory: DryFit
+    limit: str
+    rests_on: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exposed_ns(self) -> float:
+        return self.parts["communication"]
+
+    @property
+    def host_share(self) -> float:
+        """Share of the step in which the device waits for the host."""
+        return self.parts["idle"] / self.step_ns
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float | None:
+        return None if self.tokens_per_s is None else self.tokens_per_s / self.ranks

@@ -38,9 +38,11 @@ class StepCalibration:
     over what fused kernels move. launch_forward_us, launch_backward_us: the host's time for a layer and micro-batch, a
     floor under the device's time; launch_moe_us: more of it for a layer of experts, each way; launch_tp_us: for each
     tensor-parallel collective, at least launch_tp_far_us x tp where tp leaves a node, and launch_tp_pipeline_us x tp in
-    pipelines over several nodes. tp_overlap, pp_overlap, ep_overlap: share of such traffic hidden. comm_rate: share of
-    the collective model's rate reached under a training step; overlap_slowdown: computation's time beside
-    communication, factor. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of a step.
+    pipelines over several nodes. host_kernel_us, host_view_us, host_compiled_us: the host's time for one operator of a dry
+    run: that runs a kernel, that runs none, and for a kernel of compiled code; host_dtensor_us: more of it for an operator
+    on distributed tensors; host_call_us: for a collective. tp_overlap, pp_overlap, ep_overlap: share of such traffic hidden.
+    comm_rate: share of the collective model's rate reached under a training step; overlap_slowdown: computation beside
+    communication, factor on its time. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of a step.
     spread_per_doubling: time lost to the slowest GPU for each doubling above 8 GPUs, share. factor: on the whole step.
     fragmentation: factor on what moves; gradient_factor: gradients with the buffers they travel in; gathered_ahead:
     inputs of tensor-parallel layers that the host gathers ahead of the device;
@@ -63,6 +65,11 @@ class StepCalibration:
     launch_tp_us: float = 150.0
     launch_tp_far_us: float = 0.0
     launch_tp_pipeline_us: float = 0.0
+    host_kernel_us: float = 6.0
+    host_view_us: float = 1.5
+    host_compiled_us: float = 2.5
+    host_dtensor_us: float = 20.0
+    host_call_us: float = 100.0
     elementwise_factor: float = 1.5
     tp_overlap: float = 0.2
     pp_overlap: float = 0.0
@@ -103,6 +110,10 @@ MEMORY_LIMIT = 0.86
 (mean 7.8%). Layouts between here and the whole are tight: of published ones 50 failed and 5 ran in sources that list
 failures, and 86 ran in the others. Above the whole: 421 failed and 3 ran there, 237 ran in the others, two thirds of which
 do not state recomputation."""
+
+
+DRY = replace(PUBLISHED, **_FITTED["dry"])
+"""For dry runs: what they record is not guessed, so that some constants stand for less."""
 
 
 def of_stack(name: str | None) -> StepCalibration:

@@ -5,7 +5,7 @@ Layouts are typed as ``dp=8,tp=2,zero=1,mbs=4``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -54,11 +54,9 @@ class Cluster:
     def _times(self) -> dict[tuple[str, int, int, int], float]:
         return {}
 
-    def group(self, size: int, stride: int) -> Place:
-        """Return where a group of every ``stride``-th rank sits; the other groups use the adapters at the same time."""
+    def group(self, size: int, domains: int) -> Place:
+        """Return where a group of so many ranks in so many domains sits; other groups use the adapters, too."""
         whole = self.whole
-        inside = min(size, max(1, self.domain // stride))
-        domains = -(-size // inside)
         if domains == 1:
             near = place(
                 self.gpu, n_gpus=size, gpus_per_node=size, fabric=None, adapters_per_node=None, sharp=self.sharp,
@@ -71,12 +69,21 @@ class Cluster:
         )  # fmt: skip
 
     def time(self, op: str, size_bytes: float, size: int, stride: int) -> float:
-        """Seconds of one collective of such a group; size_bytes as nccl-tests counts them."""
+        """Seconds of one collective of every ``stride``-th rank; size_bytes as nccl-tests counts them."""
+        inside = min(size, max(1, self.domain // stride))
+        return self.group_time(op, size_bytes, size, -(-size // inside))
+
+    def domains_of(self, ranks: Iterable[int]) -> int:
+        """Count the nodes, or NVLink racks, that these ranks are in."""
+        return len({rank // self.domain for rank in ranks})
+
+    def group_time(self, op: str, size_bytes: float, size: int, domains: int) -> float:
+        """Seconds of one collective of ``size`` ranks in ``domains`` domains."""
         if size <= 1 or size_bytes <= 0:
             return 0.0
-        key = op, round(size_bytes), size, stride
+        key = op, round(size_bytes), size, domains
         if key not in self._times:
-            where = self.group(size, stride)
+            where = self.group(size, domains)
             offered = [c for c in candidates(op, key[1], where) if c.offered]
             self._times[key] = (min(offered, key=lambda c: c.chosen_by_us).time_us + call_us(where)) / 1e6
         return self._times[key]
