@@ -326,11 +326,11 @@ class DryTraffic:
 
 @record
 class DryFit:
-    """A rank's peak against its device, bytes. held: by kind of records/dry_run.py; base: context, libraries, buffers of
+    """A rank's peak against its device, bytes. by_kind: of records/dry_run.py; base: context, libraries, buffers of
     communicators; slack: what the allocator cannot use. device: what the driver reports. verdict: tight: it takes some of
     the reserve that is kept for the prediction's own error."""
 
-    held: Mapping[str, int]
+    by_kind: Mapping[str, int]
     base_bytes: float
     slack_bytes: float
     device_bytes: int
@@ -339,7 +339,7 @@ class DryFit:
 
     @property
     def needs_bytes(self) -> float:
-        return sum(self.held.values()) + self.base_bytes + self.slack_bytes
+        return sum(self.by_kind.values()) + self.base_bytes + self.slack_bytes
 
 
 @record

@@ -167,12 +167,12 @@ def _traffic(rank: DryRank, cluster: Cluster, prices: list[PricedCall]) -> tuple
 
 def fit(rank: DryRank, cluster: Cluster, c: StepCalibration) -> DryFit:
     """Lay the peak beside what the device has."""
-    held = dict(zip(MEMORY_KINDS, rank.memory.peak, strict=True))
-    moving = sum(size for kind, size in held.items() if kind not in ("parameters", "optimizer"))
+    by_kind: dict[str, int] = dict(zip(MEMORY_KINDS, rank.memory.peak, strict=True))
+    moving = sum(size for kind, size in by_kind.items() if kind not in ("parameters", "optimizer"))
     slack = (c.fragmentation - 1) * moving
-    needs, device = sum(held.values()) + c.base_bytes + slack, cluster.gpu.total_bytes
+    needs, device = sum(by_kind.values()) + c.base_bytes + slack, cluster.gpu.total_bytes
     return DryFit(
-        held=held, base_bytes=c.base_bytes, slack_bytes=slack, device_bytes=device, place=rank.memory.peak_place,
+        by_kind=by_kind, base_bytes=c.base_bytes, slack_bytes=slack, device_bytes=device, place=rank.memory.peak_place,
         verdict="fits" if needs <= MEMORY_LIMIT * device else "tight" if needs <= device else "too large",
     )  # fmt: skip
 

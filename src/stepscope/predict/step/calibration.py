@@ -42,7 +42,7 @@ class StepCalibration:
     run: that runs a kernel, that runs none, and for a kernel of compiled code; host_dtensor_us: more of it for an operator
     on distributed tensors; host_call_us: for a collective. tp_overlap, pp_overlap, ep_overlap: share of such traffic hidden.
     comm_rate: share of the collective model's rate reached under a training step; overlap_slowdown: computation beside
-    communication, factor on its time. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of a step.
+    communication, factor on its time. optimizer_share: of the memory's rate, in the optimizer. step_us: fixed time of one.
     spread_per_doubling: time lost to the slowest GPU for each doubling above 8 GPUs, share. factor: on the whole step.
     fragmentation: factor on what moves; gradient_factor: gradients with the buffers they travel in; gathered_ahead:
     inputs of tensor-parallel layers that the host gathers ahead of the device;

@@ -1,0 +1,49 @@
+"""Records of dry runs, made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stepscope.records.dry_run import MEMORY_KINDS, DryCall, DryGroup, DryMemory, DryOperator, DryRank
+
+
+def product(
+    m: int, n: int, k: int, *, phase: str = "forward", dtype: str = "bfloat16", module: str = "net"
+) -> DryOperator:
+    item = {"bfloat16": 2, "float32": 4, "float8_e4m3fn": 1}[dtype]
+    return DryOperator(
+        op="aten.mm.default", shapes=((m, k), (k, n)), dtypes=(dtype, dtype), out_shapes=((m, n),), out_dtypes=(dtype,),
+        flop=2 * m * n * k, read_bytes=item * (m * k + k * n), written_bytes=item * m * n, phase=phase, module=module,
+    )  # fmt: skip
+
+
+def pointwise(name: str, elements: int, *, inputs: int = 1, phase: str = "forward", module: str = "net") -> DryOperator:
+    return DryOperator(
+        op=f"aten.{name}.default", shapes=((elements,),) * inputs, dtypes=("bfloat16",) * inputs,
+        out_shapes=((elements,),), out_dtypes=("bfloat16",), flop=0, read_bytes=2 * inputs * elements,
+        written_bytes=2 * elements, phase=phase, module=module,
+    )  # fmt: skip
+
+
+VIEW = replace(pointwise("view", 8), read_bytes=0, written_bytes=0)
+
+
+def dry_rank(
+    operators: tuple[DryOperator, ...],
+    *,
+    calls: tuple[DryCall, ...] = (),
+    groups: tuple[tuple[int, ...], ...] = (),
+    world: int = 8,
+    compiled: tuple[str, ...] = (),
+    peak: tuple[int, ...] = (0,) * len(MEMORY_KINDS),
+    mesh: dict[str, int] | None = None,
+) -> DryRank:
+    """One rank that calls these operators in their order; equal ones are one row."""
+    rows = tuple(dict.fromkeys(operators))
+    return DryRank(
+        rank=0, world_size=world, steps=2, micro_steps=1, samples=4, tokens=4096, parameters=1000, trained=1000,
+        dtypes={"float32": 1000}, device="cuda", backend="nccl", optimizer="AdamW", operators=rows,
+        order=tuple(rows.index(row) for row in operators), calls=calls,
+        groups=tuple(DryGroup(ranks=ranks) for ranks in groups), compiled=compiled, mesh=mesh or {},
+        memory=DryMemory(at=(), samples=(), peak=peak, peak_at=0, peak_op=None, peak_place="train.py:9"),
+    )  # fmt: skip
