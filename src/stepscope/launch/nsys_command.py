@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepscope.core.dataclass import record
 from stepscope.core.errors import MissingError, UsageError
-from stepscope.launch.training_command import MODULE, PYTHON, split_torchrun, words_of_torchrun
+from stepscope.launch.training_command import MODULE, PYTHON, python_beside, split_torchrun, words_of_torchrun
 
 KINDS = ("cuda", "nvtx", "osrt", "cudnn", "cublas", "nccl")
 """What is traced, where the installed version knows it. Most versions have no kind for NCCL: its ranges come as NVTX."""
@@ -111,12 +111,5 @@ def _without_python(
     line = nsys.line(_report_path(folder, "RANK"))
     if {"--no-python", "--no_python"} & {*options}:
         return [*launcher, *options, *line, *program]
-    python = launcher[0] if PYTHON.fullmatch(Path(launcher[0]).name) else _python_of(launcher[0])
+    python = launcher[0] if PYTHON.fullmatch(Path(launcher[0]).name) else python_beside(launcher[0])
     return [*launcher, *options, "--no_python", *line, python, "-u", *program]
-
-
-def _python_of(launcher: str) -> str:
-    """Return the Python beside the launcher, or the first on PATH where there is none."""
-    path = shutil.which(launcher)
-    beside = None if path is None else Path(path).parent / "python"
-    return str(beside) if beside is not None and beside.exists() else "python"
