@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from stepscope import __version__
-from stepscope.cli.command import Options
+from stepscope.cli.command import Options, after_dashes
 from stepscope.cli.commands import REGISTRY
 from stepscope.core.errors import ExitCode
 
@@ -61,7 +61,15 @@ class _Group(_PlainHelp, TyperGroup):
 
 
 class _Command(_PlainHelp, TyperCommand):
-    pass
+    """kind: the options of the command, where what follows ``--`` is the user's own command."""
+
+    kind: type[Options] = Options
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words, after = after_dashes(self.kind, args)
+        rest = super().parse_args(ctx, words)
+        ctx.params.update(after)
+        return rest
 
 
 def main(arguments: Sequence[str]) -> int | None:
@@ -100,7 +108,8 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     if asked in names and not (completing and words[-1:] == [asked]):
         command = REGISTRY.load(asked)
         settings = {"allow_interspersed_args": not command.runs_a_command}
-        app.command(asked, cls=_Command, context_settings=settings)(command.typer_function())
+        own = type("_Command", (_Command,), {"kind": command.options})
+        app.command(asked, cls=own, context_settings=settings)(command.typer_function())
         return app
     commands = {name: REGISTRY.load(name) for name in names}
     for name, command in sorted(commands.items(), key=lambda item: _place(item[1].panel)):

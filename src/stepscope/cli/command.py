@@ -31,8 +31,8 @@ class Said:
     """What a field says beside its type: its help, how it is typed, and what goes with it.
 
     names: ``-o``, or a long name that is not the field's own. least, most: bounds of a number. place: an argument, which
-    has no name. only: fields that alone go with this one; without: that do not; needs: one without which this has no
-    meaning; same_as: one that says the same.
+    has no name; after: all words after ``--``. only: fields that alone go with this one; without: that do not; needs: one
+    without which this has no meaning; same_as: one that says the same.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Said:
         default: Any,
         *,
         place: bool = False,
+        after: bool = False,
         bounds: Any = (None, None),
         only: str | None = None,
         without: str = "",
@@ -50,6 +51,7 @@ class Said:
         same_as: str = "",
     ) -> None:
         self.help, self.metavar, self.names, self.default, self.place = help_, metavar, names, default, place
+        self.after = after
         self.least, self.most = bounds
         self.only, self.without, self.needs, self.same_as = only, without, needs, same_as
 
@@ -96,19 +98,29 @@ def switch(help: str, *names: str, **with_others: Any) -> Any:  # noqa: A002
     return Said(help, None, names, False, **with_others)
 
 
-def argument(help: str, metavar: str, *, default: Any = REQUIRED, same_as: str = "") -> Any:  # noqa: A002
+def argument(help: str, metavar: str, *, default: Any = REQUIRED, **with_others: Any) -> Any:  # noqa: A002
     """Return the default of what is typed without a name in front."""
-    return Said(help, metavar, (), default, place=True, same_as=same_as)
+    return Said(help, metavar, (), default, place=True, **with_others)
+
+
+def after_dashes(kind: type, words: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the words before ``--``, and those after it under the field that takes them; all, where none does."""
+    name = next((name for name, field in _fields(kind).items() if field.after), None)
+    if name is None or "--" not in words:
+        return list(words), {}
+    at = list(words).index("--")
+    return list(words[:at]), {name: list(words[at + 1 :])}
 
 
 def read(kind: type[T], words: Sequence[str]) -> T | None:
     """Return the options in ``words``; None where typer has to look: for what is unknown, missing, odd or asks for help."""
+    words, after = after_dashes(kind, words)
+    values: dict[str, Any] = {**after}
     if "--help" in words or "-h" in words:
         return None
     fields, types = _fields(kind), get_type_hints(kind)
     options = {spelled: name for name, field in fields.items() if not field.place for spelled in field.names}
-    place = next((name for name, field in fields.items() if field.place), None)
-    values: dict[str, Any] = {}
+    place = next((name for name, field in fields.items() if field.place and not field.after), None)
     coming = iter(words)
     for word in coming:
         spelled, equals, text = word.partition("=") if word.startswith("-") else ("", "=", word)

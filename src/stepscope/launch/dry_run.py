@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from stepscope import __version__
 from stepscope.core.dataclass import record
-from stepscope.core.errors import MissingError, StepscopeError, UsageError
-from stepscope.core.forks import stop_signals_raise, usable_cores
+from stepscope.core.errors import DataError, MissingError, UsageError
+from stepscope.core.forks import usable_cores
+from stepscope.core.processes import ask
 from stepscope.launch.hooked_job import HOOK, check_program
 from stepscope.launch.training_command import RankProgram, rank_program
 from stepscope.machine.peaks import Accelerator
@@ -30,6 +32,7 @@ from stepscope.store.writer import make_dir, write_record, writing
 TIMEOUT_S = 600.0
 """What one rank may take to its second step."""
 POLL_S = 0.05
+MOST_AT_ONCE = 2
 GRACE_S = 3.0
 """Time from SIGTERM to SIGKILL."""
 LINES = 12
@@ -58,42 +61,190 @@ class DrySettings:
 
 
 def dry_run(
-    layout: DryLayout, run: DryRun, settings: DrySettings, *, tell: Callable[[str], None] = lambda _: None
+    layout: DryLayout, run: DryRun, settings: DrySettings, *, tell: Callable[[DryRank | DryFailure, float], None]
 ) -> DryRun:
     """Run the script of ``run.command`` once for each world, and once for each further stage of a pipeline; write what it
     records and why it did not below the folder, and return the record with the failures.
 
-    tell: told of each rank as it ends. Ctrl-C ends all that was started. Raises StepscopeError where nothing can be started.
+    tell: told of each rank as it ends, with its seconds. What a signal raises passes through once all that was started has
+    ended. Raises StepscopeError where nothing can be started.
     """
     program = rank_program(run.command)
     check_program(program.words)
     if settings.batch_from is not None and not settings.batch_from.is_file():
         raise UsageError(f"--batch-from {settings.batch_from}: no such file")
     per_node = run.ranks_per_node or program.ranks or settings.gpu.node
+    if odd := next((world for world in run.gpus if world > per_node and world % per_node), None):
+        raise UsageError(
+            f"{odd} GPUs do not fill nodes of {per_node}",
+            fix=f"ask for a multiple of {per_node}, or say --gpus-per-node, or --nproc-per-node of torchrun",
+        )
     run = replace(run, ranks_per_node=per_node)
     if layout.root.exists() and (not layout.root.is_dir() or any(layout.root.iterdir())):
         raise UsageError(f"{layout.root} exists and is not an empty folder", fix="choose another folder with -o DIR")
     make_dir(layout.control)
     write_record(layout.record, run)
-    waiting = [(world, 0) for world in run.gpus]
+    queues = {
+        world: [0] for world in run.gpus
+    }  # ranks of one world follow each other: stages tell the next their shapes
     failures: list[DryFailure] = []
-    with ExitStack() as stack:
-        stack.enter_context(stop_signals_raise("the dry run was stopped"))
-        running: list[_Rank] = []
-        stack.callback(lambda: [rank.stop() for rank in running])
-        while waiting or running:
-            while waiting and len(running) < min(2, usable_cores()):
-                running.append(_Rank(layout, program, run, settings, *waiting.pop(0)))
+    running: list[_Rank] = []
+    try:
+        while running or any(queues.values()):
+            free = [world for world, ranks in queues.items() if ranks and world not in [rank.world for rank in running]]
+            for world in free[: max(0, min(MOST_AT_ONCE, usable_cores()) - len(running))]:
+                running.append(_Rank(layout, program, run, settings, world, queues[world].pop(0)))
             time.sleep(POLL_S)
-            for rank in [rank for rank in running if rank.ended]:
+            for rank in [rank for rank in running if rank.has_ended()]:
                 running.remove(rank)
                 outcome = rank.outcome()
-                tell(_told(rank, outcome))
+                tell(outcome, rank.seconds)
                 if isinstance(outcome, DryFailure):
                     failures.append(outcome)
+                    queues[rank.world].clear()
                 elif not rank.rank:
-                    stages = {int(of) for of in _stages(outcome.pipeline)} - {0}
-                    waiting[:0] = [(rank.world, stage) for stage in sorted(stages)]
-    run = replace(run, failures=tuple(sorted(failures, key=lambda failure: (failure.world_size, failure.rank))))
+                    queues[rank.world] += sorted(
+                        {int(word) for word in outcome.pipeline.get("ranks", "0").split(",")} - {0}
+                    )
+    finally:
+        for rank in running:
+            rank.stop()
+    run = replace(run, failures=tuple(sorted(failures, key=lambda failure: failure.world_size)))
     write_record(layout.record, run)
     return run
+
+
+class _Rank:
+    """The process of one rank of one world."""
+
+    def __init__(
+        self, layout: DryLayout, program: RankProgram, run: DryRun, settings: DrySettings, world: int, rank: int
+    ) -> None:
+        self.layout, self.world, self.rank = layout, world, rank
+        self.began, self.seconds, self.timeout_s = time.monotonic(), 0.0, settings.timeout_s
+        self.timed_out = False
+        local = min(world, run.ranks_per_node or world)
+        gpu = settings.gpu
+        options = {
+            "output": str(layout.root.resolve()),
+            "tool_version": __version__,
+            "world": world,
+            "rank": rank,
+            "ranks_per_node": local,
+            "gpu": {"key": gpu.key, "name": gpu.name, "memory_bytes": gpu.total_bytes, "generation": gpu.generation},
+            "batch_from": None if settings.batch_from is None else str(settings.batch_from.resolve()),
+            "changes": dict(run.changes),
+        }
+        environment = {
+            **os.environ,
+            **(_accelerate_variables(program, world) if program.launcher == "accelerate" else {}),
+            **(_launcher_variables(program.launcher, world, rank, local) if program.launcher or world > 1 else {}),
+            "OMP_NUM_THREADS": "1",
+            "STEPSCOPE_HOOK": json.dumps({"dry": options}),
+            "PYTHONPATH": os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
+        log = layout.log(world, rank)
+        with writing(log), log.open("wb") as output:
+            self.child = subprocess.Popen(
+                program.words, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended; one that takes too long is ended here."""
+        self.seconds = time.monotonic() - self.began
+        if self.child.poll() is None and self.seconds > self.timeout_s:
+            self.timed_out = True
+        if self.child.poll() is None and not self.timed_out:
+            return False
+        self.stop()  # what it started may still run
+        return True
+
+    def stop(self) -> None:
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.child.pid, signum)
+            with suppress(subprocess.TimeoutExpired):
+                self.child.wait(timeout=GRACE_S)
+
+    def outcome(self) -> DryRank | DryFailure:
+        """Return what the rank recorded, or why it did not."""
+        failure = read_if_there(self.layout.failure(self.world, self.rank), DryFailure)
+        step = None if failure is not None else read_if_there(self.layout.rank(self.world, self.rank), DryRank)
+        return failure or step or self._unsaid_failure()
+
+    def _unsaid_failure(self) -> DryFailure:
+        """Say why a process ended of which the hook says nothing."""
+        code, lines = self.child.returncode, last_lines(self.layout, self.world, self.rank)
+        last = f": {lines[-1]}" if lines else ""
+        if self.timed_out:
+            reason, text = "timeout", f"no second step within {self.timeout_s:.0f} s{last}"
+        elif code == 0:
+            reason, text = "no-step", f"the script ended before it imported torch{last}"
+        else:
+            how = f"signal {-code} ended the script" if code < 0 else f"the script ended with exit code {code}"
+            reason, text = "raised", f"{how}{last}"
+        return DryFailure(world_size=self.world, rank=self.rank, reason=reason, text=text)
+
+
+def last_lines(layout: DryLayout, world: int, rank: int) -> list[str]:
+    """Return the last lines of what the script of a rank printed."""
+    with suppress(DataError):
+        text = read_bytes(layout.log(world, rank))[-(64 << 10) :].decode("utf-8", "replace")
+        return [line.rstrip() for line in text.splitlines() if line.strip()][-LINES:]
+    return []
+
+
+def _launcher_variables(launcher: str | None, world: int, rank: int, local: int) -> dict[str, str]:
+    """Return the variables by which a launcher tells a rank where it is."""
+    numbers = {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_RANK": rank % local,
+        "LOCAL_WORLD_SIZE": local,
+        "GROUP_RANK": rank // local,
+        "GROUP_WORLD_SIZE": -(-world // local),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world,
+        "MASTER_PORT": 29500,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+    }
+    if launcher == "srun":
+        numbers |= {
+            "SLURM_PROCID": rank,
+            "SLURM_LOCALID": rank % local,
+            "SLURM_NODEID": rank // local,
+            "SLURM_NTASKS": world,
+            "SLURM_NNODES": -(-world // local),
+            "SLURM_NTASKS_PER_NODE": local,
+        }
+    if launcher == "mpirun":
+        of_world, of_node = "OMPI_COMM_WORLD_", "OMPI_COMM_WORLD_LOCAL_"
+        numbers |= {
+            f"{of_world}RANK": rank,
+            f"{of_world}SIZE": world,
+            f"{of_node}RANK": rank % local,
+            f"{of_node}SIZE": local,
+        }
+    names = {
+        "MASTER_ADDR": "127.0.0.1",
+        "TORCHELASTIC_RUN_ID": "none",
+        "SLURM_JOB_ID": "1",
+        "SLURM_NODELIST": "localhost",
+    }
+    kept = {name: text for name, text in names.items() if launcher == "srun" or not name.startswith("SLURM")}
+    return kept | {name: str(number) for name, number in numbers.items()}
+
+
+def _accelerate_variables(program: RankProgram, world: int) -> dict[str, str]:
+    """Return what `accelerate launch` tells its ranks. Raises MissingError where it does not answer."""
+    python = program.words[0] if program.words[0].startswith(("python", "/")) else "python"
+    command = [python, "-c", _ACCELERATE, str(world), *program.options]
+    with suppress(OSError, subprocess.TimeoutExpired, ValueError):
+        done = ask(command, environ=os.environ, timeout_s=120)
+        if done.returncode == 0:
+            return dict(json.loads(done.stdout.splitlines()[-1]))
+        why = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise MissingError("accelerate launch does not take these options", why=why, fix=f"try: {shlex.join(command)}")
+    raise MissingError("accelerate launch does not answer", fix="check the installation of accelerate")

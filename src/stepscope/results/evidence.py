@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stepscope.records.samples import CellResult
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.records.training import ScalingRow, TrainingRun
+    from stepscope.results.dry_job import DryJob
     from stepscope.results.profiled_job import ProfiledJob
 
 
@@ -106,7 +107,7 @@ class Evidence:
     runs: training runs of all sources; run_id is unique. scaling: runs against their baselines, baselines included.
     cells: those runs that `bench` measured, with their samples. environment: of the run folder, None where sources have
     several different ones. profiled: folders of `profile` and `run`, with the diaries of
-    all their steps. flight: what the flight recorders of a job say of a hang.
+    all their steps. dry: dry runs of scripts. flight: what the flight recorders of a job say of a hang.
     signs: what texts say of the job's end, or of what stands in its way. readings: what tools of the machine say of it.
     arrivals: who came last to the collectives of a training.
     files_found: of folders of mixed files,
@@ -125,6 +126,7 @@ class Evidence:
     records: tuple[RunRecord, ...] = ()
     traces: tuple[TraceEvidence, ...] = ()
     profiled: tuple[ProfiledJob, ...] = ()
+    dry: tuple[DryJob, ...] = ()
     nccl: tuple[NcclDebug, ...] = ()
     flight: tuple[FlightFinding, ...] = ()
     signs: tuple[Sign, ...] = ()
@@ -167,7 +169,7 @@ class Evidence:
     def judged(self) -> bool:
         """Whether there is anything in which a rule sees a problem: not lines on a job's end alone."""
         nccl = any(log.communicators or log.hosts for log in self.nccl)
-        there = (self.runs, self.comm, self.traces, self.profiled, self.memory, self.flight, self.readings)
+        there = (self.runs, self.comm, self.traces, self.profiled, self.dry, self.memory, self.flight, self.readings)
         return not self.signs or nccl or any(there)
 
     @property
@@ -215,5 +217,6 @@ NEEDS: Mapping[str, tuple[str, str | None]] = {
     "readings": ("no output of a tool of the machine was given (nvidia-smi, ibstat, ib_write_bw)", "nvidia-smi -q"),
     "memory": ("no memory snapshot was given: torch.cuda.memory._dump_snapshot('memory.pickle') writes one", None),
     "topology": ("no link matrix was recorded", "nvidia-smi topo -m"),
+    "dry": ("no dry run of a script was given", "stepscope predict --gpus 8 --gpu h100-sxm -- COMMAND"),
 }
 """Attribute of :class:`Evidence` -> (why a rule that needs it is skipped, what gets it)."""

@@ -30,7 +30,7 @@ from stepscope.results.job_folder import Readers, read_folder
 from stepscope.results.joining import as_given, derived, join
 from stepscope.results.profiled_job import read_profiled_job
 from stepscope.store.importer import require_there
-from stepscope.store.layout import ProfileLayout, RunLayout, profiled_job, shown_as
+from stepscope.store.layout import DryLayout, ProfileLayout, RunLayout, profiled_job, shown_as
 from stepscope.store.reader import (
     read_bytes,
     read_calibration,
@@ -227,6 +227,10 @@ def load_source(path: Path, how: Reading) -> Evidence:
     require_there(path)
     if RunLayout(path).is_there:
         return _with_inner_runs(path, _bench_evidence(path, how), how)
+    if DryLayout(path).is_there:
+        from stepscope.results.dry_job import read_dry_job
+
+        return Evidence(sources=(Source(path=path, kind="dry"),), dry=(read_dry_job(path),))
     if path.is_dir():
         how = replace(how, by_step=how.by_step or ProfileLayout(path).is_there or profiled_job(path) is not None)
         again = partial(load_source, how=how)

@@ -10,18 +10,44 @@ from stepscope.records.nouns import EXPOSED_COMM
 
 class Predict(Options):
     __doc__ = f"""
-    Predict a measured job on more GPUs, a training step of a named model, the time of a collective, the best buckets.
+    Predict your script on GPUs that nobody has yet, a measured job on more, a named model, a collective, the best buckets.
 
-    A measured job (--from): step, throughput, efficiency, {EXPOSED_COMM} on each number of GPUs. A step: its parts,
-    tokens/s, MFU, memory, the knee of its scaling curve. A collective: time, bus bandwidth, the algorithm the library
-    would choose and why. Each with an 80% interval.
+    stepscope predict --gpus 8,64,1024 --gpu h100-sxm --network infiniband-ndr -- torchrun --nproc-per-node 8 train.py
+
+    A script (after --): run here without a GPU as one rank of each world, unchanged; its memory, its step, what limits it.
+    A measured job (--from): step, throughput, efficiency, {EXPOSED_COMM} on each number of GPUs. A step (--model): its
+    parts, tokens/s, MFU, memory, the knee of its scaling curve. A collective: time, bus bandwidth, the algorithm the
+    library would choose and why. Each with an 80% interval.
     """
 
     run: Path | None = argument("The same as --from RUN.", "RUN", default=None, same_as="from_")
+    command: list[str] | None = argument(
+        "Your training command, as you would run it: its script runs on this machine, without GPUs and without data.",
+        "-- COMMAND...",
+        default=None,
+        after=True,
+        only="output gpus gpu gpus_per_node network adapters what_if calibrate batch_from timeout memory chart json",
+    )
     from_: Path | None = option(
-        "Predict this measured job on more GPUs: a run of bench, traces, a profile.",
-        "RUN|TRACE|PROFILE",
-        only="run from_ cell gpus gpus_per_node network adapters what_if scaling calib chart json",
+        "Predict this measured job on more GPUs: a run of bench, traces, a profile; or show a dry run again.",
+        "RUN|TRACE|PROFILE|DRYRUN",
+        only="run from_ cell gpus gpu gpus_per_node network adapters what_if scaling calib calibrate memory chart json",
+    )
+    output: Path | None = option(
+        "Folder for what a dry run records; default: ./stepscope-runs/dry-NAME-TIME.", "DIR", "-o", needs="command"
+    )
+    batch_from: Path | None = option(
+        "Batch that the script's loader would give, for its shapes: FILE.pt of torch.save.", "FILE", needs="command"
+    )
+    timeout: float = option(
+        "Seconds that one rank of the script may take to its second step.",
+        "SECONDS",
+        default=600.0,
+        min=1,
+        needs="command",
+    )
+    calibrate: Path | None = option(
+        "Take the efficiencies of operators from this profile of the same script on one device.", "PROFILE"
     )
     model: str | None = option(
         "A named model (llama3-8b), or its dimensions: FILE.yaml, config.json.",
@@ -41,9 +67,9 @@ class Predict(Options):
         "GPUS=TOKENS/S",
         default=(),
     )
-    memory: bool = switch("With --model: show memory by kind, and what would make it fit.")
+    memory: bool = switch("With --model or a script: show memory by kind, and what would make it fit.")
     what_if: tuple[str, ...] = option(
-        "Change one thing: gpu=h200-sxm, link=pcie, batch=2x, precision=bf16, overlap=perfect, bucket=8MiB.",
+        "Change one thing: gpu=h200-sxm, link=pcie, batch=2x, precision=bf16, overlap=perfect, bucket=8MiB, reshard=no.",
         "KEY=VALUE",
         default=(),
     )
@@ -80,6 +106,8 @@ class Predict(Options):
 
 def _where(options: Predict) -> str:
     """Return the module of the mode, so that only what it needs is imported."""
+    if options.command is not None:
+        return "stepscope.cli.predict_script"
     if options.from_ is not None or options.run is not None:
         return "stepscope.cli.predict_from"
     return "stepscope.cli.predict_run" if options.model is None else "stepscope.cli.predict_step"
