@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.api.prediction import Question, answered, measured_job, predict_job
+from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, say
 from stepscope.cli.evidence import scaling_of
 from stepscope.cli.findings import show_table
@@ -15,9 +16,13 @@ from stepscope.predict.scale import OFF
 from stepscope.predict.what_if import parse_gpus, parse_what_if
 from stepscope.records.prediction import ScalePrediction
 from stepscope.report.views import predicted_step
+from stepscope.store.layout import DryLayout
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
+
+_OF_DRY_RUNS = ("run", "from_", "gpus", "gpu", "gpus_per_node", "network", "adapters", "what_if", "calibrate", "memory",
+                "chart", "json")  # fmt: skip
 
 
 def run(options: Predict) -> int:
@@ -26,6 +31,12 @@ def run(options: Predict) -> int:
         raise UsageError("predict starts from one job, and --from and RUN name two", fix="leave one of them out")
     path = options.from_ or options.run
     assert path is not None
+    if DryLayout(path).is_there:
+        from stepscope.cli.predict_script import run_folder
+
+        require_only(options, f"predict --from {path}, a dry run,", _OF_DRY_RUNS)
+        return run_folder(path, options)
+    require_only(options, "--from", vars(options).keys() - {"gpu", "memory", "calibrate"})
     question = Question(
         gpus=None if options.gpus is None else parse_gpus(options.gpus),
         what_if=parse_what_if(options.what_if),

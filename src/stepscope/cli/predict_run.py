@@ -50,7 +50,7 @@ def run(options: Predict) -> int:
     if options.buckets is None and options.calib is not None:  # of the machine that was measured: no specification
         require_only(options, "--calib", ("collective", "size", "sizes", "gpus", "network", "dtype", "calib", "json"))
     elif options.buckets is None:
-        of_others = {"cell", "layout", "memory", "measured", "what_if", "chart", "scaling"}
+        of_others = {"cell", "layout", "memory", "measured", "what_if", "chart", "scaling", "calibrate"}
         require_only(options, "--collective", vars(options).keys() - of_others)
     if options.buckets is not None:
         if options.calib is None:
@@ -64,7 +64,9 @@ def run(options: Predict) -> int:
         )
     if options.collective is None:
         raise UsageError(
-            "nothing to predict", why="none of --from, --model, --collective and --buckets was given", fix=_EXAMPLE
+            "nothing to predict",
+            why="neither a command after -- nor --from, --model, --collective or --buckets was given",
+            fix=_EXAMPLE,
         )
     op = known_op(options.collective)
     if options.gpus is None:

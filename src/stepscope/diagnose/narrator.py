@@ -123,6 +123,8 @@ def looked_at(evidence: Evidence) -> str:
     parts += [
         f"{counted(job.steps.steps, 'step')} of {counted(job.steps.ranks, 'rank')} timed" for job in timed if job.steps
     ]
+    for dry in evidence.dry:
+        parts.append(f"{dry.name} run without data on {listed(map(str, dry.worlds)) or 'no'} GPUs")
     if evidence.comm:
         parts.append(counted(len(evidence.comm), "measured collective") + _measured_text(evidence.comm))
     for name, kind in (("nccl", "NCCL log"), ("memory", "memory snapshot")):

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from stepscope.core.dataclass import record
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose import narrator
+from stepscope.diagnose import dry_words, narrator
 from stepscope.diagnose.rules import claimed_part
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, VerdictPart
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.stats.step_table import Numbers, StepTable, tree_of, window_table
 
 if TYPE_CHECKING:
+    from stepscope.results.dry_job import DryJob
     from stepscope.results.evidence import Evidence
 
 Tone = Literal["problem", "warning", "good"]
@@ -94,13 +95,34 @@ def of_job(verdict: JobVerdict, *, running: bool = False, warnings: Sequence[str
     )
 
 
+def of_dry(job: DryJob, *, more: str = "") -> Screen:
+    """Make the screen of a dry run that has a step on some world."""
+    step = job.largest
+    return Screen(
+        headline=dry_words.headline(job),
+        tone=dry_words.tone(step),
+        also=tuple(dry_words.also(job)),
+        over=f"80%: {format_duration(step.low_ns)} to {format_duration(step.high_ns)}",
+        tree=dry_words.tree(step),
+        mark="" if step.limit not in ("communication", "idle", "other") else "limits it",
+        reasons=tuple(dry_words.reasons(job)),
+        advice=tuple(dry_words.advice(job)),
+        memory="; ".join(dry_words.memory(job)),
+        notes=tuple(dry_words.notes(job)),
+        rests_on=(dry_words.rests_on(job),),
+        more=more,
+    )
+
+
 def screen_of(evidence: Evidence, diagnosis: Diagnosis, timed: JobVerdict | None) -> Screen:
     """Make the screen of whatever was judged. timed: the verdict on all timed steps of a job, where there is one."""
     return of_evidence(evidence, diagnosis) if timed is None else of_job(timed)
 
 
 def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
-    """Make the screen of a diagnosis whose further findings follow in full (``further``)."""
+    """Make the screen of a diagnosis whose further findings follow in full (``further``); of a dry run all of them."""
+    if (job := dry_words.single(evidence)) is not None:
+        return of_dry(job)
     first = diagnosis.findings[0] if diagnosis.findings else None
     about = [trace for trace in evidence.traces if first is not None and first.job == trace.name]
     if not about and not (evidence.runs or evidence.comm or evidence.nccl):

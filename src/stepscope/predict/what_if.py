@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepscope.core.dataclass import record
@@ -178,6 +178,50 @@ def parse_what_if(texts: Sequence[str]) -> WhatIf:
             raise UsageError(f"--what-if {key} is given twice", fix="give it once")
         changes[name] = _what_if_value(key, value)
     return keyed(WhatIf(**changes))
+
+
+DRY_KEYS = ("gpu", "link", "overlap", "compile", "bucket", "reshard", "recompute")
+_OF_SCRIPT = ("batch", "micro-batch", "precision", "tp", "pp", "cp", "ep", "dp", "seq", "gbs", "mbs", "acc", "zero")
+
+
+@record
+class DryWhatIf:
+    """What is other than in a script. priced: of machine and overlap. compiled: as if its model were given to torch.compile.
+    forced: what its wrappers are made to do: ``bucket`` (bytes), ``reshard`` (yes, no), ``recompute`` (full)."""
+
+    priced: WhatIf = field(default_factory=WhatIf)
+    compiled: bool = False
+    forced: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def only_priced(self) -> bool:
+        """Whether the same records say both."""
+        return not self.forced and (self.compiled or self.priced != WhatIf())
+
+
+def parse_dry_what_if(texts: Sequence[str]) -> DryWhatIf:
+    """Read ``gpu=h200``, ``reshard=no``, ... of a script's dry run. Raises UsageError, naming what is known."""
+    priced, forced, compiled = [], dict[str, str](), False
+    choices = {"compile": ("yes",), "reshard": ("yes", "no"), "recompute": ("full",)}
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        key, _, value = (word.strip() for word in part.partition("="))
+        if key in _OF_SCRIPT:
+            raise UsageError(
+                f"--what-if {part}: the script decides that",
+                why="it runs as it is, and no wrapper of it can be told otherwise",
+                fix="give the script's own option after --, and compare the two: stepscope compare DRY_A DRY_B",
+            )
+        if key not in DRY_KEYS:
+            raise UsageError(unknown("--what-if key", key, DRY_KEYS))
+        if key in choices and value not in choices[key]:
+            raise UsageError(unknown(f"--what-if {key}", value, choices[key]))
+        if key in ("reshard", "recompute", "bucket"):
+            forced[key] = str(parse_size_bytes(value)) if key == "bucket" else value
+        elif key == "compile":
+            compiled = True
+        else:
+            priced.append(part)
+    return DryWhatIf(priced=parse_what_if(priced) if priced else WhatIf(), compiled=compiled, forced=forced)
 
 
 def _what_if_value(key: str, text: str) -> object:

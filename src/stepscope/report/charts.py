@@ -90,6 +90,7 @@ def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
         "traces": evidence.traces or None,
         "profiled": evidence.profiled or None,
         "memory": evidence.memory or None,
+        "dry": tuple(job for job in evidence.dry if job.worlds) or None,
         "history": past,
         "drop_epochs": drop_epochs,
     }

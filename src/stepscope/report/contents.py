@@ -19,6 +19,8 @@ from stepscope.report.views import (
     buckets,
     comm,
     diary,
+    dry_memory,
+    dry_step,
     epochs,
     findings,
     links,
@@ -62,6 +64,19 @@ def run_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]
 def step_tables(evidence: Evidence) -> tuple[Table, ...]:
     """Return the tables of profiled jobs: the parts of all their steps, ranks x phases, and what happened between steps."""
     made = tuple(view.build(evidence.profiled) for view in (step_parts, ranks, diary))
+    return tuple(table for table in made if table.rows)
+
+
+def dry_tables(evidence: Evidence) -> tuple[Table, ...]:
+    """Return the tables of dry runs: the step on each number of GPUs, then of each run its parts and memory."""
+    dry = tuple(job for job in evidence.dry if job.worlds)
+    if not dry:
+        return ()
+    views = (
+        dry_step.dry_parts_table, dry_step.dry_changes_table, dry_memory.dry_memory_table, dry_memory.dry_at_peak_table,
+        dry_step.dry_kernels_table, dry_step.dry_traffic_table,
+    )  # fmt: skip
+    made = (dry_step.dry_steps_table(dry), *(view([job]) for job in dry for view in views))
     return tuple(table for table in made if table.rows)
 
 
@@ -176,7 +191,7 @@ def _page_tables(evidence: Evidence, *, drop_epochs: int) -> Iterator[tuple[Tabl
     """Yield the tables of the page, and the rows from which on each starts closed."""
     if (past := history(evidence)) is not None:
         yield history_table(past), inf
-    for table in (*experiment_tables(evidence), *step_tables(evidence)):
+    for table in (*experiment_tables(evidence), *dry_tables(evidence), *step_tables(evidence)):
         yield table, inf
     if evidence.runs:
         table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)

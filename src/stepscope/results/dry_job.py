@@ -1,102 +1,157 @@
-"""A dry run opened: what each world records, and how much of a device's memory that takes."""
+"""A dry run opened: what each world records, priced on the GPUs and the network that it is for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
-from stepscope.core.dataclass import dataclass, record
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
-from stepscope.core.words import grouped
-from stepscope.machine.peaks import Accelerator
+from stepscope.core.words import counted, grouped
 from stepscope.predict.collectives.choose import known_gpu
-from stepscope.predict.step.calibration import MEMORY_LIMIT, PUBLISHED
-from stepscope.records.dry_run import MEMORY_KINDS, DryHeld, DryRank, DryRun
+from stepscope.predict.collectives.machine import find_fabric
+from stepscope.predict.dry.step import predict_dry
+from stepscope.predict.step.alternatives import changed_cluster
+from stepscope.predict.step.layout import Cluster
+from stepscope.predict.what_if import WhatIf
+from stepscope.records.dry_run import DryHeld, DryOperator, DryRank, DryRun
+from stepscope.records.prediction import DryStep
 from stepscope.store.layout import DryLayout
 from stepscope.store.reader import read_record
 
-MOVING = ("activations", "gathered", "temporary")
-"""Kinds that come and go in a step: the allocator loses room between them."""
-
-
-@record
-class DryPeak:
-    """The fullest rank of a world at its fullest. recorded: bytes by kind. base: context, libraries, buffers of
-    communication; slack: what the allocator loses: constants of the step model, fitted on published runs."""
-
-    rank: DryRank
-    gpu: Accelerator
-    recorded: Mapping[str, int]
-    base: float
-    slack: float
-
-    @property
-    def total(self) -> float:
-        return sum(self.recorded.values()) + self.base + self.slack
-
-    @property
-    def share(self) -> float:
-        """Of the memory that the device's driver reports."""
-        return self.total / self.gpu.total_bytes
-
-    @property
-    def fits(self) -> bool:
-        """Whether it fits with the reserve of ``MEMORY_LIMIT``."""
-        return self.share <= MEMORY_LIMIT
-
-    @property
-    def tight(self) -> bool:
-        return MEMORY_LIMIT < self.share <= 1
-
-    @property
-    def largest(self) -> DryHeld | None:
-        """The largest of what is alive, parameters and optimizer aside where anything else is as large as half of it."""
-        storages = self.rank.memory.at_peak
-        changing = [held_one for held_one in storages if held_one.kind in (*MOVING, "gradients")]
-        first = max(storages, key=lambda one: one.size_bytes, default=None)
-        moving = max(changing, key=lambda one: one.size_bytes, default=None)
-        return moving if moving and first and moving.size_bytes >= first.size_bytes / 2 else first
+CHANGING = ("activations", "gathered", "temporary", "gradients", "buffers")
+"""Kinds of memory that a change of the step can spare."""
 
 
 @dataclass(frozen=True)
 class DryJob:
-    """A dry run as its folder holds it. ranks: by world, then rank."""
+    """A dry run as its folder holds it. ranks: by world, then rank. what: what is priced otherwise; compiled: as if all of
+    the model were given to torch.compile. kernel_ns: of operators that were measured. others: the same script with its
+    wrappers forced otherwise."""
 
     folder: Path
     run: DryRun
     ranks: tuple[DryRank, ...]
+    what: WhatIf = field(default_factory=WhatIf)
+    compiled: bool = False
+    kernel_ns: Callable[[DryOperator], float] | None = None
+    others: tuple[DryJob, ...] = ()
 
     @property
     def name(self) -> str:
-        return self.folder.resolve().name
+        """The script or module that was run, without folders and arguments."""
+        words = [word for word in self.run.command if word.endswith(".py")]
+        return Path(words[0]).name if words else self.folder.resolve().name
 
-    @cached_property
-    def gpu(self) -> Accelerator:
-        """The GPU that it is priced on."""
-        return known_gpu(self.run.gpu or "h100-sxm")
+    @property
+    def line(self) -> str:
+        return shlex.join(self.run.command)
 
     @cached_property
     def worlds(self) -> dict[int, tuple[DryRank, ...]]:
-        """The ranks of each world that has a step of all ranks that were run."""
+        """The ranks of each world that has a step of every rank that was run."""
         failed = {failure.world_size for failure in self.run.failures}
         by_world = grouped(self.ranks, lambda rank: rank.world_size)
         return {world: tuple(ranks) for world, ranks in sorted(by_world.items()) if world not in failed}
 
-    def peak(self, world: int) -> DryPeak:
-        """Return the peak of the rank that needs most."""
-        rank = max(self.worlds[world], key=lambda rank: rank.memory.peak_bytes)
-        recorded = dict(zip(MEMORY_KINDS, rank.memory.peak, strict=True))
-        slack = (PUBLISHED.fragmentation - 1) * sum(recorded[kind] for kind in MOVING)
-        return DryPeak(rank=rank, gpu=self.gpu, recorded=recorded, base=PUBLISHED.base_bytes, slack=slack)
+    def cluster(self, world: int) -> Cluster:
+        """Return the machine of a world. Raises UsageError with did-you-mean."""
+        assert self.run.gpu is not None
+        gpu = known_gpu(self.run.gpu)
+        cluster = Cluster(
+            gpu=gpu,
+            gpus=world,
+            gpus_per_node=self.run.ranks_per_node,
+            network=None if self.run.network is None else find_fabric(self.run.network, gpu_key=gpu.key),
+            adapters_per_node=self.run.adapters,
+        )
+        return changed_cluster(cluster, self.what)
+
+    def priced(self, world: int) -> DryStep:
+        """Return the step of a world, by the rank that takes longest; memory of the rank that needs most."""
+        ranks = [replace(rank, compiled=("",)) if self.compiled else rank for rank in self.worlds[world]]
+        cluster, perfect = self.cluster(world), self.what.overlap is not None
+        steps = [predict_dry(rank, cluster, kernel_ns=self.kernel_ns, overlap=perfect) for rank in ranks]
+        slowest = max(steps, key=lambda step: step.step_ns)
+        return replace(slowest, memory=max((step.memory for step in steps), key=lambda fit: fit.needs_bytes))
+
+    @cached_property
+    def steps(self) -> Mapping[int, DryStep]:
+        """The step of each world."""
+        return {world: self.priced(world) for world in self.worlds}
+
+    @property
+    def largest(self) -> DryStep:
+        """The step of the largest world."""
+        return self.steps[max(self.steps)]
+
+    def fullest(self, world: int) -> DryRank:
+        """Return the rank of a world that needs most memory."""
+        return max(self.worlds[world], key=lambda rank: rank.memory.peak_bytes)
 
 
 def read_dry_job(folder: Path) -> DryJob:
     """Return the dry run in ``folder``. Raises DataError."""
     layout = DryLayout(folder)
     run = read_record(layout.record, DryRun)
-    ranks = tuple(read_record(path, DryRank) for path in layout.ranks())
-    job = DryJob(folder=folder, run=run, ranks=ranks)
+    job = DryJob(
+        folder=folder,
+        run=run,
+        ranks=tuple(read_record(path, DryRank) for path in layout.ranks()),
+        others=tuple(read_dry_job(path) for path in layout.others()),
+    )
     if not job.worlds and not run.failures:
         raise DataError(f"{folder}: no world in it has a step", why="the dry run was stopped", fix="run it again")
     return job
+
+
+def weightiest(rank: DryRank) -> DryHeld | None:
+    """Return the largest of what is alive at the peak that a change of the step can spare; None where there is nothing."""
+    storages = [storage for storage in rank.memory.at_peak if storage.kind in CHANGING]
+    return max(storages, key=lambda storage: storage.size_bytes, default=None)
+
+
+def is_logits(storage: DryHeld, rank: DryRank) -> bool:
+    """Whether a storage is as wide as the last product of the forward pass, and that is the widest: the output over a
+    vocabulary, or what the loss makes of it."""
+    widths = [
+        rank.operators[index].out_shapes[0][-1]
+        for index in rank.order
+        if rank.operators[index].phase == "forward" and rank.operators[index].flop and rank.operators[index].out_shapes
+    ]
+    wide = widths[-1] if widths else 0
+    return bool(storage.shape) and wide >= WIDE and wide == max(widths) and storage.shape[-1] == wide
+
+
+WIDE = 8192
+"""Least width of an output that is called logits."""
+
+
+def size_and_place(storage: DryHeld, rank: DryRank) -> str:
+    """Name what a storage holds, and the line that made it: ``activations of logits at train.py:88``."""
+    what = "logits" if is_logits(storage, rank) else storage.module or "x".join(map(str, storage.shape))
+    copies = f", {counted(storage.count, 'tensor')}" if storage.count > 1 else ""
+    return f"{storage.kind} of {what}" + (f" at {storage.place}" if storage.place else "") + copies
+
+
+def speed(step: DryStep) -> float:
+    """Return what the job does in a second: tokens, else samples, else steps."""
+    return step.tokens_per_s or step.samples_per_s or 1e9 / step.step_ns
+
+
+def unit_of(steps: Sequence[DryStep]) -> str:
+    """Name what ``speed`` counts."""
+    first = steps[0]
+    return "tokens" if first.tokens_per_s else "samples" if first.samples_per_s else "steps"
+
+
+def per_gpu(step: DryStep) -> float:
+    return speed(step) / step.ranks
+
+
+def efficiency(step: DryStep, base: DryStep) -> float:
+    """Return the speed of one GPU over that of ``base``."""
+    return per_gpu(step) / per_gpu(base)

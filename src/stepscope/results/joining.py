@@ -24,8 +24,8 @@ from stepscope.store.columns import absent_columns, no_such_column
 from stepscope.store.stated import require_known
 
 _JOINED = (
-    "sources", "runs", "cells", "comm", "arrivals", "records", "traces", "profiled", "nccl", "flight", "signs", "readings",
-    "memory", "hardware", "files_found", "notes", "remarks",
+    "sources", "runs", "cells", "comm", "arrivals", "records", "traces", "profiled", "dry", "nccl", "flight", "signs",
+    "readings", "memory", "hardware", "files_found", "notes", "remarks",
 )  # fmt: skip
 
 

@@ -208,7 +208,7 @@ class DryLayout:
     """The output folder of a dry run; ``hook/stepscope_dry`` writes ranks and failures by the same names.
 
     rank, failure, log: of one rank of a world: what it recorded (DryRank), why it has no step (DryFailure), and what the
-    script printed.
+    script printed. others: folders of the same script with its wrappers forced otherwise.
     """
 
     root: Path
@@ -216,6 +216,8 @@ class DryLayout:
     record = _At("dryrun.json")
     control = _At(".stepscope")
     ranks = _Sorted(".stepscope/world-*-rank-??????.json")
+    others = _Sorted("other-*")
+    other = _Numbered("other-{}")
 
     @property
     def is_there(self) -> bool:

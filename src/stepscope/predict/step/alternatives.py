@@ -59,13 +59,7 @@ def changed(
     """
     if what.bucket_bytes is not None:
         raise UsageError("--what-if bucket needs --from or --buckets", why="a named model is priced layer by layer")
-    if what.gpu is not None:
-        gpu = known_gpu(what.gpu)
-        cluster = replace(cluster, gpu=gpu, gpus_per_node=cluster.gpus_per_node)
-    if what.link == "pcie":
-        cluster = replace(cluster, gpu=replace(cluster.gpu, link=None))
-    elif what.link is not None:
-        cluster = replace(cluster, network=find_fabric(what.link), adapters_per_node=None)
+    cluster = changed_cluster(cluster, what)
     if what.batch is not None:
         layout = _layout_with_batch(layout, what.batch)
     if what.precision is not None:
@@ -74,6 +68,15 @@ def changed(
         calibration = replace(calibration, tp_overlap=1.0, pp_overlap=1.0, ep_overlap=1.0, overlap_slowdown=1.0)
         layout = replace(layout, overlap=True, sync_each=False)
     return cluster, layout, calibration
+
+
+def changed_cluster(cluster: Cluster, what: WhatIf) -> Cluster:
+    """Return the machine with other GPUs or links. Raises UsageError for unknown ones."""
+    if what.gpu is not None:
+        cluster = replace(cluster, gpu=known_gpu(what.gpu))
+    if what.link == "pcie":
+        return replace(cluster, gpu=replace(cluster.gpu, link=None))
+    return cluster if what.link is None else replace(cluster, network=find_fabric(what.link), adapters_per_node=None)
 
 
 def _layout_with_batch(layout: Layout, factor: float) -> Layout:

@@ -18,7 +18,15 @@ from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.report import contents
 from stepscope.report.charts import Drawing, begin, records_of
-from stepscope.report.page.overview import answer, headline, key_figures, shown_findings, shown_verdict, worth_saying
+from stepscope.report.page.overview import (
+    answer,
+    headline,
+    key_figures,
+    shown_dry,
+    shown_findings,
+    shown_verdict,
+    worth_saying,
+)
 from stepscope.report.page.timeline import drawn, embedded, timeline
 from stepscope.report.render.files import as_html
 from stepscope.report.vega import Chart
@@ -27,7 +35,13 @@ from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes
 
 MAX_NOTES = 200
-KIND_WORDS = {"bench": "stepscope bench", "comm": "stepscope comm", "trace": "traces", "imported": "imported"}
+KIND_WORDS = {
+    "bench": "stepscope bench",
+    "comm": "stepscope comm",
+    "trace": "traces",
+    "imported": "imported",
+    "dry": "dry run",
+}
 
 
 def configurations(evidence: Evidence) -> tuple[tuple[str, str, str], ...]:
@@ -83,7 +97,16 @@ _PACKAGE = "stepscope.report"
 _FOLDER = "templates"
 _SCALING = ("scaling", "speedup_efficiency")
 """Views whose charts stand beside the table of scaling."""
-_STEPS = ("throughput_over_time", "memory_over_time", "diary", "step_parts", "overlap_gain")
+_STEPS = (
+    "throughput_over_time",
+    "memory_over_time",
+    "diary",
+    "step_parts",
+    "overlap_gain",
+    "dry_lanes",
+    "dry_memory",
+    "dry_scaling",
+)
 """Views whose charts stand above the timeline: all steps, of which it shows a few; the same step made in two ways."""
 _FIRST = (
     "history",
@@ -152,10 +175,19 @@ def page_text(
         timeline_data=embedded(drawn(data)),
         findings=shown_findings(diagnosis, data),
         verdict=answer(diagnosis),
-        judged=None if verdict is None else shown_verdict(verdict),
+        judged=_judged(evidence, verdict),
         trace_tables=contents.trace_tables(evidence, first=tuple(job["name"] for job in data["jobs"])),
         **_page_content(evidence, diagnosis, drop_epochs),
         **_chart_content(drawing or begin(records_of(evidence, drop_epochs=drop_epochs), ())),
+    )
+
+
+def _judged(evidence: Evidence, verdict: JobVerdict | None) -> dict[str, Any] | None:
+    """Return what leads the page: the verdict on a profiled job, the screen of one dry run, or nothing."""
+    if verdict is not None:
+        return shown_verdict(verdict)
+    return (
+        shown_dry(evidence.dry[0]) if len(evidence.sources) == 1 and evidence.dry and evidence.dry[0].worlds else None
     )
 
 

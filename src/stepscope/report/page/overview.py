@@ -6,7 +6,7 @@ The verdict on a profiled job as the page shows it: the first screen, with the t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stepscope.core.dataclass import record
@@ -14,12 +14,14 @@ from stepscope.core.units import format_bandwidth, format_bytes_binary, format_d
 from stepscope.core.words import counted, grouped, plural
 from stepscope.diagnose.engine import believable
 from stepscope.diagnose.narrator import all_clear, also, below, by_rank, coverage, part_name, slowed, tree_rows
+from stepscope.diagnose.screen import of_dry
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Skipped, VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.report.page.timeline import place
 from stepscope.report.shared.parts import PARTS
 from stepscope.report.table import rate
 from stepscope.results.comm_facts import best_size
+from stepscope.results.dry_job import DryJob
 from stepscope.results.epochs import best_accuracy, exposed_fraction
 from stepscope.results.evidence import NEEDS, Evidence, in_line
 from stepscope.results.labels import failure_label, op_label
@@ -95,6 +97,7 @@ def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
             (0 if evidence.traces else len(evidence.profiled), "profiled job"),
             (len(evidence.traces) if len(evidence.traces) > len(evidence.traced_jobs) else 0, "capture"),
             (len(evidence.comm), "collective measurement"),
+            (len(evidence.dry), "dry run"),
         )
         if number
     ]
@@ -229,10 +232,29 @@ def shown_verdict(verdict: JobVerdict) -> dict[str, Any]:
         "also": also(verdict),
         "whole": format_duration(sum(part.ns for part in verdict.tree)),
         "over": f"mean of {verdict.steps_timed:,} timed {plural(verdict.steps_timed, 'step')}",
-        "rows": [_tree_row(depth, part, verdict) for depth, part in tree_rows(verdict.tree)],
-        "bar": _tree_bar(verdict),
+        "rows": [_tree_row(depth, part, verdict.marked) for depth, part in tree_rows(verdict.tree)],
+        "bar": _tree_bar(verdict.tree),
         "below": below(verdict),
         "findings_title": findings_title(verdict),
+    }
+
+
+def shown_dry(job: DryJob) -> dict[str, Any]:
+    """Return what a dry run's first screen says, likewise."""
+    screen = of_dry(job)
+    first, *rest = screen.advice or (None,)
+    return {
+        "headline": screen.headline,
+        "coverage": (("memory", screen.memory), *(("rests on", text) for text in screen.rests_on)),
+        "why": screen.reasons,
+        "next": first,
+        "also": (*screen.also, *(advice.text for advice in rest if advice is not None)),
+        "whole": format_duration(sum(part.ns for part in screen.tree)),
+        "over": screen.over,
+        "rows": [_tree_row(depth, part, screen.mark) for depth, part in tree_rows(screen.tree)],
+        "bar": _tree_bar(screen.tree),
+        "below": screen.notes,
+        "findings_title": "Findings",
     }
 
 
@@ -244,7 +266,7 @@ def findings_title(verdict: JobVerdict | None) -> str:
     return f"Findings in {counted(verdict.steps_profiled, 'profiled step')}{worth}"
 
 
-def _tree_row(depth: int, part: VerdictPart, verdict: JobVerdict) -> dict[str, Any]:
+def _tree_row(depth: int, part: VerdictPart, mark: str) -> dict[str, Any]:
     """Return one part of the verdict's tree, with its depth, time and share."""
     return {
         "name": part_name(part),
@@ -253,7 +275,7 @@ def _tree_row(depth: int, part: VerdictPart, verdict: JobVerdict) -> dict[str, A
         "share": format_percent(part.share),
         "ranks": by_rank(part),
         "color": None if part.parts else _part_color(part),
-        "cause": verdict.marked if part.cause else None,
+        "cause": mark if part.cause else None,
     }
 
 
@@ -261,10 +283,10 @@ def _part_color(part: VerdictPart) -> str:
     return PARTS.get(part.key, PARTS["other"])[1]
 
 
-def _tree_bar(verdict: JobVerdict) -> list[dict[str, Any]]:
+def _tree_bar(tree: Sequence[VerdictPart]) -> list[dict[str, Any]]:
     """Return the ends of the tree, side by side: together they fill the whole width, whatever they sum to."""
-    marked = {child.key for _, part in tree_rows(verdict.tree) if part.cause for _, child in tree_rows((part,))}
-    ends = [part for _, part in tree_rows(verdict.tree) if not part.parts and part.ns > 0]
+    marked = {child.key for _, part in tree_rows(tree) if part.cause for _, child in tree_rows((part,))}
+    ends = [part for _, part in tree_rows(tree) if not part.parts and part.ns > 0]
     total = sum(part.ns for part in ends)
     stretches: list[dict[str, Any]] = []
     at = 0.0

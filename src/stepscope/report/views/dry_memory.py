@@ -7,12 +7,25 @@ from collections.abc import Iterator, Sequence
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.core.words import listed
 from stepscope.predict.step.calibration import MEMORY_LIMIT
-from stepscope.records.dry_run import MEMORY_KINDS, DryHeld
+from stepscope.records.dry_run import MEMORY_KINDS
+from stepscope.records.prediction import DryFit
 from stepscope.report.shared.stacks import stacked_areas
-from stepscope.report.table import Column, Table, Value, group_column, lead_column, percent, size, tabled, whole, wording
+from stepscope.report.table import (
+    Column,
+    Table,
+    Tone,
+    Value,
+    group_column,
+    lead_column,
+    percent,
+    size,
+    tabled,
+    whole,
+    wording,
+)
 from stepscope.report.vega import COLORS, INK, PAGE, UPRIGHT, Chart, by_series, chart, layer, number_axis
 from stepscope.report.views import View
-from stepscope.results.dry_job import DryJob, DryPeak
+from stepscope.results.dry_job import DryJob
 
 KIND = {
     "parameters": "parameters",
@@ -26,58 +39,52 @@ KIND = {
     "slack": "fragmentation",
     "total": "total",
 }
+TONES: dict[str, Tone] = {"fits": "plain", "tight": "warn", "too large": "bad"}
 MOST = 15
 """Rows of what is alive at the peak."""
 
 
-def _bytes_of(peak: DryPeak) -> dict[str, float]:
-    return {**peak.recorded, "base": peak.base, "slack": peak.slack, "total": peak.total}
+def _bytes_of(fit: DryFit) -> dict[str, float]:
+    return {**fit.held, "base": fit.base_bytes, "slack": fit.slack_bytes, "total": fit.needs_bytes}
 
 
 def dry_memory_table(dry: Sequence[DryJob]) -> Table:
     """Return the table: one row a kind, one column a world; of the rank that needs most, at its peak."""
     job = dry[0]
-    peaks = {world: _bytes_of(job.peak(world)) for world in job.worlds}
-    kinds = [kind for kind in KIND if any(amounts[kind] for amounts in peaks.values())]
-    last = max(peaks)
+    fits = {world: step.memory for world, step in job.steps.items()}
+    amounts = {world: _bytes_of(fit) for world, fit in fits.items()}
+    kinds = [kind for kind in KIND if any(of_world[kind] for of_world in amounts.values())]
+    last = max(fits)
 
-    def amount(kind: str, world: int) -> Value:
-        peak = job.peak(world)
-        tone = "plain" if kind != "total" or peak.fits else "warn" if peak.tight else "bad"
-        return size(peaks[world][kind], tone=tone)
+    def column(world: int) -> Column:
+        def amount(kind: str) -> Value:
+            return size(amounts[world][kind], tone=TONES[fits[world].verdict] if kind == "total" else "plain")
+
+        return Column(f"on_{world}_bytes", f"{world} GPUs", amount, size)
 
     return tabled(
         "dry_memory",
-        f"Memory of one {job.gpu.name}, at its peak",
+        "Memory of one GPU at its peak",
         kinds,
         lead_column("kind", "kind", lambda kind: KIND[kind]),
-        *(
-            Column(f"on_{world}_bytes", f"{world} GPUs", lambda kind, world=world: amount(kind, world), size)
-            for world in peaks
-        ),
-        Column("share", f"of the GPU, {last}", lambda kind: peaks[last][kind] / job.gpu.total_bytes, percent),
+        *map(column, fits),
+        Column("share", "of the GPU", lambda kind: amounts[last][kind] / fits[last].device_bytes, percent),
         footnotes=(
-            "counted by the storages that are alive in the second step; context and fragmentation: constants of published "
-            f"runs; fits up to {MEMORY_LIMIT:.0%}",
+            f"of the GPU: of {format_bytes(fits[last].device_bytes)}, on {last} GPUs; fits up to {MEMORY_LIMIT:.0%}. "
+            "Counted: all but context and fragmentation, which are those of published runs",
         ),
     )
-
-
-def place_of(storage: DryHeld) -> str:
-    """Name what a storage is: of which module, or of which line."""
-    shape = "x".join(map(str, storage.shape))
-    return f"{storage.module or storage.place or 'unknown'} ({storage.dtype} {shape})"
 
 
 def dry_at_peak_table(dry: Sequence[DryJob]) -> Table:
     """Return the table: the largest of what is alive at the peak of the largest world."""
     job = dry[0]
-    peak = job.peak(max(job.worlds))
-    memory = peak.rank.memory
+    world = max(job.worlds)
+    memory = job.fullest(world).memory
     where = ", ".join(filter(None, (memory.peak_op, memory.peak_place)))
     return tabled(
         "dry_at_peak",
-        f"Alive at the peak of {peak.rank.world_size} GPUs",
+        f"Alive at the peak, on {world} GPUs",
         sorted(memory.at_peak, key=lambda storage: -storage.size_bytes)[:MOST],
         group_column("where", "", lambda _: where),
         lead_column("kind", "kind", lambda storage: KIND[storage.kind]),
@@ -94,14 +101,14 @@ def dry_at_peak_table(dry: Sequence[DryJob]) -> Table:
 def dry_memory_charts(dry: Sequence[DryJob]) -> Iterator[Chart]:
     """Yield kinds on top of each other over the step of the largest world."""
     for job in dry:
-        peak = job.peak(max(job.worlds))
-        memory = peak.rank.memory
+        rank = job.fullest(max(job.worlds))
+        memory, peak = rank.memory, dict(zip(MEMORY_KINDS, rank.memory.peak, strict=True))
         if len(memory.at) < 2:
             continue
         over = dict(zip(MEMORY_KINDS, zip(*memory.samples, strict=True), strict=True))
         kinds = [kind for kind in MEMORY_KINDS if any(over[kind])]
         at = [float(position) for position in memory.at]
-        title = f"{peak.rank.world_size} GPUs, rank {peak.rank.rank}"
+        title = f"{rank.world_size} GPUs, rank {rank.rank}"
         parts = ((KIND[kind], over[kind], f"{KIND[kind]}: at most {format_bytes(max(over[kind]))}") for kind in kinds)
         hue = by_series([KIND[kind] for kind in kinds], COLORS, width=PAGE)
         spec = chart(
@@ -117,15 +124,15 @@ def dry_memory_charts(dry: Sequence[DryJob]) -> Iterator[Chart]:
             y=number_axis("from", "memory of a rank (GB)", low=0.0),
         )
         amounts = [
-            f"{KIND[kind]} {format_bytes(peak.recorded[kind])} ({format_percent(peak.recorded[kind] / memory.peak_bytes)})"
-            for kind in sorted(kinds, key=lambda kind: -peak.recorded[kind])
+            f"{KIND[kind]} {format_bytes(peak[kind])} ({format_percent(peak[kind] / memory.peak_bytes)})"
+            for kind in sorted(kinds, key=lambda kind: -peak[kind])
         ]
         where = f" at {memory.peak_place}" if memory.peak_place else ""
         caption = (
             f"What live tensors hold over the recorded step, by kind, without context and fragmentation. Peak "
             f"{format_bytes(memory.peak_bytes)}{where} (vertical line): {listed(amounts, at_most=7)}."
         )
-        yield Chart(str(peak.rank.world_size), title, caption, spec)
+        yield Chart(str(rank.world_size), title, caption, spec)
 
 
 VIEWS = (

@@ -1,0 +1,160 @@
+"""``stepscope predict ... -- COMMAND``: the user's own script on GPUs that nobody has yet; ``--from`` shows it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.console import log, out, print_document, say, typed
+from stepscope.cli.findings import show_screen, show_table
+from stepscope.core.errors import ExitCode, MissingError, StepscopeError, UsageError
+from stepscope.core.forks import stop_signals_raise
+from stepscope.core.words import counted
+from stepscope.diagnose.dry_screen import failure_words, of_dry
+from stepscope.launch.dry_run import DrySettings, dry_run, last_lines
+from stepscope.matrix.run_folder import default_run_dir, name_of_command
+from stepscope.predict.collectives.choose import known_gpu
+from stepscope.predict.what_if import DryWhatIf, parse_dry_what_if, parse_gpus
+from stepscope.records.codec import headed, plain
+from stepscope.records.dry_run import DryFailure, DryRank, DryRun
+from stepscope.report.views import dry_memory, dry_step
+from stepscope.results.dry_changes import dry_changes
+from stepscope.results.dry_job import DryJob, read_dry_job
+from stepscope.store.layout import DryLayout
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.predict import Predict
+
+_EXAMPLE = (
+    "stepscope predict --gpus 8,64 --gpu h100-sxm --network infiniband-ndr -- torchrun --nproc-per-node 8 train.py"
+)
+
+
+def run(options: Predict) -> int:
+    """Run the script on each world and print; the exit code. Raises StepscopeError."""
+    if not options.command:
+        raise UsageError("no command after `--`", fix=_EXAMPLE)
+    for name in ("gpu", "gpus"):
+        if getattr(options, name) is None:
+            raise UsageError(
+                f"--{name} is missing", why="a script alone does not say what it will run on", fix=_EXAMPLE
+            )
+    what = parse_dry_what_if(options.what_if)
+    gpu = known_gpu(str(options.gpu))
+    asked = DryRun(
+        command=tuple(options.command),
+        folder=str(Path.cwd()),
+        argv=typed(),
+        gpus=parse_gpus(str(options.gpus)),
+        ranks_per_node=options.gpus_per_node,
+        gpu=gpu.key,
+        network=options.network,
+        adapters=options.adapters,
+        changes=what.forced,
+    )
+    DryJob(folder=Path(), run=asked, ranks=()).cluster(max(asked.gpus))  # a mistake starts nothing
+    layout = DryLayout(options.output or default_run_dir(f"dry-{name_of_command(options.command)}"))
+    settings = DrySettings(gpu=gpu, batch_from=options.batch_from, timeout_s=options.timeout)
+    with stop_signals_raise("the dry run was stopped"):
+        done = dry_run(layout, asked, settings, tell=_tell)
+    for failure in done.failures:
+        for line in last_lines(layout, failure.world_size, failure.rank) if failure.reason == "raised" else ():
+            log(f"    {line}")
+    if len({failure.world_size for failure in done.failures}) == len(done.gpus):
+        raise error_of(done.failures[0])
+    _show(replace(read_dry_job(layout.root), what=what.priced, compiled=what.compiled), options, what)
+    return ExitCode.SOME_CELLS_FAILED if done.failures else ExitCode.OK
+
+
+def _tell(outcome: DryRank | DryFailure, seconds: float) -> None:
+    where = f"{counted(outcome.world_size, 'GPU')}, rank {outcome.rank}"
+    if isinstance(outcome, DryFailure):
+        log(f"{where}: {failure_words(outcome)}", "red")
+    else:
+        calls = counted(len(outcome.calls), "collective")
+        log(f"{where}: {counted(len(outcome.order), 'operator')}, {calls}, {seconds:.1f} s")
+
+
+def error_of(failure: DryFailure) -> StepscopeError:
+    """Return the error of a world without a step: of usage where another number of GPUs would have one."""
+    kind = UsageError if failure.reason == "world" else MissingError
+    what = failure.text if failure.place is None else f"{failure.place}: {failure.text}"
+    return kind(what, why=None if failure.fix else f"on {counted(failure.world_size, 'GPU')}", fix=failure.fix)
+
+
+def run_folder(path: Path, options: Predict) -> int:
+    """Show a dry run again, on other GPUs where they are asked for; the exit code. Raises StepscopeError."""
+    what = parse_dry_what_if(options.what_if)
+    if what.forced:
+        raise UsageError(
+            f"--what-if {next(iter(what.forced))}: {path} does not hold the script",
+            why="its wrappers do something else then: the script runs again",
+            fix="give the command again after --",
+        )
+    job = read_dry_job(path)
+    given = {"gpu": options.gpu, "network": options.network, "adapters": options.adapters}
+    known = {name: value for name, value in given.items() if value is not None}
+    run_ = replace(job.run, **known | ({"gpu": known_gpu(options.gpu).key} if options.gpu else {}))
+    if options.gpus_per_node is not None:
+        raise UsageError("--gpus-per-node: the script saw its nodes", fix="give the command again after --")
+    job = replace(job, run=run_, what=what.priced, compiled=what.compiled)
+    if options.gpus is not None:
+        worlds = parse_gpus(options.gpus)
+        if missing := [world for world in worlds if world not in job.worlds]:
+            raise UsageError(
+                f"{path} has no step of {counted(missing[0], 'GPU')}",
+                fix="give the command again after --, with --gpus",
+            )
+        job = replace(job, ranks=tuple(rank for rank in job.ranks if rank.world_size in worlds))
+    if not job.worlds:
+        raise error_of(job.run.failures[0])
+    _show(job, options, what)
+    return 0
+
+
+def _show(job: DryJob, options: Predict, what: DryWhatIf) -> None:
+    if options.chart is not None:
+        from stepscope.cli.predict_step import write_chart
+
+        charts = tuple(dry_step.dry_scaling_charts([job]))
+        if not charts:
+            raise UsageError("--chart needs several numbers of GPUs", fix="--gpus 8,64,512")
+        write_chart(options.chart, charts[0])
+    if options.json:
+        print_document(document(job, what))
+        return
+    before = _unchanged(job, what)
+    if before is not None:
+        gain = dry_step.speed(job.largest) / dry_step.speed(before.largest) - 1
+        say(f"with {', '.join(options.what_if)}: {gain:+.1%} speed on {counted(job.largest.ranks, 'GPU')}", "bold")
+    show_screen(of_dry(job, more=f"stepscope report {job.folder}; stepscope diagnose {job.folder}"))
+    if len(job.steps) > 1:
+        say()
+        show_table(dry_step.dry_steps_table([job]), width=min(out().width, 140))
+    if options.memory or job.largest.memory.verdict != "fits":
+        for table in (dry_memory.dry_memory_table([job]), dry_memory.dry_at_peak_table([job])):
+            say()
+            show_table(table, titled=True, width=min(out().width, 140))
+
+
+def _unchanged(job: DryJob, what: DryWhatIf) -> DryJob | None:
+    """Return the job without what was priced otherwise; None where nothing was."""
+    return replace(job, what=type(what.priced)(), compiled=False) if what.only_priced else None
+
+
+def document(job: DryJob, what: DryWhatIf) -> Mapping[str, Any]:
+    """Return the document of ``predict --json``."""
+    del what
+    return {
+        **headed("predict/1"),
+        "kind": "script",
+        "name": job.name,
+        "folder": str(job.folder),
+        "script": list(job.run.command),
+        "predictions": [plain(step) for step in job.steps.values()],
+        "failures": [plain(failure) for failure in job.run.failures],
+        "changes": [plain(change) for change in dry_changes(job)],
+        "notes": [plain(note) for rank in job.worlds[job.largest.ranks] for note in rank.notes],
+    }

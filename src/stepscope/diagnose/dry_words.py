@@ -1,0 +1,164 @@
+"""What the first screen of a dry run says: whether it fits, what the step takes on the largest world, what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal
+
+from stepscope.core.units import format_bytes, format_duration, format_percent
+from stepscope.core.words import counted, grouped, listed
+from stepscope.machine.peaks import find
+from stepscope.records.dry_run import DryFailure, DryNote
+from stepscope.records.finding import Advice, VerdictPart
+from stepscope.records.nouns import EXPOSED_COMM
+from stepscope.records.parts import COMPUTATION
+from stepscope.records.prediction import DryStep
+from stepscope.results.dry_changes import dry_changes
+from stepscope.results.dry_job import DryJob, efficiency, is_logits, size_and_place, speed, unit_of, weightiest
+
+if TYPE_CHECKING:
+    from stepscope.results.evidence import Evidence
+
+LIMITED = {
+    "product": "matrix products take most of it",
+    "attention": "attention takes most of it",
+    "memory": "operators at the speed of memory take most of it",
+    "optimizer": "the optimizer takes most of it",
+    "communication": f"{EXPOSED_COMM} takes most of it",
+    "idle": "the host takes most of it: it launches operators more slowly than the GPU computes them",
+    "other": "fixed time takes most of it: the work is too small for so many GPUs",
+}
+MOST_PLACES = 3
+_NOTES = {
+    "value-read": "values that the script reads from tensors were answered",
+    "value-decides": "a value that decides what the script does was answered",
+    "skipped": "left out, as no part of a step",
+    "loader": "batches have the loader's shapes",
+    "compile": "torch.compile: run eagerly, priced as fused; graph breaks and recompilations are not simulated",
+}
+"""Code of a note -> what happened there."""
+
+
+def headline(job: DryJob) -> str:
+    """Say whether it fits, how fast it is: one sentence on the largest world."""
+    step = job.largest
+    return f"{job.name} on {step.ranks} x {gpu_name(step)}: {fit_words(job)}; {time_words(step)}"
+
+
+def single(evidence: Evidence) -> DryJob | None:
+    """Return the dry run that evidence consists of, where it has a step; None for anything else."""
+    job = evidence.dry[0] if len(evidence.sources) == 1 and evidence.dry else None
+    return job if job is not None and job.worlds else None
+
+
+def gpu_name(step: DryStep) -> str:
+    gpu = find(step.gpu)
+    return getattr(gpu, "name", step.gpu)
+
+
+def fit_words(job: DryJob) -> str:
+    """Say whether it fits: ``fits, 38.2 GB of 85.0``; what does not, with the line that makes it so."""
+    fit = job.largest.memory
+    amount = f"{format_bytes(fit.needs_bytes)} of {format_bytes(fit.device_bytes)}"
+    if fit.verdict != "too large":
+        return f"{fit.verdict}, {amount}"
+    rank = job.fullest(job.largest.ranks)
+    largest = weightiest(rank)
+    what = "" if largest is None else f": {size_and_place(largest, rank)} take {format_bytes(largest.size_bytes)}"
+    return f"does not fit, {amount}{what}"
+
+
+def time_words(step: DryStep) -> str:
+    """Say what the step takes, and what that is in a second."""
+    one = "if it did, " if step.memory.verdict == "too large" else ""
+    return (
+        f"{one}{speed(step):,.0f} {unit_of([step])}/s, step {format_duration(step.step_ns)}, MFU {format_percent(step.mfu)}"
+        f" ({step.precision})"
+    )
+
+
+def tone(step: DryStep) -> Literal["problem", "warning", "good"]:
+    if step.memory.verdict == "too large":
+        return "problem"
+    return "warning" if step.memory.verdict == "tight" or step.limit in ("communication", "idle", "other") else "good"
+
+
+def tree(step: DryStep) -> tuple[VerdictPart, ...]:
+    """Return the parts of the step that take time: those of one level sum to the one above."""
+
+    def part(key: str, ns: float, inner: Iterable[VerdictPart] = ()) -> VerdictPart:
+        return VerdictPart(key=key, ns=ns, share=ns / step.step_ns, parts=tuple(inner), cause=key == step.limit)
+
+    inner = [part(key, ns) for key in COMPUTATION if (ns := step.parts.get(key, 0.0)) > 0]
+    rest = [part(key, ns) for key in ("communication", "idle", "other") if (ns := step.parts.get(key, 0.0)) > 0]
+    return (part("computation", sum(one.ns for one in inner), inner), *rest)
+
+
+def also(job: DryJob) -> Iterator[str]:
+    steps = list(job.steps.values())
+    if len(steps) > 1:
+        share = format_percent(efficiency(steps[-1], steps[0]))
+        yield f"efficiency {share} of {steps[0].ranks} GPUs"
+    unfit = [str(step.ranks) for step in steps[:-1] if step.memory.verdict == "too large"]
+    if unfit:
+        yield f"does not fit on {listed(unfit)} GPUs"
+    for failure in job.run.failures:
+        yield f"{counted(failure.world_size, 'GPU')}: {failure_words(failure)}"
+
+
+def failure_words(failure: DryFailure) -> str:
+    """Say why a world has no step, with the script's line."""
+    return failure.text + (f" ({failure.place})" if failure.place else "")
+
+
+def reasons(job: DryJob) -> Iterator[str]:
+    step = job.largest
+    yield f"{LIMITED.get(step.limit, step.limit)}; hardware FLOP {format_percent(step.hfu)} of the peak"
+    if step.comm_ns:
+        hidden = max(0.0, 1 - step.exposed_ns / step.comm_ns)
+        first = step.traffic[0]
+        where = f"over {first.domains} nodes" if first.domains > 1 else "in a node"
+        yield (
+            f"communication {format_duration(step.comm_ns)}, {format_percent(hidden)} of it hidden; most: {first.calls} "
+            f"{first.op} of {format_bytes(first.size_bytes)} among {first.ranks} ranks {where}"
+        )
+
+
+def memory(job: DryJob) -> Iterator[str]:
+    step, rank = job.largest, job.fullest(job.largest.ranks)
+    kinds = sorted(step.memory.held.items(), key=lambda item: -item[1])
+    yield "peak " + listed([f"{kind} {format_bytes(size)}" for kind, size in kinds if size][:4])
+    largest = weightiest(rank)
+    if largest is not None:
+        chunk = "; chunk the loss" if is_logits(largest, rank) else ""
+        yield f"largest: {size_and_place(largest, rank)}, {format_bytes(largest.size_bytes)}{chunk}"
+
+
+def advice(job: DryJob) -> Iterator[Advice]:
+    for change in dry_changes(job):
+        gain = f"{change.gain:+.0%} speed, memory {format_bytes(change.step.memory.needs_bytes)}"
+        yield Advice(text=f"{change.text} ({'makes it fit, ' if change.makes_fit else ''}{gain}; {change.how})")
+
+
+def notes(job: DryJob) -> Iterator[str]:
+    """Yield what the dry run did in place of the script, once a kind."""
+    notes = dict.fromkeys(note for ranks in job.worlds.values() for rank in ranks for note in rank.notes)
+    for code, several in grouped(notes, lambda note: note.code).items():
+        yield _note_words(code, several)
+    yield from job.largest.notes
+    world = job.worlds[job.largest.ranks]
+    if job.largest.ranks > 1 and not any(rank.calls for rank in world):
+        yield f"the script sends nothing: {job.largest.ranks} GPUs would each train a model of their own"
+
+
+def _note_words(code: str, notes: list[DryNote]) -> str:
+    places = [note.place for note in notes if note.place]
+    if len(notes) == 1 or code not in _NOTES:
+        return "; ".join(f"{note.text}" + (f" ({note.place})" if note.place else "") for note in notes[:MOST_PLACES])
+    return f"{_NOTES[code]}: {listed(places, at_most=MOST_PLACES)}"
+
+
+def rests_on(job: DryJob) -> str:
+    step, rank = job.largest, job.worlds[job.largest.ranks][0]
+    calls = f"{counted(len(rank.order), 'operator')} and {counted(len(rank.calls), 'collective')}"
+    return f"{job.name} run here without data, step {rank.steps}: {calls}, exact; their time: {step.rests_on}"
