@@ -175,7 +175,7 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool, beside_
         say(looked_at(evidence), "dim")
     else:
         show_screen(of_evidence(evidence, diagnosis), everything=everything)
-        findings = further(diagnosis)
+        findings = diagnosis.findings if evidence.dry_job else further(diagnosis)
     if findings:
         say()
         print_findings(findings, confidence=True)

@@ -1,4 +1,4 @@
-"""``stepscope predict ... -- COMMAND``: the user's own script on GPUs that nobody has yet; ``--from`` shows it again."""
+"""``stepscope predict ... -- COMMAND``: the user's own script on GPUs that are not there; ``--from`` shows it again."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from stepscope.cli.findings import show_screen, show_table
 from stepscope.core.errors import ExitCode, MissingError, StepscopeError, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.words import counted
-from stepscope.diagnose.dry_screen import failure_words, of_dry
+from stepscope.diagnose.dry_words import failure_words
+from stepscope.diagnose.screen import of_dry
 from stepscope.launch.dry_run import DrySettings, dry_run, last_lines
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.what_if import DryWhatIf, parse_dry_what_if, parse_gpus
 from stepscope.records.codec import headed, plain
 from stepscope.records.dry_run import DryFailure, DryRank, DryRun
-from stepscope.report.views import dry_memory, dry_step
+from stepscope.report.views import dry_run as dry_views
 from stepscope.results.dry_changes import dry_changes
-from stepscope.results.dry_job import DryJob, read_dry_job
+from stepscope.results.dry_job import DryJob, read_dry_job, speed
 from stepscope.store.layout import DryLayout
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ def run(options: Predict) -> int:
     settings = DrySettings(gpu=gpu, batch_from=options.batch_from, timeout_s=options.timeout)
     with stop_signals_raise("the dry run was stopped"):
         done = dry_run(layout, asked, settings, tell=_tell)
-    for failure in done.failures:
-        for line in last_lines(layout, failure.world_size, failure.rank) if failure.reason == "raised" else ():
+    for failure in done.failures[:1]:
+        log(f"what the script printed: {layout.log(failure.world_size, failure.rank)}")
+        for line in last_lines(layout, failure.world_size, failure.rank) if failure.place is None else ():
             log(f"    {line}")
     if len({failure.world_size for failure in done.failures}) == len(done.gpus):
         raise error_of(done.failures[0])
@@ -94,9 +96,12 @@ def run_folder(path: Path, options: Predict) -> int:
             fix="give the command again after --",
         )
     job = read_dry_job(path)
-    given = {"gpu": options.gpu, "network": options.network, "adapters": options.adapters}
-    known = {name: value for name, value in given.items() if value is not None}
-    run_ = replace(job.run, **known | ({"gpu": known_gpu(options.gpu).key} if options.gpu else {}))
+    run_ = replace(
+        job.run,
+        gpu=known_gpu(options.gpu).key if options.gpu else job.run.gpu,
+        network=options.network or job.run.network,
+        adapters=options.adapters or job.run.adapters,
+    )
     if options.gpus_per_node is not None:
         raise UsageError("--gpus-per-node: the script saw its nodes", fix="give the command again after --")
     job = replace(job, run=run_, what=what.priced, compiled=what.compiled)
@@ -117,24 +122,25 @@ def run_folder(path: Path, options: Predict) -> int:
 def _show(job: DryJob, options: Predict, what: DryWhatIf) -> None:
     if options.chart is not None:
         from stepscope.cli.predict_step import write_chart
+        from stepscope.report.charts import curve_of_dry_run
+        from stepscope.report.views.predicted_step import predicted_scaling_chart
 
-        charts = tuple(dry_step.dry_scaling_charts([job]))
-        if not charts:
+        if len(job.steps) < 2:
             raise UsageError("--chart needs several numbers of GPUs", fix="--gpus 8,64,512")
-        write_chart(options.chart, charts[0])
+        write_chart(options.chart, predicted_scaling_chart(curve_of_dry_run(job)))
     if options.json:
         print_document(document(job, what))
         return
     before = _unchanged(job, what)
     if before is not None:
-        gain = dry_step.speed(job.largest) / dry_step.speed(before.largest) - 1
+        gain = speed(job.largest) / speed(before.largest) - 1
         say(f"with {', '.join(options.what_if)}: {gain:+.1%} speed on {counted(job.largest.ranks, 'GPU')}", "bold")
     show_screen(of_dry(job, more=f"stepscope report {job.folder}; stepscope diagnose {job.folder}"))
     if len(job.steps) > 1:
         say()
-        show_table(dry_step.dry_steps_table([job]), width=min(out().width, 140))
+        show_table(dry_views.dry_steps_table([job]), width=min(out().width, 140))
     if options.memory or job.largest.memory.verdict != "fits":
-        for table in (dry_memory.dry_memory_table([job]), dry_memory.dry_at_peak_table([job])):
+        for table in (dry_views.dry_memory_table([job]), dry_views.dry_at_peak_table([job])):
             say()
             show_table(table, titled=True, width=min(out().width, 140))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from stepscope.core.units import format_bytes, format_duration, format_percent
 from stepscope.core.words import counted, grouped, listed
@@ -15,9 +15,6 @@ from stepscope.records.parts import COMPUTATION
 from stepscope.records.prediction import DryStep
 from stepscope.results.dry_changes import dry_changes
 from stepscope.results.dry_job import DryJob, efficiency, is_logits, size_and_place, speed, unit_of, weightiest
-
-if TYPE_CHECKING:
-    from stepscope.results.evidence import Evidence
 
 LIMITED = {
     "product": "matrix products take most of it",
@@ -43,12 +40,6 @@ def headline(job: DryJob) -> str:
     """Say whether it fits, how fast it is: one sentence on the largest world."""
     step = job.largest
     return f"{job.name} on {step.ranks} x {gpu_name(step)}: {fit_words(job)}; {time_words(step)}"
-
-
-def single(evidence: Evidence) -> DryJob | None:
-    """Return the dry run that evidence consists of, where it has a step; None for anything else."""
-    job = evidence.dry[0] if len(evidence.sources) == 1 and evidence.dry else None
-    return job if job is not None and job.worlds else None
 
 
 def gpu_name(step: DryStep) -> str:
@@ -126,7 +117,7 @@ def reasons(job: DryJob) -> Iterator[str]:
 
 def memory(job: DryJob) -> Iterator[str]:
     step, rank = job.largest, job.fullest(job.largest.ranks)
-    kinds = sorted(step.memory.held.items(), key=lambda item: -item[1])
+    kinds = sorted(step.memory.by_kind.items(), key=lambda item: -item[1])
     yield "peak " + listed([f"{kind} {format_bytes(size)}" for kind, size in kinds if size][:4])
     largest = weightiest(rank)
     if largest is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.core.dataclass import record
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose import dry_words, narrator
+from stepscope.diagnose import narrator
 from stepscope.diagnose.rules import claimed_part
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, VerdictPart
 from stepscope.records.trace_summary import TraceSummary
@@ -97,6 +97,8 @@ def of_job(verdict: JobVerdict, *, running: bool = False, warnings: Sequence[str
 
 def of_dry(job: DryJob, *, more: str = "") -> Screen:
     """Make the screen of a dry run that has a step on some world."""
+    from stepscope.diagnose import dry_words
+
     step = job.largest
     return Screen(
         headline=dry_words.headline(job),
@@ -121,7 +123,7 @@ def screen_of(evidence: Evidence, diagnosis: Diagnosis, timed: JobVerdict | None
 
 def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
     """Make the screen of a diagnosis whose further findings follow in full (``further``); of a dry run all of them."""
-    if (job := dry_words.single(evidence)) is not None:
+    if (job := evidence.dry_job) is not None:
         return of_dry(job)
     first = diagnosis.findings[0] if diagnosis.findings else None
     about = [trace for trace in evidence.traces if first is not None and first.job == trace.name]

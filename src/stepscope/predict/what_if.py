@@ -208,7 +208,7 @@ def parse_dry_what_if(texts: Sequence[str]) -> DryWhatIf:
         if key in _OF_SCRIPT:
             raise UsageError(
                 f"--what-if {part}: the script decides that",
-                why="it runs as it is, and no wrapper of it can be told otherwise",
+                why="it runs as it is, and no wrapper of it decides that",
                 fix="give the script's own option after --, and compare the two: stepscope compare DRY_A DRY_B",
             )
         if key not in DRY_KEYS:

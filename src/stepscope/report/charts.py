@@ -16,11 +16,14 @@ from stepscope.core.dataclass import record
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.pool import side_by_side
 from stepscope.core.words import counted, unknown
+from stepscope.predict.step.alternatives import KNEE
 from stepscope.report.names import clean
 from stepscope.report.render import picture
 from stepscope.report.render.files import plain_text
 from stepscope.report.vega import Chart, Spec, resolved
 from stepscope.report.views import views
+from stepscope.report.views.predicted_step import ScaleCurve, ScalePoint
+from stepscope.results.dry_job import DryJob, efficiency, speed, unit_of
 from stepscope.results.history import history
 from stepscope.store.writer import write_bytes
 
@@ -81,6 +84,7 @@ def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
     older = set() if past is None else {run.path for run in past.runs[:-1]}
     runs = tuple(run for run in evidence.runs if run.source not in older)
     kept = {run.run_id for run in runs}
+    dry = tuple(job for job in evidence.dry if job.worlds)
     return {
         "rows": evidence.comm or None,
         "calibration": evidence.calibration,
@@ -90,10 +94,27 @@ def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
         "traces": evidence.traces or None,
         "profiled": evidence.profiled or None,
         "memory": evidence.memory or None,
-        "dry": tuple(job for job in evidence.dry if job.worlds) or None,
+        "dry": dry or None,
+        "scale_curves": tuple(map(curve_of_dry_run, dry)) or None,
         "history": past,
         "drop_epochs": drop_epochs,
     }
+
+
+def curve_of_dry_run(job: DryJob) -> ScaleCurve:
+    """Return the speed over GPUs with its interval."""
+    steps = list(job.steps.values())
+    points = [
+        ScalePoint(
+            gpus=step.ranks,
+            value=speed(step),
+            low=speed(step) * step.step_ns / step.high_ns,
+            high=speed(step) * step.step_ns / step.low_ns,
+        )
+        for step in steps
+    ]
+    knee = max(step.ranks for step in steps if efficiency(step, steps[0]) >= KNEE)
+    return ScaleCurve(title=job.name, unit=f"{unit_of(steps)}/s", points=tuple(points), knee=knee)
 
 
 def charts_of(records: Mapping[str, Any], limit: int | None = None) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:

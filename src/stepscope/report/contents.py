@@ -19,8 +19,7 @@ from stepscope.report.views import (
     buckets,
     comm,
     diary,
-    dry_memory,
-    dry_step,
+    dry_run,
     epochs,
     findings,
     links,
@@ -73,10 +72,10 @@ def dry_tables(evidence: Evidence) -> tuple[Table, ...]:
     if not dry:
         return ()
     views = (
-        dry_step.dry_parts_table, dry_step.dry_changes_table, dry_memory.dry_memory_table, dry_memory.dry_at_peak_table,
-        dry_step.dry_kernels_table, dry_step.dry_traffic_table,
+        dry_run.dry_parts_table, dry_run.dry_changes_table, dry_run.dry_memory_table, dry_run.dry_at_peak_table,
+        dry_run.dry_kernels_table, dry_run.dry_traffic_table,
     )  # fmt: skip
-    made = (dry_step.dry_steps_table(dry), *(view([job]) for job in dry for view in views))
+    made = (dry_run.dry_steps_table(dry), *(view([job]) for job in dry for view in views))
     return tuple(table for table in made if table.rows)
 
 

@@ -33,8 +33,8 @@ class DryChange:
 def dry_changes(job: DryJob) -> tuple[DryChange, ...]:
     """Return the changes that help: what makes it fit first, then the largest gains; none that does not fit itself."""
     before = job.largest
-    found = [change for change in (*_run_again(job), *_priced(job)) if change.step.memory.verdict != "too large"]
-    worth = [change for change in found if change.makes_fit or change.gain >= WORTH]
+    tried = [change for change in (*_run_again(job), *_priced(job)) if change.step.memory.verdict != "too large"]
+    worth = [change for change in tried if change.makes_fit or change.gain >= WORTH]
     return tuple(sorted(worth, key=lambda change: (not change.makes_fit, -change.gain)))[:MOST] if before else ()
 
 

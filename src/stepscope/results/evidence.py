@@ -161,6 +161,12 @@ class Evidence:
         return tuple(map(tuple, by_job.values()))
 
     @property
+    def dry_job(self) -> DryJob | None:
+        """The dry run that this is, where it has a step; None for anything else."""
+        job = self.dry[0] if len(self.sources) == 1 and self.dry else None
+        return job if job is not None and job.worlds else None
+
+    @property
     def flight_recorded(self) -> bool:
         """Whether flight recorders were given, be it that they say nothing of a hang."""
         return any(source.format == "flight_recorder" for source in self.sources)

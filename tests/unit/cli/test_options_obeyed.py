@@ -82,7 +82,8 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "cell": ["--cell", "x"], "json": ["--json"], "model": ["--model", "gpt-125m"], "layout": ["--layout", "zero=3"],
         "memory": ["--memory"],
         "measured": ["--measured", "16=150000"], "what_if": ["--what-if", "batch=2x"], "chart": ["--chart", "OUT/chart.svg"],
-        "from_": ["--from", "new"], "scaling": ["--scaling", "strong"],
+        "from_": ["--from", "new"], "scaling": ["--scaling", "strong"], "output": ["--output", "OUT/dry"],
+        "batch_from": ["--batch-from", "calib.json"], "timeout": ["--timeout", "9"], "calibrate": ["--calibrate", "new"],
     },
     "plan": {
         "from_": ["--from", "new"],

@@ -10,7 +10,7 @@ from stepscope.records.nouns import EXPOSED_COMM
 
 class Predict(Options):
     __doc__ = f"""
-    Predict your script on GPUs that nobody has yet, a measured job on more, a named model, a collective, the best buckets.
+    Predict your script on GPUs before you rent them, a measured job on more, a named model, a collective, the best buckets.
 
     stepscope predict --gpus 8,64,1024 --gpu h100-sxm --network infiniband-ndr -- torchrun --nproc-per-node 8 train.py
 

@@ -105,7 +105,7 @@ _STEPS = (
     "overlap_gain",
     "dry_lanes",
     "dry_memory",
-    "dry_scaling",
+    "predicted_scaling",
 )
 """Views whose charts stand above the timeline: all steps, of which it shows a few; the same step made in two ways."""
 _FIRST = (
@@ -186,9 +186,7 @@ def _judged(evidence: Evidence, verdict: JobVerdict | None) -> dict[str, Any] | 
     """Return what leads the page: the verdict on a profiled job, the screen of one dry run, or nothing."""
     if verdict is not None:
         return shown_verdict(verdict)
-    return (
-        shown_dry(evidence.dry[0]) if len(evidence.sources) == 1 and evidence.dry and evidence.dry[0].worlds else None
-    )
+    return None if evidence.dry_job is None else shown_dry(evidence.dry_job)
 
 
 def _chart_content(drawing: Drawing) -> dict[str, Any]:

@@ -242,13 +242,12 @@ def shown_verdict(verdict: JobVerdict) -> dict[str, Any]:
 def shown_dry(job: DryJob) -> dict[str, Any]:
     """Return what a dry run's first screen says, likewise."""
     screen = of_dry(job)
-    first, *rest = screen.advice or (None,)
     return {
         "headline": screen.headline,
         "coverage": (("memory", screen.memory), *(("rests on", text) for text in screen.rests_on)),
         "why": screen.reasons,
-        "next": first,
-        "also": (*screen.also, *(advice.text for advice in rest if advice is not None)),
+        "next": next(iter(screen.advice), None),
+        "also": (*screen.also, *(advice.text for advice in screen.advice[1:])),
         "whole": format_duration(sum(part.ns for part in screen.tree)),
         "over": screen.over,
         "rows": [_tree_row(depth, part, screen.mark) for depth, part in tree_rows(screen.tree)],
