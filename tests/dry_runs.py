@@ -25,7 +25,7 @@ HOOK = Path(stepscope.__file__).parent / "hook"
 MADE = "script.py"
 PRELOADED = (
     "torch", "torch._subclasses.fake_tensor", "torch.testing._internal.distributed.fake_pg", "torch.utils.flop_counter",
-    "torch.distributed.device_mesh",
+    "torch.distributed.device_mesh", "torch._dynamo.config",
 )  # fmt: skip
 """What the hook imports itself, and nothing that takes torch's functions by their names before the hook changes them."""
 
@@ -57,7 +57,7 @@ def dry_run(
         "ranks_per_node": 8,
         **options,
     }
-    server = _server()
+    server = started()
     assert server.stdin is not None
     assert server.stdout is not None
     places = {"RANK": str(rank), "LOCAL_RANK": str(rank % 8), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": "8"}
@@ -75,7 +75,7 @@ def dry_run(
 
 
 @cache
-def _server() -> subprocess.Popen[str]:
+def started() -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("STEPSCOPE_HOOK", None)
     process = subprocess.Popen(

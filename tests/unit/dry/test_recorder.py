@@ -98,7 +98,7 @@ def test_shards_are_held_and_states_counted(sharded: dict[str, Any]) -> None:
     ("script", "reason", "place"),
     [
         ("import torch\nfor _ in range(3):\n    torch.ones(3)\n", "no-step", None),
-        ("import torch\nopen('missing')\n", "raised", "script.py:2"),
+        ("import torch\nopen('missing')\n", "needs-data", "script.py:2"),
         ("import torch.distributed as d\nd.init_process_group('gloo', world_size=3)\n", "world", "script.py:2"),
         (
             "import torch\nfrom torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cpu', (3, 2))\n",

@@ -29,8 +29,9 @@ class Files:
             "/sys",
         ]
         own += [os.environ[name] for name in OF_LIBRARIES if os.environ.get(name)]
-        self.kept = tuple(os.path.realpath(path) for path in own)
-        self.gone = set()
+        self.kept = tuple({end for path in own for end in (os.path.abspath(path), os.path.realpath(path))})
+        self.gone, self.places = set(), set()
+        self.changed = False
         self.real = {name: getattr(os, name) for name in CHANGES + LOOKS if hasattr(os, name)}
         self.real_open, self.real_exists = io.open, os.path.lexists
 
@@ -61,16 +62,17 @@ class Files:
         if isinstance(path, int) or directory is not None:
             return None, None
         try:
-            path = os.path.abspath(os.fsdecode(path))
+            whole = os.path.abspath(os.fsdecode(path))
         except (TypeError, ValueError):
             return None, None
-        whole = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-        if whole.startswith(tuple(name + os.sep for name in self.kept)) or whole in self.kept or "__pycache__" in whole:
+        if whole.startswith(self.kept) or "__pycache__" in whole:
             return None, None
         return whole, os.path.join(self.folder, "files", os.path.splitdrive(whole)[1].lstrip(os.sep))
 
     def led(self, path, directory=None):
         """Return the path to read: ours where the script has written it."""
+        if not self.changed:
+            return path
         whole, ours = self.place_of(path, directory)
         if whole is None:
             return path
@@ -99,7 +101,11 @@ class Files:
             with self.real_open(whole, "rb") as source, self.real_open(ours, "wb") as target:
                 shutil.copyfileobj(source, target)
         self.gone.discard(whole)
-        self.session.note("skipped", "{} is not written".format(whole), self.session.place())
+        self.changed = True
+        place = self.session.place()
+        if place not in self.places:
+            self.places.add(place)
+            self.session.note("skipped", "{} is not written".format(whole), place)
 
     def make_folders(self, path):
         if path and not self.is_there(path):
@@ -155,6 +161,7 @@ class Files:
                 if not self.is_there(self.led(whole)):
                     raise FileNotFoundError(2, "No such file or directory", paths[0])
                 self.gone.add(whole)
+                self.changed = True
                 return real(ours) if self.is_there(ours) else None
             if name == "mkdir":
                 if self.is_there(self.led(whole)):
@@ -182,7 +189,7 @@ class Files:
         real = self.real[name]
 
         def look(path=".", *args, **kwargs):
-            whole, ours = self.place_of(path, kwargs.get("dir_fd"))
+            whole, ours = self.place_of(path, kwargs.get("dir_fd")) if self.changed else (None, None)
             if whole is None:
                 return real(path, *args, **kwargs)
             if (
@@ -236,5 +243,18 @@ class Entries:
         pass
 
 
-CHANGES = ("mkdir", "unlink", "remove", "rmdir", "rename", "replace", "link", "symlink", "chmod", "utime", "truncate")
-LOOKS = ("stat", "lstat", "listdir", "scandir", "access", "open")
+CHANGES = (
+    "mkdir",
+    "unlink",
+    "remove",
+    "rmdir",
+    "rename",
+    "replace",
+    "link",
+    "symlink",
+    "chmod",
+    "utime",
+    "truncate",
+    "setxattr",
+)
+LOOKS = ("stat", "lstat", "listdir", "scandir", "access", "open", "listxattr", "getxattr", "readlink")

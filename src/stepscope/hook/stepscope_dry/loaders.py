@@ -145,6 +145,7 @@ class Batches:
             self.session.fail(
                 "needs-data",
                 "the script's data set is not here: {}".format(error),
+                self.session.place_of(error.__traceback__)[0],
                 fix="give it data of the same shapes, or batches that torch.save has written with --batch-from FILE",
             )
         finally:

@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import linecache
 import os
 import re
 import sys
@@ -199,13 +200,23 @@ class Session:
             sys.__excepthook__(kind, error, trace)
             return
         traceback.print_exception(kind, error, trace)
-        place = None
-        for frame, line in traceback.walk_tb(trace):
-            if of_user(frame.f_code.co_filename):
-                place = self.named(frame.f_code.co_filename, line)
-        first = re.sub(r"\s+", " ", str(error).strip())[:400]
+        place, source = self.place_of(trace)
+        text = re.sub(r"\s+", " ", str(error).strip())[:400] or source
         reason, fix = self.parts["guards"].reason_of(error)
-        self.fail(reason, "{}: {}".format(kind.__name__, first), place, fix)
+        self.fail(reason, "{}: {}".format(kind.__name__, text), place, fix)
+
+    def place_of(self, trace):
+        """Return the user's innermost line of a traceback, and its text."""
+        place, source = None, ""
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if of_user(code.co_filename):
+                place, source = (
+                    self.named(code.co_filename, trace.tb_lineno),
+                    linecache.getline(code.co_filename, trace.tb_lineno),
+                )
+            trace = trace.tb_next
+        return place, source.strip()
 
     def at_exit(self):
         if os.getpid() != self.pid:
